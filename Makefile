@@ -1,0 +1,72 @@
+# Continuous integration calls these targets too; see .ci/run.
+
+FUZZTIME  ?= 30s
+TESTFLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build test test-embedded soak bench-lock fuzz cover lint fmt fmt-check vet tidy-check demo up
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build the static binary bin/lockstep
+	CGO_ENABLED=0 go build -trimpath -o bin/lockstep ./cmd/lockstep
+
+test: ## Run all tests with the race detector, against a real redis-server where there is one
+	go test -race ./... $(TESTFLAGS)
+
+# The packages whose tests talk to Redis, directly or through the command.
+redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ {print $$1}')
+
+test-embedded: ## Run the tests that talk to Redis against the embedded one
+	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
+
+soak: ## Run the long end-to-end tests: many repositories, killed workers
+	LOCKSTEP_SOAK=1 go test -race -count=1 -timeout 60m ./cmd/lockstep $(TESTFLAGS)
+
+bench-lock: build ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
+	go -C bench/peers build -o ../../bin/peers .
+	bin/lockstep bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock'
+	bin/lockstep bench lock --uncontended --duration 3s
+	bin/lockstep bench lock --hold-many 10000 --duration 30s
+	bin/lockstep bench lock --faults --duration 15s
+
+fuzz: ## Fuzz each target for FUZZTIME
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
+			echo "fuzz $$(dirname $$file) $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$(dirname $$file); \
+		done; \
+	done
+
+cover: ## Write coverage.html and print the total
+	go test -coverpkg=./... -coverprofile=coverage.out ./... $(TESTFLAGS)
+	go tool cover -html=coverage.out -o coverage.html
+	@go tool cover -func=coverage.out | tail -n 1
+
+lint: ## Run golangci-lint
+	golangci-lint run ./...
+
+fmt: ## Format all Go files
+	golangci-lint fmt ./...
+
+fmt-check: ## Fail if gofmt would change a file
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted, run make fmt:"; echo "$$files"; exit 1; }
+
+vet: ## Run go vet
+	go vet ./...
+
+tidy-check: ## Fail if go mod tidy would change go.mod or go.sum
+	go mod tidy -diff
+
+demo: ## Show Lockstep at work on sample repositories; needs no Redis and no network
+	go run ./cmd/lockstep demo
+
+# The file is mounted into the container, where user 65532 reads it; the folder is closed to others.
+deploy/secrets/api-token:
+	@chmod 700 deploy/secrets
+	@head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > $@
+	@chmod 444 $@
+
+up: deploy/secrets/api-token ## Start Redis, two workers and a receiver with docker compose
+	docker compose up --build --detach
