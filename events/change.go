@@ -1,0 +1,180 @@
+package events
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// ChangeType is what a [Change] asks for.
+type ChangeType string
+
+// The types of changes, as they stand in a CloudEvents document.
+const (
+	ChangePushed  ChangeType = "lockstep.change.pushed.v1"  // bring the clone up to date
+	ChangeRemoved ChangeType = "lockstep.change.removed.v1" // the repository may be gone: look, then remove
+)
+
+// BusyPolicy is what to do about a repository that another job holds.
+type BusyPolicy string
+
+// The busy policies.
+const (
+	BusyWait BusyPolicy = "wait" // wait in line, and come back after the lock timeout: the default
+	BusySkip BusyPolicy = "skip" // leave it to the one who has it: for polls and cron refreshes
+)
+
+// Change asks that one repository be brought up to date. Only [ParseChange] and [NewChange] make a
+// Change whose parts are known to be sound.
+type Change struct {
+	ID     string     // the change's identity, kept over retries; at most 255 bytes
+	Type   ChangeType // what is asked for
+	Source string     // who asks, as "/lockstep/cli" or "/hooks/github"
+	Time   time.Time  // when it was asked; zero when the publisher did not say
+
+	Repo       RepoPath   // whose clone
+	URL        string     // the remote, http or https, never with credentials in it
+	Ref        Ref        // which ref; zero for the remote's default branch
+	App        string     // which app asks; empty for nobody in particular
+	Credential string     // the name of the credential to use; empty for none
+	Before     string     // the commit the ref named before, if the publisher knows
+	After      string     // the commit the ref names now, if the publisher knows
+	Force      bool       // remove even though the remote still has the repository
+	OnBusy     BusyPolicy // what to do when another job holds the repository
+}
+
+// NewChange fills in what c leaves open (a random id, type, source, time, repository path from the
+// URL, busy policy) and refuses what [ParseChange] would refuse.
+func NewChange(c Change) (Change, error) {
+	if c.ID == "" {
+		c.ID = rand.Text()
+	}
+	if c.Source == "" {
+		c.Source = "/lockstep"
+	}
+	if c.Type == "" {
+		c.Type = ChangePushed
+	}
+	if c.OnBusy == "" {
+		c.OnBusy = BusyWait
+	}
+	if c.Time.IsZero() {
+		c.Time = time.Now().UTC()
+	}
+	if c.Repo.IsZero() && c.URL != "" {
+		repo, err := RepoPathFromURL(c.URL)
+		if err != nil {
+			return Change{}, malformed(fmt.Errorf("no repo given and none can be derived from url: %w", err))
+		}
+		c.Repo = repo
+	}
+	if err := c.check(); err != nil {
+		return Change{}, malformed(err)
+	}
+	return c, nil
+}
+
+func (c Change) check() error {
+	switch c.Type {
+	case ChangePushed:
+		if c.URL == "" {
+			return errors.New("url is missing")
+		}
+	case ChangeRemoved:
+		if c.URL == "" && !c.Force {
+			return errors.New("url is missing; the remote is asked before a clone is removed, unless force is true")
+		}
+	default:
+		return fmt.Errorf("type %s is not one this version handles", quote(string(c.Type)))
+	}
+	if c.Repo.IsZero() {
+		return errors.New("repo is missing")
+	}
+	if c.URL != "" {
+		if err := CheckRemote(c.URL); err != nil {
+			return err
+		}
+	}
+	if c.OnBusy != BusyWait && c.OnBusy != BusySkip {
+		return fmt.Errorf("on_busy %s: want wait or skip", quote(string(c.OnBusy)))
+	}
+	for _, f := range []struct{ name, hash string }{{"before", c.Before}, {"after", c.After}} {
+		if f.hash != "" && !isHash(f.hash) {
+			return fmt.Errorf("%s %s is not a commit hash", f.name, quote(f.hash))
+		}
+	}
+	for _, f := range []struct{ name, text string }{
+		{"id", c.ID}, {"source", c.Source}, {"app", c.App}, {"credential", c.Credential},
+	} {
+		if len(f.text) > 255 || strings.ContainsFunc(f.text, isControl) || !utf8.ValidString(f.text) {
+			return fmt.Errorf("%s is longer than 255 bytes, has control characters or is not UTF-8", f.name)
+		}
+	}
+	return checkTime(c.Time)
+}
+
+// CheckRemote refuses a remote that is not an absolute http or https URL, or that carries
+// credentials, a query or a fragment (even an empty one, since "/info/refs" is to be appended), or
+// a "." or ".." in its path, encoded or not, by which a URL below one prefix would mean another.
+// The error does not repeat the URL.
+func CheckRemote(remote string) error {
+	if len(remote) > 2048 {
+		return errors.New("url is longer than 2048 bytes")
+	}
+	u, err := url.Parse(remote)
+	switch {
+	case err != nil:
+		return errors.New("url does not parse")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return errors.New("url scheme is not supported; use http or https")
+	case u.User != nil:
+		return errors.New("url carries credentials; name a credential instead")
+	case u.Hostname() == "" || strings.Trim(u.Path, "/") == "":
+		return errors.New("url names no repository")
+	case strings.ContainsAny(remote, "?#"):
+		return errors.New("url has a query or a fragment")
+	case !utf8.ValidString(remote):
+		return errors.New("url is not UTF-8")
+	}
+	for seg := range strings.SplitSeq(u.Path, "/") {
+		if seg == "." || seg == ".." {
+			return errors.New("url has a \".\" or \"..\" in its path")
+		}
+	}
+	return nil
+}
+
+func malformed(err error) error {
+	return Errorf(Malformed, ClassMalformed, "malformed change: %w", err)
+}
+
+func isHash(s string) bool {
+	if len(s) != 40 && len(s) != 64 {
+		return false
+	}
+	for i := range len(s) {
+		if (s[i] < '0' || s[i] > '9') && (s[i] < 'a' || s[i] > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
+// quote quotes s for an error: at most 80 bytes of it, and none when it might be a URL, which a
+// publisher may have put, password and all, into the wrong field.
+func quote(s string) string {
+	if strings.ContainsAny(s, "@:?#%=") {
+		return "(text not repeated)"
+	}
+	if len(s) > 80 {
+		s = s[:80] + "…"
+	}
+	return strconv.Quote(s)
+}

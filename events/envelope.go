@@ -1,0 +1,306 @@
+package events
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"mime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	specVersion = "1.0"
+	contentJSON = "application/json"
+	maxDocument = 1 << 20 // bytes
+)
+
+// envelope is a CloudEvents 1.0 document in structured JSON mode.
+type envelope[T any] struct {
+	SpecVersion     string `json:"specversion"`
+	ID              string `json:"id"`
+	Source          string `json:"source"`
+	Type            string `json:"type"`
+	Subject         string `json:"subject,omitempty"`
+	Time            string `json:"time,omitempty"`
+	DataContentType string `json:"datacontenttype,omitempty"`
+	Data            T      `json:"data"`
+}
+
+type changeData struct {
+	Repo       RepoPath   `json:"repo"`
+	URL        string     `json:"url,omitempty"`
+	Ref        string     `json:"ref,omitempty"`
+	App        string     `json:"app,omitempty"`
+	Credential string     `json:"credential,omitempty"`
+	Before     string     `json:"before,omitempty"`
+	After      string     `json:"after,omitempty"`
+	Force      bool       `json:"force,omitempty"`
+	OnBusy     BusyPolicy `json:"on_busy,omitempty"`
+}
+
+type resultData struct {
+	Repo       RepoPath `json:"repo"`
+	App        string   `json:"app,omitempty"`
+	Ref        Ref      `json:"ref"`
+	Deliveries []string `json:"deliveries,omitempty"`
+	Attempts   int      `json:"attempts,omitempty"`
+	TookMS     int64    `json:"took_ms"`
+	Fence      uint64   `json:"fence,omitempty"`
+	Before     string   `json:"before,omitempty"`
+	After      string   `json:"after,omitempty"`
+	Path       string   `json:"path,omitempty"`
+	Tree       string   `json:"tree,omitempty"`
+	Files      []File   `json:"files,omitempty"`
+	Full       bool     `json:"full,omitempty"`
+	Truncated  bool     `json:"truncated,omitempty"`
+	Class      Class    `json:"class,omitempty"`
+	Error      string   `json:"error,omitempty"`
+	Retryable  bool     `json:"retryable,omitempty"`
+}
+
+// MarshalJSON writes the change as a CloudEvents document.
+func (c Change) MarshalJSON() ([]byte, error) {
+	return json.Marshal(envelope[changeData]{
+		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.Type),
+		Subject: c.Repo.String(), Time: formatTime(c.Time), DataContentType: contentJSON,
+		Data: changeData{
+			Repo: c.Repo, URL: c.URL, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
+			Before: c.Before, After: c.After, Force: c.Force, OnBusy: c.OnBusy,
+		},
+	})
+}
+
+// MarshalJSON writes the result as a CloudEvents document.
+func (r Result) MarshalJSON() ([]byte, error) {
+	return json.Marshal(envelope[resultData]{
+		SpecVersion: specVersion, ID: r.ID, Source: r.Source, Type: string(r.Type),
+		Subject: r.Repo.String(), Time: formatTime(r.Time), DataContentType: contentJSON,
+		Data: resultData{
+			Repo: r.Repo, App: r.App, Ref: r.Ref, Deliveries: r.Deliveries, Attempts: r.Attempts,
+			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
+			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated,
+			Class: r.Class, Error: r.Error, Retryable: r.Retryable,
+		},
+	})
+}
+
+// ParseChange reads a change from a CloudEvents document, or from a flat JSON object of plain
+// fields (repo, url, ref, type, id, app, credential, before, after, force, on_busy; all strings, as
+// redis-cli's XADD gives them). In the plain form id may be absent: the caller then knows a better
+// one, the stream entry's. An error has the disposition [Malformed].
+func ParseChange(document []byte) (Change, error) {
+	if len(document) > maxDocument {
+		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
+	}
+	var probe struct {
+		SpecVersion *string `json:"specversion"`
+	}
+	if err := decode(document, &probe); err != nil {
+		return Change{}, malformed(fmt.Errorf("neither a CloudEvents document nor plain fields: %w", err))
+	}
+	parse := parsePlain
+	if probe.SpecVersion != nil {
+		parse = parseCloudEvent
+	}
+	c, err := parse(document)
+	if err != nil {
+		return Change{}, malformed(err)
+	}
+	if c.OnBusy == "" {
+		c.OnBusy = BusyWait
+	}
+	if err := c.check(); err != nil {
+		return Change{}, malformed(err)
+	}
+	return c, nil
+}
+
+func parseCloudEvent(document []byte) (Change, error) {
+	var doc envelope[changeData]
+	if err := decode(document, &doc); err != nil {
+		return Change{}, err
+	}
+	if err := doc.check(); err != nil {
+		return Change{}, err
+	}
+	ref, err := ParseRef(doc.Data.Ref)
+	if err != nil {
+		return Change{}, err
+	}
+	at, err := parseTime(doc.Time)
+	if err != nil {
+		return Change{}, err
+	}
+	d := doc.Data
+	return Change{
+		ID: doc.ID, Type: ChangeType(doc.Type), Source: doc.Source, Time: at,
+		Repo: d.Repo, URL: d.URL, Ref: ref, App: d.App, Credential: d.Credential,
+		Before: d.Before, After: d.After, Force: d.Force, OnBusy: d.OnBusy,
+	}, nil
+}
+
+func parsePlain(document []byte) (Change, error) {
+	var f struct {
+		ID         string     `json:"id"`
+		Type       string     `json:"type"`
+		Repo       string     `json:"repo"`
+		URL        string     `json:"url"`
+		Ref        string     `json:"ref"`
+		App        string     `json:"app"`
+		Credential string     `json:"credential"`
+		Before     string     `json:"before"`
+		After      string     `json:"after"`
+		Force      string     `json:"force"`
+		OnBusy     BusyPolicy `json:"on_busy"`
+	}
+	if err := decode(document, &f); err != nil {
+		return Change{}, err
+	}
+	c := Change{
+		ID: f.ID, Type: plainType(f.Type), Source: "/lockstep/plain", URL: f.URL, App: f.App,
+		Credential: f.Credential, Before: f.Before, After: f.After, OnBusy: f.OnBusy,
+	}
+	var err error
+	if f.Repo != "" {
+		c.Repo, err = ParseRepoPath(f.Repo)
+	} else if f.URL != "" {
+		c.Repo, err = RepoPathFromURL(f.URL)
+	}
+	if err != nil {
+		return Change{}, err
+	}
+	if c.Ref, err = ParseRef(f.Ref); err != nil {
+		return Change{}, err
+	}
+	if f.Force != "" {
+		if c.Force, err = strconv.ParseBool(f.Force); err != nil {
+			return Change{}, fmt.Errorf("force %s: want true or false", quote(f.Force))
+		}
+	}
+	return c, nil
+}
+
+// plainType lets a plain field say "removed" for the full type name.
+func plainType(s string) ChangeType {
+	switch s {
+	case "", "pushed":
+		return ChangePushed
+	case "removed":
+		return ChangeRemoved
+	}
+	return ChangeType(s)
+}
+
+// ParseResult reads a result from a CloudEvents document. It vouches for the paths in it: they are
+// relative, with slashes, and lead nowhere above where they start. An error has the disposition
+// [Malformed].
+func ParseResult(document []byte) (Result, error) {
+	r, err := parseResult(document)
+	if err != nil {
+		return Result{}, Errorf(Malformed, ClassMalformed, "malformed result: %w", err)
+	}
+	return r, nil
+}
+
+func parseResult(document []byte) (Result, error) {
+	var doc envelope[resultData]
+	if err := decode(document, &doc); err != nil {
+		return Result{}, err
+	}
+	if err := doc.check(); err != nil {
+		return Result{}, err
+	}
+	switch ResultType(doc.Type) {
+	case ResultSynced, ResultFailed, ResultRemoved:
+	default:
+		return Result{}, fmt.Errorf("type %s is not one this version knows", quote(doc.Type))
+	}
+	at, err := parseTime(doc.Time)
+	if err != nil {
+		return Result{}, err
+	}
+	d := doc.Data
+	if err := d.check(); err != nil {
+		return Result{}, err
+	}
+	return Result{
+		ID: doc.ID, Type: ResultType(doc.Type), Source: doc.Source, Time: at,
+		Repo: d.Repo, App: d.App, Ref: d.Ref, Deliveries: d.Deliveries, Attempts: d.Attempts,
+		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
+		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated,
+		Class: d.Class, Error: d.Error, Retryable: d.Retryable,
+	}, nil
+}
+
+func (d resultData) check() error {
+	switch {
+	case d.Repo.IsZero():
+		return errors.New("repo is missing")
+	case d.TookMS < 0 || d.TookMS > math.MaxInt64/int64(time.Millisecond):
+		return errors.New("took_ms is out of range")
+	case d.Path != "" && !fs.ValidPath(d.Path), d.Tree != "" && !fs.ValidPath(d.Tree):
+		return errors.New("path or tree is not a path below the root")
+	}
+	for _, f := range d.Files {
+		if !fs.ValidPath(f.Path) {
+			return errors.New("a file's path is not one below the tree")
+		}
+	}
+	return nil
+}
+
+func (e envelope[T]) check() error {
+	switch {
+	case e.SpecVersion != specVersion:
+		return fmt.Errorf("specversion %s: want %s", quote(e.SpecVersion), specVersion)
+	case e.ID == "":
+		return errors.New("id is missing")
+	case e.Type == "":
+		return errors.New("type is missing")
+	}
+	// As a media type it may carry parameters, "; charset=utf-8" above all.
+	if media, _, _ := mime.ParseMediaType(e.DataContentType); e.DataContentType != "" && media != contentJSON {
+		return fmt.Errorf("datacontenttype %s: want %s", quote(e.DataContentType), contentJSON)
+	}
+	return nil
+}
+
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func parseTime(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time %s is not RFC 3339", quote(s))
+	}
+	return t.UTC(), checkTime(t)
+}
+
+// checkTime refuses a time that RFC 3339 cannot write in UTC.
+func checkTime(t time.Time) error {
+	if year := t.UTC().Year(); year < 1 || year > 9999 {
+		return errors.New("time is not in the years 1 to 9999")
+	}
+	return nil
+}
+
+// decode is [json.Unmarshal] with an error that repeats nothing of the document.
+func decode(document []byte, into any) error {
+	err := json.Unmarshal(document, into)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		kind, _, _ := strings.Cut(e.Value, " ") // "number 1234…" becomes "number"
+		return fmt.Errorf("field %q cannot be a JSON %s", e.Field, kind)
+	}
+	return err
+}

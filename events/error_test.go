@@ -1,0 +1,65 @@
+package events_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"lockstep/events"
+)
+
+func TestDispositionAndClassSurviveWrapping(t *testing.T) {
+	auth := events.Errorf(events.Permanent, events.ClassAuth, "fetch: %w", io.EOF)
+	for name, tc := range map[string]struct {
+		err         error
+		disposition events.Disposition
+		class       events.Class
+	}{
+		"none":              {nil, events.Retryable, events.ClassInternal},
+		"an unknown error":  {io.EOF, events.Retryable, events.ClassInternal},
+		"cancelled":         {context.Canceled, events.Retryable, events.ClassInternal},
+		"bare":              {auth, events.Permanent, events.ClassAuth},
+		"wrapped":           {fmt.Errorf("sync acme/widgets: %w", auth), events.Permanent, events.ClassAuth},
+		"wrapped twice":     {fmt.Errorf("a: %w", fmt.Errorf("b: %w", auth)), events.Permanent, events.ClassAuth},
+		"joined":            {errors.Join(io.ErrClosedPipe, auth), events.Permanent, events.ClassAuth},
+		"one of two wraps":  {fmt.Errorf("%w: %w", io.ErrClosedPipe, auth), events.Permanent, events.ClassAuth},
+		"by its own type":   {&events.Error{Disposition: events.Contention, Class: events.ClassBusy, Err: io.EOF}, events.Contention, events.ClassBusy},
+		"flattened to text": {errors.New("sync: " + auth.Error()), events.Retryable, events.ClassInternal},
+		"the outermost wins": {
+			events.Errorf(events.Malformed, events.ClassMalformed, "read: %w", fmt.Errorf("x: %w", auth)),
+			events.Malformed, events.ClassMalformed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := events.DispositionOf(tc.err); got != tc.disposition {
+				t.Errorf("disposition %v, want %v", got, tc.disposition)
+			}
+			if got := events.ClassOf(tc.err); got != tc.class {
+				t.Errorf("class %v, want %v", got, tc.class)
+			}
+		})
+	}
+}
+
+func TestErrorfKeepsTheCauseAndTheText(t *testing.T) {
+	err := events.Errorf(events.Permanent, events.ClassAuth, "fetch %s: %w", "acme/widgets", io.EOF)
+	if !errors.Is(err, io.EOF) {
+		t.Error("the cause is lost")
+	}
+	if err.Error() != "fetch acme/widgets: EOF" {
+		t.Errorf("got %q", err)
+	}
+}
+
+func TestDispositionsHaveNames(t *testing.T) {
+	for d, want := range map[events.Disposition]string{
+		events.Retryable: "retryable", events.Contention: "contention",
+		events.Permanent: "permanent", events.Malformed: "malformed", 9: "Disposition(9)",
+	} {
+		if d.String() != want {
+			t.Errorf("got %s, want %s", d, want)
+		}
+	}
+}

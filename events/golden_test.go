@@ -1,0 +1,166 @@
+package events_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+)
+
+// The files in testdata are the promise of version 1: what they say, every later parser reads. With
+// -update they are written anew; a change to one that exists breaks the promise.
+var update = flag.Bool("update", false, "write the golden files of testdata anew")
+
+var goldenTime = time.Date(2026, 11, 21, 1, 2, 3, 456789000, time.UTC)
+
+func goldenChanges(t testing.TB) map[string]events.Change {
+	return map[string]events.Change{
+		"change_pushed_v1": {
+			ID: "72d3162e-cc78-11e3-81ab-4c9367dc0958", Type: events.ChangePushed, Source: "/hooks/github", Time: goldenTime,
+			Repo: repo(t, "Acme/widgets"), URL: "https://github.com/Acme/widgets.git", Ref: ref(t, "refs/heads/main"),
+			App: "docs", Credential: "github-bot", Before: sha1A, After: sha1B, OnBusy: events.BusyWait,
+		},
+		"change_removed_v1": {
+			ID: "f9e0c1aa-1", Type: events.ChangeRemoved, Source: "/lockstep/cli", Time: goldenTime,
+			Repo: repo(t, "group/sub/name"), Force: true, OnBusy: events.BusySkip,
+		},
+	}
+}
+
+func goldenResults(t testing.TB) map[string]events.Result {
+	synced := events.Result{
+		ID: "synced:1795223511284-0", Type: events.ResultSynced, Source: "/lockstep/worker/w1", Time: goldenTime,
+		Repo: repo(t, "Acme/widgets"), App: "docs", Ref: ref(t, "refs/heads/main"), Deliveries: []string{"72d3162e", "72d3162f"},
+		Attempts: 1, Took: 31 * time.Millisecond, Fence: 1795223511284000, Before: sha1A, After: sha1B,
+		Path: "Acme/widgets", Tree: ".lockstep/repos/Acme/widgets/trees/1795223511284000-89abcdef0123",
+		Files: []events.File{
+			{Path: "a.txt", Status: events.FileModified},
+			{Path: "docs/größe & <more>.md", Status: events.FileAdded},
+			{Path: "old/gone.go", Status: events.FileDeleted},
+		},
+		Truncated: true,
+	}
+	failed := events.Result{
+		ID: "failed:1795223511285-0", Type: events.ResultFailed, Source: "/lockstep/worker/w2", Time: goldenTime,
+		Repo: repo(t, "Acme/widgets"), App: "search", Ref: ref(t, "refs/tags/v1"), Deliveries: []string{"72d31630"},
+		Attempts: 5, Took: 1500 * time.Millisecond, Fence: 1795223511284001,
+		Class: events.ClassNetwork, Error: "fetch Acme/widgets: connection refused; will be tried at the next poll", Retryable: true,
+	}
+	removed := events.Result{
+		ID: "removed:1795223511286-0", Type: events.ResultRemoved, Source: "/lockstep/worker/w1", Time: goldenTime,
+		Repo: repo(t, "group/sub/name"), Deliveries: []string{"f9e0c1aa-1"}, Attempts: 1, Took: 2 * time.Millisecond,
+		Fence: 1795223511284002,
+	}
+	return map[string]events.Result{"result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed}
+}
+
+// golden returns the file's content, compact, after writing value to it when -update is given.
+func golden(t *testing.T, name string, value any) []byte {
+	t.Helper()
+	if *update {
+		out, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, out, "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(goldenPath(name), append(indented.Bytes(), '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return readGolden(t, name)
+}
+
+func goldenPath(name string) string { return filepath.Join("testdata", name+".json") }
+
+func readGolden(t *testing.T, name string) []byte {
+	t.Helper()
+	file, err := os.ReadFile(goldenPath(name))
+	if err != nil {
+		t.Fatalf("%v; run go test ./events -update", err)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, file); err != nil {
+		t.Fatal(err)
+	}
+	return compact.Bytes()
+}
+
+func TestChangesAreWrittenAsTheGoldenFiles(t *testing.T) {
+	for name, want := range goldenChanges(t) {
+		t.Run(name, func(t *testing.T) {
+			file := golden(t, name, want)
+			got, err := events.ParseChange(file)
+			if err != nil || got != want {
+				t.Errorf("decoded %+v, %v\nwant    %+v", got, err, want)
+			}
+			if out, err := json.Marshal(got); err != nil || !bytes.Equal(out, file) {
+				t.Errorf("encoded %s, %v\nwant    %s", out, err, file)
+			}
+		})
+	}
+}
+
+func TestResultsAreWrittenAsTheGoldenFiles(t *testing.T) {
+	for name, want := range goldenResults(t) {
+		t.Run(name, func(t *testing.T) {
+			file := golden(t, name, want)
+			got, err := events.ParseResult(file)
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("decoded %+v, %v\nwant    %+v", got, err, want)
+			}
+			if out, err := json.Marshal(got); err != nil || !bytes.Equal(out, file) {
+				t.Errorf("encoded %s, %v\nwant    %s", out, err, file)
+			}
+		})
+	}
+}
+
+// The plain form is only ever read: its golden file says what redis-cli would.
+func TestPlainFieldsAreReadAsTheGoldenFile(t *testing.T) {
+	file := golden(t, "change_plain", map[string]string{
+		"id": "job-42", "type": "pushed", "repo": "Acme/widgets", "url": "https://github.com/Acme/widgets.git", "ref": "main",
+		"app": "docs", "credential": "github-bot", "before": sha1A, "after": sha1B, "force": "false", "on_busy": "skip",
+	})
+	want := goldenChanges(t)["change_pushed_v1"]
+	want.ID, want.Source, want.Time, want.OnBusy = "job-42", "/lockstep/plain", time.Time{}, events.BusySkip
+	got, err := events.ParseChange(file)
+	if err != nil || got != want {
+		t.Errorf("decoded %+v, %v\nwant    %+v", got, err, want)
+	}
+	changeRoundTrip(t, got)
+}
+
+// A later minor adds fields wherever there is an object; a reader of today does not mind.
+func TestFieldsOfALaterMinorAreIgnored(t *testing.T) {
+	const added = `{"added_later":{"n":[1,"x",null]},`
+	later := func(file []byte) []byte {
+		return []byte(strings.ReplaceAll(string(file), `{`, added))
+	}
+	for _, name := range append(slices.Collect(maps.Keys(goldenChanges(t))), "change_plain") {
+		file := readGolden(t, name)
+		want, err := events.ParseChange(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := events.ParseChange(later(file)); err != nil || got != want {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+	for name, want := range goldenResults(t) {
+		if got, err := events.ParseResult(later(readGolden(t, name))); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package events
+
+import (
+	"context"
+	"time"
+)
+
+// Job is one change in the hands of a worker that holds the lease on its repository.
+type Job struct {
+	Change  Change
+	Entry   string // id of the stream entry that brought the change
+	Attempt int    // 1 the first time; waiting for the lease does not count
+	Fence   uint64 // of the lease held
+
+	// Confirm returns once the lease is proven to be still held. It waits while that is in doubt,
+	// as when Redis cannot be reached, and fails when the lease is lost or ctx is done. Nothing
+	// that readers see may change without it.
+	Confirm func(ctx context.Context) error
+}
+
+// Result starts a result of type t that answers the job; what the type wants is for the caller to
+// fill in. Its id is the same for every attempt at the same stream entry, so that a consumer that
+// is given a result twice can tell.
+func (j Job) Result(t ResultType) Result {
+	return Result{
+		ID: j.Change.ID + "/" + j.Entry, Type: t, Time: time.Now().UTC(),
+		Repo: j.Change.Repo, App: j.Change.App, Ref: j.Change.Ref,
+		Deliveries: []string{j.Change.ID}, Attempts: j.Attempt, Fence: j.Fence,
+	}
+}
+
+// Outcome is what a [Handler] made of a [Job]: the result to publish and the fields of the
+// repository's state to set in the same atomic step that settles the event.
+type Outcome struct {
+	Result Result
+	State  map[string]string
+	Forget bool // clear the repository's state before State is set
+}
+
+// Handler works on one change. Its error's [Disposition] decides what becomes of the event.
+type Handler func(ctx context.Context, job Job) (Outcome, error)

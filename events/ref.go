@@ -1,0 +1,91 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// ErrBadRef is wrapped by every error of [ParseRef].
+var ErrBadRef = errors.New("not a Git ref")
+
+const maxRefSuffix = 150 // bytes, so that "name@ref" stays a file name
+
+// Ref is a full Git ref name such as "refs/heads/main". The zero value stands for the remote's
+// default branch. Only [ParseRef] makes another.
+type Ref struct{ name string }
+
+// ParseRef parses a ref name by the rules of git-check-ref-format. A name that does not begin with
+// "refs/" is taken for a branch; "" and "HEAD" stand for the remote's default branch. Refused beyond
+// Git's rules: a name right below "refs/", one that is not UTF-8, which no JSON event could carry
+// unchanged, and one whose [Ref.Suffix] is longer than 150 bytes.
+func ParseRef(s string) (Ref, error) {
+	if s == "" || s == "HEAD" {
+		return Ref{}, nil
+	}
+	name := s
+	if !strings.HasPrefix(name, "refs/") {
+		name = "refs/heads/" + name
+	}
+	if err := checkRefName(name); err != nil {
+		return Ref{}, fmt.Errorf("%w: %s: %w", ErrBadRef, quote(s), err)
+	}
+	ref := Ref{name}
+	if len(ref.Suffix()) > maxRefSuffix {
+		return Ref{}, fmt.Errorf("%w: %s: too long to name a folder", ErrBadRef, quote(s))
+	}
+	return ref, nil
+}
+
+func checkRefName(name string) error {
+	if strings.Count(name, "/") < 2 {
+		return errors.New("want refs/<kind>/<name>")
+	}
+	if !utf8.ValidString(name) {
+		return errors.New("not UTF-8")
+	}
+	if strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.HasSuffix(name, ".") {
+		return errors.New("has \"..\", \"@{\" or a trailing dot")
+	}
+	for i := range len(name) {
+		if b := name[i]; b <= ' ' || b == 0x7f || strings.IndexByte("~^:?*[\\", b) >= 0 {
+			return fmt.Errorf("byte %q is not allowed", b)
+		}
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return errors.New("a part is empty, begins with a dot or ends in .lock")
+		}
+	}
+	return nil
+}
+
+// String returns the full name, or "" for the remote's default branch.
+func (r Ref) String() string { return r.name }
+
+// IsZero reports whether r stands for the remote's default branch.
+func (r Ref) IsZero() bool { return r.name == "" }
+
+// Suffix returns what follows "@" in the name of this ref's folder: the branch's short name or
+// another ref's full one, with "/" as %2F and "%" as %25. No two refs share a suffix.
+func (r Ref) Suffix() string {
+	name := r.name
+	if short, ok := strings.CutPrefix(name, "refs/heads/"); ok && !strings.HasPrefix(short, "refs/") {
+		name = short
+	}
+	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)
+}
+
+// MarshalText returns the full name.
+func (r Ref) MarshalText() ([]byte, error) { return []byte(r.name), nil }
+
+// UnmarshalText parses as [ParseRef] does.
+func (r *Ref) UnmarshalText(text []byte) error {
+	parsed, err := ParseRef(string(text))
+	if err != nil {
+		return err
+	}
+	*r = parsed
+	return nil
+}

@@ -1,0 +1,59 @@
+package events
+
+import "time"
+
+// ResultType is what a [Result] reports.
+type ResultType string
+
+// The types of results, as they stand in a CloudEvents document.
+const (
+	ResultSynced  ResultType = "lockstep.result.synced.v1"  // the published tree is After
+	ResultFailed  ResultType = "lockstep.result.failed.v1"  // given up; see Class and Error
+	ResultRemoved ResultType = "lockstep.result.removed.v1" // there is no clone any more
+)
+
+// FileStatus is what became of a file between two commits.
+type FileStatus string
+
+// The file statuses.
+const (
+	FileAdded    FileStatus = "added"
+	FileModified FileStatus = "modified"
+	FileDeleted  FileStatus = "deleted"
+)
+
+// File is one changed file; its path is relative to the tree, with slashes.
+type File struct {
+	Path   string     `json:"path"`
+	Status FileStatus `json:"status"`
+}
+
+// Result says what became of a [Change].
+type Result struct {
+	ID     string     // the same each time the same stream entry is worked on
+	Type   ResultType // what became of it
+	Source string     // which worker, as "/lockstep/worker/w1"
+	Time   time.Time  // when it was settled
+
+	Repo       RepoPath      // whose clone
+	App        string        // the app that had asked
+	Ref        Ref           // the ref, resolved: a synced result never says "default branch"
+	Deliveries []string      // ids of the changes that this result answers
+	Attempts   int           // how many attempts it took, this one included
+	Took       time.Duration // from the start of work to here, to the millisecond
+	Fence      uint64        // the lease's fence
+
+	// Of a synced result.
+	Before    string // commit this app was last given for this ref; empty the first time
+	After     string // commit now published; equal to Before when nothing had changed
+	Path      string // the published name, relative to the root
+	Tree      string // the immutable tree behind it, relative to the root
+	Files     []File // what changed from Before to After
+	Full      bool   // Before is not known any more: Files lists the whole tree
+	Truncated bool   // there are more files than Files lists
+
+	// Of a failed result.
+	Class     Class  // the kind of fault
+	Error     string // one line: what failed and what to do, never a secret
+	Retryable bool   // it might work later: attempts ran out
+}
