@@ -1,0 +1,58 @@
+package gittest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// isolatedEnv is an environment in which git sees no configuration but the repository's own.
+func isolatedEnv() []string {
+	return []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=/nonexistent",
+		"LC_ALL=C",
+		"GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_TERMINAL_PROMPT=0",
+		"GIT_AUTHOR_NAME=" + author, "GIT_AUTHOR_EMAIL=" + email,
+		"GIT_COMMITTER_NAME=" + author, "GIT_COMMITTER_EMAIL=" + email,
+	}
+}
+
+const (
+	author = "Ada Example"
+	email  = "ada@example.org"
+	epoch  = 1_700_000_000 // Unix time of the first commit
+)
+
+// Dir returns the folder of the bare repository repo.
+func (s *Server) Dir(repo string) string {
+	return filepath.Join(s.dir, filepath.FromSlash(repo)+".git")
+}
+
+// Git runs git in the bare repository repo, with stdin as its input, and returns its output
+// without the final newline.
+func (s *Server) Git(ctx context.Context, repo, stdin string, args ...string) (string, error) {
+	return Git(ctx, s.Dir(repo), stdin, args...)
+}
+
+// Git runs git in dir under the same isolated environment, for checking what a program under test
+// has made.
+func Git(ctx context.Context, dir, stdin string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(isolatedEnv(), fmt.Sprintf("GIT_AUTHOR_DATE=%d +0000", epoch), fmt.Sprintf("GIT_COMMITTER_DATE=%d +0000", epoch))
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}

@@ -1,0 +1,77 @@
+package gittest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Main is the default branch of a repository made by [Server.Create].
+const Main = "main"
+
+// CreateEmpty makes a bare repository without commits, whose default branch will be [Main].
+func (s *Server) CreateEmpty(ctx context.Context, repo string) error {
+	dir := s.Dir(repo)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("create %s: %w", repo, err)
+	}
+	if _, err := Git(ctx, dir, "", "init", "--quiet", "--bare", "--initial-branch="+Main); err != nil {
+		return fmt.Errorf("create %s: %w", repo, err)
+	}
+	return nil
+}
+
+// Create makes a bare repository whose default branch [Main] has one commit with these files, and
+// returns the commit.
+func (s *Server) Create(ctx context.Context, repo string, files map[string]string) (string, error) {
+	if err := s.CreateEmpty(ctx, repo); err != nil {
+		return "", err
+	}
+	return s.Commit(ctx, repo, Main, Edit{Write: files})
+}
+
+// Delete removes the repository; clients are told 404 from then on.
+func (s *Server) Delete(repo string) error { return os.RemoveAll(s.Dir(repo)) }
+
+// SetHead makes branch the default branch.
+func (s *Server) SetHead(repo, branch string) error {
+	head := "ref: refs/heads/" + branch + "\n"
+	return os.WriteFile(filepath.Join(s.Dir(repo), "HEAD"), []byte(head), 0o644)
+}
+
+// SetRef points a ref ("refs/heads/main") at a commit, whatever it pointed at before.
+func (s *Server) SetRef(ctx context.Context, repo, ref, commit string) error {
+	_, err := s.Git(ctx, repo, "", "update-ref", ref, commit)
+	return err
+}
+
+// DeleteRef removes a ref.
+func (s *Server) DeleteRef(ctx context.Context, repo, ref string) error {
+	_, err := s.Git(ctx, repo, "", "update-ref", "-d", ref)
+	return err
+}
+
+// Tag makes an annotated tag of a commit.
+func (s *Server) Tag(ctx context.Context, repo, name, commit string) error {
+	_, err := s.Git(ctx, repo, "", "tag", "-f", "-a", "-m", "Tag "+name, name, commit)
+	return err
+}
+
+// Head returns the commit that a ref ("refs/heads/main") points at, or "" when there is none.
+func (s *Server) Head(repo, ref string) string {
+	if content, err := os.ReadFile(filepath.Join(s.Dir(repo), filepath.FromSlash(ref))); err == nil {
+		return strings.TrimSpace(string(content))
+	}
+	packed, err := os.ReadFile(filepath.Join(s.Dir(repo), "packed-refs"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(packed)) {
+		if hash, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
+			return hash
+		}
+	}
+	return ""
+}

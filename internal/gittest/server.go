@@ -1,0 +1,175 @@
+package gittest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+const maxRequest = 16 << 20 // bytes; a fetch's wants and haves are far fewer
+
+// Server serves the bare repositories below one folder.
+type Server struct {
+	dir      string
+	git      string // path of the git binary
+	base     string // "http://127.0.0.1:port"
+	before   func(ctx context.Context, repo, service string)
+	commits  atomic.Int64 // commits made, which date them
+	http     http.Server
+	backend  cgi.Handler
+	serving  sync.WaitGroup // Serve and all handlers
+	stop     context.CancelFunc
+	mu       sync.Mutex
+	closed   bool
+	repos    map[string]*repoState
+	maxRepos int // most repositories in upload-pack at once
+}
+
+// repoState is what the server knows of one repository, guarded by Server.mu.
+type repoState struct {
+	Stats
+	user, password string // wanted by RequireAuth; none when both are empty
+	status         int    // answered instead of serving; 0 for none
+}
+
+// Option changes how [Start] sets up a [Server].
+type Option func(*Server)
+
+// WithBefore has hook called before each request is served, with the repository ("acme/widgets")
+// and the service ("info/refs" or "git-upload-pack"). The request waits until hook returns; ctx is
+// done when the client has gone away or the server closes.
+func WithBefore(hook func(ctx context.Context, repo, service string)) Option {
+	return func(s *Server) { s.before = hook }
+}
+
+// Start serves the bare repositories in dir, made if need be, on a free port of 127.0.0.1. The
+// caller closes the server.
+func Start(dir string, opts ...Option) (*Server, error) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		return nil, fmt.Errorf("start git server: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("start git server: %w", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start git server: %w", err)
+	}
+	s := &Server{dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{}}
+	for _, opt := range opts {
+		opt(s)
+	}
+	s.backend = cgi.Handler{
+		Path:   git,
+		Args:   []string{"http-backend"},
+		Env:    append(isolatedEnv(), "GIT_PROJECT_ROOT="+dir, "GIT_HTTP_EXPORT_ALL=1"),
+		Stderr: io.Discard,
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	s.http.Handler = http.HandlerFunc(s.serve)
+	s.serving.Go(func() { _ = s.http.Serve(listener) })
+	return s, nil
+}
+
+// Close stops the server, breaking off the requests it is serving, and waits for them to end.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	_ = s.http.Close()
+	s.serving.Wait()
+}
+
+// URL returns the URL to clone repo from.
+func (s *Server) URL(repo string) string { return s.base + "/" + repo + ".git" }
+
+// RequireAuth has requests for repo answered with 401 unless they carry this user name and password
+// as Basic credentials, or the password as a Bearer token.
+func (s *Server) RequireAuth(repo, username, password string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.state(repo)
+	state.user, state.password = username, password
+}
+
+// Answer has requests for repo answered with an HTTP status instead of being served; 0 ends it.
+func (s *Server) Answer(repo string, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state(repo).status = status
+}
+
+func (s *Server) state(repo string) *repoState {
+	state, ok := s.repos[repo]
+	if !ok {
+		state = &repoState{}
+		s.repos[repo] = state
+	}
+	return state
+}
+
+// enter reports whether a request may be served, and if so counts it until serving.Done.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.serving.Add(1)
+	}
+	return !s.closed
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if !s.enter() {
+		return
+	}
+	defer s.serving.Done()
+	repo, service, err := splitRequest(r.URL.Path)
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	// Read whole before anything waits: only then does net/http notice that the client has left.
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil {
+		http.Error(w, "request too long", http.StatusRequestEntityTooLarge)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	status := s.begin(repo, service, r)
+	defer s.end(repo, service)
+	if s.before != nil {
+		s.before(r.Context(), repo, service)
+	}
+	switch {
+	case status == http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Basic realm="gittest"`)
+		http.Error(w, "credentials, please", status)
+	case status != 0:
+		http.Error(w, http.StatusText(status), status)
+	default:
+		s.backend.ServeHTTP(w, r)
+	}
+}
+
+func splitRequest(path string) (repo, service string, err error) {
+	repo, service, ok := strings.Cut(strings.TrimPrefix(path, "/"), ".git/")
+	if !ok || !filepath.IsLocal(repo) {
+		return "", "", errors.New("not a repository")
+	}
+	return repo, service, nil
+}

@@ -1,0 +1,189 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	masterName = "m"
+	formTime   = 20 * time.Second // for servers to find each other
+)
+
+// Sentinel is a master with one replica, and three Sentinels that watch over them.
+type Sentinel struct {
+	Master, Replica *Server
+
+	t     testing.TB
+	addrs []string
+}
+
+// StartSentinel starts real servers and returns once all of them know each other; it skips as
+// [StartReal] does. The replica takes the place of a master that is away for a second.
+func StartSentinel(t testing.TB) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t, Master: StartReal(t)}
+	s.Replica = StartReal(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Master.Port()))
+	eventually(t, "the replica follows the master", func() bool { return info(s.Replica, "master_link_status") == "up" })
+	for range 3 {
+		s.addrs = append(s.addrs, startSentinel(t, s.Master.Port()))
+	}
+	for _, addr := range s.addrs {
+		client := redis.NewSentinelClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		eventually(t, "the Sentinels know each other", func() bool {
+			known, _ := client.Master(context.Background(), masterName).Result()
+			return known["num-slaves"] == "1" && known["num-other-sentinels"] == "2"
+		})
+		_ = client.Close()
+	}
+	return s
+}
+
+func startSentinel(t testing.TB, master int) (addr string) {
+	t.Helper()
+	dir, log := t.TempDir(), &lockedBuffer{}
+	for range 5 { // as in startReal
+		addr = freeAddr(t)
+		_, port, _ := net.SplitHostPort(addr)
+		conf := filepath.Join(dir, "sentinel.conf")
+		lines := []string{
+			"bind 127.0.0.1", "port " + port, "dir " + dir,
+			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", masterName, master),
+			"sentinel down-after-milliseconds " + masterName + " 1000",
+			"sentinel failover-timeout " + masterName + " 3000",
+		}
+		if err := os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("redis-server", conf, "--sentinel")
+		cmd.Stdout, cmd.Stderr = log, log
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		exited := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(exited) }()
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			<-exited
+		})
+		for deadline := time.Now().Add(formTime); time.Now().Before(deadline); {
+			if strings.Contains(log.String(), "+monitor master") {
+				return addr
+			}
+			select {
+			case <-exited:
+				deadline = time.Time{}
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	t.Fatalf("redis-server --sentinel does not start:\n%s", log)
+	return ""
+}
+
+// URL is the address of the Sentinels as the command line takes it.
+func (s *Sentinel) URL() string {
+	return "redis+sentinel://" + s.addrs[0] + "?master_name=" + masterName + "&addr=" + s.addrs[1] + "&addr=" + s.addrs[2]
+}
+
+// Replicate returns once the replica has all that the master has now.
+func (s *Sentinel) Replicate() {
+	s.t.Helper()
+	want, _ := strconv.Atoi(info(s.Master, "master_repl_offset"))
+	eventually(s.t, "the replica has what the master has", func() bool {
+		got, err := strconv.Atoi(info(s.Replica, "slave_repl_offset"))
+		return err == nil && got >= want
+	})
+}
+
+// CutOff keeps the replica from hearing more of the master. For about ten seconds it can still be promoted.
+func (s *Sentinel) CutOff() {
+	s.t.Helper()
+	client := s.Replica.Client()
+	ctx := context.Background()
+	if err := client.ConfigSet(ctx, "masterauth", "wrong").Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := client.Do(ctx, "CLIENT", "KILL", "TYPE", "master").Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	eventually(s.t, "the replica is cut off", func() bool { return info(s.Replica, "master_link_status") == "down" })
+}
+
+// Promoted reports whether the replica has become the master.
+func (s *Sentinel) Promoted() bool { return info(s.Replica, "role") == "master" }
+
+// Cluster is a Redis Cluster of three masters.
+type Cluster struct{ Nodes []*Server }
+
+// StartCluster starts real servers and returns once they serve all slots; it skips as [StartReal] does.
+func StartCluster(t testing.TB) *Cluster {
+	t.Helper()
+	const nodes, slots = 3, 16384
+	c := &Cluster{}
+	ctx := context.Background()
+	run := func(client redis.UniversalClient, args ...any) {
+		t.Helper()
+		if err := client.Do(ctx, args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	var first []any
+	for i := range nodes {
+		_, bus, _ := net.SplitHostPort(freeAddr(t))
+		node := StartReal(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000")
+		c.Nodes = append(c.Nodes, node)
+		client := node.Client()
+		run(client, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		run(client, "CLUSTER", "ADDSLOTSRANGE", i*slots/nodes, (i+1)*slots/nodes-1)
+		if i == 0 {
+			first = []any{"CLUSTER", "MEET", "127.0.0.1", node.Port(), bus}
+		} else {
+			run(client, first...)
+		}
+	}
+	for _, node := range c.Nodes {
+		client := node.Client()
+		eventually(t, "the cluster serves all slots", func() bool {
+			s := client.ClusterInfo(ctx).Val()
+			return strings.Contains(s, "cluster_state:ok") && strings.Contains(s, "cluster_slots_ok:16384")
+		})
+	}
+	return c
+}
+
+// URL is the cluster's address as the command line takes it.
+func (c *Cluster) URL() string {
+	return "redis+cluster://" + c.Nodes[0].Addr + "?addr=" + c.Nodes[1].Addr + "&addr=" + c.Nodes[2].Addr
+}
+
+// info is one field of what a server says of its replication, "" when it does not answer.
+func info(s *Server, field string) string {
+	client := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
+	defer client.Close()
+	for line := range strings.Lines(client.Info(context.Background(), "replication").Val()) {
+		if value, ok := strings.CutPrefix(line, field+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(formTime); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after %v: %s", formTime, what)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package redisx
+
+import (
+	"fmt"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// Embedded is a Redis inside this process, for trying out and for tests. What it holds is gone with
+// the process. It answers other processes of this machine too.
+type Embedded struct {
+	Server
+	redis *miniredis.Miniredis
+}
+
+// StartEmbedded starts an embedded server on a free port of the loopback interface.
+func StartEmbedded() (*Embedded, error) {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true) // without it keys never expire
+	if err := m.Start(); err != nil {
+		return nil, fmt.Errorf("start the embedded Redis: %w", err)
+	}
+	server, err := Parse("redis://"+m.Addr(), "")
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	return &Embedded{Server: server, redis: m}, nil
+}
+
+// Close stops the server.
+func (e *Embedded) Close() { e.redis.Close() }

@@ -1,0 +1,168 @@
+// Package redisx reaches Redis the way Lockstep needs it: any topology by one URL, a client that
+// never repeats a write behind our back, and an embedded server when none is named.
+package redisx
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	dialTimeout  = 2 * time.Second
+	readTimeout  = 3 * time.Second
+	writeTimeout = 3 * time.Second
+	poolTimeout  = 10 * time.Second
+	poolSize     = 32
+)
+
+// Server is the address of a Redis. Only [Parse] makes one.
+type Server struct {
+	shown string
+	open  func() redis.UniversalClient
+}
+
+// Parse reads a Redis URL:
+//
+//	redis://[user[:password]@]host[:6379][/db]            standalone; rediss:// for TLS
+//	unix:///path/to/redis.sock[?db=n]                      standalone on a socket
+//	redis+sentinel://host[:26379]?master_name=m[&addr=…]   Sentinel; rediss+sentinel:// for TLS
+//	redis+cluster://host[:6379][?addr=…]                   Cluster; rediss+cluster:// for TLS
+//
+// A bare host:port is a standalone server. go-redis' query parameters are accepted. A password that
+// is given separately takes precedence over the URL's. The error never repeats the URL.
+func Parse(raw, password string) (Server, error) {
+	if !strings.Contains(raw, "://") {
+		raw = "redis://" + raw
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return Server{}, errors.New("redis: the URL does not parse; want redis://host:port")
+	}
+	scheme, topology, _ := strings.Cut(u.Scheme, "+")
+	u.Scheme = scheme
+	server := Server{shown: shown(u)}
+	switch topology {
+	case "":
+		server.open, err = standalone(u.String(), password)
+	case "sentinel":
+		server.open, err = sentinel(u.String(), password)
+	case "cluster":
+		server.open, err = cluster(u.String(), password)
+	default:
+		err = fmt.Errorf("unknown topology %q; want sentinel or cluster", topology)
+	}
+	if err != nil {
+		return Server{}, fmt.Errorf("redis: %w", err)
+	}
+	return server, nil
+}
+
+// shown is the URL without its password and parameters, for logs and errors.
+func shown(u *url.URL) string {
+	s := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
+	return s.String()
+}
+
+// String returns the address without credentials.
+func (s Server) String() string { return s.shown }
+
+// Open makes a new client, which the caller closes. Blocking reads, pub/sub and commands each want
+// a client of their own, for a blocked read keeps its connection. The client never retries: a write
+// whose reply was lost must not run twice unless its caller knows that it may.
+func (s Server) Open() redis.UniversalClient { return s.open() }
+
+func standalone(rawURL, password string) (func() redis.UniversalClient, error) {
+	opt, err := redis.ParseURL(rawURL)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	if password != "" {
+		opt.Password = password
+	}
+	opt.MaxRetries = -1
+	opt.ContextTimeoutEnabled = true
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
+	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
+	opt.DisableIdentity = true
+	opt.MaintNotificationsConfig = noNotifications()
+	return func() redis.UniversalClient { o := *opt; return redis.NewClient(&o) }, nil
+}
+
+func sentinel(rawURL, password string) (func() redis.UniversalClient, error) {
+	opt, err := redis.ParseFailoverURL(rawURL)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	if opt.MasterName == "" {
+		return nil, errors.New("master_name is missing from the sentinel URL")
+	}
+	if password != "" {
+		opt.Password = password
+	}
+	opt.MaxRetries = -1
+	opt.ContextTimeoutEnabled = true
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
+	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
+	opt.DisableIdentity = true
+	return func() redis.UniversalClient { o := *opt; return redis.NewFailoverClient(&o) }, nil
+}
+
+func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
+	opt, err := redis.ParseClusterURL(rawURL)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	if password != "" {
+		opt.Password = password
+	}
+	opt.MaxRetries = -1
+	opt.ContextTimeoutEnabled = true
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
+	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
+	opt.DisableIdentity = true
+	opt.MaintNotificationsConfig = noNotifications()
+	return func() redis.UniversalClient { o := *opt; return redis.NewClusterClient(&o) }, nil
+}
+
+// noNotifications turns off a handshake that Redis before 8 refuses on every connection.
+func noNotifications() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// withoutURL keeps a parse error from repeating a URL that has a password in it.
+func withoutURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// Unavailable reports whether err means that Redis could not be reached or is not ready to serve,
+// as against having refused the command.
+func Unavailable(err error) bool {
+	if reply, ok := errors.AsType[redis.Error](err); ok {
+		for _, prefix := range []string{
+			"LOADING ", "READONLY ", "CLUSTERDOWN ", "MASTERDOWN ", "TRYAGAIN ", "BUSY ", "OOM ", "MISCONF ", "NOREPLICAS ",
+			"ERR max number of clients reached",
+		} {
+			if strings.HasPrefix(reply.Error(), prefix) {
+				return true
+			}
+		}
+		return false
+	}
+	if e, ok := errors.AsType[net.Error](err); ok {
+		_, bare := e.(syscall.Errno) // it has net.Error's methods, and so a full disk would be a Redis that is away
+		return !bare
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout)
+}

@@ -1,0 +1,89 @@
+package redisx_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/redisx"
+)
+
+func TestEveryTopologyHasAURL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"127.0.0.1:6379":                         "redis://127.0.0.1:6379",
+		"redis://u:hunter2@h:1/2?max_retries=9":  "redis://h:1/2",
+		"rediss://h:1":                           "rediss://h:1",
+		"unix:///run/redis.sock?db=1":            "unix:///run/redis.sock",
+		"redis+sentinel://h:26379?master_name=m": "redis://h:26379",
+		"rediss+cluster://h:1?addr=i:1":          "rediss://h:1",
+	} {
+		server, err := redisx.Parse(raw, "")
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		if server.String() != want {
+			t.Errorf("%s is shown as %s, want %s", raw, server, want)
+		}
+		if err := server.Open().Close(); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func TestWhatIsNoRedisIsRefusedWithoutItsPassword(t *testing.T) {
+	for _, raw := range []string{"http://u:hunter2@h", "redis://u:hunter2@h:port", "redis+moon://u:hunter2@h", "redis+sentinel://u:hunter2@h", "redis://u:hunter2@h/db"} {
+		_, err := redisx.Parse(raw, "")
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func TestNoClientRetriesAWrite(t *testing.T) {
+	server, err := redisx.Parse("redis://127.0.0.1:1?max_retries=5", "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, ok := server.Open().(*redis.Client)
+	if !ok {
+		t.Fatal("a standalone server has another client")
+	}
+	defer client.Close()
+	if opt := client.Options(); opt.MaxRetries != 0 && opt.MaxRetries != -1 || opt.Password != "secret" {
+		t.Errorf("max retries %d, password %q", opt.MaxRetries, opt.Password)
+	}
+}
+
+func TestUnavailableIsNotRefused(t *testing.T) {
+	embedded, err := redisx.StartEmbedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := embedded.Open()
+	defer client.Close()
+	ctx := context.Background()
+	if err := client.Do(ctx, "NONSENSE").Err(); err == nil || redisx.Unavailable(err) {
+		t.Errorf("a refused command counts as unavailable: %v", err)
+	}
+	if err := client.Get(ctx, "none").Err(); redisx.Unavailable(err) {
+		t.Errorf("a missing key counts as unavailable: %v", err)
+	}
+	embedded.Close()
+	if err := client.Ping(ctx).Err(); !redisx.Unavailable(err) {
+		t.Errorf("a closed server does not count as unavailable: %v", err)
+	}
+	_, err = os.ReadDir(filepath.Join(t.TempDir(), "none"))
+	if redisx.Unavailable(err) || redisx.Unavailable(&os.PathError{Op: "mkdir", Path: "/repos", Err: syscall.EROFS}) {
+		t.Error("a file system's error counts as an unavailable Redis")
+	}
+	if redisx.Unavailable(nil) || redisx.Unavailable(errors.New("mine")) {
+		t.Error("no error, or one of ours, counts as unavailable")
+	}
+}
