@@ -1,0 +1,219 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func consumers(t *testing.T, client redis.UniversalClient) (names []string) {
+	t.Helper()
+	all, err := client.XInfoConsumers(context.Background(), topic, group).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if c.Name != "(parked)" {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+func TestCloseLetsHandlersFinish(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	m := w.next()
+	closed := make(chan error, 1)
+	go func() { closed <- w.Close() }()
+	select {
+	case <-closed:
+		t.Fatal("Close does not wait for the handler")
+	case <-w.messages:
+		t.Fatal("the channel is closed while a handler works")
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := delivery(t, m).Settle(m.Context(), result()); err != nil {
+		t.Fatal(err)
+	}
+	m.Ack()
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if _, open := <-w.messages; open {
+		t.Error("the channel is still open")
+	}
+	clean(t, client)
+	if names := consumers(t, client); len(names) != 0 {
+		t.Errorf("consumers %v are left; want none", names)
+	}
+	if err := client.Ping(context.Background()).Err(); err != nil {
+		t.Errorf("the caller's client: %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Errorf("Close again: %v", err)
+	}
+	if _, err := w.Subscribe(context.Background(), topic); !errors.Is(err, stream.ErrClosed) {
+		t.Errorf("Subscribe after Close: %v; want ErrClosed", err)
+	}
+}
+
+func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 3)
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 50 * time.Millisecond })
+	hung := a.next() // its handler hangs; two more have been taken, but not handed out
+	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 3 })
+	b := start(t, server, "b", nil)
+	b.none(20 * time.Millisecond)
+	began := time.Now()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if cause := context.Cause(hung.Context()); !errors.Is(cause, stream.ErrClosed) {
+		t.Errorf("the hung handler's context ended with %v; want ErrClosed", cause)
+	}
+	for range 3 {
+		m := b.next()
+		if got := delivery(t, m).Attempt(); got != 1 {
+			t.Errorf("attempt %d; want 1, closing is nobody's failure", got)
+		}
+		m.Ack()
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("took %v; want less than a second", took)
+	}
+	if err := delivery(t, hung).Settle(context.Background(), result()); !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("the hung handler settles: %v; want ErrNotOwner", err)
+	}
+	clean(t, client)
+	if names := consumers(t, client); len(names) != 1 || names[0] != "b" {
+		t.Errorf("consumers %v; want b alone", names)
+	}
+}
+
+func TestAConsumerWithPendingEntriesStays(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 50 * time.Millisecond })
+	publish(t, client, 1)
+	m := a.next()
+	ctx := context.Background()
+	// Somebody puts another entry under its name, one that it knows nothing of.
+	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
+	eventually(t, "a has both", func() bool { return pending(t, client)["a"] == 2 })
+	a.next().Ack()
+	alien := delivery(t, m).Entry()
+	m.Ack()
+	eventually(t, "a has none", func() bool { return pending(t, client)["a"] == 0 })
+	client.XClaim(ctx, &redis.XClaimArgs{Stream: topic, Group: group, Consumer: "a", Messages: []string{alien}})
+	client.Do(ctx, "XCLAIM", topic, group, "a", 0, alien, "FORCE")
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := pending(t, client)["a"]; n != 1 {
+		t.Errorf("%d entries pending; want 1, it must not go with its consumer", n)
+	}
+}
+
+func TestCancellingASubscriptionDrainsIt(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	second, err := w.Subscribe(ctx, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	for m := range second {
+		m.Nack()
+	}
+	publish(t, client, 1)
+	w.next().Ack()
+	clean(t, client)
+}
+
+func TestCloseEndsThoughRedisIsAway(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 10 * time.Millisecond })
+	publish(t, client, 1)
+	w.next()
+	w.gate.cut.Store(true)
+	began := time.Now()
+	_ = w.Close()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 8)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.Batch = 10*time.Millisecond, 2 })
+	for range 4 {
+		m := w.next()
+		defer m.Ack()
+	}
+	first, second := w.next(), w.next()
+	eventually(t, "more is taken, and waits to be handed out", func() bool { return pending(t, client)["a"] == 8 })
+	w.gate.cut.Store(true)
+	defer w.gate.cut.Store(false)
+	first.Ack()
+	second.Ack()
+	closed := make(chan struct{})
+	go func() { _ = w.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("Close hangs until Redis is back")
+	}
+}
+
+func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 100 * time.Millisecond })
+	publish(t, client, 1)
+	m := w.next()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m.Ack() // too late: it has been given back
+	if n := pending(t, client)["(parked)"]; n != 1 {
+		t.Errorf("%d entries wait to be delivered again; want 1", n)
+	}
+}
+
+func TestAConsumerThatDiedIsRemovedOnceItHasNothingPending(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.StartReal(t) // the embedded one cannot tell how long it has not heard of a consumer
+	client := server.Client()
+	client.XGroupCreateMkStream(ctx, topic, group, "0")
+	publish(t, client, 1)
+	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "dead, with an entry", Streams: []string{topic, ">"}, Block: -1})
+	client.XGroupCreateConsumer(ctx, topic, group, "dead, without")
+	if names := consumers(t, client); len(names) != 2 {
+		t.Fatalf("consumers %v; want two", names)
+	}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 50*time.Millisecond, 20*time.Millisecond })
+	w.next().Ack() // what the first one had
+	eventually(t, "only the living one is left", func() bool {
+		names := consumers(t, client)
+		return len(names) == 1 && names[0] == "a"
+	})
+	publish(t, client, 1)
+	w.next().Ack()
+	clean(t, client)
+}

@@ -1,0 +1,322 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func TestEveryMessageIsDeliveredOnceInOrder(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 300) // before the group exists
+	w := start(t, server, "a", nil)
+	for i := range 300 {
+		m := w.next()
+		if want := fmt.Sprintf("m%d", i); m.UUID != want || m.Metadata.Get("kept") != "yes" {
+			t.Fatalf("message %d is %s with %v; want %s as published", i, m.UUID, m.Metadata, want)
+		}
+		if d := delivery(t, m); d.Attempt() != 1 || d.Stream() != topic || d.Entry() == "" {
+			t.Fatalf("attempt %d of %q %q", d.Attempt(), d.Stream(), d.Entry())
+		}
+		m.Ack()
+		<-m.Context().Done()
+	}
+	clean(t, client)
+}
+
+func TestANewEntryWakesAnIdleConsumerAtOnce(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	w.none(300 * time.Millisecond)
+	began := time.Now()
+	publish(t, client, 1)
+	w.next().Ack()
+	if took := time.Since(began); took > 90*time.Millisecond {
+		t.Errorf("took %v; want less than it takes to look around", took)
+	}
+}
+
+func TestTheWindowIsNeverExceeded(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 3 })
+	publish(t, client, 10)
+	first, second, third := w.next(), w.next(), w.next()
+	w.none(200 * time.Millisecond)
+	if n := pending(t, client)["a"]; n != 3 {
+		t.Fatalf("%d entries are taken; want 3, nothing is read ahead", n)
+	}
+	first.Ack()
+	w.next().Ack()
+	second.Ack()
+	third.Ack()
+	for range 6 {
+		w.next().Ack()
+	}
+	clean(t, client)
+}
+
+func TestANackedMessageComesBackAfterItsDelayWhileOthersPass(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 2)
+	slow := w.next()
+	delay.Message(slow, delay.For(400*time.Millisecond))
+	began := time.Now()
+	slow.Nack()
+	other := w.next()
+	if other.UUID != "m1" {
+		t.Fatalf("%s comes; want the other message meanwhile", other.UUID)
+	}
+	other.Ack()
+	again := w.next()
+	if took := time.Since(began); again.UUID != "m0" || took < 400*time.Millisecond || took > 600*time.Millisecond {
+		t.Errorf("%s comes after %v; want m0 after 400 ms", again.UUID, took)
+	}
+	if again.Metadata.Get(delay.DelayedForKey) != "" {
+		t.Error("the delay of one delivery shows in the next")
+	}
+	again.Ack()
+	clean(t, client)
+}
+
+func TestDelayedMessagesComeInOrderOfTheirMoments(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 3)
+	for _, after := range []time.Duration{450, 150, 300} {
+		m := w.next()
+		if err := delivery(t, m).Nack(context.Background(), after*time.Millisecond, true); err != nil {
+			t.Fatal(err)
+		}
+		m.Nack()
+	}
+	for _, want := range []string{"m1", "m2", "m0"} {
+		m := w.next()
+		if m.UUID != want {
+			t.Fatalf("%s comes; want %s", m.UUID, want)
+		}
+		m.Ack()
+	}
+	clean(t, client)
+}
+
+func TestAttemptsCountFailuresButNotContention(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	for i, tc := range []struct {
+		uncounted bool
+		want      int
+	}{{false, 1}, {true, 2}, {true, 2}, {false, 2}, {false, 3}} {
+		m := w.next()
+		if got := delivery(t, m).Attempt(); got != tc.want {
+			t.Fatalf("delivery %d is attempt %d; want %d", i, got, tc.want)
+		}
+		if tc.uncounted {
+			m.Metadata.Set(stream.MetadataUncounted, "true")
+		}
+		m.Nack()
+	}
+	m := w.next()
+	if got := delivery(t, m).Attempt(); got != 4 {
+		t.Fatalf("attempt %d; want 4", got)
+	}
+	if err := delivery(t, m).Nack(context.Background(), 0, false); err != nil {
+		t.Fatal(err)
+	}
+	m.Nack()
+	m = w.next()
+	if got := delivery(t, m).Attempt(); got != 4 {
+		t.Fatalf("attempt %d after an uncounted Nack; want 4", got)
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
+	a := start(t, server, "a", short)
+	publish(t, client, 1)
+	m := a.next()
+	b := start(t, server, "b", short)
+	b.none(time.Second)
+	a.none(10 * time.Millisecond)
+	if err := m.Context().Err(); err != nil {
+		t.Fatalf("the message's context: %v", err)
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestMessagesThatNobodyAskedForYetAreKeptToo(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond }
+	publish(t, client, 5)
+	a := start(t, server, "a", short)
+	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 5 })
+	b := start(t, server, "b", short)
+	b.none(600 * time.Millisecond)
+	for range 5 {
+		a.next().Ack()
+	}
+	clean(t, client)
+}
+
+func TestAMessageOfADeadConsumerGoesToAnother(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) {
+		c.Visibility, c.Grace = 300*time.Millisecond, 10*time.Millisecond
+	}
+	a := start(t, server, "a", short)
+	b := start(t, server, "b", short)
+	publish(t, client, 1)
+	dying, other := a, b
+	select {
+	case <-a.messages:
+	case <-b.messages:
+		dying, other = b, a
+	case <-time.After(patience):
+		t.Fatal("no message")
+	}
+	dying.gate.cut.Store(true)
+	began := time.Now()
+	m := other.next()
+	if took := time.Since(began); took > 800*time.Millisecond {
+		t.Errorf("took %v; want about the visibility time", took)
+	}
+	if got := delivery(t, m).Attempt(); got != 2 {
+		t.Errorf("attempt %d; want 2, a consumer that died has tried", got)
+	}
+	m.Ack()
+	clean(t, client)
+	dying.gate.cut.Store(false)
+}
+
+func TestAStolenEntryCancelsItsHandlerAndIsNotSettledTwice(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
+	a := start(t, server, "a", short)
+	publish(t, client, 1)
+	m := a.next()
+	a.gate.cut.Store(true)
+	b := start(t, server, "b", short)
+	second := b.next()
+	a.gate.cut.Store(false)
+	select {
+	case <-m.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the first handler's context goes on")
+	}
+	if cause := context.Cause(m.Context()); !errors.Is(cause, stream.ErrNotOwner) {
+		t.Errorf("cause %v; want ErrNotOwner", cause)
+	}
+	err := delivery(t, m).Settle(m.Context(), result())
+	if !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("Settle: %v; want ErrNotOwner", err)
+	}
+	m.Ack()
+	if err := delivery(t, second).Settle(context.Background(), result()); err != nil {
+		t.Fatal(err)
+	}
+	second.Ack()
+	clean(t, client)
+	if n := length(t, client, results); n != 1 {
+		t.Errorf("%d results; want 1", n)
+	}
+}
+
+func TestALateAckIsRefused(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
+	a := start(t, server, "a", short)
+	publish(t, client, 1)
+	m := a.next()
+	a.gate.cut.Store(true)
+	b := start(t, server, "b", short)
+	second := b.next()
+	m.Ack()
+	a.gate.cut.Store(false)
+	eventually(t, "a hears of it", func() bool { return a.log.count("finished too late") == 1 })
+	if n := pending(t, client)["b"]; n != 1 {
+		t.Fatalf("b has %d entries pending; want its one", n)
+	}
+	second.Ack()
+	clean(t, client)
+}
+
+func TestDeliveredCountsEveryDeliveryOnce(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	for want := 1; want <= 5; want++ {
+		m := w.next()
+		if got := delivery(t, m).Delivered(); got != want {
+			t.Fatalf("delivery %d says that it is number %d", want, got)
+		}
+		if err := delivery(t, m).Nack(context.Background(), 0, want%2 == 0); err != nil {
+			t.Fatal(err)
+		}
+		m.Nack()
+	}
+	w.next().Ack()
+	clean(t, client)
+}
+
+func TestADelayMayBeAsLongOrAsShortAsItLikes(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 2)
+	for _, after := range []time.Duration{math.MaxInt64, math.MinInt64} {
+		m := w.next()
+		if err := delivery(t, m).Nack(context.Background(), after, true); err != nil {
+			t.Fatal(err)
+		}
+		m.Nack()
+	}
+	again := w.next()
+	if again.UUID != "m1" {
+		t.Errorf("%s comes; want the one that was not to wait", again.UUID)
+	}
+	again.Ack()
+	w.none(200 * time.Millisecond)
+}
+
+func TestTheDueIndexHasTheNameThatDueKeySays(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	m := w.next()
+	key := stream.DueKey("lockstep:{0}:", topic, group)
+	if n := client.ZCard(ctx, key).Val(); key != due || n != 1 {
+		t.Errorf("%s has %d entries; want %s with 1", key, n, due)
+	}
+	m.Ack()
+	clean(t, client)
+	if key := stream.DueKey("p:{1}:", "other", "g"); key != "p:{1}:due:other:g" {
+		t.Errorf("a topic without the prefix has %s", key)
+	}
+}

@@ -1,0 +1,354 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
+	ctx := context.Background()
+	for name, lose := range map[string]func(redis.UniversalClient){
+		"the group":  func(c redis.UniversalClient) { c.XGroupDestroy(ctx, topic, group) },
+		"everything": func(c redis.UniversalClient) { c.Del(ctx, topic, due, tries) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client()
+			w := start(t, server, "a", nil)
+			publish(t, client, 1)
+			w.next().Ack()
+			clean(t, client)
+			lose(client)
+			p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Publish(topic, message.NewMessage("after", []byte("{}"))); err != nil {
+				t.Fatal(err)
+			}
+			for last := ""; last != "after"; {
+				m := w.next()
+				last = m.UUID
+				m.Ack()
+			}
+			if w.log.count("made anew") != 1 {
+				t.Errorf("log:\n%s", w.log)
+			}
+		})
+	}
+}
+
+func TestARestartOfRedisLosesNothing(t *testing.T) {
+	const total, restarts = 2000, 3
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility = time.Second }
+	workers := []*worker{start(t, server, "a", short), start(t, server, "b", short)}
+
+	var mu sync.Mutex
+	settled := make(map[string]int)
+	enough := func(n int) bool { mu.Lock(); defer mu.Unlock(); return len(settled) >= n }
+	var handlers sync.WaitGroup
+	stop := make(chan struct{})
+	for _, w := range workers {
+		handlers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case m := <-w.messages:
+					handlers.Go(func() {
+						d, _ := stream.DeliveryOf(m)
+						out := stream.Output{Stream: results, Message: message.NewMessage(m.UUID, []byte("done"))}
+						if err := d.Settle(m.Context(), stream.Settlement{Outputs: []stream.Output{out}}); err != nil {
+							m.Nack()
+							return
+						}
+						mu.Lock()
+						settled[m.UUID]++
+						mu.Unlock()
+						m.Ack()
+					})
+				}
+			}
+		})
+	}
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		p, _ := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		for i := range total {
+			m := message.NewMessage(fmt.Sprintf("m%d", i), []byte("{}"))
+			for p.Publish(topic, m) != nil {
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+	}()
+	for i := range restarts {
+		eventually(t, "work goes on", func() bool { return enough((i + 1) * total / (restarts + 2)) })
+		server.Stop()
+		time.Sleep(50 * time.Millisecond) // long enough to be noticed
+		server.Restart()
+	}
+	<-published
+	eventually(t, "all is settled", func() bool { return enough(total) })
+	// The handlers go on until nothing is left: what was published twice may come after all the rest.
+	clean(t, client)
+	close(stop)
+	handlers.Wait()
+
+	counts := make(map[any]int)
+	for _, e := range entries(t, client, results) {
+		counts[e.Values["_watermill_message_uuid"]]++
+	}
+	// What the publisher added twice, not knowing whether it had, is two entries and two results.
+	for _, e := range entries(t, client, topic) {
+		counts[e.Values["_watermill_message_uuid"]]--
+	}
+	for id, n := range counts {
+		if n != 0 {
+			t.Errorf("%v has %+d results more than entries", id, n)
+		}
+	}
+	for _, w := range workers {
+		if away, back := w.log.count("level=ERROR"), w.log.count("Redis is back"); away == 0 || away > restarts+1 || away != back {
+			t.Errorf("Redis went away %d times and came back %d times, and was restarted %d times; log:\n%s", away, back, restarts, w.log)
+		}
+	}
+}
+
+func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.StartReal(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	w.next().Ack()
+	clean(t, client)
+	// Before the limit, for an XADD is refused beyond it; in one step, so that nobody reads in between.
+	pipe := client.TxPipeline()
+	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
+	pipe.ConfigSet(ctx, "maxmemory", "1")
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the worker sees it", func() bool { return w.log.count("level=ERROR") == 1 })
+	w.none(50 * time.Millisecond)
+	if n := len(pending(t, client)); n != 0 {
+		t.Fatal("an entry was taken without a due moment")
+	}
+	client.ConfigSet(ctx, "maxmemory", "0")
+	w.next().Ack()
+	clean(t, client)
+}
+
+func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 1)
+	// A consumer of another kind takes it and dies.
+	client.XGroupCreate(ctx, topic, group, "0")
+	err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "alien", Streams: []string{topic, ">"}, Count: 1}).Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.Visibility, c.Sweep = 100*time.Millisecond, 50*time.Millisecond
+	})
+	m := w.next()
+	if got := delivery(t, m).Attempt(); got != 2 {
+		t.Errorf("attempt %d; want 2", got)
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 2)
+	m := w.next()
+	if err := client.XDel(context.Background(), topic, delivery(t, m).Entry()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	m.Nack()
+	w.next().Ack()
+	clean(t, client)
+}
+
+func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 1 })
+	publish(t, client, 1)
+	m := w.next()
+	pipe := client.TxPipeline() // all is lost, and others have gone on: the group is past m's entry
+	pipe.Del(ctx, topic, due, tries)
+	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: "9999999999999-0", Values: []any{"repo", "x/y"}})
+	pipe.XGroupCreate(ctx, topic, group, "0")
+	pipe.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "b", Streams: []string{topic, ">"}, Block: -1})
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := delivery(t, m).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("Settle: %v; want ErrNotOwner, for nothing was published", err)
+	}
+	m.Nack()
+}
+
+func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	m := w.next()
+	if err := client.XTrimMaxLen(ctx, topic, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.gate.loseReply.Store(1)
+	if err := delivery(t, m).Settle(ctx, result()); err != nil {
+		t.Fatal(err)
+	}
+	m.Ack()
+	clean(t, client)
+	if n := length(t, client, results); n != 1 {
+		t.Errorf("%d results; want 1", n)
+	}
+}
+
+func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 2)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
+	eventually(t, "both are taken", func() bool { return pending(t, client)["a"] == 2 })
+	m := w.next()
+	// The group is made anew, but the reader is busy handing out the other message: the heartbeat
+	// is first to see that the entry is nobody's, and only then is it read again.
+	pipe := client.TxPipeline()
+	pipe.XGroupDestroy(ctx, topic, group)
+	pipe.XGroupCreate(ctx, topic, group, "0")
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-m.Context().Done()
+	eventually(t, "both are read again", func() bool { return pending(t, client)["a"] == 2 })
+	m.Ack() // as a router does when its handler says that the entry is in other hands
+	seen := map[string]bool{}
+	for !seen["m0"] || !seen["m1"] {
+		again := w.next()
+		seen[again.UUID] = true
+		again.Ack()
+	}
+	clean(t, client)
+}
+
+func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility = 1200 * time.Millisecond }
+	a := start(t, server, "a", short)
+	publish(t, client, 1)
+	m := a.next()
+	b := start(t, server, "b", short)
+	a.gate.cut.Store(true)
+	b.gate.cut.Store(true)
+	time.Sleep(1500 * time.Millisecond) // longer than the visibility time: m's entry lapses
+	b.gate.cut.Store(false)
+	eventually(t, "b is back", func() bool { return b.log.count("Redis is back") == 1 })
+	b.none(20 * time.Millisecond)
+	a.gate.cut.Store(false)
+	b.none(1500 * time.Millisecond)
+	if err := m.Context().Err(); err != nil {
+		t.Errorf("the message's context: %v", context.Cause(m.Context()))
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	short := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 400*time.Millisecond, 10*time.Millisecond }
+	a := start(t, server, "a", short)
+	publish(t, client, 1)
+	m := a.next()
+	b := start(t, server, "b", short)
+	b.none(600 * time.Millisecond) // by now the entry was read longer ago than the visibility time
+	for range 10 {
+		client.Del(context.Background(), due)
+		b.none(40 * time.Millisecond)
+	}
+	b.none(600 * time.Millisecond)
+	if err := m.Context().Err(); err != nil {
+		t.Errorf("the message's context: %v", context.Cause(m.Context()))
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestABrokenReaderIsReportedOnceAndSlowsButDoesNotStop(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	broken := &gate{}
+	broken.cut.Store(true)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Reader.AddHook(broken) })
+	eventually(t, "it is reported", func() bool { return w.log.count("cannot wait for new entries") == 1 })
+	w.none(500 * time.Millisecond)
+	publish(t, client, 1)
+	w.next().Ack()
+	clean(t, client)
+	if away, back := w.log.count("level=ERROR"), w.log.count("Redis is back"); away != 0 || back != 0 {
+		t.Errorf("Redis went away %d times and came back %d times; want neither; log:\n%s", away, back, w.log)
+	}
+}
+
+// narrow is a connection over which replies with more than a few entries do not come in time.
+type narrow struct{ gate }
+
+func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
+			if reply, _ := c.Val().([]any); len(reply) == 3 { // of take
+				if taken, _ := reply[0].([]any); len(taken) > 10 {
+					cmd.SetErr(context.DeadlineExceeded)
+					return context.DeadlineExceeded
+				}
+			}
+		}
+		return err
+	}
+}
+
+func TestEntriesTooHugeToComeTogetherComeOneByOne(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 40)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.Visibility = 200 * time.Millisecond
+		c.Redis.AddHook(&narrow{})
+	})
+	seen := map[string]bool{}
+	for len(seen) < 40 {
+		m := w.next()
+		seen[m.UUID] = true
+		m.Ack()
+	}
+	clean(t, client)
+}

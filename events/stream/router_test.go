@@ -1,0 +1,169 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func TestAWatermillRouterRunsOnIt(t *testing.T) {
+	const total = 500
+	server := redistest.Start(t)
+	client := server.Client()
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: client, Reader: server.Client(), Group: group,
+		Backoff: func(int) time.Duration { return time.Millisecond },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router.AddMiddleware(middleware.Recoverer)
+	done := make(chan struct{})
+	var mu sync.Mutex
+	attempts := make(map[string]int)
+	finished := 0
+	router.AddConsumerHandler("work", topic, subscriber, func(m *message.Message) error {
+		d, ok := stream.DeliveryOf(m)
+		if !ok {
+			return errors.New("no delivery")
+		}
+		mu.Lock()
+		attempts[m.UUID]++
+		first := attempts[m.UUID] == 1
+		mu.Unlock()
+		var n int
+		fmt.Sscanf(m.UUID, "m%d", &n)
+		switch {
+		case first && n%7 == 0:
+			return errors.New("fails once")
+		case first && n%11 == 0:
+			panic("panics once")
+		}
+		out := stream.Output{Stream: results, Message: message.NewMessage(m.UUID, m.Payload)}
+		if err := d.Settle(m.Context(), stream.Settlement{Outputs: []stream.Output{out}}); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if finished++; finished == total {
+			close(done)
+		}
+		return nil
+	})
+	ran := make(chan error, 1)
+	go func() { ran <- router.Run(context.Background()) }()
+	<-router.Running()
+	for i := range total {
+		if err := publisher.Publish(topic, message.NewMessage(fmt.Sprintf("m%d", i), []byte("{}"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%d of %d finished", finished, total)
+	}
+	if err := router.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	clean(t, client)
+	if n := length(t, client, results); n != total {
+		t.Errorf("%d results; want %d", n, total)
+	}
+}
+
+func TestClosingARouterLetsItsHandlersSettle(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: server.Client(), Group: group})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	working, goOn := make(chan struct{}), make(chan struct{})
+	router.AddConsumerHandler("work", topic, subscriber, func(m *message.Message) error {
+		close(working)
+		<-goOn
+		d, _ := stream.DeliveryOf(m)
+		if err := m.Context().Err(); err != nil {
+			t.Errorf("the message's context ended while its handler had time: %v", err)
+		}
+		return d.Settle(m.Context(), result())
+	})
+	ran, closed := make(chan error, 1), make(chan error, 1)
+	go func() { ran <- router.Run(context.Background()) }()
+	<-router.Running()
+	publish(t, client, 1)
+	<-working
+	go func() { closed <- router.Close() }()
+	eventually(t, "the router is closing", func() bool {
+		select {
+		case <-closed:
+			t.Fatal("the router did not wait")
+		default:
+		}
+		return length(t, client, topic) == 1
+	})
+	close(goOn)
+	if err := errors.Join(<-closed, <-ran); err != nil {
+		t.Fatal(err)
+	}
+	clean(t, client)
+	if n := length(t, client, results); n != 1 {
+		t.Errorf("%d results; want 1", n)
+	}
+}
+
+// Watermill's own suite for a Pub/Sub.
+func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes its time")
+	}
+	server := redistest.StartReal(t)
+	client := server.Client()
+	build := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+			Redis: client, Reader: server.Client(), Group: group, Grace: 100 * time.Millisecond,
+			Backoff: func(int) time.Duration { return 0 },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher, subscriber
+	}
+	tests.TestPubSub(t, tests.Features{
+		ConsumerGroups: true, Persistent: true, GuaranteedOrderWithSingleSubscriber: true,
+		NewSubscriberReceivesOldMessages: true,
+	}, func(t *testing.T) (message.Publisher, message.Subscriber) {
+		return build(t, watermill.NewShortUUID())
+	}, build)
+}

@@ -1,0 +1,183 @@
+package stream
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The scripts. The head of each file says what it takes, returns and refuses.
+var (
+	//go:embed take.lua
+	takeSource string
+	//go:embed beat.lua
+	beatSource string
+	//go:embed ack.lua
+	ackSource string
+	//go:embed nack.lua
+	nackSource string
+	//go:embed settle.lua
+	settleSource string
+	//go:embed sweep.lua
+	sweepSource string
+	//go:embed leave.lua
+	leaveSource string
+
+	takeScript   = redis.NewScript(takeSource)
+	beatScript   = redis.NewScript(beatSource)
+	ackScript    = redis.NewScript(ackSource)
+	nackScript   = redis.NewScript(nackSource)
+	settleScript = redis.NewScript(settleSource)
+	sweepScript  = redis.NewScript(sweepSource)
+	leaveScript  = redis.NewScript(leaveSource)
+)
+
+// parked is the consumer that entries are pending under while they wait to be delivered again. No
+// Subscriber takes that name, so nobody owns them until their due moment.
+const parked = "(parked)"
+
+// errReply means that a script has run, and said what none here says.
+var errReply = errors.New("stream: a script's reply makes no sense")
+
+// group is one consumer of one group on one stream: what every script needs to know.
+type group struct {
+	redis    redis.UniversalClient
+	stream   string
+	due      string // ZSET: entry id -> the ms at which it is due again
+	tries    string // HASH: entry id -> failed attempts
+	name     string
+	consumer string
+}
+
+// create makes the group, and the stream with it, to be read from its first entry on. An existing
+// group is left as it is.
+func (g *group) create(ctx context.Context) error {
+	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, "0").Err()
+	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
+		return fmt.Errorf("create group %s of stream %s: %w", g.name, g.stream, err)
+	}
+	return nil
+}
+
+// entry is what the take script returns of one.
+type entry struct {
+	id     string
+	failed int      // attempts
+	times  int      // delivered, this one included
+	origin string   // "new", "parked" or ":" and the consumer under whom it lapsed
+	fields []string // name, value, name, value, …
+}
+
+type taken struct {
+	entries []entry
+	next    int64  // ms until the earliest due moment, -1 without one
+	last    string // id of the stream's last entry
+}
+
+// take reads up to count entries, of which up to share may come from the due index.
+func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (taken, error) {
+	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries},
+		g.name, g.consumer, parked, count, share, visibilityMS).Slice()
+	if err != nil {
+		return taken{}, err
+	}
+	var t taken
+	ok := len(reply) == 3
+	if ok {
+		var raw []any
+		raw, ok = reply[0].([]any)
+		t.entries = make([]entry, 0, len(raw))
+		for _, r := range raw {
+			e, sound := parseEntry(r)
+			ok = ok && sound
+			t.entries = append(t.entries, e)
+		}
+		t.next, _ = reply[1].(int64)
+		t.last, _ = reply[2].(string)
+	}
+	if !ok || t.last == "" {
+		return taken{}, fmt.Errorf("take: %w", errReply)
+	}
+	return t, nil
+}
+
+func parseEntry(raw any) (e entry, ok bool) {
+	parts, ok := raw.([]any)
+	if !ok || len(parts) != 5 {
+		return entry{}, false
+	}
+	e.id, _ = parts[0].(string)
+	failed, _ := parts[1].(int64)
+	e.failed = int(failed)
+	times, _ := parts[2].(int64)
+	e.times = int(times)
+	e.origin, _ = parts[3].(string)
+	fields, ok := parts[4].([]any)
+	e.fields = make([]string, len(fields))
+	for i, f := range fields {
+		e.fields[i], _ = f.(string)
+	}
+	return e, ok && e.id != "" && e.origin != "" && len(fields)%2 == 0
+}
+
+// beat pushes on the due moments of ids and returns those that are not ours any more.
+func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (lost []string, err error) {
+	args := make([]any, 0, 3+len(ids))
+	args = append(args, g.name, g.consumer, visibilityMS)
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, args...).StringSlice()
+}
+
+// ack acknowledges ids and returns those that are not ours any more.
+func (g *group) ack(ctx context.Context, ids []string) (refused []string, err error) {
+	args := make([]any, 0, 2+len(ids))
+	args = append(args, g.name, g.consumer)
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries}, args...).StringSlice()
+}
+
+// giveBack is one entry to be delivered again.
+type giveBack struct {
+	id      string
+	delayMS int64
+	failed  bool
+}
+
+// nack parks entries and returns the ids of those that are not ours any more.
+func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
+	args := make([]any, 0, 3+3*len(backs))
+	args = append(args, g.name, g.consumer, parked)
+	for _, b := range backs {
+		failed := 0
+		if b.failed {
+			failed = 1
+		}
+		args = append(args, b.id, b.delayMS, failed)
+	}
+	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries}, args...).StringSlice()
+}
+
+// sweep repairs the index for one batch of pending entries and returns where to go on, if anywhere.
+func (g *group) sweep(ctx context.Context, from string, visibilityMS int64) (repaired int64, next string, err error) {
+	const batch = 1000
+	reply, err := sweepScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.name, visibilityMS, from, batch).Slice()
+	if err != nil || len(reply) != 2 {
+		return 0, "", err
+	}
+	repaired, _ = reply[0].(int64)
+	next, _ = reply[1].(string)
+	return repaired, next, nil
+}
+
+// leave removes a consumer from the group unless it has pending entries.
+func (g *group) leave(ctx context.Context, consumer string) error {
+	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
+}

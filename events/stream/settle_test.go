@@ -1,0 +1,254 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+const (
+	results = "lockstep:{0}:results"
+	state   = "lockstep:{0}:repo:acme/widgets"
+	lease   = "lockstep:{0}:lock:acme/widgets"
+)
+
+func result() stream.Settlement {
+	return stream.Settlement{
+		Outputs: []stream.Output{{Stream: results, Message: message.NewMessage("r1", []byte("\x00\xffbinary"))}},
+		State:   []stream.HashUpdate{{Key: state, Fields: map[string]string{"head": "abc", "fence": "7"}}},
+	}
+}
+
+func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	m := w.next()
+	d := delivery(t, m)
+	w.gate.loseReply.Store(1)
+	if err := d.Settle(m.Context(), result()); err != nil {
+		t.Fatalf("with a lost reply: %v", err)
+	}
+	if err := d.Settle(m.Context(), result()); err != nil {
+		t.Fatalf("again: %v", err)
+	}
+	if err := d.DeadLetter(m.Context(), stream.Reason{}, stream.Settlement{}); !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("DeadLetter after Settle: %v; want ErrNotOwner", err)
+	}
+	clean(t, client)
+	m.Nack() // too late to matter
+	w.none(150 * time.Millisecond)
+	all := entries(t, client, results)
+	if len(all) != 1 || all[0].Values["_watermill_message_uuid"] != "r1" || all[0].Values["payload"] != "\x00\xffbinary" {
+		t.Errorf("results: %v; want one, as given", all)
+	}
+	if got := client.HGetAll(context.Background(), state).Val(); got["head"] != "abc" || got["fence"] != "7" {
+		t.Errorf("state: %v", got)
+	}
+	clean(t, client)
+}
+
+func TestSettleAsksForTheLease(t *testing.T) {
+	const fence = uint64(1795223511284000)
+	for name, tc := range map[string]struct {
+		owner   string
+		fence   uint64
+		expires time.Duration
+		gone    bool
+		held    bool
+	}{
+		"held":              {owner: "me", fence: fence, expires: time.Minute, held: true},
+		"expired":           {owner: "me", fence: fence, expires: -time.Millisecond},
+		"another's":         {owner: "you", fence: fence, expires: time.Minute},
+		"a newer fence":     {owner: "me", fence: fence + 1, expires: time.Minute},
+		"nobody's any more": {gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			server := redistest.Start(t)
+			client := server.Client()
+			w := start(t, server, "a", nil)
+			publish(t, client, 1)
+			if !tc.gone {
+				client.HSet(ctx, lease, "owner", tc.owner, "fence", strconv.FormatUint(tc.fence, 10),
+					"expires", time.Now().Add(tc.expires).UnixMicro())
+			}
+			m := w.next()
+			s := result()
+			s.Guard = &stream.Guard{Key: lease, Owner: "me", Fence: fence}
+			err := delivery(t, m).Settle(ctx, s)
+			if tc.held {
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Ack()
+				clean(t, client)
+				return
+			}
+			if !errors.Is(err, stream.ErrGuard) {
+				t.Fatalf("%v; want ErrGuard", err)
+			}
+			if n := client.Exists(ctx, results, state).Val(); n != 0 || pending(t, client)["a"] != 1 {
+				t.Fatal("something has changed")
+			}
+			m.Nack() // the delivery is still open
+			again := w.next()
+			if err := delivery(t, again).Settle(ctx, result()); err != nil {
+				t.Fatal(err)
+			}
+			again.Ack()
+			clean(t, client)
+		})
+	}
+}
+
+func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	client.Set(ctx, state, "not a hash", 0)
+	m := w.next()
+	if err := delivery(t, m).Settle(ctx, result()); err == nil {
+		t.Fatal("settled into a string")
+	}
+	if n := client.Exists(ctx, results).Val(); n != 0 || pending(t, client)["a"] != 1 {
+		t.Fatal("something has changed")
+	}
+	client.Del(ctx, state)
+	if err := delivery(t, m).Settle(ctx, result()); err != nil {
+		t.Fatal(err)
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	m := w.next()
+	ctx, cancel := context.WithCancel(m.Context())
+	cancel()
+	w.gate.cut.Store(true)
+	if err := delivery(t, m).Settle(ctx, result()); !errors.Is(err, context.Canceled) {
+		t.Fatalf("without Redis: %v; want context.Canceled", err)
+	}
+	w.gate.cut.Store(false)
+	if err := delivery(t, m).Settle(ctx, result()); err != nil {
+		t.Fatalf("finished work is not to be thrown away: %v", err)
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 1 })
+	publish(t, client, 1)
+	m := w.next()
+	// The window is full, so nobody reads the new group.
+	client.XGroupDestroy(ctx, topic, group)
+	if err := delivery(t, m).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("without a group: %v; want ErrNotOwner", err)
+	}
+	client.XGroupCreate(ctx, topic, group, "0")
+	m.Ack()
+	again := w.next()
+	if again.UUID != "m0" {
+		t.Fatalf("%s comes; want the message again", again.UUID)
+	}
+	again.Ack()
+	clean(t, client)
+}
+
+func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := []byte("\x00\x01\xfe\xff\r\n$5")
+	if err := p.Publish(topic, message.NewMessage("odd", payload)); err != nil {
+		t.Fatal(err)
+	}
+	m := w.next()
+	d := delivery(t, m)
+	w.gate.loseReply.Store(1)
+	if err := d.DeadLetter(ctx, stream.Reason{Reason: "retries exhausted", Error: "remote says no"}, result()); err != nil {
+		t.Fatal(err)
+	}
+	m.Ack()
+	clean(t, client)
+	all := entries(t, client, dead)
+	if len(all) != 1 || length(t, client, results) != 1 {
+		t.Fatalf("%d dead letters, %d results; want one of each", len(all), length(t, client, results))
+	}
+	for field, want := range map[string]string{
+		"reason": "retries exhausted", "error": "remote says no", "attempts": "1", "stream": topic,
+		"group": group, "entry": d.Entry(), "consumer": "a",
+		"original:payload": string(payload), "original:_watermill_message_uuid": "odd",
+	} {
+		if got := all[0].Values[field]; got != want {
+			t.Errorf("%s is %q; want %q", field, got, want)
+		}
+	}
+	at, err := strconv.ParseInt(all[0].Values["at"].(string), 10, 64)
+	if err != nil || time.Since(time.UnixMilli(at)).Abs() > time.Minute {
+		t.Errorf("at is %v", all[0].Values["at"])
+	}
+}
+
+func TestClearLeavesNoOtherFields(t *testing.T) {
+	ctx := context.Background()
+	many := make(map[string]string)
+	for i := range 5000 {
+		many[strconv.Itoa(i)] = "\x00\xff"
+	}
+	for name, tc := range map[string]struct {
+		update stream.HashUpdate
+		want   int64
+	}{
+		"without it, others stay": {stream.HashUpdate{Fields: map[string]string{"head": "new"}}, 2},
+		"with it, they go":        {stream.HashUpdate{Fields: map[string]string{"head": "new"}, Clear: true}, 1},
+		"and nothing comes":       {stream.HashUpdate{Clear: true}, 0},
+		"nothing at all":          {stream.HashUpdate{}, 2},
+		"thousands come":          {stream.HashUpdate{Fields: many, Clear: true}, 5000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client()
+			w := start(t, server, "a", nil)
+			publish(t, client, 1)
+			client.HSet(ctx, state, "head", "old", "other", "x")
+			m := w.next()
+			tc.update.Key = state
+			if err := delivery(t, m).Settle(ctx, stream.Settlement{State: []stream.HashUpdate{tc.update}}); err != nil {
+				t.Fatal(err)
+			}
+			m.Ack()
+			clean(t, client)
+			if n := client.HLen(ctx, state).Val(); n != tc.want {
+				t.Errorf("%d fields; want %d", n, tc.want)
+			}
+			if head := client.HGet(ctx, state, "head").Val(); tc.update.Fields["head"] != "" && head != "new" {
+				t.Errorf("head is %q", head)
+			}
+		})
+	}
+}

@@ -1,0 +1,242 @@
+package stream_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+const (
+	topic = "lockstep:{0}:changes"
+	dead  = "lockstep:{0}:dead"
+	group = "workers"
+	due   = "lockstep:{0}:due:changes:workers"
+	tries = "lockstep:{0}:tries:changes:workers"
+
+	patience = 20 * time.Second // how long a test waits for what must come
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// Watermill's suite leaves what it did not read, and the stock subscriber sleeps on after Close.
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"),
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream.(*Subscriber).read"),
+	)
+}
+
+// worker is a Subscriber with a name and a connection of its own, as in a process of its own.
+type worker struct {
+	*stream.Subscriber
+	t        testing.TB
+	messages <-chan *message.Message
+	gate     *gate
+	log      *logged
+}
+
+// start starts a worker. Its connection can be cut, which is what the others see of a kill -9.
+func start(t testing.TB, server *redistest.Server, name string, change func(*stream.SubscriberConfig)) *worker {
+	t.Helper()
+	w := &worker{t: t, gate: &gate{}, log: &logged{}}
+	client := server.Client()
+	client.AddHook(w.gate)
+	reader := server.Client()
+	reader.AddHook(w.gate)
+	cfg := stream.SubscriberConfig{
+		Redis: client, Reader: reader, Group: group, Consumer: name, Grace: 5 * time.Second,
+		Backoff: func(int) time.Duration { return time.Millisecond },
+		Log:     slog.New(slog.NewTextHandler(w.log, nil)),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if w.Subscriber, err = stream.NewSubscriber(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if w.messages, err = w.Subscribe(context.Background(), topic); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		go func() { // what no test asked for goes back
+			for m := range w.messages {
+				m.Nack()
+			}
+		}()
+		if err := w.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+			t.Errorf("close %s: %v", name, err)
+		}
+	})
+	return w
+}
+
+func (w *worker) next() *message.Message {
+	w.t.Helper()
+	select {
+	case m, open := <-w.messages:
+		if !open {
+			w.t.Fatal("the channel is closed; want a message")
+		}
+		return m
+	case <-time.After(patience):
+		w.t.Fatalf("no message comes; log:\n%s", w.log)
+	}
+	return nil
+}
+
+// none fails the test if a message comes for a while.
+func (w *worker) none(d time.Duration) {
+	w.t.Helper()
+	select {
+	case m, open := <-w.messages:
+		if open {
+			w.t.Fatalf("message %s comes (%s); want none", m.UUID, m.Payload)
+		}
+	case <-time.After(d):
+	}
+}
+
+func delivery(t testing.TB, m *message.Message) *stream.Delivery {
+	t.Helper()
+	d, ok := stream.DeliveryOf(m)
+	if !ok {
+		t.Fatal("the message has no delivery")
+	}
+	return d
+}
+
+// publish adds n messages, called m0, m1 and so on.
+func publish(t testing.TB, client redis.UniversalClient, n int) {
+	t.Helper()
+	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		m := message.NewMessage(fmt.Sprintf("m%d", i), []byte(fmt.Sprintf(`{"n":%d}`, i)))
+		m.Metadata.Set("kept", "yes")
+		if err := p.Publish(topic, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never comes about that %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// pending is how many entries the group has pending, by consumer.
+func pending(t testing.TB, client redis.UniversalClient) map[string]int64 {
+	t.Helper()
+	p, err := client.XPending(context.Background(), topic, group).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Consumers
+}
+
+// clean fails the test unless nothing is left of the group's work.
+func clean(t testing.TB, client redis.UniversalClient) {
+	t.Helper()
+	eventually(t, "nothing is pending, due or counted", func() bool {
+		n, err := client.Exists(context.Background(), due, tries).Result()
+		return err == nil && n == 0 && len(pending(t, client)) == 0
+	})
+}
+
+func length(t testing.TB, client redis.UniversalClient, key string) int64 {
+	t.Helper()
+	n, err := client.XLen(context.Background(), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func entries(t testing.TB, client redis.UniversalClient, key string) []redis.XMessage {
+	t.Helper()
+	all, err := client.XRange(context.Background(), key, "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// gate is a connection that can be cut, and that can lose replies.
+type gate struct {
+	cut       atomic.Bool
+	loseReply atomic.Int32 // of so many calls of the settle script to come
+}
+
+func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if g.cut.Load() {
+			return nil, &net.OpError{Op: "dial", Err: errors.New("the connection is cut")}
+		}
+		return next(ctx, network, addr)
+	}
+}
+
+func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if g.cut.Load() {
+			cmd.SetErr(io.EOF)
+			return io.EOF
+		}
+		err := next(ctx, cmd)
+		settles := strings.HasPrefix(cmd.Name(), "eval") && len(cmd.Args()) > 12 // no other has so many here
+		if err == nil && settles && g.loseReply.Load() > 0 {
+			g.loseReply.Add(-1)
+			cmd.SetErr(io.EOF)
+			return io.EOF
+		}
+		return err
+	}
+}
+
+func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// logged is what a worker has logged.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logged) count(text string) int { return strings.Count(l.String(), text) }
