@@ -1,0 +1,102 @@
+// Command domain-refresh looks domains up again and again, never one twice at once: a cron tick skips a
+// domain that is being refreshed, a trigger by hand waits its turn. Any number of processes share the
+// work. It uses Lockstep's public packages alone, and has nothing to do with Git.
+//
+//	domain-refresh -redis 127.0.0.1:6379 run example.com example.org
+//	domain-refresh -redis 127.0.0.1:6379 trigger example.com
+//	domain-refresh -redis 127.0.0.1:6379 status
+//	domain-refresh -redis 127.0.0.1:6379 release example.com
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locking"
+)
+
+func main() {
+	address := flag.String("redis", "127.0.0.1:6379", "`address` of the Redis")
+	every := flag.Duration("every", time.Minute, "how often every domain is refreshed")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: domain-refresh [flags] run DOMAIN… | trigger DOMAIN | status | release DOMAIN")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command(ctx, os.Stdout, *address, *every, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "domain-refresh:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, out io.Writer, address string, every time.Duration, args []string) error {
+	if len(args) == 0 {
+		return errors.New("say what to do: run, trigger, status or release")
+	}
+	open := func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1}) // a lost reply is not a lost write
+	}
+	client := open()
+	defer client.Close()
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: locks})
+	if err != nil {
+		return err
+	}
+	switch verb, domains := args[0], args[1:]; {
+	case verb == "run" && len(domains) > 0:
+		s := service{open: open, log: slog.Default(), refresh: lookUp}
+		return s.run(ctx, every, domains)
+	case verb == "trigger" && len(domains) == 1:
+		return ask(ctx, client, domains[0], "hand")
+	case verb == "status" && len(domains) == 0:
+		return status(ctx, out, inspector)
+	case verb == "release" && len(domains) == 1:
+		return release(ctx, out, inspector, domains[0])
+	}
+	return fmt.Errorf("wrong use: %s", strings.Join(args, " "))
+}
+
+// lookUp is what refreshing a domain means here.
+func lookUp(ctx context.Context, domain string) (string, error) {
+	addresses, err := net.DefaultResolver.LookupHost(ctx, domain)
+	return strings.Join(addresses, " "), err
+}
+
+func status(ctx context.Context, out io.Writer, inspector *locking.Inspector) error {
+	held, err := inspector.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range held {
+		fmt.Fprintf(out, "%s is being refreshed by %s for %v; %d wait\n",
+			s.Key, s.Holder, time.Since(s.Holder.Since).Round(time.Second), len(s.Waiters))
+	}
+	return nil
+}
+
+func release(ctx context.Context, out io.Writer, inspector *locking.Inspector, domain string) error {
+	s, err := inspector.Status(ctx, domain)
+	if err != nil {
+		return err
+	}
+	former, err := inspector.ForceRelease(ctx, domain, s.Fence)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s taken away from %s\n", domain, former)
+	return err
+}

@@ -1,0 +1,252 @@
+package locking_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
+	server := redistest.Start(t)
+	p := start(t, server, "w1")
+	l, err := p.Acquire(t.Context(), locking.Request{Key: "acme/widgets", Job: "42", Operation: "sync"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := l.Guard()
+	fields := server.Client().HGetAll(t.Context(), guard.Key).Val()
+	want := map[string]string{
+		"owner": guard.Owner, "fence": fence(l), "worker": "w1", "job": "42", "operation": "sync",
+		"since": fields["since"], "expires": fields["expires"], "channel": fields["channel"],
+	}
+	if !maps.Equal(fields, want) || guard.Key != prefix+"acme/widgets" || l.Key() != "acme/widgets" {
+		t.Fatalf("the hash at %s is %v; want %v", guard.Key, fields, want)
+	}
+	if lasts := micros(t, fields["expires"]) - micros(t, fields["since"]); lasts != 2_000_000 {
+		t.Fatalf("the lease lasts %d µs; want 2 s", lasts)
+	}
+
+	release(t, l)
+	release(t, l)
+	if l.Context().Err() == nil || context.Cause(l.Context()) != context.Canceled {
+		t.Fatalf("after the release the lease's context ended with %v", context.Cause(l.Context()))
+	}
+	wantErr(t, l.Confirm(t.Context()), locking.ErrLost)
+	fields = server.Client().HGetAll(t.Context(), guard.Key).Val()
+	if fields["owner"] != "" || fields["fence"] != fence(l) {
+		t.Fatalf("after the release the hash is %v; want no owner and fence %s", fields, fence(l))
+	}
+	if ttl := server.Client().TTL(t.Context(), guard.Key).Val(); ttl < 23*time.Hour || ttl > 24*time.Hour {
+		t.Fatalf("an idle key expires after %v; want a day", ttl)
+	}
+}
+
+func TestATimeoutNamesTheHolder(t *testing.T) {
+	server := redistest.Start(t)
+	observed := &tally{}
+	holder := start(t, server, "w1")
+	waiter := start(t, server, "w2", func(cfg *locking.Config) { cfg.Observer = observed })
+	held, err := holder.Acquire(t.Context(), locking.Request{Key: "k", Job: "37", Operation: "sync"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = waiter.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Wait: 300 * time.Millisecond})
+	wantErr(t, err, locking.ErrTimeout)
+	timeout, ok := errors.AsType[*locking.TimeoutError](err)
+	if !ok || timeout.Holder.Job != "37" || timeout.Holder.Worker != "w1" || timeout.Holder.Operation != "sync" ||
+		timeout.Holder.Fence != held.Fence() || timeout.Waited < 300*time.Millisecond || timeout.Key != "k" {
+		t.Fatalf("got %+v", timeout)
+	}
+	if !strings.HasPrefix(err.Error(), "job 42 waited 3") || !strings.HasSuffix(err.Error(), "for k, held by job 37 (worker w1, sync)") {
+		t.Fatalf("the error reads %q", err)
+	}
+
+	warned, failed := waiter.said.all("waiting for lock"), waiter.said.all("lock timeout")
+	if len(warned) != 1 || warned[0].level != slog.LevelWarn || warned[0].attrs["job"] != "42" ||
+		warned[0].attrs["holder_job"] != "37" || warned[0].attrs["holder_worker"] != "w1" || warned[0].attrs["key"] != "k" {
+		t.Fatalf("the wait was announced as %v", warned)
+	}
+	if len(failed) != 1 || failed[0].level != slog.LevelError || failed[0].attrs["holder_job"] != "37" || failed[0].attrs["waited"] == "" {
+		t.Fatalf("the timeout was logged as %v", failed)
+	}
+	if acquired := holder.said.all("lock acquired"); len(acquired) != 1 || acquired[0].level != slog.LevelDebug {
+		t.Fatalf("the acquisition was logged as %v", acquired)
+	}
+	if holder.said.count("waiting for lock") != 0 {
+		t.Fatal("one that did not wait said that it does")
+	}
+	if got, want := observed.all(), map[string]int{"began": 1, "timeout": 1}; !maps.Equal(got, want) {
+		t.Fatalf("observed %v; want %v", got, want)
+	}
+	nothingQueued(t, server, waiter, "k")
+}
+
+func TestATimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
+	p := start(t, redistest.Start(t), "w1")
+	must(t, p, "k", "37")
+	_, err := p.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Wait: 10 * time.Millisecond})
+	timeout, ok := errors.AsType[*locking.TimeoutError](err)
+	if !ok || timeout.Holder.Job != "37" || timeout.Holder.Worker != "w1" {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestSkipDoesNotWait(t *testing.T) {
+	server := redistest.Start(t)
+	p, other := start(t, server, "w1"), start(t, server, "w2")
+	skip := locking.Request{Key: "k", Job: "cron", IfHeld: locking.Skip}
+	first, err := p.Acquire(t.Context(), skip)
+	if err != nil {
+		t.Fatalf("a free key was skipped: %v", err)
+	}
+	for where, locker := range map[string]process{"same process": p, "another": other} {
+		_, err := locker.Acquire(t.Context(), skip)
+		wantErr(t, err, locking.ErrHeld)
+		if held, ok := errors.AsType[*locking.HeldError](err); !ok || held.Holder.Job != "cron" || held.Holder.Worker != "w1" {
+			t.Fatalf("%s: got %v", where, err)
+		}
+	}
+	if n := server.Client().Exists(t.Context(), prefix+"k:queue").Val(); n != 0 {
+		t.Fatal("a skipped request stands in the queue")
+	}
+	release(t, first)
+	if first, err = other.Acquire(t.Context(), skip); err != nil {
+		t.Fatalf("a released key was skipped: %v", err)
+	}
+	release(t, first)
+}
+
+func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
+	server := redistest.Start(t)
+	p := start(t, server, "w1")
+	for name, req := range map[string]locking.Request{
+		"no key":                  {},
+		"the key of a queue":      {Key: "k:queue"},
+		"the key of its waiters":  {Key: "k:waiters"},
+		"a negative wait":         {Key: "k", Wait: -1},
+		"a floor beyond counting": {Key: "k", Floor: 1<<53 - 2},
+		"an unknown policy":       {Key: "k", IfHeld: 7},
+	} {
+		if _, err := p.Acquire(t.Context(), req); err == nil {
+			t.Errorf("a request with %s was accepted", name)
+		}
+	}
+	client := server.Client()
+	for name, cfg := range map[string]locking.Config{
+		"no Redis":                   {},
+		"too short a lease":          {Redis: client, Lease: time.Millisecond},
+		"a negative wait":            {Redis: client, Wait: -1},
+		"a cluster without hash tag": {Redis: client, Cluster: true, Prefix: "lock:"},
+	} {
+		if l, err := locking.New(cfg); err == nil {
+			_ = l.Close(t.Context())
+			t.Errorf("a config with %s was accepted", name)
+		}
+	}
+}
+
+func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
+	server := redistest.Start(t)
+	holder, waiter := start(t, server, "w1"), start(t, server, "w2")
+	held := must(t, holder, "k", "37")
+	why := errors.New("no longer needed")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})
+	if n := server.Client().ZCard(t.Context(), prefix+"k:queue").Val(); n != 1 {
+		t.Fatalf("%d in the queue; want 1", n)
+	}
+	cancel(why)
+	wantErr(t, soon(t, done, "the cancelled wait").err, why)
+	nothingQueued(t, server, waiter, "k")
+	release(t, held)
+	release(t, must(t, holder, "k", "38"))
+}
+
+func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
+	server := redistest.Start(t)
+	holder, waiter, third := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
+	for range 40 {
+		held := must(t, holder, "k", "37")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})
+		go cancel()
+		release(t, held)
+		if r := soon(t, done, "the wait"); r.err == nil {
+			release(t, r.lease)
+		}
+		begun := time.Now()
+		release(t, must(t, third, "k", "43"))
+		if took := time.Since(begun); took > 400*time.Millisecond {
+			t.Fatalf("the key was free only after %v: a grant was not given back", took)
+		}
+	}
+}
+
+func TestALostReplyGrantsNothingTwice(t *testing.T) {
+	server := redistest.Start(t)
+	p, other := start(t, server, "w1"), start(t, server, "w2")
+	p.asked.loseReply(locking.AcquireHash, 1)
+	l := must(t, p, "k", "1")
+	if n := p.asked.count(locking.AcquireHash); n != 2 {
+		t.Fatalf("asked %d times; want 2", n)
+	}
+	if got := server.Client().HGet(t.Context(), prefix+"k", "fence").Val(); got != fence(l) {
+		t.Fatalf("the fence is %s; Redis has %s", fence(l), got)
+	}
+	waiting := queueUp(t, other, t.Context(), locking.Request{Key: "k", Job: "2"})
+	local := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "3"})
+	p.asked.loseReply(locking.ReleaseHash, 1)
+	release(t, l)
+	release(t, soon(t, waiting, "the other process").ok(t))
+	release(t, soon(t, local, "the same process").ok(t))
+}
+
+func TestAnUnreachableRedisIsNoTimeout(t *testing.T) {
+	server := redistest.Start(t)
+	p := start(t, server, "w1")
+	server.Stop()
+	_, err := p.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Wait: 200 * time.Millisecond})
+	wantErr(t, err, locking.ErrUnavailable)
+	if errors.Is(err, locking.ErrTimeout) {
+		t.Fatalf("got a timeout: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = p.Acquire(ctx, locking.Request{Key: "k", Job: "42"})
+	wantErr(t, err, locking.ErrUnavailable)
+	wantErr(t, err, context.DeadlineExceeded)
+
+	done := make(chan result, 1)
+	go func() {
+		l, err := p.Acquire(t.Context(), locking.Request{Key: "k"})
+		done <- result{l, err}
+	}()
+	server.Restart()
+	release(t, soon(t, done, "the wait that outlived the outage").ok(t))
+}
+
+// nothingQueued checks that p's withdrawn tickets are gone from the queue of key.
+func nothingQueued(t *testing.T, server *redistest.Server, p process, key string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	wantErr(t, p.Close(ctx), nil) // it waits for withdrawals
+	client := server.Client()
+	for _, k := range []string{prefix + key + ":queue", prefix + key + ":waiters"} {
+		if n, err := client.Exists(t.Context(), k).Result(); err != nil || n != 0 {
+			t.Fatalf("%s is left behind (%v)", k, err)
+		}
+	}
+}
+
+var _ locking.Redis = redis.UniversalClient(nil)

@@ -1,0 +1,185 @@
+package locking
+
+import (
+	"cmp"
+	"context"
+	_ "embed" // the scripts
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/status.lua
+var statusLua string
+
+//go:embed lua/held.lua
+var heldLua string
+
+//go:embed lua/force.lua
+var forceLua string
+
+var (
+	statusScript = redis.NewScript(clockLua + statusLua)
+	heldScript   = redis.NewScript(clockLua + heldLua)
+	forceScript  = redis.NewScript(clockLua + forceLua)
+)
+
+// ErrNotHeld: no lease with that fence is out, so there is nothing to take away.
+var ErrNotHeld = errors.New("lease is not held")
+
+const (
+	maxWaiters = 1000 // that a Status lists
+	scanBatch  = 1000
+)
+
+// InspectorConfig is what NewInspector needs. Only Redis is required.
+type InspectorConfig struct {
+	Redis  redis.UniversalClient // never closed by the Inspector
+	Prefix string                // as that of the Lockers; default "{lock}:"
+
+	// Delay is for how long nobody gets a lease that was taken away, so that its holder can notice;
+	// default 2 s. It is a courtesy: what keeps a holder from doing harm that does not notice is the
+	// fence.
+	Delay time.Duration
+}
+
+// Inspector shows who holds and who waits for the leases of all Lockers with its prefix, and takes
+// leases away. It needs no Locker and holds nothing itself. It is safe for concurrent use.
+type Inspector struct{ cfg InspectorConfig }
+
+// NewInspector makes an Inspector.
+func NewInspector(cfg InspectorConfig) (*Inspector, error) {
+	cfg.Prefix = cmp.Or(cfg.Prefix, "{lock}:")
+	cfg.Delay = cmp.Or(cfg.Delay, 2*time.Second)
+	switch {
+	case cfg.Redis == nil:
+		return nil, errors.New("locking: InspectorConfig.Redis is required")
+	case cfg.Delay < 0:
+		return nil, fmt.Errorf("locking: InspectorConfig.Delay is %v; want a positive duration", cfg.Delay)
+	}
+	return &Inspector{cfg}, nil
+}
+
+// Status is a lock as Redis had it at one moment.
+type Status struct {
+	Key     string
+	Held    bool
+	Holder  Holder   // zero unless held
+	Fence   uint64   // of the last grant, held or not; 0 when there was none
+	Waiters []Waiter // in line, the next one first; one for each process, at most 1,000
+}
+
+// Waiter is a process in line, and the request that it would be granted the lease for.
+type Waiter struct{ Worker, Job, Operation string }
+
+// Status reads the lock of key. A key that nobody ever asked for is not held.
+func (i *Inspector) Status(ctx context.Context, key string) (Status, error) {
+	lock := i.cfg.Prefix + key
+	reply, err := statusScript.Run(ctx, i.cfg.Redis, []string{lock, lock + queueSuffix, lock + waitersSuffix}, maxWaiters).StringSlice()
+	if err != nil {
+		return Status{}, fmt.Errorf("status of %s: %w", key, err)
+	}
+	if len(reply) < 8 {
+		return Status{}, fmt.Errorf("status of %s: a reply that makes no sense: %q", key, reply)
+	}
+	now, expires := parseMicros(reply[0]), parseMicros(reply[2])
+	s := Status{Key: key, Held: reply[1] != "" && expires > now, Fence: uint64(parseMicros(reply[3]))}
+	if s.Held {
+		s.Holder = Holder{
+			Worker: reply[5], Job: reply[6], Operation: reply[7], Fence: s.Fence,
+			Since: time.UnixMicro(parseMicros(reply[4])), Remaining: time.Duration(expires-now) * time.Microsecond,
+		}
+	}
+	for _, ticket := range reply[8:] {
+		var w Waiter
+		if json.Unmarshal([]byte(ticket), &w) == nil { // a record that somebody has spoilt says nothing
+			s.Waiters = append(s.Waiters, w)
+		}
+	}
+	return s, nil
+}
+
+// List returns the locks that are held, by key. It looks at every key in Redis, a thousand at a
+// time, and is meant for people; the locks may change while it looks.
+func (i *Inspector) List(ctx context.Context) ([]Status, error) {
+	var held []Status
+	err := i.scan(ctx, func(locks []string) error {
+		flags, err := heldScript.Run(ctx, i.cfg.Redis, locks).Int64Slice()
+		if err != nil {
+			return err
+		}
+		for n, flag := range flags {
+			if flag != 1 {
+				continue
+			}
+			status, err := i.Status(ctx, strings.TrimPrefix(locks[n], i.cfg.Prefix))
+			if err != nil {
+				return err
+			}
+			if status.Held {
+				held = append(held, status)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list locks: %w", err)
+	}
+	slices.SortFunc(held, func(a, b Status) int { return cmp.Compare(a.Key, b.Key) })
+	return slices.CompactFunc(held, func(a, b Status) bool { return a.Key == b.Key }), nil // a scan may repeat itself
+}
+
+// scan calls fn with the names of what may be locks.
+func (i *Inspector) scan(ctx context.Context, fn func(locks []string) error) error {
+	var node redis.Cmdable = i.cfg.Redis
+	if cluster, ok := i.cfg.Redis.(*redis.ClusterClient); ok {
+		master, err := cluster.MasterForKey(ctx, i.cfg.Prefix) // one hash tag, one master
+		if err != nil {
+			return err
+		}
+		node = master
+	}
+	pattern := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(i.cfg.Prefix) + "*"
+	for cursor := uint64(0); ; {
+		keys, next, err := node.Scan(ctx, cursor, pattern, scanBatch).Result()
+		if err != nil {
+			return err
+		}
+		keys = slices.DeleteFunc(keys, func(key string) bool {
+			return strings.HasSuffix(key, queueSuffix) || strings.HasSuffix(key, waitersSuffix)
+		})
+		if len(keys) > 0 {
+			if err := fn(keys); err != nil {
+				return err
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// ForceRelease takes the lease with this fence away from its holder, and returns who that was. The
+// holder is told, and its lease's context cancelled with cause ErrLost; after InspectorConfig.Delay the
+// first waiter gets the lease, with a higher fence. It is ErrNotHeld when another lease is out by now,
+// or none: the fence makes sure that nobody loses a lease that the caller did not mean.
+func (i *Inspector) ForceRelease(ctx context.Context, key string, fence uint64) (Holder, error) {
+	former, err := forceScript.Run(ctx, i.cfg.Redis, []string{i.cfg.Prefix + key},
+		strconv.FormatUint(fence, 10), i.cfg.Delay.Microseconds()).StringSlice()
+	switch {
+	case err != nil:
+		return Holder{}, fmt.Errorf("force release of %s: %w", key, err)
+	case len(former) != 4:
+		return Holder{}, fmt.Errorf("force release of %s with fence %d: %w", key, fence, ErrNotHeld)
+	}
+	return Holder{
+		Worker: former[1], Job: former[2], Operation: former[3], Fence: fence,
+		Since: time.UnixMicro(parseMicros(former[0])),
+	}, nil
+}

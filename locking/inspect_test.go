@@ -1,0 +1,142 @@
+package locking_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+func inspector(t testing.TB, server *redistest.Server, delay time.Duration) *locking.Inspector {
+	t.Helper()
+	i, err := locking.NewInspector(locking.InspectorConfig{Redis: server.Client(), Prefix: prefix, Delay: delay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
+	server := redistest.Start(t)
+	i := inspector(t, server, 0)
+	if s, err := i.Status(t.Context(), "k"); err != nil || s.Held || s.Fence != 0 || len(s.Waiters) != 0 {
+		t.Errorf("a key nobody asked for: %+v, %v", s, err)
+	}
+	w1, w2, w3 := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
+	held := must(t, w1, "k", "37")
+	second := queueUp(t, w2, t.Context(), locking.Request{Key: "k", Job: "42", Operation: "sync"})
+	third := queueUp(t, w3, t.Context(), locking.Request{Key: "k", Job: "43"})
+
+	s, err := i.Status(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Held || s.Holder.Worker != "w1" || s.Holder.Job != "37" || s.Fence != held.Fence() || s.Holder.Fence != held.Fence() {
+		t.Errorf("status %+v, want w1 with job 37 and fence %d", s, held.Fence())
+	}
+	if s.Holder.Remaining <= 0 || s.Holder.Remaining > 2*time.Second || time.Since(s.Holder.Since).Abs() > time.Minute {
+		t.Errorf("remaining %v, since %v", s.Holder.Remaining, s.Holder.Since)
+	}
+	if want := []locking.Waiter{{"w2", "42", "sync"}, {"w3", "43", ""}}; !slices.Equal(s.Waiters, want) {
+		t.Errorf("waiters %+v, want %+v", s.Waiters, want)
+	}
+
+	release(t, held)
+	release(t, soon(t, second, "the second").ok(t))
+	release(t, soon(t, third, "the third").ok(t))
+	if s, err := i.Status(t.Context(), "k"); err != nil || s.Held || s.Fence <= held.Fence() || len(s.Waiters) != 0 {
+		t.Errorf("after the last release: %+v, %v; want it free, its last fence kept", s, err)
+	}
+}
+
+func TestListShowsWhatIsHeldAndNothingElse(t *testing.T) {
+	server := redistest.Start(t)
+	p, other := start(t, server, "w1"), start(t, server, "w2", func(cfg *locking.Config) { cfg.Prefix = "{t}else:" })
+	release(t, must(t, p, "free", ""))
+	for _, key := range []string{"b", "a", "a/b"} {
+		defer release(t, must(t, p, key, "job-"+key))
+	}
+	defer release(t, must(t, other, "elsewhere", ""))
+	server.Client().Set(t.Context(), prefix+"not-a-lock", "x", 0)
+
+	list, err := inspector(t, server, 0).List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, s := range list {
+		keys = append(keys, s.Key)
+		if s.Holder.Job != "job-"+s.Key {
+			t.Errorf("%s is held by %+v", s.Key, s.Holder)
+		}
+	}
+	if want := []string{"a", "a/b", "b"}; !slices.Equal(keys, want) {
+		t.Errorf("held %q, want %q", keys, want)
+	}
+}
+
+func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
+	server := redistest.Start(t)
+	const delay = 300 * time.Millisecond
+	i := inspector(t, server, delay)
+	w1, w2 := start(t, server, "w1"), start(t, server, "w2")
+	held := must(t, w1, "k", "37")
+	next := queueUp(t, w2, t.Context(), locking.Request{Key: "k", Job: "42"})
+
+	if _, err := i.ForceRelease(t.Context(), "k", held.Fence()-1); !errors.Is(err, locking.ErrNotHeld) {
+		t.Fatalf("another fence: %v, want ErrNotHeld", err)
+	}
+	if held.Context().Err() != nil {
+		t.Fatal("the holder of another fence is cancelled")
+	}
+	began := time.Now()
+	former, err := i.ForceRelease(t.Context(), "k", held.Fence())
+	if err != nil || former.Worker != "w1" || former.Job != "37" || former.Fence != held.Fence() {
+		t.Fatalf("%+v, %v; want the former holder", former, err)
+	}
+	soon(t, held.Context().Done(), "cancellation of the holder")
+	if cause := context.Cause(held.Context()); !errors.Is(cause, locking.ErrLost) {
+		t.Errorf("cause %v, want ErrLost", cause)
+	}
+	if time.Since(began) > time.Second {
+		t.Errorf("the holder was told after %v: it found out by itself", time.Since(began))
+	}
+	wantErr(t, held.Confirm(t.Context()), locking.ErrLost)
+	wantErr(t, held.Release(t.Context()), locking.ErrLost)
+
+	lease := soon(t, next, "the next in line").ok(t)
+	if waited := time.Since(began); waited < delay {
+		t.Errorf("the next in line has it after %v, within the lock delay of %v", waited, delay)
+	}
+	if lease.Fence() <= held.Fence() {
+		t.Errorf("fence %d after %d", lease.Fence(), held.Fence())
+	}
+	release(t, lease)
+	if _, err := i.ForceRelease(t.Context(), "k", lease.Fence()); !errors.Is(err, locking.ErrNotHeld) {
+		t.Errorf("a free key: %v, want ErrNotHeld", err)
+	}
+}
+
+func TestForceReleaseWithNobodyInLineFreesTheKey(t *testing.T) {
+	server := redistest.Start(t)
+	p := start(t, server, "w1")
+	held := must(t, p, "k", "37")
+	i := inspector(t, server, 50*time.Millisecond)
+	if _, err := i.ForceRelease(t.Context(), "k", held.Fence()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.ForceRelease(t.Context(), "k", held.Fence()); !errors.Is(err, locking.ErrNotHeld) {
+		t.Errorf("a second time: %v, want ErrNotHeld", err)
+	}
+	soon(t, held.Context().Done(), "cancellation of the holder")
+	_ = held.Release(t.Context())
+	again := must(t, p, "k", "38")
+	if again.Fence() <= held.Fence() {
+		t.Errorf("fence %d after %d", again.Fence(), held.Fence())
+	}
+	release(t, again)
+}

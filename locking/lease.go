@@ -1,0 +1,186 @@
+package locking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// releaseTimeout bounds how long a release tries to reach Redis. A lease not released lapses.
+const releaseTimeout = 2 * time.Second
+
+// Lease is the right to work on a key, from Acquire until Release or loss.
+type Lease struct {
+	locker *Locker
+	line   *line
+	req    Request
+	token  string
+	fence  uint64
+	since  int64 // µs of Redis' clock
+	began  time.Time
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	over   chan struct{} // closed when ending is set
+
+	release sync.Once
+	result  error // of release
+
+	// Guarded by Locker.mu.
+	deadline time.Time // held until then, by our own clock
+	renewAt  time.Time
+	doubtful bool  // and it has been logged
+	ending   error // why the lease is over; nil while it is not
+}
+
+// newLease makes the lease of a grant. The caller holds mu.
+func (l *Locker) newLease(ln *line, w *waiter, token string, a answer) *Lease {
+	lease := &Lease{
+		locker: l, line: ln, req: w.req, token: token,
+		fence: a.fence, since: a.since, began: time.Now(),
+		over: make(chan struct{}),
+	}
+	lease.ctx, lease.cancel = context.WithCancelCause(w.ctx)
+	lease.provenUntil(a.deadline())
+	return lease
+}
+
+// Key is what the lease is for.
+func (l *Lease) Key() string { return l.req.Key }
+
+// Fence is the number of this grant: higher than that of every earlier grant of the key.
+func (l *Lease) Fence() uint64 { return l.fence }
+
+// Context derives from the context of Acquire. It is cancelled by Release, and with cause ErrLost
+// when the lease is lost.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Confirm asks Redis whether the lease is held, and renews it. It returns nil if so, or if Redis
+// does not answer but cannot have given the lease to another yet. While the lease is in doubt it
+// waits. It fails with ErrLost, or with the cause of ctx's end.
+func (l *Lease) Confirm(ctx context.Context) error {
+	for pause := retryPause; ; {
+		if err := l.ended(); err != nil {
+			return fmt.Errorf("confirm %s: %w", l.req.Key, err)
+		}
+		err := l.locker.renew(ctx, []*Lease{l})
+		switch {
+		case l.ended() != nil:
+			continue
+		case err == nil, ctx.Err() == nil && l.provenAt(time.Now()):
+			return nil
+		}
+		timer := time.NewTimer(jitter(pause))
+		select {
+		case <-l.over:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil && l.ended() == nil {
+			return fmt.Errorf("confirm %s: %w: %w", l.req.Key, context.Cause(ctx), err)
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// Guard lets another script on the same Redis check the lease together with its own changes. The
+// lease is held when the hash at Key has this Owner and this Fence, and its field expires is later
+// than Redis' TIME, in µs.
+type Guard struct {
+	Key   string
+	Owner string
+	Fence uint64
+}
+
+// Guard returns the lease's guard.
+func (l *Lease) Guard() Guard {
+	return Guard{Key: l.locker.lockKey(l.req.Key), Owner: l.token, Fence: l.fence}
+}
+
+// Release gives the lease to the next in line. It ignores the end of ctx, and tries again for 2 s;
+// when that fails the lease runs out by itself, so the error may be ignored. It is ErrLost when the
+// lease was another's already. Calling Release again returns the same.
+func (l *Lease) Release(ctx context.Context) error {
+	l.release.Do(func() { l.result = l.locker.takeBack(context.WithoutCancel(ctx), l) })
+	return l.result
+}
+
+func (l *Locker) takeBack(ctx context.Context, lease *Lease) error {
+	l.mu.Lock()
+	lost := lease.ending != nil
+	delete(l.leases, lease.token)
+	lease.end(errReleased)
+	l.mu.Unlock()
+
+	took := time.Since(lease.began)
+	a, err := l.advance(ctx, lease.line, lease.token)
+	if !lost {
+		l.cfg.Observer.Released(took)
+	}
+	if err != nil {
+		return fmt.Errorf("release %s: %w", lease.req.Key, err)
+	}
+	l.cfg.Log.DebugContext(ctx, "lock released", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", took)
+	if a.verdict == gone {
+		return fmt.Errorf("release %s: %w", lease.req.Key, ErrLost)
+	}
+	return nil
+}
+
+// end records why the lease is over, if it is not so already. The caller holds mu.
+func (l *Lease) end(why error) {
+	if l.ending != nil {
+		return
+	}
+	l.ending = why
+	close(l.over)
+	if errors.Is(why, errReleased) {
+		why = nil // an ordinary cancellation
+	}
+	l.cancel(why)
+}
+
+// ended is nil while the lease is held or in doubt.
+func (l *Lease) ended() error {
+	l.locker.mu.Lock()
+	defer l.locker.mu.Unlock()
+	return l.ending
+}
+
+func (l *Lease) provenAt(t time.Time) bool {
+	l.locker.mu.Lock()
+	defer l.locker.mu.Unlock()
+	return t.Before(l.deadline)
+}
+
+// provenUntil takes in that the lease ends no sooner than t. The caller holds mu.
+func (l *Lease) provenUntil(t time.Time) {
+	left := time.Until(t)
+	l.deadline = t.Add(-left / 100) // two clocks do not tick alike
+	l.renewAt = time.Now().Add(left / 4)
+	l.doubtful = false
+}
+
+// holder is how others see the lease. The caller holds mu.
+func (l *Lease) holder() Holder {
+	return Holder{
+		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation,
+		Since: time.UnixMicro(l.since), Fence: l.fence, Remaining: max(0, time.Until(l.deadline)),
+	}
+}
+
+type contextKey struct{}
+
+// NewContext returns a context that carries the lease.
+func NewContext(ctx context.Context, lease *Lease) context.Context {
+	return context.WithValue(ctx, contextKey{}, lease)
+}
+
+// FromContext returns the lease that ctx carries, if any.
+func FromContext(ctx context.Context) (*Lease, bool) {
+	lease, ok := ctx.Value(contextKey{}).(*Lease)
+	return lease, ok
+}

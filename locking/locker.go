@@ -1,0 +1,236 @@
+package locking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Locker acquires and renews the leases of one process. It is safe for concurrent use. Make one for
+// each process: requests of the same Locker share their place in line.
+type Locker struct {
+	cfg     Config
+	id      string // of this Locker; begins each of its tokens
+	channel string // where it is told of its grants
+	terms   []any  // of its scripts
+	tokens  atomic.Uint64
+
+	ctx         context.Context // of everything in the background; ends with Close
+	cancel      context.CancelFunc
+	work        sync.WaitGroup
+	rescheduled chan struct{} // a lease must be renewed sooner than planned
+
+	// mu guards what follows, and the insides of lines, tickets and leases. It is never held across
+	// a call to Redis, the log, the Observer or the caller.
+	mu          sync.Mutex
+	lines       map[string]*line
+	tickets     map[string]*ticket // by token: those that may get a grant
+	leases      map[string]*Lease  // by token: those to be renewed
+	nextRenewal time.Time
+	closed      bool
+	drained     chan struct{} // closed once the Locker is, and no line is left
+}
+
+// New makes a Locker. Close it to stop its goroutines.
+func New(cfg Config) (*Locker, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Locker{
+		cfg:         cfg,
+		id:          randomID(8),
+		terms:       scriptTerms(cfg),
+		rescheduled: make(chan struct{}, 1),
+		lines:       make(map[string]*line),
+		tickets:     make(map[string]*ticket),
+		leases:      make(map[string]*Lease),
+		drained:     make(chan struct{}),
+	}
+	l.channel = cfg.Prefix + "wake:" + l.id
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.work.Go(func() { l.listen(l.ctx) })
+	l.work.Go(func() { l.keepRenewing(l.ctx) })
+	return l, nil
+}
+
+// Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must
+// Release what it gets. The lease's context derives from ctx, but a lease outlives the end of ctx
+// until it is released.
+//
+// It fails with a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable, or the cause of ctx's end; then
+// as soon as a call to Redis that is on its way has returned, which takes 2 s at most. Whichever it is, the
+// request leaves nothing behind in Redis.
+func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
+	if err := req.check(); err != nil {
+		return nil, err
+	}
+	if req.Wait == 0 {
+		req.Wait = l.cfg.Wait
+	}
+	req.Job, req.Operation = legible(req.Job), legible(req.Operation)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
+	}
+	began := time.Now()
+	l.cfg.Observer.WaitBegan()
+	lease, err := l.wait(ctx, req, began)
+	waited := time.Since(began)
+	l.cfg.Observer.WaitEnded(outcomeOf(err), waited)
+
+	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
+		l.cfg.Log.ErrorContext(ctx, "lock timeout", "key", req.Key, "job", req.Job, "waited", waited,
+			"holder_job", timeout.Holder.Job, "holder_worker", timeout.Holder.Worker)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.cfg.Log.DebugContext(ctx, "lock acquired", "key", req.Key, "job", req.Job, "fence", lease.fence, "waited", waited)
+	return lease, nil
+}
+
+func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease, error) {
+	w := &waiter{ctx: ctx, req: req, done: make(chan outcome, 1)}
+	opened, err := l.join(w)
+	if err != nil {
+		return nil, err
+	}
+	if opened != nil {
+		l.open(ctx, opened, req)
+	}
+	select {
+	case o := <-w.done: // at once
+		return o.lease, o.err
+	default:
+	}
+	timer := time.NewTimer(req.Wait - time.Since(began))
+	defer timer.Stop()
+	select {
+	case o := <-w.done:
+		return o.lease, o.err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+
+	holder, trouble, left := l.leave(w)
+	if !left { // its outcome crossed ours
+		o := <-w.done
+		if o.lease == nil || ctx.Err() == nil {
+			return o.lease, o.err
+		}
+		_ = o.lease.Release(ctx)
+		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
+	}
+	if errors.Is(trouble, errNoAnswer) && errors.Is(ctx.Err(), context.Canceled) {
+		trouble = nil // it had no time to answer
+	}
+	switch {
+	case ctx.Err() != nil && trouble == nil:
+		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("lock %s: %w: %w: %w", req.Key, context.Cause(ctx), ErrUnavailable, trouble)
+	case trouble != nil:
+		return nil, fmt.Errorf("lock %s: %w: %w", req.Key, ErrUnavailable, trouble)
+	}
+	return nil, &TimeoutError{Key: req.Key, Job: req.Job, Waited: time.Since(began), Holder: holder}
+}
+
+// open asks for a new line's ticket for the first time, and leaves the rest to others.
+func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
+	defer l.work.Done()
+	if req.Wait < callTimeout {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, req.Wait)
+		defer cancel()
+	}
+	a, err := l.callAcquire(ctx, t.token, req)
+	switch {
+	case err == nil && a.verdict == granted && l.begin(t, a):
+		return
+	case ctx.Err() != nil: // which says nothing about Redis
+		a, err = answer{}, nil
+	}
+	l.work.Go(func() { l.pursue(t, a, err) })
+}
+
+// Do runs fn while holding req.Key. fn's context carries the lease, see FromContext, and is cancelled
+// with cause ErrLost when the lease is lost. The lease is released when fn returns or panics.
+//
+// Do returns an error of Acquire, fn's own, or ErrLost when the lease was lost before fn returned;
+// fn's own error is then wrapped too.
+func (l *Locker) Do(ctx context.Context, req Request, fn func(ctx context.Context, lease *Lease) error) error {
+	lease, err := l.Acquire(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lease.Release(ctx) }()
+	err = fn(NewContext(lease.Context(), lease), lease)
+	switch lost := lease.ended(); {
+	case lost == nil, errors.Is(lost, errReleased), errors.Is(err, lost):
+		return err
+	case err == nil:
+		return fmt.Errorf("work on %s: %w", req.Key, lost)
+	default:
+		return fmt.Errorf("work on %s: %w: %w", req.Key, lost, err)
+	}
+}
+
+// Close ends all waits with ErrClosed, refuses new ones, and waits until every lease that is out has
+// been released, renewing them as before. When ctx ends first, Close returns its error: the leases
+// still out lose their context with cause ErrClosed and are renewed no more, but they are not given
+// to others before they run out, since somebody is working under them.
+func (l *Locker) Close(ctx context.Context) error {
+	l.mu.Lock()
+	first := !l.closed
+	l.closed = true
+	for _, ln := range l.lines {
+		for _, w := range ln.waiters {
+			w.done <- outcome{err: fmt.Errorf("lock %s: %w", w.req.Key, ErrClosed)}
+		}
+		ln.waiters = nil
+		if ln.ticket != nil {
+			ln.ticket.stir()
+		}
+	}
+	if first {
+		l.closeIfDrained()
+	}
+	l.mu.Unlock()
+
+	var err error
+	select {
+	case <-l.drained:
+	case <-ctx.Done():
+		err = fmt.Errorf("close locker: leases are still out: %w", context.Cause(ctx))
+	}
+	l.mu.Lock()
+	l.cancel() // under mu, so that nobody adds to work from here on
+	l.mu.Unlock()
+	l.work.Wait()
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range l.leases {
+		lease.end(ErrClosed)
+	}
+	return err
+}
+
+// closeIfDrained tells Close that nothing is left to wait for. The caller holds mu.
+func (l *Locker) closeIfDrained() {
+	if l.closed && len(l.lines) == 0 {
+		select {
+		case <-l.drained:
+		default:
+			close(l.drained)
+		}
+	}
+}
+
+func (l *Locker) newToken() string {
+	return l.id + "." + strconv.FormatUint(l.tokens.Add(1), 36)
+}

@@ -1,0 +1,205 @@
+package locking_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+func fence(l *locking.Lease) string { return strconv.FormatUint(l.Fence(), 10) }
+
+func micros(t testing.TB, s string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func member(score float64, token string) redis.Z { return redis.Z{Score: score, Member: token} }
+
+func TestProcessesAreServedInOrderOfArrival(t *testing.T) {
+	server := redistest.Start(t)
+	first := start(t, server, "w0")
+	held := must(t, first, "k", "0")
+	var waits []<-chan result
+	var processes []process
+	for i := 1; i <= 5; i++ {
+		p := start(t, server, fmt.Sprint("w", i))
+		hears(t, p, first)
+		processes = append(processes, p)
+		waits = append(waits, queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint(i)}))
+	}
+	asked := make([]int, len(processes))
+	for i, p := range processes {
+		asked[i] = p.asked.count(locking.AcquireHash)
+	}
+	begun := time.Now()
+	for i, wait := range waits {
+		before := held
+		release(t, held)
+		held = soon(t, wait, fmt.Sprint("waiter ", i+1)).ok(t)
+		if held.Fence() <= before.Fence() {
+			t.Fatalf("fence %d follows %d", held.Fence(), before.Fence())
+		}
+		for j := i + 1; j < len(waits); j++ {
+			if len(waits[j]) > 0 {
+				t.Fatalf("waiter %d went before %d", j+1, i+1)
+			}
+		}
+	}
+	release(t, held)
+	if time.Since(begun) > 800*time.Millisecond {
+		t.Skip("too slow a machine to tell a hand-off from a poll")
+	}
+	for i, p := range processes {
+		if n := p.asked.count(locking.AcquireHash); n != asked[i] {
+			t.Errorf("waiter %d polled %d times; want to be woken", i+1, n-asked[i])
+		}
+	}
+}
+
+func TestRequestsOfOneProcessShareATicket(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	a, b := start(t, server, "a"), start(t, server, "b")
+	held := must(t, a, "k", "a0")
+	var local []<-chan result
+	for i := 1; i <= 3; i++ {
+		local = append(local, queueUp(t, a, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint("a", i)}))
+	}
+	if n := client.Exists(t.Context(), prefix+"k:queue").Val(); n != 0 {
+		t.Fatal("the holder's process stands in the queue as well")
+	}
+
+	// Alone, a process passes the lease on to itself, in the round trip that releases it.
+	asked, released := a.asked.count(locking.AcquireHash), a.asked.count(locking.ReleaseHash)
+	release(t, held)
+	next := soon(t, local[0], "a1").ok(t)
+	if next.Fence() <= held.Fence() || next.Guard().Owner == held.Guard().Owner {
+		t.Fatalf("the local grant is %+v after %+v; want one of its own", next.Guard(), held.Guard())
+	}
+	if a.asked.count(locking.AcquireHash) != asked || a.asked.count(locking.ReleaseHash) != released+1 {
+		t.Fatal("the local grant took more than one call")
+	}
+
+	// With others in line, each process has one turn.
+	b1 := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b1"})
+	b2 := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b2"})
+	if n := client.ZCard(t.Context(), prefix+"k:queue").Val(); n != 1 {
+		t.Fatalf("%d tickets in the queue; want one for each process", n)
+	}
+	for i, turn := range []<-chan result{b1, local[1], b2, local[2]} {
+		release(t, next)
+		next = soon(t, turn, fmt.Sprint("turn ", i)).ok(t)
+	}
+	release(t, next)
+}
+
+func TestATicketSurvivesWhomItWasFor(t *testing.T) {
+	server := redistest.Start(t)
+	a, b, c := start(t, server, "a"), start(t, server, "b"), start(t, server, "c")
+	held := must(t, a, "k", "a0")
+	ctx, cancel := context.WithCancel(t.Context())
+	first := queueUp(t, b, ctx, locking.Request{Key: "k", Job: "b1"})
+	second := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b2"})
+	last := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "c1"})
+	asked := b.asked.count(locking.AcquireHash)
+	cancel()
+	wantErr(t, soon(t, first, "the cancelled wait").err, context.Canceled)
+	for b.asked.count(locking.AcquireHash) == asked { // Redis is told whom the ticket is for now
+		time.Sleep(time.Millisecond)
+	}
+	release(t, held)
+	l := soon(t, second, "b2").ok(t)
+	if job := server.Client().HGet(t.Context(), prefix+"k", "job").Val(); job != "b2" {
+		t.Fatalf("Redis says that job %s holds the lease", job)
+	}
+	release(t, l)
+	release(t, soon(t, last, "c1").ok(t))
+}
+
+func TestADeadWaiterIsPassedOver(t *testing.T) {
+	for name, cluster := range map[string]bool{"nobody hears its message": false, "on Cluster, after a hand-over lease": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			client := server.Client()
+			clustered := func(cfg *locking.Config) { cfg.Cluster = cluster }
+			a, c := start(t, server, "a", clustered), start(t, server, "c", clustered)
+			held := must(t, a, "k", "a")
+			far := time.Now().Add(time.Hour).UnixMicro()
+			client.ZAdd(t.Context(), prefix+"k:queue", member(-1, "dead"), member(-2, "lapsed"))
+			client.HSet(t.Context(), prefix+"k:waiters",
+				"dead", fmt.Sprintf(`%d {"channel":"nobody","worker":"d","key":"k","job":"d","operation":"","floor":"0"}`, far),
+				"lapsed", `1 {"channel":"nobody","worker":"l","key":"k","job":"l","operation":"","floor":"0"}`)
+			wait := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "c"})
+			begun := time.Now()
+			release(t, held)
+			release(t, soon(t, wait, "the living waiter").ok(t))
+			if took := time.Since(begun); cluster != (took > 500*time.Millisecond) {
+				t.Fatalf("the living waiter had to wait for %v", took)
+			}
+		})
+	}
+}
+
+func TestPollingReplacesLostMessages(t *testing.T) {
+	server := redistest.StartReal(t)
+	admin := server.Client()
+	a, b := start(t, server, "a"), start(t, server, "b")
+	for range 3 {
+		held := must(t, a, "k", "a")
+		wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b"})
+		if err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
+			t.Fatal(err)
+		}
+		release(t, held)
+		release(t, soon(t, wait, "the waiter whose connection was killed").ok(t))
+	}
+}
+
+func TestProcessesTakeTurnsHoweverManyTheirWaiters(t *testing.T) {
+	server := redistest.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	grants := make([]int, 4)
+	done := make(chan int)
+	goroutines := 0
+	for i := range grants {
+		p := start(t, server, fmt.Sprint("w", i))
+		for range 2 + 6*i {
+			goroutines++
+			go func() {
+				n := 0
+				for ctx.Err() == nil {
+					if p.Do(ctx, locking.Request{Key: "k"}, func(context.Context, *locking.Lease) error {
+						grants[i]++ // alone, or the race detector says so
+						return nil
+					}) == nil {
+						n++
+					}
+				}
+				done <- n
+			}()
+		}
+	}
+	for range goroutines {
+		<-done
+	}
+	fewest, most := grants[0], grants[0]
+	for _, n := range grants {
+		fewest, most = min(fewest, n), max(most, n)
+	}
+	if most < 20 || float64(fewest) < 0.8*float64(most) {
+		t.Fatalf("grants per process: %v", grants)
+	}
+}

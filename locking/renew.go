@@ -1,0 +1,200 @@
+package locking
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// keepRenewing renews every lease of the process each quarter lease, until ctx ends. It sleeps while
+// there is none.
+func (l *Locker) keepRenewing(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.rescheduled:
+		case <-timer.C:
+		}
+		due, next := l.renewals(time.Now())
+		if len(due) > 0 {
+			_ = l.renew(ctx, due) // what failed, and what was left, is due again soon
+			_, next = l.renewals(time.Now())
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+// renewals returns the leases to be renewed now, the most urgent first, none if none is due, and when
+// to look again. Whatever is due within half an interval goes along, so that all leases soon keep step.
+func (l *Locker) renewals(now time.Time) (due []*Lease, next time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	soon := now.Add(l.cfg.Lease / 8)
+	next = now.Add(time.Hour)
+	later := next // when the first is due that does not go along
+	for _, lease := range l.leases {
+		if lease.renewAt.Before(next) {
+			next = lease.renewAt
+		}
+		if lease.renewAt.Before(soon) {
+			due = append(due, lease)
+		} else if lease.renewAt.Before(later) {
+			later = lease.renewAt
+		}
+	}
+	l.nextRenewal = next
+	if next.After(now) {
+		return nil, next
+	}
+	l.nextRenewal = later
+	slices.SortFunc(due, func(a, b *Lease) int { return a.deadline.Compare(b.deadline) })
+	return due, next
+}
+
+// planRenewal makes sure that keepRenewing looks at t, even in the midst of a round. The caller holds mu.
+func (l *Locker) planRenewal(t time.Time) {
+	if !l.nextRenewal.IsZero() && !t.Before(l.nextRenewal) {
+		return
+	}
+	l.nextRenewal = t
+	select {
+	case l.rescheduled <- struct{}{}:
+	default:
+	}
+}
+
+// renew renews leases in batches. On failure some may be in doubt, and all that were not renewed are
+// due again soon. It ends between two batches when a lease has begun that is due before the round was
+// to be over: one that was handed over is short and cannot wait for thousands of others.
+func (l *Locker) renew(ctx context.Context, leases []*Lease) error {
+	for batch := range slices.Chunk(leases, renewalBatch) {
+		if err := l.renewBatch(ctx, batch); err != nil {
+			if ctx.Err() == nil {
+				l.noteUnrenewed(leases, err)
+			}
+			return err
+		}
+		if len(l.rescheduled) > 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// The replies of renew.lua.
+const (
+	replyLost    = 0
+	replyRenewed = 1
+	replyUnknown = 2
+)
+
+func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.renewTimeout())
+	defer cancel()
+	keys := make([]string, 0, len(leases))
+	argv := make([]any, 0, 1+2*len(leases))
+	argv = append(argv, l.cfg.Lease.Microseconds())
+	for _, lease := range leases {
+		keys = append(keys, l.lockKey(lease.req.Key))
+		argv = append(argv, lease.token, strconv.FormatUint(lease.fence, 10))
+	}
+	before := time.Now()
+	replies, err := renewScript.Run(ctx, l.cfg.Redis, keys, argv...).Int64Slice()
+	if err != nil {
+		return fmt.Errorf("renew %d leases: %w", len(leases), err)
+	}
+	if len(replies) != len(leases) {
+		return fmt.Errorf("renew %d leases: %d replies", len(leases), len(replies))
+	}
+	for i, lease := range leases {
+		switch replies[i] {
+		case replyRenewed:
+			l.noteRenewed(lease, before.Add(l.cfg.Lease))
+		case replyUnknown:
+			if err := l.reclaim(ctx, lease); err != nil {
+				return err
+			}
+		case replyLost:
+			l.noteLost(lease, false)
+		}
+	}
+	return nil
+}
+
+// reclaim takes a lease back into a Redis that has lost its data. An idle key expires by design half
+// a day after its last release, so a lease that has been out of touch for nearly as long is given up.
+func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
+	const outOfTouch = 6 * time.Hour
+	if !lease.provenAt(time.Now().Add(-outOfTouch)) {
+		l.noteLost(lease, false)
+		return nil
+	}
+	before := time.Now()
+	mine, err := reclaimScript.Run(ctx, l.cfg.Redis, []string{l.lockKey(lease.req.Key)},
+		lease.token, l.cfg.Lease.Microseconds(), strconv.FormatUint(lease.fence, 10), lease.since,
+		l.channel, l.cfg.Worker, lease.req.Job, lease.req.Operation).Int()
+	switch {
+	case err != nil:
+		return fmt.Errorf("reclaim %s: %w", lease.req.Key, err)
+	case mine == 1 && lease.ended() != nil: // it was released meanwhile, when Redis did not know it
+		_, err := l.callRelease(ctx, lease.req.Key, lease.token, nil)
+		return err
+	case mine == 1:
+		l.noteRenewed(lease, before.Add(l.cfg.Lease))
+	default:
+		l.noteLost(lease, false)
+	}
+	return nil
+}
+
+func (l *Locker) noteRenewed(lease *Lease, until time.Time) {
+	l.mu.Lock()
+	again := lease.doubtful && lease.ending == nil
+	lease.provenUntil(until)
+	l.mu.Unlock()
+	if again {
+		l.cfg.Log.InfoContext(lease.ctx, "lease held again", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence)
+	}
+}
+
+// noteLost ends a lease that is another's, or that was taken away by force.
+func (l *Locker) noteLost(lease *Lease, forced bool) {
+	l.mu.Lock()
+	first := lease.ending == nil
+	lease.end(ErrLost)
+	delete(l.leases, lease.token)
+	l.mu.Unlock()
+	if first {
+		l.cfg.Observer.Lost(time.Since(lease.began), forced)
+		l.cfg.Log.ErrorContext(lease.ctx, "lease lost", "key", lease.req.Key, "job", lease.req.Job,
+			"fence", lease.fence, "forced", forced)
+	}
+}
+
+// noteUnrenewed has leases tried again soon, and calls those in doubt whose time is over.
+func (l *Locker) noteUnrenewed(leases []*Lease, err error) {
+	now := time.Now()
+	again := now.Add(jitter(min(l.cfg.Lease/8, 250*time.Millisecond)))
+	var doubtful []*Lease
+	l.mu.Lock()
+	for _, lease := range leases {
+		if lease.renewAt.Before(again) {
+			lease.renewAt = again
+		}
+		if !lease.doubtful && lease.ending == nil && now.After(lease.deadline) {
+			lease.doubtful = true
+			doubtful = append(doubtful, lease)
+		}
+	}
+	l.mu.Unlock()
+	for _, lease := range doubtful {
+		l.cfg.Observer.InDoubt()
+		l.cfg.Log.WarnContext(lease.ctx, "lease in doubt",
+			"key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "error", err)
+	}
+}

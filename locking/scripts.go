@@ -1,0 +1,167 @@
+package locking
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	queueSuffix   = ":queue"
+	waitersSuffix = ":waiters"
+)
+
+//go:embed lua/clock.lua
+var clockLua string
+
+//go:embed lua/queue.lua
+var queueLua string
+
+//go:embed lua/acquire.lua
+var acquireLua string
+
+//go:embed lua/free.lua
+var freeLua string
+
+//go:embed lua/release.lua
+var releaseLua string
+
+//go:embed lua/renew.lua
+var renewLua string
+
+//go:embed lua/reclaim.lua
+var reclaimLua string
+
+var (
+	acquireScript = redis.NewScript(clockLua + queueLua + acquireLua)
+	releaseScript = redis.NewScript(freeLua + clockLua + queueLua + releaseLua)
+	renewScript   = redis.NewScript(clockLua + renewLua)
+	reclaimScript = redis.NewScript(clockLua + reclaimLua)
+)
+
+// verdict is what Redis said of a token.
+type verdict string
+
+const (
+	unheard verdict = ""        // it has not been asked
+	granted verdict = "granted" // the token owns the lease
+	held    verdict = "held"    // another does
+	free    verdict = "free"    // it was released, to whomever
+	gone    verdict = "gone"    // it did not own the lease any more
+)
+
+// answer is a verdict with its terms.
+type answer struct {
+	verdict verdict
+	reading reading
+	fence   uint64
+	since   int64 // µs of Redis' clock: when it was granted, or the other one was
+	expires int64 // µs of Redis' clock
+	rank    int64 // waiters ahead; -1 when not in line
+	holder  Holder
+}
+
+// deadline is when the lease ends by the local clock.
+func (a answer) deadline() time.Time { return a.reading.when(a.expires) }
+
+// reading is Redis' clock as seen from here. The local moment is one *before* Redis read its clock,
+// so a deadline computed from it is never too late.
+type reading struct {
+	local time.Time
+	redis int64 // µs
+}
+
+// when is the local moment of a Redis time, or a little before.
+func (r reading) when(micros int64) time.Time {
+	return r.local.Add(time.Duration(micros-r.redis) * time.Microsecond)
+}
+
+func (l *Locker) lockKey(key string) string { return l.cfg.Prefix + key }
+
+func (l *Locker) keys(key string) []string {
+	lock := l.lockKey(key)
+	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
+}
+
+// callAcquire asks for the lease of req on behalf of token.
+func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (answer, error) {
+	mode := "wait"
+	if req.IfHeld == Skip {
+		mode = "skip"
+	}
+	return l.call(ctx, acquireScript, token, token, req, mode)
+}
+
+// callRelease ends token's business, and asks for the lease again on behalf of next, unless that is nil.
+func (l *Locker) callRelease(ctx context.Context, key, token string, next *ticket) (answer, error) {
+	if next == nil {
+		return l.call(ctx, releaseScript, token, "", Request{Key: key}, "")
+	}
+	return l.call(ctx, releaseScript, token, next.token, next.names.req, "")
+}
+
+// call runs a script that takes the arguments of queue.lua: req is what the token wanted is for.
+func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted string, req Request, mode string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	argv := make([]any, 1, 12)
+	argv[0] = token
+	argv = append(argv, l.terms...)
+	argv = append(argv, wanted)
+	if wanted != "" {
+		argv = append(argv, req.Floor, l.channel, l.cfg.Worker, req.Job, req.Operation, mode)
+	}
+	before := time.Now()
+	reply, err := script.Run(ctx, l.cfg.Redis, l.keys(req.Key), argv...).Slice()
+	if err != nil {
+		return answer{}, err
+	}
+	return parseAnswer(before, reply)
+}
+
+// scriptTerms are the arguments 2 to 5 of queue.lua.
+func scriptTerms(cfg Config) []any {
+	counted := "1"
+	if cfg.Cluster {
+		counted = "0"
+	}
+	return []any{cfg.Lease.Microseconds(), cfg.handover().Microseconds(), ticketLife.Microseconds(), counted}
+}
+
+func parseAnswer(before time.Time, reply []any) (answer, error) {
+	if len(reply) == 0 {
+		return answer{}, errors.New("an empty reply")
+	}
+	text := func(i int) string { s, _ := reply[i].(string); return s }
+	number := func(i int) int64 { n, _ := reply[i].(int64); return n }
+	a := answer{verdict: verdict(text(0))}
+	switch {
+	case len(reply) == 1 && (a.verdict == free || a.verdict == gone):
+		return a, nil
+	case len(reply) == 4 && a.verdict == granted, len(reply) == 9 && a.verdict == held:
+	default:
+		return answer{}, fmt.Errorf("a reply that makes no sense: %q", reply)
+	}
+	a.reading = reading{local: before, redis: number(1)}
+	a.fence, a.since, a.expires = uint64(number(2)), number(1), number(3)
+	if a.verdict == held {
+		a.rank = number(4)
+		a.holder = Holder{
+			Worker: text(6), Job: text(7), Operation: text(8),
+			Since: time.UnixMicro(number(5)), Fence: a.fence,
+			Remaining: max(0, time.Duration(a.expires-number(1))*time.Microsecond),
+		}
+	}
+	return a, nil
+}
+
+// parseMicros reads what our scripts wrote; a field that somebody else has spoilt counts as zero.
+func parseMicros(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}

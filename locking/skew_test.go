@@ -1,0 +1,140 @@
+package locking_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+// skewed is a Redis whose clock differs from the workers' by some seconds, as it does when the workers'
+// clock is wrong: only the difference can be seen, by either side. It also keeps whatever a worker tells
+// Redis that is near the worker's own clock, in any unit.
+type skewed struct {
+	locking.Redis
+	by   int64
+	mu   sync.Mutex
+	told []string
+}
+
+type noScript struct{}
+
+func (noScript) Error() string { return "NOSCRIPT the skew needs the source" }
+func (noScript) RedisError()   {}
+
+func (s *skewed) EvalSha(ctx context.Context, _ string, _ []string, args ...any) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(noScript{})
+	return cmd
+}
+
+func (s *skewed) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	const reading = "tonumber(time[1])"
+	if strings.Count(script, reading) != 1 {
+		panic("the scripts read Redis' clock in another way than this test knows")
+	}
+	s.note(args)
+	return s.Redis.Eval(ctx, strings.Replace(script, reading, fmt.Sprintf("(%s + %d)", reading, s.by), 1), keys, args...)
+}
+
+func (s *skewed) note(args []any) {
+	for _, arg := range args {
+		n, err := strconv.ParseFloat(fmt.Sprint(arg), 64)
+		for unit := time.Second; err == nil && unit > 0; unit /= 1000 {
+			off := n/float64(time.Second/unit) - float64(time.Now().Unix())
+			if -600 < off && off < 600 {
+				s.mu.Lock()
+				s.told = append(s.told, fmt.Sprint(arg))
+				s.mu.Unlock()
+			}
+		}
+	}
+}
+
+func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
+	for name, by := range map[string]int64{"an hour behind Redis'": 3600, "an hour ahead of Redis'": -3600} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+			var clocks []*skewed
+			skew := func(cfg *locking.Config) {
+				asked := cfg.Redis.(*tap)
+				clock := &skewed{Redis: asked.Redis, by: by}
+				clocks = append(clocks, clock)
+				asked.Redis = clock
+			}
+			const term = 600 * time.Millisecond
+			a, b := start(t, server, "a", skew, lease(term)), start(t, server, "b", skew, lease(term))
+			hears(t, b, a)
+
+			l := must(t, a, "k", "1")
+			theirs := time.Now().Add(time.Duration(by) * time.Second)
+			if off := time.UnixMicro(micros(t, server.Client().HGet(t.Context(), prefix+"k", "since").Val())).Sub(theirs).Abs(); off > time.Minute {
+				t.Fatalf("the lease's beginning is %v off Redis' clock: the skew does not work", off)
+			}
+			_, err := b.Acquire(t.Context(), locking.Request{Key: "k", Wait: 2 * term}) // the lease is renewed
+			wantErr(t, err, locking.ErrTimeout)
+			wantErr(t, l.Confirm(t.Context()), nil)
+
+			byMessage := false
+			for range 5 { // a poll may happen to be as fast
+				wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
+				asked := b.asked.count(locking.AcquireHash)
+				release(t, l)
+				next := soon(t, wait, "the hand-over").ok(t)
+				if next.Fence() <= l.Fence() {
+					t.Fatalf("fence %d follows %d", next.Fence(), l.Fence())
+				}
+				byMessage = byMessage || b.asked.count(locking.AcquireHash) == asked
+				wantErr(t, next.Confirm(t.Context()), nil)
+				release(t, next)
+				l = must(t, a, "k", "1")
+			}
+			if !byMessage {
+				t.Error("each waiter asked before it began; want its message to be enough")
+			}
+
+			begun := time.Now() // in doubt when it should be, and held again
+			server.Stop()
+			a.said.await(t, "lease in doubt", 1)
+			if took := time.Since(begun); took < term/2 || took > term+3*time.Second {
+				t.Errorf("a lease of %v is in doubt after %v", term, took)
+			}
+			server.Restart()
+			wantErr(t, l.Confirm(t.Context()), nil)
+
+			wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "3"})
+			stopped := make(chan struct{})
+			a.asked.mu.Lock()
+			a.asked.before = func(string, []string) { <-stopped } // the holder is silent from now on
+			a.asked.mu.Unlock()
+			begun = time.Now()
+			heir := soon(t, wait, "the heir").ok(t)
+			if took := time.Since(begun); took > term+time.Second {
+				t.Errorf("succession took %v; want at most a lease and a second", took)
+			}
+			if heir.Fence() <= l.Fence() {
+				t.Fatalf("fence %d follows %d", heir.Fence(), l.Fence())
+			}
+			close(stopped)
+			soon(t, l.Context().Done(), "the loss")
+			wantErr(t, context.Cause(l.Context()), locking.ErrLost)
+			release(t, heir)
+
+			for _, clock := range clocks {
+				clock.mu.Lock()
+				if len(clock.told) > 0 {
+					t.Errorf("a worker has told Redis its own time: %v", clock.told)
+				}
+				clock.mu.Unlock()
+			}
+		})
+	}
+}
