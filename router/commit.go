@@ -1,0 +1,44 @@
+package router
+
+import (
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/locking"
+)
+
+// Commit is how a handler ends: it settles the message together with what came of it. Over
+// Lockstep's own subscriber that is one atomic step, which happens only while the message's lease,
+// if it has one, is still held; over any other Pub/Sub, Commit returns the outputs for the route's
+// publisher, and their delivery and the ack are two steps.
+//
+//	return router.Commit(msg, stream.Settlement{Outputs: …})
+func Commit(msg *message.Message, what stream.Settlement) ([]*message.Message, error) {
+	delivery, ok := stream.DeliveryOf(msg)
+	if !ok {
+		produced := make([]*message.Message, 0, len(what.Outputs))
+		for _, out := range what.Outputs {
+			produced = append(produced, out.Message)
+		}
+		return produced, nil
+	}
+	ctx := msg.Context()
+	lease, held := locking.FromContext(ctx)
+	if !held {
+		return nil, delivery.Settle(ctx, what)
+	}
+	guard := stream.Guard(lease.Guard())
+	what.Guard = &guard
+	err := delivery.Settle(ctx, what)
+	if errors.Is(err, stream.ErrGuard) && lease.Confirm(ctx) == nil {
+		// It had run out while Redis was away, nobody else has had it since, and now it is back.
+		err = delivery.Settle(ctx, what)
+	}
+	if errors.Is(err, stream.ErrGuard) {
+		return nil, events.Errorf(events.Contention, events.ClassStale, "settle: %w", err)
+	}
+	return nil, err
+}

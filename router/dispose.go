@@ -1,0 +1,142 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+)
+
+// Disposer is the one place where an error becomes what it means for the message: comes back
+// later, failed result, or dead letter. See the package's table.
+type Disposer struct {
+	Retry Retry
+	// Failed makes what is published about a message that is given up for err after some attempts.
+	// Nil: nothing is. It may return nothing for a message of which nothing can be said.
+	Failed func(msg *message.Message, err error, attempts int) []stream.Output
+	Log    *slog.Logger // default slog.Default
+}
+
+// Middleware applies the disposer. With Lockstep's own subscriber nothing that it could dispose of
+// comes out as an error; over another Pub/Sub the error stays, with the delay asked for in the
+// message's metadata.
+func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
+	d.Retry = d.Retry.withDefaults()
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	return func(msg *message.Message) ([]*message.Message, error) {
+		delivery, ok := stream.DeliveryOf(msg)
+		var produced []*message.Message
+		var err error
+		if ok && (delivery.Attempt()-1)/lapseFactor >= d.Retry.MaxAttempts {
+			err = errNeverEnded
+		} else {
+			produced, err = next(msg)
+		}
+		if err == nil {
+			return produced, nil
+		}
+		if !ok {
+			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
+			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
+			delay.Message(msg, delay.For(d.Retry.delay(attempt+1)))
+			return nil, err
+		}
+		// What is decided here should reach Redis even when the message's context has ended. If Redis
+		// is away for longer, the subscriber gives the message back when it can.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), disposeTimeout)
+		defer cancel()
+		if err = d.dispose(ctx, msg, delivery, err); errors.Is(err, stream.ErrNotOwner) {
+			d.Log.WarnContext(ctx, "message is another consumer's now", "job", msg.UUID, "entry", delivery.Entry(), "error", oneLine(err))
+			err = nil
+		}
+		return nil, err
+	}
+}
+
+// lapseFactor times the attempts is when a message is given up of which no handler ever reports an
+// error, for it may be the one that kills whoever works on it. That is late because a process that
+// dies costs an attempt to all that it had in flight, most of which only waited.
+const lapseFactor = 8
+
+var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
+
+// disposeTimeout bounds how long a disposition tries to reach Redis.
+const disposeTimeout = 10 * time.Second
+
+// metadataAttempt counts attempts where the Pub/Sub delivers the same message again in memory.
+const metadataAttempt = "lockstep_attempt"
+
+func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
+	log := d.Log.With("job", msg.UUID, "entry", delivery.Entry(), "attempt", delivery.Attempt(),
+		"class", string(events.ClassOf(err)), "error", oneLine(err))
+	switch disposition := events.DispositionOf(err); {
+	case errors.Is(err, stream.ErrNotOwner):
+		return err
+	case errors.Is(context.Cause(msg.Context()), stream.ErrClosed), events.ClassOf(err) == events.ClassShutdown:
+		log.InfoContext(ctx, "message goes back: stopping")
+		return giveBack(ctx, msg, delivery, 0, false)
+	case disposition == events.Malformed:
+		log.ErrorContext(ctx, "message is malformed: dead letter")
+		return d.bury(ctx, msg, delivery, err)
+	case disposition == events.Permanent:
+		log.ErrorContext(ctx, "message failed for good")
+		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
+	case disposition == events.Contention:
+		wait := d.Retry.delay(delivery.Delivered())
+		log.InfoContext(ctx, "message goes back: contention", "delay", wait)
+		return giveBack(ctx, msg, delivery, wait, false)
+	case delivery.Attempt() >= d.Retry.MaxAttempts:
+		log.ErrorContext(ctx, "message failed, attempts used up: dead letter")
+		return d.bury(ctx, msg, delivery, err)
+	default:
+		wait := d.Retry.delay(delivery.Attempt())
+		log.WarnContext(ctx, "message failed, goes back", "delay", wait)
+		return giveBack(ctx, msg, delivery, wait, true)
+	}
+}
+
+// giveBack nacks a message. What is meant is left in its metadata too, for the subscriber to go by if
+// Redis is away for longer than this tries.
+func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delivery, wait time.Duration, failed bool) error {
+	delay.Message(msg, delay.For(wait))
+	msg.Metadata.Set(stream.MetadataUncounted, strconv.FormatBool(!failed))
+	return delivery.Nack(ctx, wait, failed)
+}
+
+// bury makes a dead letter, and tells those who wait for the message what became of it.
+func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
+	reason := "attempts used up"
+	if events.DispositionOf(err) == events.Malformed {
+		reason = "malformed"
+	}
+	return delivery.DeadLetter(ctx,
+		stream.Reason{Reason: reason, Error: oneLine(err), Attempts: delivery.Attempt()},
+		stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
+}
+
+func (d Disposer) failed(msg *message.Message, err error, attempts int) []stream.Output {
+	if d.Failed == nil {
+		return nil
+	}
+	return d.Failed(msg, err, attempts)
+}
+
+// oneLine is the error's text on one line of bounded length, for logs, results and dead letters.
+func oneLine(err error) string {
+	const most = 1000
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.ToValidUTF8(text, "�")
+}

@@ -1,0 +1,360 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// worked is what came of one change.
+type worked struct {
+	attempts []int
+	results  []events.Result
+	dead     []redis.XMessage
+	state    map[string]string
+}
+
+// work has one message worked on by handler until it is settled, and tells what came of it.
+func work(t *testing.T, payload []byte, handler events.Handler) worked {
+	t.Helper()
+	ctx, client := context.Background(), startRedis(t)
+	var mu sync.Mutex
+	var w worked
+	changes := router.Changes{
+		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: quiet(),
+		Handler: func(ctx context.Context, job events.Job) (events.Outcome, error) {
+			mu.Lock()
+			w.attempts = append(w.attempts, job.Attempt)
+			mu.Unlock()
+			return handler(ctx, job)
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
+		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}}})
+	publishTo(t, newPublisher(t, client), topic, "m1", payload)
+
+	stopWhen(t, func() bool { // something came of it, and it is not pending any more
+		came := client.XLen(ctx, events.DefaultNamespace.Results()).Val() + client.XLen(ctx, events.DefaultNamespace.Dead()).Val()
+		return came > 0 && client.XPending(ctx, topic, "workers").Val().Count == 0
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	entries, err := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := events.ParseResult(msg.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.results = append(w.results, result)
+	}
+	if w.dead, err = client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Result(); err != nil {
+		t.Fatal(err)
+	}
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.state, err = client.HGetAll(ctx, events.DefaultNamespace.Repo(repo)).Result(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
+	synced := func(job events.Job) (events.Outcome, error) {
+		return events.Outcome{Result: job.Result(events.ResultSynced), State: map[string]string{"k": "v"}}, nil
+	}
+	for name, tc := range map[string]struct {
+		handler  events.Handler
+		attempts []int
+		result   events.ResultType
+		class    events.Class
+		dead     string
+	}{
+		"none": {
+			handler:  func(_ context.Context, job events.Job) (events.Outcome, error) { return synced(job) },
+			attempts: []int{1}, result: events.ResultSynced,
+		},
+		"retryable, once": {
+			handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
+				if job.Attempt == 1 {
+					return events.Outcome{}, errors.New("a hiccup")
+				}
+				return synced(job)
+			},
+			attempts: []int{1, 2}, result: events.ResultSynced,
+		},
+		"retryable, for ever": {
+			handler: func(context.Context, events.Job) (events.Outcome, error) {
+				return events.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "no route")
+			},
+			attempts: []int{1, 2, 3}, result: events.ResultFailed, class: events.ClassNetwork, dead: "attempts used up",
+		},
+		"a panic": {
+			handler:  func(context.Context, events.Job) (events.Outcome, error) { panic("oops") },
+			attempts: []int{1, 2, 3}, result: events.ResultFailed, class: events.ClassInternal, dead: "attempts used up",
+		},
+		"permanent": {
+			handler: func(context.Context, events.Job) (events.Outcome, error) {
+				return events.Outcome{}, events.Errorf(events.Permanent, events.ClassNotFound, "no such repository")
+			},
+			attempts: []int{1}, result: events.ResultFailed, class: events.ClassNotFound,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := work(t, changeOf(t, "c1", "acme/widgets"), tc.handler)
+			if !slices.Equal(w.attempts, tc.attempts) {
+				t.Errorf("attempts %v, want %v", w.attempts, tc.attempts)
+			}
+			if len(w.results) != 1 {
+				t.Fatalf("%d results, want one: %+v", len(w.results), w.results)
+			}
+			r := w.results[0]
+			if r.Type != tc.result || r.Class != tc.class || !slices.Equal(r.Deliveries, []string{"c1"}) || r.Attempts != len(tc.attempts) {
+				t.Errorf("result %+v", r)
+			}
+			if (tc.dead != "") != (len(w.dead) == 1) {
+				t.Fatalf("%d dead letters: %v", len(w.dead), w.dead)
+			}
+			if tc.dead != "" && w.dead[0].Values["reason"] != tc.dead {
+				t.Errorf("dead letter %v", w.dead[0].Values)
+			}
+			if (tc.result == events.ResultSynced) != (w.state["k"] == "v") {
+				t.Errorf("state %v", w.state)
+			}
+		})
+	}
+}
+
+func TestContentionIsNoAttempt(t *testing.T) {
+	tries := 0
+	w := work(t, changeOf(t, "c1", "acme/widgets"), func(_ context.Context, job events.Job) (events.Outcome, error) {
+		if tries++; tries <= 5 { // more often than there are attempts
+			return events.Outcome{}, events.Errorf(events.Contention, events.ClassBusy, "later")
+		}
+		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+	})
+	if !slices.Equal(w.attempts, []int{1, 1, 1, 1, 1, 1}) || len(w.results) != 1 || len(w.dead) != 0 {
+		t.Errorf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
+	}
+}
+
+func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
+	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
+	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
+		t.Fatalf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
+	}
+	dead := w.dead[0].Values
+	if dead["reason"] != "malformed" || dead["original:payload"] != `{"repo":"acme/../../etc","url":"https://example.com/x/y"}` {
+		t.Errorf("dead letter %v", dead)
+	}
+}
+
+func TestALostLeaseSettlesNothing(t *testing.T) {
+	client := startRedis(t)
+	ctx := context.Background()
+	handled := newSignal(2)
+	first := true
+	changes := router.Changes{
+		Namespace: events.DefaultNamespace, Log: quiet(),
+		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
+			defer handled.one()
+			if first {
+				first = false
+				// Somebody else has had the lease since: what this one did must not count.
+				client.HSet(ctx, events.DefaultNamespace.Locks()+"acme/widgets", "owner", "another", "fence", "99")
+			}
+			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 10*time.Second), Request: changes.Request,
+		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: time.Millisecond}}})
+	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
+	within(t, handled.all, "second try")
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
+	if n := client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); n != 0 {
+		t.Errorf("%d dead letters: a lost lease counted as an attempt", n)
+	}
+}
+
+func stopWhen(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not within 15 s")
+		}
+	}
+}
+
+func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
+	ctx, client := context.Background(), startRedis(t)
+	tried := 0
+	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: func(msg *message.Message) ([]*message.Message, error) {
+			tried++
+			delivery, _ := stream.DeliveryOf(msg)
+			return nil, delivery.Nack(ctx, 0, true) // what a lapse looks like from here: no error, one more attempt
+		},
+		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
+	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
+	if n := client.XLen(ctx, events.DefaultNamespace.Results()).Val(); n != 1 || tried != 16 {
+		t.Errorf("%d results after %d tries; want one after 16", n, tried)
+	}
+}
+
+func TestADispositionThatCannotBeWrittenKeepsItsMeaning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err     error
+		attempt int
+	}{
+		"contention":               {events.Errorf(events.Contention, events.ClassBusy, "later"), 1},
+		"this process is stopping": {events.Errorf(events.Contention, events.ClassShutdown, "stopping"), 1},
+		"retryable":                {errors.New("a hiccup"), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client()
+			refuse := &refuser{}
+			own := server.Client()
+			own.AddHook(refuse)
+			second := newSignal(1)
+			var attempts []int
+			run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, own),
+				Handler: func(msg *message.Message) ([]*message.Message, error) {
+					delivery, _ := stream.DeliveryOf(msg)
+					if attempts = append(attempts, delivery.Attempt()); len(attempts) > 1 {
+						second.one()
+						return nil, nil
+					}
+					refuse.next.Store(true)
+					return nil, tc.err
+				},
+				Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{Base: time.Millisecond}}})
+			publishTo(t, newPublisher(t, client), topic, "m1", nil)
+			began := time.Now()
+			within(t, second.all, "second delivery")
+			if attempts[1] != tc.attempt {
+				t.Errorf("attempt %d; want %d", attempts[1], tc.attempt)
+			}
+			if took := time.Since(began); took > 400*time.Millisecond {
+				t.Errorf("after %v; want the router's delay, not the subscriber's", took)
+			}
+		})
+	}
+}
+
+// refuser has Redis refuse the next script that gives an entry back.
+type refuser struct{ next atomic.Bool }
+
+func (r *refuser) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refuser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (r *refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args() // evalsha, script, 3, its keys, group, consumer, "(parked)", an id, …
+		if len(args) == 12 && args[8] == "(parked)" && r.next.CompareAndSwap(true, false) {
+			cmd.SetErr(refusal{})
+			return refusal{}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+type refusal struct{}
+
+func (refusal) Error() string { return "NOPERM for once" }
+func (refusal) RedisError()   {}
+
+func TestAMessageInOtherHandsIsNoError(t *testing.T) {
+	ctx, client := context.Background(), startRedis(t)
+	dispose := router.Disposer{Log: quiet()}.Middleware
+	for name, cause := range map[string]error{
+		"permanent": events.Errorf(events.Permanent, events.ClassNotFound, "no such repository"),
+		"retryable": errors.New("a hiccup"),
+		"said so":   stream.ErrNotOwner,
+	} {
+		t.Run(name, func(t *testing.T) {
+			messages, err := newSubscriber(t, client).Subscribe(ctx, topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			publishTo(t, newPublisher(t, client), topic, "m1", nil)
+			msg := within(t, messages, "message")
+			defer msg.Ack()
+			delivery, _ := stream.DeliveryOf(msg)
+			client.Do(ctx, "XCLAIM", topic, "workers", "another", 0, delivery.Entry())
+			_, err = dispose(func(*message.Message) ([]*message.Message, error) { return nil, cause })(msg)
+			if err != nil {
+				t.Error(err)
+			}
+			client.XAck(ctx, topic, "workers", delivery.Entry())
+		})
+	}
+}
+
+func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failed func(*message.Message, error, int) []stream.Output
+		err    error
+		dead   int64
+	}{
+		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 0},
+		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
+		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, client := context.Background(), startRedis(t)
+			handled := newSignal(1)
+			run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
+				Handler: func(*message.Message) ([]*message.Message, error) {
+					defer handled.one()
+					return []*message.Message{message.NewMessage("ignored", nil)}, tc.err
+				},
+				Dispose: router.Disposer{Failed: tc.failed, Log: quiet()}})
+			publishTo(t, newPublisher(t, client), topic, "m1", nil)
+			within(t, handled.all, "message")
+			stopWhen(t, func() bool {
+				return client.XPending(ctx, topic, "workers").Val().Count == 0 && client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == tc.dead
+			})
+		})
+	}
+}
+
+func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
+	ctx, client := context.Background(), startRedis(t)
+	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		Locker:  newLocker(t, client, time.Second), Request: func(*message.Message) (locking.Request, error) { panic("oops") },
+		Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
+	publishTo(t, newPublisher(t, client), topic, "m1", nil)
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
+}

@@ -1,0 +1,210 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// byPayload makes a message's payload its key.
+func byPayload(msg *message.Message) (locking.Request, error) {
+	return locking.Request{Key: string(msg.Payload), Job: msg.UUID, Operation: "test"}, nil
+}
+
+// pubsub is one kind of Pub/Sub that the lock middleware runs over.
+type pubsub struct {
+	pub  message.Publisher
+	subs []message.Subscriber
+}
+
+func eachPubSub(t *testing.T, server *redistest.Server) map[string]func(t *testing.T) pubsub {
+	stock := func(t *testing.T, consumer string) message.Subscriber {
+		own, err := redisx.Parse(server.URL(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
+			Client: own.Open(), ConsumerGroup: "stock", Consumer: consumer, NackResendSleep: 10 * time.Millisecond,
+			BlockTime: 50 * time.Millisecond,
+		}, watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sub
+	}
+	return map[string]func(t *testing.T) pubsub{
+		"lockstep": func(t *testing.T) pubsub {
+			client := server.Client()
+			return pubsub{newPublisher(t, client), []message.Subscriber{newSubscriber(t, client), newSubscriber(t, client)}}
+		},
+		"watermill-redisstream": func(t *testing.T) pubsub {
+			return pubsub{newPublisher(t, server.Client()), []message.Subscriber{stock(t, "a"), stock(t, "b")}}
+		},
+		"GoChannel": func(*testing.T) pubsub {
+			channel := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 100, Persistent: true}, watermill.NopLogger{})
+			return pubsub{channel, []message.Subscriber{channel}}
+		},
+	}
+}
+
+func TestLockLetsOneMessagePerKeyThrough(t *testing.T) {
+	const keys, perKey = 3, 8
+	server := redistest.Start(t)
+	for name, make := range eachPubSub(t, server) {
+		t.Run(name, func(t *testing.T) {
+			topic := prefix + newUUID()
+			ps := make(t)
+			locker := newLocker(t, server.Client(), 30*time.Second)
+			var mu sync.Mutex
+			busy, done := map[string]int{}, map[string]bool{}
+			finished := newSignal(keys * perKey)
+			handler := func(msg *message.Message) ([]*message.Message, error) {
+				key := string(msg.Payload)
+				mu.Lock()
+				busy[key]++
+				if busy[key] > 1 {
+					t.Errorf("two messages of %s at once", key)
+				}
+				mu.Unlock()
+				if _, held := locking.FromContext(msg.Context()); !held {
+					t.Error("the handler has no lease")
+				}
+				time.Sleep(2 * time.Millisecond) // the work, during which another might come in
+				mu.Lock()
+				busy[key]--
+				again := done[msg.UUID]
+				done[msg.UUID] = true
+				mu.Unlock()
+				if !again {
+					finished.one()
+				}
+				return nil, nil
+			}
+			var routes []router.Route
+			for i, sub := range ps.subs {
+				routes = append(routes, router.Route{Name: name + string(rune('a'+i)), Topic: topic, Subscriber: sub,
+					Handler: handler, Locker: locker, Request: byPayload, Dispose: router.Disposer{Log: quiet()}})
+			}
+			run(t, routes...)
+			for i := range keys * perKey {
+				publishTo(t, ps.pub, topic, newUUID(), []byte{'k', byte('0' + i%keys)})
+			}
+			within(t, finished.all, "end of all messages")
+		})
+	}
+}
+
+func TestALockTimeoutBringsTheMessageBack(t *testing.T) {
+	server := redistest.Start(t)
+	for name, make := range eachPubSub(t, server) {
+		t.Run(name, func(t *testing.T) {
+			topic, key := prefix+newUUID(), newUUID()
+			ps := make(t)
+			client := server.Client()
+			lease, err := newLocker(t, client, time.Second).Acquire(context.Background(), locking.Request{Key: key, Job: "37"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			timedOut, handled := newSignal(1), newSignal(1)
+			watch := func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					produced, err := next(msg)
+					if timeout, ok := errors.AsType[*locking.TimeoutError](err); ok {
+						if timeout.Holder.Job != "37" || events.DispositionOf(err) != events.Contention {
+							t.Errorf("%v: holder %q, disposition %v", err, timeout.Holder.Job, events.DispositionOf(err))
+						}
+						timedOut.one()
+					}
+					return produced, err
+				}
+			}
+			lock := router.Lock(newLocker(t, client, 50*time.Millisecond), byPayload)
+			run(t, router.Route{Name: name, Topic: topic, Subscriber: ps.subs[0],
+				Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{Base: 10 * time.Millisecond}},
+				Handler: watch(lock(func(*message.Message) ([]*message.Message, error) { handled.one(); return nil, nil })),
+			})
+			publishTo(t, ps.pub, topic, newUUID(), []byte(key))
+			within(t, timedOut.all, "lock timeout")
+			if err := lease.Release(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			within(t, handled.all, "redelivery after the timeout")
+		})
+	}
+}
+
+func TestAWaiterTakesNoSlot(t *testing.T) {
+	client := startRedis(t)
+	lease, err := newLocker(t, client, time.Second).Acquire(context.Background(), locking.Request{Key: "busy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lease.Release(context.Background()) }()
+	free := newSignal(1)
+	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client), Slots: router.NewSlots(1),
+		Locker: newLocker(t, client, time.Minute), Request: byPayload, Dispose: router.Disposer{Log: quiet()},
+		Handler: func(*message.Message) ([]*message.Message, error) { free.one(); return nil, nil }})
+	pub := newPublisher(t, client)
+	publishTo(t, pub, topic, "1", []byte("busy"))
+	publishTo(t, pub, topic, "2", []byte("free"))
+	within(t, free.all, "message of a free key past one that waits")
+}
+
+// signal closes all after it has been told n times.
+type signal struct {
+	mu  sync.Mutex
+	n   int
+	all chan struct{}
+}
+
+func newSignal(n int) *signal { return &signal{n: n, all: make(chan struct{})} }
+
+func (s *signal) one() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n--; s.n == 0 {
+		close(s.all)
+	}
+}
+
+func TestALockerThatClosesFailsNoMessage(t *testing.T) {
+	client := startRedis(t)
+	locker := newLocker(t, client, time.Second)
+	lock := router.Lock(locker, byPayload)
+	began := make(chan struct{})
+	ended := make(chan error, 1)
+	msg := message.NewMessage("1", []byte("k"))
+	before := msg.Context()
+	go func() {
+		_, err := lock(func(msg *message.Message) ([]*message.Message, error) {
+			close(began)
+			<-msg.Context().Done()
+			return nil, msg.Context().Err()
+		})(msg)
+		ended <- err
+	}()
+	within(t, began, "handler")
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	_ = locker.Close(ctx)
+	err := within(t, ended, "end of the handler")
+	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
+		t.Errorf("%v is %v, %v; want it to go back, for nothing failed", err, events.DispositionOf(err), events.ClassOf(err))
+	}
+	if msg.Context() != before {
+		t.Error("the message keeps the lease's context")
+	}
+}

@@ -1,0 +1,37 @@
+package router
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Retry says when a message that failed is worked on again.
+type Retry struct {
+	MaxAttempts int           // default 8; after that many the message is given up
+	Base        time.Duration // default 1 s; delay before the second attempt
+	Max         time.Duration // default 5 min; the longest delay
+}
+
+func (r Retry) withDefaults() Retry {
+	if r.MaxAttempts == 0 {
+		r.MaxAttempts = 8
+	}
+	if r.Base == 0 {
+		r.Base = time.Second
+	}
+	if r.Max == 0 {
+		r.Max = 5 * time.Minute
+	}
+	return r
+}
+
+// delay is how long to wait after the n-th try, n from 1: Base doubled with each, at most Max, of
+// which a random half to whole, so that messages that failed together do not come back together
+// ("equal jitter" in Marc Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015).
+func (r Retry) delay(n int) time.Duration {
+	d := r.Max
+	if shift := max(n, 1) - 1; shift < 62 && r.Base <= r.Max>>shift { // the same as Base<<shift <= Max, which may overflow
+		d = r.Base << shift
+	}
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,37 @@
+package router
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestADelayIsBetweenHalfAndAllOfItsDoublingBase(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := Retry{
+			Base: time.Duration(rapid.Int64Range(1, int64(time.Minute)).Draw(t, "base")),
+			Max:  time.Duration(rapid.Int64Range(int64(time.Minute), int64(time.Hour)).Draw(t, "max")),
+		}
+		n := rapid.IntRange(-1, 200).Draw(t, "n")
+		want := r.Base
+		for i := 1; i < n && want < r.Max; i++ {
+			want *= 2
+		}
+		want = min(want, r.Max)
+		if got := r.delay(n); got < want/2 || got > want {
+			t.Fatalf("delay(%d) of %+v is %v, want %v to %v", n, r, got, want/2, want)
+		}
+	})
+}
+
+func TestALongBaseDoesNotOverflow(t *testing.T) {
+	for n := range 100 {
+		for _, base := range []time.Duration{time.Minute, time.Hour, 1000 * time.Hour} {
+			r := Retry{Base: base, Max: 2000 * time.Hour}
+			if got := r.delay(n); got < base/2 || got > r.Max {
+				t.Fatalf("delay(%d) of %+v is %v", n, r, got)
+			}
+		}
+	}
+}

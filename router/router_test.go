@@ -1,0 +1,127 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+const (
+	prefix = "lockstep:{0}:"
+	topic  = prefix + "changes"
+)
+
+func TestMain(m *testing.M) {
+	// go-redis keeps one goroutine per process that it has no way to stop.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.startGlobalTimeCache.func1"))
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func newLocker(t *testing.T, client redis.UniversalClient, wait time.Duration) *locking.Locker {
+	t.Helper()
+	locker, err := locking.New(locking.Config{Redis: client, Prefix: prefix + "lock:", Wait: wait, Lease: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := locker.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return locker
+}
+
+func newSubscriber(t *testing.T, client redis.UniversalClient) *stream.Subscriber {
+	t.Helper()
+	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Grace: time.Second, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Close() })
+	return sub
+}
+
+// run runs the router until the test ends.
+func run(t *testing.T, routes ...router.Route) *message.Router {
+	t.Helper()
+	r, err := router.New(router.Config{Routes: routes, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(context.Background()) }()
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+	<-r.Running()
+	return r
+}
+
+func publishTo(t *testing.T, pub message.Publisher, topic, id string, payload []byte) {
+	t.Helper()
+	if err := pub.Publish(topic, message.NewMessage(id, payload)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newPublisher(t *testing.T, client redis.UniversalClient) *stream.Publisher {
+	t.Helper()
+	pub, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pub
+}
+
+func changeOf(t *testing.T, id, repo string) []byte {
+	t.Helper()
+	c, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/" + repo + ".git"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// within fails the test if the channel has nothing for it in time.
+func within[T any](t *testing.T, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no %s after 20 s", what)
+		panic("unreachable")
+	}
+}
+
+var newUUID = watermill.NewShortUUID
+
+func startRedis(t *testing.T) redis.UniversalClient {
+	t.Helper()
+	return redistest.Start(t).Client()
+}

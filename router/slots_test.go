@@ -1,0 +1,67 @@
+package router_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/router"
+)
+
+func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
+	slots := router.NewSlots(1)
+	working, finish := make(chan struct{}), make(chan struct{})
+	handle := slots.Middleware(func(*message.Message) ([]*message.Message, error) {
+		close(working)
+		<-finish
+		return nil, nil
+	})
+	works, waits := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := handle(message.NewMessage("1", nil)); works <- err }()
+	within(t, working, "work")
+	go func() { _, err := handle(message.NewMessage("2", nil)); waits <- err }()
+	slots.Close()
+	slots.Close() // again is no harm
+	err := within(t, waits, "end of the wait")
+	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
+		t.Errorf("the one that waited: %v, want it to go back", err)
+	}
+	close(finish)
+	if err := within(t, works, "end of the work"); err != nil {
+		t.Errorf("the one that worked: %v", err)
+	}
+}
+
+func TestThereIsAlwaysASlot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	msg := message.NewMessage("1", nil)
+	msg.SetContext(ctx)
+	handle := router.NewSlots(0).Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
+	if _, err := handle(msg); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
+	slots := router.NewSlots(1)
+	working, finish := make(chan struct{}), make(chan struct{})
+	defer close(finish)
+	handle := slots.Middleware(func(*message.Message) ([]*message.Message, error) {
+		close(working)
+		<-finish
+		return nil, nil
+	})
+	go func() { _, _ = handle(message.NewMessage("1", nil)) }()
+	within(t, working, "work")
+	ctx, cancel := context.WithCancel(context.Background())
+	msg := message.NewMessage("2", nil)
+	msg.SetContext(ctx)
+	cancel()
+	if _, err := handle(msg); err == nil {
+		t.Error("a message whose context has ended was let through")
+	}
+}
