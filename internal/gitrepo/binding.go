@@ -1,0 +1,203 @@
+package gitrepo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"lockstep/events"
+)
+
+// binding ties a repository path to its remote, for as long as the repository is on the volume.
+type binding struct {
+	Repo    events.RepoPath `json:"repo"`              // as first spelled: the name published
+	Remote  string          `json:"remote"`            // as first given
+	Default events.Ref      `json:"default,omitempty"` // what {owner}/{name} was last published for
+}
+
+// readBinding returns the repository's binding; ok is false when it is not on the volume.
+func (f folder) readBinding() (b binding, ok bool, err error) {
+	content, err := os.ReadFile(f.binding())
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return binding{}, false, nil
+	}
+	if err != nil {
+		return binding{}, false, volumeError("read the repository's binding", err)
+	}
+	if err := json.Unmarshal(content, &b); err != nil || b.Repo.IsZero() {
+		return binding{}, false, events.Errorf(events.Permanent, events.ClassVolume,
+			"%s is damaged: restore it, or delete it and sync again", f.binding())
+	}
+	return b, true, nil
+}
+
+func (f folder) writeBinding(b binding) error {
+	content, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	return volumeError("write the repository's binding", replaceFile(f.binding(), append(content, '\n')))
+}
+
+// bind returns repo's binding, made now if this is the first time, and refuses another remote than
+// the one bound. A remote that nothing was ever fetched from, perhaps mistyped, does not keep a path.
+func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64) (binding, error) {
+	b, ok, err := f.readBinding()
+	if err != nil {
+		return binding{}, err
+	}
+	if ok {
+		conflict := b.check(remote)
+		if conflict == nil {
+			return b, nil
+		}
+		if used, err := v.isUsed(f, b); used || err != nil {
+			return binding{}, errors.Join(err, conflict)
+		}
+	}
+	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote}, fence)
+}
+
+// isUsed reports whether the remote bound has ever been fetched from.
+func (v *Volume) isUsed(f folder, b binding) (bool, error) {
+	generations, err := f.generations()
+	if err != nil {
+		return false, err
+	}
+	links, err := v.links(f, b.Repo)
+	return len(generations)+len(links) > 0, err
+}
+
+// bindFirst binds a path that is free. The volume's bind lock is held meanwhile, so that of two paths
+// that exclude each other only one is bound; whoever else would bind this path is stale.
+func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint64) (binding, error) {
+	unlock, err := lockFile(ctx, filepath.Join(v.root, adminDir, "bind.lock"))
+	if err != nil {
+		return binding{}, err
+	}
+	defer unlock()
+	if err := v.checkRelatives(b.Repo); err != nil {
+		return binding{}, err
+	}
+	if err := v.checkPlace(f, b.Repo.String()); err != nil {
+		return binding{}, err
+	}
+	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
+}
+
+// check refuses a remote other than the one bound.
+func (b binding) check(remote string) error {
+	bound, asked := canonicalRemote(b.Remote), canonicalRemote(remote)
+	switch {
+	case bound == asked:
+		return nil
+	case strings.EqualFold(bound, asked):
+		return conflict("%s is %s on this volume; spell the URL that way, case and all", b.Repo, bound)
+	}
+	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
+}
+
+// canonicalRemote returns a remote's host and path, which are its identity: the scheme, a default
+// port, a trailing slash, .git and needless escapes make no difference. An escaped slash does: to the
+// remote it may be another name. There are no credentials in it.
+func canonicalRemote(remote string) string {
+	u, err := url.Parse(remote)
+	if err != nil {
+		return ""
+	}
+	host := strings.ToLower(u.Hostname())
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port := u.Port(); port != "" && port != "80" && port != "443" {
+		host += ":" + port
+	}
+	path := u.EscapedPath()
+	if !strings.Contains(strings.ToLower(path), "%2f") {
+		path = (&url.URL{Path: u.Path}).EscapedPath()
+	}
+	return host + "/" + strings.TrimSuffix(strings.Trim(path, "/"), ".git")
+}
+
+// checkRelatives refuses a path that lies above or below one that is bound: the files of the one
+// and the folder of the other would share a name.
+func (v *Volume) checkRelatives(repo events.RepoPath) error {
+	refuse := func(other events.RepoPath) error {
+		return conflict("%s cannot be kept beside %s, which is on this volume already; give one of them another path", repo, other)
+	}
+	key := repo.Key()
+	for end := strings.LastIndexByte(key, '/'); end > 0; end = strings.LastIndexByte(key[:end], '/') {
+		above, err := events.ParseRepoPath(key[:end])
+		if err != nil {
+			break // an owner alone is no repository path
+		}
+		if b, ok, err := v.folder(above).readBinding(); ok || err != nil {
+			return errors.Join(err, refuse(b.Repo))
+		}
+	}
+	owner, rest, _ := strings.Cut(key, "/")
+	siblings, err := os.ReadDir(filepath.Join(v.reposDir(), owner))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return volumeError("look for repositories below "+repo.String(), err)
+	}
+	prefix := strings.ReplaceAll(rest, "/", slashInName) + slashInName
+	prefix = prefix[:min(len(prefix), maxFolderName-20)]
+	for _, sibling := range siblings {
+		if !strings.HasPrefix(sibling.Name(), prefix) {
+			continue
+		}
+		b, ok, err := folder{filepath.Join(v.reposDir(), owner, sibling.Name())}.readBinding()
+		if err != nil {
+			return err
+		}
+		if ok && repo.Contains(b.Repo) {
+			return refuse(b.Repo)
+		}
+	}
+	return nil
+}
+
+// checkPlace refuses to publish under a name that is taken by something that is not ours, or below
+// something that is not a plain folder.
+func (v *Volume) checkPlace(f folder, name string) error {
+	if err := v.checkOwner(name); err != nil {
+		return err
+	}
+	path := v.publishedPath(name)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return volumeError("look at "+path, err)
+	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
+		return nil
+	case info.IsDir():
+		return conflict("%s is a folder already; move it away (it is not touched) and sync again", path)
+	}
+	return conflict("%s exists and was not published by Lockstep; move it away and sync again", path)
+}
+
+// checkOwner refuses a name that would be published through someone else's symbolic link or file.
+func (v *Volume) checkOwner(name string) error {
+	dir := v.root
+	for segment := range strings.SplitSeq(filepath.ToSlash(filepath.Dir(name)), "/") {
+		dir = filepath.Join(dir, segment)
+		info, err := os.Lstat(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return volumeError("look at "+dir, err)
+		}
+		if !info.IsDir() {
+			return conflict("%s is not a folder; nothing can be published below it: move it away and sync again", dir)
+		}
+	}
+	return nil
+}

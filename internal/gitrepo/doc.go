@@ -1,0 +1,79 @@
+// Package gitrepo brings one repository on a shared volume up to date with its remote: fetch,
+// build a tree, publish it under a name. It is the only package that imports go-git, and it never
+// starts a git process.
+//
+// # What it promises
+//
+// Readers never see a gap or a mix. {root}/{owner}/{name} is a symbolic link to a complete,
+// immutable tree of one commit; publishing is one rename of that link. A reader resolves the name
+// once and then works inside the tree, which stays for [Config].Grace after it has been replaced.
+//
+// A stale holder does no harm. The first act of every [Volume.Sync] and [Volume.Remove] is to
+// record the caller's fence on the volume; whatever readers or later syncs depend on changes only
+// under the repository's file lock, with the fence compared. All other work happens in folders that
+// carry the fence in their name, so that two holders, one of them stale, never share one.
+//
+// A crash at any moment leaves a state that readers can read and the next Sync heals.
+//
+// # Disk
+//
+//	{root}/{owner}/{name}              → the tree of the remote's default branch
+//	{root}/{owner}/{name}@{ref}        → the trees of other refs; a slash in a ref is %2F
+//	{root}/.lockstep/volume            the volume's id
+//	{root}/.lockstep/bind.lock         held while a path is bound to a remote for the first time
+//	{root}/.lockstep/repos/{owner}/{name}/
+//	    lock, fence                    file lock; the highest fence that ever held the lease
+//	    repo.json                      spelled path, remote, default branch
+//	    stores/{n}/                    bare repository, depth 1; the next n when one is damaged
+//	    trees/{fence}-{commit}/        a tree, with a small .git of its own
+//	    trees/.building-{fence}/       a tree not yet whole
+//	    retired/{fence}-{commit}       empty; its time is when that tree was replaced
+//	    quarantine/{fence}/            objects fetched and not yet proven whole
+//	    trash/                         being deleted
+//
+// A deeper path keeps its owner, and joins the rest by %2F: group/sub%2Fname. No repository's
+// folder therefore lies within another's.
+//
+// # One sync
+//
+//	fenced    the fence is recorded on the volume
+//	bound     path and remote belong together, for good once a fetch begins; what crashed holders
+//	          left is swept, trees past their grace go
+//	listed    the remote has been asked for its refs; the credential has been proven; the names to
+//	          publish are free or ours
+//	fetched   a thin pack for the wanted commit is in quarantine, all it needs is present
+//	moved     its objects are in the store, the store's refs name it
+//	built     the tree is whole and on disk; unchanged files are hard links to the last tree's
+//	confirmed the caller says that its lease still holds
+//	flipped   the published name is the new tree
+//	retired   the old tree's grace runs
+//
+// # Failures
+//
+//	what happens                           outcome
+//	the process dies                       readers keep the last tree; the next Sync sweeps
+//	a newer holder has been here           contention, ClassStale; nothing changed
+//	the lease cannot be confirmed          Confirm's error; nothing published
+//	ctx is cancelled                       its cause; nothing published
+//	credential refused or missing          permanent, ClassAuth
+//	repository not there, or hidden        permanent, ClassNotFound; the tree stays
+//	ref not there, repository empty        permanent, ClassNoRef; the tree stays
+//	dial, DNS, TLS, timeout, a trickle     retryable, ClassNetwork
+//	5xx, protocol garbage                  retryable, ClassServer
+//	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
+//	"..", ".git" and the like in a tree    permanent, ClassHostile
+//	pack, tree or paths over their limit   permanent, ClassHostile
+//	volume full, read-only, failing        retryable, ClassVolume
+//	path bound to another remote           permanent, ClassConflict
+//	a folder of someone else's in the way  permanent, ClassConflict
+//
+// No error repeats what a remote said, nor a credential.
+//
+// # What it does not do
+//
+// It takes no lease: see package locking. It bounds the bytes of a pack, not what they inflate to:
+// while a pack is indexed, go-git holds each object in memory, one at a time. It keeps one commit
+// per ref, no history. The objects of replaced commits stay in the store. It tidies a repository only
+// when that is synced: until then its replaced trees outlive their grace. Remove gives no grace. Large
+// files kept with LFS stay pointers, and submodules stay empty folders.
+package gitrepo

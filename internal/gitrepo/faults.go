@@ -1,0 +1,150 @@
+package gitrepo
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+
+	"github.com/go-git/go-git/v5/plumbing/transport"
+
+	"lockstep/events"
+)
+
+// volumeError classifies a failure of the volume itself: the disk, its permissions, its mount. It
+// passes nil through, and errors that are classified already.
+func volumeError(attempt string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*events.Error](err); ok {
+		return fmt.Errorf("%s: %w", attempt, err)
+	}
+	return events.Errorf(events.Retryable, events.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
+}
+
+func volumeAdvice(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return "; free space on the volume"
+	case errors.Is(err, syscall.EDQUOT):
+		return "; raise the quota or free space"
+	case errors.Is(err, syscall.EROFS):
+		return "; remount the volume read-write"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return "; let this user write there"
+	case errors.Is(err, syscall.EIO):
+		return "; check the disk"
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
+		return "; move away what stands in its place"
+	}
+	return ""
+}
+
+// remoteError classifies a failure to talk to the remote at host. fault is what the wire remembers,
+// err what go-git made of it. Nothing the remote said is repeated.
+func remoteError(ctx context.Context, host string, auth Auth, fault, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("ask %s: %w", host, context.Cause(ctx))
+	}
+	if volume, ok := errors.AsType[*events.Error](err); ok {
+		return volume
+	}
+	if status, ok := errors.AsType[statusError](fault); ok {
+		return statusFault(host, auth, status)
+	}
+	switch {
+	case errors.Is(fault, errTooLong):
+		return events.Errorf(events.Permanent, events.ClassHostile,
+			"%s sent more than the limit for one fetch; raise the limit if the repository is meant to be that large", host)
+	case errors.Is(fault, errIdle):
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s fell silent: %w", host, errIdle)
+	case errors.Is(fault, errTrickle):
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s is too slow: %w", host, errTrickle)
+	case errors.Is(fault, io.ErrUnexpectedEOF):
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s broke off in the middle of an answer", host)
+	case fault != nil:
+		return events.Errorf(events.Retryable, events.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
+	case errors.Is(err, transport.ErrEmptyRemoteRepository):
+		return events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
+	}
+	return events.Errorf(events.Retryable, events.ClassServer, "%s answered with something that is not Git's protocol", host)
+}
+
+func statusFault(host string, auth Auth, status statusError) error {
+	switch {
+	case status == http.StatusUnauthorized && auth.IsZero():
+		return events.Errorf(events.Permanent, events.ClassAuth, "%s wants a credential: name one in the change", host)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return events.Errorf(events.Permanent, events.ClassAuth,
+			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, status)
+	case status == http.StatusNotFound, status == http.StatusGone:
+		return events.Errorf(events.Permanent, events.ClassNotFound,
+			"%s has no such repository, or hides it from this credential (HTTP %d)", host, status)
+	}
+	return events.Errorf(events.Retryable, events.ClassServer, "%s answered with %w", host, status)
+}
+
+// networkCause says what went wrong in words that are none of the remote's: net/http quotes an
+// answer that it cannot read, and a certificate has names in it.
+func networkCause(err error) error {
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		return fmt.Errorf("look up %s: %s", e.Name, e.Err)
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return certificateFault(err)
+	}
+	if e, ok := errors.AsType[syscall.Errno](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" {
+		return e.Err // a TLS alert
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return errors.New("it took too long to answer")
+	}
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return http.ErrSchemeMismatch
+	case errors.Is(err, io.EOF):
+		return errors.New("the connection was closed")
+	}
+	return errors.New("the connection failed, or what came over it is not HTTP")
+}
+
+func certificateFault(err error) error {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return errors.New("its certificate is signed by an unknown authority")
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return errors.New("its certificate is for another host")
+	}
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
+		return errors.New("its certificate has expired, or is not valid yet")
+	}
+	return errors.New("its certificate does not verify")
+}
+
+// corrupt says that objects are missing or do not hash right. What is classified already stays so:
+// an object that was refused is not a missing one.
+func corrupt(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if _, ok := errors.AsType[*events.Error](err); ok {
+		return err
+	}
+	return events.Errorf(events.Retryable, events.ClassCorrupt, "%w", err)
+}
+
+// hostile says that the repository holds what must not be checked out.
+func hostile(format string, args ...any) error {
+	return events.Errorf(events.Permanent, events.ClassHostile, format, args...)
+}
+
+func conflict(format string, args ...any) error {
+	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
+}

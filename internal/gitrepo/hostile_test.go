@@ -1,0 +1,211 @@
+package gitrepo
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/events"
+	"lockstep/internal/gittest"
+)
+
+func TestEntryNames(t *testing.T) {
+	for name, refused := range map[string]bool{
+		"": true, ".": true, "..": true, "a/b": true, "/": true, "a\\b": true, "..\\x": true, "a\x00b": true,
+		".git": true, ".GIT": true, ".Git": true, "git~1": true, "GIT~1": true,
+		".git.": true, ".git ": true, ".git. . ": true, ".git::$INDEX_ALLOCATION": true, ".git:x": true, "git~1:x": true,
+		".g\u200cit": true, "\u200d.git": true, ".gi\ufefft": true, ".G\u202eIT": true, ".git\u206f": true,
+		strings.Repeat("x", 256): true,
+
+		"...": false, "..a": false, ".gitignore": false, ".gitmodules": false, ".gitattributes": false, "git": false,
+		".git~1": false, "git~2": false, ".github": false, "a b": false, "ünïcode": false, "latin1\xe9": false,
+		"a:b": false, "-rf": false, "\u200c": false, strings.Repeat("x", 255): false, "trailing.": false,
+	} {
+		if err := checkEntryName(name, filemode.Regular); (err != nil) != refused {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{".gitmodules", ".GITMODULES", ".gitmodules .", ".git\u200cmodules", "gitmod~1"} {
+		if checkEntryName(name, filemode.Symlink) == nil {
+			t.Errorf("a symbolic link %q", name)
+		}
+	}
+}
+
+// FuzzEntryName holds every name that is let through to what the builder relies on.
+func FuzzEntryName(f *testing.F) {
+	for _, seed := range []string{"a", "..", ".git", ".g\u200cit", "a/b", "\xff", ".git ::$DATA"} {
+		f.Add(seed)
+	}
+	root := f.TempDir()
+	f.Fuzz(func(t *testing.T, name string) {
+		if checkEntryName(name, filemode.Regular) != nil {
+			return
+		}
+		if !filepath.IsLocal(name) || filepath.Base(name) != name || strings.EqualFold(name, ".git") {
+			t.Fatalf("%q was let through", name)
+		}
+		path := filepath.Join(root, name)
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatalf("%q was let through, but: %v", name, err)
+		}
+		must(0, os.Remove(path))(t)
+	})
+}
+
+// TestHostileTrees has a remote serve trees that Git itself would not make.
+func TestHostileTrees(t *testing.T) {
+	// The hash of an entry is filled in by the name of an object here.
+	file := func(name string) gittest.Entry { return gittest.Entry{Mode: "100644", Name: name, Hash: "file"} }
+	link := func(name string) gittest.Entry { return gittest.Entry{Mode: "120000", Name: name, Hash: "link"} }
+	folder := func(name string) gittest.Entry { return gittest.Entry{Mode: "40000", Name: name, Hash: "folder"} }
+	for name, tree := range map[string][]gittest.Entry{
+		"dot dot":               {file("..")},
+		"dot dot folder":        {folder("..")},
+		"dot git":               {folder(".git")},
+		"dot GIT":               {folder(".GIT")},
+		"short name":            {folder("git~1")},
+		"ignored code point":    {folder(".g\u200cit")},
+		"a slash":               {file("../evil")},
+		"absolute":              {file("/tmp/evil")},
+		"backslash":             {file("..\\evil")},
+		"twins":                 {file("a"), file("a")},
+		"link and folder twins": {link("a"), folder("a")},
+		"gitmodules link":       {link(".gitmodules")},
+		"below a folder":        {{Mode: "40000", Name: "deep", Hash: "escape"}},
+		"endless link":          {{Mode: "120000", Name: "a", Hash: "long"}},
+		"empty link":            {{Mode: "120000", Name: "a", Hash: "empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			commit := w.create(map[string]string{"a": "1"})
+			w.sync("")
+			w.commitRaw(tree)
+
+			_, err := w.trySync("")
+
+			mustFail(t, err, events.ClassHostile, events.Permanent)
+			w.mustBeSound(widgets, commit)
+			mustBeTidy(t, w)
+			w.mustHoldNothingEvil()
+		})
+	}
+}
+
+// commitRaw commits a tree whose entries name their objects.
+func (w *world) commitRaw(entries []gittest.Entry) {
+	w.t.Helper()
+	objects := map[string]string{}
+	for name, content := range map[string]string{"file": "evil", "link": w.volume.Root(), "long": strings.Repeat("x", 5000), "empty": ""} {
+		objects[name] = must(w.git.Blob(w.t.Context(), widgets, content))(w.t)
+	}
+	for name, entry := range map[string]string{"folder": "x", "escape": ".."} {
+		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gittest.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
+	}
+	raw := slices.Clone(entries)
+	for i := range raw {
+		raw[i].Hash = objects[raw[i].Hash]
+	}
+	tree := must(w.git.Tree(w.t.Context(), widgets, raw...))(w.t)
+	must(w.git.CommitTree(w.t.Context(), widgets, gittest.Main, tree))(w.t)
+}
+
+func (w *world) mustHoldNothingEvil() {
+	w.t.Helper()
+	for _, name := range must(filepath.Glob(w.path("*")))(w.t) {
+		if base := filepath.Base(name); base != "acme" && base != adminDir {
+			w.t.Errorf("planted: %s", name)
+		}
+	}
+}
+
+func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
+	w := newWorld(t)
+	large := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB
+	w.create(map[string]string{"large": large, "small": "1"})
+	w.sync("")
+	commit := w.push(map[string]string{"large": large + "more", "other": large})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+	w.mustRead(widgets, map[string]string{"large": large + "more", "small": "1", "other": large})
+}
+
+// TestPathsThatGoOnForEver nests folders of long names: a million files at such a depth would be
+// gigabytes of names, out of a pack of a few kilobytes.
+func TestPathsThatGoOnForEver(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	entry := gittest.Entry{Mode: "100644", Name: "file", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+	for range 17 {
+		tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+		entry = gittest.Entry{Mode: "40000", Name: strings.Repeat("d", 250), Hash: tree}
+	}
+	tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+	must(w.git.CommitTree(t.Context(), widgets, gittest.Main, tree))(t)
+
+	_, err := w.trySync("")
+
+	mustFail(t, err, events.ClassHostile, events.Permanent)
+	w.mustBeSound(widgets, commit)
+}
+
+func TestFoldersThatNestForEver(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{strings.Repeat("d/", maxDepth) + "file": "1"})
+	w.sync("")
+	w.push(map[string]string{strings.Repeat("d/", maxDepth+1) + "file": "1"})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassHostile, events.Permanent)
+	w.mustBeSound(widgets, commit)
+}
+
+func TestTooLargeACommitIsHostile(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.commit(gittest.Main, gittest.Edit{Message: strings.Repeat("x", maxMetadata)})
+	fetched := w.git.Stats(widgets).UploadPacks
+
+	_, err := w.trySync("")
+
+	mustFail(t, err, events.ClassHostile, events.Permanent)
+	if n := w.git.Stats(widgets).UploadPacks - fetched; n != 1 {
+		t.Errorf("fetched %d times", n)
+	}
+	w.mustBeSound(widgets, commit)
+}
+
+// TestOddModes has entries whose modes Git itself no longer writes, but reads.
+func TestOddModes(t *testing.T) {
+	for _, mode := range []string{"100664", "100600", "100755", "100777", "0100644", "0", "20000", "60000", "10644", "777777", "40755", "160001"} {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1"})
+			w.sync("")
+			entry := gittest.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+			if mode == "40755" {
+				entry.Hash = must(w.git.Tree(t.Context(), widgets, gittest.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
+			}
+			tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+			commit := must(w.git.CommitTree(t.Context(), widgets, gittest.Main, tree))(t)
+
+			_, err := w.trySync("")
+
+			if err != nil {
+				mustFail(t, err, events.ClassHostile, events.Permanent)
+				return
+			}
+			if got := w.gitIn(widgets, "status", "--porcelain"); got != "" {
+				t.Errorf("git status is not clean:\n%s", got)
+			}
+			if got := w.gitIn(widgets, "log", "-1", "--format=%H"); got != commit {
+				t.Errorf("published %s", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package gitrepo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/events"
+)
+
+// obtain gets the tip's commit into the store, whole, and reads its plan. It asks for as little as
+// it can: nothing when the store has the commit, else what is new since the commits it has. When
+// that does not lead to a whole commit it fetches everything, once, into a store of its own, so
+// that nothing damaged in the old one can stand in the way.
+func (s *syncing) obtain(ctx context.Context) error {
+	old, err := s.f.currentStore()
+	if err != nil {
+		return err
+	}
+	refs, err := old.refs()
+	if err != nil {
+		return err
+	}
+	haves := distinct(refs, s.tip.ref.String(), s.binding.Default.String())
+	if !s.tip.commit.IsZero() && slices.Contains(haves, s.tip.commit) {
+		err = s.open(ctx, old)
+	} else {
+		err = s.fetch(ctx, old, haves)
+	}
+	if len(haves) > 0 && worthFetchingAfresh(ctx, err) {
+		return s.fetchAfresh(ctx)
+	}
+	return err
+}
+
+func (s *syncing) fetchAfresh(ctx context.Context) error {
+	next, err := s.f.nextStore()
+	if err != nil {
+		return err
+	}
+	s.afresh = true
+	return s.fetch(ctx, next, nil)
+}
+
+// distinct returns the commits of refs in a fixed order, each once. Those of the refs named come
+// first, for the remote is told of a few only.
+func distinct(refs map[string]plumbing.Hash, first ...string) []plumbing.Hash {
+	commits := slices.SortedFunc(maps.Values(refs), func(a, b plumbing.Hash) int { return bytes.Compare(a[:], b[:]) })
+	commits = slices.Compact(commits)
+	for _, ref := range slices.Backward(first) {
+		if i := slices.Index(commits, refs[ref]); i > 0 {
+			commits = slices.Insert(slices.Delete(commits, i, i+1), 0, refs[ref])
+		}
+	}
+	return commits
+}
+
+// worthFetchingAfresh reports whether a failure may be owed to what the store holds, or to how the
+// remote took it. A server that is too busy for a little is not asked for everything.
+func worthFetchingAfresh(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
+		return false
+	}
+	if _, ok := errors.AsType[statusError](err); ok {
+		return false
+	}
+	class := events.ClassOf(err)
+	return class == events.ClassCorrupt || class == events.ClassServer
+}
+
+// open reads the plan of a commit that the store is said to hold.
+func (s *syncing) open(ctx context.Context, from store) (err error) {
+	s.use(from)
+	s.plan, err = planCommit(ctx, s.objects, s.tip.commit, s.v.cfg.MaxTreeFiles)
+	if err != nil {
+		return err
+	}
+	return s.f.guarded(ctx, s.req.Fence, func() error { return from.setRef(s.tip.ref, s.plan.commit) })
+}
+
+// fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
+func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) error {
+	if err := s.f.guarded(ctx, s.req.Fence, into.ensure); err != nil {
+		return err
+	}
+	q, err := openQuarantine(s.f.quarantine(s.req.Fence))
+	if err != nil {
+		return err
+	}
+	if err := s.remote.fetch(ctx, s.tip.want, haves, fetchedPack(q.dir)); err != nil {
+		return err
+	}
+	if len(haves) > 0 {
+		err = q.unpack(ctx, into)
+	} else {
+		err = q.index(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if s.plan, err = s.inspect(ctx, q, into); err != nil {
+		return err
+	}
+	s.v.done("fetched")
+	if err := q.release(into); err != nil {
+		return err
+	}
+	if err := s.f.guarded(ctx, s.req.Fence, func() error { return into.setRef(s.tip.ref, s.plan.commit) }); err != nil {
+		return err
+	}
+	s.use(into)
+	s.v.done("moved")
+	return volumeError("clear the quarantine", os.RemoveAll(q.dir))
+}
+
+// inspect reads the plan of what has been fetched, while it is still in quarantine.
+func (s *syncing) inspect(ctx context.Context, q quarantine, into store) (*plan, error) {
+	both := openObjects(q.dir, into.dir)
+	defer both.Close()
+	return planCommit(ctx, both, s.tip.want, s.v.cfg.MaxTreeFiles)
+}
+
+// use opens a store for building from.
+func (s *syncing) use(from store) {
+	s.closeObjects()
+	s.store, s.objects = from, openObjects(from.dir)
+}
+
+func (s *syncing) close() {
+	s.closeObjects()
+	if s.remote != nil {
+		s.remote.close()
+	}
+}
+
+func (s *syncing) closeObjects() {
+	if s.objects != nil {
+		s.objects.Close()
+	}
+}
+
+// noCommit says that a ref names something else than a commit.
+func noCommit(err error) error {
+	return events.Errorf(events.Permanent, events.ClassNoRef, "%w, but a tree or a blob; name a branch or a tag of a commit", err)
+}

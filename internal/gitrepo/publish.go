@@ -1,0 +1,144 @@
+package gitrepo
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/go-git/go-git/v5/plumbing/format/index"
+)
+
+// publish builds the plan's tree in private and has every name link to it. It returns the tree's
+// path relative to the root.
+func (s *syncing) publish(ctx context.Context) (tree string, published bool, err error) {
+	err = s.build(ctx)
+	if !s.afresh && worthFetchingAfresh(ctx, err) {
+		if err = s.fetchAfresh(ctx); err == nil {
+			err = s.build(ctx)
+		}
+	}
+	if err != nil {
+		return "", false, err
+	}
+	s.v.done("built")
+	if s.req.Confirm != nil {
+		if err := s.req.Confirm(ctx); err != nil {
+			return "", false, fmt.Errorf("confirm the lease: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return "", false, fmt.Errorf("publish: %w", context.Cause(ctx))
+	}
+	s.v.done("confirmed")
+	tree = s.tree
+	if err := s.f.guarded(ctx, s.req.Fence, s.flip); err != nil {
+		return "", false, err
+	}
+	s.v.done("flipped")
+	// The tree is published, whatever becomes of the old one: the next holder tidies again.
+	_ = s.v.tidy(ctx, s.f, s.binding.Repo, s.req.Fence)
+	s.v.done("retired")
+	return s.v.relative(s.f.tree(tree)), true, nil
+}
+
+// build makes the tree, its .git and its index, waits until all of it is on disk, and gives it its
+// name among the trees.
+func (s *syncing) build(ctx context.Context) error {
+	dst := s.f.build(s.req.Fence)
+	if err := os.RemoveAll(dst); err != nil {
+		return volumeError("build the tree", err)
+	}
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return volumeError("build the tree", err)
+	}
+	b := &builder{ctx: ctx, objects: s.objects, last: s.lastTree()}
+	entries, err := b.build(s.plan, dst)
+	if err != nil {
+		return err
+	}
+	if err := s.describe(dst, entries); err != nil {
+		return volumeError("write the tree's .git", err)
+	}
+	if err := syncVolume(dst); err != nil {
+		return volumeError("build the tree", err)
+	}
+	name, err := s.f.treeName(s.req.Fence, s.plan.commit.String())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(dst, s.f.tree(name)); err != nil {
+		return volumeError("build the tree", err)
+	}
+	s.tree = name
+	return volumeError("build the tree", syncDir(s.f.trees()))
+}
+
+func (s *syncing) describe(dst string, entries []*index.Entry) error {
+	g := gitDirOf(dst)
+	alternates, err := filepath.Rel(filepath.Join(g.dir, "objects"), filepath.Join(s.store.dir, "objects"))
+	if err != nil {
+		return err
+	}
+	if err := g.write(s.tip.ref, s.plan.commit, alternates); err != nil {
+		return err
+	}
+	return g.writeIndex(entries)
+}
+
+// lastTree opens the tree to share unchanged files with: the one published for this ref, else the
+// default branch's. nil when there is none.
+func (s *syncing) lastTree() *lastTree {
+	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
+		if now := s.v.current(s.f, name); s.last == nil && now.tree != "" {
+			s.last = openLastTree(s.f.tree(now.tree))
+		}
+	}
+	return s.last
+}
+
+func (s *syncing) checkPlaces() error {
+	for _, name := range s.names {
+		if err := s.v.checkPlace(s.f, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flip has every name link to the tree built. The caller holds the file lock.
+func (s *syncing) flip() error {
+	if err := s.checkPlaces(); err != nil {
+		return err
+	}
+	tree := s.tree
+	s.tree = "" // from here on it may be published, and is not ours to discard
+	for _, name := range s.names {
+		if err := s.v.flip(s.f, name, tree, s.req.Fence); err != nil {
+			return err
+		}
+	}
+	return s.recordDefault()
+}
+
+// keep leaves what is published as it is. A stale holder has no say in that, either.
+func (s *syncing) keep(ctx context.Context) error {
+	return s.f.guarded(ctx, s.req.Fence, s.recordDefault)
+}
+
+func (s *syncing) recordDefault() error {
+	if !s.tip.isDefault || s.binding.Default == s.tip.ref {
+		return nil
+	}
+	s.binding.Default = s.tip.ref
+	return s.f.writeBinding(s.binding)
+}
+
+// discard deletes what a failed sync has made and not published.
+func (s *syncing) discard() {
+	if s.tree != "" {
+		_ = os.RemoveAll(s.f.tree(s.tree))
+	}
+	_ = os.RemoveAll(s.f.build(s.req.Fence))
+	_ = os.RemoveAll(s.f.quarantine(s.req.Fence))
+}

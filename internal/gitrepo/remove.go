@@ -1,0 +1,123 @@
+package gitrepo
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lockstep/events"
+)
+
+// RemoveRequest asks that a repository be taken off the volume.
+type RemoveRequest struct {
+	Repo  events.RepoPath
+	URL   string // the remote to ask; empty for the one bound
+	Auth  Auth   // for this operation alone; zero is anonymous
+	Fence uint64 // of the lease held on Repo; above zero
+	Force bool   // do not ask the remote
+
+	// Confirm is as in [SyncRequest].
+	Confirm func(context.Context) error
+}
+
+// Remove takes a repository off the volume: its published names first, then its trees and objects.
+// Unless forced, it asks the remote, and refuses while the remote still has the repository or does
+// not let it be known. It reports false when there was nothing to remove. The fence stays, so that
+// holders older than the removal remain stale.
+func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
+	if err := checkRequest(req.Repo, req.Fence); err != nil {
+		return false, err
+	}
+	f := v.folder(req.Repo)
+	removed, err = v.remove(ctx, f, req)
+	if err != nil {
+		return false, fmt.Errorf("remove %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
+	}
+	return removed, nil
+}
+
+func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool, error) {
+	if err := f.record(ctx, req.Fence); err != nil {
+		return false, err
+	}
+	v.done("fenced")
+	b, bound, err := f.readBinding()
+	if err != nil {
+		return false, err
+	}
+	if !bound {
+		f.emptyTrash() // of a removal that crashed on its last step
+		return false, nil
+	}
+	if req.URL != "" {
+		if err := b.check(req.URL); err != nil {
+			return false, err
+		}
+	}
+	if err := v.askGone(ctx, b, req); err != nil {
+		return false, err
+	}
+	v.done("listed")
+	if req.Confirm != nil {
+		if err := req.Confirm(ctx); err != nil {
+			return false, fmt.Errorf("confirm the lease: %w", err)
+		}
+	}
+	v.done("confirmed")
+	if err := f.guarded(ctx, req.Fence, func() error { return v.takeOff(f, b) }); err != nil {
+		return false, err
+	}
+	f.emptyTrash()
+	v.done("removed")
+	return true, nil
+}
+
+// askGone returns nil when the remote says that it has no such repository.
+func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) error {
+	if req.Force {
+		return nil
+	}
+	url := req.URL
+	if url == "" {
+		url = b.Remote
+	}
+	r, err := v.dial(url, req.Auth)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	err = r.list(ctx)
+	switch class := events.ClassOf(err); {
+	case err == nil, class == events.ClassNoRef: // an empty repository is there, too
+		return conflict("the remote still has the repository; publish the removal with force to remove it anyway")
+	case class == events.ClassNotFound:
+		return nil
+	}
+	return fmt.Errorf("ask whether the remote still has the repository: %w", err)
+}
+
+// takeOff unpublishes first, so that no name ever names a tree that is going. What it leaves undone
+// when the process dies, the same request does: the binding, by which the repository is known, goes
+// last. The caller holds the file lock.
+func (v *Volume) takeOff(f folder, b binding) error {
+	links, err := v.links(f, b.Repo)
+	if err != nil {
+		return err
+	}
+	for path := range links {
+		if err := os.Remove(path); err != nil {
+			return volumeError("unpublish", err)
+		}
+		if err := syncDir(filepath.Dir(path)); err != nil {
+			return volumeError("unpublish", err)
+		}
+	}
+	v.done("unpublished")
+	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.binding()} {
+		if err := f.discard(path); err != nil {
+			return err
+		}
+	}
+	return volumeError("remove", syncDir(f.dir))
+}

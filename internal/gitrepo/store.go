@@ -1,0 +1,152 @@
+package gitrepo
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/events"
+)
+
+// store is a repository's bare object database. Its refs say which commits it holds whole, at depth
+// one; they are kept in packed-refs alone, one file replaced in one step, so that a branch "a" may
+// give way to a branch "a/b". Git can read the store; nobody but this package may write to it.
+type store struct{ dir string }
+
+// currentStore returns the repository's store: of several generations the youngest that has refs.
+// A next generation is begun when the store is found damaged; trees keep to the one they were built
+// from.
+func (f folder) currentStore() (store, error) {
+	generations, err := f.generations()
+	if err != nil {
+		return store{}, err
+	}
+	for _, n := range slices.Backward(generations) {
+		s := f.generation(n)
+		if _, err := os.Lstat(filepath.Join(s.dir, "packed-refs")); err == nil {
+			return s, nil
+		}
+	}
+	return f.generation(1), nil
+}
+
+// nextStore returns a store of a generation younger than any there is.
+func (f folder) nextStore() (store, error) {
+	generations, err := f.generations()
+	if err != nil || len(generations) == 0 {
+		return f.generation(1), err
+	}
+	return f.generation(slices.Max(generations) + 1), nil
+}
+
+func (f folder) generation(n int) store { return store{filepath.Join(f.stores(), strconv.Itoa(n))} }
+
+// generations lists the stores there are, oldest first.
+func (f folder) generations() ([]int, error) {
+	entries, err := readDir(f.stores())
+	if err != nil {
+		return nil, volumeError("list the stores", err)
+	}
+	var generations []int
+	for _, entry := range entries {
+		if n, err := strconv.Atoi(entry.Name()); err == nil && n > 0 {
+			generations = append(generations, n)
+		}
+	}
+	slices.Sort(generations)
+	return generations, nil
+}
+
+// readDir is [os.ReadDir], of no entries when the folder is not there.
+func readDir(path string) ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
+// ensure makes what is missing of the store.
+func (s store) ensure() error {
+	return volumeError("make the store", makeBare(s.dir))
+}
+
+// makeBare makes a bare repository with as little in it as Git and go-git want.
+func makeBare(dir string) error {
+	for _, sub := range []string{"objects/pack", "objects/info", "refs"} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.FromSlash(sub)), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, content := range map[string]string{
+		"config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n",
+		"HEAD":   "ref: refs/heads/main\n",
+	} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Lstat(path); err == nil && info.Size() > 0 {
+			continue
+		}
+		if err := replaceFile(path, []byte(content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refs returns the commits that the store holds whole, by the name of the ref they were fetched for.
+// A store that is not there, or not readable, holds none.
+func (s store) refs() (map[string]plumbing.Hash, error) {
+	refs := map[string]plumbing.Hash{}
+	content, err := os.ReadFile(filepath.Join(s.dir, "packed-refs"))
+	if errors.Is(err, os.ErrNotExist) {
+		return refs, nil
+	}
+	if err != nil {
+		return nil, volumeError("read the store's refs", err)
+	}
+	for line := range strings.Lines(string(content)) {
+		hash, name, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if ok && plumbing.IsHash(hash) && strings.HasPrefix(name, "refs/") {
+			refs[name] = plumbing.NewHash(hash)
+		}
+	}
+	return refs, nil
+}
+
+// setRef records that the store holds commit whole, for ref. The caller holds the file lock.
+func (s store) setRef(ref events.Ref, commit plumbing.Hash) error {
+	refs, err := s.refs()
+	if err != nil {
+		return err
+	}
+	if refs[ref.String()] == commit {
+		return nil
+	}
+	refs[ref.String()] = commit
+	var packed bytes.Buffer
+	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
+	}
+	// Git wants to know of every tip that its parents are missing, before it hears of the tip.
+	if err := replaceFile(filepath.Join(s.dir, "shallow"), shallowLines(refs)); err != nil {
+		return volumeError("write the store's shallow list", err)
+	}
+	return volumeError("write the store's refs", replaceFile(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
+}
+
+func shallowLines(refs map[string]plumbing.Hash) []byte {
+	var lines bytes.Buffer
+	for _, commit := range distinct(refs) {
+		fmt.Fprintln(&lines, commit)
+	}
+	return lines.Bytes()
+}

@@ -1,0 +1,231 @@
+package gitrepo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"lockstep/events"
+)
+
+// SyncRequest asks that one ref of a repository be brought up to date.
+type SyncRequest struct {
+	Repo  events.RepoPath
+	URL   string     // the remote, http or https, without credentials in it
+	Ref   events.Ref // zero for the remote's default branch
+	Auth  Auth       // for this operation alone; zero is anonymous
+	Fence uint64     // of the lease held on Repo; above zero
+
+	// Base says from which commit to list changed files, "" for the first time, once the ref is
+	// resolved; published is the commit now published for it, or "". Nil: from the published one.
+	Base func(ref events.Ref, published string) string
+
+	// Confirm is called right before the new tree is published and returns once the lease is
+	// proven to be held; nil means always. It should not take long.
+	Confirm func(context.Context) error
+}
+
+// SyncResult says what is published after a [Volume.Sync].
+type SyncResult struct {
+	Ref       events.Ref    // the ref, never zero
+	Before    string        // the base that Files are listed from; "" for none
+	After     string        // the commit published
+	Path      string        // the published name relative to the root, as "acme/widgets@v1"
+	Tree      string        // the immutable tree behind it, relative to the root
+	Files     []events.File // what changed from Before to After, sorted by path
+	Full      bool          // Before is not known any more: Files lists the whole tree
+	Truncated bool          // there are more files than Files lists
+	Published bool          // the name was changed; false when it named this commit already
+}
+
+// Sync fetches one ref and publishes its tree. It returns when readers see the new tree, or with an
+// error when they still see the old one; package events tells from the error whether to try again.
+// Cancelling ctx ends it soon, with ctx's cause in the error.
+//
+// The caller holds the lease on req.Repo, of which req.Fence is the fence. Only one Sync or Remove
+// may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
+// and changes nothing that readers see.
+func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
+	s := &syncing{v: v, f: v.folder(req.Repo), req: req}
+	if err := checkRequest(req.Repo, req.Fence); err != nil {
+		return SyncResult{}, err
+	}
+	res, err := s.run(ctx)
+	s.close()
+	if err != nil {
+		s.discard()
+		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
+	}
+	return res, nil
+}
+
+func checkRequest(repo events.RepoPath, fence uint64) error {
+	if repo.IsZero() || fence == 0 {
+		return events.Errorf(events.Permanent, events.ClassInternal, "gitrepo: a request without a repository or a fence")
+	}
+	return nil
+}
+
+// syncing is one Sync on its way.
+type syncing struct {
+	v   *Volume
+	f   folder
+	req SyncRequest
+
+	binding binding
+	remote  *remote
+	tip     tip
+	names   []string // to publish under
+	now     current  // what the first name names at the start
+
+	store   store    // where the commit's objects are
+	objects *objects // open on it
+	afresh  bool     // everything has been fetched anew
+	plan    *plan
+	last    *lastTree // see lastTree
+	tree    string    // name of the tree built, until it is published
+}
+
+func (s *syncing) run(ctx context.Context) (SyncResult, error) {
+	if err := s.begin(ctx); err != nil {
+		return SyncResult{}, err
+	}
+	if err := s.list(ctx); err != nil {
+		return SyncResult{}, err
+	}
+	res := SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: s.base()}
+	if s.upToDate() && s.now.commit == res.Before {
+		res.After, res.Tree = s.now.commit, s.v.relative(s.f.tree(s.now.tree))
+		return res, s.keep(ctx)
+	}
+	if err := s.obtain(ctx); err != nil {
+		return SyncResult{}, err
+	}
+	changed, err := s.plan.changesSince(ctx, s.objects, res.Before, s.v.cfg.MaxFiles)
+	if err != nil {
+		return SyncResult{}, err
+	}
+	res.After = s.plan.commit.String()
+	res.Files, res.Full, res.Truncated = changed.files, changed.full, changed.truncated
+	if s.now.is(s.tip.ref, res.After) && s.namesAgree() {
+		res.Tree = s.v.relative(s.f.tree(s.now.tree))
+		return res, s.keep(ctx)
+	}
+	res.Tree, res.Published, err = s.publish(ctx)
+	return res, err
+}
+
+// begin records the fence, binds path and remote, and tidies up.
+func (s *syncing) begin(ctx context.Context) (err error) {
+	if err := s.f.record(ctx, s.req.Fence); err != nil {
+		return err
+	}
+	s.v.done("fenced")
+	if err := events.CheckRemote(s.req.URL); err != nil {
+		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
+	}
+	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
+		return err
+	}
+	if err := s.v.tidy(ctx, s.f, s.binding.Repo, s.req.Fence); err != nil {
+		return err
+	}
+	s.v.done("bound")
+	return nil
+}
+
+// list asks the remote where the ref stands, and looks at what is published for it.
+func (s *syncing) list(ctx context.Context) (err error) {
+	if s.remote, err = s.v.dial(s.req.URL, s.req.Auth); err != nil {
+		return err
+	}
+	if err := s.remote.list(ctx); err != nil {
+		return err
+	}
+	if s.tip, err = s.remote.resolve(s.req.Ref); err != nil {
+		return err
+	}
+	s.remote.forgetRefs()
+	s.names = s.v.names(s.f, s.binding, s.tip)
+	if err := s.checkPlaces(); err != nil { // now, before much is fetched and built for nothing
+		return err
+	}
+	s.now = s.v.current(s.f, s.names[0])
+	s.v.done("listed")
+	return nil
+}
+
+// base returns the commit to list changed files from.
+func (s *syncing) base() string {
+	published := ""
+	if s.now.ref == s.tip.ref.String() {
+		published = s.now.commit
+	}
+	if s.req.Base == nil {
+		return published
+	}
+	return s.req.Base(s.tip.ref, published)
+}
+
+// upToDate reports whether the tip is what every name names already.
+func (s *syncing) upToDate() bool {
+	return !s.tip.commit.IsZero() && s.now.is(s.tip.ref, s.tip.commit.String()) && s.namesAgree()
+}
+
+// namesAgree reports whether all names link to the same tree.
+func (s *syncing) namesAgree() bool {
+	for _, name := range s.names {
+		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != s.now.tree {
+			return false
+		}
+	}
+	return true
+}
+
+// current is what a published name names: a whole tree, or nothing.
+type current struct{ tree, ref, commit string }
+
+func (v *Volume) current(f folder, name string) current {
+	tree := v.linkedTree(f, v.publishedPath(name))
+	if tree == "" {
+		return current{}
+	}
+	ref, commit, ok := checkedOut(f.tree(tree))
+	if !ok {
+		return current{}
+	}
+	return current{tree, ref, commit}
+}
+
+func (c current) is(ref events.Ref, commit string) bool {
+	return c.tree != "" && c.ref == ref.String() && c.commit == commit
+}
+
+// relative returns a path on the volume relative to its root.
+func (v *Volume) relative(path string) string {
+	rel, err := filepath.Rel(v.root, path)
+	if err != nil {
+		return path // cannot be: both are absolute
+	}
+	return filepath.ToSlash(rel)
+}
+
+// explain finds the plainest cause of a failure: a cancelled context, a newer holder that has swept
+// our work away from under us, or the failure itself.
+func (f folder) explain(ctx context.Context, fence uint64, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case cause != nil && (!errors.Is(err, cause) || events.ClassOf(err) != events.ClassOf(cause)):
+		return cause // err is only its consequence
+	case cause != nil || errors.Is(err, ErrStale):
+		return err
+	}
+	switch events.ClassOf(err) {
+	case events.ClassVolume, events.ClassCorrupt:
+		if stale := f.checkFence(fence); errors.Is(stale, ErrStale) {
+			return stale
+		}
+	}
+	return err
+}

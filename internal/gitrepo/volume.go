@@ -1,0 +1,147 @@
+package gitrepo
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"lockstep/events"
+)
+
+// Config bounds what a sync may cost. Zero fields take the defaults.
+type Config struct {
+	Grace        time.Duration // how long a replaced tree stays for its readers; 5 min
+	MaxFiles     int           // changed files listed in a result; 1,000
+	MaxTreeFiles int           // entries in a tree; 1,000,000
+	MaxPackBytes int64         // bytes read per fetch; 2 GiB
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	if cfg.Grace < 0 || cfg.MaxFiles < 0 || cfg.MaxTreeFiles < 0 || cfg.MaxPackBytes < 0 {
+		return Config{}, errors.New("gitrepo: a negative limit in Config")
+	}
+	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
+	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
+	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
+	cfg.MaxPackBytes = cmp.Or(cfg.MaxPackBytes, 2<<30)
+	return cfg, nil
+}
+
+// Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, and several
+// processes may have the same volume open.
+type Volume struct {
+	root string
+	id   string
+	cfg  Config
+	net  *http.Transport
+
+	// step, when not nil, is told the name of each step as it is done, for tests of crashes.
+	step func(name string)
+}
+
+// OpenVolume opens the volume at root, which must be an existing folder or one that can be made.
+// It gives the volume an id on first use and makes sure that it can be written to. The error is one
+// line and says what to do.
+func OpenVolume(root string, cfg Config) (*Volume, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	root, err = filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("open volume %s: %w", root, err)
+	}
+	v := &Volume{root: root, cfg: cfg, net: newTransport()}
+	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {
+		return nil, volumeError("open volume "+root, err)
+	}
+	if err := v.tryOut(); err != nil {
+		return nil, volumeError("open volume "+root, err)
+	}
+	if v.id, err = v.readOrMakeID(); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Close releases idle connections to remotes. The volume must not be used afterwards.
+func (v *Volume) Close() { v.net.CloseIdleConnections() }
+
+// ID returns the volume's random id, made when the volume was first opened.
+func (v *Volume) ID() string { return v.id }
+
+// Root returns the absolute path of the volume's folder.
+func (v *Volume) Root() string { return v.root }
+
+// tryOut does what publishing will do: write, link, rename over.
+func (v *Volume) tryOut() error {
+	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), "try-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file, link, other := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "other")
+	if err := writeFileSync(file, []byte("try\n")); err != nil {
+		return err
+	}
+	if err := os.Link(file, filepath.Join(dir, "hard")); err != nil {
+		return fmt.Errorf("hard links are needed: %w", err)
+	}
+	for _, name := range []string{link, other} {
+		if err := os.Symlink("file", name); err != nil {
+			return fmt.Errorf("symbolic links are needed: %w", err)
+		}
+	}
+	return os.Rename(link, other)
+}
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9]{16,64}$`)
+
+func (v *Volume) readOrMakeID() (string, error) {
+	path := filepath.Join(v.root, adminDir, "volume")
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if content, err = makeID(path); err != nil {
+			return "", volumeError("give the volume an id", err)
+		}
+	}
+	if err != nil {
+		return "", volumeError("read the volume's id", err)
+	}
+	id := strings.TrimSpace(string(content))
+	if !idPattern.MatchString(id) {
+		return "", events.Errorf(events.Permanent, events.ClassVolume,
+			"%s does not hold a volume id; restore the file, or delete it to have the volume taken for a new one", path)
+	}
+	return id, nil
+}
+
+// makeID writes a new id unless another process has just done so, and returns the one that stands.
+func makeID(path string) ([]byte, error) {
+	fresh := path + "-" + rand.Text()
+	if err := writeFileSync(fresh, []byte(rand.Text()+"\n")); err != nil {
+		return nil, err
+	}
+	defer os.Remove(fresh)
+	if err := os.Link(fresh, path); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
+// done tells tests that a step is done.
+func (v *Volume) done(step string) {
+	if v.step != nil {
+		v.step(step)
+	}
+}
