@@ -1,0 +1,47 @@
+// Package handlers does what a change asks for, one file per type of change. A handler runs under
+// the repository's lease and inside a work slot; it answers with a result and the state to remember,
+// which the router settles in one step with the event, or with an error that says what it means.
+package handlers
+
+import (
+	"context"
+
+	"lockstep/events"
+	"lockstep/internal/credential"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/state"
+)
+
+// Repos are the clones on the volume; a [gitrepo.Volume] is.
+type Repos interface {
+	Sync(ctx context.Context, req gitrepo.SyncRequest) (gitrepo.SyncResult, error)
+	Remove(ctx context.Context, req gitrepo.RemoveRequest) (bool, error)
+}
+
+// States is what Redis remembers of repositories; a [state.Store] is.
+type States interface {
+	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
+}
+
+// Credentials resolve a credential's name for one remote; a [credential.Store] does.
+type Credentials interface {
+	Resolve(name, remote string) (credential.Secret, error)
+}
+
+// Handlers are the handlers, with what they share.
+type Handlers struct {
+	Repos       Repos
+	States      States
+	Credentials Credentials
+}
+
+// Handle leads a job to the handler of its type.
+func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, error) {
+	switch job.Change.Type {
+	case events.ChangePushed:
+		return h.Sync(ctx, job)
+	case events.ChangeRemoved:
+		return h.Remove(ctx, job)
+	}
+	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
+}

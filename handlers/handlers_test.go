@@ -1,0 +1,173 @@
+package handlers_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/handlers"
+	"lockstep/internal/credential"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/state"
+)
+
+// world is a volume, a remote and a state to handle jobs with.
+type world struct {
+	t        *testing.T
+	root     string
+	git      *gittest.Server
+	redis    redis.UniversalClient
+	handlers handlers.Handlers
+	fence    uint64
+	env      map[string]string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	w := &world{t: t, root: t.TempDir(), git: git, fence: 100, env: map[string]string{}}
+	volume, err := gitrepo.OpenVolume(w.root, gitrepo.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.redis = redistest.Start(t).Client()
+	w.handlers = handlers.Handlers{
+		Repos:       volume,
+		States:      state.NewStore(w.redis, events.DefaultNamespace),
+		Credentials: credential.NewStore("", func(name string) string { return w.env[name] }),
+	}
+	return w
+}
+
+// handle has a change worked on as the router would, and settles what came of it.
+func (w *world) handle(entry string, c events.Change) (events.Result, error) {
+	w.t.Helper()
+	c.ID = "job-" + entry
+	change, err := events.NewChange(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.fence++
+	outcome, err := w.handlers.Handle(context.Background(), events.Job{Change: change, Entry: entry, Attempt: 1, Fence: w.fence,
+		Confirm: func(context.Context) error { return nil }})
+	key := events.DefaultNamespace.Repo(change.Repo)
+	if err == nil && outcome.Forget {
+		w.redis.Del(context.Background(), key)
+	}
+	if err == nil && len(outcome.State) > 0 {
+		w.redis.HSet(context.Background(), key, outcome.State)
+	}
+	return outcome.Result, err
+}
+
+func (w *world) mustHandle(entry string, c events.Change) events.Result {
+	w.t.Helper()
+	r, err := w.handle(entry, c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) create(files map[string]string) string {
+	w.t.Helper()
+	commit, err := w.git.Create(context.Background(), "acme/widgets", files)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return commit
+}
+
+func (w *world) push(files map[string]string) string {
+	w.t.Helper()
+	commit, err := w.git.Commit(context.Background(), "acme/widgets", gittest.Main, gittest.Edit{Write: files})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return commit
+}
+
+func (w *world) published() bool {
+	_, err := os.Stat(filepath.Join(w.root, "acme/widgets"))
+	return err == nil
+}
+
+func TestEachAppIsToldWhatChangedSinceItWasLastTold(t *testing.T) {
+	w := newWorld(t)
+	url := w.git.URL("acme/widgets")
+	first := w.create(map[string]string{"a": "1"})
+	if r := w.mustHandle("1-0", events.Change{URL: url, App: "docs"}); r.Before != "" || r.After != first || len(r.Files) != 1 {
+		t.Errorf("docs is told %+v the first time", r)
+	}
+	second := w.push(map[string]string{"b": "2"})
+	if r := w.mustHandle("2-0", events.Change{URL: url, App: "search"}); r.Before != "" || r.After != second || len(r.Files) != 2 {
+		t.Errorf("search is told %+v the first time; nobody told it of the first commit", r)
+	}
+	third := w.push(map[string]string{"c": "3"})
+	if r := w.mustHandle("3-0", events.Change{URL: url, App: "docs"}); r.Before != first || r.After != third || len(r.Files) != 2 {
+		t.Errorf("docs is told %+v, want both pushes since the first", r)
+	}
+	if r := w.mustHandle("4-0", events.Change{URL: url, App: "docs"}); r.Before != third || r.After != third || len(r.Files) != 0 {
+		t.Errorf("docs is told %+v, want nothing new", r)
+	}
+	if r := w.mustHandle("5-0", events.Change{URL: url}); r.Before != third {
+		t.Errorf("nobody in particular is told %+v, want from what was published", r)
+	}
+}
+
+func TestARemovalIsAHint(t *testing.T) {
+	w := newWorld(t)
+	url := w.git.URL("acme/widgets")
+	w.create(map[string]string{"a": "1"})
+	w.mustHandle("1-0", events.Change{URL: url})
+
+	_, err := w.handle("2-0", events.Change{Type: events.ChangeRemoved, URL: url})
+	if events.DispositionOf(err) != events.Permanent || events.ClassOf(err) != events.ClassConflict || !w.published() {
+		t.Fatalf("the remote still has it: error %v, published %v; want it kept", err, w.published())
+	}
+	if err := w.git.Delete("acme/widgets"); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: url}); r.Type != events.ResultRemoved || w.published() {
+		t.Errorf("result %+v, published %v; want it removed", r, w.published())
+	}
+}
+
+func TestTheOrderOfEventsNeitherRevivesNorBuries(t *testing.T) {
+	w := newWorld(t)
+	url := w.git.URL("acme/widgets")
+	w.create(map[string]string{"a": "1"})
+	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
+	w.mustHandle("5-0", events.Change{Type: events.ChangeRemoved, URL: url, Force: true})
+	if r := w.mustHandle("4-0", events.Change{URL: url, App: "docs"}); r.Type != events.ResultRemoved || w.published() {
+		t.Errorf("an older change: result %+v, published %v; want it satisfied by the removal", r, w.published())
+	}
+	if r := w.mustHandle("6-0", events.Change{URL: url, App: "docs"}); r.Type != events.ResultSynced || r.Before != "" || !w.published() {
+		t.Errorf("a newer change: result %+v, published %v; want a clone as if for the first time", r, w.published())
+	}
+}
+
+func TestACredentialThatMayNotGoThereIsNeverSent(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.env["LOCKSTEP_CREDENTIAL_CI_PASSWORD"] = "s3cret"
+	w.env["LOCKSTEP_CREDENTIAL_CI_URLS"] = "https://git.example.com/"
+	_, err := w.handle("1-0", events.Change{URL: w.git.URL("acme/widgets"), Credential: "ci"})
+	if events.DispositionOf(err) != events.Permanent || !strings.Contains(err.Error(), "may not be sent") {
+		t.Errorf("error %v, want a permanent refusal", err)
+	}
+	if stats := w.git.Stats("acme/widgets"); stats.InfoRefs != 0 {
+		t.Errorf("the remote was asked %d times", stats.InfoRefs)
+	}
+}

@@ -1,0 +1,100 @@
+package credential_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/credential"
+)
+
+func folder(t *testing.T, name string, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func none(string) string { return "" }
+
+func TestACredentialGoesToItsPrefixesAlone(t *testing.T) {
+	dir := folder(t, "ci", map[string]string{"username": "bot\n", "password": "s3cret\n",
+		"urls": "https://git.example.com/acme\nhttps://other.example.com/one/repo.git\n"})
+	store := credential.NewStore(dir, none)
+	for remote, allowed := range map[string]bool{
+		"https://git.example.com/acme/widgets.git":       true,
+		"https://GIT.example.com/acme/widgets.git":       true,
+		"https://other.example.com/one/repo.git":         true,
+		"https://git.example.com/acmeevil/widgets.git":   false,
+		"https://git.example.com/other/widgets.git":      false,
+		"http://git.example.com/acme/widgets.git":        false,
+		"https://git.example.com:444/acme/widgets.git":   false,
+		"https://git.example.com.evil/acme/widgets.git":  false,
+		"https://evil/https://git.example.com/acme/x":    false,
+		"https://git.example.com/acme/../other/x.git":    false,
+		"https://git.example.com/acme/%2e%2e/other/x":    false,
+		"https://git.example.com%2f@evil.example/acme/x": false,
+	} {
+		secret, err := store.Resolve("ci", remote)
+		if (err == nil) != allowed {
+			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
+		}
+		if allowed && secret != (credential.Secret{Username: "bot", Password: "s3cret"}) {
+			t.Errorf("%s: another secret", remote)
+		}
+		if err != nil && (events.DispositionOf(err) != events.Permanent || strings.Contains(err.Error(), "s3cret")) {
+			t.Errorf("%s: %v", remote, err)
+		}
+	}
+}
+
+func TestAFileWinsOverAVariable(t *testing.T) {
+	env := map[string]string{
+		"LOCKSTEP_CREDENTIAL_MY_APP_BEARER_TOKEN": "from-env",
+		"LOCKSTEP_CREDENTIAL_MY_APP_URLS":         "https://git.example.com/",
+	}
+	getenv := func(name string) string { return env[name] }
+	secret, err := credential.NewStore("", getenv).Resolve("my-app", "https://git.example.com/a/b")
+	if err != nil || secret.BearerToken != "from-env" {
+		t.Fatalf("error %v", err)
+	}
+	dir := folder(t, "my-app", map[string]string{"bearerToken": "from-file"})
+	secret, err = credential.NewStore(dir, getenv).Resolve("my-app", "https://git.example.com/a/b")
+	if err != nil || secret.BearerToken != "from-file" {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestNamesThatAreNoneAreRefused(t *testing.T) {
+	store := credential.NewStore(t.TempDir(), none)
+	for _, name := range []string{"../etc", "a/b", ".hidden", "a b", strings.Repeat("x", 101), "unknown"} {
+		if _, err := store.Resolve(name, "https://git.example.com/a/b"); events.DispositionOf(err) != events.Permanent {
+			t.Errorf("%q: %v, want a permanent error", name, err)
+		}
+	}
+	if secret, err := store.Resolve("", "https://git.example.com/a/b"); err != nil || secret != (credential.Secret{}) {
+		t.Errorf("the empty name: %v, want anonymous", err)
+	}
+}
+
+func TestASecretDoesNotPrint(t *testing.T) {
+	secret := credential.Secret{Username: "bot", Password: "s3cret", BearerToken: "t0ken"}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "secret", secret)
+	for _, text := range []string{fmt.Sprint(secret), fmt.Sprintf("%+v %#v %s", secret, secret, secret), log.String()} {
+		if strings.Contains(text, "s3cret") || strings.Contains(text, "t0ken") {
+			t.Errorf("printed: %s", text)
+		}
+	}
+}
