@@ -1,0 +1,82 @@
+// Command peers lets other Redis locks take part in lockstep bench lock. It speaks the worker
+// protocol of ../README.md, and shares no code with what it is measured against.
+//
+//	peers redsync|redislock|rueidislock --redis URL --key KEY --waiters N --hold D --duration D
+//
+// It is a module of its own, so that these libraries stay out of the go.mod that users get.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+)
+
+// lock is a library's lock on the one key. Acquire waits until the lock is had or ctx ends. It may
+// give up earlier with an error that giveUp knows; then it is called again.
+type lock interface {
+	acquire(ctx context.Context) (release func() error, err error)
+	gaveUp(err error) bool
+}
+
+// peer opens a library's lock, connected and ready.
+type peer struct {
+	module string
+	open   func(ctx context.Context, redisURL, key string) (lock, error)
+}
+
+var peers = map[string]peer{
+	"redsync":     {"github.com/go-redsync/redsync/v4", openRedsync},
+	"redislock":   {"github.com/bsm/redislock", openRedislock},
+	"rueidislock": {"github.com/redis/rueidis", openRueidislock},
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("want redsync, redislock or rueidislock")
+	}
+	p, ok := peers[args[0]]
+	if !ok {
+		return fmt.Errorf("%q is none of redsync, redislock, rueidislock", args[0])
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	redisURL := flags.String("redis", "", "URL of the Redis to use")
+	key := flags.String("key", "", "what to lock")
+	w := worker{stdin: os.Stdin, stdout: os.Stdout, version: version(p.module)}
+	flags.IntVar(&w.waiters, "waiters", 1, "how many goroutines contend")
+	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long each grant is held")
+	flags.DurationVar(&w.duration, "duration", time.Second, "how long to go on asking")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	l, err := p.open(ctx, *redisURL, *key)
+	if err != nil {
+		return err
+	}
+	return w.run(ctx, l)
+}
+
+// version is that of the library this program was built with.
+func version(module string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == module {
+			return dep.Version
+		}
+	}
+	return ""
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/bench"
+	"lockstep/internal/redistest"
+)
+
+// runBench runs lockstep bench in this process.
+func runBench(t *testing.T, stdin io.Reader, stdout io.Writer, args ...string) error {
+	t.Helper()
+	cmd := newBenchCommand(streams{stdout: stdout, stderr: io.Discard})
+	cmd.SetIn(stdin)
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(io.Discard)
+	return cmd.ExecuteContext(t.Context())
+}
+
+func TestABenchWorkerSpeaksTheProtocol(t *testing.T) {
+	server := redistest.Start(t)
+	stdin, start := io.Pipe()
+	out, stdout := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := runBench(t, stdin, stdout, "lock-worker", "--redis", server.URL(), "--key", "k", "--waiters", "3", "--hold", "1ms", "--duration", "200ms")
+		stdout.CloseWithError(err)
+		done <- err
+	}()
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "ready") {
+		t.Fatalf("first it says %q; want ready (%v)", lines.Text(), lines.Err())
+	}
+	began := must(monotonic())(t)
+	if _, err := io.WriteString(start, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	waiters := map[int]bool{}
+	var last int64
+	var grants []bench.Grant
+	for lines.Scan() {
+		g := must(bench.ParseGrant(0, lines.Text()))(t)
+		if g.Asked < began || g.Released-g.Granted < time.Millisecond.Nanoseconds() {
+			t.Errorf("grant %+v: asked before the start at %d, or not held for 1 ms", g, began)
+		}
+		waiters[g.Waiter] = true
+		last = max(last, g.Released)
+		grants = append(grants, g)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if len(waiters) != 3 {
+		t.Errorf("waiters %v got the key; want all 3", waiters)
+	}
+	all := bench.Summarize(bench.Contention{Processes: 1, Waiters: 3, From: began, To: last + 1}, grants)
+	if all.Overlaps != 0 || all.Grants != len(grants) {
+		t.Errorf("%+v of %d grants; want them all, one after the other", all, len(grants))
+	}
+}
+
+func TestBenchLockMeasuresProcessesAndPeers(t *testing.T) {
+	server := redistest.Start(t)
+	stdout, stderr, code := runLockstep(t, nil, "bench", "lock", "--redis", server.URL(), "--processes", "2", "--waiters", "2",
+		"--hold", "1ms", "--duration", "300ms", "--rounds", "1", "--peer", "again=lockstep bench lock-worker", "--json")
+	if code != exitDone {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	var report contestReport
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v in %q", err, stdout)
+	}
+	if len(report.Contestants) != 2 || report.Contestants[1].Name != "again" {
+		t.Fatalf("contestants %+v; want lockstep and again", report.Contestants)
+	}
+	for _, c := range report.Contestants {
+		m := c.Median
+		if len(c.Rounds) != 1 || m.Grants == 0 || m.PerWaiter.Fewest == 0 || m.Overlaps != 0 || m.Busy <= 0 || m.Busy > 1 || m.Between.P99 <= 0 {
+			t.Errorf("%s: %+v; want a round in which everybody got the key, and no two at once", c.Name, c)
+		}
+	}
+	var table bytes.Buffer
+	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "again") {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+}
+
+func TestBenchLockFailsWhereALockIsNone(t *testing.T) {
+	sound := contestResult{Name: "sound"}
+	broken := contestResult{Name: "broken", Median: bench.HandOffs{Overlaps: 3}}
+	if err := (contestReport{Contestants: []contestResult{sound}}).verdict(); err != nil {
+		t.Errorf("got %v; want no error", err)
+	}
+	err := contestReport{Contestants: []contestResult{sound, broken}}.verdict()
+	if err == nil || exitCode(err) != exitFailed || !strings.Contains(err.Error(), "broken") || strings.Contains(err.Error(), "sound") {
+		t.Errorf("got %v; want one that names the broken lock", err)
+	}
+}
+
+func TestABenchPeerThatIsNoWorkerIsNamed(t *testing.T) {
+	server := redistest.Start(t)
+	b := lockBench{processes: 2, waiters: 1, duration: time.Second}
+	redis := must(openBenchRedis(t.Context(), server.URL()))(t)
+	t.Cleanup(redis.Close)
+	for name, tc := range map[string]struct {
+		argv []string
+		want string
+	}{
+		"ends at once":      {[]string{"true"}, "not ready"},
+		"says other things": {[]string{"echo", "hello"}, `"hello --redis`},
+		"does not exist":    {[]string{"no-such-program"}, "no-such-program"},
+		"fails":             {[]string{"sh", "-c", "echo out of order >&2; exit 1"}, "out of order"},
+	} {
+		_, _, err := b.contend(t.Context(), streams{}, redis, contestant{name: "peer", argv: tc.argv}, "k")
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("a peer that %s: got %v; want %q in it", name, err, tc.want)
+		}
+	}
+}
+
+func TestBenchLockUncontendedComparesWithRawScripts(t *testing.T) {
+	server := redistest.Start(t)
+	var stdout bytes.Buffer
+	if err := runBench(t, nil, &stdout, "lock", "--uncontended", "--redis", server.URL(), "--duration", "50ms", "--rounds", "2", "--json"); err != nil {
+		t.Fatal(err)
+	}
+	var report pairsReport
+	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Rows) != 2 || report.Rows[0].Goroutines != 1 || report.Rows[1].Goroutines != 16 {
+		t.Fatalf("rows %+v; want one of 1 and one of 16 goroutines", report.Rows)
+	}
+	for _, row := range report.Rows {
+		if row.Locker <= 0 || row.Raw <= 0 || row.Ratio <= 0 {
+			t.Errorf("%+v; want pairs of both", row)
+		}
+	}
+	left := must(server.Client().Keys(t.Context(), "*:raw*").Result())(t)
+	if len(left) > 0 {
+		t.Errorf("it leaves %q", left)
+	}
+}
+
+func TestBenchLockHoldsManyLeases(t *testing.T) {
+	server := redistest.StartReal(t) // the embedded one has no processor time of its own
+	redis := must(openBenchRedis(t.Context(), server.URL()))(t)
+	t.Cleanup(redis.Close)
+	const n, lease, d = 300, 500 * time.Millisecond, time.Second
+	report := must(holdMany(t.Context(), redis, "k", n, lease, d))(t)
+	if report.Leases != n || report.Lost != 0 || report.Duration < d || report.Locker.Used <= 0 || report.Redis.Used <= 0 {
+		t.Errorf("%+v; want %d leases held for %v, none lost", report, n, d)
+	}
+	var table bytes.Buffer
+	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), fmt.Sprintf("%d leases", n)) {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+}
+
+func TestBenchLockStandsFaults(t *testing.T) {
+	redistest.StartReal(t).Stop() // or skip: there must be a redis-server, though not this one
+	stdout, stderr, code := runLockstep(t, nil, "bench", "lock", "--faults", "--processes", "3", "--waiters", "2",
+		"--duration", "3s", "--lease", "500ms", "--json")
+	if code != exitDone {
+		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	var report faultReport
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v in %q", err, stdout)
+	}
+	f := report.Figures
+	if f.Grants == 0 || f.LongestGap <= 0 || f.LongestGap < f.LongestGapUp || f.Down <= 0 || f.MayGap != 1500*time.Millisecond {
+		t.Errorf("%+v; want grants, gaps, and a Redis that was down", f)
+	}
+	kinds := map[string]int{}
+	for _, fault := range report.Faults {
+		kinds[fault.Kind]++
+	}
+	for _, kind := range []string{faultKill, faultStop, faultPubSub, faultRestart, faultEmpty} {
+		if kinds[kind] == 0 {
+			t.Errorf("faults %v; want one of each kind, and %q too", kinds, kind)
+		}
+	}
+	var table bytes.Buffer
+	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "longest gap, Redis up, s") {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+}
+
+func TestTheVolumeRefusesAFenceBelowOneItHasSeen(t *testing.T) {
+	v := faultVolume{t.TempDir()}
+	for _, w := range []struct {
+		fence uint64
+		end   bool
+	}{{7, false}, {9, false}, {7, true}, {9, true}, {8, false}, {10, false}} {
+		if err := v.write(w.fence, w.end, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, w := range must(v.readLog())(t) {
+		if w.At <= 0 || w.PID != os.Getpid() || w.Goroutine != 3 {
+			t.Errorf("%+v; want a moment, and who it was", w)
+		}
+		got = append(got, fmt.Sprint(w.Fence, w.End, w.Refused))
+	}
+	want := []string{"7 false false", "9 false false", "7 true true", "9 true false", "8 false true", "10 false false"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if highest := must(v.highest())(t); highest != 10 {
+		t.Errorf("highest is %d; want 10", highest)
+	}
+}
+
+func TestBenchLockRefusesNonsense(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no waiters":           {"--waiters", "0"},
+		"no processes":         {"--processes", "0"},
+		"no rounds":            {"--rounds", "0"},
+		"no time":              {"--duration", "0s"},
+		"a negative hold":      {"--hold", "-1ms"},
+		"two measurements":     {"--uncontended", "--hold-many", "3"},
+		"idle peers":           {"--uncontended", "--peer", "a=b"},
+		"shorter than a lease": {"--hold-many", "3", "--duration", "1s"},
+		"a lease for nothing":  {"--lease", "1s"},
+		"faults elsewhere":     {"--faults", "--redis", "redis://127.0.0.1:1"},
+		"faults and peers":     {"--faults", "--peer", "a=b"},
+		"faults and nothing":   {"--faults", "--uncontended"},
+		"nobody left":          {"--faults", "--processes", "2"},
+		"too short a lease":    {"--faults", "--lease", "100ms"},
+		"too soon over":        {"--faults", "--duration", "5s"},
+		"an argument":          {"now"},
+		"no Redis URL":         {"--redis", "ftp://nowhere"},
+	} {
+		if err := runBench(t, nil, io.Discard, append([]string{"lock"}, args...)...); exitCode(err) != exitUsage {
+			t.Errorf("%s: got %v; want a usage error", name, err)
+		}
+	}
+}

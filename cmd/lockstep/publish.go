@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/config"
+)
+
+// changeFlags are the parts of a change that a command line may name.
+type changeFlags struct {
+	repo, ref, app, credential, after, id string
+}
+
+func (f *changeFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.repo, "repo", "", "`owner/name` to publish as (default: from the URL)")
+	flags.StringVar(&f.ref, "ref", "", "`ref` to sync (default: the remote's default branch)")
+	flags.StringVar(&f.app, "app", "", "`app` on whose behalf")
+	flags.StringVar(&f.credential, "credential", "", "`name` of the credential to use")
+}
+
+// change makes the change; an error is a usage error.
+func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change, error) {
+	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, App: f.app, Credential: f.credential, After: f.after}
+	if c.ID == "" {
+		c.ID = uuid.NewString()
+	}
+	var err error
+	if f.repo != "" {
+		if c.Repo, err = events.ParseRepoPath(f.repo); err != nil {
+			return c, usageError(fmt.Errorf("--repo: %w", err))
+		}
+	}
+	if c.Ref, err = events.ParseRef(f.ref); err != nil {
+		return c, usageError(fmt.Errorf("--ref: %w", err))
+	}
+	if c, err = events.NewChange(c); err != nil {
+		return c, usageError(err)
+	}
+	return c, nil
+}
+
+func newPublishCommand(std streams) *cobra.Command {
+	var (
+		flags         changeFlags
+		removed       bool
+		force, asJSON bool
+		onBusy        string
+	)
+	cmd := &cobra.Command{
+		Use:   "publish URL",
+		Short: "Publish one change and return",
+		Long:  "Publish one change to the stream that workers read, without waiting for what becomes of it.",
+		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379",
+		Args: wrongUse(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind := events.ChangePushed
+			if removed {
+				kind = events.ChangeRemoved
+			}
+			change, err := flags.change(kind, args[0])
+			if err != nil {
+				return err
+			}
+			change.Force, change.OnBusy = force, events.BusyPolicy(onBusy)
+			if change, err = events.NewChange(change); err != nil {
+				return usageError(err)
+			}
+			err = onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				return publish(ctx, client, cfg, change)
+			})
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(std.stdout).Encode(map[string]string{"id": change.ID, "repo": change.Repo.String()})
+			}
+			_, err = fmt.Fprintf(std.stdout, "published change %s of %s\n", change.ID, change.Repo)
+			return err
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	flags.add(cmd.Flags())
+	cmd.Flags().StringVar(&flags.after, "after", "", "`commit` that the ref names now")
+	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
+	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "what to do when another job holds the repository: `wait or skip`")
+	cmd.Flags().BoolVar(&removed, "removed", false, "say that the repository was removed")
+	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even though the remote still has the repository")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// publish appends a change to the stream of changes.
+func publish(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) error {
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		return err
+	}
+	msg, err := stream.ChangeMessage(change)
+	if err != nil {
+		return err
+	}
+	msg.SetContext(ctx)
+	return publisher.Publish(cfg.Namespace().Changes(), msg)
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+)
+
+func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
+	ctx := context.Background()
+	git, root := startGit(t), t.TempDir()
+	first := must(git.Create(ctx, "acme/widgets", map[string]string{"README": "hello\n", "src/main.go": "package main\n"}))(t)
+
+	stdout, stderr, code := runLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root, "--json")
+	if code != exitDone {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	report := decodeJSON(t, stdout)
+	if report["repo"] != "acme/widgets" || report["ref"] != "refs/heads/main" || report["after"] != first || report["path"] != "acme/widgets" {
+		t.Errorf("report %v", report)
+	}
+	if report["before"] != "" {
+		t.Errorf("before is %v the first time, want it empty", report["before"])
+	}
+	for _, field := range []string{"fence", "took_ms", "files", "tree"} {
+		if _, ok := report[field]; !ok {
+			t.Errorf("the report has no %s: %s", field, stdout)
+		}
+	}
+	assertCheckout(t, filepath.Join(root, "acme/widgets"), first)
+
+	second := must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{
+		Write: map[string]string{"README": "hello again\n"}, Delete: []string{"src/main.go"}}))(t)
+	stdout, stderr, code = runLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root, "--json")
+	if code != exitDone {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	report = decodeJSON(t, stdout)
+	if report["before"] != first || report["after"] != second {
+		t.Errorf("from %v to %v, want %s to %s", report["before"], report["after"], first, second)
+	}
+	if got := fmt.Sprint(report["files"]); got != "[map[path:README status:modified] map[path:src/main.go status:deleted]]" {
+		t.Errorf("files %s", got)
+	}
+	assertCheckout(t, filepath.Join(root, "acme/widgets"), second)
+
+	stdout, _, code = runLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root)
+	if code != exitDone || !strings.Contains(stdout, "is up to date") {
+		t.Errorf("exit code %d, output %q; want it up to date", code, stdout)
+	}
+}
+
+func assertCheckout(t *testing.T, dir, commit string) {
+	t.Helper()
+	info, err := os.Lstat(dir)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Fatalf("%s is no symlink: %v, %v", dir, info, err)
+	}
+	if got := gitIn(t, dir, "log", "-1", "--format=%H"); got != commit {
+		t.Errorf("%s is at %s, want %s", dir, got, commit)
+	}
+	if dirty := gitIn(t, dir, "status", "--porcelain"); dirty != "" {
+		t.Errorf("%s is not clean:\n%s", dir, dirty)
+	}
+	gitIn(t, dir, "fsck", "--no-dangling")
+}
+
+func TestSyncThroughAServiceThatRuns(t *testing.T) {
+	ctx := context.Background()
+	git, server, root := startGit(t), redistest.Start(t), t.TempDir()
+	head := must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	start(t, "serve", "--root", root, "--redis", server.URL())
+	stdout, stderr, code := runLockstep(t, []string{"LOCKSTEP_REDIS=" + server.URL()}, "sync", git.URL("acme/widgets"), "--app", "docs")
+	if code != exitDone || !strings.Contains(stdout, head[:12]) {
+		t.Fatalf("exit code %d, output %q %q", code, stdout, stderr)
+	}
+	stdout, stderr, code = runLockstep(t, nil, "status", "acme/widgets", "--redis", server.URL())
+	if code != exitDone || !strings.Contains(stdout, head[:12]) || !strings.Contains(stdout, "free") {
+		t.Errorf("status of the repository: exit code %d, output %q %q", code, stdout, stderr)
+	}
+	stdout, _, code = runLockstep(t, nil, "status", "--redis", server.URL(), "--json")
+	if report := decodeJSON(t, stdout); code != exitDone || report["results"] != 1.0 || report["pending"] != 0.0 || report["workers"] != 1.0 {
+		t.Errorf("status: exit code %d, output %q", code, stdout)
+	}
+}
+
+func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
+	ctx := context.Background()
+	git := startGit(t)
+	must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)
+	git.RequireAuth("acme/private", "bot", "correct-horse")
+	must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	must(git.Create(ctx, "acme/flaky", map[string]string{"a": "1"}))(t)
+	git.Answer("acme/flaky", 500)
+	if err := git.CreateEmpty(ctx, "acme/empty"); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrong := []string{
+		"LOCKSTEP_CREDENTIAL_CI_USERNAME=bot", "LOCKSTEP_CREDENTIAL_CI_PASSWORD=battery-staple",
+		"LOCKSTEP_CREDENTIAL_CI_URLS=" + git.URL("acme/private"),
+	}
+	for name, tc := range map[string]struct {
+		url  string
+		args []string
+		env  []string
+		code int
+		want string
+	}{
+		"settings that are wrong twice":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, exitUsage, "slots 0: want 1 to 4096; log-level"},
+		"a variable that is wrong":       {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, exitUsage, "'slots' cannot parse"},
+		"no time at all":                 {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, exitUsage, "timeout 0s"},
+		"a path that escapes":            {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, exitUsage, "not a repository path"},
+		"a secret in the URL":            {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, exitUsage, "name a credential instead"},
+		"a scheme nobody speaks":         {"file:///acme/widgets.git", nil, nil, exitUsage, "use http or https"},
+		"a ref that is none":             {git.URL("acme/widgets"), []string{"--ref", "a..b"}, nil, exitUsage, "not a Git ref"},
+		"an unreachable remote":          {"http://127.0.0.1:1/acme/widgets.git", nil, nil, exitFailed, "127.0.0.1:1"},
+		"a missing repository":           {git.URL("acme/missing"), nil, nil, exitFailed, "no such repository"},
+		"a missing branch":               {git.URL("acme/widgets"), []string{"--ref", "nope"}, nil, exitFailed, "refs/heads/nope"},
+		"an empty repository":            {git.URL("acme/empty"), nil, nil, exitFailed, "empty"},
+		"a remote that fails":            {git.URL("acme/flaky"), nil, nil, exitFailed, "500"},
+		"no credential where one is due": {git.URL("acme/private"), nil, nil, exitFailed, "credential"},
+		"a wrong credential":             {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, exitFailed, "credential"},
+		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, exitFailed, "not known here"},
+		"a root that is a file":          {git.URL("acme/widgets"), []string{"--root", file}, nil, exitFailed, file},
+		"a Redis that is not there":      {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, exitUnavailable, "does not answer; start it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"sync", tc.url, "--root", t.TempDir(), "--timeout", "30s"}, tc.args...)
+			_, stderr, code := runLockstep(t, tc.env, args...)
+			if code != tc.code || !strings.Contains(stderr, tc.want) {
+				t.Errorf("exit code %d, want %d; error %q, want one with %q", code, tc.code, stderr, tc.want)
+			}
+			if lines := strings.Count(strings.TrimSpace(stderr), "\n"); lines != 0 {
+				t.Errorf("the error has %d lines, want one:\n%s", lines+1, stderr)
+			}
+			for _, secret := range []string{"hunter2", "battery-staple"} {
+				if strings.Contains(stderr, secret) {
+					t.Errorf("the error gives a secret away: %s", stderr)
+				}
+			}
+		})
+	}
+}
+
+func TestSyncTimesOutWhenNobodyWorks(t *testing.T) {
+	server := redistest.Start(t)
+	_, stderr, code := runLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--timeout", (300 * time.Millisecond).String())
+	if code != exitTimedOut || !strings.Contains(stderr, "is a worker running?") {
+		t.Errorf("exit code %d, error %q", code, stderr)
+	}
+}
+
+func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
+	ctx := context.Background()
+	held := make(chan struct{}, 10)
+	git := startGit(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
+		held <- struct{}{}
+		<-ctx.Done()
+	}))
+	must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	const soon = 15 * time.Second // less than the grace of a service
+
+	p := start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s")
+	if code := p.ended(soon); code != exitTimedOut || !strings.Contains(p.log.String(), "no result within 1s; the remote or the volume is slow") {
+		t.Errorf("exit code %d, want 4: %s", code, p.log)
+	}
+	<-held
+	p = start(t, "sync", git.URL("acme/widgets"))
+	<-held
+	_ = p.cmd.Process.Signal(os.Interrupt)
+	if code := p.ended(soon); code != exitFailed || strings.Count(p.log.String(), "\n") != 1 {
+		t.Errorf("exit code %d, want 1 and one line: %s", code, p.log)
+	}
+}
+
+// A Redis to which no connection comes about: the dial's own timeout is no timeout of the sync.
+func TestARedisBehindAWallIsUnavailable(t *testing.T) {
+	wall := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
+	t.Cleanup(func() { _ = syscall.Close(wall) })
+	if err := syscall.Bind(wall, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(wall, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, ok := must(syscall.Getsockname(wall))(t).(*syscall.SockaddrInet4)
+	if !ok {
+		t.Fatal("the socket has no address")
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", name.Port)
+	for { // fill the queue of those that nobody accepts
+		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	_, stderr, code := runLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", address)
+	if code != exitUnavailable || !strings.Contains(stderr, "does not answer") {
+		t.Errorf("exit code %d, want 3: %s", code, stderr)
+	}
+}
+
+func TestARedisThatRefusesIsNamed(t *testing.T) {
+	server := redistest.StartReal(t)
+	if err := server.Client().ConfigSet(context.Background(), "requirepass", "hunter2").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"status"}, {"serve"}, {"publish", "http://127.0.0.1:1/a/b"}, {"sync", "http://127.0.0.1:1/a/b"}} {
+		_, stderr, code := runLockstep(t, nil, append(args, "--redis", server.URL())...)
+		if code != exitFailed || !strings.Contains(stderr, "redis at "+server.URL()+" refuses; check its password") {
+			t.Errorf("%s: exit code %d, want 1: %s", args[0], code, stderr)
+		}
+	}
+}
+
+func TestWrongUseIsExitCode2AndOneLine(t *testing.T) {
+	for _, args := range [][]string{
+		{"frobnicate"}, {"sync"}, {"sync", "--nonsense"}, {"serve", "--roles", "receiver"}, {"serve", "--roles", "receiver", "--listen", "127.0.0.1:0"}, {"serve", "more"}, {"status"},
+		{"version", "more"}, {"publish", "http://127.0.0.1:1/a/b"}, {"status", "..", "--redis", "127.0.0.1:1"},
+		{"serve", "--redis", "u:hunter2@127.0.0.1:1"},
+	} {
+		_, stderr, code := runLockstep(t, nil, args...)
+		if code != exitUsage || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%q: exit code %d, want 2 and one line: %s", args, code, stderr)
+		}
+	}
+}
+
+func TestACredentialWorksAndRestsNowhere(t *testing.T) {
+	ctx := context.Background()
+	git, root, credentials := startGit(t), t.TempDir(), t.TempDir()
+	head := must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)
+	git.RequireAuth("acme/private", "bot", "correct-horse")
+	dir := filepath.Join(credentials, "ci")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"username": "bot\n", "password": "correct-horse\n", "urls": git.URL("acme/private")} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, stderr, code := runLockstep(t, nil, "sync", git.URL("acme/private"), "--root", root, "--credentials", credentials, "--credential", "ci", "--log-level", "debug")
+	if code != exitDone || !strings.Contains(stdout, head[:12]) {
+		t.Fatalf("exit code %d, output %q %q", code, stdout, stderr)
+	}
+	if strings.Contains(stdout+stderr, "correct-horse") {
+		t.Error("the secret is in the output")
+	}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "correct-horse") {
+			t.Errorf("the secret rests in %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

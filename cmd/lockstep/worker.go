@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/handlers"
+	"lockstep/internal/config"
+	"lockstep/internal/credential"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/redisx"
+	"lockstep/internal/state"
+	"lockstep/internal/telemetry"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// workers is the consumer group of those who work on changes.
+const workers = "workers"
+
+// workerConfig is what a worker needs beside its settings.
+type workerConfig struct {
+	config.Config
+	Redis   redisx.Server
+	Log     *slog.Logger
+	Metrics *telemetry.Metrics
+}
+
+// work takes changes and works on them until ctx is done, then drains: what is in flight finishes
+// within the grace, and the rest goes back to the stream at once. Redis may come late.
+func work(ctx context.Context, cfg workerConfig) error {
+	name := cfg.Worker
+	if name == "" {
+		name = workerName()
+	}
+	log := cfg.Log.With("worker", name)
+	namespace := cfg.Namespace()
+
+	grace, treeGrace := max(cfg.Grace, 1), max(cfg.TreeGrace, 1) // zero would be the default to those who get it
+	volume, err := gitrepo.OpenVolume(cfg.Root, gitrepo.Config{Grace: treeGrace})
+	if err != nil {
+		return err
+	}
+	defer volume.Close()
+	commands := cfg.Redis.Open()
+	defer commands.Close()
+	claim := func() error { return claimVolume(ctx, commands, namespace, volume) }
+	if err := awaitRedis(ctx, cfg.Redis, log, claim); err != nil {
+		return err
+	}
+
+	pubsub := cfg.Redis.Open()
+	defer pubsub.Close()
+	locker, err := locking.New(locking.Config{
+		Redis: commands, PubSub: pubsub, Prefix: namespace.Locks(),
+		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: name, Log: log, Observer: cfg.Metrics.Locks(),
+	})
+	if err != nil {
+		return err
+	}
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
+		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace,
+		Log: log, Observer: cfg.Metrics.Stream(),
+	})
+	if err != nil {
+		return err
+	}
+	handle := handlers.Handlers{
+		Repos:       volume,
+		States:      state.NewStore(commands, namespace),
+		Credentials: credential.NewStore(cfg.Credentials, os.Getenv),
+	}
+	changes := router.Changes{
+		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: handle.Handle,
+		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
+	}
+	slots := router.NewSlots(cfg.Slots)
+	r, err := router.New(router.Config{
+		Log: log, CloseTimeout: cfg.Grace + drainMargin,
+		Routes: []router.Route{{
+			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
+			Locker: locker, Request: changes.Request, Slots: slots,
+			Dispose: router.Disposer{
+				Failed: changes.Failed, Log: log,
+				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax},
+			},
+		}},
+	})
+	if err != nil {
+		return err
+	}
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
+	broken := func(err error) error {
+		return fmt.Errorf("router: %w", errors.Join(err, subscriber.Close(), locker.Close(context.WithoutCancel(ctx))))
+	}
+	select {
+	case <-r.Running():
+		log.InfoContext(ctx, "worker takes changes", "root", volume.Root(), "slots", cfg.Slots)
+	case err := <-stopped: // it could not subscribe
+		return broken(err)
+	case <-ctx.Done():
+	}
+	select {
+	case <-ctx.Done():
+		log.InfoContext(ctx, "worker drains", "grace", cfg.Grace)
+	case err := <-stopped:
+		return broken(err)
+	}
+	return drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
+}
+
+// drain lets what is being worked on finish within the grace. What only waits, for a lease or for a
+// slot, goes back to the stream at once.
+func drain(ctx context.Context, grace time.Duration, r *message.Router, locker *locking.Locker, slots *router.Slots, stopped <-chan error) error {
+	slots.Close()
+	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)
+	defer cancel()
+	var g errgroup.Group
+	g.Go(func() error { return locker.Close(ctx) })
+	g.Go(r.Close)
+	g.Go(func() error { return <-stopped })
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("drain: %w; what was not given back goes to others when its lease lapses", err)
+	}
+	return nil
+}
+
+// drainMargin is what a drain takes beyond the grace: to give back what has not finished.
+const drainMargin = 5 * time.Second
+
+func workerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), watermill.NewShortUUID())
+}
+
+// redisPause is how long a Redis that cannot serve is left alone before the next try.
+const redisPause = 500 * time.Millisecond
+
+// awaitRedis returns once Redis has done what try asks of it, or refuses to. It says once that Redis
+// cannot be used, and once that it can.
+func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try func() error) error {
+	waiting := false
+	for {
+		err := try()
+		switch {
+		case err == nil:
+			if waiting {
+				log.InfoContext(ctx, "redis answers", "redis", server.String())
+			}
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !redisx.Unavailable(err):
+			return redisError(server, err)
+		case !waiting:
+			waiting = true
+			log.ErrorContext(ctx, "waiting for redis", "error", redisError(server, err))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(redisPause):
+		}
+	}
+}
+
+// claimVolume makes sure that all workers of one deployment publish to the same volume.
+func claimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *gitrepo.Volume) error {
+	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
+		return err
+	}
+	id, err := client.Get(ctx, namespace.Volume()).Result()
+	if err != nil {
+		return err
+	}
+	if id != volume.ID() {
+		return fmt.Errorf("root %s is volume %s, and workers under prefix %s publish to volume %s: mount that one, "+
+			"choose another --prefix, or, if that volume is gone for good, delete the key %s",
+			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+// Package config reads Lockstep's settings: a flag wins over a LOCKSTEP_* variable, that over
+// lockstep.yaml, and that over the default. One table, in settings.go, says which there are.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+
+	"lockstep/events"
+	"lockstep/internal/redisx"
+)
+
+// DefaultFile is read when no file is named and it exists.
+const DefaultFile = "lockstep.yaml"
+
+// Config is every setting, checked. The table in settings.go says what each means.
+type Config struct {
+	Redis             string `koanf:"redis"`
+	RedisPasswordFile string `koanf:"redis-password-file"`
+	Prefix            string `koanf:"prefix"`
+
+	LogLevel  string `koanf:"log-level"`
+	LogFormat string `koanf:"log-format"`
+
+	Root        string        `koanf:"root"`
+	Credentials string        `koanf:"credentials"`
+	Worker      string        `koanf:"worker"`
+	Slots       int           `koanf:"slots"`
+	Lease       time.Duration `koanf:"lease"`
+	LockWait    time.Duration `koanf:"lock-wait"`
+	MaxAttempts int           `koanf:"max-attempts"`
+	RetryBase   time.Duration `koanf:"retry-base"`
+	RetryMax    time.Duration `koanf:"retry-max"`
+	TreeGrace   time.Duration `koanf:"tree-grace"`
+
+	Roles        []string      `koanf:"roles"`
+	Listen       string        `koanf:"listen"`
+	APITokenFile string        `koanf:"api-token-file"`
+	Grace        time.Duration `koanf:"grace"`
+
+	redisPassword string
+	apiToken      string
+}
+
+// Load reads the settings. environ is as [os.Environ] gives it; path is "" for [DefaultFile] if
+// there is one.
+func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
+	k := koanf.New("\x00") // no setting is nested, and a name may not become so by a dot in it
+	if err := k.Load(confmap.Provider(defaults(), ""), nil); err != nil {
+		return Config{}, fmt.Errorf("defaults: %w", err)
+	}
+	if err := loadFile(k, path); err != nil {
+		return Config{}, err
+	}
+	variables := env.Provider("\x00", env.Opt{Prefix: EnvPrefix, TransformFunc: setting, EnvironFunc: func() []string { return environ }})
+	if err := k.Load(variables, nil); err != nil {
+		return Config{}, fmt.Errorf("environment: %w", err)
+	}
+	if flags != nil {
+		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
+			return Config{}, fmt.Errorf("flags: %w", err)
+		}
+		if f := flags.Lookup("redis"); f != nil && f.Changed && hasPassword(f.Value.String()) {
+			return Config{}, errors.New("--redis: a password in an argument is seen by every user of this machine; " +
+				"use --redis-password-file or LOCKSTEP_REDIS")
+		}
+	}
+	var c Config
+	if err := k.Unmarshal("", &c); err != nil {
+		return Config{}, fmt.Errorf("settings: %w", err)
+	}
+	return c, c.check(environ)
+}
+
+func loadFile(k *koanf.Koanf, path string) error {
+	named := path != ""
+	if !named {
+		path = DefaultFile
+	}
+	fromFile := koanf.New("\x00")
+	err := fromFile.Load(file.Provider(path), yaml.Parser())
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("config file %s: %w", path, err)
+	}
+	for key, value := range fromFile.All() {
+		s, ok := find(key)
+		switch {
+		case !ok:
+			return fmt.Errorf("config file %s: %q is no setting; see lockstep serve --help", path, strings.ReplaceAll(key, "\x00", "."))
+		case value == nil: // "root:" and nothing behind it
+			fromFile.Delete(key)
+		default:
+			if err := s.fits(value); err != nil {
+				return fmt.Errorf("config file %s: %w", path, err)
+			}
+		}
+	}
+	return k.Merge(fromFile)
+}
+
+// setting names the setting that a variable sets; "" passes it over. An empty variable sets nothing.
+// An unknown one is no error, as it is in a file: Kubernetes gives every container of a namespace that
+// has a service by the name of lockstep a LOCKSTEP_PORT and its like.
+func setting(variable, value string) (string, any) {
+	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, EnvPrefix), "_", "-"))
+	if _, ok := find(name); !ok || value == "" {
+		return "", nil
+	}
+	return name, value
+}
+
+func (c *Config) check(environ []string) error {
+	if _, err := events.ParseNamespace(c.Prefix); err != nil {
+		return err
+	}
+	var err error
+	if c.redisPassword, err = readSecret(c.RedisPasswordFile); err != nil {
+		return fmt.Errorf("redis-password-file: %w", err)
+	}
+	if c.apiToken, err = readSecret(c.APITokenFile); err != nil {
+		return fmt.Errorf("api-token-file: %w", err)
+	}
+	if c.apiToken == "" {
+		c.apiToken = lookup(environ, EnvPrefix+"API_TOKEN")
+	}
+	if c.Redis != "" {
+		if _, err := redisx.Parse(c.Redis, c.redisPassword); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.checkWork(), c.checkServe())
+}
+
+func (c *Config) checkWork() error {
+	switch {
+	case c.Root == "":
+		return errors.New("root: want a folder")
+	case c.Slots < 1 || c.Slots > 4096:
+		return fmt.Errorf("slots %d: want 1 to 4096", c.Slots)
+	case c.Lease < time.Second || c.Lease > 10*time.Minute:
+		return fmt.Errorf("lease %v: want 1s to 10m", c.Lease)
+	case c.LockWait < c.Lease:
+		return fmt.Errorf("lock-wait %v is shorter than lease %v: a crashed holder would time out every waiter; raise lock-wait or lower lease", c.LockWait, c.Lease)
+	case c.MaxAttempts < 1:
+		return fmt.Errorf("max-attempts %d: want at least 1", c.MaxAttempts)
+	case c.RetryBase <= 0 || c.RetryMax < c.RetryBase:
+		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
+	case c.TreeGrace < 0:
+		return fmt.Errorf("tree-grace %v: want 0s or more", c.TreeGrace)
+	}
+	return nil
+}
+
+func (c *Config) checkServe() error {
+	// A variable comes as one text: "receiver,worker".
+	c.Roles = strings.FieldsFunc(strings.Join(c.Roles, ","), func(r rune) bool { return r == ',' || r == ' ' })
+	if len(c.Roles) == 0 {
+		return fmt.Errorf("roles: want some of %s", strings.Join(Roles, ", "))
+	}
+	for _, role := range c.Roles {
+		if !slices.Contains(Roles, role) {
+			return fmt.Errorf("roles: %q is none of %s", role, strings.Join(Roles, ", "))
+		}
+	}
+	if c.Grace < 0 {
+		return fmt.Errorf("grace %v: want 0s or more", c.Grace)
+	}
+	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !loopback(c.Listen) {
+		return fmt.Errorf("listen %s: the receiver is open to others and no token guards it; set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); c.LogLevel != "" && err != nil {
+		return fmt.Errorf("log-level %q: want debug, info, warn or error", c.LogLevel)
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return fmt.Errorf("log-format %q: want text or json", c.LogFormat)
+	}
+	return nil
+}
+
+// Namespace is the checked prefix.
+func (c *Config) Namespace() events.Namespace { return events.Namespace(c.Prefix) }
+
+// RedisServer is the Redis that is named; call it only when Redis is not empty.
+func (c *Config) RedisServer() (redisx.Server, error) { return redisx.Parse(c.Redis, c.redisPassword) }
+
+// APIToken guards the HTTP API; empty for none.
+func (c *Config) APIToken() string { return c.apiToken }
+
+// Has reports whether the process plays a role.
+func (c *Config) Has(role string) bool { return slices.Contains(c.Roles, role) }
+
+func hasPassword(redisURL string) bool {
+	if !strings.Contains(redisURL, "://") {
+		redisURL = "redis://" + redisURL // as redisx reads it
+	}
+	u, err := url.Parse(redisURL)
+	if err != nil || u.User == nil {
+		return false
+	}
+	_, has := u.User.Password()
+	return has
+}
+
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func readSecret(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	secret := strings.TrimSpace(string(text))
+	if secret == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return secret, nil
+}
+
+func lookup(environ []string, name string) string {
+	for _, pair := range environ {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}

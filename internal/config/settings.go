@@ -1,0 +1,144 @@
+package config
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// EnvPrefix begins the name of every variable that sets something: LOCKSTEP_LOCK_WAIT sets lock-wait.
+const EnvPrefix = "LOCKSTEP_"
+
+// The roles that a process may play.
+const (
+	RoleReceiver = "receiver" // takes changes over HTTP, when it listens
+	RoleWorker   = "worker"   // works on changes
+)
+
+// Roles are all roles.
+var Roles = []string{RoleReceiver, RoleWorker}
+
+// Group is a set of settings that a subcommand takes as flags.
+type Group int
+
+// The groups.
+const (
+	Common  Group = 1 << iota // every subcommand that reaches Redis
+	Working                   // subcommands that run a worker
+	Serving                   // the service alone
+)
+
+type entry struct {
+	name  string
+	group Group
+	value any // the default, and by its type the setting's
+	shown string
+	usage string
+}
+
+// settings is all there is to set, in the order in which help and README show it.
+var settings = []entry{
+	{"redis", Common, "", "none", "Redis `URL` (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://); none: an embedded one, gone with the process"},
+	{"redis-password-file", Common, "", "none", "`file` with the Redis password"},
+	{"prefix", Common, "lockstep:{0}:", "", "`prefix` of all Redis keys, with one {hash tag}"},
+	{"log-level", Common, "", "info; sync logs nothing", "least `level` to log: debug, info, warn or error"},
+	{"log-format", Common, "text", "", "`format` of the log on standard error: text or json"},
+
+	{"root", Working, "repos", "", "`folder` to publish below"},
+	{"credentials", Working, "", "none", "`folder` of credentials, one folder each with files username, password, bearerToken, urls"},
+	{"worker", Working, "", "host-pid-random", "`name` of this process in leases and results"},
+	{"slots", Working, 4 * runtime.NumCPU(), "4 per core", "repositories worked on at once"},
+	{"lease", Working, 10 * time.Second, "", "`duration` after which a dead worker's lease and messages go to others"},
+	{"lock-wait", Working, 60 * time.Second, "", "`duration` that a message waits for its repository before it goes back to the stream"},
+	{"max-attempts", Working, 8, "", "failed attempts after which an event is given up"},
+	{"retry-base", Working, time.Second, "", "`delay` before the second attempt; doubles with each, with jitter"},
+	{"retry-max", Working, 5 * time.Minute, "", "longest `delay` between attempts"},
+	{"tree-grace", Working, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
+
+	{"roles", Serving, Roles, "receiver,worker", "`roles` to play: receiver, worker"},
+	{"listen", Serving, "", "none", "`address` for HTTP: changes, metrics, health"},
+	{"api-token-file", Serving, "", "none", "`file` with the bearer token that publishing over HTTP takes (or LOCKSTEP_API_TOKEN)"},
+	{"grace", Serving, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
+}
+
+func defaults() map[string]any {
+	values := map[string]any{}
+	for _, s := range settings {
+		values[s.name] = s.value
+	}
+	return values
+}
+
+func find(name string) (entry, bool) {
+	for _, s := range settings {
+		if s.name == name {
+			return s, true
+		}
+	}
+	return entry{}, false
+}
+
+// fits refuses a YAML value of another type than the setting's. Converted it would be something that
+// nobody meant: 300 is 300 ns, true is one slot, a list is its first folder.
+func (s entry) fits(value any) error {
+	ok, want := false, ""
+	switch s.value.(type) {
+	case string:
+		_, ok = value.(string)
+		want = "text, in quotes if need be"
+	case int:
+		_, ok = value.(int)
+		want = "a whole number"
+	case time.Duration:
+		_, ok = value.(string)
+		want = "a duration with its unit, as in 90s"
+	case []string:
+		_, ok = value.(string)
+		if list, isList := value.([]any); isList {
+			ok = !slices.ContainsFunc(list, func(item any) bool { _, isText := item.(string); return !isText })
+		}
+		want = "a list of texts"
+	}
+	if !ok {
+		return fmt.Errorf("%s: want %s", s.name, want)
+	}
+	return nil
+}
+
+// AddFlags adds the flags of the given groups.
+func AddFlags(flags *pflag.FlagSet, groups Group) {
+	for _, s := range settings {
+		if s.group&groups == 0 {
+			continue
+		}
+		switch value := s.value.(type) {
+		case string:
+			flags.String(s.name, value, s.usage)
+		case int:
+			flags.Int(s.name, value, s.usage)
+		case time.Duration:
+			flags.Duration(s.name, value, s.usage)
+		case []string:
+			flags.StringSlice(s.name, value, s.usage)
+		}
+	}
+}
+
+// Table is the settings as a Markdown table, for the README.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| flag, key in lockstep.yaml | variable | default | what |\n|---|---|---|---|\n")
+	for _, s := range settings {
+		shown := s.shown
+		if shown == "" {
+			shown = fmt.Sprint(s.value)
+		}
+		fmt.Fprintf(&b, "| `--%s` | `%s%s` | %s | %s |\n", s.name, EnvPrefix,
+			strings.ToUpper(strings.ReplaceAll(s.name, "-", "_")), shown, strings.ReplaceAll(s.usage, "`", ""))
+	}
+	return b.String()
+}

@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"lockstep/events"
+	"lockstep/locking"
+)
+
+// Locks is what the API shows of locks, and how it takes one away; a [locking.Inspector] is.
+type Locks interface {
+	List(ctx context.Context) ([]locking.Status, error)
+	Status(ctx context.Context, key string) (locking.Status, error)
+	ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error)
+}
+
+// Lock is a lock as the API and the command line show it.
+type Lock struct {
+	Repo        string     `json:"repo"`
+	Held        bool       `json:"held"`
+	Fence       uint64     `json:"fence,omitempty"` // of the last grant, held or not
+	Holder      *Party     `json:"holder,omitempty"`
+	Since       *time.Time `json:"since,omitempty"`
+	RemainingMS int64      `json:"remaining_ms,omitempty"` // until the lease runs out unless renewed
+	Waiters     []Party    `json:"waiters"`                // in order, one for each process
+}
+
+// Party is somebody who holds or waits.
+type Party struct {
+	Worker    string `json:"worker"`
+	Job       string `json:"job"`
+	Operation string `json:"operation"`
+}
+
+// NewLock shows a status.
+func NewLock(s locking.Status) Lock {
+	lock := Lock{Repo: s.Key, Held: s.Held, Fence: s.Fence, Waiters: []Party{}}
+	if s.Held {
+		since := s.Holder.Since.UTC()
+		lock.Holder, lock.Since = &Party{s.Holder.Worker, s.Holder.Job, s.Holder.Operation}, &since
+		lock.RemainingMS = s.Holder.Remaining.Milliseconds()
+	}
+	for _, w := range s.Waiters {
+		lock.Waiters = append(lock.Waiters, Party(w))
+	}
+	return lock
+}
+
+func listLocks(locks Locks) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		held, err := locks.List(r.Context())
+		if err != nil {
+			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			return
+		}
+		list := make([]Lock, 0, len(held))
+		for _, status := range held {
+			list = append(list, NewLock(status))
+		}
+		reply(w, http.StatusOK, map[string][]Lock{"locks": list})
+	})
+}
+
+func showLock(locks Locks) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		repo, err := events.ParseRepoPath(r.PathValue("repo"))
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		status, err := locks.Status(r.Context(), repo.Key())
+		if err != nil {
+			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			return
+		}
+		reply(w, http.StatusOK, NewLock(status))
+	})
+}
+
+// releaseLock takes away the lease whose fence the query names, so that nobody loses one that the
+// caller has not seen.
+func releaseLock(locks Locks) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		repo, err := events.ParseRepoPath(r.PathValue("repo"))
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		fence, err := strconv.ParseUint(r.URL.Query().Get("fence"), 10, 64)
+		if err != nil {
+			fail(w, http.StatusBadRequest, errors.New("want the fence of the lease to take away, as in ?fence=1795223511284000"))
+			return
+		}
+		former, err := locks.ForceRelease(r.Context(), repo.Key(), fence)
+		switch {
+		case errors.Is(err, locking.ErrNotHeld):
+			fail(w, http.StatusConflict, fmt.Errorf("%s is not held with fence %d; look at it again", repo, fence))
+		case err != nil:
+			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; look at the lock, then try again"))
+		default:
+			reply(w, http.StatusOK, Released{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}})
+		}
+	})
+}
+
+// Released says from whom a lease was taken away.
+type Released struct {
+	Repo  string `json:"repo"`
+	Fence uint64 `json:"fence"`
+	From  Party  `json:"from"`
+}

@@ -1,0 +1,122 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+	"lockstep/locking"
+)
+
+// hold has somebody hold the lease on acme/widgets.
+func hold(t *testing.T, redisServer *redistest.Server) *locking.Lease {
+	t.Helper()
+	locker, err := locking.New(locking.Config{Redis: redisServer.Client(), Prefix: events.DefaultNamespace.Locks(), Worker: "w1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := locker.Acquire(context.Background(), locking.Request{Key: "acme/widgets", Job: "37", Operation: "sync"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = lease.Release(context.Background())
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := locker.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return lease
+}
+
+func TestAnybodyMaySeeWhoHoldsALock(t *testing.T) {
+	url, redisServer := startServer(t, "t0ken")
+	lease := hold(t, redisServer)
+	var list struct{ Locks []server.Lock }
+	status, text := do(t, "GET", url+"/api/v1/locks", "", nil)
+	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK || len(list.Locks) != 1 {
+		t.Fatalf("%d %s", status, text)
+	}
+	var lock server.Lock
+	status, text = do(t, "GET", url+"/api/v1/locks/Acme/Widgets", "", nil)
+	if err := json.Unmarshal([]byte(text), &lock); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	if !lock.Held || lock.Repo != "acme/widgets" || *lock.Holder != (server.Party{Worker: "w1", Job: "37", Operation: "sync"}) || lock.Fence != lease.Fence() {
+		t.Errorf("lock %+v", lock)
+	}
+	if status, text := do(t, "GET", url+"/api/v1/locks/acme/other", "", nil); status != http.StatusOK || !json.Valid([]byte(text)) {
+		t.Errorf("a free one: %d %s", status, text)
+	}
+	if status, text := do(t, "GET", url+"/api/v1/locks/acme", "", nil); status != http.StatusBadRequest {
+		t.Errorf("no repository path: %d %s", status, text)
+	}
+}
+
+func TestTakingALeaseAwayWantsTheTokenAndTheFence(t *testing.T) {
+	url, redisServer := startServer(t, "t0ken")
+	lease := hold(t, redisServer)
+	target := url + "/api/v1/locks/acme/widgets"
+	auth := http.Header{"Authorization": {"Bearer t0ken"}}
+	for name, tc := range map[string]struct {
+		query  string
+		header http.Header
+		status int
+	}{
+		"no token":      {fmt.Sprint("?fence=", lease.Fence()), nil, http.StatusUnauthorized},
+		"a wrong token": {fmt.Sprint("?fence=", lease.Fence()), http.Header{"Authorization": {"Bearer token"}}, http.StatusUnauthorized},
+		"no fence":      {"", auth, http.StatusBadRequest},
+		"another fence": {"?fence=1", auth, http.StatusConflict},
+	} {
+		if status, text := do(t, "DELETE", target+tc.query, "", tc.header); status != tc.status {
+			t.Errorf("%s: %d %s, want %d", name, status, text, tc.status)
+		}
+	}
+	if lease.Context().Err() != nil {
+		t.Fatal("one of these took the lease away")
+	}
+	status, text := do(t, "DELETE", fmt.Sprint(target, "?fence=", lease.Fence()), "", auth)
+	var taken server.Released
+	if err := json.Unmarshal([]byte(text), &taken); err != nil || status != http.StatusOK || taken.From.Job != "37" {
+		t.Fatalf("%d %s", status, text)
+	}
+	select {
+	case <-lease.Context().Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the holder was not told")
+	}
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, locking.ErrLost) {
+		t.Errorf("cause %v, want ErrLost", cause)
+	}
+}
+
+func TestWithoutATokenAPublicListenerTakesNoLeaseAway(t *testing.T) {
+	redisServer := redistest.Start(t)
+	lease := hold(t, redisServer)
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: redisServer.Client(), Prefix: events.DefaultNamespace.Locks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := server.Handler(server.Config{ // not Loopback
+		Locks: inspector, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Ready: func(context.Context) error { return nil },
+	})
+	request := httptest.NewRequest("DELETE", fmt.Sprint("http://localhost/api/v1/locks/acme/widgets?fence=", lease.Fence()), nil)
+	response := httptest.NewRecorder()
+	handler.ServeHTTP(response, request)
+	if body, _ := io.ReadAll(response.Body); response.Code != http.StatusForbidden {
+		t.Errorf("%d %s, want 403 though the request says localhost", response.Code, body)
+	}
+}

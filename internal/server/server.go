@@ -1,0 +1,197 @@
+// Package server is Lockstep's HTTP side: changes in, metrics and health out.
+//
+//	POST   /api/v1/changes               publish one change: 202 with its id; 400, 413, 503 with an error
+//	GET    /api/v1/locks                 the leases that are held
+//	GET    /api/v1/locks/{repo}          one lock: who holds it, since when, and who waits
+//	DELETE /api/v1/locks/{repo}?fence=N  take that very lease away: 200 with who had it; 409 when another is out
+//	GET    /metrics                      Prometheus
+//	GET    /livez                        200 as long as the process runs
+//	GET    /readyz                       200 when Redis answers and the process is not stopping, else 503
+//
+// What changes something wants the bearer token, or else is 401; without a token it is 403 unless the
+// listener and the request are of this machine. A 202 means that the change is in the Redis stream, as
+// durable as that Redis is.
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+)
+
+const (
+	maxBody         = 1 << 20 // bytes
+	publishTimeout  = 5 * time.Second
+	shutdownTimeout = 5 * time.Second
+)
+
+// Config configures a Server.
+type Config struct {
+	Publisher message.Publisher // takes changes; nil: this process receives none
+	Topic     string            // of the changes
+	Locks     Locks             // to show and to break; nil: none
+	Token     string            // bearer token for what changes something; empty: this machine alone may do it
+	Loopback  bool              // only this machine can connect; Serve sees for itself
+	Ready     func(ctx context.Context) error
+	Metrics   http.Handler
+	Log       *slog.Logger
+}
+
+// Serve answers on listener until ctx is done, then lets requests in flight finish, briefly.
+func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
+	address, ok := listener.Addr().(*net.TCPAddr)
+	cfg.Loopback = ok && address.IP.IsLoopback()
+	srv := &http.Server{
+		Handler:           Handler(cfg),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- srv.Serve(listener) }()
+	select {
+	case err := <-stopped:
+		return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if err := srv.Shutdown(shutdown); err != nil {
+		return fmt.Errorf("stop HTTP: requests are cut off: %w", errors.Join(err, srv.Close()))
+	}
+	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// Handler is the server's handler.
+func Handler(cfg Config) http.Handler {
+	mux := http.NewServeMux()
+	if cfg.Publisher != nil {
+		mux.Handle("POST /api/v1/changes", guarded(cfg, receive(cfg)))
+	}
+	if cfg.Locks != nil {
+		mux.Handle("GET /api/v1/locks", listLocks(cfg.Locks))
+		mux.Handle("GET /api/v1/locks/{repo...}", showLock(cfg.Locks))
+		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Locks)))
+	}
+	mux.Handle("GET /metrics", cfg.Metrics)
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := cfg.Ready(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	})
+	// A page in somebody's browser must not reach a receiver that trusts its loopback interface.
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+// guarded lets requests with the token through. Hashing first makes the comparison take the same
+// time for every wrong token, its length included. Where no token is asked for, only this machine is
+// listened to, and the request must have been meant for it: a browser can be made to take the
+// loopback interface for the page's own site, but not to say so.
+func guarded(cfg Config, next http.Handler) http.Handler {
+	if cfg.Token == "" {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !cfg.Loopback || !local(r.Host) {
+				fail(w, http.StatusForbidden, errors.New("without an API token this is for localhost alone; set api-token-file"))
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+	want := sha256.Sum256([]byte(cfg.Token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(given))
+		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="lockstep"`)
+			fail(w, http.StatusUnauthorized, errors.New("want the API token as a bearer token"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// local reports whether host, with or without a port, is this machine by a name that only it has.
+func local(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+func receive(cfg Config) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+				fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody))
+				return
+			}
+			fail(w, http.StatusBadRequest, errors.New("the body could not be read"))
+			return
+		}
+		change, err := events.ParseChange(body)
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		if change.ID == "" {
+			change.ID = uuid.NewString()
+		}
+		if change.Time.IsZero() {
+			change.Time = time.Now().UTC()
+		}
+		if err := publish(r.Context(), cfg, change); err != nil {
+			cfg.Log.ErrorContext(r.Context(), "change not published", "repo", change.Repo.String(), "job", change.ID, "error", err)
+			w.Header().Set("Retry-After", "5")
+			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not take the change now; try again"))
+			return
+		}
+		reply(w, http.StatusAccepted, map[string]string{"id": change.ID, "repo": change.Repo.String()})
+	})
+}
+
+func publish(ctx context.Context, cfg Config, change events.Change) error {
+	msg, err := stream.ChangeMessage(change)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	msg.SetContext(ctx)
+	return cfg.Publisher.Publish(cfg.Topic, msg)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	reply(w, status, map[string]string{"error": err.Error()})
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}

@@ -1,0 +1,144 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+	"lockstep/locking"
+)
+
+func startServer(t *testing.T, token string) (url string, redisServer *redistest.Server) {
+	t.Helper()
+	redisServer = redistest.Start(t)
+	client := redisServer.Client()
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(server.Handler(server.Config{
+		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Token: token, Metrics: telemetry.New().Handler(),
+		Locks: inspector, Loopback: true,
+		Log: slog.New(slog.DiscardHandler),
+		Ready: func(ctx context.Context) error {
+			if client.Ping(ctx).Err() != nil {
+				return errors.New("redis does not answer")
+			}
+			return nil
+		},
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, redisServer
+}
+
+func do(t *testing.T, method, url, body string, header http.Header) (status int, text string) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	req.Host = header.Get("Host") // "" for the URL's
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(got)
+}
+
+const plain = `{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`
+
+func TestAChangeThatIsAcceptedIsInTheStream(t *testing.T) {
+	url, redisServer := startServer(t, "t0ken")
+	status, text := do(t, "POST", url+"/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}})
+	var reply struct{ ID, Repo string }
+	if err := json.Unmarshal([]byte(text), &reply); err != nil || status != http.StatusAccepted || reply.ID == "" || reply.Repo != "acme/widgets" {
+		t.Fatalf("%d %s", status, text)
+	}
+	entries, err := redisServer.Client().XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result()
+	if err != nil || len(entries) != 1 || entries[0].Values["_watermill_message_uuid"] != reply.ID {
+		t.Errorf("entries %v, error %v; want one with id %s", entries, err, reply.ID)
+	}
+}
+
+func TestWhatIsNoChangeIsRefused(t *testing.T) {
+	url, redisServer := startServer(t, "t0ken")
+	auth := http.Header{"Authorization": {"Bearer t0ken"}}
+	for name, tc := range map[string]struct {
+		method, path, body string
+		header             http.Header
+		status             int
+	}{
+		"no token":              {"POST", "/api/v1/changes", plain, nil, http.StatusUnauthorized},
+		"a wrong token":         {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0kem"}}, http.StatusUnauthorized},
+		"the token alone":       {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"t0ken"}}, http.StatusUnauthorized},
+		"no body":               {"POST", "/api/v1/changes", "", auth, http.StatusBadRequest},
+		"a path that escapes":   {"POST", "/api/v1/changes", `{"repo":"acme/..","url":"https://example.com/a/b"}`, auth, http.StatusBadRequest},
+		"a body without end":    {"POST", "/api/v1/changes", strings.Repeat(" ", 2<<20), auth, http.StatusRequestEntityTooLarge},
+		"another method":        {"GET", "/api/v1/changes", "", auth, http.StatusMethodNotAllowed},
+		"a page somewhere else": {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}, "Origin": {"https://evil.example"}, "Sec-Fetch-Site": {"cross-site"}}, http.StatusForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if status, text := do(t, tc.method, url+tc.path, tc.body, tc.header); status != tc.status {
+				t.Errorf("%d %s, want %d", status, text, tc.status)
+			}
+		})
+	}
+	if n := redisServer.Client().XLen(context.Background(), events.DefaultNamespace.Changes()).Val(); n != 0 {
+		t.Errorf("%d entries in the stream, want none", n)
+	}
+}
+
+func TestWithoutATokenOnlyRequestsToThisMachineAreTaken(t *testing.T) {
+	url, _ := startServer(t, "")
+	for host, want := range map[string]int{
+		"127.0.0.1:8080": http.StatusAccepted, "localhost": http.StatusAccepted, "[::1]:8080": http.StatusAccepted,
+		"rebound.example:8080": http.StatusForbidden, "127.0.0.1.rebound.example": http.StatusForbidden,
+	} {
+		if status, text := do(t, "POST", url+"/api/v1/changes", plain, http.Header{"Host": {host}}); status != want {
+			t.Errorf("host %s: %d %s, want %d", host, status, text, want)
+		}
+	}
+}
+
+func TestWithoutRedisNothingIsAccepted(t *testing.T) {
+	url, redisServer := startServer(t, "")
+	if status, _ := do(t, "GET", url+"/readyz", "", nil); status != http.StatusOK {
+		t.Errorf("readyz %d with Redis, want 200", status)
+	}
+	redisServer.Stop()
+	if status, text := do(t, "POST", url+"/api/v1/changes", plain, nil); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s, want 503", status, text)
+	}
+	if status, _ := do(t, "GET", url+"/readyz", "", nil); status != http.StatusServiceUnavailable {
+		t.Errorf("readyz %d without Redis, want 503", status)
+	}
+	if status, _ := do(t, "GET", url+"/livez", "", nil); status != http.StatusOK {
+		t.Errorf("livez %d without Redis, want 200", status)
+	}
+	if status, text := do(t, "GET", url+"/metrics", "", nil); status != http.StatusOK || !strings.Contains(text, "lockstep_lock_waiters") {
+		t.Errorf("metrics: %d", status)
+	}
+}
