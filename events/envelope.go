@@ -57,6 +57,7 @@ type resultData struct {
 	Files      []File   `json:"files,omitempty"`
 	Full       bool     `json:"full,omitempty"`
 	Truncated  bool     `json:"truncated,omitempty"`
+	Until      string   `json:"until,omitempty"`
 	Class      Class    `json:"class,omitempty"`
 	Error      string   `json:"error,omitempty"`
 	Retryable  bool     `json:"retryable,omitempty"`
@@ -82,7 +83,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Data: resultData{
 			Repo: r.Repo, App: r.App, Ref: r.Ref, Deliveries: r.Deliveries, Attempts: r.Attempts,
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
-			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated,
+			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
 			Class: r.Class, Error: r.Error, Retryable: r.Retryable,
 		},
 	})
@@ -231,7 +232,7 @@ func parseResult(document []byte) (Result, error) {
 		ID: doc.ID, Type: ResultType(doc.Type), Source: doc.Source, Time: at,
 		Repo: d.Repo, App: d.App, Ref: d.Ref, Deliveries: d.Deliveries, Attempts: d.Attempts,
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
-		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated,
+		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
 		Class: d.Class, Error: d.Error, Retryable: d.Retryable,
 	}, nil
 }

@@ -3,6 +3,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Disposition says what an error means for the event it befell.
@@ -51,13 +52,16 @@ const (
 	ClassBusy      Class = "busy"      // another job holds the repository
 	ClassMalformed Class = "malformed" // the event cannot be read
 	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
+	ClassBehind    Class = "behind"    // the remote does not have the commit yet that its webhook announced
 	ClassShutdown  Class = "shutdown"  // this process is stopping
+	ClassCircuit   Class = "circuit"   // the repository failed too often in a row, and is left alone for a while
 )
 
 // Error is an error with a [Disposition] and a [Class].
 type Error struct {
 	Disposition Disposition
 	Class       Class
+	RetryAfter  time.Duration // how long to wait before the event is delivered again; 0: by the usual backoff
 	Err         error
 }
 
@@ -86,4 +90,13 @@ func ClassOf(err error) Class {
 		return e.Class
 	}
 	return ClassInternal
+}
+
+// RetryAfter returns how long the outermost [Error] in err's chain asks to wait before the event is
+// delivered again, and 0, by the usual backoff, when it asks for nothing or there is none.
+func RetryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.RetryAfter
+	}
+	return 0
 }

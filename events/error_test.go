@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"lockstep/events"
 )
@@ -40,6 +41,24 @@ func TestDispositionAndClassSurviveWrapping(t *testing.T) {
 				t.Errorf("class %v, want %v", got, tc.class)
 			}
 		})
+	}
+}
+
+func TestRetryAfterIsTheOutermostError(t *testing.T) {
+	asks := &events.Error{Disposition: events.Contention, Class: events.ClassCircuit, RetryAfter: time.Minute, Err: io.EOF}
+	for name, tc := range map[string]struct {
+		err  error
+		want time.Duration
+	}{
+		"none":               {nil, 0},
+		"an unknown error":   {io.EOF, 0},
+		"one that asks":      {fmt.Errorf("sync acme/widgets: %w", asks), time.Minute},
+		"one that does not":  {events.Errorf(events.Retryable, events.ClassServer, "x"), 0},
+		"the outermost wins": {events.Errorf(events.Retryable, events.ClassServer, "read: %w", asks), 0},
+	} {
+		if got := events.RetryAfter(tc.err); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ func goldenResults(t testing.TB) map[string]events.Result {
 			{Path: "docs/größe & <more>.md", Status: events.FileAdded},
 			{Path: "old/gone.go", Status: events.FileDeleted},
 		},
-		Truncated: true,
+		Truncated: true, Until: "1795223511284-0",
 	}
 	failed := events.Result{
 		ID: "failed:1795223511285-0", Type: events.ResultFailed, Source: "/lockstep/worker/w2", Time: goldenTime,

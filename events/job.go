@@ -16,6 +16,14 @@ type Job struct {
 	// as when Redis cannot be reached, and fails when the lease is lost or ctx is done. Nothing
 	// that readers see may change without it.
 	Confirm func(ctx context.Context) error
+
+	// Latest returns the id of the last entry of the stream that brought the change, or "" when it was
+	// not brought by one. Whatever the remote says afterwards answers all changes up to that entry.
+	Latest func(ctx context.Context) (string, error)
+
+	// Newest returns the id of the newest waiting entry known that announces a commit for the same
+	// ref, or "" when there is none.
+	Newest func(ctx context.Context) (string, error)
 }
 
 // Result starts a result of type t that answers the job; what the type wants is for the caller to
@@ -35,6 +43,11 @@ type Outcome struct {
 	Result Result
 	State  map[string]string
 	Forget bool // clear the repository's state before State is set
+
+	// Covers says of another job for the same repository, which waits for its turn, whether this
+	// outcome answers it too, and what comes of it then. It is asked once the outcome itself is
+	// settled, by one goroutine. Nil: it answers none.
+	Covers func(ctx context.Context, other Job) (Outcome, bool)
 }
 
 // Handler works on one change. Its error's [Disposition] decides what becomes of the event.

@@ -51,6 +51,7 @@ type Result struct {
 	Files     []File // what changed from Before to After
 	Full      bool   // Before is not known any more: Files lists the whole tree
 	Truncated bool   // there are more files than Files lists
+	Until     string // last entry of the changes stream when the remote was asked: the result is as new as that change
 
 	// Of a failed result.
 	Class     Class  // the kind of fault

@@ -33,6 +33,7 @@ func TestAnyResultComesBackAsItWas(t *testing.T) {
 			Fence:  rapid.Uint64().Draw(rt, "fence"),
 			Before: hash.Draw(rt, "before"), After: hash.Draw(rt, "after"), Path: "Acme/widgets@v1", Tree: ".lockstep/repos/x",
 			Files: rapid.SliceOf(file).Draw(rt, "files"), Full: rapid.Bool().Draw(rt, "full"), Truncated: rapid.Bool().Draw(rt, "truncated"),
+			Until: rapid.SampledFrom([]string{"", "1795223511284-0"}).Draw(rt, "until"),
 			Class: events.ClassAuth, Error: rapid.String().Draw(rt, "error"), Retryable: rapid.Bool().Draw(rt, "retryable"),
 		})
 	})

@@ -26,6 +26,8 @@ type world struct {
 	redis    redis.UniversalClient
 	handlers handlers.Handlers
 	fence    uint64
+	latest   string // id of the last entry of the stream; "" for no stream
+	newest   string // of those that wait and announce a commit
 	env      map[string]string
 }
 
@@ -60,7 +62,9 @@ func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 	}
 	w.fence++
 	outcome, err := w.handlers.Handle(context.Background(), events.Job{Change: change, Entry: entry, Attempt: 1, Fence: w.fence,
-		Confirm: func(context.Context) error { return nil }})
+		Confirm: func(context.Context) error { return nil },
+		Latest:  func(context.Context) (string, error) { return w.latest, nil },
+		Newest:  func(context.Context) (string, error) { return w.newest, nil }})
 	key := events.DefaultNamespace.Repo(change.Repo)
 	if err == nil && outcome.Forget {
 		w.redis.Del(context.Background(), key)

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
@@ -10,13 +11,13 @@ import (
 )
 
 // Sync brings a clone up to date: it clones or fetches, publishes the ref's tree, and reports what
-// changed since the app was last given this ref. A change that is older than the clone's removal
-// reports removed, and fetches nothing.
+// changed since the app was last given this ref. The remote is not asked about what it has answered
+// already; see coalesce.go. A change that is older than the clone's removal reports removed.
 func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	known, err := h.States.Load(ctx, change.Repo)
-	if err != nil { // Redis is at fault, not the change
-		return events.Outcome{}, &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
+	if err != nil {
+		return events.Outcome{}, redisFault(err)
 	}
 	if known.Buried(job.Entry) {
 		return events.Outcome{Result: job.Result(events.ResultRemoved)}, nil
@@ -25,19 +26,44 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
+	latest, err := job.Latest(ctx)
+	if err != nil {
+		return events.Outcome{}, redisFault(err)
+	}
+	answer, answered := answeredBy(known, job, latest)
 	synced, err := h.Repos.Sync(ctx, gitrepo.SyncRequest{
 		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence,
-		Base: baseFor(known, change.App), Confirm: job.Confirm,
+		Base: baseFor(known, change.App), Known: gitrepo.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm,
 	})
+	if again := h.lookAgain(ctx, job, known, synced, err); again != nil {
+		return events.Outcome{}, again
+	}
 	if err != nil {
 		return events.Outcome{}, err
+	}
+	if synced.Asked || !answered {
+		answer = state.Asked{Until: latest, Ref: synced.Ref, Commit: synced.After}
 	}
 	result := job.Result(events.ResultSynced)
 	result.Ref = synced.Ref
 	result.Before, result.After = synced.Before, synced.After
 	result.Path, result.Tree = synced.Path, synced.Tree
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
-	return events.Outcome{Result: result, State: state.SyncedFields(result, change.URL)}, nil
+	result.Until = answer.Until
+
+	fields := state.SyncedFields(result, change.URL)
+	if answer.Until != "" {
+		maps.Copy(fields, state.AskedFields(change.Ref, change.Credential, answer))
+	}
+	if announces(job, known) {
+		maps.Copy(fields, state.NewestFields(change.Ref, job.Entry))
+	}
+	return events.Outcome{Result: result, State: fields, Covers: covering(job, known, answer, result)}, nil
+}
+
+// redisFault is an error that Redis is to blame for, not the change.
+func redisFault(err error) error {
+	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
 }
 
 // baseFor says from which commit an app is told the changes: the one it was last given. Nobody in

@@ -56,20 +56,32 @@ func (c *Changes) Handle(msg *message.Message) ([]*message.Message, error) {
 	}
 	result := outcome.Result
 	result.Source, result.Took = c.Source, time.Since(began)
-	out, err := stream.ResultMessage(result)
+	settlement, err := c.settlement(change, outcome.State, outcome.Forget, result)
 	if err != nil {
 		return nil, err
-	}
-	settlement := stream.Settlement{Outputs: []stream.Output{{Stream: c.Namespace.Results(), Message: out}}}
-	if len(outcome.State) > 0 {
-		settlement.State = []stream.HashUpdate{{Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Clear: outcome.Forget}}
 	}
 	produced, err := Commit(msg, settlement)
 	if err != nil {
 		return nil, err
 	}
 	c.settled(msg.Context(), change, result)
+	if outcome.Covers != nil {
+		c.cover(msg, change.Repo, outcome.Covers)
+	}
 	return produced, nil
+}
+
+// settlement is what a result and the state to remember come to.
+func (c *Changes) settlement(change events.Change, fields map[string]string, clear bool, result events.Result) (stream.Settlement, error) {
+	out, err := stream.ResultMessage(result)
+	if err != nil {
+		return stream.Settlement{}, err
+	}
+	s := stream.Settlement{Outputs: []stream.Output{{Stream: c.Namespace.Results(), Message: out}}}
+	if len(fields) > 0 {
+		s.State = []stream.HashUpdate{{Key: c.Namespace.Repo(change.Repo), Fields: fields, Clear: clear}}
+	}
+	return s, nil
 }
 
 // Failed is the result of a change that is given up.
@@ -123,9 +135,15 @@ func parse(msg *message.Message) (events.Change, error) {
 }
 
 func job(msg *message.Message, change events.Change) events.Job {
-	j := events.Job{Change: change, Entry: msg.UUID, Attempt: 1, Confirm: func(context.Context) error { return nil }}
+	j := events.Job{
+		Change: change, Entry: msg.UUID, Attempt: 1,
+		Confirm: func(context.Context) error { return nil },
+		Latest:  func(context.Context) (string, error) { return "", nil },
+		Newest:  func(context.Context) (string, error) { return "", nil },
+	}
 	if delivery, ok := stream.DeliveryOf(msg); ok {
-		j.Entry, j.Attempt = delivery.Entry(), delivery.Attempt()
+		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest
+		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
 	}
 	if lease, ok := locking.FromContext(msg.Context()); ok {
 		j.Fence, j.Confirm = lease.Fence(), lease.Confirm

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -82,6 +83,9 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	switch disposition := events.DispositionOf(err); {
 	case errors.Is(err, stream.ErrNotOwner):
 		return err
+	case errors.Is(context.Cause(msg.Context()), stream.ErrSettled):
+		log.DebugContext(ctx, "message is settled along with another")
+		return nil
 	case errors.Is(context.Cause(msg.Context()), stream.ErrClosed), events.ClassOf(err) == events.ClassShutdown:
 		log.InfoContext(ctx, "message goes back: stopping")
 		return giveBack(ctx, msg, delivery, 0, false)
@@ -92,7 +96,7 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		log.ErrorContext(ctx, "message failed for good")
 		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
 	case disposition == events.Contention:
-		wait := d.Retry.delay(delivery.Delivered())
+		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.InfoContext(ctx, "message goes back: contention", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	case delivery.Attempt() >= d.Retry.MaxAttempts:

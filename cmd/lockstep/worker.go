@@ -69,14 +69,6 @@ func work(ctx context.Context, cfg workerConfig) error {
 	if err != nil {
 		return err
 	}
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace,
-		Log: log, Observer: cfg.Metrics.Stream(),
-	})
-	if err != nil {
-		return err
-	}
 	handle := handlers.Handlers{
 		Repos:       volume,
 		States:      state.NewStore(commands, namespace),
@@ -85,6 +77,14 @@ func work(ctx context.Context, cfg workerConfig) error {
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: handle.Handle,
 		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
+	}
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
+		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key,
+		Log: log, Observer: cfg.Metrics.Stream(),
+	})
+	if err != nil {
+		return err
 	}
 	slots := router.NewSlots(cfg.Slots)
 	r, err := router.New(router.Config{

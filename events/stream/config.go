@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
@@ -27,8 +28,8 @@ type SubscriberConfig struct {
 	// nil, Redis is used and Close may take half a second longer.
 	Reader redis.UniversalClient
 
-	// Prefix begins the names of the keys that the Subscriber keeps: due:{stream}:{group} and
-	// tries:{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster
+	// Prefix begins the names of the keys that the Subscriber keeps: due, tries, shelf and labels, each
+	// followed by :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster
 	// prefix, topics and Dead share one hash tag. Default "lockstep:{0}:".
 	Prefix string
 
@@ -38,8 +39,15 @@ type SubscriberConfig struct {
 	Dead    string // stream for what is given up; default Prefix + "dead"
 	DeadCap int64  // about how many entries it keeps, default 100,000
 
-	Window     int           // messages in flight at most, default 1024
-	Batch      int           // messages read at once at most, default 128
+	Window int // messages in flight at most, default 1024
+	Batch  int // messages read at once at most, default 128
+	// Key says what a message is about, as its lock does. Of messages with the same key at most Share are
+	// in flight; more go back, to come when there is room, and so cannot fill the window. Those that
+	// wait are each other's siblings, see [Delivery.Siblings]. A message with the key "" has none, nor
+	// has any when Key is nil. A key has no NUL in it. Key is called for each message read.
+	Key   func(*message.Message) string
+	Share int // default an eighth of the window
+
 	Visibility time.Duration // how long an entry without a heartbeat counts as being worked on; default 10 s
 	Grace      time.Duration // how long handlers may go on after Close before they are cancelled; default 25 s
 	Sweep      time.Duration // how often to look for entries without a due moment; default 30 s
@@ -93,12 +101,16 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.DeadCap = cmp.Or(c.DeadCap, 100_000)
 	c.Window = cmp.Or(c.Window, 1024)
 	c.Batch = cmp.Or(c.Batch, 128)
+	c.Share = cmp.Or(c.Share, max(1, c.Window/8))
 	c.Visibility = cmp.Or(c.Visibility, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 25*time.Second)
 	c.Sweep = cmp.Or(c.Sweep, 30*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.Backoff == nil {
 		c.Backoff = backoff
+	}
+	if c.Key == nil {
+		c.Key = func(*message.Message) string { return "" }
 	}
 	if c.Unmarshaller == nil {
 		c.Unmarshaller = unmarshaller{}
@@ -115,6 +127,8 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 		return c, fmt.Errorf("stream: SubscriberConfig.Consumer may not be %q: entries that wait are pending under that name", parked)
 	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
 		return c, fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
+	case c.Share < 0 || c.Share > c.Window:
+		return c, fmt.Errorf("stream: Share %d out of range; want 1 to the window, %d", c.Share, c.Window)
 	case c.Visibility < 10*time.Millisecond:
 		return c, fmt.Errorf("stream: Visibility %v is too short for a heartbeat; want seconds", c.Visibility)
 	case c.Grace < 0 || c.Sweep < 0 || c.DeadCap < 0:

@@ -18,6 +18,10 @@ var (
 
 	// ErrGuard means that the lease named by a [Guard] is not held. Nothing was changed.
 	ErrGuard = errors.New("stream: the lease is not held any more")
+
+	// ErrSettled is the cause of a message's context when a sibling's handler has settled it too, see
+	// [Delivery.SettleSiblings]: there is nothing left to do.
+	ErrSettled = errors.New("stream: the entry was settled along with another")
 )
 
 // Delivery is one entry of a stream in this consumer's hands, until it is finished: settled,
@@ -26,6 +30,7 @@ var (
 type Delivery struct {
 	sub     *subscription
 	entry   string
+	key     string
 	attempt int
 	times   int
 	since   time.Time
@@ -56,6 +61,9 @@ func (d *Delivery) Stream() string { return d.sub.group.stream }
 // Entry is the id of the stream entry.
 func (d *Delivery) Entry() string { return d.entry }
 
+// Key is the message's key, or "".
+func (d *Delivery) Key() string { return d.key }
+
 // Attempt is 1 the first time. It counts the deliveries that were nacked as failed and those that
 // lapsed because a consumer died, hung or was cut off; it does not count those given back uncounted.
 func (d *Delivery) Attempt() int { return d.attempt }
@@ -63,6 +71,18 @@ func (d *Delivery) Attempt() int { return d.attempt }
 // Delivered is how often the entry has been delivered, this time included and counted or not: what a
 // backoff under contention grows with.
 func (d *Delivery) Delivered() int { return d.times }
+
+// Latest returns the id that the stream last gave to an entry, which may be gone since.
+func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
+	err = once(ctx, func(ctx context.Context) error {
+		id, err = d.sub.group.latest(ctx)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("last entry of %s: %w", d.Stream(), err)
+	}
+	return id, nil
+}
 
 // Nack gives the entry back, to be delivered again after the delay, to whichever consumer has room
 // then. With failed it counts as an attempt. Nacking again changes nothing; a delivery that was
@@ -73,13 +93,22 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 		how = Nacked
 	}
 	return d.finish(ctx, how, func(ctx context.Context) error {
-		refused, err := d.sub.group.nack(ctx, []giveBack{{d.entry, ceilMS(delay), failed}})
+		refused, err := d.sub.group.nack(ctx, []giveBack{d.back(how, delay)})
 		d.sub.look()
 		if err == nil && len(refused) > 0 {
 			return ErrNotOwner
 		}
 		return err
 	})
+}
+
+// back is how the entry is given back.
+func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
+	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
+	if how == Nacked {
+		b.how = failed
+	}
+	return b
 }
 
 // finish runs the script that ends the delivery, again and again while Redis is unavailable.

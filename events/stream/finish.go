@@ -90,7 +90,7 @@ func (s *subscription) tell(ctx context.Context, batch []ending) {
 		if end.how == Acked {
 			acks = append(acks, end.d.entry)
 		} else {
-			backs = append(backs, giveBack{end.d.entry, ceilMS(end.delay), end.how == Nacked})
+			backs = append(backs, end.d.back(end.how, end.delay))
 		}
 	}
 	lost := make(map[string]bool)
@@ -135,6 +135,8 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 // release ends a delivery on this side.
 func (s *subscription) release(d *Delivery, how Outcome) {
 	d.cancel(nil)
-	s.flight.leave(d)
+	if s.flight.leave(d) {
+		s.look()
+	}
 	s.cfg.Observer.Finished(s.group.stream, how, time.Since(d.since))
 }

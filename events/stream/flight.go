@@ -1,19 +1,43 @@
 package stream
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // flight is what a subscription has in flight: every entry from the moment it is taken until Redis
-// has been told what became of it. It is bounded by the window.
+// has been told what became of it. It is bounded by the window, and of one key by its share.
 type flight struct {
 	freed chan struct{} // has a token when something may have left since last looked at
+	share int
 
 	mu      sync.Mutex
 	count   int
 	byEntry map[string]*Delivery
+	byKey   map[string]map[string]*Delivery
+	crowded map[string]bool // keys of which more was sent away, to come when there is room
 }
 
-func newFlight() *flight {
-	return &flight{freed: make(chan struct{}, 1), byEntry: make(map[string]*Delivery)}
+func newFlight(share int) *flight {
+	return &flight{
+		freed:   make(chan struct{}, 1),
+		share:   share,
+		byEntry: make(map[string]*Delivery),
+		byKey:   make(map[string]map[string]*Delivery),
+		crowded: make(map[string]bool),
+	}
+}
+
+// admits reports whether there is room for one more with this key. If not, roomy tells of it later on.
+func (f *flight) admits(key string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if key == "" || len(f.byKey[key]) < f.share {
+		return true
+	}
+	f.crowded[key] = true
+	return false
 }
 
 // enter takes d in. A delivery of the same entry that is there already is returned; it goes on
@@ -24,21 +48,64 @@ func (f *flight) enter(d *Delivery) (former *Delivery) {
 	former = f.byEntry[d.entry]
 	f.byEntry[d.entry] = d
 	f.count++
+	if d.key != "" {
+		if f.byKey[d.key] == nil {
+			f.byKey[d.key] = make(map[string]*Delivery)
+		}
+		f.byKey[d.key][d.entry] = d
+	}
 	return former
 }
 
-// leave lets d go.
-func (f *flight) leave(d *Delivery) {
+// leave lets d go, and reports whether that made room for others of its key that were sent away.
+func (f *flight) leave(d *Delivery) (roomy bool) {
 	f.mu.Lock()
+	f.count--
 	if f.byEntry[d.entry] == d {
 		delete(f.byEntry, d.entry)
+		delete(f.byKey[d.key], d.entry)
+		if len(f.byKey[d.key]) == 0 {
+			delete(f.byKey, d.key)
+		}
 	}
-	f.count--
+	roomy = f.crowded[d.key] && f.room(d.key) > 0
 	f.mu.Unlock()
 	select {
 	case f.freed <- struct{}{}:
 	default:
 	}
+	return roomy
+}
+
+// room is how many more of a key may come. There is none until half of the share is free: one call to
+// Redis for many, rather than one for each. The caller holds mu.
+func (f *flight) room(key string) int {
+	if n := len(f.byKey[key]); n <= f.share/2 {
+		return f.share - n
+	}
+	return 0
+}
+
+// roomy returns the crowded keys of which more may come now, with how many, and forgets that they
+// were crowded.
+func (f *flight) roomy() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	room := make(map[string]int)
+	for key := range f.crowded {
+		if n := f.room(key); n > 0 {
+			room[key] = n
+			delete(f.crowded, key)
+		}
+	}
+	return room
+}
+
+// crowd notes that there is more of a key than there was room for.
+func (f *flight) crowd(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.crowded[key] = true
 }
 
 func (f *flight) len() int {
@@ -58,9 +125,12 @@ func (f *flight) find(entry string) *Delivery {
 func (f *flight) all() []*Delivery {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ds := make([]*Delivery, 0, len(f.byEntry))
-	for _, d := range f.byEntry {
-		ds = append(ds, d)
-	}
-	return ds
+	return slices.Collect(maps.Values(f.byEntry))
+}
+
+// of returns the latest delivery of each entry with that key.
+func (f *flight) of(key string) []*Delivery {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.byKey[key]))
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		if s.overdue() {
 			s.beat(stop) // before our own entries look lapsed to ourselves
 		}
+		s.recall(stop)
 		share := s.dueShare(count, turn)
 		got, err := s.take(count, share)
 		if err != nil {
@@ -112,6 +114,7 @@ func (s *subscription) recover(ctx context.Context, err error) {
 // nobody may have asked for their messages yet.
 func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 	admitted := make([]*Delivery, 0, len(entries))
+	var crowded []*Delivery
 	var bury []func()
 	for _, e := range entries {
 		if former := s.flight.find(e.id); former != nil && s.stillMine(former, e) {
@@ -128,6 +131,10 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 			bury = append(bury, func() { s.bury(ctx, d, err) })
 			continue
 		}
+		if d.key = s.cfg.Key(msg); !s.flight.admits(d.key) {
+			crowded = append(crowded, d)
+			continue
+		}
 		d.ctx, d.cancel = context.WithCancelCause(context.WithValue(s.base, deliveryKey{}, d))
 		d.msg = msg
 		msg.SetContext(d.ctx)
@@ -136,6 +143,7 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 		}
 		admitted = append(admitted, d)
 	}
+	s.sendAway(ctx, crowded)
 	for _, one := range bury { // last, for it may take a while, and the others have heartbeats now
 		one()
 	}
@@ -150,14 +158,17 @@ func (s *subscription) hand(stop context.Context, d *Delivery) {
 			s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len())
 			s.attends.Go(func() { s.attend(d) })
 			return
-		case <-d.ctx.Done():
-			s.release(d, Lost)
+		case <-d.ctx.Done(): // lost, or settled by a sibling
+			s.release(d, cmp.Or(d.outcome(), Lost))
 			return
 		case <-stop.Done():
 		}
 	}
-	d.claim(Deferred)
-	s.endings <- ending{d: d, how: Deferred}
+	if d.claim(Deferred) {
+		s.endings <- ending{d: d, how: Deferred}
+	} else {
+		s.release(d, d.outcome())
+	}
 }
 
 // stillMine is true when an entry was taken that is already in flight here, and no second delivery

@@ -26,6 +26,10 @@ var (
 	sweepSource string
 	//go:embed leave.lua
 	leaveSource string
+	//go:embed siblings.lua
+	siblingsSource string
+	//go:embed ripen.lua
+	ripenSource string
 
 	takeScript   = redis.NewScript(takeSource)
 	beatScript   = redis.NewScript(beatSource)
@@ -34,6 +38,9 @@ var (
 	settleScript = redis.NewScript(settleSource)
 	sweepScript  = redis.NewScript(sweepSource)
 	leaveScript  = redis.NewScript(leaveSource)
+
+	siblingsScript = redis.NewScript(siblingsSource)
+	ripenScript    = redis.NewScript(ripenSource)
 )
 
 // parked is the consumer that entries are pending under while they wait to be delivered again. No
@@ -49,6 +56,8 @@ type group struct {
 	stream   string
 	due      string // ZSET: entry id -> the ms at which it is due again
 	tries    string // HASH: entry id -> failed attempts
+	shelf    string // ZSET of labels, all scores 0: parked entries by key
+	labels   string // HASH: entry id -> label
 	name     string
 	consumer string
 }
@@ -61,6 +70,15 @@ func (g *group) create(ctx context.Context) error {
 		return fmt.Errorf("create group %s of stream %s: %w", g.name, g.stream, err)
 	}
 	return nil
+}
+
+// latest returns the id last given to an entry of the stream.
+func (g *group) latest(ctx context.Context) (string, error) {
+	info, err := g.redis.XInfoStream(ctx, g.stream).Result()
+	if err != nil {
+		return "", err
+	}
+	return info.LastGeneratedID, nil
 }
 
 // entry is what the take script returns of one.
@@ -80,7 +98,7 @@ type taken struct {
 
 // take reads up to count entries, of which up to share may come from the due index.
 func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (taken, error) {
-	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries},
+	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries, g.shelf, g.labels},
 		g.name, g.consumer, parked, count, share, visibilityMS).Slice()
 	if err != nil {
 		return taken{}, err
@@ -116,12 +134,8 @@ func parseEntry(raw any) (e entry, ok bool) {
 	times, _ := parts[2].(int64)
 	e.times = int(times)
 	e.origin, _ = parts[3].(string)
-	fields, ok := parts[4].([]any)
-	e.fields = make([]string, len(fields))
-	for i, f := range fields {
-		e.fields[i], _ = f.(string)
-	}
-	return e, ok && e.id != "" && e.origin != "" && len(fields)%2 == 0
+	e.fields, ok = texts(parts[4])
+	return e, ok && e.id != "" && e.origin != ""
 }
 
 // beat pushes on the due moments of ids and returns those that are not ours any more.
@@ -147,22 +161,44 @@ func (g *group) ack(ctx context.Context, ids []string) (refused []string, err er
 // giveBack is one entry to be delivered again.
 type giveBack struct {
 	id      string
+	key     string
 	delayMS int64
-	failed  bool
+	how     string // one of the following
 }
+
+const (
+	failed   = "failed"   // counts as an attempt
+	deferred = "deferred" // does not
+	early    = "early"    // never had its turn, and may have it before the delay is over
+)
+
+// label is how a parked entry with a key stands on the shelf; one without is not put there. Labels are
+// ordered by key, then those that may come early, then by age.
+func (b giveBack) label() string {
+	switch {
+	case b.key == "":
+		return ""
+	case b.how == early:
+		return labelOf(b.key, mayComeEarly) + b.id
+	}
+	return labelOf(b.key, mustWait) + b.id
+}
+
+const (
+	mayComeEarly = '+'
+	mustWait     = '-'
+)
+
+func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
 // nack parks entries and returns the ids of those that are not ours any more.
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
-	args := make([]any, 0, 3+3*len(backs))
+	args := make([]any, 0, 3+4*len(backs))
 	args = append(args, g.name, g.consumer, parked)
 	for _, b := range backs {
-		failed := 0
-		if b.failed {
-			failed = 1
-		}
-		args = append(args, b.id, b.delayMS, failed)
+		args = append(args, b.id, b.delayMS, b.how, b.label())
 	}
-	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries}, args...).StringSlice()
+	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries, g.shelf, g.labels}, args...).StringSlice()
 }
 
 // sweep repairs the index for one batch of pending entries and returns where to go on, if anywhere.
@@ -180,4 +216,59 @@ func (g *group) sweep(ctx context.Context, from string, visibilityMS int64) (rep
 // leave removes a consumer from the group unless it has pending entries.
 func (g *group) leave(ctx context.Context, consumer string) error {
 	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
+}
+
+// parkedOf reads up to limit entries of one key from the shelf, of one kind of label: the oldest of those
+// after the label, or the newest of all.
+func (g *group) parkedOf(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]shelved, error) {
+	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
+	if after != "" {
+		from = "(" + after
+	}
+	reverse := 0
+	if newest {
+		reverse = 1
+	}
+	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.shelf, g.labels}, g.name, parked, from, to, limit, reverse).Slice()
+	if err != nil {
+		return nil, err
+	}
+	found := make([]shelved, 0, len(reply))
+	for _, raw := range reply {
+		parts, ok := raw.([]any)
+		if !ok || len(parts) != 3 {
+			return nil, fmt.Errorf("siblings: %w", errReply)
+		}
+		var e shelved
+		e.id, _ = parts[0].(string)
+		e.label, _ = parts[1].(string)
+		e.fields, ok = texts(parts[2])
+		if !ok || e.id == "" {
+			return nil, fmt.Errorf("siblings: %w", errReply)
+		}
+		found = append(found, e)
+	}
+	return found, nil
+}
+
+// shelved is an entry on the shelf.
+type shelved struct {
+	entry
+	label string
+}
+
+// ripen makes up to limit entries due that are parked only because their key had its share.
+func (g *group) ripen(ctx context.Context, key string, limit int) (int, error) {
+	return ripenScript.Run(ctx, g.redis, []string{g.due, g.shelf, g.labels},
+		"["+labelOf(key, mayComeEarly), "("+labelOf(key, mayComeEarly+1), labelOf(key, mustWait), limit).Int()
+}
+
+// texts is a reply that is a list of names and values.
+func texts(raw any) ([]string, bool) {
+	list, ok := raw.([]any)
+	fields := make([]string, len(list))
+	for i, f := range list {
+		fields[i], _ = f.(string)
+	}
+	return fields, ok && len(list)%2 == 0
 }

@@ -54,47 +54,50 @@ type Reason struct {
 // that is settled is not settled twice, and that is no error. While Redis is unavailable it tries
 // again until ctx is done; with a ctx that is done to begin with it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
-	keys, args, err := s.encode()
-	if err != nil {
-		return err
-	}
-	return d.finish(ctx, Settled, func(ctx context.Context) error {
-		return d.settle(ctx, s.Guard, nil, keys, args)
-	})
+	return d.settle(ctx, Settled, nil, s)
 }
 
 // DeadLetter is [Delivery.Settle] for an entry that is given up: it also adds the entry to the dead
 // stream, with the reason, error and number of attempts, where it came from, and its original fields
 // as they were, each name with "original:" in front.
 func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error {
-	keys, args, err := s.encode()
-	if err != nil {
+	r.Attempts = cmp.Or(r.Attempts, d.attempt)
+	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, r}, s)
+}
+
+func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
+	call := settleCall{guard: s.Guard}
+	if err := call.add(d.entry, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
-	letter := &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, r}
-	letter.Attempts = cmp.Or(r.Attempts, d.attempt)
-	return d.finish(ctx, Dead, func(ctx context.Context) error {
-		return d.settle(ctx, s.Guard, letter, keys, args)
-	})
+	return d.finish(ctx, how, func(ctx context.Context) error { return d.settleOnce(ctx, call) })
 }
 
-// settle runs the script. An entry of which there is no trace was settled if we may have done so
+// settleOnce runs the script. An entry of which there is no trace was settled if we may have done so
 // ourselves; if not, Redis lost its data, and what is reported as done must not be nowhere. The caller
 // holds mu.
-func (d *Delivery) settle(ctx context.Context, guard *Guard, letter *deadLetter, keys []string, args []any) error {
-	err := d.sub.group.settle(ctx, d.entry, guard, letter, keys, args)
-	switch {
-	case errors.Is(err, errGone) && d.asked:
-		return nil
-	case errors.Is(err, errGone):
-		return fmt.Errorf("%w: %w", ErrNotOwner, err)
+func (d *Delivery) settleOnce(ctx context.Context, call settleCall) error {
+	verdicts, err := d.sub.group.settle(ctx, call)
+	if err != nil {
+		d.asked = d.asked || mayHaveRun(err)
+		return err
 	}
-	d.asked = d.asked || mayHaveRun(err)
-	return err
+	switch verdicts[0] {
+	case verdictGuard:
+		return call.guard.refused()
+	case verdictNotOwner:
+		return ErrNotOwner
+	case verdictGone:
+		if !d.asked {
+			return fmt.Errorf("%w: there is no trace of the entry", ErrNotOwner)
+		}
+	}
+	return nil
 }
 
-// errGone means that an entry is neither pending nor in the stream.
-var errGone = errors.New("stream: there is no trace of the entry")
+func (g *Guard) refused() error {
+	return fmt.Errorf("%w: %s, owner %s, fence %d", ErrGuard, g.Key, g.Owner, g.Fence)
+}
 
 type deadLetter struct {
 	stream string
@@ -102,16 +105,41 @@ type deadLetter struct {
 	Reason
 }
 
-// encode returns the keys of outputs and hashes, and the arguments that go with them.
-func (s Settlement) encode() (keys []string, args []any, err error) {
-	args = append(args, len(s.Outputs))
-	for _, out := range s.Outputs {
+// settleCall is what one call of the settle script is to do.
+type settleCall struct {
+	guard  *Guard
+	parked bool // parked entries may be settled too
+	n      int  // entries
+	keys   []string
+	args   []any
+}
+
+// What the script says of an entry.
+const (
+	verdictSettled  = "settled"
+	verdictAlready  = "already"
+	verdictGone     = "gone"
+	verdictNotOwner = "not owner"
+	verdictGuard    = "guard"
+)
+
+// add adds an entry and what comes of it.
+func (c *settleCall) add(id string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
+	keys, args := c.keys, append(c.args, id)
+	if dead != nil {
+		keys = append(keys, dead.stream)
+		args = append(args, 1, dead.cap, dead.Reason.Reason, dead.Error, dead.Attempts)
+	} else {
+		args = append(args, 0)
+	}
+	args = append(args, len(outputs))
+	for _, out := range outputs {
 		if out.Stream == "" || out.Message == nil {
-			return nil, nil, errors.New("stream: an Output needs a stream and a message")
+			return errors.New("stream: an Output needs a stream and a message")
 		}
 		fields, err := encode(out.Stream, out.Message)
 		if err != nil {
-			return nil, nil, fmt.Errorf("marshal output for %s: %w", out.Stream, err)
+			return fmt.Errorf("marshal output for %s: %w", out.Stream, err)
 		}
 		keys = append(keys, out.Stream)
 		args = append(args, len(fields))
@@ -119,10 +147,10 @@ func (s Settlement) encode() (keys []string, args []any, err error) {
 			args = append(args, f)
 		}
 	}
-	args = append(args, len(s.State))
-	for _, update := range s.State {
+	args = append(args, len(state))
+	for _, update := range state {
 		if update.Key == "" {
-			return nil, nil, errors.New("stream: a HashUpdate needs a key")
+			return errors.New("stream: a HashUpdate needs a key")
 		}
 		keys = append(keys, update.Key)
 		clear := 0
@@ -134,36 +162,27 @@ func (s Settlement) encode() (keys []string, args []any, err error) {
 			args = append(args, name, update.Fields[name])
 		}
 	}
-	return keys, args, nil
+	c.n, c.keys, c.args = c.n+1, keys, args
+	return nil
 }
 
-func (g *group) settle(ctx context.Context, id string, guard *Guard, dead *deadLetter, outKeys []string, outArgs []any) error {
-	keys := []string{g.stream, g.due, g.tries}
-	args := []any{g.name, g.consumer, id}
-	if guard != nil {
-		keys = append(keys, guard.Key)
-		args = append(args, 1, guard.Owner, strconv.FormatUint(guard.Fence, 10))
+// settle runs the script and returns its verdict on each entry, in order.
+func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, err error) {
+	keys := []string{g.stream, g.due, g.tries, g.shelf, g.labels}
+	args := []any{g.name, g.consumer, ""}
+	if c.parked {
+		args[2] = parked
+	}
+	if c.guard != nil {
+		keys = append(keys, c.guard.Key)
+		args = append(args, 1, c.guard.Owner, strconv.FormatUint(c.guard.Fence, 10))
 	} else {
 		args = append(args, 0)
 	}
-	if dead != nil {
-		keys = append(keys, dead.stream)
-		args = append(args, 1, dead.cap, dead.Reason.Reason, dead.Error, dead.Attempts)
-	} else {
-		args = append(args, 0)
+	args = append(args, c.n)
+	verdicts, err = settleScript.Run(ctx, g.redis, append(keys, c.keys...), append(args, c.args...)...).StringSlice()
+	if err == nil && len(verdicts) != c.n {
+		err = fmt.Errorf("settle: %w: %q", errReply, verdicts)
 	}
-	verdict, err := settleScript.Run(ctx, g.redis, append(keys, outKeys...), append(args, outArgs...)...).Text()
-	switch {
-	case err != nil:
-		return err
-	case verdict == "settled" || verdict == "already":
-		return nil
-	case verdict == "not owner":
-		return ErrNotOwner
-	case verdict == "gone":
-		return errGone
-	case verdict == "guard":
-		return fmt.Errorf("%w: %s, owner %s, fence %d", ErrGuard, guard.Key, guard.Owner, guard.Fence)
-	}
-	return fmt.Errorf("settle: %w: %q", errReply, verdict)
+	return verdicts, err
 }

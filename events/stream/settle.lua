@@ -1,14 +1,17 @@
--- Settle: publish what came of an entry, set state, and acknowledge it, all or nothing. A dead letter
--- is one more thing to publish: the original entry with the reason why it was given up.
+-- Settle: publish what came of entries, set state, and acknowledge them, all or nothing for each. A dead
+-- letter is one more thing to publish: the original entry with the reason why it was given up.
 --
--- KEYS    1 stream   2 due index   3 failed attempts
---         then, as ARGV says: the guard's key, the dead stream, output streams, hashes
--- ARGV    1 group   2 consumer   3 entry id
+-- KEYS    1 stream   2 due index   3 failed attempts   4 shelf   5 labels; see nack.lua
+--         then, as ARGV says: the guard's key; of each entry the dead stream, output streams, hashes
+-- ARGV    1 group   2 consumer   3 the name that parked entries are pending under, if these count as the
+--         consumer's own, else ''
 --         1 with a guard, followed by owner and fence; or 0
+--         number of entries, at most 256; then for each its id, and
 --         1 with a dead letter, followed by the stream's cap, reason, error and attempts; or 0
 --         number of outputs; for each the number of its fields and values, and these
 --         number of hashes; for each 1 to clear it first, else 0, the number of its fields and values, and these
--- Returns "settled"    done
+-- Returns for each entry
+--         "settled"    done
 --         "already"    the entry is not pending any more: it was settled before, nothing changed
 --         "gone"       nor is it in the stream: it was settled and then trimmed away, or Redis lost its
 --                      data; nothing changed
@@ -16,11 +19,11 @@
 --                      which was made anew: nothing changed
 --         "guard"      the lease is not held by that owner with that fence, or has expired: nothing changed
 -- Refuses with WRONGTYPE when a key holds something else, and with NOGROUP; nothing changed.
-local group, consumer, id = ARGV[1], ARGV[2], ARGV[3]
-local stream, due, tries = KEYS[1], KEYS[2], KEYS[3]
+local group, consumer, parked = ARGV[1], ARGV[2], ARGV[3]
+local stream, due, tries, shelf, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 -- Scripts do not roll back, so everything is read and checked before anything changes.
-local argAt, keyAt = 3, 3
+local argAt, keyAt = 3, 5
 local function arg() argAt = argAt + 1; return ARGV[argAt] end
 local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
 local function list()
@@ -29,11 +32,23 @@ local function list()
   return l
 end
 
-local guard, dead, outputs, hashes = nil, nil, {}, {}
+local guard, entries = nil, {}
 if arg() == '1' then guard = {key = key(), owner = arg(), fence = arg()} end
-if arg() == '1' then dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
-for i = 1, tonumber(arg()) do outputs[i] = {key = key(), fields = list()} end
-for i = 1, tonumber(arg()) do hashes[i] = {key = key(), clear = arg() == '1', fields = list()} end
+for n = 1, tonumber(arg()) do
+  local e = {id = arg(), outputs = {}, hashes = {}}
+  if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
+  for i = 1, tonumber(arg()) do e.outputs[i] = {key = key(), fields = list()} end
+  for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', fields = list()} end
+  entries[n] = e
+end
+
+local time = redis.call('TIME')
+local held = true
+if guard then
+  local h = redis.call('HMGET', guard.key, 'owner', 'fence', 'expires')
+  local now = time[1] * 1000000 + time[2]
+  held = h[1] == guard.owner and h[2] == guard.fence and (tonumber(h[3] or '') or 0) > now
+end
 
 local function precedes(a, b)
   local ams, aseq = string.match(a, '^(%d+)%-?(%d*)$')
@@ -42,8 +57,8 @@ local function precedes(a, b)
   return (tonumber(aseq) or 0) < (tonumber(bseq) or 0)
 end
 
-local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
-if not pending then
+-- trace tells what became of an entry that is not pending.
+local function trace(id)
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local info = {}
     for i = 1, #flat, 2 do info[flat[i]] = flat[i + 1] end
@@ -51,31 +66,34 @@ if not pending then
   end
   return redis.call('XRANGE', stream, id, id)[1] and 'already' or 'gone'
 end
-if pending[2] ~= consumer then return 'not owner' end
 
-local time = redis.call('TIME')
-if guard then
-  local held = redis.call('HMGET', guard.key, 'owner', 'fence', 'expires')
-  local now = time[1] * 1000000 + time[2]
-  local expires = tonumber(held[3] or '') or 0
-  if held[1] ~= guard.owner or held[2] ~= guard.fence or expires <= now then return 'guard' end
-end
-
+local kinds = {}
 local function expect(k, kind)
-  local found = redis.call('TYPE', k)['ok']
-  return found == kind or found == 'none'
+  kinds[k] = kinds[k] or redis.call('TYPE', k)['ok']
+  return kinds[k] == kind or kinds[k] == 'none'
 end
-local sound = not dead or expect(dead.key, 'stream')
-for _, o in ipairs(outputs) do sound = sound and expect(o.key, 'stream') end
-for _, h in ipairs(hashes) do sound = sound and expect(h.key, 'hash') end
+
+local verdicts, sound = {}, true
+for n, e in ipairs(entries) do
+  local pending = redis.call('XPENDING', stream, group, e.id, e.id, 1)[1]
+  if not pending then
+    verdicts[n] = trace(e.id)
+  elseif pending[2] ~= consumer and (parked == '' or pending[2] ~= parked) then
+    verdicts[n] = 'not owner'
+  elseif not held then
+    verdicts[n] = 'guard'
+  else
+    verdicts[n] = 'settled'
+    sound = sound and (not e.dead or expect(e.dead.key, 'stream'))
+    for _, o in ipairs(e.outputs) do sound = sound and expect(o.key, 'stream') end
+    for _, h in ipairs(e.hashes) do sound = sound and expect(h.key, 'hash') end
+  end
+end
 if not sound then
   return redis.error_reply('WRONGTYPE an output is not a stream or a state is not a hash; nothing was settled')
 end
 
-for _, o in ipairs(outputs) do
-  redis.call('XADD', o.key, '*', unpack(o.fields))
-end
-if dead then
+local function bury(id, dead)
   local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
   local letter = {'reason', dead.reason, 'error', dead.error, 'attempts', dead.attempts,
     'stream', stream, 'group', group, 'entry', id, 'consumer', consumer, 'at', at}
@@ -92,11 +110,25 @@ if dead then
   end
   redis.call('XADD', dead.key, 'MAXLEN', '~', dead.cap, '*', unpack(letter))
 end
-for _, h in ipairs(hashes) do
-  if h.clear then redis.call('DEL', h.key) end
-  for i = 1, #h.fields, 2 do redis.call('HSET', h.key, h.fields[i], h.fields[i + 1]) end
+
+for n, e in ipairs(entries) do
+  if verdicts[n] == 'settled' then
+    for _, o in ipairs(e.outputs) do
+      redis.call('XADD', o.key, '*', unpack(o.fields))
+    end
+    if e.dead then bury(e.id, e.dead) end
+    for _, h in ipairs(e.hashes) do
+      if h.clear then redis.call('DEL', h.key) end
+      for i = 1, #h.fields, 2 do redis.call('HSET', h.key, h.fields[i], h.fields[i + 1]) end
+    end
+    redis.call('XACK', stream, group, e.id)
+    redis.call('ZREM', due, e.id)
+    redis.call('HDEL', tries, e.id)
+    local label = parked ~= '' and redis.call('HGET', labels, e.id)
+    if label then
+      redis.call('ZREM', shelf, label)
+      redis.call('HDEL', labels, e.id)
+    end
+  end
 end
-redis.call('XACK', stream, group, id)
-redis.call('ZREM', due, id)
-redis.call('HDEL', tries, id)
-return 'settled'
+return verdicts

@@ -92,6 +92,8 @@ func (s *Subscriber) group(topic, consumer string) *group {
 		stream:   topic,
 		due:      DueKey(s.cfg.Prefix, topic, s.cfg.Group),
 		tries:    s.cfg.Prefix + "tries:" + short + ":" + s.cfg.Group,
+		shelf:    s.cfg.Prefix + "shelf:" + short + ":" + s.cfg.Group,
+		labels:   s.cfg.Prefix + "labels:" + short + ":" + s.cfg.Group,
 		name:     s.cfg.Group,
 		consumer: consumer,
 	}

@@ -48,7 +48,7 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 		log:       s.cfg.Log.With("group", g.name, "consumer", g.consumer),
 		base:      base,
 		out:       make(chan *message.Message),
-		flight:    newFlight(),
+		flight:    newFlight(s.cfg.Share),
 		endings:   make(chan ending, s.cfg.Window), // one for each in flight: telling of it never waits for Redis
 		news:      make(chan struct{}, 1),
 		graceOver: graceOver,

@@ -1,6 +1,7 @@
 -- Take: claim what is due, read what is new, and give each entry a due moment, in one step.
 --
 -- KEYS    1 stream   2 due index (ZSET: entry id -> ms)   3 failed attempts (HASH: entry id -> n)
+--         4 shelf   5 labels; see nack.lua
 -- ARGV    1 group   2 consumer   3 the name that parked entries are pending under
 --         4 how many at most   5 how many of them may come from the due index   6 visibility, ms
 -- Returns {entries, next, last}
@@ -13,7 +14,7 @@
 -- An entry that lapsed under a consumer counts as a failed attempt: whoever had it died or hung. A
 -- parked one does not; whoever parked it has counted. An entry that was trimmed away or deleted while
 -- pending is acknowledged and forgotten.
-local stream, due, tries = KEYS[1], KEYS[2], KEYS[3]
+local stream, due, tries, shelf, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer, parked = ARGV[1], ARGV[2], ARGV[3]
 local count, share, visibility = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -30,6 +31,14 @@ local function index(id)
   moments[#moments + 1] = id
 end
 
+local function unshelve(id)
+  local label = redis.call('HGET', labels, id)
+  if label then
+    redis.call('ZREM', shelf, label)
+    redis.call('HDEL', labels, id)
+  end
+end
+
 local ripe = {}
 if share > 0 then
   ripe = redis.call('ZRANGEBYSCORE', due, '-inf', ms(now), 'LIMIT', '0', share)
@@ -41,6 +50,8 @@ for _, id in ipairs(ripe) do
     local failed, origin = redis.call('HGET', tries, id) or '0', 'parked'
     if pending[2] ~= parked then
       failed, origin = redis.call('HINCRBY', tries, id, 1), ':' .. pending[2]
+    else
+      unshelve(id)
     end
     index(id)
     entries[#entries + 1] = {id, tonumber(failed), pending[4] + 1, origin, claimed[2]}
@@ -48,6 +59,7 @@ for _, id in ipairs(ripe) do
     redis.call('XACK', stream, group, id)
     redis.call('ZREM', due, id)
     redis.call('HDEL', tries, id)
+    unshelve(id)
   end
 end
 

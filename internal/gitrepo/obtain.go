@@ -85,6 +85,11 @@ func (s *syncing) open(ctx context.Context, from store) (err error) {
 
 // fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
 func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) error {
+	if s.remote == nil { // there was no need to ask it until now
+		if err := s.list(ctx); err != nil {
+			return err
+		}
+	}
 	if err := s.f.guarded(ctx, s.req.Fence, into.ensure); err != nil {
 		return err
 	}

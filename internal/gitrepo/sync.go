@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/go-git/go-git/v5/plumbing"
+
 	"lockstep/events"
 )
 
@@ -21,9 +23,19 @@ type SyncRequest struct {
 	// resolved; published is the commit now published for it, or "". Nil: from the published one.
 	Base func(ref events.Ref, published string) string
 
+	// Known, unless it is zero, is where the remote is known to have the ref. When that commit is what
+	// is published, and whole, the remote is not asked.
+	Known Tip
+
 	// Confirm is called right before the new tree is published and returns once the lease is
 	// proven to be held; nil means always. It should not take long.
 	Confirm func(context.Context) error
+}
+
+// Tip is where a ref stands.
+type Tip struct {
+	Ref    events.Ref // never zero
+	Commit string     // zero Tip: empty
 }
 
 // SyncResult says what is published after a [Volume.Sync].
@@ -37,6 +49,7 @@ type SyncResult struct {
 	Full      bool          // Before is not known any more: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
 	Published bool          // the name was changed; false when it named this commit already
+	Asked     bool          // the remote was asked, so After is where it has the ref now
 }
 
 // Sync fetches one ref and publishes its tree. It returns when readers see the new tree, or with an
@@ -52,6 +65,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 		return SyncResult{}, err
 	}
 	res, err := s.run(ctx)
+	res.Asked = s.remote != nil
 	s.close()
 	if err != nil {
 		s.discard()
@@ -91,8 +105,10 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 	if err := s.begin(ctx); err != nil {
 		return SyncResult{}, err
 	}
-	if err := s.list(ctx); err != nil {
-		return SyncResult{}, err
+	if !s.knows() {
+		if err := s.list(ctx); err != nil {
+			return SyncResult{}, err
+		}
 	}
 	res := SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: s.base()}
 	if s.upToDate() && s.now.commit == res.Before {
@@ -133,6 +149,18 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 	}
 	s.v.done("bound")
 	return nil
+}
+
+// knows reports whether the ref is known to stand at what is published for it.
+func (s *syncing) knows() bool {
+	if s.req.Known.Commit == "" {
+		return false
+	}
+	commit := plumbing.NewHash(s.req.Known.Commit)
+	s.tip = tip{ref: s.req.Known.Ref, isDefault: s.req.Known.Ref == s.binding.Default, want: commit, commit: commit}
+	s.names = s.v.names(s.f, s.binding, s.tip)
+	s.now = s.v.current(s.f, s.names[0])
+	return s.upToDate()
 }
 
 // list asks the remote where the ref stands, and looks at what is published for it.

@@ -7,6 +7,10 @@
 //	synced              when that was, RFC 3339
 //	head:{ref}          commit published for ref
 //	given:{ref}:{app}   commit that app was last given for ref; a ref has no colon in it
+//	asked:{ref}:{cred}  "{entry} {ref} {commit}": the last entry of the stream just before the remote was asked
+//	                    with that credential where ref stands, the ref resolved, and the answer
+//	newest:{ref}        newest entry known that announces a commit for ref
+//	look:{ref}          "{entry} {n}": that entry's commit was not there yet, n times
 //	tombstone           stream entry of the removal that deleted the clone
 package state
 
@@ -80,8 +84,66 @@ func (r Repo) Synced() time.Time {
 // the entry asks is past.
 func (r Repo) Buried(entry string) bool {
 	tombstone := r.fields["tombstone"]
-	return tombstone != "" && (entry == tombstone || After(tombstone, entry))
+	return tombstone != "" && (entry == tombstone || events.EntryAfter(tombstone, entry))
 }
+
+// Asked is what the remote once said.
+type Asked struct {
+	Until  string     // id of the last entry of the stream just before it was asked
+	Ref    events.Ref // the ref, resolved
+	Commit string     // where it stood
+}
+
+// Asked returns what the remote at url last said of ref, as asked for in a change, to that
+// credential. It is false when it was never asked, or another remote was.
+func (r Repo) Asked(url string, ref events.Ref, credential string) (Asked, bool) {
+	parts := strings.Fields(r.fields[askedField(ref, credential)])
+	if len(parts) != 3 || r.fields["url"] != url {
+		return Asked{}, false
+	}
+	resolved, err := events.ParseRef(parts[1])
+	return Asked{Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
+}
+
+// Newest is the newest entry known that announces a commit for ref, or "".
+func (r Repo) Newest(ref events.Ref) string { return r.fields[newestField(ref)] }
+
+// Looks is how often the commit that an entry announces for ref was found not to be there yet.
+func (r Repo) Looks(ref events.Ref, entry string) int {
+	id, n, _ := strings.Cut(r.fields[lookField(ref)], " ")
+	if id != entry {
+		return 0
+	}
+	looks, _ := strconv.Atoi(n)
+	return looks
+}
+
+// SetLooks remembers that number.
+func (s *Store) SetLooks(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, looks int) error {
+	if err := s.redis.HSet(ctx, s.namespace.Repo(repo), lookField(ref), entry+" "+strconv.Itoa(looks)).Err(); err != nil {
+		return fmt.Errorf("note in the state of %s that the remote is behind: %w", repo, err)
+	}
+	return nil
+}
+
+// AskedFields are the fields that a settled sync sets which has asked the remote for ref.
+func AskedFields(ref events.Ref, credential string, a Asked) map[string]string {
+	value := a.Until + " " + a.Ref.String() + " " + a.Commit
+	return map[string]string{askedField(ref, credential): value, askedField(a.Ref, credential): value}
+}
+
+// NewestFields are the fields that name the newest entry that announces a commit for ref.
+func NewestFields(ref events.Ref, entry string) map[string]string {
+	return map[string]string{newestField(ref): entry}
+}
+
+func askedField(ref events.Ref, credential string) string {
+	return "asked:" + ref.String() + ":" + credential
+}
+
+func newestField(ref events.Ref) string { return "newest:" + ref.String() }
+
+func lookField(ref events.Ref) string { return "look:" + ref.String() }
 
 // SyncedFields are the fields that a settled sync sets.
 func SyncedFields(result events.Result, url string) map[string]string {
@@ -106,24 +168,3 @@ func RemovedFields(result events.Result, entry string) map[string]string {
 }
 
 func givenField(app string, ref events.Ref) string { return "given:" + ref.String() + ":" + app }
-
-// After reports whether stream entry id a was generated after b. An id that does not parse is after
-// none.
-func After(a, b string) bool {
-	ams, aseq, aok := parseID(a)
-	bms, bseq, bok := parseID(b)
-	if !aok || !bok {
-		return false
-	}
-	return ams > bms || ams == bms && aseq > bseq
-}
-
-func parseID(id string) (ms, seq uint64, ok bool) {
-	head, tail, found := strings.Cut(id, "-")
-	ms, err := strconv.ParseUint(head, 10, 64)
-	if err != nil || !found {
-		return 0, 0, false
-	}
-	seq, err = strconv.ParseUint(tail, 10, 64)
-	return ms, seq, err == nil
-}

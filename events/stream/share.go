@@ -1,0 +1,49 @@
+package stream
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// No key has more than its share of the window. What comes beyond it is sent away: parked, on the
+// shelf, with a delay after which it comes back in any case, and recalled when half of the share is
+// free again.
+
+// sendAway gives entries back for which their keys have no room.
+func (s *subscription) sendAway(ctx context.Context, crowded []*Delivery) {
+	for len(crowded) > 0 {
+		batch := crowded[:min(len(crowded), endingsAtOnce)]
+		crowded = crowded[len(batch):]
+		backs := make([]giveBack, len(batch))
+		for i, d := range batch {
+			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.away()), how: early}
+		}
+		s.write(ctx, "send away", len(backs), make(map[string]bool), func(ctx context.Context) ([]string, error) {
+			return s.group.nack(ctx, backs)
+		})
+	}
+}
+
+// away is how long an entry is sent away for that nobody recalls.
+func (s *subscription) away() time.Duration {
+	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
+}
+
+// recall makes entries due for which there is room now.
+func (s *subscription) recall(ctx context.Context) {
+	for key, room := range s.flight.roomy() {
+		var n int
+		err := once(ctx, func(ctx context.Context) (err error) {
+			n, err = s.group.ripen(ctx, key, room)
+			return err
+		})
+		if err != nil || n == room { // there may be more
+			s.flight.crowd(key)
+		}
+		if err != nil {
+			s.outage.failed(ctx, err)
+			return
+		}
+	}
+}

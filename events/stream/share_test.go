@@ -1,0 +1,210 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+const (
+	shelf  = "lockstep:{0}:shelf:changes:workers"
+	labels = "lockstep:{0}:labels:changes:workers"
+)
+
+// byMetadata keys messages by what publishKeyed says.
+func byMetadata(m *message.Message) string { return m.Metadata.Get("key") }
+
+// publishKeyed adds n messages of one key, called key-0, key-1 and so on.
+func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int) {
+	t.Helper()
+	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		m := message.NewMessage(fmt.Sprintf("%s-%d", key, i), []byte("{}"))
+		m.Metadata.Set("key", key)
+		if err := p.Publish(topic, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func keyed(window, share int, visibility time.Duration) func(*stream.SubscriberConfig) {
+	return func(c *stream.SubscriberConfig) {
+		c.Key, c.Window, c.Share, c.Visibility = byMetadata, window, share, visibility
+	}
+}
+
+func nothingShelved(t *testing.T, client redis.UniversalClient) {
+	t.Helper()
+	clean(t, client)
+	if n := client.Exists(context.Background(), shelf, labels).Val(); n != 0 {
+		t.Errorf("shelf %v, labels %v; want nothing left",
+			client.ZRange(context.Background(), shelf, 0, 9).Val(), client.HGetAll(context.Background(), labels).Val())
+	}
+}
+
+func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	publishKeyed(t, client, "hot", 40)
+	publishKeyed(t, client, "cold", 1)
+	w := start(t, server, "a", keyed(8, 3, time.Minute)) // nobody waits for the delay
+	var held []*message.Message
+	for cold := false; !cold || len(held) < 3; {
+		if m := w.next(); byMetadata(m) == "hot" {
+			held = append(held, m)
+		} else {
+			cold = true
+			m.Ack()
+		}
+	}
+	w.none(300 * time.Millisecond)
+	seen := make(map[string]bool)
+	for len(seen) < 40 {
+		for _, m := range held {
+			if seen[m.UUID] || delivery(t, m).Delivered() != 1 {
+				t.Errorf("%s is delivered %d times", m.UUID, delivery(t, m).Delivered())
+			}
+			seen[m.UUID] = true
+			m.Ack()
+		}
+		held = nil
+		if len(seen) < 40 {
+			held = append(held, w.next())
+		}
+	}
+	nothingShelved(t, client)
+}
+
+func TestWhatADeadConsumerSentAwayComesBack(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	publishKeyed(t, client, "hot", 5)
+	a := start(t, server, "a", keyed(8, 1, time.Second))
+	first := a.next()
+	eventually(t, "four are sent away", func() bool { return pending(t, client)["(parked)"] == 4 })
+	a.gate.cut.Store(true)
+	b := start(t, server, "b", keyed(8, 8, time.Second))
+	seen := map[string]bool{}
+	for len(seen) < 5 {
+		m := b.next()
+		seen[m.UUID] = true
+		m.Ack()
+	}
+	a.gate.cut.Store(false)
+	first.Ack()
+	nothingShelved(t, client)
+}
+
+// allSiblings reads every page.
+func allSiblings(t *testing.T, d *stream.Delivery, limit int) []stream.Sibling {
+	t.Helper()
+	var all []stream.Sibling
+	for page := ""; ; {
+		siblings, next, err := d.Siblings(context.Background(), page, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, siblings...)
+		if page = next; page == "" {
+			return all
+		}
+	}
+}
+
+func TestAHandlerSettlesItsSiblings(t *testing.T) {
+	const total = 230
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	publishKeyed(t, client, "hot", total)
+	publishKeyed(t, client, "hotter", 3)
+	w := start(t, server, "a", keyed(16, 4, time.Minute))
+	var hot []*message.Message
+	for len(hot) < 4 {
+		if m := w.next(); byMetadata(m) == "hot" {
+			hot = append(hot, m)
+		}
+	}
+	eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == total-4 })
+	d := delivery(t, hot[0])
+	siblings := allSiblings(t, d, 50)
+	ids := map[string]bool{}
+	var batch []stream.SiblingSettlement
+	for _, s := range siblings {
+		ids[s.Message.UUID] = true
+		batch = append(batch, stream.SiblingSettlement{Sibling: s,
+			Outputs: []stream.Output{{Stream: results, Message: message.NewMessage(s.Message.UUID, []byte("done"))}}})
+	}
+	if len(siblings) != total-1 || len(ids) != total-1 || ids[hot[0].UUID] {
+		t.Fatalf("%d siblings, %d different ones; want %d", len(siblings), len(ids), total-1)
+	}
+	newest, err := d.Newest(ctx, 2)
+	if err != nil || newest[len(newest)-2].Message.UUID != fmt.Sprintf("hot-%d", total-1) {
+		t.Errorf("newest: %v, %v", newest, err)
+	}
+
+	client.HSet(ctx, "lockstep:{0}:lock", "owner", "other", "fence", "8", "expires", "1")
+	guard := &stream.Guard{Key: "lockstep:{0}:lock", Owner: "me", Fence: 7}
+	if n, err := d.SettleSiblings(ctx, guard, batch); !errors.Is(err, stream.ErrGuard) || n != 0 {
+		t.Fatalf("with a lost lease: %d settled, %v", n, err)
+	}
+	if n, err := d.SettleSiblings(ctx, nil, batch); err != nil || n != len(batch) {
+		t.Fatalf("%d settled, %v; want %d", n, err, len(batch))
+	}
+	for _, m := range hot[1:] {
+		if cause := context.Cause(m.Context()); !errors.Is(cause, stream.ErrSettled) {
+			t.Errorf("the context of %s: %v; want ErrSettled", m.UUID, cause)
+		}
+		m.Nack() // which comes too late to mean anything
+	}
+	if n := len(allSiblings(t, d, 50)); n != 0 {
+		t.Errorf("%d siblings are left", n)
+	}
+	hot[0].Ack()
+	for client.XLen(ctx, results).Val() < total-1+3 {
+		m := w.next()
+		d := delivery(t, m)
+		if byMetadata(m) != "hotter" {
+			t.Fatalf("%s is delivered again", m.UUID)
+		}
+		if err := d.Settle(ctx, result()); err != nil {
+			t.Fatal(err)
+		}
+		m.Ack()
+	}
+}
+
+func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	publishKeyed(t, client, "hot", 2)
+	a := start(t, server, "a", keyed(8, 1, time.Minute))
+	m := a.next()
+	eventually(t, "the other is sent away", func() bool { return pending(t, client)["(parked)"] == 1 })
+	siblings := allSiblings(t, delivery(t, m), 10)
+	if len(siblings) != 1 {
+		t.Fatalf("siblings: %v; want the one that is parked", siblings)
+	}
+	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: siblings[0].Entry})
+	b := start(t, server, "b", keyed(8, 1, time.Minute))
+	other := b.next()
+	n, err := delivery(t, m).SettleSiblings(ctx, nil, []stream.SiblingSettlement{{Sibling: siblings[0], Outputs: result().Outputs}})
+	if n != 0 || err != nil || client.XLen(ctx, results).Val() != 0 {
+		t.Errorf("%d settled, %v; want it left alone", n, err)
+	}
+	other.Ack()
+	m.Ack()
+	nothingShelved(t, client)
+}

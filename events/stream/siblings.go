@@ -1,0 +1,177 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Sibling is another entry with the same key that waits for its turn: in this consumer's hands, or
+// parked. Entries in other consumers' hands are not to be seen from here.
+type Sibling struct {
+	Entry   string
+	Message *message.Message // to be read, never acked or nacked
+
+	delivery *Delivery // nil when it is parked
+}
+
+// SiblingSettlement is what comes of a sibling.
+type SiblingSettlement struct {
+	Sibling Sibling
+	Outputs []Output     // messages to add to streams, in order
+	State   []HashUpdate // fields to set in hashes
+}
+
+// Siblings returns waiting entries with the same key, about limit at a time, and how to go on: with
+// the page returned, "" for the first, until it is "". Each is returned once, unless it comes and
+// goes meanwhile. Whoever holds a lease on the key can see from them what its work answers as well,
+// and settle that with [Delivery.SettleSiblings].
+func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblings []Sibling, next string, err error) {
+	if d.key == "" {
+		return nil, "", nil
+	}
+	if page == "" {
+		siblings = d.inFlight()
+	}
+	kind, after := byte(mayComeEarly), ""
+	if page != "" {
+		kind, after = page[0], page[1:]
+	}
+	found, err := d.parked(ctx, kind, after, false, limit)
+	if err != nil {
+		return nil, "", err
+	}
+	siblings = append(siblings, found.siblings...)
+	switch {
+	case found.last != "":
+		next = string(kind) + found.last
+	case kind == mayComeEarly:
+		next = string(byte(mustWait))
+	}
+	return siblings, next, nil
+}
+
+// Newest returns some of the newest siblings, at most limit of those that are parked.
+func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
+	if d.key == "" {
+		return nil, nil
+	}
+	siblings := d.inFlight()
+	for _, kind := range []byte{mayComeEarly, mustWait} {
+		found, err := d.parked(ctx, kind, "", true, limit)
+		if err != nil {
+			return nil, err
+		}
+		siblings = append(siblings, found.siblings...)
+	}
+	return siblings, nil
+}
+
+// inFlight returns the siblings that this consumer has, the oldest first.
+func (d *Delivery) inFlight() []Sibling {
+	var siblings []Sibling
+	for _, other := range d.sub.flight.of(d.key) {
+		if other != d && !other.busy.Load() && !other.lost.Load() {
+			siblings = append(siblings, Sibling{other.entry, other.msg, other})
+		}
+	}
+	slices.SortFunc(siblings, func(a, b Sibling) int {
+		return cmp.Or(cmp.Compare(len(a.Entry), len(b.Entry)), strings.Compare(a.Entry, b.Entry))
+	})
+	return siblings
+}
+
+type parkedSiblings struct {
+	siblings []Sibling
+	last     string // label to go on after; "" at the end
+}
+
+func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest bool, limit int) (p parkedSiblings, err error) {
+	var found []shelved
+	err = once(ctx, func(ctx context.Context) error {
+		found, err = d.sub.group.parkedOf(ctx, d.key, kind, after, newest, limit)
+		return err
+	})
+	if err != nil {
+		return p, fmt.Errorf("siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
+	}
+	for _, e := range found {
+		p.last = e.label
+		if msg, err := decode(d.sub.cfg.Unmarshaller, e.entry); err == nil && e.id != d.entry {
+			p.siblings = append(p.siblings, Sibling{Entry: e.id, Message: msg})
+		}
+	}
+	return p, nil
+}
+
+// SettleSiblings settles siblings of d as [Delivery.Settle] settles d itself, each as a whole or not at
+// all, and returns how many it settled. One that has gone into other hands meanwhile is left to
+// them. Those in this consumer's hands have their messages' contexts cancelled, with the cause
+// [ErrSettled]. It returns [ErrGuard] when the lease was not held, and then settled none.
+func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
+	for len(batch) > 0 && err == nil {
+		part := batch[:min(len(batch), settledAtOnce)]
+		batch = batch[len(part):]
+		var n int
+		n, err = d.settleSome(ctx, guard, part)
+		settled += n
+	}
+	if err != nil {
+		err = fmt.Errorf("settle siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
+	}
+	return settled, err
+}
+
+// settledAtOnce bounds the entries of one script call, and with it how long Redis does nothing else.
+const settledAtOnce = 100
+
+func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
+	var call settleCall
+	var mine []*Delivery // of the entries of call, nil for one that is parked
+	for _, s := range batch {
+		own := s.Sibling.delivery
+		if own != nil {
+			if !own.mu.TryLock() { // it is being finished in another way
+				continue
+			}
+			defer own.mu.Unlock()
+			if own.how != "" {
+				continue
+			}
+		}
+		if err := call.add(s.Sibling.Entry, nil, s.Outputs, s.State); err != nil {
+			return 0, err
+		}
+		mine = append(mine, own)
+	}
+	if len(mine) == 0 {
+		return 0, nil
+	}
+	call.guard, call.parked = guard, true
+	var verdicts []string
+	err = d.sub.outage.persist(ctx, func(ctx context.Context) error {
+		verdicts, err = d.sub.group.settle(ctx, call)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for i, verdict := range verdicts {
+		switch verdict {
+		case verdictSettled, verdictAlready:
+			settled++
+			if own := mine[i]; own != nil {
+				own.busy.Store(true)
+				own.how = Settled
+				own.cancel(ErrSettled)
+			}
+		case verdictGuard:
+			err = guard.refused()
+		}
+	}
+	return settled, err
+}

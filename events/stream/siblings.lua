@@ -1,0 +1,27 @@
+-- Siblings: read parked entries of one key from the shelf. They stay where they are.
+--
+-- KEYS    1 stream   2 shelf   3 labels; see nack.lua
+-- ARGV    1 group   2 the name that parked entries are pending under
+--         3, 4 the range of labels, as of ZRANGEBYLEX   5 how many at most   6 1 to begin at the end of the range, else 0
+-- Returns for each {id, label, {field, value, ...}}
+--         An entry that is not parked any more is not returned, and taken off the shelf.
+-- Refuses with NOGROUP when the group or the stream is gone.
+local labels
+if ARGV[6] == '1' then
+  labels = redis.call('ZREVRANGEBYLEX', KEYS[2], ARGV[4], ARGV[3], 'LIMIT', 0, tonumber(ARGV[5]))
+else
+  labels = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[3], ARGV[4], 'LIMIT', 0, tonumber(ARGV[5]))
+end
+local found = {}
+for _, label in ipairs(labels) do
+  local id = string.match(label, '%d+%-%d+$')
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
+  local entry = pending and pending[2] == ARGV[2] and redis.call('XRANGE', KEYS[1], id, id)[1]
+  if entry then
+    found[#found + 1] = {id, label, entry[2]}
+  else
+    redis.call('ZREM', KEYS[2], label)
+    redis.call('HDEL', KEYS[3], id)
+  end
+end
+return found
