@@ -98,7 +98,7 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 		}
 		if change.After != "" && change.After != answer.Commit && !looked {
 			looked = true
-			if waiting, err := other.Newest(ctx); err == nil && events.EntryAfter(waiting, newest) {
+			if waiting, err := other.Newest(ctx); err == nil && (newest == "" || events.EntryAfter(waiting, newest)) {
 				newest = waiting
 			}
 		}

@@ -52,8 +52,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// handle has a change worked on as the router would, and settles what came of it.
-func (w *world) handle(entry string, c events.Change) (events.Result, error) {
+// job is a change in the hands of a worker, with a fence of its own.
+func (w *world) job(entry string, c events.Change) events.Job {
 	w.t.Helper()
 	c.ID = "job-" + entry
 	change, err := events.NewChange(c)
@@ -61,11 +61,33 @@ func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 		w.t.Fatal(err)
 	}
 	w.fence++
-	outcome, err := w.handlers.Handle(context.Background(), events.Job{Change: change, Entry: entry, Attempt: 1, Fence: w.fence,
+	return events.Job{
+		Change: change, Entry: entry, Attempt: 1, Fence: w.fence,
 		Confirm: func(context.Context) error { return nil },
 		Latest:  func(context.Context) (string, error) { return w.latest, nil },
-		Newest:  func(context.Context) (string, error) { return w.newest, nil }})
-	key := events.DefaultNamespace.Repo(change.Repo)
+		Newest:  func(context.Context) (string, error) { return w.newest, nil },
+	}
+}
+
+// outcome has a change worked on as the router would.
+func (w *world) outcome(entry string, c events.Change) (events.Outcome, error) {
+	w.t.Helper()
+	return w.handlers.Handle(context.Background(), w.job(entry, c))
+}
+
+// handleUnsettled has a change worked on by a worker that dies before it settles.
+func (w *world) handleUnsettled(entry string, c events.Change) {
+	w.t.Helper()
+	if _, err := w.outcome(entry, c); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// handle has a change worked on, and settles what came of it.
+func (w *world) handle(entry string, c events.Change) (events.Result, error) {
+	w.t.Helper()
+	outcome, err := w.outcome(entry, c)
+	key := events.DefaultNamespace.Repo(outcome.Result.Repo)
 	if err == nil && outcome.Forget {
 		w.redis.Del(context.Background(), key)
 	}

@@ -1,0 +1,279 @@
+package handlers_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/gittest"
+)
+
+const absent = "00000000000000000000000000000000000000aa"
+
+// asked returns how often the remote was asked while do ran.
+func (w *world) asked(do func()) int {
+	before := w.git.Stats("acme/widgets").InfoRefs
+	do()
+	return w.git.Stats("acme/widgets").InfoRefs - before
+}
+
+func TestTheRemoteIsNotAskedWhatItHasAnswered(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(w *world)
+		entry   string
+		latest  string
+		change  events.Change
+		asks    int
+	}{
+		"an older entry":                             {entry: "4-0"},
+		"the entry it was asked after":               {entry: "5-1"},
+		"a later one of the same millisecond":        {entry: "5-2", asks: 1},
+		"an earlier one, of more digits":             {entry: "5-0"},
+		"a later entry":                              {entry: "6-0", latest: "6-0", asks: 1},
+		"another ref":                                {entry: "4-0", change: events.Change{Ref: mustRef("refs/heads/other")}, asks: 1},
+		"the same ref by its name":                   {entry: "4-0", change: events.Change{Ref: mustRef("refs/heads/main")}},
+		"another app with that credential":           {entry: "4-0", change: events.Change{App: "search"}},
+		"a commit that it has":                       {entry: "4-0", change: events.Change{After: "head"}},
+		"a commit that it has not":                   {entry: "4-0", change: events.Change{After: absent}, asks: 1},
+		"no stream":                                  {entry: "4-0", latest: "none", asks: 1},
+		"a stream that was lost and begun anew":      {entry: "1-0", latest: "3-0", asks: 1},
+		"a tree that is gone with the volume":        {entry: "4-0", prepare: (*world).wipe, asks: 1},
+		"a tree that was flipped, but never settled": {entry: "4-0", prepare: (*world).flipUnsettled, asks: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+					w.create(map[string]string{"a": "1"})
+			if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/other", w.git.Head("acme/widgets", "refs/heads/main")); err != nil {
+				t.Fatal(err)
+			}
+			w.latest = "5-1"
+			w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+			if tc.prepare != nil {
+				tc.prepare(w)
+			}
+			change := tc.change
+			change.URL = w.git.URL("acme/widgets")
+			if change.After == "head" {
+				change.After = w.git.Head("acme/widgets", "refs/heads/main")
+			}
+			switch tc.latest {
+			case "none":
+				w.latest = ""
+			case "":
+			default:
+				w.latest = tc.latest
+			}
+			n := w.asked(func() {
+				r, err := w.handle(tc.entry, change)
+				if change.After == absent {
+					return // what comes of that is another test's
+				}
+				if err != nil || r.After != w.git.Head("acme/widgets", "refs/heads/main") || !w.published() {
+					t.Errorf("result %+v, %v; published %v", r, err, w.published())
+				}
+			})
+			if n != tc.asks {
+				t.Errorf("the remote is asked %d times; want %d", n, tc.asks)
+			}
+		})
+	}
+}
+
+// wipe loses the volume's trees and stores.
+func (w *world) wipe() {
+	for _, dir := range []string{"acme", ".lockstep/repos"} {
+		if err := os.RemoveAll(filepath.Join(w.root, dir)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// flipUnsettled publishes a new commit as a worker does that dies before it settles.
+func (w *world) flipUnsettled() {
+	w.push(map[string]string{"b": "2"})
+	w.handleUnsettled("6-0", events.Change{URL: w.git.URL("acme/widgets")})
+}
+
+func TestAFlipThatWasNeverSettledIsReportedByTheNext(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	change := events.Change{URL: w.git.URL("acme/widgets"), App: "docs"}
+	w.latest = "1-0"
+	w.mustHandle("1-0", change)
+	second := w.push(map[string]string{"b": "2"})
+	w.latest = "2-0"
+	w.handleUnsettled("2-0", change)
+	if r := w.mustHandle("2-0", change); r.Before != first || r.After != second || len(r.Files) != 1 {
+		t.Errorf("result %+v; want the change from %s to %s", r, first, second)
+	}
+}
+
+func TestEachCredentialIsProvedAgainstTheRemote(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.git.RequireAuth("acme/widgets", "bot", "s3cret")
+	w.env["LOCKSTEP_CREDENTIAL_GOOD_USERNAME"], w.env["LOCKSTEP_CREDENTIAL_GOOD_PASSWORD"] = "bot", "s3cret"
+	w.env["LOCKSTEP_CREDENTIAL_GOOD_URLS"] = w.git.URL("acme/widgets")
+	w.env["LOCKSTEP_CREDENTIAL_BAD_USERNAME"], w.env["LOCKSTEP_CREDENTIAL_BAD_PASSWORD"] = "bot", "wrong"
+	w.env["LOCKSTEP_CREDENTIAL_BAD_URLS"] = w.git.URL("acme/widgets")
+	url := w.git.URL("acme/widgets")
+	w.latest = "5-0"
+	w.mustHandle("1-0", events.Change{URL: url, App: "docs", Credential: "good"})
+	if r, err := w.handle("2-0", events.Change{URL: url, App: "spy", Credential: "bad"}); events.ClassOf(err) != events.ClassAuth {
+		t.Errorf("with a wrong credential: %+v, %v; want it refused by the remote", r, err)
+	}
+	if r, err := w.handle("3-0", events.Change{URL: url, App: "spy"}); events.ClassOf(err) != events.ClassAuth {
+		t.Errorf("without a credential: %+v, %v; want it refused by the remote", r, err)
+	}
+	n := w.asked(func() {
+		if r := w.mustHandle("4-0", events.Change{URL: url, App: "search", Credential: "good"}); len(r.Files) != 1 || r.Before != "" {
+			t.Errorf("search is told %+v; want the whole tree", r)
+		}
+	})
+	if n != 0 {
+		t.Errorf("the remote is asked %d times for an app whose credential was just proved", n)
+	}
+}
+
+func TestARemoteBehindItsWebhookIsLookedAtAgainAndThenAccepted(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
+	w.latest = "1-0"
+	behind := 0
+	for {
+		r, err := w.handle("1-0", change)
+		if err == nil {
+			if r.After != first {
+				t.Errorf("accepted: %+v", r)
+			}
+			break
+		}
+		if events.ClassOf(err) != events.ClassBehind || events.DispositionOf(err) != events.Contention || events.RetryAfter(err) <= 0 {
+			t.Fatal(err)
+		}
+		if behind++; behind > 20 {
+			t.Fatal("it is looked at again for ever")
+		}
+	}
+	if behind != 5 {
+		t.Errorf("looked at again %d times; want 5", behind)
+	}
+
+	second := w.push(map[string]string{"b": "2"})
+	w.latest = "2-0"
+	if r := w.mustHandle("2-0", events.Change{URL: change.URL, After: second}); r.After != second {
+		t.Errorf("result %+v; want %s", r, second)
+	}
+	w.latest, w.newest = "3-0", "4-0"
+	if r := w.mustHandle("3-0", events.Change{URL: change.URL, After: absent}); r.After != second {
+		t.Errorf("a newer push is waiting: %+v; want no second look", r)
+	}
+	w.newest = ""
+	if n := w.asked(func() { w.mustHandle("1-5", events.Change{URL: change.URL, After: absent}) }); n != 0 {
+		t.Errorf("an announcement that a newer one has overtaken: the remote is asked %d times", n)
+	}
+}
+
+func TestANewBranchWhoseWebhookIsFasterIsLookedForAgain(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.mustHandle("1-0", events.Change{URL: url})
+	change := events.Change{URL: url, Ref: mustRef("refs/heads/new"), After: first}
+	w.latest = "2-0"
+	if _, err := w.handle("2-0", change); events.ClassOf(err) != events.ClassBehind {
+		t.Fatalf("%v; want another look", err)
+	}
+	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/new", first); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.mustHandle("2-0", change); r.After != first || r.Path != "acme/widgets@new" {
+		t.Errorf("result %+v", r)
+	}
+	change.Ref = mustRef("refs/heads/never")
+	var err error
+	for range 6 {
+		_, err = w.handle("3-0", change)
+	}
+	if events.ClassOf(err) != events.ClassNoRef {
+		t.Errorf("%v; want it to end as what it is", err)
+	}
+}
+
+func TestAForcePushBackToAnOlderCommitIsFollowed(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest = "1-0"
+	w.mustHandle("1-0", events.Change{URL: url, After: first})
+	second := w.push(map[string]string{"b": "2"})
+	w.latest = "2-0"
+	w.mustHandle("2-0", events.Change{URL: url, After: second})
+	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gittest.Main, first); err != nil {
+		t.Fatal(err)
+	}
+	w.latest = "3-0"
+	if r := w.mustHandle("3-0", events.Change{URL: url, After: first}); r.Before != second || r.After != first {
+		t.Errorf("result %+v; want %s again", r, first)
+	}
+}
+
+func TestASyncCoversWhatItAnswers(t *testing.T) {
+	w := newWorld(t)
+	head := w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest, w.newest = "8-0", "7-0"
+	outcome, err := w.outcome("1-0", events.Change{URL: url, App: "docs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		entry  string
+		change events.Change
+		want   bool
+	}{
+		"one that announces nothing":       {"2-0", events.Change{}, true},
+		"one that announces the commit":    {"2-0", events.Change{After: head}, true},
+		"one that another has overtaken":   {"3-0", events.Change{After: absent}, true},
+		"the newest, not there yet":        {"7-0", events.Change{After: absent}, false},
+		"one that came later":              {"9-0", events.Change{}, false},
+		"one of another app":               {"2-0", events.Change{App: "search"}, false},
+		"one with another credential":      {"2-0", events.Change{Credential: "other"}, false},
+		"one for another ref":              {"2-0", events.Change{Ref: mustRef("refs/heads/x")}, false},
+		"one from another remote":          {"2-0", events.Change{URL: strings.Replace(url, "127.0.0.1", "localhost", 1)}, false},
+		"a removal":                        {"2-0", events.Change{Type: events.ChangeRemoved}, false},
+		"one that is no later than ours":   {"1-0", events.Change{}, true},
+		"the last one before it was asked": {"8-0", events.Change{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := tc.change
+			if change.URL == "" {
+				change.URL = url
+			}
+			if change.App == "" {
+				change.App = "docs"
+			}
+			change.Repo = outcome.Result.Repo
+			covered, ok := outcome.Covers(context.Background(), w.job(tc.entry, change))
+			if ok != tc.want {
+				t.Fatalf("covered: %v; want %v", ok, tc.want)
+			}
+			if r := covered.Result; ok && (r.Before != head || r.After != head || r.Until != "8-0" || len(r.Files) != 0 ||
+				r.Deliveries[0] != "job-"+tc.entry || r.Tree != outcome.Result.Tree) {
+				t.Errorf("result %+v", r)
+			}
+		})
+	}
+}
+
+func mustRef(s string) events.Ref {
+	ref, err := events.ParseRef(s)
+	if err != nil {
+		panic(err)
+	}
+	return ref
+}
