@@ -45,7 +45,7 @@ func TestTheRemoteIsNotAskedWhatItHasAnswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-					w.create(map[string]string{"a": "1"})
+			w.create(map[string]string{"a": "1"})
 			if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/other", w.git.Head("acme/widgets", "refs/heads/main")); err != nil {
 				t.Fatal(err)
 			}
