@@ -53,7 +53,9 @@
 //	a holder is stopped, resumes  the next waiter has had it; at the next renewal the holder loses
 //	                              it, and until then its fence is too low
 //	a waiter is killed            nobody hears its message: passed over. On Cluster, where that
-//	                              cannot be known: one hand-over lease, 0.7 s, once
+//	                              cannot be known, as if it were stopped
+//	a waiter is stopped           its message is heard by a process that does nothing: one hand-over
+//	                              lease, 0.7 s, once
 //	a waiter gives up             it leaves the queue; a grant that crossed it is passed on
 //	a message is lost             the waiter asks within 1.2 s, or as soon as it hears again
 //	pub/sub does not work at all  a waiter gets a free or lapsed lease when it asks, but those who

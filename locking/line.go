@@ -114,7 +114,7 @@ func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	switch {
 	case a.rank == 0:
 		wait = min(wait, a.holder.Remaining+5*time.Millisecond)
-	case a.rank == 1 && l.cfg.Cluster: // so as to be there when the lease of a first who was dead runs out
+	case a.rank == 1: // so as to be there when the short lease of a first who is dead or stopped runs out
 		wait = min(wait, jitter(l.cfg.handover()*4/5))
 	}
 	return wait

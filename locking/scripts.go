@@ -22,6 +22,9 @@ var clockLua string
 //go:embed lua/queue.lua
 var queueLua string
 
+//go:embed lua/atonce.lua
+var atOnceLua string
+
 //go:embed lua/acquire.lua
 var acquireLua string
 
@@ -38,7 +41,7 @@ var renewLua string
 var reclaimLua string
 
 var (
-	acquireScript = redis.NewScript(clockLua + queueLua + acquireLua)
+	acquireScript = redis.NewScript(clockLua + atOnceLua + queueLua + acquireLua)
 	releaseScript = redis.NewScript(freeLua + clockLua + queueLua + releaseLua)
 	renewScript   = redis.NewScript(clockLua + renewLua)
 	reclaimScript = redis.NewScript(clockLua + reclaimLua)

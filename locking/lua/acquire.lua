@@ -12,7 +12,7 @@
 -- Refuses nothing.
 
 local token = ARGV[6]
-local h = redis.call('HMGET', lock, 'owner', 'expires', 'fence')
+h = redis.call('HMGET', lock, 'owner', 'expires', 'fence')
 local owner, expires, stored = h[1] or '', tonumber(h[2] or '0'), tonumber(h[3] or '0')
 
 if owner == token then

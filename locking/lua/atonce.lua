@@ -1,0 +1,15 @@
+-- atonce.lua opens acquire.lua: the lease that nobody has and nobody waits for, before anything else
+-- is set up. The key's life is extended by the first grant of each six hours, which is often enough.
+
+local h = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'since')
+if not h[1] and redis.call('EXISTS', KEYS[2]) == 0 then
+  local fence = math.max((tonumber(h[2]) or 0) + 1, now, ARGV[7] + 1)
+  local since, expires = number(now), now + ARGV[2]
+  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'expires', number(expires), 'fence', number(fence), 'since', since,
+    'channel', ARGV[8], 'worker', ARGV[9], 'job', ARGV[10], 'operation', ARGV[11])
+  local sixHours = 21600000000 -- µs
+  if math.floor(now / sixHours) ~= math.floor((tonumber(h[3]) or 0) / sixHours) then
+    redis.call('PEXPIRE', KEYS[1], KEEP)
+  end
+  return {'granted', now, fence, expires}
+end
