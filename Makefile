@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded soak bench-lock fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-embedded soak bench-lock bench-hot fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,11 @@ bench-lock: build ## Measure the lock, side by side with redsync, redislock and 
 	bin/lockstep bench lock --uncontended --duration 3s
 	bin/lockstep bench lock --hold-many 10000 --duration 30s
 	bin/lockstep bench lock --faults --duration 15s
+
+bench-hot: build ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
+	go -C bench/peers build -o ../../bin/peers .
+	npm ci --prefix bench/peers/bullmq --ignore-scripts --no-audit --no-fund
+	bin/lockstep bench hot --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \

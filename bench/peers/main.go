@@ -1,7 +1,9 @@
-// Command peers lets other Redis locks take part in lockstep bench lock. It speaks the worker
-// protocol of ../README.md, and shares no code with what it is measured against.
+// Command peers lets other Redis locks take part in lockstep bench lock, and other stream workers in
+// lockstep bench hot. It speaks the worker protocols of ../README.md, and shares no code with what it
+// is measured against.
 //
 //	peers redsync|redislock|rueidislock --redis URL --key KEY --waiters N --hold D --duration D
+//	peers stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
 // It is a module of its own, so that these libraries stay out of the go.mod that users get.
 package main
@@ -43,11 +45,14 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("want redsync, redislock or rueidislock")
+		return fmt.Errorf("want redsync, redislock, rueidislock or stock")
+	}
+	if args[0] == "stock" {
+		return runStock(args[1:])
 	}
 	p, ok := peers[args[0]]
 	if !ok {
-		return fmt.Errorf("%q is none of redsync, redislock, rueidislock", args[0])
+		return fmt.Errorf("%q is none of redsync, redislock, rueidislock, stock", args[0])
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	redisURL := flags.String("redis", "", "URL of the Redis to use")

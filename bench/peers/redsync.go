@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
 )
 
 // redsyncLock is redsync as its README shows it: all defaults, which are an expiry of 8 s and 32
@@ -20,7 +21,11 @@ func openRedsync(ctx context.Context, redisURL, key string) (lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return redsyncLock{redsync.New(goredis.NewPool(client)), key}, nil
+	return newRedsync(client, key), nil
+}
+
+func newRedsync(client *redis.Client, key string) redsyncLock {
+	return redsyncLock{redsync.New(goredis.NewPool(client)), key}
 }
 
 func (l redsyncLock) acquire(ctx context.Context) (func() error, error) {

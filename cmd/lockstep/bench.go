@@ -16,11 +16,15 @@ func newBenchCommand(std streams) *cobra.Command {
 		Use:   "bench",
 		Short: "Measure on this machine, side by side with others",
 		Example: "  lockstep bench lock\n" +
-			"  lockstep bench lock --hold-many 10000",
+			"  lockstep bench lock --hold-many 10000\n" +
+			"  lockstep bench hot\n" +
+			"  lockstep bench pushes\n" +
+			"  lockstep bench stream",
 		Args: wrongUse(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchLockCommand(std), newBenchLockWorkerCommand(std), newBenchFaultsWorkerCommand(std))
+	cmd.AddCommand(newBenchLockCommand(std), newBenchLockWorkerCommand(std), newBenchFaultsWorkerCommand(std),
+		newBenchHotCommand(std), newBenchHotWorkerCommand(std), newBenchPushesCommand(std), newBenchStreamCommand(std))
 	return cmd
 }
 

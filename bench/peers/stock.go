@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// stock is a contestant of lockstep bench hot: Watermill's own router and Redis Streams subscribers,
+// with redsync's lock in the handler, all with their defaults. A subscriber has one message in hand at
+// a time, so each slot is a subscriber.
+type stock struct {
+	redis, prefix string
+	slots         int
+	work          time.Duration
+}
+
+// runStock does one part of the worker protocol: queue or work.
+func runStock(args []string) error {
+	if len(args) == 0 || args[0] != "queue" && args[0] != "work" {
+		return fmt.Errorf("stock: want queue or work")
+	}
+	var s stock
+	flags := flag.NewFlagSet("stock "+args[0], flag.ContinueOnError)
+	flags.StringVar(&s.redis, "redis", "", "URL of the Redis to use")
+	flags.StringVar(&s.prefix, "prefix", "", "prefix of all keys")
+	flags.IntVar(&s.slots, "slots", 5, "how many events to work on at once")
+	workMS := flags.Int("work-ms", 20, "how long the work on an event takes")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	s.work = time.Duration(*workMS) * time.Millisecond
+	if args[0] == "queue" {
+		return s.queue(context.Background(), os.Stdin)
+	}
+	return s.run(context.Background(), bufio.NewReader(os.Stdin), os.Stdout)
+}
+
+func (s stock) topic() string { return s.prefix + "changes" }
+
+// queue publishes a message for each line of "<event> <repo>".
+func (s stock) queue(ctx context.Context, stdin io.Reader) error {
+	client, err := openGoRedis(ctx, s.redis)
+	if err != nil {
+		return err
+	}
+	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, nil)
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(stdin)
+	for lines.Scan() {
+		event, repo, _ := strings.Cut(lines.Text(), " ")
+		if err := publisher.Publish(s.topic(), message.NewMessage(event, []byte(repo))); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// run says that it is ready, waits for the start, and works until standard input ends.
+func (s stock) run(ctx context.Context, stdin *bufio.Reader, stdout io.Writer) error {
+	handle, err := s.handler(ctx, stdout)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	for i := range s.slots {
+		client, err := openGoRedis(ctx, s.redis) // its own, for a subscriber closes it
+		if err != nil {
+			return err
+		}
+		subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{Client: client, ConsumerGroup: "workers"}, nil)
+		if err != nil {
+			return err
+		}
+		router.AddConsumerHandler(fmt.Sprintf("slot %d", i), s.topic(), subscriber, handle)
+	}
+	fmt.Fprintf(stdout, "ready %s, redsync %s\n", version("github.com/ThreeDotsLabs/watermill-redisstream"), version(peers["redsync"].module))
+	if _, err := stdin.ReadString('\n'); err != nil {
+		return fmt.Errorf("wait for the start: %w", err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(ctx) }()
+	if _, err := io.Copy(io.Discard, stdin); err != nil {
+		return err
+	}
+	if err := router.Close(); err != nil {
+		return err
+	}
+	return <-stopped
+}
+
+// handler works under the repository's lock. A lock that is not had within redsync's 32 tries is an
+// error, which is a nack, and brings the message back to the same subscriber at once.
+func (s stock) handler(ctx context.Context, stdout io.Writer) (message.NoPublishHandlerFunc, error) {
+	client, err := openGoRedis(ctx, s.redis)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	say := func(moments ...any) error {
+		mu.Lock()
+		defer mu.Unlock()
+		_, err := fmt.Fprintln(stdout, moments...)
+		return err
+	}
+	return func(msg *message.Message) error {
+		event, err := strconv.Atoi(msg.UUID)
+		if err != nil {
+			return err
+		}
+		release, err := newRedsync(client, s.prefix+"lock:"+string(msg.Payload)).acquire(msg.Context())
+		if err != nil {
+			return err
+		}
+		began := monotonic()
+		time.Sleep(s.work)
+		ended := monotonic()
+		if err := release(); err != nil {
+			return errors.Join(err, say(event, began, ended, 0))
+		}
+		// The ack follows, and the subscriber does not tell when it is through: this is a bit too good.
+		return say(event, began, ended, monotonic())
+	}, nil
+}

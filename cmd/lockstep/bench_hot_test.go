@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/bench"
+	"lockstep/internal/redistest"
+)
+
+func TestBenchHotLosesAndDoublesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	stdout, stderr, code := runLockstep(t, nil, "bench", "hot", "--redis", server.URL(), "--events", "40", "--repos", "5", "--work", "1ms",
+		"--processes", "2", "--slots", "2", "--rounds", "1", "--peer", "again=lockstep bench hot-worker", "--json")
+	if code != exitDone {
+		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	var report hotReport
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v in %q", err, stdout)
+	}
+	if len(report.Contestants) != 2 || report.Contestants[1].Name != "again" {
+		t.Fatalf("contestants %+v; want lockstep and again", report.Contestants)
+	}
+	for _, c := range report.Contestants {
+		if err := c.Summary.Err(); err != nil || len(c.Rounds) != 1 || c.Summary.RatioP50.Median <= 0 || c.Summary.RatioP99.Median <= 0 {
+			t.Errorf("%s: %+v (%v); want a round without faults", c.Name, c, err)
+		}
+		for _, r := range c.Rounds {
+			// One at a time, the 20 hot events take this long at least.
+			if r.Hot.AllDone < 20*time.Millisecond || r.Hot.Cold.Max > r.Hot.AllDone || r.Calm.Cold.Max != r.Calm.AllDone {
+				t.Errorf("%s: %+v; want the hot ones counted in all done alone", c.Name, r)
+			}
+		}
+	}
+	if left := must(server.Client().Keys(t.Context(), "lockstep-bench:*").Result())(t); len(left) > 0 {
+		t.Errorf("it leaves %q", left)
+	}
+	var table bytes.Buffer
+	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "again") {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+}
+
+// playHot has one process of a peer take part, that is a shell script.
+func playHot(t *testing.T, server *benchRedis, limit time.Duration, work string) (bench.HotFigures, error) {
+	t.Helper()
+	b := hotBench{processes: 1, slots: 1, work: time.Millisecond, limit: limit}
+	script := `case $1 in queue) cat >/dev/null;; work) ` + work + `;; esac`
+	run := hotRun{hotBench: &b, who: contestant{name: "peer", argv: []string{"sh", "-c", script, "sh"}}, tasks: bench.HotTasks(4, 2), server: server, prefix: "p:"}
+	figures, _, err := run.play(t.Context(), streams{})
+	return figures, err
+}
+
+func TestBenchHotCountsWhatAPeerLosesAndDoubles(t *testing.T) {
+	redis := must(openBenchRedis(t.Context(), redistest.Start(t).URL()))(t)
+	t.Cleanup(redis.Close)
+	for name, tc := range map[string]struct {
+		lines string
+		limit time.Duration
+		want  bench.HotFigures
+	}{
+		"each once":   {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 42\n`, time.Minute, bench.HotFigures{}},
+		"one lost":    {`0 10 11 12\n1 20 21 22\n2 30 31 32\n`, time.Second, bench.HotFigures{Lost: 1}},
+		"not settled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 0\n`, time.Second, bench.HotFigures{Lost: 1}},
+		"one doubled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n2 33 34 35\n3 40 41 42\n`, time.Minute, bench.HotFigures{Doubled: 1}},
+		"two at once": {`0 10 90 91\n1 10 90 91\n2 10 90 91\n3 10 90 91\n`, time.Minute, bench.HotFigures{Overlaps: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := playHot(t, redis, tc.limit, `echo ready; read start; printf '`+tc.lines+`'; cat >/dev/null`)
+			if err != nil || got.Lost != tc.want.Lost || got.Doubled != tc.want.Doubled || got.Overlaps != tc.want.Overlaps {
+				t.Errorf("got %+v (%v); want the faults of %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestABenchHotPeerThatIsNoWorkerIsNamed(t *testing.T) {
+	redis := must(openBenchRedis(t.Context(), redistest.Start(t).URL()))(t)
+	t.Cleanup(redis.Close)
+	for name, tc := range map[string]struct {
+		work  string
+		limit time.Duration
+		want  string
+	}{
+		"ends at once":      {`exit 0`, time.Minute, "not ready"},
+		"says other things": {`echo hello`, time.Minute, `hello`},
+		"fails":             {`echo ready; read start; echo out of order >&2; exit 1`, time.Minute, "out of order"},
+		"tells no moments":  {`echo ready; read start; echo done; cat >/dev/null`, time.Minute, `"done"`},
+		"goes on for ever":  {`echo ready; read start; for i in 0 1 2 3; do echo $i 1 2 3; done; exec sleep 60`, time.Second, "do not end"},
+	} {
+		_, err := playHot(t, redis, tc.limit, tc.work)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("a peer that %s: got %v; want %q in it", name, err, tc.want)
+		}
+	}
+}
+
+func TestBenchHotFailsWhereEventsAreLost(t *testing.T) {
+	sound := hotResult{Name: "sound"}
+	broken := hotResult{Name: "broken", Summary: bench.HotSummary{Lost: 3}}
+	if err := (hotReport{Contestants: []hotResult{sound}}).verdict(); err != nil {
+		t.Errorf("got %v; want no error", err)
+	}
+	err := hotReport{Contestants: []hotResult{sound, broken}}.verdict()
+	if err == nil || exitCode(err) != exitFailed || !strings.Contains(err.Error(), "broken") || strings.Contains(err.Error(), "sound") {
+		t.Errorf("got %v; want one that names who loses events", err)
+	}
+}
+
+func TestBenchHotRefusesNonsense(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no processes":              {"hot", "--processes", "0"},
+		"no slots":                  {"hot", "--slots", "0"},
+		"no rounds":                 {"hot", "--rounds", "0"},
+		"one repository":            {"hot", "--repos", "1"},
+		"one event":                 {"hot", "--events", "1"},
+		"no work":                   {"hot", "--work", "0s"},
+		"work of part of a moment":  {"hot", "--work", "1500us"},
+		"no time":                   {"hot", "--limit", "0s"},
+		"a peer without a command":  {"hot", "--peer", "x"},
+		"an argument":               {"hot", "now"},
+		"no Redis URL":              {"hot", "--redis", "ftp://nowhere"},
+		"a worker without a part":   {"hot-worker"},
+		"a worker of another part":  {"hot-worker", "play"},
+		"a worker without a prefix": {"hot-worker", "queue", "--redis", "redis://127.0.0.1:1"},
+	} {
+		if err := runBench(t, nil, io.Discard, args...); exitCode(err) != exitUsage {
+			t.Errorf("%s: got %v; want a usage error", name, err)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/bench"
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redisx"
+	"lockstep/internal/state"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// hotWorker is one process of lockstep bench hot. It is put together as lockstep serve is, of the
+// same parts with the same defaults, but that a pause stands for Git. It speaks the worker protocol.
+type hotWorker struct {
+	redis, prefix string
+	slots, workMS int
+}
+
+func newBenchHotWorkerCommand(std streams) *cobra.Command {
+	var w hotWorker
+	cmd := &cobra.Command{
+		Use:       "hot-worker queue|work",
+		Short:     "One process of lockstep bench hot",
+		Hidden:    true,
+		ValidArgs: []string{"queue", "work"},
+		Args:      wrongUse(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			silenceRedis()
+			server, errRedis := redisx.Parse(w.redis, "")
+			namespace, errPrefix := events.ParseNamespace(w.prefix)
+			if err := errors.Join(errRedis, errPrefix); err != nil {
+				return usageError(err)
+			}
+			if args[0] == "queue" {
+				return queueHot(cmd.Context(), server, namespace, cmd.InOrStdin())
+			}
+			return w.run(cmd.Context(), server, namespace, bufio.NewReader(cmd.InOrStdin()), std.stdout)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
+	flags.StringVar(&w.prefix, "prefix", "", "`prefix` of all keys")
+	flags.IntVar(&w.slots, "slots", 5, "how many events to work on at once")
+	flags.IntVar(&w.workMS, "work-ms", 20, "how many `milliseconds` the work on an event takes")
+	return cmd
+}
+
+// queueHot publishes a change for each line of "<event> <repo>".
+func queueHot(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin io.Reader) error {
+	client := server.Open()
+	defer client.Close()
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		return err
+	}
+	ref, err := events.ParseRef("main")
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(stdin)
+	for lines.Scan() {
+		event, repo, _ := strings.Cut(lines.Text(), " ")
+		change, err := events.NewChange(events.Change{ID: event, Source: "/lockstep/bench", URL: "https://example.com/" + repo + ".git", Ref: ref})
+		if err != nil {
+			return err
+		}
+		msg, err := stream.ChangeMessage(change)
+		if err != nil {
+			return err
+		}
+		msg.SetContext(ctx)
+		if err := publisher.Publish(namespace.Changes(), msg); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// run says that it is ready, waits for the start, and works until standard input ends.
+func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin *bufio.Reader, stdout io.Writer) error {
+	const grace = 5 * time.Second
+	commands, reader, pubsub := server.Open(), server.Open(), server.Open()
+	defer commands.Close()
+	defer pubsub.Close()
+	for _, client := range []redis.UniversalClient{commands, reader, pubsub} { // connected before the start
+		if err := client.Ping(ctx).Err(); err != nil {
+			return redisError(server, err)
+		}
+	}
+	locker, err := locking.New(locking.Config{Redis: commands, PubSub: pubsub, Prefix: namespace.Locks()})
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler)
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
+		Group: workers, Grace: grace, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	changes := router.Changes{Namespace: namespace, Source: "/lockstep/bench", Log: log}
+	slots := router.NewSlots(w.slots)
+	r, err := router.New(router.Config{
+		Log: log,
+		Routes: []router.Route{{
+			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, stdout),
+			Locker: locker, Request: changes.Request, Slots: slots,
+			Dispose: router.Disposer{Failed: changes.Failed, Log: log},
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(stdout, "ready", readBuild().Version); err != nil {
+		return err
+	}
+	if _, err := stdin.ReadString('\n'); err != nil {
+		return fmt.Errorf("wait for the start: %w", err)
+	}
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
+	over := make(chan struct{})
+	go func() { // outlives run only when that fails, and the process ends
+		defer close(over)
+		_, _ = io.Copy(io.Discard, stdin)
+	}()
+	select {
+	case err := <-stopped:
+		return fmt.Errorf("router: %w", errors.Join(err, subscriber.Close()))
+	case <-over:
+	case <-ctx.Done():
+	}
+	return drain(context.WithoutCancel(ctx), grace, r, locker, slots, stopped)
+}
+
+// handler works on changes and prints a line for each time it did, settled or not.
+func (w hotWorker) handler(changes router.Changes, stdout io.Writer) message.HandlerFunc {
+	var mu sync.Mutex
+	say := func(d bench.Done) error {
+		mu.Lock()
+		defer mu.Unlock()
+		_, err := fmt.Fprintln(stdout, d.Event, d.Began, d.Ended, d.Settled)
+		return err
+	}
+	return func(msg *message.Message) ([]*message.Message, error) {
+		var done bench.Done
+		watched := changes
+		watched.Handler = func(_ context.Context, job events.Job) (out events.Outcome, err error) {
+			if done.Event, err = strconv.Atoi(job.Change.ID); err != nil {
+				return out, err
+			}
+			if done.Began, err = monotonic(); err != nil {
+				return out, err
+			}
+			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
+			out = pretendSynced(job)
+			done.Ended, err = monotonic()
+			return out, err
+		}
+		produced, err := watched.Handle(msg)
+		if done.Ended == 0 {
+			return produced, err
+		}
+		if err != nil {
+			return nil, errors.Join(err, say(done))
+		}
+		if done.Settled, err = monotonic(); err != nil {
+			return nil, err
+		}
+		return produced, say(done)
+	}
+}
+
+// pretendSynced is what a sync of one file would have made of the job.
+func pretendSynced(job events.Job) events.Outcome {
+	commit := strings.Repeat("0", 40-len(job.Change.ID)) + job.Change.ID
+	result := job.Result(events.ResultSynced)
+	result.After = commit
+	result.Path, result.Tree = job.Change.Repo.String(), ".lockstep/repos/"+job.Change.Repo.String()+"/trees/"+commit
+	result.Files = []events.File{{Path: "a.txt", Status: events.FileModified}}
+	return events.Outcome{Result: result, State: state.SyncedFields(result, job.Change.URL)}
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/bench"
+	"lockstep/events/stream"
+)
+
+// streamBench is what the flags of lockstep bench stream say.
+type streamBench struct {
+	redis       string
+	events      int
+	subscribers int
+	rounds      int
+	asJSON      bool
+}
+
+// streamGroup is the consumer group of every contestant; each has a stream of its own.
+const streamGroup = "bench"
+
+func newBenchStreamCommand(std streams) *cobra.Command {
+	var b streamBench
+	cmd := &cobra.Command{
+		Use:   "stream",
+		Short: "Measure how many events a subscriber delivers a second",
+		Long: "Have one process take a stream of events from Redis with a handler that does nothing: with Lockstep's\n" +
+			"subscriber, with one of watermill-redisstream's, with many of these, and with batches of XREADGROUP\n" +
+			"and XACK by go-redis, which is what any Go program could reach. Rounds of all contestants alternate;\n" +
+			"the figures are medians. It fails if an event is left pending.\n\n" +
+			"Without --redis it starts a private redis-server.",
+		Example: "  lockstep bench stream\n  lockstep bench stream --events 200000 --rounds 5 --json",
+		Args:    wrongUse(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if b.events < 1 || b.subscribers < 1 || b.rounds < 1 {
+				return usageError(errors.New("--events, --subscribers and --rounds: want at least 1 of each"))
+			}
+			silenceRedis()
+			server, err := openBenchRedis(cmd.Context(), b.redis)
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			report, err := b.run(cmd.Context(), std, server)
+			if err != nil {
+				return err
+			}
+			return report.print(std.stdout, b.asJSON)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&b.redis, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
+	flags.IntVar(&b.events, "events", 100_000, "how many events each contestant takes in a round")
+	flags.IntVar(&b.subscribers, "subscribers", 64, "how many subscribers \"many\" are")
+	flags.IntVar(&b.rounds, "rounds", 3, "how many rounds")
+	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+type streamReport struct {
+	Machine     benchMachine `json:"machine"`
+	Events      int          `json:"events"`
+	Subscribers int          `json:"subscribers"`
+	Rounds      int          `json:"rounds"`
+	Rows        []streamRow  `json:"rows"`
+}
+
+// streamRow is one contestant's figures; the first row is Lockstep's.
+type streamRow struct {
+	Name      string  `json:"name"`
+	PerSecond float64 `json:"events_per_second"`
+	Ratio     float64 `json:"lockstep_ratio"` // how many times as many Lockstep delivers; median of the rounds' ratios
+}
+
+// taker takes all n events of a stream from its group, and returns when Redis knows that they are done.
+type taker func(ctx context.Context, server *benchRedis, topic string, n int) error
+
+func (b *streamBench) run(ctx context.Context, std streams, server *benchRedis) (streamReport, error) {
+	report := streamReport{Machine: server.machine(), Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
+	contestants := []struct {
+		name string
+		take taker
+	}{
+		{"lockstep", takeWithLockstep},
+		{"one stock subscriber", func(ctx context.Context, s *benchRedis, topic string, n int) error {
+			return takeWithStock(ctx, s, topic, n, 1)
+		}},
+		{fmt.Sprintf("%d stock subscribers", b.subscribers), func(ctx context.Context, s *benchRedis, topic string, n int) error {
+			return takeWithStock(ctx, s, topic, n, b.subscribers)
+		}},
+		{"go-redis, batches", takeWithBatches},
+	}
+	rates, ratios := make([][]float64, len(contestants)), make([][]float64, len(contestants))
+	for round := range b.rounds {
+		for i, c := range contestants {
+			fmt.Fprintf(std.stderr, "round %d of %d: %s\n", round+1, b.rounds, c.name)
+			rate, err := b.measure(ctx, server, c.take)
+			if err != nil {
+				return report, fmt.Errorf("%s: %w", c.name, err)
+			}
+			rates[i] = append(rates[i], rate)
+			ratios[i] = append(ratios[i], rates[0][round]/rate)
+		}
+	}
+	for i, c := range contestants {
+		report.Rows = append(report.Rows, streamRow{c.name, bench.Median(rates[i]), bench.Median(ratios[i])})
+	}
+	return report, nil
+}
+
+// measure has a contestant take a stream of its own, and returns its events a second.
+func (b *streamBench) measure(ctx context.Context, server *benchRedis, take taker) (float64, error) {
+	id := uuid.NewString()
+	prefix := "lockstep-bench:{" + id + "}:"
+	topic := prefix + "changes"
+	defer server.client.Unlink(context.WithoutCancel(ctx), topic, stream.DueKey(prefix, topic, streamGroup))
+	if err := fillStream(ctx, server.client, topic, b.events); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := take(ctx, server, topic, b.events); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	left, err := server.client.XPending(ctx, topic, streamGroup).Result()
+	if err != nil {
+		return 0, err
+	}
+	if left.Count > 0 {
+		return 0, fmt.Errorf("%d of %d events are left pending", left.Count, b.events)
+	}
+	return float64(b.events) / took.Seconds(), nil
+}
+
+// fillStream adds n events of a change's size to a stream, and makes the group.
+func fillStream(ctx context.Context, client redis.UniversalClient, topic string, n int) error {
+	payload := make([]byte, 300)
+	for i := range payload {
+		payload[i] = 'x'
+	}
+	for n > 0 {
+		batch := min(n, 1000)
+		pipe := client.Pipeline()
+		for range batch {
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{redisstream.UUIDHeaderKey, uuid.NewString(), "metadata", "", "payload", payload}})
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			return err
+		}
+		n -= batch
+	}
+	return client.XGroupCreate(ctx, topic, streamGroup, "0").Err()
+}
+
+func takeWithLockstep(ctx context.Context, server *benchRedis, topic string, n int) error {
+	client := server.Open()
+	defer client.Close()
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: client, Reader: server.Open(), Prefix: topic[:len(topic)-len("changes")], Group: streamGroup, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	return takeAll(ctx, subscriber, topic, n)
+}
+
+// takeWithStock runs so many stock subscribers, each on a connection of its own.
+func takeWithStock(ctx context.Context, server *benchRedis, topic string, n, subscribers int) error {
+	g, ctx := errgroup.WithContext(ctx)
+	messages := make(chan struct{}, n)
+	enough := make(chan struct{})
+	g.Go(func() error {
+		defer close(enough)
+		for range n {
+			select {
+			case <-messages:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		// One that is closed may drop the acknowledgement that is on its way.
+		for left := int64(1); left > 0; {
+			pending, err := server.client.XPending(ctx, topic, streamGroup).Result()
+			if err != nil {
+				return err
+			}
+			left = pending.Count
+		}
+		return nil
+	})
+	for range subscribers {
+		g.Go(func() error {
+			client := server.Open()
+			defer client.Close()
+			subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
+				Client: client, ConsumerGroup: streamGroup, Consumer: uuid.NewString(), BlockTime: 100 * time.Millisecond,
+			}, watermill.NopLogger{})
+			if err != nil {
+				return err
+			}
+			out, err := subscriber.Subscribe(ctx, topic)
+			if err != nil {
+				return err
+			}
+			for {
+				select {
+				case m := <-out:
+					m.Ack()
+					messages <- struct{}{}
+				case <-enough:
+					return subscriber.Close()
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// takeAll takes n messages from a subscriber with a handler that does nothing.
+func takeAll(ctx context.Context, subscriber message.Subscriber, topic string, n int) error {
+	messages, err := subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return errors.Join(err, subscriber.Close())
+	}
+	for range n {
+		select {
+		case m := <-messages:
+			m.Ack()
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), subscriber.Close())
+		}
+	}
+	return subscriber.Close() // with the last acknowledgements
+}
+
+func takeWithBatches(ctx context.Context, server *benchRedis, topic string, n int) error {
+	client := server.Open()
+	defer client.Close()
+	args := &redis.XReadGroupArgs{Group: streamGroup, Consumer: "batches", Streams: []string{topic, ">"}, Count: 128, Block: -1}
+	for n > 0 {
+		read, err := client.XReadGroup(ctx, args).Result()
+		if err != nil {
+			return err
+		}
+		ids := make([]string, 0, len(read[0].Messages))
+		for _, m := range read[0].Messages {
+			ids = append(ids, m.ID)
+		}
+		if err := client.XAck(ctx, topic, streamGroup, ids...).Err(); err != nil {
+			return err
+		}
+		n -= len(ids)
+	}
+	return nil
+}
+
+func (r streamReport) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	fmt.Fprintf(w, "%s\n%d events of 300 bytes, a handler that does nothing, one process; rounds: %d, medians\n\n", r.Machine, r.Events, r.Rounds)
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "\tevents/s\tlockstep delivers\t")
+	for i, row := range r.Rows {
+		if i == 0 {
+			fmt.Fprintf(tw, "%s\t%.0f\t\t\n", row.Name, row.PerSecond)
+			continue
+		}
+		fmt.Fprintf(tw, "%s\t%.0f\t%.2f times as many\t\n", row.Name, row.PerSecond, row.Ratio)
+	}
+	return tw.Flush()
+}
