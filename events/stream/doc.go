@@ -47,7 +47,9 @@
 //	                           nothing from consumers that are alive
 //	a consumer never leaves    the sweep removes its name when it has nothing pending and has not been
 //	                           heard of for ten times the visibility
-//	entries are so huge that   the next read is of one, and then of one more each time
+//	a group is never read      its entries are kept up to the Trimmer's cap; then the oldest go, counted, and
+//	again                      with an error in the log
+//	entries are so huge that   the next read is of one, and then of twice as many each time
 //	a read takes too long
 //	the process is told to     Close: reading stops, handlers may finish within the grace, the rest goes
 //	stop                       back uncounted and is taken up elsewhere within 100 ms
@@ -59,7 +61,7 @@
 //
 // It does not keep order once something is nacked or lapses, and it does not make handlers run once: an
 // entry may be delivered again while its former handler still runs. Only one of them can settle it. It
-// does not trim streams, and it does not serialise work on a key; that is what package locking is for.
+// does not serialise work on a key; that is what package locking is for.
 //
 // # Where to find it
 //
@@ -70,4 +72,7 @@
 //	watch.go         wait for news             decode.go     fields to message and back
 //	beat.go          heartbeat and sweep       scripts.go    calls of the *.lua scripts
 //	finish.go        acks and nacks, batched   publisher.go, message.go
+//	dead.go          list, retry, drop letters trim.go       what is kept of streams and letters
+//	stats.go         lengths, lags, ages       await.go      follow a stream without a group
+//	tracker.go       what became of one change
 package stream

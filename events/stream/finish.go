@@ -95,7 +95,7 @@ func (s *subscription) tell(ctx context.Context, batch []ending) {
 	}
 	lost := make(map[string]bool)
 	s.write(ctx, "acknowledge", len(acks), lost, func(ctx context.Context) ([]string, error) {
-		return s.group.ack(ctx, acks)
+		return s.group.ack(ctx, acks, s.cfg.Window)
 	})
 	s.write(ctx, "give back", len(backs), lost, func(ctx context.Context) ([]string, error) {
 		return s.group.nack(ctx, backs)

@@ -1,11 +1,11 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 )
@@ -19,7 +19,7 @@ type PublisherConfig struct {
 // Publisher adds messages to streams in Watermill's wire format. It is a Watermill message.Publisher
 // and safe for concurrent use.
 type Publisher struct {
-	inner  *redisstream.Publisher
+	cfg    PublisherConfig
 	closed atomic.Bool
 }
 
@@ -34,11 +34,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if cfg.MaxLen < 0 {
 		return nil, fmt.Errorf("stream: PublisherConfig.MaxLen %d is negative", cfg.MaxLen)
 	}
-	inner, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: cfg.Redis, DefaultMaxlen: cfg.MaxLen}, nil)
-	if err != nil {
-		return nil, fmt.Errorf("stream: %w", err)
-	}
-	return &Publisher{inner: inner}, nil
+	return &Publisher{cfg: cfg}, nil
 }
 
 // Publish adds messages to the stream called topic, in order, each under its own context. It stops at
@@ -48,13 +44,31 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if p.closed.Load() {
 		return ErrClosed
 	}
-	if err := p.inner.Publish(topic, messages...); err != nil {
-		return fmt.Errorf("publish to %s: %w", topic, err)
+	for _, msg := range messages {
+		if _, err := p.Add(msg.Context(), topic, msg); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// Close makes further calls of Publish fail. The client stays open; it is the caller's.
+// Add is Publish for one message, under ctx, and returns the id of its stream entry.
+func (p *Publisher) Add(ctx context.Context, topic string, msg *message.Message) (entry string, err error) {
+	if p.closed.Load() {
+		return "", ErrClosed
+	}
+	fields, err := encode(topic, msg)
+	if err != nil {
+		return "", fmt.Errorf("marshal message %s for %s: %w", msg.UUID, topic, err)
+	}
+	entry, err = p.cfg.Redis.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: fields, MaxLen: p.cfg.MaxLen, Approx: true}).Result()
+	if err != nil {
+		return "", fmt.Errorf("publish to %s: %w", topic, err)
+	}
+	return entry, nil
+}
+
+// Close makes further calls of Publish and Add fail. The client stays open; it is the caller's.
 func (p *Publisher) Close() error {
 	p.closed.Store(true)
 	return nil

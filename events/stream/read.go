@@ -11,9 +11,13 @@ import (
 // the millisecond; those that other consumers set, or left behind, it learns of by looking.
 const lookAround = 100 * time.Millisecond
 
+// firstBatch is how many entries are read at first. It doubles as long as there are that many, so that
+// several consumers that come upon a backlog at once share it out.
+const firstBatch = 8
+
 // read takes entries and hands them out until stop is done. It never holds more than the window.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
-	wait, batch := firstRetry, s.cfg.Batch
+	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
 	for turn := 0; stop.Err() == nil; turn++ {
 		count := min(s.cfg.Window-s.flight.len(), batch)
 		if count <= 0 {
@@ -36,7 +40,10 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 			wait, batch = min(2*wait, lastRetry), 1
 			continue
 		}
-		wait, batch = firstRetry, min(batch+1, s.cfg.Batch)
+		wait, batch = firstRetry, min(2*batch, s.cfg.Batch)
+		if len(got.entries) < count {
+			batch = min(firstBatch, s.cfg.Batch)
+		}
 		s.outage.answered(stop, s.cfg.Visibility/2)
 		for _, d := range s.admit(stop, got.entries) {
 			s.hand(stop, d)

@@ -1,10 +1,12 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -104,18 +106,24 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 		return taken{}, err
 	}
 	var t taken
-	ok := len(reply) == 3
+	ok := len(reply) == 4
 	if ok {
-		var raw []any
-		raw, ok = reply[0].([]any)
-		t.entries = make([]entry, 0, len(raw))
-		for _, r := range raw {
-			e, sound := parseEntry(r)
+		again, okAgain := reply[0].([]any)
+		fresh, okFresh := reply[1].([]any)
+		t.entries = make([]entry, 0, len(again)+len(fresh))
+		ok = okAgain && okFresh
+		for _, raw := range again {
+			e, sound := parseEntry(raw, 5)
 			ok = ok && sound
 			t.entries = append(t.entries, e)
 		}
-		t.next, _ = reply[1].(int64)
-		t.last, _ = reply[2].(string)
+		for _, raw := range fresh {
+			e, sound := parseEntry(raw, 2)
+			ok = ok && sound
+			t.entries = append(t.entries, e)
+		}
+		t.next, _ = reply[2].(int64)
+		t.last, _ = reply[3].(string)
 	}
 	if !ok || t.last == "" {
 		return taken{}, fmt.Errorf("take: %w", errReply)
@@ -123,18 +131,21 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 	return t, nil
 }
 
-func parseEntry(raw any) (e entry, ok bool) {
+// parseEntry reads one entry of so many parts: id and fields, and what sets it apart from a new one.
+func parseEntry(raw any, want int) (e entry, ok bool) {
 	parts, ok := raw.([]any)
-	if !ok || len(parts) != 5 {
+	if !ok || len(parts) != want {
 		return entry{}, false
 	}
 	e.id, _ = parts[0].(string)
-	failed, _ := parts[1].(int64)
-	e.failed = int(failed)
-	times, _ := parts[2].(int64)
-	e.times = int(times)
-	e.origin, _ = parts[3].(string)
-	e.fields, ok = texts(parts[4])
+	e.fields, ok = texts(parts[1])
+	e.times, e.origin = 1, "new"
+	if want > 2 {
+		failed, _ := parts[2].(int64)
+		times, _ := parts[3].(int64)
+		e.failed, e.times = int(failed), int(times)
+		e.origin, _ = parts[4].(string)
+	}
 	return e, ok && e.id != "" && e.origin != ""
 }
 
@@ -148,14 +159,21 @@ func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (los
 	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, args...).StringSlice()
 }
 
-// ack acknowledges ids and returns those that are not ours any more.
-func (g *group) ack(ctx context.Context, ids []string) (refused []string, err error) {
-	args := make([]any, 0, 2+len(ids))
-	args = append(args, g.name, g.consumer)
+// ack acknowledges ids, of a consumer that has at most window entries in flight, and returns those that
+// are not ours any more.
+func (g *group) ack(ctx context.Context, ids []string, window int) (refused []string, err error) {
+	slices.SortFunc(ids, compareIDs)
+	args := make([]any, 0, 3+len(ids))
+	args = append(args, g.name, g.consumer, window)
 	for _, id := range ids {
 		args = append(args, id)
 	}
 	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries}, args...).StringSlice()
+}
+
+// compareIDs orders entry ids of one stream; ones that are not alike in length it orders by that.
+func compareIDs(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
 // giveBack is one entry to be delivered again.
@@ -179,9 +197,16 @@ func (b giveBack) label() string {
 	case b.key == "":
 		return ""
 	case b.how == early:
-		return labelOf(b.key, mayComeEarly) + b.id
+		return labelOf(b.key, mayComeEarly) + sortable(b.id)
 	}
-	return labelOf(b.key, mustWait) + b.id
+	return labelOf(b.key, mustWait) + sortable(b.id)
+}
+
+// sortable is an entry's id with a letter before each number that stands for its length, so that the
+// order of the bytes is that of the numbers: 1795223511284-10 is n1795223511284-c10.
+func sortable(id string) string {
+	ms, seq, _ := strings.Cut(id, "-")
+	return string(rune('a'+len(ms))) + ms + "-" + string(rune('a'+len(seq))) + seq
 }
 
 const (

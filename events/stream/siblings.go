@@ -1,11 +1,9 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -79,9 +77,7 @@ func (d *Delivery) inFlight() []Sibling {
 			siblings = append(siblings, Sibling{other.entry, other.msg, other})
 		}
 	}
-	slices.SortFunc(siblings, func(a, b Sibling) int {
-		return cmp.Or(cmp.Compare(len(a.Entry), len(b.Entry)), strings.Compare(a.Entry, b.Entry))
-	})
+	slices.SortFunc(siblings, func(a, b Sibling) int { return compareIDs(a.Entry, b.Entry) })
 	return siblings
 }
 

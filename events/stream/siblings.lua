@@ -14,7 +14,8 @@ else
 end
 local found = {}
 for _, label in ipairs(labels) do
-  local id = string.match(label, '%d+%-%d+$')
+  local ms, seq = string.match(label, '%l(%d+)%-%l(%d+)$')
+  local id = ms .. '-' .. seq
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
   local entry = pending and pending[2] == ARGV[2] and redis.call('XRANGE', KEYS[1], id, id)[1]
   if entry then

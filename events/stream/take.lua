@@ -4,9 +4,10 @@
 --         4 shelf   5 labels; see nack.lua
 -- ARGV    1 group   2 consumer   3 the name that parked entries are pending under
 --         4 how many at most   5 how many of them may come from the due index   6 visibility, ms
--- Returns {entries, next, last}
---         entries: {id, failed attempts, deliveries, origin, {field, value, ...}} each; origin is "new", "parked",
---                  or the consumer under whom the entry lapsed, behind a colon
+-- Returns {again, new, next, last}
+--         again: {id, {field, value, ...}, failed attempts, deliveries, origin} each; origin is "parked", or the
+--                consumer under whom the entry lapsed, behind a colon
+--         new: {id, {field, value, ...}} each
 --         next: ms from now to the earliest due moment, 0 if it has passed, -1 if there is none
 --         last: id of the stream's last entry; what comes after it is news
 -- Refuses with NOGROUP when the group or the stream is gone, and with OOM; then nothing changed.
@@ -25,9 +26,9 @@ local function ms(n) return string.format('%.0f', n) end
 -- Reading needs no memory and indexing does: one that has none left is to say so before we read.
 redis.call('ZADD', due, 'XX', '0', '-')
 
-local entries, moments = {}, {}
+local again, new, moments, at = {}, {}, {}, ms(now + visibility)
 local function index(id)
-  moments[#moments + 1] = ms(now + visibility)
+  moments[#moments + 1] = at
   moments[#moments + 1] = id
 end
 
@@ -54,7 +55,7 @@ for _, id in ipairs(ripe) do
       unshelve(id)
     end
     index(id)
-    entries[#entries + 1] = {id, tonumber(failed), pending[4] + 1, origin, claimed[2]}
+    again[#again + 1] = {id, claimed[2], tonumber(failed), pending[4] + 1, origin}
   else
     redis.call('XACK', stream, group, id)
     redis.call('ZREM', due, id)
@@ -63,12 +64,10 @@ for _, id in ipairs(ripe) do
   end
 end
 
-if #entries < count then
-  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count - #entries, 'STREAMS', stream, '>')
-  for _, entry in ipairs(read and read[1][2] or {}) do
-    index(entry[1])
-    entries[#entries + 1] = {entry[1], 0, 1, 'new', entry[2]}
-  end
+if #again < count then
+  local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count - #again, 'STREAMS', stream, '>')
+  new = read and read[1][2] or {}
+  for _, entry in ipairs(new) do index(entry[1]) end
 end
 
 if #moments > 0 then
@@ -81,4 +80,4 @@ if first[2] then
   next = math.max(0, tonumber(first[2]) - now)
 end
 local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-return {entries, next, last and last[1] or '0-0'}
+return {again, new, next, last and last[1] or '0-0'}

@@ -1,0 +1,285 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func deadLetters(t testing.TB, client redis.UniversalClient) *stream.DeadLetters {
+	t.Helper()
+	d, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// giveUp has a worker give up the next n messages.
+func giveUp(t testing.TB, w *worker, n int, reason string) {
+	t.Helper()
+	for range n {
+		m := w.next()
+		if err := delivery(t, m).DeadLetter(context.Background(), stream.Reason{Reason: reason, Error: "remote says no"}, stream.Settlement{}); err != nil {
+			t.Fatal(err)
+		}
+		m.Ack()
+	}
+}
+
+func list(t testing.TB, d *stream.DeadLetters, q stream.Query) stream.Page {
+	t.Helper()
+	page, err := d.List(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	before := entries(t, client, topic)[0]
+	giveUp(t, w, 1, "attempts used up")
+	d := deadLetters(t, client)
+	letter := list(t, d, stream.Query{}).Letters[0]
+	if letter.Reason != "attempts used up" || letter.Error != "remote says no" || letter.Attempts != 1 || letter.Stream != topic ||
+		letter.Group != group || letter.Consumer != "a" || letter.Entry != before.ID || letter.At.IsZero() || letter.Truncated != "" {
+		t.Errorf("letter %+v", letter)
+	}
+	if m, err := d.Message(letter); err != nil || m.UUID != "m0" || string(m.Payload) != `{"n":0}` || m.Metadata.Get("kept") != "yes" {
+		t.Errorf("its message: %+v, %v", m, err)
+	}
+	if got, err := d.Get(ctx, letter.ID); err != nil || got.Entry != letter.Entry {
+		t.Errorf("got %+v, %v", got, err)
+	}
+
+	done, err := d.Retry(ctx, letter.ID, letter.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done[0].Err != nil || done[0].Stream != topic || done[0].Entry == before.ID || !errors.Is(done[1].Err, stream.ErrNoLetter) {
+		t.Fatalf("retried: %+v; want it once", done)
+	}
+	if length(t, client, dead) != 0 {
+		t.Error("the letter is still there")
+	}
+	all := entries(t, client, topic)
+	if again := all[len(all)-1]; again.ID != done[0].Entry || !maps.Equal(again.Values, before.Values) {
+		t.Errorf("entry %+v; want the fields of %+v", again, before)
+	}
+	m := w.next()
+	if d := delivery(t, m); m.UUID != "m0" || m.Metadata.Get("kept") != "yes" || d.Attempt() != 1 {
+		t.Errorf("message %s, attempt %d; want m0 as if for the first time", m.UUID, d.Attempt())
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 20)
+	giveUp(t, w, 20, "r")
+	var ids []string
+	for _, l := range list(t, deadLetters(t, client), stream.Query{}).Letters {
+		ids = append(ids, l.ID)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		d := deadLetters(t, server.Client())
+		wg.Go(func() {
+			if _, err := d.Retry(ctx, ids...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	seen := map[string]int{}
+	for range 20 {
+		m := w.next()
+		seen[m.UUID]++
+		m.Ack()
+	}
+	clean(t, client)
+	if len(seen) != 20 || length(t, client, topic) != 40 || length(t, client, dead) != 0 {
+		t.Errorf("%d messages came again, %d entries, %d letters; want 20, 40, 0", len(seen), length(t, client, topic), length(t, client, dead))
+	}
+}
+
+func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
+	ctx := context.Background()
+	for name, tc := range map[string]struct {
+		letter []string
+		err    error
+		says   string
+	}{
+		"truncated":          {[]string{"stream", topic, "truncated", "1000 of 1200 fields", "original:a", "1"}, stream.ErrNotRetryable, "1000 of 1200 fields"},
+		"without fields":     {[]string{"stream", topic, "reason", "r"}, stream.ErrNotRetryable, "none of the entry's fields"},
+		"from another place": {[]string{"stream", "somebody's:key", "original:a", "1"}, stream.ErrNotRetryable, "none with prefix lockstep:{0}:"},
+		"not a letter":       {[]string{"hello", "world"}, stream.ErrNotRetryable, "prefix"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := redistest.Start(t).Client()
+			id := client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: tc.letter}).Val()
+			done, err := deadLetters(t, client).Retry(ctx, id)
+			if err != nil || !errors.Is(done[0].Err, tc.err) || !strings.Contains(done[0].Err.Error(), tc.says) {
+				t.Fatalf("%+v, %v; want %v with %q", done, err, tc.err, tc.says)
+			}
+			if length(t, client, dead) != 1 || client.Exists(ctx, topic, "somebody's:key").Val() != 0 {
+				t.Error("something has changed")
+			}
+		})
+	}
+}
+
+func TestAnIDThatIsNoneIsRefused(t *testing.T) {
+	ctx := context.Background()
+	client := redistest.Start(t).Client()
+	client.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: "5-0", Values: []string{"reason", "r"}})
+	d := deadLetters(t, client)
+	for _, id := range []string{"", "-", "+", "5", "5-", "(5-0", "5-0-0", "x-1"} {
+		if _, err := d.Get(ctx, id); !errors.Is(err, stream.ErrBadID) {
+			t.Errorf("get %q: %v; want ErrBadID", id, err)
+		}
+		if _, err := d.Drop(ctx, id); !errors.Is(err, stream.ErrBadID) {
+			t.Errorf("drop %q: %v; want ErrBadID", id, err)
+		}
+		if done, err := d.Retry(ctx, "5-0", id); !errors.Is(err, stream.ErrBadID) {
+			t.Errorf("retry %q: %v, %v; want ErrBadID", id, done, err)
+		}
+	}
+	if _, err := d.Get(ctx, "6-0"); !errors.Is(err, stream.ErrNoLetter) {
+		t.Errorf("get one that is not there: %v; want ErrNoLetter", err)
+	}
+	if n := length(t, client, dead); n != 1 {
+		t.Errorf("%d letters; want the one", n)
+	}
+}
+
+func TestLettersAreListedInPagesAndChosen(t *testing.T) {
+	ctx := context.Background()
+	client := redistest.Start(t).Client()
+	const letters = 350
+	pipe := client.Pipeline()
+	for i := range letters {
+		reason := "odd"
+		if i%2 == 0 {
+			reason = "even"
+		}
+		pipe.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: fmt.Sprintf("%d-0", i+1), Values: []string{"reason", reason, "original:n", fmt.Sprint(i)}})
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	d := deadLetters(t, client)
+	for name, tc := range map[string]struct {
+		query       stream.Query
+		want        int
+		first, last string
+	}{
+		"newest first":    {stream.Query{}, letters, "350-0", "1-0"},
+		"oldest first":    {stream.Query{Oldest: true}, letters, "1-0", "350-0"},
+		"pages of one":    {stream.Query{Limit: 1}, letters, "350-0", "1-0"},
+		"one big page":    {stream.Query{Limit: 1000}, letters, "350-0", "1-0"},
+		"by reason":       {stream.Query{Reason: "even", Limit: 7}, letters / 2, "349-0", "1-0"},
+		"by its contents": {stream.Query{Match: func(l stream.Letter) bool { return l.Original["n"] == "41" }}, 1, "42-0", "42-0"},
+		"none":            {stream.Query{Reason: "none"}, 0, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for pages := 0; ; pages++ {
+				page := list(t, d, tc.query)
+				for _, l := range page.Letters {
+					got = append(got, l.ID)
+				}
+				if tc.query.After = page.Next; page.Next == "" {
+					break
+				}
+				if pages > letters {
+					t.Fatal("the pages do not end")
+				}
+			}
+			if len(got) != tc.want || tc.want > 0 && (got[0] != tc.first || got[len(got)-1] != tc.last) {
+				t.Errorf("%d letters: %v; want %d from %s to %s", len(got), got, tc.want, tc.first, tc.last)
+			}
+		})
+	}
+	if _, err := d.List(ctx, stream.Query{Limit: 1001}); err == nil {
+		t.Error("a page without bounds is given")
+	}
+	if _, err := d.List(ctx, stream.Query{After: "x"}); !errors.Is(err, stream.ErrBadID) {
+		t.Error("a page behind nothing is given")
+	}
+	if n, err := d.Drop(ctx, "1-0", "2-0", "1-0", "999-0"); err != nil || n != 2 || length(t, client, dead) != letters-2 {
+		t.Errorf("dropped %d, %v; want 2", n, err)
+	}
+}
+
+func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	values := make([]string, 0, 2000)
+	for i := range 1000 {
+		values = append(values, fmt.Sprintf("f%d", i), "\x00\xff"[i%2:])
+	}
+	values[1] = "text"
+	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}) // cannot be read: not text
+	eventually(t, "it is a dead letter", func() bool { return length(t, client, dead) == 1 })
+	d := deadLetters(t, client)
+	letter := list(t, d, stream.Query{}).Letters[0]
+	if _, err := d.Message(letter); err == nil || letter.Reason != "undecodable" || len(letter.Original) != 1000 {
+		t.Errorf("%s, %d fields, %v; want undecodable, 1000, an error", letter.Reason, len(letter.Original), err)
+	}
+	if err := w.Close(); err != nil { // so that it stays where it is put
+		t.Fatal(err)
+	}
+	done, err := d.Retry(ctx, letter.ID)
+	if err != nil || done[0].Err != nil {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	all := entries(t, client, topic)
+	if got := all[len(all)-1].Values; len(got) != 1000 || got["f1"] != "\xff" {
+		t.Errorf("%d fields", len(got))
+	}
+}
+
+func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	other := start(t, server, "b", func(c *stream.SubscriberConfig) { c.Group = "other" })
+	publish(t, client, 1)
+	settled := other.next()
+	settled.Ack()
+	giveUp(t, w, 1, "r")
+	d := deadLetters(t, client)
+	if _, err := d.Retry(ctx, list(t, d, stream.Query{}).Letters[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*message.Message{w.next(), other.next()} {
+		if m.UUID != "m0" {
+			t.Errorf("%s comes", m.UUID)
+		}
+		m.Ack()
+	}
+	clean(t, client)
+}

@@ -1,0 +1,153 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Statistics are a stream's figures at one moment.
+type Statistics struct {
+	Stream string
+	Length int64  // entries kept
+	First  string // id of the oldest entry, empty without one
+	Last   string // id of the newest
+	Bytes  int64  // memory, by Redis' estimate; -1 when it cannot tell
+	Dead   int64  // letters in the dead stream, whichever stream they came from
+	Groups []GroupStatistics
+}
+
+// GroupStatistics are one group's part in them.
+type GroupStatistics struct {
+	Name      string
+	Lag       int64         // entries that the group has yet to read; -1 when Redis cannot tell
+	Pending   int64         // entries read and not settled
+	Parked    int64         // the pending that wait for their due moment in nobody's hands
+	Due       int64         // the pending that have a due moment; fewer than Pending: the sweep is to give them one
+	Late      int64         // the due whose moment has passed; many: too few consumers, or slow ones
+	Consumers int           // who reads for the group, some of them perhaps dead for a short while
+	Oldest    time.Duration // age of the oldest entry that is not settled, read or not; 0 without one
+}
+
+// Group returns the figures of the group called name, if there is one.
+func (s Statistics) Group(name string) (GroupStatistics, bool) {
+	i := slices.IndexFunc(s.Groups, func(g GroupStatistics) bool { return g.Name == name })
+	if i < 0 {
+		return GroupStatistics{}, false
+	}
+	return s.Groups[i], true
+}
+
+// Stats reads the figures of the stream called topic, whose groups keep their due moments under prefix.
+// A stream that does not exist is an empty one. It takes three round trips, whatever the stream's
+// length, so the figures may be a moment apart. Ages are by Redis' clock, of a Cluster by one node's.
+func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic string) (Statistics, error) {
+	s := Statistics{Stream: topic}
+	pipe := client.Pipeline()
+	clock := pipe.Time(ctx)
+	length, dead := pipe.XLen(ctx, topic), pipe.XLen(ctx, prefix+"dead")
+	first, last := pipe.XRangeN(ctx, topic, "-", "+", 1), pipe.XRevRangeN(ctx, topic, "+", "-", 1)
+	groups := pipe.XInfoGroups(ctx, topic)
+	_, err := pipe.Exec(ctx)
+	if err != nil && !noStream(err) {
+		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
+	}
+	s.Length, s.Dead, s.Bytes = length.Val(), dead.Val(), weigh(ctx, client, topic)
+	if entries := first.Val(); len(entries) > 0 {
+		s.First = entries[0].ID
+	}
+	if entries := last.Val(); len(entries) > 0 {
+		s.Last = entries[0].ID
+	}
+	if s.Groups, err = groupStats(ctx, client, prefix, s, groups.Val(), clock.Val()); err != nil {
+		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
+	}
+	return s, nil
+}
+
+func groupStats(ctx context.Context, client redis.UniversalClient, prefix string, s Statistics, infos []redis.XInfoGroup, now time.Time) ([]GroupStatistics, error) {
+	if len(infos) == 0 {
+		return nil, nil
+	}
+	type asked struct {
+		pending   *redis.XPendingExtCmd
+		unread    *redis.XMessageSliceCmd
+		consumers *redis.XInfoConsumersCmd
+		due, late *redis.IntCmd
+	}
+	questions := make([]asked, len(infos))
+	pipe := client.Pipeline()
+	for i, info := range infos {
+		key := DueKey(prefix, s.Stream, info.Name)
+		questions[i] = asked{
+			// What was trimmed while pending waits for nothing any more.
+			pending:   pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: s.Stream, Group: info.Name, Start: cmp.Or(s.First, "-"), End: "+", Count: 1}),
+			unread:    pipe.XRangeN(ctx, s.Stream, "("+info.LastDeliveredID, "+", 1),
+			consumers: pipe.XInfoConsumers(ctx, s.Stream, info.Name),
+			due:       pipe.ZCard(ctx, key),
+			late:      pipe.ZCount(ctx, key, "-inf", strconv.FormatInt(now.UnixMilli(), 10)),
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !noGroup(err) && !noStream(err) { // it may have gone since
+		return nil, err
+	}
+	groups := make([]GroupStatistics, len(infos))
+	for i, info := range infos {
+		q, g := questions[i], &groups[i]
+		*g = GroupStatistics{Name: info.Name, Pending: info.Pending, Due: q.due.Val(), Late: q.late.Val()}
+		for _, c := range q.consumers.Val() {
+			if c.Name == parked {
+				g.Parked = c.Pending
+			} else {
+				g.Consumers++
+			}
+		}
+		pending, unread := q.pending.Val(), q.unread.Val()
+		g.Lag = lag(info, s.Length, len(unread) > 0)
+		switch {
+		case s.Length == 0:
+		case len(pending) > 0:
+			g.Oldest = age(now, pending[0].ID)
+		case len(unread) > 0:
+			g.Oldest = age(now, unread[0].ID)
+		}
+	}
+	slices.SortFunc(groups, func(a, b GroupStatistics) int { return strings.Compare(a.Name, b.Name) })
+	return groups, nil
+}
+
+// lag is what Redis says of it as far as it can be believed: Redis before 7 says nothing, the embedded
+// one gives the stream's length, and Redis 7.0 counts entries that are trimmed away.
+func lag(info redis.XInfoGroup, length int64, unread bool) int64 {
+	unheard := info.LastDeliveredID == "0-0" || info.LastDeliveredID == "0"
+	switch {
+	case !unread:
+		return 0
+	case unheard:
+		return length
+	case info.Lag < 0 || info.EntriesRead == 0:
+		return -1
+	}
+	return min(info.Lag, length)
+}
+
+// age is how long ago an entry was added, by Redis' clock.
+func age(now time.Time, id string) time.Duration {
+	ms, ok := idMS(id)
+	if !ok {
+		return 0
+	}
+	return max(0, now.Sub(time.UnixMilli(ms)))
+}
+
+func noStream(err error) bool {
+	reply, ok := errors.AsType[redis.Error](err)
+	return ok && strings.Contains(reply.Error(), "no such key")
+}

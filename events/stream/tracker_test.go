@@ -1,0 +1,218 @@
+package stream_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
+)
+
+func newTracker(t *testing.T, client redis.UniversalClient) *stream.Tracker {
+	t.Helper()
+	tracker, err := stream.NewTracker(stream.TrackerConfig{Redis: client, Changes: topic, Group: group, Results: results})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tracker
+}
+
+// resultOf is what a worker makes of the change with this id and entry.
+func resultOf(t *testing.T, id, entry string) events.Result {
+	t.Helper()
+	change, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/acme/widgets.git"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := events.Job{Change: change, Entry: entry, Attempt: 1}.Result(events.ResultFailed)
+	result.Class, result.Error = events.ClassServer, "HTTP status 502"
+	return result
+}
+
+// settlement settles a delivery with its result.
+func settlement(t *testing.T, delivery *stream.Delivery, id string) stream.Settlement {
+	t.Helper()
+	msg, err := stream.ResultMessage(resultOf(t, id, delivery.Entry()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.Settlement{Outputs: []stream.Output{{Stream: results, Message: msg}}}
+}
+
+func addResult(t *testing.T, client redis.UniversalClient, id, entry string) {
+	t.Helper()
+	document, err := json.Marshal(resultOf(t, id, entry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(t, client, results, id+"/"+entry, string(document))
+}
+
+func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
+	ctx, server := context.Background(), redistest.Start(t)
+	client := server.Client()
+	tracker := newTracker(t, client)
+	expect := func(entry string, want stream.ChangeState) stream.Progress {
+		t.Helper()
+		p, err := tracker.Look(ctx, entry)
+		if err != nil || p.State != want {
+			t.Fatalf("%s, error %v; want %s", p.State, err, want)
+		}
+		return p
+	}
+	expect("1-1", stream.ChangeUnknown)
+	entry := add(t, client, topic, "c1", "")
+	expect(entry, stream.ChangeQueued)
+
+	w := start(t, server, "w1", nil)
+	first := w.next()
+	delivery, _ := stream.DeliveryOf(first)
+	expect(entry, stream.ChangePending)
+	if err := delivery.Nack(ctx, 0, true); err != nil {
+		t.Fatal(err)
+	}
+	first.Nack() // which only says that the handler is through
+	again := w.next()
+	defer again.Ack()
+	delivery, _ = stream.DeliveryOf(again)
+	expect(entry, stream.ChangePending)
+	later := add(t, client, topic, "c1", "")
+	addResult(t, client, "c1", later)
+	expect(entry, stream.ChangePending)
+
+	if err := delivery.Settle(ctx, settlement(t, delivery, "c1")); err != nil {
+		t.Fatal(err)
+	}
+	if p := expect(entry, stream.ChangeAnswered); p.Result.ID != "c1/"+entry || p.Result.Error != "HTTP status 502" {
+		t.Errorf("result %+v", p.Result)
+	}
+	if err := client.XDel(ctx, topic, entry).Err(); err != nil {
+		t.Fatal(err)
+	}
+	expect(entry, stream.ChangeAnswered) // though the change itself is gone
+	if err := client.Del(ctx, results).Err(); err != nil {
+		t.Fatal(err)
+	}
+	expect(entry, stream.ChangeUnknown)
+}
+
+func TestAResultIsFoundBehindManyOthers(t *testing.T) {
+	client := redistest.Start(t).Client()
+	addResult(t, client, "c", "1-1")
+	pipe := client.Pipeline()
+	for n := range 450 {
+		pipe.XAdd(context.Background(), &redis.XAddArgs{Stream: results, Values: []string{"_watermill_message_uuid", fmt.Sprint("other/", n), "payload", "x"}})
+	}
+	if _, err := pipe.Exec(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	addResult(t, client, "c", "1-2")
+	p, err := newTracker(t, client).Look(context.Background(), "1-2")
+	if err != nil || p.Result.ID != "c/1-2" {
+		t.Errorf("%+v, error %v", p, err)
+	}
+}
+
+func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
+	for name, tc := range map[string]struct {
+		settle func(*stream.Delivery) stream.Settlement
+		want   stream.ChangeState
+	}{
+		"it is settled with a result": {func(d *stream.Delivery) stream.Settlement { return settlement(t, d, "c1") }, stream.ChangeAnswered},
+		"it is settled without one":   {func(*stream.Delivery) stream.Settlement { return stream.Settlement{} }, stream.ChangeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client()
+			entry := add(t, client, topic, "c1", "")
+			msg := start(t, server, "w1", nil).next()
+			defer msg.Ack()
+			waiting := make(chan struct{}, 1)
+			client.AddHook(commands{sent: func(name string) {
+				if name == "xread" {
+					signal(waiting)
+				}
+			}})
+			got := make(chan stream.Progress, 1)
+			go func() {
+				p, err := newTracker(t, client).Wait(context.Background(), entry)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- p
+			}()
+			<-waiting // it has looked, and the change was pending
+			delivery, _ := stream.DeliveryOf(msg)
+			if err := delivery.Settle(context.Background(), tc.settle(delivery)); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case p := <-got:
+				if p.State != tc.want {
+					t.Errorf("%+v, want %s", p, tc.want)
+				}
+			case <-time.After(patience):
+				t.Fatal("it waits for ever")
+			}
+		})
+	}
+}
+
+func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
+	server := redistest.Start(t)
+	tracker := newTracker(t, server.Client())
+	entry := add(t, server.Client(), topic, "c1", "")
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if p, err := tracker.Wait(ctx, entry); !errors.Is(err, context.DeadlineExceeded) || p.State != stream.ChangeQueued {
+		t.Errorf("%+v, error %v", p, err)
+	}
+	server.Stop()
+	away, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	if p, err := tracker.Wait(away, entry); !errors.Is(err, context.DeadlineExceeded) || p.State != "" {
+		t.Errorf("without Redis: %+v, error %v", p, err)
+	}
+}
+
+func TestAnEntryHasAnID(t *testing.T) {
+	tracker := newTracker(t, redistest.Start(t).Client())
+	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
+		if p, err := tracker.Look(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
+			t.Errorf("%q: %+v, error %v", entry, p, err)
+		}
+		if _, err := tracker.Wait(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
+			t.Errorf("wait for %q: error %v", entry, err)
+		}
+	}
+}
+
+func TestAChangeIsFollowedOnACluster(t *testing.T) {
+	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := server.Open()
+	defer client.Close()
+	tracker, entry := newTracker(t, client), add(t, client, topic, "c1", "")
+	if p, err := tracker.Look(context.Background(), entry); err != nil || p.State != stream.ChangeQueued {
+		t.Errorf("%+v, error %v", p, err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := stream.Await(context.Background(), client, results, "0", withUUID("c1/"+entry))
+		got <- err
+	}()
+	addResult(t, client, "c1", entry)
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// page is how many documents are written, or read, at a time.
+const page = 50
+
+// index is an index of documents. Its documents are a hash of id to content; the content is the version
+// that the document was built for, so that a reader can tell.
+type index struct {
+	client redis.UniversalClient
+	prefix string
+	docs   int
+}
+
+// live is the hash that is read, for all strategies that have one and the same.
+func (ix index) live() string { return ix.prefix + "live" }
+
+// bin holds what was deleted softly, until it is purged.
+func (ix index) bin() string { return ix.prefix + "bin" }
+
+// generation is the hash of one version.
+func (ix index) generation(version string) string { return ix.prefix + "generation:" + version }
+
+// pointer names the generation that is read, and the one before it.
+func (ix index) pointer() string { return ix.prefix + "pointer" }
+
+// pages calls fn with the ids of all documents, a page at a time.
+func (ix index) pages(fn func(ids []string) error) error {
+	ids := make([]string, ix.docs)
+	for i := range ids {
+		ids[i] = strconv.Itoa(i)
+	}
+	for part := range slices.Chunk(ids, page) {
+		if err := fn(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes all documents to a hash.
+func (ix index) write(ctx context.Context, hash, version string) error {
+	return ix.pages(func(ids []string) error {
+		return ix.client.HSet(ctx, hash, contents(ids, version)).Err()
+	})
+}
+
+func contents(ids []string, version string) map[string]any {
+	fields := make(map[string]any, len(ids))
+	for _, id := range ids {
+		fields[id] = version
+	}
+	return fields
+}
+
+// sight is what a reader has seen of an index.
+type sight int
+
+const (
+	complete   sight = iota // all documents, all of one version
+	incomplete              // not all documents
+	mixed                   // documents of several versions
+)
+
+// read reads all documents of a hash.
+func (ix index) read(ctx context.Context, hash string) (sight, error) {
+	versions := map[any]bool{}
+	err := ix.pages(func(ids []string) error {
+		found, err := ix.client.HMGet(ctx, hash, ids...).Result()
+		for _, version := range found {
+			versions[version] = true
+		}
+		return err
+	})
+	missing := versions[nil]
+	delete(versions, nil)
+	switch {
+	case len(versions) > 1:
+		return mixed, err
+	case missing:
+		return incomplete, err
+	}
+	return complete, err
+}

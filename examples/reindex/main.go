@@ -1,0 +1,59 @@
+// Command reindex measures what readers of an index see while it is being rebuilt again and again, with
+// four ways to rebuild it. A lock keeps rebuilds from each other's way, not from the readers': only a
+// version that is built aside and then named by one step is always there and always whole. That is how
+// Lockstep publishes trees. The index is a hash in Redis; requests to rebuild it are events.
+//
+//	reindex -redis 127.0.0.1:6379
+//
+// It uses Lockstep's public packages alone, and leaves nothing behind in Redis.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	address := flag.String("redis", "127.0.0.1:6379", "`address` of the Redis")
+	b := bench{log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	flag.IntVar(&b.docs, "docs", 500, "documents in the index")
+	flag.IntVar(&b.readers, "readers", 4, "readers, each of which reads all documents again and again")
+	flag.IntVar(&b.rounds, "rounds", 50, "rounds for each strategy; in a round the index is rebuilt twice, on two requests at once")
+	flag.DurationVar(&b.pause, "pause", 20*time.Millisecond, "time between two rounds")
+	flag.Parse()
+	b.open = func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a lost reply is not a lost write
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := b.table(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "reindex:", err)
+		os.Exit(1)
+	}
+}
+
+// table measures every strategy and prints a row for each. A read is available if it has seen all
+// documents, all of one version.
+func (b *bench) table(ctx context.Context, out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "strategy\treads\tavailable\tincomplete\tmixed\trebuilds\t")
+	for _, s := range strategies {
+		t, rebuilds, err := b.measure(ctx, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%.3f %%\t%.3f %%\t%.3f %%\t%d\t\n", s.name, t.reads(),
+			t.percent(complete), t.percent(incomplete), t.percent(mixed), rebuilds)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+)
+
+// strategy is one way to rebuild an index that is being read.
+type strategy struct {
+	name   string
+	locked bool // one rebuild at a time
+	// rebuild writes all documents anew. What it returns happens in the step that settles the request,
+	// and only while the lease is held.
+	rebuild func(ctx context.Context, ix index, version string) (stream.Settlement, error)
+	// open returns the hash to read.
+	open func(ctx context.Context, ix index) (string, error)
+}
+
+var strategies = []strategy{
+	{name: "in place", rebuild: inPlace, open: openLive},
+	{name: "in place under a lock", locked: true, rebuild: inPlace, open: openLive},
+	{name: "blue-green", locked: true, rebuild: blueGreen, open: openNamed},
+	{name: "soft delete", locked: true, rebuild: softDelete, open: openLive},
+}
+
+// inPlace deletes what is there and writes it anew.
+func inPlace(ctx context.Context, ix index, version string) (stream.Settlement, error) {
+	if err := ix.client.Del(ctx, ix.live()).Err(); err != nil {
+		return stream.Settlement{}, err
+	}
+	return stream.Settlement{}, ix.write(ctx, ix.live(), version)
+}
+
+// softDelete puts each document into the bin as its successor takes its place, and empties the bin in
+// the end. No document is ever missing, and until then all could be put back.
+func softDelete(ctx context.Context, ix index, version string) (stream.Settlement, error) {
+	err := ix.pages(func(ids []string) error {
+		old, err := ix.client.HMGet(ctx, ix.live(), ids...).Result()
+		if err != nil {
+			return err
+		}
+		_, err = ix.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+			for i, id := range ids {
+				if old[i] != nil {
+					tx.HSet(ctx, ix.bin(), id, old[i])
+				}
+			}
+			tx.HSet(ctx, ix.live(), contents(ids, version))
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return stream.Settlement{}, err
+	}
+	return stream.Settlement{}, ix.client.Del(ctx, ix.bin()).Err()
+}
+
+// grace is how long a generation stays after it was replaced: longer than any read.
+const grace = time.Minute
+
+// blueGreen builds a generation of its own beside the one that is read, and has it named in the step
+// that settles the request. A rebuild that is broken off and comes again goes on with its generation.
+func blueGreen(ctx context.Context, ix index, version string) (stream.Settlement, error) {
+	named, err := ix.client.HGetAll(ctx, ix.pointer()).Result()
+	if err != nil {
+		return stream.Settlement{}, err
+	}
+	if previous := named["previous"]; previous != "" {
+		if err := ix.client.Expire(ctx, ix.generation(previous), grace).Err(); err != nil {
+			return stream.Settlement{}, err
+		}
+	}
+	if err := ix.write(ctx, ix.generation(version), version); err != nil {
+		return stream.Settlement{}, err
+	}
+	return stream.Settlement{State: []stream.HashUpdate{{
+		Key: ix.pointer(), Fields: map[string]string{"generation": version, "previous": named["generation"]},
+	}}}, nil
+}
+
+func openLive(_ context.Context, ix index) (string, error) { return ix.live(), nil }
+
+// openNamed resolves the name once; what is read then is one generation, whatever is named later.
+func openNamed(ctx context.Context, ix index) (string, error) {
+	generation, err := ix.client.HGet(ctx, ix.pointer(), "generation").Result()
+	if errors.Is(err, redis.Nil) {
+		return ix.generation("none"), nil // nothing has been built yet
+	}
+	return ix.generation(generation), err
+}

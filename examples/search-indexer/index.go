@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+
+	"lockstep/events"
+)
+
+// index is what is known of a repository. Fences say which of two results is the later one.
+type index struct {
+	Repo    string
+	Removed uint64              // fence of the last removal
+	Refs    map[string]snapshot // by ref
+}
+
+// snapshot is the words of one commit.
+type snapshot struct {
+	Commit string
+	Fence  uint64           // of the last result that named it
+	Paths  map[string]paths // by word: which files it is in
+}
+
+type paths map[string]struct{}
+
+// past says whether a result is older than what is known.
+func (x *index) past(r events.Result) bool {
+	return r.Fence < max(x.Removed, x.Refs[r.Ref.String()].Fence)
+}
+
+// remove forgets what was known before the removal with that fence.
+func (x *index) remove(fence uint64) {
+	x.Removed = max(x.Removed, fence)
+	maps.DeleteFunc(x.Refs, func(_ string, s snapshot) bool { return s.Fence <= fence })
+}
+
+// without is the snapshot without the words of some files. It takes s over.
+func (s snapshot) without(files []events.File) snapshot {
+	if s.Paths == nil {
+		s.Paths = map[string]paths{}
+	}
+	for word, in := range s.Paths {
+		for _, file := range files {
+			delete(in, file.Path)
+		}
+		if len(in) == 0 {
+			delete(s.Paths, word)
+		}
+	}
+	return s
+}
+
+const maxFile = 1 << 20 // bytes; a larger file is not text that somebody searches
+
+// add adds the words of one file. Links, submodules, and what is no text have none.
+func (s snapshot) add(tree *os.Root, path string) error {
+	info, err := tree.Lstat(filepath.FromSlash(path))
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
+		return err
+	}
+	file, err := tree.Open(filepath.FromSlash(path))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(file)
+	if err != nil || bytes.IndexByte(content, 0) >= 0 {
+		return err
+	}
+	for word := range strings.FieldsFuncSeq(strings.ToLower(string(content)), noWord) {
+		if s.Paths[word] == nil {
+			s.Paths[word] = paths{}
+		}
+		s.Paths[word][path] = struct{}{}
+	}
+	return nil
+}
+
+func noWord(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }
+
+// indexes is a folder of indexes, a file for each repository. A file is replaced as a whole, so whoever
+// searches finds the words of one commit.
+type indexes string
+
+func (dir indexes) file(repo events.RepoPath) string {
+	return filepath.Join(string(dir), strings.ReplaceAll(repo.Key(), "/", "%2F")+".json")
+}
+
+// load is the index of a repository, empty if there is none.
+func (dir indexes) load(repo events.RepoPath) (index, error) {
+	x, err := load(dir.file(repo))
+	if errors.Is(err, fs.ErrNotExist) {
+		return index{Repo: repo.String(), Refs: map[string]snapshot{}}, nil
+	}
+	return x, err
+}
+
+func load(path string) (index, error) {
+	document, err := os.ReadFile(path)
+	if err != nil {
+		return index{}, err
+	}
+	var x index
+	if err := json.Unmarshal(document, &x); err != nil {
+		return index{}, fmt.Errorf("index %s: %w; delete it, and have the repository synced again", path, err)
+	}
+	return x, nil
+}
+
+func (dir indexes) save(repo events.RepoPath, x index) error {
+	document, err := json.Marshal(x)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(string(dir), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(string(dir), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	_, err = temp.Write(document)
+	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), dir.file(repo))
+}
+
+// search is where a word is, as "owner/name@ref: path", in order.
+func (dir indexes) search(word string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(string(dir), "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var hits []string
+	for _, file := range files {
+		x, err := load(file)
+		if err != nil {
+			return nil, err
+		}
+		for ref, s := range x.Refs {
+			for path := range s.Paths[strings.ToLower(word)] {
+				hits = append(hits, x.Repo+"@"+ref+": "+path)
+			}
+		}
+	}
+	slices.Sort(hits)
+	return hits, nil
+}

@@ -1,0 +1,64 @@
+// Command search-indexer keeps a word index of every repository in step with the results of Lockstep's
+// workers: it reads what a result says has changed, and nothing else. Any number of processes share the
+// work and the folder of indexes. It uses Lockstep's public packages alone.
+//
+//	search-indexer -redis 127.0.0.1:6379 -root /srv/repos -index /srv/index run
+//	search-indexer -index /srv/index search retry
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+)
+
+func main() {
+	address := flag.String("redis", "127.0.0.1:6379", "`address` of the workers' Redis")
+	prefix := flag.String("prefix", string(events.DefaultNamespace), "`prefix` of the workers' keys in it")
+	root := flag.String("root", "repos", "`folder` that the workers publish below")
+	index := flag.String("index", "index", "`folder` of the indexes")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: search-indexer [flags] run | search WORD")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s := service{
+		root: *root, indexes: indexes(*index), log: slog.Default(), prefix: *prefix,
+		open: func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a lost reply is not a lost write
+		},
+	}
+	if err := command(ctx, os.Stdout, s, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "search-indexer:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, out io.Writer, s service, args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "run":
+		return s.run(ctx)
+	case len(args) == 2 && args[0] == "search":
+		hits, err := s.indexes.search(args[1])
+		for _, hit := range hits {
+			fmt.Fprintln(out, hit)
+		}
+		return err
+	case len(args) == 0:
+		return errors.New("say what to do: run or search WORD")
+	}
+	return fmt.Errorf("wrong use: %s", strings.Join(args, " "))
+}

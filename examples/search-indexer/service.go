@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// service follows results.
+type service struct {
+	open    func() redis.UniversalClient
+	prefix  string
+	root    string
+	indexes indexes
+	log     *slog.Logger
+}
+
+// run follows results until ctx is done. It begins with the first that is still on the stream.
+func (s *service) run(ctx context.Context) error {
+	namespace, err := events.ParseNamespace(s.prefix)
+	if err != nil {
+		return err
+	}
+	client := s.open()
+	defer client.Close()
+	locker, err := locking.New(locking.Config{Redis: client, Prefix: s.prefix + "search:lock:", Log: s.log})
+	if err != nil {
+		return err
+	}
+	results := router.Results{Handler: s.follow, Log: s.log}
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: client, Reader: s.open(), Prefix: s.prefix, Group: "search", Key: results.Key, Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	r, err := router.New(router.Config{Log: s.log, Routes: []router.Route{{
+		Name: "search", Topic: namespace.Results(), Subscriber: subscriber, Handler: results.Handle,
+		Locker: locker, Request: results.Request, Slots: router.NewSlots(4), Dispose: router.Disposer{Log: s.log},
+	}}})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.Run(context.WithoutCancel(ctx)) })
+	g.Go(func() error {
+		<-ctx.Done()
+		if err := r.Close(); err != nil {
+			return err
+		}
+		return locker.Close(context.WithoutCancel(ctx))
+	})
+	return g.Wait()
+}
+
+// follow brings a repository's index to what the result says. The repository is locked.
+func (s *service) follow(ctx context.Context, r events.Result) error {
+	known, err := s.indexes.load(r.Repo)
+	if err != nil {
+		return err
+	}
+	switch r.Type {
+	case events.ResultRemoved:
+		known.remove(r.Fence)
+	case events.ResultSynced:
+		if known.past(r) {
+			return nil
+		}
+		next, err := s.read(r, known.Refs[r.Ref.String()])
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && s.retired(r):
+			s.log.InfoContext(ctx, "tree is gone: a later result follows", "repo", r.Repo.String(), "commit", r.After)
+			return nil
+		case err != nil:
+			return err
+		}
+		known.Refs[r.Ref.String()] = next
+	default:
+		return nil // failed: what is published is as it was
+	}
+	if lease, held := locking.FromContext(ctx); held {
+		if err := lease.Confirm(ctx); err != nil {
+			return err // another process has the repository, and is given the same result
+		}
+	}
+	if err := s.indexes.save(r.Repo, known); err != nil {
+		return err
+	}
+	s.log.InfoContext(ctx, "index saved", "repo", r.Repo.String(), "ref", r.Ref.String(), "commit", r.After, "files", len(r.Files))
+	return nil
+}
+
+// read makes of one snapshot the next, from the very tree that the result names: the published name may
+// be newer. What has changed is enough if the snapshot is of the commit that the changes start from. It
+// need not be: results come twice, late, or never (a stream is trimmed), and each app has its own.
+func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
+	if from.Commit == r.After {
+		from.Fence = r.Fence
+		return from, nil
+	}
+	tree, err := os.OpenRoot(filepath.Join(s.root, filepath.FromSlash(r.Tree)))
+	if err != nil {
+		return snapshot{}, err
+	}
+	defer tree.Close()
+	changed := r.Files
+	if from.Commit != r.Before || r.Full || r.Truncated {
+		from = snapshot{}
+		if changed, err = list(tree); err != nil {
+			return snapshot{}, err
+		}
+	}
+	next := from.without(changed)
+	next.Commit, next.Fence = r.After, r.Fence
+	for _, file := range changed {
+		if file.Status == events.FileDeleted {
+			continue
+		}
+		if err := next.add(tree, file.Path); err != nil {
+			return snapshot{}, err
+		}
+	}
+	return next, nil
+}
+
+// retired says whether the result's tree is gone from a volume that is there. That happens a while
+// after a newer tree was published or the repository removed, of which another result tells.
+func (s *service) retired(r events.Result) bool {
+	_, volume := os.Stat(filepath.Join(s.root, ".lockstep"))
+	_, tree := os.Stat(filepath.Join(s.root, filepath.FromSlash(r.Tree)))
+	return volume == nil && errors.Is(tree, fs.ErrNotExist)
+}
+
+// list is all files of a tree, as if each had been added.
+func list(tree *os.Root) ([]events.File, error) {
+	var files []events.File
+	err := fs.WalkDir(tree.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case path == ".git": // so that plain git works in a tree; no part of the commit
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case !entry.IsDir():
+			files = append(files, events.File{Path: path, Status: events.FileAdded})
+		}
+		return nil
+	})
+	return files, err
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/handlers"
+	"lockstep/internal/credential"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/state"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+const repo = "acme/widgets"
+
+// world is a Git server, a worker, and two indexers that share a folder.
+type world struct {
+	t       *testing.T
+	git     *gittest.Server
+	client  redis.UniversalClient
+	service service
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	server := redistest.Start(t)
+	w := &world{t: t, git: git, client: server.Client()}
+	w.service = service{
+		root: t.TempDir(), indexes: indexes(t.TempDir()), prefix: string(events.DefaultNamespace), log: slog.New(slog.DiscardHandler),
+		open: func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
+		},
+	}
+	w.startWorker(server)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	for range 2 {
+		wg.Go(func() {
+			if err := w.service.run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return w
+}
+
+// startWorker runs a worker as the command does until the test ends.
+func (w *world) startWorker(server *redistest.Server) {
+	w.t.Helper()
+	must := func(err error) {
+		w.t.Helper()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	namespace, log := events.DefaultNamespace, w.service.log
+	volume, err := gitrepo.OpenVolume(w.service.root, gitrepo.Config{})
+	must(err)
+	w.t.Cleanup(volume.Close)
+	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: namespace.Locks()})
+	must(err)
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
+	must(err)
+	handle := handlers.Handlers{Repos: volume, States: state.NewStore(w.client, namespace), Credentials: credential.NewStore("", func(string) string { return "" })}
+	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
+	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
+		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
+		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, Log: log},
+	}}})
+	must(err)
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(context.Background()) }()
+	w.t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			w.t.Error(err)
+		}
+		if err := <-stopped; err != nil {
+			w.t.Error(err)
+		}
+		if err := locker.Close(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// ask has the worker look at the repository.
+func (w *world) ask(c events.Change) {
+	w.t.Helper()
+	c.URL = w.git.URL(repo)
+	change, err := events.NewChange(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	msg, err := stream.ChangeMessage(change)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: w.client})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := publisher.Publish(events.DefaultNamespace.Changes(), msg); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// push commits to a branch and tells the worker.
+func (w *world) push(branch string, edit gittest.Edit) {
+	w.t.Helper()
+	if _, err := w.git.Commit(context.Background(), repo, branch, edit); err != nil {
+		w.t.Fatal(err)
+	}
+	ref, err := events.ParseRef("refs/heads/" + branch)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.ask(events.Change{Ref: ref})
+}
+
+// finds waits until a search for word finds it in these files, each as "ref: path" with the ref short.
+func (w *world) finds(word string, want ...string) {
+	w.t.Helper()
+	for i := range want {
+		want[i] = repo + "@refs/heads/" + want[i]
+	}
+	var out strings.Builder
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		out.Reset()
+		if err := command(context.Background(), &out, w.service, []string{"search", word}); err != nil {
+			w.t.Fatal(err)
+		}
+		got := strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' })
+		if slices.Equal(got, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("search %s: %q; want %q", word, got, want)
+		}
+	}
+}
+
+func TestWhatIsPushedCanBeFoundAndWhatIsDeletedCannot(t *testing.T) {
+	w := newWorld(t)
+	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
+		t.Fatal(err)
+	}
+	w.push("main", gittest.Edit{
+		Write: map[string]string{"README.md": "Widgets for everybody.", "src/retry.go": "package retry // Exponential backoff", "logo.png": "widgets\x00"},
+		Link:  map[string]string{"link": "README.md"},
+	})
+	w.finds("WIDGETS", "main: README.md")
+	w.finds("backoff", "main: src/retry.go")
+
+	w.push("main", gittest.Edit{Write: map[string]string{"docs/guide.md": "Backoff, explained."}})
+	w.finds("backoff", "main: docs/guide.md", "main: src/retry.go")
+
+	w.push("main", gittest.Edit{Write: map[string]string{"README.md": "Gadgets for everybody."}, Delete: []string{"src"}})
+	w.finds("gadgets", "main: README.md")
+	w.finds("widgets")
+	w.finds("backoff", "main: docs/guide.md")
+	w.finds("exponential")
+
+	w.push("next", gittest.Edit{Orphan: true, Write: map[string]string{"README.md": "Gizmos for everybody."}})
+	w.finds("everybody", "main: README.md", "next: README.md")
+	w.push("main", gittest.Edit{Orphan: true, Write: map[string]string{"NEW.md": "Started over."}}) // by force
+	w.finds("started", "main: NEW.md")
+	w.finds("everybody", "next: README.md")
+
+	if err := w.git.Delete(repo); err != nil {
+		t.Fatal(err)
+	}
+	w.ask(events.Change{Type: events.ChangeRemoved})
+	w.finds("everybody")
+	w.finds("started")
+	if n := w.client.XLen(context.Background(), events.DefaultNamespace.Dead()).Val(); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+// last is the last result that the worker has published.
+func (w *world) last() events.Result {
+	w.t.Helper()
+	entries, err := w.client.XRevRangeN(context.Background(), events.DefaultNamespace.Results(), "+", "-", 1).Result()
+	if err != nil || len(entries) != 1 {
+		w.t.Fatalf("%d results, %v", len(entries), err)
+	}
+	r, err := events.ParseResult([]byte(fmt.Sprint(entries[0].Values["payload"])))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
+	for name, spoil := range map[string]func(*events.Result){
+		"full":                  func(r *events.Result) { r.Full, r.Files = true, r.Files[:1] },
+		"truncated":             func(r *events.Result) { r.Truncated, r.Files = true, nil },
+		"another app's changes": func(r *events.Result) { r.Before, r.Files = strings.Repeat("0", 40), nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := context.Background()
+			if err := w.git.CreateEmpty(ctx, repo); err != nil {
+				t.Fatal(err)
+			}
+			w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
+			w.finds("apple", "main: a.md")
+			first := w.last()
+			w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apricot"}, Delete: []string{"b.md"}})
+			w.finds("apricot", "main: a.md")
+			second := w.last()
+
+			// As if the second result had never come.
+			s := w.service
+			s.indexes = indexes(t.TempDir())
+			search := func(word string) int {
+				t.Helper()
+				hits, err := s.indexes.search(word)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(hits)
+			}
+			follow := func(r events.Result) {
+				t.Helper()
+				if err := s.follow(ctx, r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			follow(first)
+			if search("apple") != 1 || search("banana") != 1 {
+				t.Fatal("the first commit's words are not there")
+			}
+			spoil(&second)
+			follow(second)
+			if search("apple") != 0 || search("banana") != 0 || search("apricot") != 1 {
+				t.Error("the index is not that of the second commit")
+			}
+			follow(first) // late, and for the second time
+			if search("apricot") != 1 || search("apple") != 0 {
+				t.Error("an older result has brought back what was past")
+			}
+		})
+	}
+}
+
+func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
+	w := newWorld(t)
+	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
+		t.Fatal(err)
+	}
+	w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apple"}})
+	w.finds("apple", "main: a.md")
+	r, s := w.last(), w.service
+	s.indexes = indexes(t.TempDir())
+	r.Tree += "-retired"
+	if err := s.follow(context.Background(), r); err != nil {
+		t.Errorf("a tree that was retired: %v", err)
+	}
+	s.root = t.TempDir()
+	if err := s.follow(context.Background(), r); err == nil {
+		t.Error("a volume that is not there went unnoticed")
+	}
+}
+
+func TestOnlyWhatHasChangedIsRead(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	if err := w.git.CreateEmpty(ctx, repo); err != nil {
+		t.Fatal(err)
+	}
+	w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
+	w.finds("apple", "main: a.md")
+	first := w.last()
+	w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apricot", "b.md": "blackberry"}})
+	w.finds("apricot", "main: a.md")
+	second := w.last()
+
+	s := w.service
+	s.indexes = indexes(t.TempDir())
+	second.Files = second.Files[:1] // b.md has changed in the tree, and nobody is told
+	for _, r := range []events.Result{first, second} {
+		if err := s.follow(ctx, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for word, want := range map[string]int{"apple": 0, "apricot": 1, "banana": 1, "blackberry": 0} {
+		if hits, err := s.indexes.search(word); err != nil || len(hits) != want {
+			t.Errorf("search %s: %q, %v; want %d", word, hits, err, want)
+		}
+	}
+}

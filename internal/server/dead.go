@@ -1,0 +1,235 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+)
+
+// Dead are the dead letters that the API shows, retries and drops; [stream.DeadLetters] are.
+type Dead interface {
+	List(ctx context.Context, q stream.Query) (stream.Page, error)
+	Get(ctx context.Context, id string) (stream.Letter, error)
+	Message(l stream.Letter) (*message.Message, error)
+	Retry(ctx context.Context, ids ...string) ([]stream.Retried, error)
+	Drop(ctx context.Context, ids ...string) (int, error)
+}
+
+// DeadLetter is a dead letter as the API and the command line show it. Of an entry that could not be
+// read it shows the names and sizes of its fields: a password in a URL may be why it was refused.
+type DeadLetter struct {
+	ID       string    `json:"id"`
+	At       time.Time `json:"at"`
+	Reason   string    `json:"reason"`
+	Error    string    `json:"error"`
+	Attempts int       `json:"attempts"`
+
+	Repo string `json:"repo,omitempty"` // "" when the entry could not be read
+	Type string `json:"type,omitempty"`
+	App  string `json:"app,omitempty"`
+	Ref  string `json:"ref,omitempty"`
+	Job  string `json:"job,omitempty"` // id of the change, or of the result
+
+	Stream   string `json:"stream"`
+	Group    string `json:"group"`
+	Consumer string `json:"consumer"`
+	Entry    string `json:"entry"`
+
+	Event     json.RawMessage `json:"event,omitempty"`     // the change or the result, when one letter is asked for
+	Fields    map[string]int  `json:"fields,omitempty"`    // of an entry that could not be read: bytes by name
+	Truncated string          `json:"truncated,omitempty"` // what of the entry is there, when not all is
+}
+
+// NewDeadLetter shows a letter of dead; its event too, if in full.
+func NewDeadLetter(dead Dead, l stream.Letter, full bool) DeadLetter {
+	shown := DeadLetter{
+		ID: l.ID, At: l.At, Reason: l.Reason, Error: l.Error, Attempts: l.Attempts, Truncated: l.Truncated,
+		Stream: l.Stream, Group: l.Group, Consumer: l.Consumer, Entry: l.Entry,
+	}
+	event, ok := readEvent(dead, l)
+	if !ok {
+		shown.Fields = make(map[string]int, len(l.Original))
+		for name, value := range l.Original {
+			shown.Fields[name] = len(value)
+		}
+		return shown
+	}
+	shown.Repo, shown.Type, shown.App, shown.Ref, shown.Job = event.repo.String(), event.kind, event.app, event.ref, event.id
+	if full {
+		shown.Event, _ = json.Marshal(event.document) // what was parsed can be written
+	}
+	return shown
+}
+
+// event is what a letter's entry said: a change or a result.
+type event struct {
+	document           json.Marshaler
+	repo               events.RepoPath
+	kind, app, ref, id string
+}
+
+func readEvent(dead Dead, l stream.Letter) (event, bool) {
+	msg, err := dead.Message(l)
+	if err != nil {
+		return event{}, false
+	}
+	if c, err := events.ParseChange(msg.Payload); err == nil {
+		c.ID = cmp.Or(c.ID, msg.UUID)
+		return event{c, c.Repo, string(c.Type), c.App, c.Ref.String(), c.ID}, true
+	}
+	if r, err := events.ParseResult(msg.Payload); err == nil {
+		return event{r, r.Repo, string(r.Type), r.App, r.Ref.String(), r.ID}, true
+	}
+	return event{}, false
+}
+
+// DeadOf returns a test for the letters of one repository: those whose event says so, and of those that
+// could not be read the ones that name it in a field repo, or in quotes.
+func DeadOf(dead Dead, repo events.RepoPath) func(stream.Letter) bool {
+	quoted := strconv.Quote(repo.Key())
+	return func(l stream.Letter) bool {
+		if event, ok := readEvent(dead, l); ok {
+			return event.repo.Equal(repo)
+		}
+		for name, value := range l.Original {
+			if name == "repo" && strings.EqualFold(value, repo.Key()) || strings.Contains(strings.ToLower(value), quoted) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func listDead(dead Dead) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query, err := deadQuery(dead, r)
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		page, err := dead.List(r.Context(), query)
+		if err != nil {
+			failDead(w, err)
+			return
+		}
+		list := struct {
+			Letters []DeadLetter `json:"letters"`
+			Next    string       `json:"next,omitempty"`
+		}{make([]DeadLetter, len(page.Letters)), page.Next}
+		for i, l := range page.Letters {
+			list.Letters[i] = NewDeadLetter(dead, l, false)
+		}
+		reply(w, http.StatusOK, list)
+	})
+}
+
+// deadQuery reads ?repo=, ?reason=, ?order=oldest, ?limit= and ?after=.
+func deadQuery(dead Dead, r *http.Request) (stream.Query, error) {
+	values := r.URL.Query()
+	query := stream.Query{Reason: values.Get("reason"), After: values.Get("after")}
+	switch order := values.Get("order"); order {
+	case "", "newest":
+	case "oldest":
+		query.Oldest = true
+	default:
+		return query, fmt.Errorf("order %.20q: want newest or oldest", order)
+	}
+	if text := values.Get("limit"); text != "" {
+		limit, err := strconv.Atoi(text)
+		if err != nil || limit < 1 || limit > 1000 {
+			return query, errors.New("limit: want 1 to 1000")
+		}
+		query.Limit = limit
+	}
+	if text := values.Get("repo"); text != "" {
+		repo, err := events.ParseRepoPath(text)
+		if err != nil {
+			return query, err
+		}
+		query.Match = DeadOf(dead, repo)
+	}
+	return query, nil
+}
+
+func showDead(dead Dead) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		letter, err := dead.Get(r.Context(), r.PathValue("id"))
+		if err != nil {
+			failDead(w, err)
+			return
+		}
+		reply(w, http.StatusOK, NewDeadLetter(dead, letter, true))
+	})
+}
+
+func retryDead(dead Dead) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done, err := dead.Retry(r.Context(), r.PathValue("id"))
+		if err == nil {
+			err = done[0].Err
+		}
+		if err != nil {
+			failDead(w, err)
+			return
+		}
+		reply(w, http.StatusOK, NewDeadRetried(done[0]))
+	})
+}
+
+// DeadRetried says what became of a letter that was to be retried.
+type DeadRetried struct {
+	ID     string `json:"id"`
+	Stream string `json:"stream,omitempty"`
+	Entry  string `json:"entry,omitempty"` // the new one's id
+	Error  string `json:"error,omitempty"` // why it is not retried
+}
+
+// NewDeadRetried shows what became of a letter.
+func NewDeadRetried(r stream.Retried) DeadRetried {
+	shown := DeadRetried{ID: r.ID, Stream: r.Stream, Entry: r.Entry}
+	if r.Err != nil {
+		shown.Error = strings.TrimPrefix(r.Err.Error(), "stream: ")
+	}
+	return shown
+}
+
+func dropDead(dead Dead) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.PathValue("id")
+		n, err := dead.Drop(r.Context(), id)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
+		}
+		if err != nil {
+			failDead(w, err)
+			return
+		}
+		reply(w, http.StatusOK, map[string]string{"id": id})
+	})
+}
+
+func failDead(w http.ResponseWriter, err error) {
+	status := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(err, stream.ErrBadID):
+		status = http.StatusBadRequest
+	case errors.Is(err, stream.ErrNoLetter):
+		status = http.StatusNotFound
+	case errors.Is(err, stream.ErrNotRetryable):
+		status = http.StatusConflict
+	default:
+		err = errors.New("Redis does not answer; look at the letter, then try again")
+	}
+	fail(w, status, errors.New(strings.TrimPrefix(err.Error(), "stream: ")))
+}

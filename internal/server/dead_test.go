@@ -1,0 +1,222 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+)
+
+// startAdmin serves dead letters and streams, and nothing else.
+func startAdmin(t *testing.T) (url string, redisServer *redistest.Server) {
+	t.Helper()
+	redisServer = redistest.Start(t)
+	client := redisServer.Client()
+	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := events.DefaultNamespace
+	srv := httptest.NewServer(server.Handler(server.Config{
+		Dead: dead, Streams: telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results()),
+		Token: "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Ready: func(context.Context) error { return nil },
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, redisServer
+}
+
+var auth = http.Header{"Authorization": {"Bearer t0ken"}}
+
+// bury adds a letter as the settle script does.
+func bury(t *testing.T, client redis.UniversalClient, reason string, original ...string) (id string) {
+	t.Helper()
+	values := []string{"reason", reason, "error", "remote says no", "attempts", "8", "stream", events.DefaultNamespace.Changes(),
+		"group", "workers", "entry", "1-1", "consumer", "w1", "at", "1795223511284"}
+	for i := 0; i < len(original); i += 2 {
+		values = append(values, "original:"+original[i], original[i+1])
+	}
+	id, err := client.XAdd(context.Background(), &redis.XAddArgs{Stream: events.DefaultNamespace.Dead(), Values: values}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// letter asks for one letter.
+func letter(t *testing.T, url, id string) server.DeadLetter {
+	t.Helper()
+	status, text := do(t, "GET", url+"/api/v1/dead/"+id, "", nil)
+	var l server.DeadLetter
+	if err := json.Unmarshal([]byte(text), &l); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	return l
+}
+
+func TestALetterShowsItsEventAndNoSecretOfOneThatCannotBeRead(t *testing.T) {
+	url, redisServer := startAdmin(t)
+	client := redisServer.Client()
+	good := letter(t, url, bury(t, client, "attempts used up", "repo", "acme/widgets", "url", "https://example.com/acme/widgets.git", "id", "c1"))
+	if good.Repo != "acme/widgets" || good.Job != "c1" || good.Type != string(events.ChangePushed) || good.Attempts != 8 || good.Stream != "lockstep:{0}:changes" ||
+		good.At.UnixMilli() != 1795223511284 || !strings.Contains(string(good.Event), `"url":"https://example.com/acme/widgets.git"`) {
+		t.Errorf("%+v", good)
+	}
+	id := bury(t, client, "malformed", "repo", "acme/widgets", "url", "https://u:hunter2@example.com/acme/widgets.git")
+	bad := letter(t, url, id)
+	if bad.Repo != "" || bad.Event != nil || bad.Fields["url"] != 46 || bad.Fields["repo"] != 12 {
+		t.Errorf("%+v", bad)
+	}
+	for _, path := range []string{"/api/v1/dead", "/api/v1/dead/" + id} {
+		if _, text := do(t, "GET", url+path, "", nil); strings.Contains(text, "hunter2") {
+			t.Errorf("%s shows a password: %s", path, text)
+		}
+	}
+}
+
+func TestLettersAreListedByRepositoryAndReason(t *testing.T) {
+	url, redisServer := startAdmin(t)
+	client := redisServer.Client()
+	const widgets, gadgets = "https://example.com/acme/widgets.git", "https://example.com/acme/widgets2.git"
+	ids := map[string]string{
+		"1": bury(t, client, "attempts used up", "repo", "acme/widgets", "url", widgets),
+		"2": bury(t, client, "attempts used up", "repo", "acme/widgets2", "url", gadgets),
+		"3": bury(t, client, "malformed", "repo", "ACME/Widgets"),
+		"4": bury(t, client, "malformed", "payload", `{"repo":"acme/widgets"`),
+		"5": bury(t, client, "malformed", "repo", "acme/widgets2"),
+	}
+	for query, want := range map[string]string{
+		"":                     "54321",
+		"?order=oldest":        "12345",
+		"?limit=2":             "54",
+		"?after=" + ids["3"]:   "21",
+		"?reason=malformed":    "543",
+		"?repo=Acme/Widgets":   "431",
+		"?repo=acme/widgets2":  "52",
+		"?repo=acme/other":     "",
+		"?limit=1001":          "400",
+		"?order=random":        "400",
+		"?repo=acme/..":        "400",
+		"?after=yesterday":     "400",
+		"?reason=no%20such":    "",
+		"?repo=a/b&limit=none": "400",
+	} {
+		status, text := do(t, "GET", url+"/api/v1/dead"+query, "", nil)
+		var list struct {
+			Letters []server.DeadLetter
+			Next    string
+		}
+		_ = json.Unmarshal([]byte(text), &list)
+		got := ""
+		if status != http.StatusOK {
+			got = fmt.Sprint(status)
+		}
+		for _, l := range list.Letters {
+			for n, id := range ids {
+				if id == l.ID {
+					got += n
+				}
+			}
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s: %s", query, got, want, text)
+		}
+		if query == "?limit=2" && list.Next != ids["4"] {
+			t.Errorf("next %s, want %s", list.Next, ids["4"])
+		}
+	}
+}
+
+func TestRetryingAndDroppingWantTheTokenAndSayWhatTheyDid(t *testing.T) {
+	ctx := context.Background()
+	url, redisServer := startAdmin(t)
+	client := redisServer.Client()
+	whole := bury(t, client, "r", "repo", "acme/widgets", "url", "https://example.com/acme/widgets.git")
+	empty := bury(t, client, "r")
+	base := url + "/api/v1/dead/"
+	for _, tc := range []struct {
+		name, method, path string
+		header             http.Header
+		status             int
+	}{
+		{"a retry without the token", "POST", whole + "/retry", nil, http.StatusUnauthorized},
+		{"a drop without the token", "DELETE", whole, nil, http.StatusUnauthorized},
+		{"a retry", "POST", whole + "/retry", auth, http.StatusOK},
+		{"a second retry", "POST", whole + "/retry", auth, http.StatusNotFound},
+		{"a retry of nothing", "POST", empty + "/retry", auth, http.StatusConflict},
+		{"a retry of no id", "POST", "x/retry", auth, http.StatusBadRequest},
+		{"a drop", "DELETE", empty, auth, http.StatusOK},
+		{"a second drop", "DELETE", empty, auth, http.StatusNotFound},
+		{"a drop of no id", "DELETE", "x", auth, http.StatusBadRequest},
+		{"a look at what is gone", "GET", whole, nil, http.StatusNotFound},
+	} {
+		if status, text := do(t, tc.method, base+tc.path, "", tc.header); status != tc.status || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %d %s, want %d", tc.name, status, text, tc.status)
+		}
+	}
+	changes, err := client.XRange(ctx, events.DefaultNamespace.Changes(), "-", "+").Result()
+	if err != nil || len(changes) != 1 || changes[0].Values["repo"] != "acme/widgets" {
+		t.Errorf("changes %v, %v; want the one", changes, err)
+	}
+	redisServer.Stop()
+	for _, path := range []string{"dead", "dead/1-1", "streams"} {
+		if status, text := do(t, "GET", url+"/api/v1/"+path, "", nil); status != http.StatusServiceUnavailable {
+			t.Errorf("%s without Redis: %d %s, want 503", path, status, text)
+		}
+	}
+}
+
+func TestStreamsShowWhoIsBehind(t *testing.T) {
+	ctx := context.Background()
+	url, redisServer := startAdmin(t)
+	client := redisServer.Client()
+	changes := events.DefaultNamespace.Changes()
+	client.XGroupCreateMkStream(ctx, changes, "workers", "0")
+	client.XAdd(ctx, &redis.XAddArgs{Stream: changes, ID: "1-0", Values: []string{"a", "1"}})
+	bury(t, client, "r")
+	status, text := do(t, "GET", url+"/api/v1/streams", "", nil)
+	var list struct {
+		Streams []server.Stream
+		Dead    int64
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	if len(list.Streams) != 2 || list.Dead != 1 {
+		t.Fatalf("%s", text)
+	}
+	s := list.Streams[0]
+	if s.Stream != changes || s.Length != 1 || s.First != "1-0" || s.Last != "1-0" || len(s.Groups) != 1 {
+		t.Fatalf("%s", text)
+	}
+	if g := s.Groups[0]; g.Group != "workers" || g.Lag != 1 || g.Pending != 0 || g.OldestMS <= 0 {
+		t.Errorf("%s", text)
+	}
+	if s := list.Streams[1]; s.Length != 0 || s.Groups == nil {
+		t.Errorf("a stream that is not there: %s", text)
+	}
+}
+
+func TestWhatRedisHasAgainstTheDeadStreamIsNotRepeated(t *testing.T) {
+	url, redisServer := startAdmin(t)
+	if err := redisServer.Client().Set(context.Background(), events.DefaultNamespace.Dead(), "not a stream", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/api/v1/dead", "/api/v1/dead/1-1"} {
+		if status, text := do(t, "GET", url+path, "", nil); status != http.StatusServiceUnavailable || strings.Contains(text, "WRONGTYPE") {
+			t.Errorf("%s: %d %s, want 503", path, status, text)
+		}
+	}
+}
