@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,12 +56,16 @@ func newPublishCommand(std streams) *cobra.Command {
 		removed       bool
 		force, asJSON bool
 		onBusy        string
+		wait          bool
+		timeout       time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "publish URL",
-		Short: "Publish one change and return",
-		Long:  "Publish one change to the stream that workers read, without waiting for what becomes of it.",
+		Short: "Publish one change",
+		Long: "Publish one change to the stream that workers read. With --wait, wait for what becomes of it, and print\n" +
+			"that; without, return at once.",
 		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379",
 		Args: wrongUse(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,14 +81,22 @@ func newPublishCommand(std streams) *cobra.Command {
 			if change, err = events.NewChange(change); err != nil {
 				return usageError(err)
 			}
+			if timeout <= 0 {
+				return usageError(fmt.Errorf("timeout %v: want more than 0s", timeout))
+			}
+			if wait {
+				return publishAndWait(cmd, std, change, timeout, asJSON)
+			}
+			var entry string
 			err = onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				return publish(ctx, client, cfg, change)
+				entry, err = enqueue(ctx, client, cfg, change)
+				return err
 			})
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return json.NewEncoder(std.stdout).Encode(map[string]string{"id": change.ID, "repo": change.Repo.String()})
+				return json.NewEncoder(std.stdout).Encode(map[string]string{"id": change.ID, "repo": change.Repo.String(), "entry": entry})
 			}
 			_, err = fmt.Fprintf(std.stdout, "published change %s of %s\n", change.ID, change.Repo)
 			return err
@@ -96,20 +109,48 @@ func newPublishCommand(std streams) *cobra.Command {
 	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "what to do when another job holds the repository: `wait or skip`")
 	cmd.Flags().BoolVar(&removed, "removed", false, "say that the repository was removed")
 	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even though the remote still has the repository")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result, and print it")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: how long")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
+// publishAndWait prints the result as sync does; that a removal has removed is no surprise here.
+func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeout time.Duration, asJSON bool) error {
+	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		entry, err := enqueue(ctx, client, cfg, change)
+		if err != nil {
+			return err
+		}
+		result, err := await(ctx, client, cfg, entry)
+		switch {
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return &exitError{exitTimedOut, fmt.Errorf("change %s of %s is published, and has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
+		case err != nil:
+			return err
+		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && !asJSON:
+			_, err := fmt.Fprintf(std.stdout, "removed %s\n", result.Repo)
+			return err
+		}
+		return report(std.stdout, cfg, result, asJSON)
+	})
+}
+
 // publish appends a change to the stream of changes.
 func publish(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) error {
+	_, err := enqueue(ctx, client, cfg, change)
+	return err
+}
+
+// enqueue is publish, and returns the change's entry.
+func enqueue(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (entry string, err error) {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
-		return err
+		return "", err
 	}
 	msg, err := stream.ChangeMessage(change)
 	if err != nil {
-		return err
+		return "", err
 	}
-	msg.SetContext(ctx)
-	return publisher.Publish(cfg.Namespace().Changes(), msg)
+	return publisher.Add(ctx, cfg.Namespace().Changes(), msg)
 }

@@ -15,6 +15,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
+	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/locking"
 )
@@ -114,8 +115,22 @@ func listen(ctx, running context.Context, listener net.Listener, cfg workerConfi
 	if err != nil {
 		return err
 	}
+	namespace := cfg.Namespace()
+	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: string(namespace), Dead: namespace.Dead()})
+	if err != nil {
+		return err
+	}
+	figures := telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
+	cfg.Metrics.Export(figures)
+	waiters := cfg.Redis.Open() // of its own: who waits for a result keeps a connection busy
+	defer waiters.Close()
+	tracker, err := stream.NewTracker(trackerConfig(waiters, namespace))
+	if err != nil {
+		return err
+	}
 	httpConfig := server.Config{
-		Locks: inspector,
+		Changes: tracker, Repos: state.NewStore(client, namespace),
+		Locks: inspector, Dead: dead, Streams: figures,
 		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Ready: func(ctx context.Context) error {
 			if running.Err() != nil {

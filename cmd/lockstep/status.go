@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -32,9 +31,12 @@ type serviceStatus struct {
 	Unread  int64  `json:"unread"`  // not delivered yet; -1 when Redis cannot tell
 	Pending int64  `json:"pending"` // delivered and not settled
 	Due     int64  `json:"due"`     // of the pending, with a due moment
+	Late    int64  `json:"late"`    // of the due, whose moment has passed
 	Workers int    `json:"workers"` // consumers of the group
 	Results int64  `json:"results"`
 	Dead    int64  `json:"dead"`
+
+	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest change that is not settled
 }
 
 // repoStatus is what is known of one repository.
@@ -86,27 +88,22 @@ func readService(ctx context.Context, client redis.UniversalClient, cfg config.C
 	if err != nil {
 		return serviceStatus{}, err
 	}
-	status := serviceStatus{Redis: server.String(), Prefix: cfg.Prefix}
-	pipe := client.Pipeline()
-	changes, results, dead := pipe.XLen(ctx, namespace.Changes()), pipe.XLen(ctx, namespace.Results()), pipe.XLen(ctx, namespace.Dead())
-	due := pipe.ZCard(ctx, stream.DueKey(cfg.Prefix, namespace.Changes(), workers))
-	if _, err := pipe.Exec(ctx); err != nil {
+	changes, err := stream.Stats(ctx, client, cfg.Prefix, namespace.Changes())
+	if err != nil {
 		return serviceStatus{}, err
 	}
-	status.Changes, status.Results, status.Dead, status.Due = changes.Val(), results.Val(), dead.Val(), due.Val()
-	groups, err := client.XInfoGroups(ctx, namespace.Changes()).Result()
-	if err != nil && !strings.Contains(err.Error(), "no such key") {
+	results, err := client.XLen(ctx, namespace.Results()).Result()
+	if err != nil {
 		return serviceStatus{}, err
 	}
-	status.Unread = status.Changes // all of them, before the first worker has made the group
-	for _, g := range groups {
-		if g.Name != workers {
-			continue
-		}
-		status.Unread, status.Pending, status.Workers = g.Lag, g.Pending, int(g.Consumers)
-		if g.EntriesRead == 0 && g.LastDeliveredID != "0-0" {
-			status.Unread = -1 // Redis before 7 counts neither
-		}
+	status := serviceStatus{
+		Redis: server.String(), Prefix: cfg.Prefix,
+		Changes: changes.Length, Unread: changes.Length, // all of them, before the first worker has made the group
+		Results: results, Dead: changes.Dead,
+	}
+	if g, ok := changes.Group(workers); ok {
+		status.Unread, status.Pending, status.Workers = g.Lag, g.Pending, g.Consumers
+		status.Due, status.Late, status.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
 	}
 	return status, nil
 }
@@ -147,7 +144,8 @@ func (s serviceStatus) table(w io.Writer) {
 		unread = "unknown"
 	}
 	fmt.Fprintf(w, "redis\t%s\t%s\n", s.Redis, s.Prefix)
-	fmt.Fprintf(w, "changes\t%d kept\t%s unread, %d pending (%d due)\n", s.Changes, unread, s.Pending, s.Due)
+	fmt.Fprintf(w, "changes\t%d kept\t%s unread, %d pending (%d due, %d of them late)\n", s.Changes, unread, s.Pending, s.Due, s.Late)
+	fmt.Fprintf(w, "oldest\t%v\tunsettled\n", (time.Duration(s.OldestMS) * time.Millisecond).Round(time.Second))
 	fmt.Fprintf(w, "workers\t%d\t\n", s.Workers)
 	fmt.Fprintf(w, "results\t%d kept\t\n", s.Results)
 	fmt.Fprintf(w, "dead\t%d\t\n", s.Dead)

@@ -124,15 +124,11 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std streams, change ev
 func request(ctx context.Context, server redisx.Server, cfg config.Config, change events.Change) (events.Result, error) {
 	client := server.Open()
 	defer client.Close()
-	results := cfg.Namespace().Results()
-	from, err := lastEntry(ctx, client, results)
+	entry, err := enqueue(ctx, client, cfg, change)
 	if err != nil {
 		return events.Result{}, err
 	}
-	if err := publish(ctx, client, cfg, change); err != nil {
-		return events.Result{}, err
-	}
-	return await(ctx, client, results, from, change.ID)
+	return await(ctx, client, cfg, entry)
 }
 
 // report prints what became of the change; a failed one is an error.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -69,13 +70,22 @@ func work(ctx context.Context, cfg workerConfig) error {
 	if err != nil {
 		return err
 	}
+	trimmer, err := stream.NewTrimmer(retention(cfg, commands, log))
+	if err != nil {
+		return err
+	}
+	states := state.NewStore(commands, namespace)
 	handle := handlers.Handlers{
 		Repos:       volume,
-		States:      state.NewStore(commands, namespace),
+		States:      states,
 		Credentials: credential.NewStore(cfg.Credentials, os.Getenv),
 	}
+	circuit := handlers.Circuit{
+		States: states, Policy: state.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen},
+		Log: log, Observe: cfg.Metrics.Circuit,
+	}
 	changes := router.Changes{
-		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: handle.Handle,
+		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
 		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
@@ -102,6 +112,12 @@ func work(ctx context.Context, cfg workerConfig) error {
 		return err
 	}
 
+	trimming, stopTrimming := context.WithCancel(ctx)
+	var trims sync.WaitGroup
+	trims.Go(func() { trimmer.Run(trimming) })
+	defer trims.Wait()
+	defer stopTrimming()
+
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
 	broken := func(err error) error {
@@ -121,6 +137,19 @@ func work(ctx context.Context, cfg workerConfig) error {
 		return broken(err)
 	}
 	return drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
+}
+
+// retention is how much of the streams is kept.
+func retention(cfg workerConfig, client redis.UniversalClient, log *slog.Logger) stream.TrimmerConfig {
+	namespace, maxLen := cfg.Namespace(), int64(cfg.StreamMaxLength)
+	return stream.TrimmerConfig{
+		Redis: client, Prefix: string(namespace), Log: log, Observe: cfg.Metrics.Trim,
+		Streams: []stream.Retention{
+			{Topic: namespace.Changes(), MaxLen: maxLen},
+			{Topic: namespace.Results(), MaxLen: maxLen, Keep: cfg.ResultsKeep, Age: 24 * time.Hour},
+		},
+		Dead: namespace.Dead(), DeadAge: cfg.DeadMaxAge, DeadLen: int64(cfg.DeadMaxLength),
+	}
 }
 
 // drain lets what is being worked on finish within the grace. What only waits, for a lease or for a

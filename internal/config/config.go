@@ -49,10 +49,18 @@ type Config struct {
 	RetryMax    time.Duration `koanf:"retry-max"`
 	TreeGrace   time.Duration `koanf:"tree-grace"`
 
+	CircuitFailures int           `koanf:"circuit-failures"`
+	CircuitOpen     time.Duration `koanf:"circuit-open"`
+
 	Roles        []string      `koanf:"roles"`
 	Listen       string        `koanf:"listen"`
 	APITokenFile string        `koanf:"api-token-file"`
 	Grace        time.Duration `koanf:"grace"`
+
+	StreamMaxLength int           `koanf:"stream-max-length"`
+	ResultsKeep     time.Duration `koanf:"results-keep"`
+	DeadMaxAge      time.Duration `koanf:"dead-max-age"`
+	DeadMaxLength   int           `koanf:"dead-max-length"`
 
 	redisPassword string
 	apiToken      string
@@ -164,6 +172,10 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("max-attempts %d: want at least 1", c.MaxAttempts)
 	case c.RetryBase <= 0 || c.RetryMax < c.RetryBase:
 		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
+	case c.CircuitFailures < 1:
+		return fmt.Errorf("circuit-failures %d: want at least 1", c.CircuitFailures)
+	case c.CircuitOpen < time.Second:
+		return fmt.Errorf("circuit-open %v: want at least 1s", c.CircuitOpen)
 	case c.TreeGrace < 0:
 		return fmt.Errorf("tree-grace %v: want 0s or more", c.TreeGrace)
 	}
@@ -181,8 +193,17 @@ func (c *Config) checkServe() error {
 			return fmt.Errorf("roles: %q is none of %s", role, strings.Join(Roles, ", "))
 		}
 	}
-	if c.Grace < 0 {
+	switch {
+	case c.Grace < 0:
 		return fmt.Errorf("grace %v: want 0s or more", c.Grace)
+	case c.StreamMaxLength < 1000:
+		return fmt.Errorf("stream-max-length %d: want at least 1000", c.StreamMaxLength)
+	case c.ResultsKeep < time.Minute:
+		return fmt.Errorf("results-keep %v: want at least 1m", c.ResultsKeep)
+	case c.DeadMaxAge < time.Hour:
+		return fmt.Errorf("dead-max-age %v: want at least 1h", c.DeadMaxAge)
+	case c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000:
+		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength) // beyond 100,000 nobody counts what is dropped
 	}
 	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !loopback(c.Listen) {
 		return fmt.Errorf("listen %s: the receiver is open to others and no token guards it; set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)

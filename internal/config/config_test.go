@@ -72,7 +72,13 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"a password in an argument":         {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
 		"a Redis URL of another kind":       {args: []string{"--redis", "http://h"}, want: "redis:"},
 		"a missing secret file":             {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
+		"a circuit that opens by itself":    {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
+		"a circuit that never opens":        {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
 		"a log level that is none":          {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
+		"a stream of nothing":               {args: []string{"--stream-max-length", "0"}, want: "stream-max-length 0"},
+		"results that nobody can read":      {args: []string{"--results-keep", "1s"}, want: "results-keep 1s"},
+		"letters that nobody can read":      {args: []string{"--dead-max-age", "1s"}, want: "dead-max-age 1s"},
+		"letters beyond counting":           {args: []string{"--dead-max-length", "100000"}, want: "dead-max-length 100000"},
 		"a first retry later than the last": {args: []string{"--retry-base", "10m"}, want: "retry-base"},
 	} {
 		t.Run(name, func(t *testing.T) {

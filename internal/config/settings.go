@@ -57,12 +57,18 @@ var settings = []entry{
 	{"max-attempts", Working, 8, "", "failed attempts after which an event is given up"},
 	{"retry-base", Working, time.Second, "", "`delay` before the second attempt; doubles with each, with jitter"},
 	{"retry-max", Working, 5 * time.Minute, "", "longest `delay` between attempts"},
+	{"circuit-failures", Working, 5, "", "failures in a row, of the remote or of its objects, after which a repository is left alone for a while"},
+	{"circuit-open", Working, 30 * time.Second, "", "`duration` for which it is, the first time; doubles with each, to 10m or this if it is longer"},
 	{"tree-grace", Working, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
 
 	{"roles", Serving, Roles, "receiver,worker", "`roles` to play: receiver, worker"},
 	{"listen", Serving, "", "none", "`address` for HTTP: changes, metrics, health"},
 	{"api-token-file", Serving, "", "none", "`file` with the bearer token that publishing over HTTP takes (or LOCKSTEP_API_TOKEN)"},
 	{"grace", Serving, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
+	{"stream-max-length", Serving, 1_000_000, "", "`entries` after which a stream loses its oldest, though a group has yet to settle them"},
+	{"results-keep", Serving, time.Hour, "", "least `duration` that a result stays readable"},
+	{"dead-max-age", Serving, 30 * 24 * time.Hour, "720h", "`duration` after which a dead letter is dropped"},
+	{"dead-max-length", Serving, 50_000, "", "`letters` after which the oldest are dropped"},
 }
 
 func defaults() map[string]any {

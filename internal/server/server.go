@@ -1,14 +1,22 @@
 // Package server is Lockstep's HTTP side: changes in, metrics and health out.
 //
-//	POST   /api/v1/changes               publish one change: 202 with its id; 400, 413, 503 with an error
+//	POST   /api/v1/changes               publish one change: 202 with its id and entry; 400, 413, 503 with an error
+//	GET    /api/v1/changes/{entry}       its result: 200; 202 while there is none, after ?wait=30s (at most 60s); 404, 429
+//	GET    /api/v1/repos                 what is known of repositories; ?prefix= ?limit= ?after=
+//	GET    /api/v1/repos/{repo}          all that is known of one; 404
 //	GET    /api/v1/locks                 the leases that are held
 //	GET    /api/v1/locks/{repo}          one lock: who holds it, since when, and who waits
 //	DELETE /api/v1/locks/{repo}?fence=N  take that very lease away: 200 with who had it; 409 when another is out
+//	GET    /api/v1/streams               how long the streams are, and how far behind each group is
+//	GET    /api/v1/dead                  dead letters, newest first; ?repo= ?reason= ?order=oldest ?limit= ?after=
+//	GET    /api/v1/dead/{id}             one of them, with its event
+//	POST   /api/v1/dead/{id}/retry       put its entry back into its stream: 200 with the new entry's id; 404, 409
+//	DELETE /api/v1/dead/{id}             drop it for good
 //	GET    /metrics                      Prometheus
 //	GET    /livez                        200 as long as the process runs
 //	GET    /readyz                       200 when Redis answers and the process is not stopping, else 503
 //
-// What changes something wants the bearer token, or else is 401; without a token it is 403 unless the
+// What changes something, or shows a result, wants the bearer token, or else is 401; without a token it is 403 unless the
 // listener and the request are of this machine. A 202 means that the change is in the Redis stream, as
 // durable as that Redis is.
 package server
@@ -44,18 +52,25 @@ const (
 type Config struct {
 	Publisher message.Publisher // takes changes; nil: this process receives none
 	Topic     string            // of the changes
-	Locks     Locks             // to show and to break; nil: none
+	Changes   Changes           // what became of them; nil: nobody can tell
+	Repos     Repos             // to show; nil: none
+	Locks     Locks             // to show and to break; nil: none, and no repositories
+	Dead      Dead              // letters to show, retry and drop; nil: none
+	Streams   Streams           // to show; nil: none
 	Token     string            // bearer token for what changes something; empty: this machine alone may do it
 	Loopback  bool              // only this machine can connect; Serve sees for itself
 	Ready     func(ctx context.Context) error
 	Metrics   http.Handler
 	Log       *slog.Logger
+
+	running context.Context // done when Serve is told to stop; nil: it never is
 }
 
 // Serve answers on listener until ctx is done, then lets requests in flight finish, briefly.
 func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
 	address, ok := listener.Addr().(*net.TCPAddr)
 	cfg.Loopback = ok && address.IP.IsLoopback()
+	cfg.running = ctx
 	srv := &http.Server{
 		Handler:           Handler(cfg),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -89,10 +104,30 @@ func Handler(cfg Config) http.Handler {
 	if cfg.Publisher != nil {
 		mux.Handle("POST /api/v1/changes", guarded(cfg, receive(cfg)))
 	}
+	if cfg.Changes != nil {
+		running := cfg.running
+		if running == nil {
+			running = context.Background()
+		}
+		mux.Handle("GET /api/v1/changes/{entry}", guarded(cfg, showChange(cfg.Changes, running)))
+	}
+	if cfg.Repos != nil && cfg.Locks != nil {
+		mux.Handle("GET /api/v1/repos", listRepos(cfg.Repos))
+		mux.Handle("GET /api/v1/repos/{repo...}", showRepo(cfg.Repos, cfg.Locks))
+	}
 	if cfg.Locks != nil {
 		mux.Handle("GET /api/v1/locks", listLocks(cfg.Locks))
 		mux.Handle("GET /api/v1/locks/{repo...}", showLock(cfg.Locks))
 		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Locks)))
+	}
+	if cfg.Dead != nil {
+		mux.Handle("GET /api/v1/dead", listDead(cfg.Dead))
+		mux.Handle("GET /api/v1/dead/{id}", showDead(cfg.Dead))
+		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, retryDead(cfg.Dead)))
+		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, dropDead(cfg.Dead)))
+	}
+	if cfg.Streams != nil {
+		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
 	}
 	mux.Handle("GET /metrics", cfg.Metrics)
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
@@ -165,25 +200,33 @@ func receive(cfg Config) http.Handler {
 		if change.Time.IsZero() {
 			change.Time = time.Now().UTC()
 		}
-		if err := publish(r.Context(), cfg, change); err != nil {
+		entry, err := publish(r.Context(), cfg, change)
+		if err != nil {
 			cfg.Log.ErrorContext(r.Context(), "change not published", "repo", change.Repo.String(), "job", change.ID, "error", err)
 			w.Header().Set("Retry-After", "5")
 			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not take the change now; try again"))
 			return
 		}
-		reply(w, http.StatusAccepted, map[string]string{"id": change.ID, "repo": change.Repo.String()})
+		if entry != "" && cfg.Changes != nil {
+			w.Header().Set("Location", "/api/v1/changes/"+entry)
+		}
+		reply(w, http.StatusAccepted, accepted{change.ID, change.Repo.String(), entry})
 	})
 }
 
-func publish(ctx context.Context, cfg Config, change events.Change) error {
+// publish returns the change's stream entry, if the publisher says.
+func publish(ctx context.Context, cfg Config, change events.Change) (entry string, err error) {
 	msg, err := stream.ChangeMessage(change)
 	if err != nil {
-		return err
+		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	if publisher, ok := cfg.Publisher.(adder); ok {
+		return publisher.Add(ctx, cfg.Topic, msg)
+	}
 	msg.SetContext(ctx)
-	return cfg.Publisher.Publish(cfg.Topic, msg)
+	return "", cfg.Publisher.Publish(cfg.Topic, msg)
 }
 
 func fail(w http.ResponseWriter, status int, err error) {

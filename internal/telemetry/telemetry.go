@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lockstep/events/stream"
+	"lockstep/internal/state"
 	"lockstep/locking"
 )
 
@@ -29,6 +30,8 @@ type Metrics struct {
 	lockLost     *prometheus.CounterVec
 	lockDoubtful prometheus.Counter
 	changes      *prometheus.CounterVec
+	circuits     *prometheus.CounterVec
+	trims        trims
 }
 
 // New makes metrics with a registry of their own.
@@ -56,11 +59,14 @@ func New() *Metrics {
 			Name: "lockstep_lock_in_doubt_total", Help: "Leases that could not be renewed in time."}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_changes_total", Help: "Changes worked on, by what became of them and the kind of fault."}, []string{"outcome", "class"}),
+		circuits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_circuit_transitions_total", Help: "Circuit breakers that opened, were probed half-open, or closed."}, []string{"to"}),
 	}
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
 		m.deliveries, m.inFlight, m.finished, m.lapsed, m.lockWaiters, m.lockWait, m.lockHeld, m.lockLost, m.lockDoubtful,
-		m.changes)
+		m.changes, m.circuits)
+	m.trims = newTrims(m.registry)
 	return m
 }
 
@@ -71,6 +77,9 @@ func (m *Metrics) Handler() http.Handler {
 
 // Change counts one change's outcome; class is that of its error, or "".
 func (m *Metrics) Change(outcome, class string) { m.changes.WithLabelValues(outcome, class).Inc() }
+
+// Circuit counts a circuit breaker's change of phase.
+func (m *Metrics) Circuit(to state.CircuitPhase) { m.circuits.WithLabelValues(string(to)).Inc() }
 
 // Stream observes a subscriber.
 func (m *Metrics) Stream() stream.Observer { return streamObserver{m} }

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/config"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/locking"
+)
+
+func newReposCommand(std streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "repos",
+		Short: "Show what is known of repositories",
+		Args:  wrongUse(cobra.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newReposListCommand(std), newReposShowCommand(std))
+	return cmd
+}
+
+func newReposListCommand(std streams) *cobra.Command {
+	var asJSON bool
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "ls [prefix]",
+		Short: "List repositories",
+		Long: "List the repositories of which anything is known, or those whose paths begin with a prefix: when each\n" +
+			"was last synced, and whether its circuit breaker is closed, open or half-open.",
+		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
+		Args: wrongUse(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 1 {
+				return usageError(fmt.Errorf("limit %d: want at least 1", limit))
+			}
+			prefix := ""
+			if len(args) == 1 {
+				prefix = args[0]
+			}
+			return onRedis(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				list, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefix, limit)
+				if err != nil {
+					return err
+				}
+				if more {
+					fmt.Fprintf(std.stderr, "lockstep: these are not all; name a prefix, or raise --limit\n")
+				}
+				return show(std.stdout, list, asJSON, list.table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().IntVar(&limit, "limit", 1000, "how many `repositories` at most")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// listRepos reads pages until there are enough, and reports whether there is more.
+func listRepos(ctx context.Context, store *state.Store, prefix string, limit int) (list repoList, more bool, err error) {
+	list = repoList{}
+	found := map[string]server.RepoSummary{} // a repository may be on two pages
+	for cursor, last := uint64(0), false; !last && len(found) < limit; {
+		page, err := store.List(ctx, prefix, cursor, limit)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, summary := range page.Repos {
+			found[summary.Repo] = server.NewRepoSummary(summary)
+		}
+		cursor, last = page.Next, page.Next == 0
+		more = !last
+	}
+	names := slices.Sorted(maps.Keys(found))
+	for _, name := range names[:min(len(names), limit)] {
+		list = append(list, found[name])
+	}
+	return list, more || len(names) > limit, nil
+}
+
+func newReposShowCommand(std streams) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show owner/name",
+		Short: "Show one repository: its heads, what each app was given, its circuit breaker and its lease",
+		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
+		Args: wrongUse(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			repo, err := events.ParseRepoPath(args[0])
+			if err != nil {
+				return usageError(err)
+			}
+			return onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
+				if err != nil {
+					return err
+				}
+				known, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+				if err != nil {
+					return err
+				}
+				detail := repoDetail(known)
+				return show(std.stdout, detail, asJSON, detail.table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+type repoList []server.RepoSummary
+
+func (l repoList) table(w io.Writer) {
+	fmt.Fprintln(w, "REPOSITORY\tSYNCED\tFENCE\tFAILURES\tCIRCUIT")
+	for _, repo := range l {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", repo.Repo, synced(repo), repo.Fence, repo.Circuit.Failures, circuit(repo.Circuit))
+	}
+}
+
+type repoDetail server.Repo
+
+func (r repoDetail) table(w io.Writer) {
+	fmt.Fprintf(w, "repository\t%s\n", r.Repo)
+	if r.Remote != "" {
+		fmt.Fprintf(w, "remote\t%s\n", r.Remote)
+	}
+	fmt.Fprintf(w, "synced\t%s\n", synced(r.RepoSummary))
+	if r.Fence != 0 {
+		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
+	}
+	fmt.Fprintf(w, "circuit\t%s, %d failures in a row\n", circuit(r.Circuit), r.Circuit.Failures)
+	for _, ref := range slices.Sorted(maps.Keys(r.Heads)) {
+		fmt.Fprintf(w, "head\t%s\t%.12s\n", ref, r.Heads[ref])
+	}
+	for _, given := range r.Given {
+		app := given.App
+		if app == "" {
+			app = "(no app)"
+		}
+		fmt.Fprintf(w, "given to %s\t%s\t%.12s\n", app, given.Ref, given.Commit)
+	}
+	if r.Lock.Held {
+		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job, r.Lock.Holder.Worker, r.Lock.Since.Format(time.RFC3339))
+	} else {
+		fmt.Fprintf(w, "lease\tfree\n")
+	}
+}
+
+func synced(r server.RepoSummary) string {
+	switch {
+	case r.Removed != "":
+		return "removed by entry " + r.Removed
+	case r.Synced == nil:
+		return "never"
+	}
+	return r.Synced.Format(time.RFC3339)
+}
+
+func circuit(c server.Circuit) string {
+	if c.OpenUntil != nil {
+		return "open until " + c.OpenUntil.Format(time.RFC3339)
+	}
+	return string(c.Phase)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+)
+
+// TestARemoteThatIsIllIsLeftAloneUntilItIsWell has a remote that fails, and then does not.
+func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
+	ctx, server := context.Background(), redistest.Start(t)
+	client, git := server.Client(), startGit(t)
+	head := must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	var ill atomic.Bool
+	var asked atomic.Int32
+	ill.Store(true)
+	to := must(url.Parse(git.URL("")))(t)
+	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: to.Scheme, Host: to.Host})
+	remote := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1); ill.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(remote.Close)
+	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--circuit-failures", "2", "--circuit-open", "1h", "--retry-base", "10ms")
+	change := must(events.NewChange(events.Change{ID: "c1", URL: remote.URL + "/acme/widgets.git"}))(t)
+	if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitLog("circuit opens")
+
+	show := func() map[string]any {
+		t.Helper()
+		stdout, stderr, code := runLockstep(t, nil, "repos", "show", "acme/widgets", "--json", "--redis", server.URL())
+		if code != exitDone {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		return decodeJSON(t, stdout)["circuit"].(map[string]any)
+	}
+	if c := show(); c["phase"] != "open" || c["failures"] != 2.0 || c["open_until"] == nil {
+		t.Errorf("circuit %v, want it open after 2 failures", c)
+	}
+	times := asked.Load()
+	second := must(events.NewChange(events.Change{ID: "c2", URL: change.URL}))(t)
+	if err := publish(ctx, client, (&demo{}).config(), second); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitLog("job=c2 entry=")
+	if n := asked.Load(); n != times {
+		t.Errorf("the remote was asked %d times more while the circuit was open", n-times)
+	}
+
+	ill.Store(false)
+	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // an hour later
+		t.Fatal(err)
+	}
+	due := "lockstep:{0}:due:changes:" + workers
+	for _, id := range must(client.ZRange(ctx, due, 0, -1).Result())(t) {
+		if err := client.ZAddXX(ctx, due, redis.Z{Score: float64(time.Now().UnixMilli()), Member: id}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range awaitResults(t, client, 2) {
+		if r.Type != events.ResultSynced || r.After != head {
+			t.Errorf("result %+v, want it synced", r)
+		}
+		if r.Attempts > 3 {
+			t.Errorf("%d attempts; an open circuit must not count", r.Attempts)
+		}
+	}
+	if c := show(); c["phase"] != "closed" || c["failures"] != 0.0 {
+		t.Errorf("circuit %v, want it closed", c)
+	}
+	p.awaitLog("circuit closes")
+	assertIdle(t, client)
+}

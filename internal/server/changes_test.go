@@ -1,0 +1,252 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+)
+
+// tracked is the configuration of a server that can tell what became of changes.
+func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
+	t.Helper()
+	client := redisServer.Client()
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracker, err := stream.NewTracker(stream.TrackerConfig{
+		Redis: redisServer.Client(), Changes: events.DefaultNamespace.Changes(), Group: "workers", Results: events.DefaultNamespace.Results(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server.Config{
+		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Changes: tracker, Loopback: true,
+		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Ready: func(context.Context) error { return nil },
+	}
+}
+
+// settle is what a worker does with the next change.
+func settle(t *testing.T, redisServer *redistest.Server) {
+	t.Helper()
+	client := redisServer.Client()
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(events.DefaultNamespace), Group: "workers"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subscriber.Close()
+	messages, err := subscriber.Subscribe(context.Background(), events.DefaultNamespace.Changes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := <-messages
+	delivery, _ := stream.DeliveryOf(msg)
+	change, err := events.ParseChange(msg.Payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := events.Job{Change: change, Entry: delivery.Entry(), Attempt: 1}.Result(events.ResultRemoved)
+	out, err := stream.ResultMessage(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = delivery.Settle(context.Background(), stream.Settlement{Outputs: []stream.Output{{Stream: events.DefaultNamespace.Results(), Message: out}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg.Ack()
+}
+
+// post publishes a change and returns where its result will be.
+func post(t *testing.T, url string) (id, location string) {
+	t.Helper()
+	response, err := http.Post(url+"/api/v1/changes", "application/json", strings.NewReader(plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var accepted struct{ ID, Entry string }
+	if err := json.NewDecoder(response.Body).Decode(&accepted); err != nil || response.StatusCode != http.StatusAccepted {
+		t.Fatalf("status %d, error %v", response.StatusCode, err)
+	}
+	location = response.Header.Get("Location")
+	if location != "/api/v1/changes/"+accepted.Entry {
+		t.Fatalf("location %q of entry %q", location, accepted.Entry)
+	}
+	return accepted.ID, location
+}
+
+func TestAChangeIsFollowedToItsResult(t *testing.T) {
+	redisServer := redistest.Start(t)
+	srv := httptest.NewServer(server.Handler(tracked(t, redisServer)))
+	defer srv.Close()
+	id, location := post(t, srv.URL)
+	for _, query := range []string{"", "?wait=10ms"} {
+		if status, text := do(t, "GET", srv.URL+location+query, "", nil); status != http.StatusAccepted || !strings.Contains(text, `"state":"queued"`) {
+			t.Errorf("%s before anybody has read it: %d %s", query, status, text)
+		}
+	}
+	got := make(chan string, 1)
+	go func() {
+		_, text := do(t, "GET", srv.URL+location+"?wait=50s", "", nil)
+		got <- text
+	}()
+	settle(t, redisServer)
+	select {
+	case text := <-got:
+		result, err := events.ParseResult([]byte(text))
+		if err != nil || len(result.Deliveries) != 1 || result.Deliveries[0] != id {
+			t.Errorf("%v: %s", err, text)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("who waits is not told")
+	}
+	if status, text := do(t, "GET", srv.URL+location, "", nil); status != http.StatusOK || !strings.Contains(text, id) {
+		t.Errorf("afterwards: %d %s", status, text)
+	}
+}
+
+func TestWhatCannotBeFollowed(t *testing.T) {
+	redisServer := redistest.Start(t)
+	srv := httptest.NewServer(server.Handler(tracked(t, redisServer)))
+	defer srv.Close()
+	for name, tc := range map[string]struct {
+		path   string
+		status int
+	}{
+		"no such change":       {"1795223511284-0", http.StatusNotFound},
+		"none, and waiting":    {"1795223511284-0?wait=50s", http.StatusNotFound},
+		"no entry":             {"soon", http.StatusBadRequest},
+		"no entry, waiting":    {"soon?wait=50s", http.StatusBadRequest},
+		"no duration":          {"1795223511284-0?wait=30", http.StatusBadRequest},
+		"less than no time":    {"1795223511284-0?wait=-1s", http.StatusBadRequest},
+		"more than one change": {"1-0/2-0", http.StatusNotFound},
+	} {
+		if status, text := do(t, "GET", srv.URL+"/api/v1/changes/"+tc.path, "", nil); status != tc.status {
+			t.Errorf("%s: %d %s, want %d", name, status, text, tc.status)
+		}
+	}
+	redisServer.Stop()
+	for _, query := range []string{"", "?wait=10ms"} {
+		if status, text := do(t, "GET", srv.URL+"/api/v1/changes/1-0"+query, "", nil); status != http.StatusServiceUnavailable {
+			t.Errorf("without Redis %s: %d %s", query, status, text)
+		}
+	}
+}
+
+func TestAResultWantsTheToken(t *testing.T) {
+	cfg := tracked(t, redistest.Start(t))
+	cfg.Token = "t0ken"
+	srv := httptest.NewServer(server.Handler(cfg))
+	defer srv.Close()
+	for token, want := range map[string]int{"": http.StatusUnauthorized, "other": http.StatusUnauthorized, "t0ken": http.StatusNotFound} {
+		if status, text := do(t, "GET", srv.URL+"/api/v1/changes/1-0", "", http.Header{"Authorization": {"Bearer " + token}}); status != want {
+			t.Errorf("token %q: %d %s, want %d", token, status, text, want)
+		}
+	}
+}
+
+// endless makes everybody wait until ctx ends, and tells of each.
+type endless struct{ began chan struct{} }
+
+func (e endless) Look(context.Context, string) (stream.Progress, error) {
+	return stream.Progress{State: stream.ChangePending}, nil
+}
+
+func (e endless) Wait(ctx context.Context, _ string) (stream.Progress, error) {
+	e.began <- struct{}{}
+	<-ctx.Done()
+	return stream.Progress{State: stream.ChangePending}, context.Cause(ctx)
+}
+
+func TestOnlySoManyMayWait(t *testing.T) {
+	cfg := tracked(t, redistest.Start(t))
+	waits := endless{make(chan struct{})}
+	cfg.Changes = waits
+	srv := httptest.NewServer(server.Handler(cfg))
+	defer srv.Close()
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	ask := func(ctx context.Context) (int, error) {
+		request, err := http.NewRequestWithContext(ctx, "GET", srv.URL+"/api/v1/changes/1-0?wait=60s", nil)
+		if err != nil {
+			return 0, err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	var waiters sync.WaitGroup
+	for range 32 {
+		waiters.Go(func() {
+			if _, err := ask(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("a waiter: %v", err)
+			}
+		})
+		<-waits.began
+	}
+	if status, err := ask(context.Background()); err != nil || status != http.StatusTooManyRequests {
+		t.Errorf("one more: %d, error %v", status, err)
+	}
+	leave()
+	waiters.Wait()
+}
+
+func TestAServerThatStopsKeepsNobodyWaiting(t *testing.T) {
+	cfg := tracked(t, redistest.Start(t))
+	waits := endless{make(chan struct{}, 1)}
+	cfg.Changes = waits
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener, cfg) }()
+	answered := make(chan int, 1)
+	go func() {
+		status, _ := do(t, "GET", "http://"+listener.Addr().String()+"/api/v1/changes/1-0?wait=60s", "", nil)
+		answered <- status
+	}()
+	<-waits.began
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("serve: %v; want a clean end", err)
+	}
+	if status := <-answered; status != http.StatusAccepted {
+		t.Errorf("status %d, want 202: it goes on elsewhere", status)
+	}
+}
+
+// silent is a Watermill publisher that does not say where it puts a message.
+type silent struct{ message.Publisher }
+
+func TestAPublisherThatDoesNotSayWhereWillDo(t *testing.T) {
+	cfg := tracked(t, redistest.Start(t))
+	cfg.Publisher = silent{cfg.Publisher}
+	srv := httptest.NewServer(server.Handler(cfg))
+	defer srv.Close()
+	if status, text := do(t, "POST", srv.URL+"/api/v1/changes", plain, nil); status != http.StatusAccepted || strings.Contains(text, "entry") {
+		t.Errorf("%d %s", status, text)
+	}
+}

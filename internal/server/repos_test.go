@@ -1,0 +1,113 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/telemetry"
+	"lockstep/locking"
+)
+
+func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
+	t.Helper()
+	redisServer = redistest.Start(t)
+	client := redisServer.Client()
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(server.Handler(server.Config{
+		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Metrics: telemetry.New().Handler(),
+		Log: slog.New(slog.DiscardHandler), Ready: func(context.Context) error { return nil },
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, redisServer
+}
+
+func TestARepositoryShowsItsHeadsItsCircuitAndItsLease(t *testing.T) {
+	url, redisServer := startRepos(t)
+	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
+	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "Acme/Widgets", "fence", 7,
+		"synced", "2026-11-21T01:02:03Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", "abc", "given:refs/heads/main:docs", "abc",
+		"failures", 6, "circuit_trips", 2, "circuit_open_until", open.UnixMilli()).Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(t, redisServer)
+	var repo server.Repo
+	status, text := do(t, "GET", url+"/api/v1/repos/ACME/widgets", "", nil)
+	if err := json.Unmarshal([]byte(text), &repo); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	c := repo.Circuit
+	if repo.Repo != "Acme/Widgets" || repo.Heads["refs/heads/main"] != "abc" || len(repo.Given) != 1 || repo.Given[0].App != "docs" || !repo.Lock.Held ||
+		c.Phase != state.CircuitOpen || c.Failures != 6 || c.Trips != 2 || !c.OpenUntil.Equal(open) {
+		t.Errorf("%s", text)
+	}
+	var list struct{ Repos []server.RepoSummary }
+	status, text = do(t, "GET", url+"/api/v1/repos", "", nil)
+	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK || len(list.Repos) != 1 || list.Repos[0].Circuit.Phase != state.CircuitOpen {
+		t.Errorf("list: %d %s", status, text)
+	}
+}
+
+func TestRepositoriesAreListedPageByPage(t *testing.T) {
+	url, redisServer := startRepos(t)
+	pipe := redisServer.Client().Pipeline()
+	for n := range 60 {
+		pipe.HSet(context.Background(), fmt.Sprintf("lockstep:{0}:repo:acme/r%d", n), "repo", fmt.Sprintf("acme/r%d", n))
+	}
+	pipe.HSet(context.Background(), "lockstep:{0}:repo:zoo/x", "repo", "zoo/x")
+	if _, err := pipe.Exec(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for after, pages := "0", 0; after != ""; pages++ {
+		if pages > 100 {
+			t.Fatal("it goes on for ever")
+		}
+		status, text := do(t, "GET", url+"/api/v1/repos?limit=10&prefix=acme/&after="+after, "", nil)
+		var list struct {
+			Repos []server.RepoSummary
+			Next  string
+		}
+		if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+		for _, r := range list.Repos {
+			found[r.Repo] = true
+		}
+		after = list.Next
+	}
+	if len(found) != 60 || found["zoo/x"] {
+		t.Errorf("%d repositories, want the 60 of acme", len(found))
+	}
+}
+
+func TestWhatIsNoRepositoryIsRefused(t *testing.T) {
+	url, redisServer := startRepos(t)
+	for path, want := range map[string]int{
+		"/acme/other": http.StatusNotFound, "/acme": http.StatusBadRequest, "?limit=0": http.StatusBadRequest,
+		"?limit=1001": http.StatusBadRequest, "?limit=x": http.StatusBadRequest, "?after=x": http.StatusBadRequest,
+	} {
+		if status, text := do(t, "GET", url+"/api/v1/repos"+path, "", nil); status != want {
+			t.Errorf("%s: %d %s, want %d", path, status, text, want)
+		}
+	}
+	redisServer.Stop()
+	for _, path := range []string{"", "/acme/other"} {
+		if status, text := do(t, "GET", url+"/api/v1/repos"+path, "", nil); status != http.StatusServiceUnavailable {
+			t.Errorf("%s without Redis: %d %s", path, status, text)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package state
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+)
+
+// Summary is what a list says of one repository.
+type Summary struct {
+	Repo    string    // as spelled when last reported
+	Fence   uint64    // of the last settled change, or 0
+	Synced  time.Time // when the last sync was settled; zero when none was
+	Removed string    // stream entry of the removal that deleted the clone; "" when there has been a sync since
+	Circuit Circuit
+}
+
+// Page is some of the repositories of which anything is known, by name.
+type Page struct {
+	Repos []Summary
+	Next  uint64 // where to go on; 0 when that was all
+}
+
+const (
+	scanBatch = 1000 // keys looked at in one call
+	maxScans  = 100  // calls for one page
+)
+
+// summaryFields are what List reads of a repository, however many refs and apps it has.
+var summaryFields = []string{"repo", "fence", "synced", "tombstone", failuresField, tripsField, openUntilField}
+
+// List returns about limit repositories whose paths begin with prefix, in whatever case, and where to
+// go on; cursor is 0 for the first page. It looks at 100,000 keys of Redis at most, so that a page may
+// be short, or empty, and not be the last. A repository that comes, goes or changes its name meanwhile
+// may be missing, and one may be on two pages.
+func (s *Store) List(ctx context.Context, prefix string, cursor uint64, limit int) (Page, error) {
+	page, err := s.list(ctx, prefix, cursor, limit)
+	if err != nil {
+		return Page{}, fmt.Errorf("list repositories: %w", err)
+	}
+	slices.SortFunc(page.Repos, func(a, b Summary) int { return cmp.Compare(strings.ToLower(a.Repo), strings.ToLower(b.Repo)) })
+	page.Repos = slices.CompactFunc(page.Repos, func(a, b Summary) bool { return strings.EqualFold(a.Repo, b.Repo) })
+	return page, nil
+}
+
+func (s *Store) list(ctx context.Context, prefix string, cursor uint64, limit int) (Page, error) {
+	base := string(s.namespace) + "repo:"
+	node := s.redis
+	if cluster, ok := node.(*redis.ClusterClient); ok {
+		master, err := cluster.MasterForKey(ctx, base) // one hash tag, one master
+		if err != nil {
+			return Page{}, err
+		}
+		node = master
+	}
+	now, err := node.Time(ctx).Result()
+	if err != nil {
+		return Page{}, err
+	}
+	escape := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+	pattern, batch := escape.Replace(base+strings.ToLower(prefix))+"*", int64(min(max(limit, 10), scanBatch))
+	page := Page{Next: cursor}
+	for range maxScans {
+		keys, next, err := node.Scan(ctx, page.Next, pattern, batch).Result()
+		if err != nil {
+			return Page{}, err
+		}
+		found, err := s.summaries(ctx, base, keys, now)
+		if err != nil {
+			return Page{}, err
+		}
+		page.Repos, page.Next = append(page.Repos, found...), next
+		if next == 0 || len(page.Repos) >= limit {
+			break
+		}
+	}
+	return page, nil
+}
+
+func (s *Store) summaries(ctx context.Context, base string, keys []string, now time.Time) ([]Summary, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	replies := make([]*redis.SliceCmd, len(keys))
+	_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, key := range keys {
+			replies[i] = pipe.HMGet(ctx, key, summaryFields...)
+		}
+		return nil
+	})
+	if _, replied := errors.AsType[redis.Error](err); err != nil && !replied {
+		return nil, err
+	}
+	var found []Summary
+	for i, key := range keys {
+		known := Repo{fields: map[string]string{}}
+		for n, value := range replies[i].Val() { // none of a key that is no hash
+			if text, ok := value.(string); ok {
+				known.fields[summaryFields[n]] = text
+			}
+		}
+		if known.IsZero() {
+			continue
+		}
+		summary := known.Summary(now)
+		summary.Repo = cmp.Or(summary.Repo, strings.TrimPrefix(key, base))
+		found = append(found, summary)
+	}
+	return found, nil
+}
+
+// IsZero reports whether nothing is known of the repository.
+func (r Repo) IsZero() bool { return len(r.fields) == 0 }
+
+// Summary is the repository in a list, at a moment of Redis' clock.
+func (r Repo) Summary(now time.Time) Summary {
+	summary := Summary{Repo: r.Spelled(), Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
+	if summary.Synced.IsZero() {
+		summary.Removed = r.fields["tombstone"]
+	}
+	return summary
+}
+
+// Remote is the remote last synced from, or "".
+func (r Repo) Remote() string { return r.fields["url"] }
+
+// Given says which commit an app was last given for a ref.
+type Given struct {
+	App    string `json:"app"` // empty: nobody in particular
+	Ref    string `json:"ref"`
+	Commit string `json:"commit"`
+}
+
+// AllGiven is what every app was last given, by app and ref.
+func (r Repo) AllGiven() []Given {
+	all := []Given{}
+	for field, commit := range r.fields {
+		if rest, ok := strings.CutPrefix(field, "given:"); ok {
+			ref, app, _ := strings.Cut(rest, ":")
+			all = append(all, Given{app, ref, commit})
+		}
+	}
+	slices.SortFunc(all, func(a, b Given) int { return cmp.Or(cmp.Compare(a.App, b.App), cmp.Compare(a.Ref, b.Ref)) })
+	return all
+}
+
+// LoadAt is Load together with the moment by Redis' clock.
+func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Time, error) {
+	circuit, err := s.Circuit(ctx, repo)
+	if err != nil {
+		return Repo{}, time.Time{}, err
+	}
+	known, err := s.Load(ctx, repo)
+	return known, circuit.Now, err
+}
