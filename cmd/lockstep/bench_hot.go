@@ -82,6 +82,11 @@ func (b *hotBench) check() ([]contestant, error) {
 	case b.limit <= 0:
 		return nil, errors.New("--limit: want a positive duration")
 	}
+	return b.contestants()
+}
+
+// contestants are this program and the peers.
+func (b *hotBench) contestants() ([]contestant, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"text/tabwriter"
 	"time"
 
@@ -28,6 +29,9 @@ type streamBench struct {
 	events      int
 	subscribers int
 	rounds      int
+	settle      bool
+	slots       int
+	peers       []string
 	asJSON      bool
 }
 
@@ -43,12 +47,19 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 			"subscriber, with one of watermill-redisstream's, with many of these, and with batches of XREADGROUP\n" +
 			"and XACK by go-redis, which is what any Go program could reach. Rounds of all contestants alternate;\n" +
 			"the figures are medians. It fails if an event is left pending.\n\n" +
+			"With --settle each event is to a repository of its own, and is worked on, for no time, under that one's\n" +
+			"lease; then its result, the repository's state and its end are settled. Peers are commands that speak\n" +
+			"the worker protocol of bench hot, see bench/README.md.\n\n" +
 			"Without --redis it starts a private redis-server.",
-		Example: "  lockstep bench stream\n  lockstep bench stream --events 200000 --rounds 5 --json",
-		Args:    wrongUse(cobra.NoArgs),
+		Example: "  lockstep bench stream\n  lockstep bench stream --events 200000 --rounds 5 --json\n" +
+			"  lockstep bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
+		Args: wrongUse(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if b.events < 1 || b.subscribers < 1 || b.rounds < 1 {
-				return usageError(errors.New("--events, --subscribers and --rounds: want at least 1 of each"))
+			if b.events < 1 || b.subscribers < 1 || b.rounds < 1 || b.slots < 1 {
+				return usageError(errors.New("--events, --subscribers, --rounds and --slots: want at least 1 of each"))
+			}
+			if len(b.peers) > 0 && !b.settle {
+				return usageError(errors.New("--peer is for --settle alone"))
 			}
 			silenceRedis()
 			server, err := openBenchRedis(cmd.Context(), b.redis)
@@ -56,7 +67,11 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 				return err
 			}
 			defer server.Close()
-			report, err := b.run(cmd.Context(), std, server)
+			run := b.run
+			if b.settle {
+				run = b.runSettled
+			}
+			report, err := run(cmd.Context(), std, server)
 			if err != nil {
 				return err
 			}
@@ -68,6 +83,9 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 	flags.IntVar(&b.events, "events", 100_000, "how many events each contestant takes in a round")
 	flags.IntVar(&b.subscribers, "subscribers", 64, "how many subscribers \"many\" are")
 	flags.IntVar(&b.rounds, "rounds", 3, "how many rounds")
+	flags.BoolVar(&b.settle, "settle", false, "measure events that are worked on under a lease and settled with a result")
+	flags.IntVar(&b.slots, "slots", 4*runtime.NumCPU(), "how many events are worked on at once, with --settle")
+	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`, with --settle; may be repeated")
 	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -75,7 +93,8 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 type streamReport struct {
 	Machine     benchMachine `json:"machine"`
 	Events      int          `json:"events"`
-	Subscribers int          `json:"subscribers"`
+	Subscribers int          `json:"subscribers,omitempty"`
+	Slots       int          `json:"slots,omitempty"` // with a lease and a result for each event
 	Rounds      int          `json:"rounds"`
 	Rows        []streamRow  `json:"rows"`
 }
@@ -105,22 +124,62 @@ func (b *streamBench) run(ctx context.Context, std streams, server *benchRedis) 
 		}},
 		{"go-redis, batches", takeWithBatches},
 	}
-	rates, ratios := make([][]float64, len(contestants)), make([][]float64, len(contestants))
+	names := make([]string, len(contestants))
+	for i, c := range contestants {
+		names[i] = c.name
+	}
+	var err error
+	report.Rows, err = b.alternate(std, names, func(_, i int) (float64, error) { return b.measure(ctx, server, contestants[i].take) })
+	return report, err
+}
+
+// runSettled measures whole workers: lease, result and settlement for each event.
+func (b *streamBench) runSettled(ctx context.Context, std streams, server *benchRedis) (streamReport, error) {
+	report := streamReport{Machine: server.machine(), Events: b.events, Slots: b.slots, Rounds: b.rounds}
+	hot := &hotBench{processes: 1, slots: b.slots, rounds: b.rounds, peers: b.peers, limit: 5 * time.Minute}
+	contestants, err := hot.contestants()
+	if err != nil {
+		return report, err
+	}
+	names := make([]string, len(contestants))
+	for i, c := range contestants {
+		names[i] = c.name
+	}
+	tasks := make([]bench.Task, b.events)
+	for i := range tasks {
+		tasks[i] = bench.Task{Event: i, Repo: fmt.Sprintf("bench/repo-%d", i)}
+	}
+	prefix := "lockstep-bench:{" + uuid.NewString() + "}:"
+	report.Rows, err = b.alternate(std, names, func(round, i int) (float64, error) {
+		run := hotRun{hotBench: hot, who: contestants[i], tasks: tasks, server: server, prefix: fmt.Sprintf("%s%d:%d:", prefix, round, i)}
+		figures, _, err := run.play(ctx, std)
+		if err == nil && figures.Lost+figures.Doubled+figures.Overlaps > 0 {
+			err = fmt.Errorf("%d events lost, %d done twice, %d two at once", figures.Lost, figures.Doubled, figures.Overlaps)
+		}
+		return float64(b.events) / figures.AllDone.Seconds(), err
+	})
+	return report, err
+}
+
+// alternate measures all contestants in turn, several times over, and compares them with the first.
+func (b *streamBench) alternate(std streams, names []string, measure func(round, i int) (float64, error)) ([]streamRow, error) {
+	rates, ratios := make([][]float64, len(names)), make([][]float64, len(names))
 	for round := range b.rounds {
-		for i, c := range contestants {
-			fmt.Fprintf(std.stderr, "round %d of %d: %s\n", round+1, b.rounds, c.name)
-			rate, err := b.measure(ctx, server, c.take)
+		for i, name := range names {
+			fmt.Fprintf(std.stderr, "round %d of %d: %s\n", round+1, b.rounds, name)
+			rate, err := measure(round, i)
 			if err != nil {
-				return report, fmt.Errorf("%s: %w", c.name, err)
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			rates[i] = append(rates[i], rate)
 			ratios[i] = append(ratios[i], rates[0][round]/rate)
 		}
 	}
-	for i, c := range contestants {
-		report.Rows = append(report.Rows, streamRow{c.name, bench.Median(rates[i]), bench.Median(ratios[i])})
+	rows := make([]streamRow, len(names))
+	for i, name := range names {
+		rows[i] = streamRow{name, bench.Median(rates[i]), bench.Median(ratios[i])}
 	}
-	return report, nil
+	return rows, nil
 }
 
 // measure has a contestant take a stream of its own, and returns its events a second.
@@ -273,7 +332,11 @@ func (r streamReport) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
-	fmt.Fprintf(w, "%s\n%d events of 300 bytes, a handler that does nothing, one process; rounds: %d, medians\n\n", r.Machine, r.Events, r.Rounds)
+	what := "events of 300 bytes, a handler that does nothing, one process"
+	if r.Slots > 0 {
+		what = fmt.Sprintf("events, each to a repository of its own: lease, result, settlement; one process × %d slots", r.Slots)
+	}
+	fmt.Fprintf(w, "%s\n%d %s; rounds: %d, medians\n\n", r.Machine, r.Events, what, r.Rounds)
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "\tevents/s\tlockstep delivers\t")
 	for i, row := range r.Rows {
