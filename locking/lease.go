@@ -88,16 +88,41 @@ func (l *Lease) Confirm(ctx context.Context) error {
 
 // Guard lets another script on the same Redis check the lease together with its own changes. The
 // lease is held when the hash at Key has this Owner and this Fence, and its field expires is later
-// than Redis' TIME, in µs.
+// than Redis' TIME, in µs. When it is held and there is no key Queue, nobody waits for it, and the
+// script may give it back in the same step: by removing the fields owner and expires. Then
+// [Lease.Returned] is to be told.
 type Guard struct {
 	Key   string
 	Owner string
 	Fence uint64
+	Queue string
 }
 
 // Guard returns the lease's guard.
 func (l *Lease) Guard() Guard {
-	return Guard{Key: l.locker.lockKey(l.req.Key), Owner: l.token, Fence: l.fence}
+	lock := l.locker.lockKey(l.req.Key)
+	return Guard{Key: lock, Owner: l.token, Fence: l.fence, Queue: lock + queueSuffix}
+}
+
+// Awaited reports whether somebody in this process waits for the lease; they are not in its Queue.
+func (l *Lease) Awaited() bool {
+	l.locker.mu.Lock()
+	defer l.locker.mu.Unlock()
+	return len(l.line.waiters) > 0
+}
+
+// Returned is Release for a lease that a script has given back, see [Guard]. Redis is not asked again.
+func (l *Lease) Returned() {
+	l.release.Do(func() {
+		l.locker.mu.Lock()
+		delete(l.locker.leases, l.token)
+		l.end(errReleased)
+		l.locker.moveOn(l.line, nil, answer{}, nil)
+		l.locker.mu.Unlock()
+		held := time.Since(l.began)
+		l.locker.cfg.Observer.Released(held)
+		l.locker.logReleased(l.ctx, l, held)
+	})
 }
 
 // Release gives the lease to the next in line. It ignores the end of ctx, and tries again for 2 s;
@@ -123,11 +148,15 @@ func (l *Locker) takeBack(ctx context.Context, lease *Lease) error {
 	if err != nil {
 		return fmt.Errorf("release %s: %w", lease.req.Key, err)
 	}
-	l.cfg.Log.DebugContext(ctx, "lock released", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", took)
+	l.logReleased(ctx, lease, took)
 	if a.verdict == gone {
 		return fmt.Errorf("release %s: %w", lease.req.Key, ErrLost)
 	}
 	return nil
+}
+
+func (l *Locker) logReleased(ctx context.Context, lease *Lease, held time.Duration) {
+	l.cfg.Log.DebugContext(ctx, "lock released", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", held)
 }
 
 // end records why the lease is over, if it is not so already. The caller holds mu.

@@ -174,18 +174,23 @@ func (l *Locker) advance(ctx context.Context, ln *line, token string) (answer, e
 		l.mu.Lock()
 		next = nil
 	}
-	heard, failure := a, err
-	if next == nil { // but somebody may have come meanwhile
+	l.moveOn(ln, next, a, err)
+	return a, err
+}
+
+// moveOn has a line without a lease pursue its next ticket, of which heard is what Redis has last said.
+// Without one it makes one for whoever has come meanwhile, or ends. The caller holds mu.
+func (l *Locker) moveOn(ln *line, next *ticket, heard answer, failure error) {
+	if next == nil {
 		next, heard, failure = l.newTicket(ln), answer{}, nil
 	}
 	ln.lease, ln.ticket = nil, next
 	if next == nil {
 		delete(l.lines, ln.key)
 		l.closeIfDrained()
-		return a, err
+		return
 	}
 	l.work.Go(func() { l.pursue(next, heard, failure) })
-	return a, err
 }
 
 // sleep waits for about d, or until ctx ends, and returns the next, longer pause.

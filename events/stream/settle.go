@@ -40,6 +40,7 @@ type Guard struct {
 	Key   string
 	Owner string
 	Fence uint64
+	Queue string // where others wait for the lease; not used yet
 }
 
 // Reason says why an entry was given up.

@@ -1,0 +1,53 @@
+package locking_test
+
+import (
+	"maps"
+	"testing"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
+	server := redistest.Start(t)
+	observed := &tally{}
+	p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
+	l := must(t, p, "k", "1")
+	guard := l.Guard()
+	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.Awaited() {
+		t.Fatal("nobody waits, and it looks as if somebody did")
+	}
+	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
+	if !l.Awaited() {
+		t.Fatal("the next job waits, and it does not show")
+	}
+	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
+	l.Returned()
+	<-l.Context().Done()
+	second := soon(t, next, "the next job here").ok(t)
+	if second.Fence() <= l.Fence() {
+		t.Errorf("fence %d after %d", second.Fence(), l.Fence())
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Errorf("Release after Returned: %v; want nothing done", err)
+	}
+	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
+	second.Returned()
+	second.Returned()
+	release(t, must(t, start(t, server, "w2"), "k", "3"))
+	if got, want := observed.all(), map[string]int{"began": 2, "acquired": 2, "released": 2}; !maps.Equal(got, want) {
+		t.Errorf("observed %v; want %v", got, want)
+	}
+}
+
+func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
+	server := redistest.Start(t)
+	first, second := start(t, server, "w1"), start(t, server, "w2")
+	l := must(t, first, "k", "1")
+	next := queueUp(t, second, t.Context(), locking.Request{Key: "k", Job: "2"})
+	if n := server.Client().Exists(t.Context(), l.Guard().Queue).Val(); n != 1 {
+		t.Error("another process waits, and there is no queue")
+	}
+	release(t, l)
+	release(t, soon(t, next, "the other's job").ok(t))
+}
