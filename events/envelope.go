@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,14 +98,12 @@ func ParseChange(document []byte) (Change, error) {
 	if len(document) > maxDocument {
 		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
 	}
-	var probe struct {
-		SpecVersion *string `json:"specversion"`
-	}
-	if err := decode(document, &probe); err != nil {
+	cloudEvent, err := isCloudEvent(document)
+	if err != nil {
 		return Change{}, malformed(fmt.Errorf("neither a CloudEvents document nor plain fields: %w", err))
 	}
 	parse := parsePlain
-	if probe.SpecVersion != nil {
+	if cloudEvent {
 		parse = parseCloudEvent
 	}
 	c, err := parse(document)
@@ -118,6 +117,18 @@ func ParseChange(document []byte) (Change, error) {
 		return Change{}, malformed(err)
 	}
 	return c, nil
+}
+
+// isCloudEvent tells a CloudEvents document, which has a specversion, from plain fields.
+func isCloudEvent(document []byte) (bool, error) {
+	if bytes.HasPrefix(document, []byte(`{"specversion":`)) { // as we write it ourselves: no need to read it twice
+		return true, nil
+	}
+	var probe struct {
+		SpecVersion *string `json:"specversion"`
+	}
+	err := decode(document, &probe)
+	return probe.SpecVersion != nil, err
 }
 
 func parseCloudEvent(document []byte) (Change, error) {
@@ -263,8 +274,11 @@ func (e envelope[T]) check() error {
 	case e.Type == "":
 		return errors.New("type is missing")
 	}
+	if e.DataContentType == "" || e.DataContentType == contentJSON {
+		return nil
+	}
 	// As a media type it may carry parameters, "; charset=utf-8" above all.
-	if media, _, _ := mime.ParseMediaType(e.DataContentType); e.DataContentType != "" && media != contentJSON {
+	if media, _, _ := mime.ParseMediaType(e.DataContentType); media != contentJSON {
 		return fmt.Errorf("datacontenttype %s: want %s", quote(e.DataContentType), contentJSON)
 	}
 	return nil

@@ -45,14 +45,14 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("want redsync, redislock, rueidislock or stock")
+		return fmt.Errorf("want redsync, redislock, rueidislock, stock or stock-results")
 	}
-	if args[0] == "stock" {
-		return runStock(args[1:])
+	if args[0] == "stock" || args[0] == "stock-results" {
+		return runStock(args[1:], args[0] == "stock-results")
 	}
 	p, ok := peers[args[0]]
 	if !ok {
-		return fmt.Errorf("%q is none of redsync, redislock, rueidislock, stock", args[0])
+		return fmt.Errorf("%q is none of redsync, redislock, rueidislock, stock, stock-results", args[0])
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	redisURL := flags.String("redis", "", "URL of the Redis to use")

@@ -21,18 +21,22 @@ import (
 // stock is a contestant of lockstep bench hot: Watermill's own router and Redis Streams subscribers,
 // with redsync's lock in the handler, all with their defaults. A subscriber has one message in hand at
 // a time, so each slot is a subscriber.
+//
+// As stock-results, for lockstep bench stream, it does the whole of what Lockstep does: it reads a
+// change's document, publishes a result's with the stock publisher, and keeps the repository's state.
 type stock struct {
 	redis, prefix string
 	slots         int
 	work          time.Duration
+	results       bool
 }
 
 // runStock does one part of the worker protocol: queue or work.
-func runStock(args []string) error {
+func runStock(args []string, results bool) error {
 	if len(args) == 0 || args[0] != "queue" && args[0] != "work" {
 		return fmt.Errorf("stock: want queue or work")
 	}
-	var s stock
+	s := stock{results: results}
 	flags := flag.NewFlagSet("stock "+args[0], flag.ContinueOnError)
 	flags.StringVar(&s.redis, "redis", "", "URL of the Redis to use")
 	flags.StringVar(&s.prefix, "prefix", "", "prefix of all keys")
@@ -63,7 +67,13 @@ func (s stock) queue(ctx context.Context, stdin io.Reader) error {
 	lines := bufio.NewScanner(stdin)
 	for lines.Scan() {
 		event, repo, _ := strings.Cut(lines.Text(), " ")
-		if err := publisher.Publish(s.topic(), message.NewMessage(event, []byte(repo))); err != nil {
+		payload := []byte(repo)
+		if s.results {
+			if payload, err = newChange(event, repo); err != nil {
+				return err
+			}
+		}
+		if err := publisher.Publish(s.topic(), message.NewMessage(event, payload)); err != nil {
 			return err
 		}
 	}
@@ -113,6 +123,10 @@ func (s stock) handler(ctx context.Context, stdout io.Writer) (message.NoPublish
 	if err != nil {
 		return nil, err
 	}
+	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, nil)
+	if err != nil {
+		return nil, err
+	}
 	var mu sync.Mutex
 	say := func(moments ...any) error {
 		mu.Lock()
@@ -125,13 +139,24 @@ func (s stock) handler(ctx context.Context, stdout io.Writer) (message.NoPublish
 		if err != nil {
 			return err
 		}
-		release, err := newRedsync(client, s.prefix+"lock:"+string(msg.Payload)).acquire(msg.Context())
+		repo, url := string(msg.Payload), ""
+		if s.results {
+			if repo, url, err = readChange(msg.Payload); err != nil {
+				return err
+			}
+		}
+		release, err := newRedsync(client, s.prefix+"lock:"+repo).acquire(msg.Context())
 		if err != nil {
 			return err
 		}
 		began := monotonic()
 		time.Sleep(s.work)
 		ended := monotonic()
+		if s.results {
+			if err := s.publish(msg.Context(), client, publisher, msg.UUID, repo, url); err != nil {
+				return errors.Join(err, release(), say(event, began, ended, 0))
+			}
+		}
 		if err := release(); err != nil {
 			return errors.Join(err, say(event, began, ended, 0))
 		}
