@@ -34,7 +34,7 @@ bench-lock: build ## Measure the lock, side by side with redsync, redislock and 
 bench-hot: build ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
 	go -C bench/peers build -o ../../bin/peers .
 	npm ci --prefix bench/peers/bullmq --ignore-scripts --no-audit --no-fund
-	bin/lockstep bench hot --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
+	bin/lockstep bench hot --peer 'coalescing=bin/lockstep bench hot-worker --coalesce' --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ import (
 type hotWorker struct {
 	redis, prefix string
 	slots, workMS int
+	coalesce      bool
 }
 
 func newBenchHotWorkerCommand(std streams) *cobra.Command {
@@ -57,6 +59,7 @@ func newBenchHotWorkerCommand(std streams) *cobra.Command {
 	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
 	flags.StringVar(&w.prefix, "prefix", "", "`prefix` of all keys")
 	flags.IntVar(&w.slots, "slots", 5, "how many events to work on at once")
+	flags.BoolVar(&w.coalesce, "coalesce", false, "settle what waits for the same repository along with what was worked on")
 	flags.IntVar(&w.workMS, "work-ms", 20, "how many `milliseconds` the work on an event takes")
 	return cmd
 }
@@ -108,19 +111,19 @@ func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace even
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
+	changes := router.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Grace: grace, Log: log,
+		Group: workers, Grace: grace, Key: changes.Key, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	changes := router.Changes{Namespace: namespace, Source: "/lockstep/bench", Log: log}
 	slots := router.NewSlots(w.slots)
 	r, err := router.New(router.Config{
 		Log: log,
 		Routes: []router.Route{{
-			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, stdout),
+			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, commands, stdout),
 			Locker: locker, Request: changes.Request, Slots: slots,
 			Dispose: router.Disposer{Failed: changes.Failed, Log: log},
 		}},
@@ -152,7 +155,8 @@ func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace even
 }
 
 // handler works on changes and prints a line for each time it did, settled or not.
-func (w hotWorker) handler(changes router.Changes, stdout io.Writer) message.HandlerFunc {
+func (w hotWorker) handler(changes router.Changes, client redis.UniversalClient, stdout io.Writer) message.HandlerFunc {
+	along := settledAlong{client: client, changes: changes, from: "-"}
 	var mu sync.Mutex
 	say := func(d bench.Done) error {
 		mu.Lock()
@@ -172,6 +176,13 @@ func (w hotWorker) handler(changes router.Changes, stdout io.Writer) message.Han
 			}
 			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
 			out = pretendSynced(job)
+			if w.coalesce {
+				out.Covers = func(_ context.Context, other events.Job) (events.Outcome, bool) {
+					covered := pretendSynced(other)
+					covered.Result.Until = job.Entry // tells it from one that was worked on
+					return covered, true
+				}
+			}
 			done.Ended, err = monotonic()
 			return out, err
 		}
@@ -185,8 +196,52 @@ func (w hotWorker) handler(changes router.Changes, stdout io.Writer) message.Han
 		if done.Settled, err = monotonic(); err != nil {
 			return nil, err
 		}
-		return produced, say(done)
+		if err := say(done); err != nil || !w.coalesce {
+			return produced, err
+		}
+		return produced, along.tell(msg.Context(), say)
 	}
+}
+
+// settledAlong tells of the events that a process has settled along with others. Their results say so:
+// a sibling that was about to be settled may have gone to another process at the last moment.
+type settledAlong struct {
+	client  redis.UniversalClient
+	changes router.Changes
+	mu      sync.Mutex
+	from    string // where to go on reading the results
+}
+
+func (a *settledAlong) tell(ctx context.Context, say func(bench.Done) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	entries, err := a.client.XRange(context.WithoutCancel(ctx), a.changes.Namespace.Results(), a.from, "+").Result()
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		a.from = "(" + entry.ID
+		payload, _ := entry.Values["payload"].(string)
+		result, err := events.ParseResult([]byte(payload))
+		if err != nil {
+			return err
+		}
+		if result.Source != a.changes.Source || result.Until == "" {
+			continue
+		}
+		event, err := strconv.Atoi(result.Deliveries[0])
+		if err != nil {
+			return err
+		}
+		now, err := monotonic()
+		if err != nil {
+			return err
+		}
+		if err := say(bench.Done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pretendSynced is what a sync of one file would have made of the job.
