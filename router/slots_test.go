@@ -2,6 +2,8 @@ package router_test
 
 import (
 	"context"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,5 +65,34 @@ func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
 	cancel()
 	if _, err := handle(msg); err == nil {
 		t.Error("a message whose context has ended was let through")
+	}
+}
+
+func TestRoomCountsWhoWaitsForASlot(t *testing.T) {
+	slots := router.NewSlots(2)
+	defer slots.Close()
+	working, end := make(chan struct{}), make(chan struct{})
+	handle := slots.Middleware(func(*message.Message) ([]*message.Message, error) {
+		working <- struct{}{}
+		<-end
+		return nil, nil
+	})
+	idle := slots.Room()
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() { _, _ = handle(message.NewMessage("", nil)) })
+	}
+	<-working
+	<-working
+	for slots.Room() != idle-3 {
+		runtime.Gosched()
+	}
+	close(end)
+	for range 3 {
+		<-working
+	}
+	all.Wait()
+	if idle < 2 || slots.Room() != idle {
+		t.Errorf("room %d before, %d after", idle, slots.Room())
 	}
 }

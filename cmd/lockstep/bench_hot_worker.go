@@ -112,14 +112,14 @@ func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace even
 	}
 	log := slog.New(slog.DiscardHandler)
 	changes := router.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
+	slots := router.NewSlots(w.slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Grace: grace, Key: changes.Key, Log: log,
+		Group: workers, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	slots := router.NewSlots(w.slots)
 	r, err := router.New(router.Config{
 		Log: log,
 		Routes: []router.Route{{

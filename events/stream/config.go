@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -41,6 +42,12 @@ type SubscriberConfig struct {
 
 	Window int // messages in flight at most, default 1024
 	Batch  int // messages read at once at most, default 128
+
+	// Room says how many more messages this process could soon work on; the rest is left to others. It
+	// is asked before each read, and when it says none, again as messages finish and every 100 ms.
+	// Nil: the window alone decides.
+	Room func() int
+
 	// Key says what a message is about, as its lock does. Of messages with the same key at most Share are
 	// in flight; more go back, to come when there is room, and so cannot fill the window. Those that
 	// wait are each other's siblings, see [Delivery.Siblings]. A message with the key "" has none, nor
@@ -108,6 +115,9 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.Backoff == nil {
 		c.Backoff = backoff
+	}
+	if c.Room == nil {
+		c.Room = func() int { return math.MaxInt }
 	}
 	if c.Key == nil {
 		c.Key = func(*message.Message) string { return "" }

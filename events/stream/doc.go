@@ -27,6 +27,13 @@
 // failed one when it is nacked, a lapse when it is taken up again; waiting for a turn is not counted
 // (see [MetadataUncounted]). When to give up is for the handler to say, with [Delivery.DeadLetter].
 //
+// # Who gets what
+//
+// A consumer reads in batches that double while there is enough to read, up to its window, and stops
+// where its Room does: what it could not work on soon is left to others. Of one Key it has no more than
+// its Share in flight; the rest is parked on a shelf, by key, and recalled when half of the share is
+// free. Whoever works on a key can read what waits for it, and settle it along: [Delivery.Siblings].
+//
 // # When things fail
 //
 //	a consumer dies            its entries lapse and go to others, within visibility + 100 ms

@@ -19,12 +19,9 @@ const firstBatch = 8
 func (s *subscription) read(stop context.Context, watcher *watcher) {
 	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
 	for turn := 0; stop.Err() == nil; turn++ {
-		count := min(s.cfg.Window-s.flight.len(), batch)
+		count := min(s.cfg.Window-s.flight.len(), s.cfg.Room(), batch)
 		if count <= 0 {
-			select {
-			case <-s.flight.freed:
-			case <-stop.Done():
-			}
+			s.full(stop)
 			continue
 		}
 		if s.overdue() {
@@ -86,6 +83,17 @@ func (s *subscription) dueShare(count, turn int) int {
 // the first word that it speaks again: they come first to say that they still have them.
 func (s *subscription) holdingOff() bool {
 	return s.outage.recent(s.cfg.Visibility / 2)
+}
+
+// full waits until there may be room.
+func (s *subscription) full(stop context.Context) {
+	timer := time.NewTimer(lookAround)
+	defer timer.Stop()
+	select {
+	case <-s.flight.freed:
+	case <-timer.C:
+	case <-stop.Done():
+	}
 }
 
 // idle waits for news, the next due moment, or the time to look around.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -207,4 +208,28 @@ func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
 	other.Ack()
 	m.Ack()
 	nothingShelved(t, client)
+}
+
+func TestAProcessThatHasEnoughLeavesTheRestToOthers(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	var room atomic.Int64
+	full := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Room = func() int { return int(room.Swap(0)) } })
+	publish(t, client, 3)
+	full.none(300 * time.Millisecond)
+	other := start(t, server, "b", nil)
+	for range 3 {
+		other.next().Ack()
+	}
+	if err := other.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+		t.Fatal(err)
+	}
+	publish(t, client, 3)
+	room.Store(2)
+	full.next().Ack()
+	full.next().Ack()
+	full.none(300 * time.Millisecond)
+	room.Store(1)
+	full.next().Ack()
+	clean(t, client)
 }
