@@ -91,19 +91,22 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		return giveBack(ctx, msg, delivery, 0, false)
 	case disposition == events.Malformed:
 		log.ErrorContext(ctx, "message is malformed: dead letter")
-		return d.bury(ctx, msg, delivery, err)
+		return d.bury(ctx, msg, delivery, "malformed", err)
 	case disposition == events.Permanent:
 		log.ErrorContext(ctx, "message failed for good")
 		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
+	case d.Retry.tooOld(delivery.Entry()):
+		log.ErrorContext(ctx, "message is too old to be tried again: dead letter", "max_age", d.Retry.MaxAge)
+		return d.bury(ctx, msg, delivery, "too old", err)
 	case disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.InfoContext(ctx, "message goes back: contention", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	case delivery.Attempt() >= d.Retry.MaxAttempts:
 		log.ErrorContext(ctx, "message failed, attempts used up: dead letter")
-		return d.bury(ctx, msg, delivery, err)
+		return d.bury(ctx, msg, delivery, "attempts used up", err)
 	default:
-		wait := d.Retry.delay(delivery.Attempt())
+		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Attempt()))
 		log.WarnContext(ctx, "message failed, goes back", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, true)
 	}
@@ -118,11 +121,7 @@ func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delive
 }
 
 // bury makes a dead letter, and tells those who wait for the message what became of it.
-func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
-	reason := "attempts used up"
-	if events.DispositionOf(err) == events.Malformed {
-		reason = "malformed"
-	}
+func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, reason string, err error) error {
 	return delivery.DeadLetter(ctx,
 		stream.Reason{Reason: reason, Error: oneLine(err), Attempts: delivery.Attempt()},
 		stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})

@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -357,4 +358,24 @@ func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
 		Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
 	publishTo(t, newPublisher(t, client), topic, "m1", nil)
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
+}
+
+func TestAMessageThatIsTooOldIsGivenUpThoughNothingWasTried(t *testing.T) {
+	ctx, client := context.Background(), startRedis(t)
+	tries := 0
+	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
+		Handler: func(context.Context, events.Job) (events.Outcome, error) {
+			tries++
+			return events.Outcome{}, events.Errorf(events.Contention, events.ClassBehind, "not yet")
+		},
+	}
+	long := time.Now().Add(-time.Hour).UnixMilli()
+	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("%d-0", long), Values: []any{"repo", "acme/widgets", "url", "https://example.com/acme/widgets"}})
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
+		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{Base: time.Millisecond, MaxAge: time.Minute}}})
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
+	letter := client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Val()[0].Values
+	if tries != 1 || letter["reason"] != "too old" || client.XLen(ctx, events.DefaultNamespace.Results()).Val() != 1 {
+		t.Errorf("%d tries, letter %v", tries, letter)
+	}
 }

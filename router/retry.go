@@ -2,6 +2,8 @@ package router
 
 import (
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -10,6 +12,7 @@ type Retry struct {
 	MaxAttempts int           // default 8; after that many the message is given up
 	Base        time.Duration // default 1 s; delay before the second attempt
 	Max         time.Duration // default 5 min; the longest delay
+	MaxAge      time.Duration // default 7 days; a message published longer ago is given up rather than tried again
 }
 
 func (r Retry) withDefaults() Retry {
@@ -22,7 +25,19 @@ func (r Retry) withDefaults() Retry {
 	if r.Max == 0 {
 		r.Max = 5 * time.Minute
 	}
+	if r.MaxAge == 0 {
+		r.MaxAge = 7 * 24 * time.Hour
+	}
 	return r
+}
+
+// tooOld goes by the moment in a stream entry's id, which is by Redis' clock. An id that somebody made up
+// is never too old.
+func (r Retry) tooOld(entry string) bool {
+	head, _, _ := strings.Cut(entry, "-")
+	ms, err := strconv.ParseInt(head, 10, 64)
+	published := time.UnixMilli(ms)
+	return err == nil && published.Year() >= 2000 && time.Since(published) > r.MaxAge
 }
 
 // delay is how long to wait after the n-th try, n from 1: Base doubled with each, at most Max, of

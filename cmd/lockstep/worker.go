@@ -36,6 +36,8 @@ type workerConfig struct {
 	Redis   redisx.Server
 	Log     *slog.Logger
 	Metrics *telemetry.Metrics
+
+	step func(name string) // see gitrepo.Config; nil: nobody is told
 }
 
 // work takes changes and works on them until ctx is done, then drains: what is in flight finishes
@@ -49,7 +51,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 	namespace := cfg.Namespace()
 
 	grace, treeGrace := max(cfg.Grace, 1), max(cfg.TreeGrace, 1) // zero would be the default to those who get it
-	volume, err := gitrepo.OpenVolume(cfg.Root, gitrepo.Config{Grace: treeGrace})
+	volume, err := gitrepo.OpenVolume(cfg.Root, gitrepo.Config{Grace: treeGrace, Step: cfg.step})
 	if err != nil {
 		return err
 	}
@@ -88,15 +90,15 @@ func work(ctx context.Context, cfg workerConfig) error {
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
 		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
 	}
+	slots := router.NewSlots(cfg.Slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key,
+		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: slots.Room,
 		Log: log, Observer: cfg.Metrics.Stream(),
 	})
 	if err != nil {
 		return err
 	}
-	slots := router.NewSlots(cfg.Slots)
 	r, err := router.New(router.Config{
 		Log: log, CloseTimeout: cfg.Grace + drainMargin,
 		Routes: []router.Route{{
@@ -104,7 +106,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 			Locker: locker, Request: changes.Request, Slots: slots,
 			Dispose: router.Disposer{
 				Failed: changes.Failed, Log: log,
-				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax},
+				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
 			},
 		}},
 	})

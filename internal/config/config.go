@@ -47,6 +47,7 @@ type Config struct {
 	MaxAttempts int           `koanf:"max-attempts"`
 	RetryBase   time.Duration `koanf:"retry-base"`
 	RetryMax    time.Duration `koanf:"retry-max"`
+	MaxAge      time.Duration `koanf:"max-age"`
 	TreeGrace   time.Duration `koanf:"tree-grace"`
 
 	CircuitFailures int           `koanf:"circuit-failures"`
@@ -172,6 +173,8 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("max-attempts %d: want at least 1", c.MaxAttempts)
 	case c.RetryBase <= 0 || c.RetryMax < c.RetryBase:
 		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
+	case c.MaxAge <= 0:
+		return fmt.Errorf("max-age %v: want a positive duration", c.MaxAge)
 	case c.CircuitFailures < 1:
 		return fmt.Errorf("circuit-failures %d: want at least 1", c.CircuitFailures)
 	case c.CircuitOpen < time.Second:

@@ -57,6 +57,7 @@ var settings = []entry{
 	{"max-attempts", Working, 8, "", "failed attempts after which an event is given up"},
 	{"retry-base", Working, time.Second, "", "`delay` before the second attempt; doubles with each, with jitter"},
 	{"retry-max", Working, 5 * time.Minute, "", "longest `delay` between attempts"},
+	{"max-age", Working, 7 * 24 * time.Hour, "", "an event published so long ago is given up rather than tried again"},
 	{"circuit-failures", Working, 5, "", "failures in a row, of the remote or of its objects, after which a repository is left alone for a while"},
 	{"circuit-open", Working, 30 * time.Second, "", "`duration` for which it is, the first time; doubles with each, to 10m or this if it is longer"},
 	{"tree-grace", Working, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
