@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -22,8 +23,17 @@ type Job struct {
 	Latest func(ctx context.Context) (string, error)
 
 	// Newest returns the id of the newest waiting entry known that announces a commit for the same
-	// ref, or "" when there is none.
+	// ref to the same app, or "" when there is none.
 	Newest func(ctx context.Context) (string, error)
+}
+
+// Announced is the commit that c says its ref names now, or "". All zeros are what forges say of a ref
+// that was deleted: no commit.
+func (c Change) Announced() string {
+	if strings.Trim(c.After, "0") == "" {
+		return ""
+	}
+	return c.After
 }
 
 // Result starts a result of type t that answers the job; what the type wants is for the caller to

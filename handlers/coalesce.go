@@ -19,6 +19,7 @@ import (
 // A change may announce a commit that the answer does not have. Then another push has come since, or
 // the remote is behind its own webhook. Only of the newest such change for a ref can the latter be
 // true: the remote is asked for it again, with a backoff, a few times. Then what it has is accepted.
+// Each app has a newest of its own, since nobody else's result tells it of the commit.
 
 const (
 	lookFirst = 200 * time.Millisecond // before the remote is asked again; doubles each time
@@ -33,7 +34,7 @@ func answeredBy(known state.Repo, job events.Job, latest string) (state.Asked, b
 	switch {
 	case !ok, latest == "", events.EntryAfter(job.Entry, answer.Until), events.EntryAfter(answer.Until, latest):
 		return state.Asked{}, false
-	case change.After == "", change.After == answer.Commit, events.EntryAfter(known.Newest(change.Ref), job.Entry):
+	case change.Announced() == "", change.After == answer.Commit, events.EntryAfter(known.Newest(change.Ref, change.App), job.Entry):
 		return answer, true
 	}
 	return state.Asked{}, false
@@ -41,7 +42,7 @@ func answeredBy(known state.Repo, job events.Job, latest string) (state.Asked, b
 
 // announces reports whether a job is the newest known to announce a commit for its ref.
 func announces(job events.Job, known state.Repo) bool {
-	return job.Change.After != "" && !events.EntryAfter(known.Newest(job.Change.Ref), job.Entry)
+	return job.Change.Announced() != "" && !events.EntryAfter(known.Newest(job.Change.Ref, job.Change.App), job.Entry)
 }
 
 // lookAgain returns the error with which a job comes back when the remote may be behind the webhook
@@ -86,7 +87,7 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 	if answer.Until == "" {
 		return nil
 	}
-	newest, looked := known.Newest(job.Change.Ref), false
+	newest, looked := known.Newest(job.Change.Ref, job.Change.App), false
 	if announces(job, known) {
 		newest = job.Entry
 	}
@@ -96,7 +97,7 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 			change.Credential != job.Change.Credential || change.App != job.Change.App || events.EntryAfter(other.Entry, answer.Until) {
 			return events.Outcome{}, false
 		}
-		if change.After != "" && change.After != answer.Commit && !looked {
+		if change.Announced() != "" && change.After != answer.Commit && !looked {
 			looked = true
 			if waiting, err := other.Newest(ctx); err == nil && (newest == "" || events.EntryAfter(waiting, newest)) {
 				newest = waiting
@@ -104,10 +105,10 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 		}
 		var fields map[string]string
 		switch {
-		case change.After == "":
+		case change.Announced() == "":
 		case change.After == answer.Commit && !events.EntryAfter(newest, other.Entry):
 			newest = other.Entry
-			fields = state.NewestFields(change.Ref, newest)
+			fields = state.NewestFields(change.Ref, change.App, newest)
 		case change.After != answer.Commit && !events.EntryAfter(newest, other.Entry):
 			return events.Outcome{}, false // perhaps the remote is behind: on its own turn
 		}

@@ -41,8 +41,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if synced.Asked || !answered {
-		answer = state.Asked{Until: latest, Ref: synced.Ref, Commit: synced.After}
+	fresh := synced.Asked || !answered
+	if fresh {
+		answer = state.Asked{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.After}
 	}
 	result := job.Result(events.ResultSynced)
 	result.Ref = synced.Ref
@@ -52,11 +53,11 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	result.Until = answer.Until
 
 	fields := state.SyncedFields(result, change.URL)
-	if answer.Until != "" {
+	if fresh && latest != "" { // an older answer is written down, or has been replaced
 		maps.Copy(fields, state.AskedFields(change.Ref, change.Credential, answer))
 	}
 	if announces(job, known) {
-		maps.Copy(fields, state.NewestFields(change.Ref, job.Entry))
+		maps.Copy(fields, state.NewestFields(change.Ref, change.App, job.Entry))
 	}
 	return events.Outcome{Result: result, State: fields, Covers: covering(job, known, answer, result)}, nil
 }

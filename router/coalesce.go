@@ -85,7 +85,8 @@ func (c *Changes) covered(ctx context.Context, delivery *stream.Delivery, lease 
 	return batch
 }
 
-// newest is the newest of a delivery's siblings that announces a commit for the same ref as a change.
+// newest is the newest of a delivery's siblings that announces a commit for the same ref, to the same app,
+// as a change.
 func newest(ctx context.Context, delivery *stream.Delivery, change events.Change) (string, error) {
 	siblings, err := delivery.Newest(ctx, siblingsAtOnce)
 	if err != nil {
@@ -94,7 +95,7 @@ func newest(ctx context.Context, delivery *stream.Delivery, change events.Change
 	last := ""
 	for _, sibling := range siblings {
 		other, err := parse(sibling.Message)
-		if err != nil || other.After == "" || other.Ref != change.Ref || other.Repo.Key() != change.Repo.Key() {
+		if err != nil || other.Announced() == "" || other.App != change.App || other.Ref != change.Ref || other.Repo.Key() != change.Repo.Key() {
 			continue
 		}
 		if last == "" || events.EntryAfter(sibling.Entry, last) {

@@ -27,8 +27,16 @@
 // Lockstep's own, a delay is only asked for (Watermill's delay metadata), results go out through the
 // router's publisher, and settling is not atomic.
 //
+// # What is settled along
+//
+// A message that waits for its turn need not have one. While the lease is still held, [Changes] settles
+// every waiting change that the outcome answers too, each with a result of its own, as the outcome's
+// Covers says. [Results], if told what supersedes what, hands the newest of the waiting results of a key
+// to its function and settles the others with it. Both want Lockstep's own subscriber, with their Key as
+// its key; otherwise each message comes on its own turn.
+//
 // # What it does not do
 //
-// It knows nothing of Git. [Changes] adapts an [events.Handler] to it; any other keyed work brings a
-// key and a handler of its own.
+// It knows nothing of Git. [Changes] adapts an [events.Handler] to it, and [Results] a function that
+// follows what became of repositories; any other keyed work brings a key and a handler of its own.
 package router

@@ -12,15 +12,15 @@ import (
 )
 
 var (
-	// ErrNotOwner means that the entry is pending under another consumer: this one took too long, or
-	// was cut off. Nothing was changed. It is also the cause of the message's context then.
+	// ErrNotOwner means that the entry is pending under another consumer, or was finished by one: this
+	// one took too long, or was cut off. Nothing was changed. It is also the cause of the message's context then.
 	ErrNotOwner = errors.New("stream: the entry is in other hands")
 
 	// ErrGuard means that the lease named by a [Guard] is not held. Nothing was changed.
 	ErrGuard = errors.New("stream: the lease is not held any more")
 
 	// ErrSettled is the cause of a message's context when a sibling's handler has settled it too, see
-	// [Delivery.SettleSiblings]: there is nothing left to do.
+	// [Delivery.SettleSiblings]: there is nothing left to do. Finishing it in another way is refused with it.
 	ErrSettled = errors.New("stream: the entry was settled along with another")
 )
 
@@ -42,6 +42,8 @@ type Delivery struct {
 	lost atomic.Bool // the handler has been told that the entry is in other hands
 	mu   sync.Mutex  // held while it is being finished
 	how  Outcome     // empty until finished
+	// along is set once a sibling's handler has settled it.
+	along bool
 	// asked is set once a settlement was sent to which no answer came: it may have happened.
 	asked bool
 }
@@ -117,6 +119,8 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	defer d.mu.Unlock()
 	switch {
 	case d.how == "":
+	case d.along:
+		return fmt.Errorf("%w: entry %s", ErrSettled, d.entry)
 	case d.how == how || (d.how == Nacked || d.how == Deferred) && (how == Nacked || how == Deferred):
 		return nil
 	default:

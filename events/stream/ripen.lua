@@ -1,18 +1,25 @@
 -- Ripen: entries that were parked only because their key had its share of the window become due.
 --
--- KEYS    1 due index   2 shelf   3 labels; see nack.lua
--- ARGV    1, 2 the range of labels of the key's entries that may come early, as of ZRANGEBYLEX
---         3 what the labels of those begin with that may not   4 how many at most
--- Returns how many became due.
+-- KEYS    1 stream   2 due index   3 shelf   4 labels; see nack.lua
+-- ARGV    1 group   2 the name that parked entries are pending under
+--         3, 4 the range of labels of the key's entries that may come early, as of ZRANGEBYLEX
+--         5 what the labels of those begin with that may not   6 how many at most
+-- Returns how many it has looked at. An entry that is not parked any more is taken off the shelf.
+-- Refuses with NOGROUP when the group or the stream is gone.
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local early = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], ARGV[2], 'LIMIT', 0, tonumber(ARGV[4]))
+local early = redis.call('ZRANGEBYLEX', KEYS[3], ARGV[3], ARGV[4], 'LIMIT', 0, tonumber(ARGV[6]))
 for _, label in ipairs(early) do
   local ms, seq = string.match(label, '%l(%d+)%-%l(%d+)$')
-  local id, waits = ms .. '-' .. seq, ARGV[3] .. string.sub(label, #ARGV[3] + 1)
-  redis.call('ZADD', KEYS[1], 'XX', now, id)
-  redis.call('ZREM', KEYS[2], label)
-  redis.call('ZADD', KEYS[2], 0, waits)
-  redis.call('HSET', KEYS[3], id, waits)
+  local id, waits = ms .. '-' .. seq, ARGV[5] .. string.sub(label, #ARGV[5] + 1)
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
+  if pending and pending[2] == ARGV[2] then
+    redis.call('ZADD', KEYS[2], now, id)
+    redis.call('ZADD', KEYS[3], 0, waits)
+    redis.call('HSET', KEYS[4], id, waits)
+  else
+    redis.call('HDEL', KEYS[4], id)
+  end
+  redis.call('ZREM', KEYS[3], label)
 end
 return #early

@@ -243,6 +243,9 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
 }
 
+// pageBytes is about how much of entries' fields siblings are read for at once. Payloads come from anywhere.
+const pageBytes = 4 << 20
+
 // parkedOf reads up to limit entries of one key from the shelf, of one kind of label: the oldest of those
 // after the label, or the newest of all.
 func (g *group) parkedOf(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]shelved, error) {
@@ -254,7 +257,7 @@ func (g *group) parkedOf(ctx context.Context, key string, kind byte, after strin
 	if newest {
 		reverse = 1
 	}
-	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.shelf, g.labels}, g.name, parked, from, to, limit, reverse).Slice()
+	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.shelf, g.labels}, g.name, parked, from, to, limit, reverse, pageBytes).Slice()
 	if err != nil {
 		return nil, err
 	}
@@ -282,9 +285,10 @@ type shelved struct {
 	label string
 }
 
-// ripen makes up to limit entries due that are parked only because their key had its share.
+// ripen makes up to limit entries due that are parked only because their key had its share. If it
+// returns less than limit, there are no more.
 func (g *group) ripen(ctx context.Context, key string, limit int) (int, error) {
-	return ripenScript.Run(ctx, g.redis, []string{g.due, g.shelf, g.labels},
+	return ripenScript.Run(ctx, g.redis, []string{g.stream, g.due, g.shelf, g.labels}, g.name, parked,
 		"["+labelOf(key, mayComeEarly), "("+labelOf(key, mayComeEarly+1), labelOf(key, mustWait), limit).Int()
 }
 

@@ -51,8 +51,8 @@ type Reason struct {
 }
 
 // Settle publishes, sets state and acknowledges the entry in one atomic step, or does nothing at all
-// and returns [ErrNotOwner], [ErrGuard] or what Redis had against it. It may be called again: an entry
-// that is settled is not settled twice, and that is no error. While Redis is unavailable it tries
+// and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or what Redis had against it. It may be called
+// again: what it has settled is not settled twice, and that is no error. While Redis is unavailable it tries
 // again until ctx is done; with a ctx that is done to begin with it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
@@ -68,15 +68,15 @@ func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error
 
 func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
 	call := settleCall{guard: s.Guard}
-	if err := call.add(d.entry, letter, s.Outputs, s.State); err != nil {
+	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
 	return d.finish(ctx, how, func(ctx context.Context) error { return d.settleOnce(ctx, call) })
 }
 
-// settleOnce runs the script. An entry of which there is no trace was settled if we may have done so
-// ourselves; if not, Redis lost its data, and what is reported as done must not be nowhere. The caller
-// holds mu.
+// settleOnce runs the script. An entry that is not pending was settled if we may have done so
+// ourselves; if not, somebody else did, or Redis lost its data, and what is reported as done must not be
+// nowhere. The caller holds mu.
 func (d *Delivery) settleOnce(ctx context.Context, call settleCall) error {
 	verdicts, err := d.sub.group.settle(ctx, call)
 	if err != nil {
@@ -88,9 +88,9 @@ func (d *Delivery) settleOnce(ctx context.Context, call settleCall) error {
 		return call.guard.refused()
 	case verdictNotOwner:
 		return ErrNotOwner
-	case verdictGone:
+	case verdictAlready, verdictGone:
 		if !d.asked {
-			return fmt.Errorf("%w: there is no trace of the entry", ErrNotOwner)
+			return fmt.Errorf("%w: it is not pending any more", ErrNotOwner)
 		}
 	}
 	return nil
@@ -108,11 +108,10 @@ type deadLetter struct {
 
 // settleCall is what one call of the settle script is to do.
 type settleCall struct {
-	guard  *Guard
-	parked bool // parked entries may be settled too
-	n      int  // entries
-	keys   []string
-	args   []any
+	guard *Guard
+	n     int // entries
+	keys  []string
+	args  []any
 }
 
 // What the script says of an entry.
@@ -124,9 +123,9 @@ const (
 	verdictGuard    = "guard"
 )
 
-// add adds an entry and what comes of it.
-func (c *settleCall) add(id string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
-	keys, args := c.keys, append(c.args, id)
+// add adds an entry, which has to be pending under the owner's name, and what comes of it.
+func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
+	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {
 		keys = append(keys, dead.stream)
 		args = append(args, 1, dead.cap, dead.Reason.Reason, dead.Error, dead.Attempts)
@@ -170,10 +169,7 @@ func (c *settleCall) add(id string, dead *deadLetter, outputs []Output, state []
 // settle runs the script and returns its verdict on each entry, in order.
 func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, err error) {
 	keys := []string{g.stream, g.due, g.tries, g.shelf, g.labels}
-	args := []any{g.name, g.consumer, ""}
-	if c.parked {
-		args[2] = parked
-	}
+	args := []any{g.name, g.consumer}
 	if c.guard != nil {
 		keys = append(keys, c.guard.Key)
 		args = append(args, 1, c.guard.Owner, strconv.FormatUint(c.guard.Fence, 10))

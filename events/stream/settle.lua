@@ -3,10 +3,9 @@
 --
 -- KEYS    1 stream   2 due index   3 failed attempts   4 shelf   5 labels; see nack.lua
 --         then, as ARGV says: the guard's key; of each entry the dead stream, output streams, hashes
--- ARGV    1 group   2 consumer   3 the name that parked entries are pending under, if these count as the
---         consumer's own, else ''
+-- ARGV    1 group   2 consumer
 --         1 with a guard, followed by owner and fence; or 0
---         number of entries, at most 256; then for each its id, and
+--         number of entries, at most 256; then for each its id, the name that it has to be pending under, and
 --         1 with a dead letter, followed by the stream's cap, reason, error and attempts; or 0
 --         number of outputs; for each the number of its fields and values, and these
 --         number of hashes; for each 1 to clear it first, else 0, the number of its fields and values, and these
@@ -15,15 +14,15 @@
 --         "already"    the entry is not pending any more: it was settled before, nothing changed
 --         "gone"       nor is it in the stream: it was settled and then trimmed away, or Redis lost its
 --                      data; nothing changed
---         "not owner"  the entry is pending under another consumer, or has yet to be read by the group,
+--         "not owner"  the entry is pending under another name, or has yet to be read by the group,
 --                      which was made anew: nothing changed
 --         "guard"      the lease is not held by that owner with that fence, or has expired: nothing changed
 -- Refuses with WRONGTYPE when a key holds something else, and with NOGROUP; nothing changed.
-local group, consumer, parked = ARGV[1], ARGV[2], ARGV[3]
+local group, consumer = ARGV[1], ARGV[2]
 local stream, due, tries, shelf, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 -- Scripts do not roll back, so everything is read and checked before anything changes.
-local argAt, keyAt = 3, 5
+local argAt, keyAt = 2, 5
 local function arg() argAt = argAt + 1; return ARGV[argAt] end
 local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
 local function list()
@@ -35,7 +34,7 @@ end
 local guard, entries = nil, {}
 if arg() == '1' then guard = {key = key(), owner = arg(), fence = arg()} end
 for n = 1, tonumber(arg()) do
-  local e = {id = arg(), outputs = {}, hashes = {}}
+  local e = {id = arg(), owner = arg(), outputs = {}, hashes = {}}
   if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
   for i = 1, tonumber(arg()) do e.outputs[i] = {key = key(), fields = list()} end
   for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', fields = list()} end
@@ -78,7 +77,7 @@ for n, e in ipairs(entries) do
   local pending = redis.call('XPENDING', stream, group, e.id, e.id, 1)[1]
   if not pending then
     verdicts[n] = trace(e.id)
-  elseif pending[2] ~= consumer and (parked == '' or pending[2] ~= parked) then
+  elseif pending[2] ~= e.owner then
     verdicts[n] = 'not owner'
   elseif not held then
     verdicts[n] = 'guard'
@@ -124,7 +123,7 @@ for n, e in ipairs(entries) do
     redis.call('XACK', stream, group, e.id)
     redis.call('ZREM', due, e.id)
     redis.call('HDEL', tries, e.id)
-    local label = parked ~= '' and redis.call('HGET', labels, e.id)
+    local label = e.owner ~= consumer and redis.call('HGET', labels, e.id)
     if label then
       redis.call('ZREM', shelf, label)
       redis.call('HDEL', labels, e.id)

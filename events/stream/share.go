@@ -32,18 +32,20 @@ func (s *subscription) away() time.Duration {
 
 // recall makes entries due for which there is room now.
 func (s *subscription) recall(ctx context.Context) {
+	var err error
 	for key, room := range s.flight.roomy() {
-		var n int
-		err := once(ctx, func(ctx context.Context) (err error) {
-			n, err = s.group.ripen(ctx, key, room)
-			return err
-		})
+		n := room
+		if err == nil {
+			err = once(ctx, func(ctx context.Context) (err error) {
+				n, err = s.group.ripen(ctx, key, room)
+				return err
+			})
+		}
 		if err != nil || n == room { // there may be more
 			s.flight.crowd(key)
 		}
-		if err != nil {
-			s.outage.failed(ctx, err)
-			return
-		}
+	}
+	if err != nil && !noGroup(err) { // take makes it anew
+		s.outage.failed(ctx, err)
 	}
 }

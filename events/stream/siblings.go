@@ -129,7 +129,7 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 	var call settleCall
 	var mine []*Delivery // of the entries of call, nil for one that is parked
 	for _, s := range batch {
-		own := s.Sibling.delivery
+		own, owner := s.Sibling.delivery, parked
 		if own != nil {
 			if !own.mu.TryLock() { // it is being finished in another way
 				continue
@@ -138,8 +138,9 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 			if own.how != "" {
 				continue
 			}
+			owner = d.sub.group.consumer
 		}
-		if err := call.add(s.Sibling.Entry, nil, s.Outputs, s.State); err != nil {
+		if err := call.add(s.Sibling.Entry, owner, nil, s.Outputs, s.State); err != nil {
 			return 0, err
 		}
 		mine = append(mine, own)
@@ -147,27 +148,40 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 	if len(mine) == 0 {
 		return 0, nil
 	}
-	call.guard, call.parked = guard, true
+	call.guard = guard
+	for _, own := range mine {
+		if own != nil {
+			own.busy.Store(true)
+		}
+	}
 	var verdicts []string
 	err = d.sub.outage.persist(ctx, func(ctx context.Context) error {
 		verdicts, err = d.sub.group.settle(ctx, call)
 		return err
 	})
 	if err != nil {
-		return 0, err
+		verdicts = make([]string, len(mine)) // nothing is known of any
 	}
-	for i, verdict := range verdicts {
-		switch verdict {
+	for i, own := range mine {
+		switch verdicts[i] {
 		case verdictSettled, verdictAlready:
 			settled++
-			if own := mine[i]; own != nil {
-				own.busy.Store(true)
-				own.how = Settled
-				own.cancel(ErrSettled)
-			}
+			own.settledAlong()
+			continue
 		case verdictGuard:
 			err = guard.refused()
 		}
+		if own != nil {
+			own.busy.Store(false)
+		}
 	}
 	return settled, err
+}
+
+// settledAlong ends a delivery that a sibling has settled too, if there is one. The caller holds mu.
+func (d *Delivery) settledAlong() {
+	if d != nil {
+		d.how, d.along = Settled, true
+		d.cancel(ErrSettled)
+	}
 }

@@ -3,6 +3,7 @@
 -- KEYS    1 stream   2 shelf   3 labels; see nack.lua
 -- ARGV    1 group   2 the name that parked entries are pending under
 --         3, 4 the range of labels, as of ZRANGEBYLEX   5 how many at most   6 1 to begin at the end of the range, else 0
+--         7 after so many bytes of fields and values no more are read
 -- Returns for each {id, label, {field, value, ...}}
 --         An entry that is not parked any more is not returned, and taken off the shelf.
 -- Refuses with NOGROUP when the group or the stream is gone.
@@ -12,14 +13,16 @@ if ARGV[6] == '1' then
 else
   labels = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[3], ARGV[4], 'LIMIT', 0, tonumber(ARGV[5]))
 end
-local found = {}
+local found, bytes = {}, 0
 for _, label in ipairs(labels) do
+  if bytes >= tonumber(ARGV[7]) then break end
   local ms, seq = string.match(label, '%l(%d+)%-%l(%d+)$')
   local id = ms .. '-' .. seq
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
   local entry = pending and pending[2] == ARGV[2] and redis.call('XRANGE', KEYS[1], id, id)[1]
   if entry then
     found[#found + 1] = {id, label, entry[2]}
+    for _, field in ipairs(entry[2]) do bytes = bytes + #field end
   else
     redis.call('ZREM', KEYS[2], label)
     redis.call('HDEL', KEYS[3], id)

@@ -82,7 +82,7 @@ func (w *world) dieAt(step string) {
 
 func dieAtStep(t *testing.T, root string) {
 	v := must(OpenVolume(root, Config{}))(t)
-	v.step = func(step string) {
+	v.cfg.Step = func(step string) {
 		if step == os.Getenv("GITREPO_TEST_DIE_STEP") {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
@@ -106,7 +106,7 @@ func TestStaleAtEveryStep(t *testing.T) {
 			stale := w.request("")
 			slow := w.open(w.volume.Root(), Config{})
 			var newest string
-			slow.step = func(at string) {
+			slow.cfg.Step = func(at string) {
 				if at == step {
 					newest = w.push(map[string]string{"a": "3"})
 					w.sync("")

@@ -101,7 +101,7 @@ func TestStaleOrCrashedRemoval(t *testing.T) {
 	req := w.removal()
 	req.Force = true
 	slow := w.open(w.volume.Root(), Config{})
-	slow.step = func(step string) {
+	slow.cfg.Step = func(step string) {
 		if step == "confirmed" {
 			w.sync("")
 		}
@@ -111,7 +111,7 @@ func TestStaleOrCrashedRemoval(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 
 	died := errors.New("died")
-	slow.step = func(step string) {
+	slow.cfg.Step = func(step string) {
 		if step == "unpublished" {
 			panic(died)
 		}
@@ -122,7 +122,7 @@ func TestStaleOrCrashedRemoval(t *testing.T) {
 		_, _ = slow.Remove(t.Context(), req)
 		t.Error("it did not die")
 	}()
-	slow.step = nil
+	slow.cfg.Step = nil
 	req.Fence = w.fence.Add(1)
 	if removed := must(slow.Remove(t.Context(), req))(t); !removed {
 		t.Error("the removal was not taken up again")

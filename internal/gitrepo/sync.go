@@ -110,14 +110,15 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 			return SyncResult{}, err
 		}
 	}
-	res := SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: s.base()}
-	if s.upToDate() && s.now.commit == res.Before {
-		res.After, res.Tree = s.now.commit, s.v.relative(s.f.tree(s.now.tree))
-		return res, s.keep(ctx)
+	if commit := s.now.commit; s.upToDate() && commit == s.base() {
+		tree := s.v.relative(s.f.tree(s.now.tree))
+		return SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
 	}
 	if err := s.obtain(ctx); err != nil {
 		return SyncResult{}, err
 	}
+	// Only now: what was known of the ref may not have been enough, and then the remote was asked after all.
+	res := SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: s.base()}
 	changed, err := s.plan.changesSince(ctx, s.objects, res.Before, s.v.cfg.MaxFiles)
 	if err != nil {
 		return SyncResult{}, err

@@ -21,6 +21,9 @@ type Config struct {
 	MaxFiles     int           // changed files listed in a result; 1,000
 	MaxTreeFiles int           // entries in a tree; 1,000,000
 	MaxPackBytes int64         // bytes read per fetch; 2 GiB
+
+	// Step, when not nil, is told the name of each step as it is done, for tests of crashes.
+	Step func(name string)
 }
 
 func (cfg Config) withDefaults() (Config, error) {
@@ -41,9 +44,6 @@ type Volume struct {
 	id   string
 	cfg  Config
 	net  *http.Transport
-
-	// step, when not nil, is told the name of each step as it is done, for tests of crashes.
-	step func(name string)
 }
 
 // OpenVolume opens the volume at root, which must be an existing folder or one that can be made.
@@ -141,7 +141,7 @@ func makeID(path string) ([]byte, error) {
 
 // done tells tests that a step is done.
 func (v *Volume) done(step string) {
-	if v.step != nil {
-		v.step(step)
+	if v.cfg.Step != nil {
+		v.cfg.Step(step)
 	}
 }

@@ -80,6 +80,15 @@ func (s Server) String() string { return s.shown }
 // whose reply was lost must not run twice unless its caller knows that it may.
 func (s Server) Open() redis.UniversalClient { return s.open() }
 
+// With returns the same address, whose clients run hook around each command that they send.
+func (s Server) With(hook redis.Hook) Server {
+	return Server{shown: s.shown, open: func() redis.UniversalClient {
+		client := s.open()
+		client.AddHook(hook)
+		return client
+	}}
+}
+
 func standalone(rawURL, password string) (func() redis.UniversalClient, error) {
 	opt, err := redis.ParseURL(rawURL)
 	if err != nil {

@@ -7,16 +7,23 @@
 //	synced              when that was, RFC 3339
 //	head:{ref}          commit published for ref
 //	given:{ref}:{app}   commit that app was last given for ref; a ref has no colon in it
-//	asked:{ref}:{cred}  "{entry} {ref} {commit}": the last entry of the stream just before the remote was asked
-//	                    with that credential where ref stands, the ref resolved, and the answer
-//	newest:{ref}        newest entry known that announces a commit for ref
-//	look:{ref}          "{entry} {n}": that entry's commit was not there yet, n times
+//	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the last entry of the stream just before the remote was
+//	                    asked with that credential where ref stands, the ref resolved, the answer, and who gave it
+//	newest:{ref}:{app}  newest entry known that announces a commit for ref to app
+//	look:{ref}          "{entry} {n} {entry} {n} …": the commit that an entry announces was not there yet, n
+//	                    times; the newest 32 of these entries, the oldest first
 //	tombstone           stream entry of the removal that deleted the clone
+//	failures            failures in a row, of those that count; "0" or absent after a success
+//	circuit_trips       how often the circuit breaker has opened in a row; likewise
+//	circuit_open_until  when it half-opens, in ms of Redis' clock; likewise
 package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,14 +88,15 @@ func (r Repo) Synced() time.Time {
 }
 
 // Buried reports whether the clone was removed by a later entry than the given one, so that what
-// the entry asks is past.
+// the entry asks is past. It is not when there is a clone again.
 func (r Repo) Buried(entry string) bool {
 	tombstone := r.fields["tombstone"]
-	return tombstone != "" && (entry == tombstone || events.EntryAfter(tombstone, entry))
+	return tombstone != "" && r.fields["synced"] == "" && (entry == tombstone || events.EntryAfter(tombstone, entry))
 }
 
 // Asked is what the remote once said.
 type Asked struct {
+	URL    string     // the remote
 	Until  string     // id of the last entry of the stream just before it was asked
 	Ref    events.Ref // the ref, resolved
 	Commit string     // where it stood
@@ -97,51 +105,78 @@ type Asked struct {
 // Asked returns what the remote at url last said of ref, as asked for in a change, to that
 // credential. It is false when it was never asked, or another remote was.
 func (r Repo) Asked(url string, ref events.Ref, credential string) (Asked, bool) {
-	parts := strings.Fields(r.fields[askedField(ref, credential)])
-	if len(parts) != 3 || r.fields["url"] != url {
+	parts := strings.SplitN(r.fields[askedField(ref, credential)], " ", 4) // a URL may have spaces
+	if len(parts) != 4 || parts[3] != url {
 		return Asked{}, false
 	}
 	resolved, err := events.ParseRef(parts[1])
-	return Asked{Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
+	return Asked{URL: url, Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
 }
 
-// Newest is the newest entry known that announces a commit for ref, or "".
-func (r Repo) Newest(ref events.Ref) string { return r.fields[newestField(ref)] }
+// Newest is the newest entry known that announces a commit for ref to app, or "".
+func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[newestField(ref, app)] }
 
-// Looks is how often the commit that an entry announces for ref was found not to be there yet.
+// Looks is how often the commit that an entry announces for ref was found not to be there yet. An entry
+// older than all of which so much is remembered has been looked at often enough.
 func (r Repo) Looks(ref events.Ref, entry string) int {
-	id, n, _ := strings.Cut(r.fields[lookField(ref)], " ")
-	if id != entry {
-		return 0
+	remembered := strings.Fields(r.fields[lookField(ref)])
+	for i := 0; i+1 < len(remembered); i += 2 {
+		if remembered[i] == entry {
+			looks, _ := strconv.Atoi(remembered[i+1])
+			return looks
+		}
 	}
-	looks, _ := strconv.Atoi(n)
-	return looks
+	if len(remembered) == 2*looksKept && events.EntryAfter(remembered[0], entry) {
+		return math.MaxInt
+	}
+	return 0
 }
 
-// SetLooks remembers that number.
+// looksKept bounds of how many entries looks are remembered, the newest ones. Apps that follow the same
+// ref have one each.
+const looksKept = 32
+
+// SetLooks remembers that number. The caller holds the repository's lease.
 func (s *Store) SetLooks(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, looks int) error {
-	if err := s.redis.HSet(ctx, s.namespace.Repo(repo), lookField(ref), entry+" "+strconv.Itoa(looks)).Err(); err != nil {
+	err := s.setLooks(ctx, s.namespace.Repo(repo), lookField(ref), entry, looks)
+	if err != nil {
 		return fmt.Errorf("note in the state of %s that the remote is behind: %w", repo, err)
 	}
 	return nil
 }
 
+func (s *Store) setLooks(ctx context.Context, key, field, entry string, looks int) error {
+	value, err := s.redis.HGet(ctx, key, field).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	kept := slices.Collect(slices.Chunk(strings.Fields(value), 2))
+	kept = slices.DeleteFunc(kept, func(look []string) bool { return look[0] == entry })
+	at := slices.IndexFunc(kept, func(look []string) bool { return events.EntryAfter(look[0], entry) })
+	if at < 0 {
+		at = len(kept)
+	}
+	kept = slices.Insert(kept, at, []string{entry, strconv.Itoa(looks)})
+	kept = kept[max(0, len(kept)-looksKept):]
+	return s.redis.HSet(ctx, key, field, strings.Join(slices.Concat(kept...), " ")).Err()
+}
+
 // AskedFields are the fields that a settled sync sets which has asked the remote for ref.
 func AskedFields(ref events.Ref, credential string, a Asked) map[string]string {
-	value := a.Until + " " + a.Ref.String() + " " + a.Commit
+	value := a.Until + " " + a.Ref.String() + " " + a.Commit + " " + a.URL
 	return map[string]string{askedField(ref, credential): value, askedField(a.Ref, credential): value}
 }
 
-// NewestFields are the fields that name the newest entry that announces a commit for ref.
-func NewestFields(ref events.Ref, entry string) map[string]string {
-	return map[string]string{newestField(ref): entry}
+// NewestFields are the fields that name the newest entry that announces a commit for ref to app.
+func NewestFields(ref events.Ref, app, entry string) map[string]string {
+	return map[string]string{newestField(ref, app): entry}
 }
 
 func askedField(ref events.Ref, credential string) string {
 	return "asked:" + ref.String() + ":" + credential
 }
 
-func newestField(ref events.Ref) string { return "newest:" + ref.String() }
+func newestField(ref events.Ref, app string) string { return "newest:" + ref.String() + ":" + app }
 
 func lookField(ref events.Ref) string { return "look:" + ref.String() }
 

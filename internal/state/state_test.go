@@ -2,6 +2,8 @@ package state_test
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -37,6 +39,42 @@ func TestWhatASyncSetsTheNextOneLoads(t *testing.T) {
 	}
 	if known.Buried("1-0") {
 		t.Error("buried without a tombstone")
+	}
+}
+
+func TestLooksAreRememberedOfTheNewestEntries(t *testing.T) {
+	ctx, client := context.Background(), redistest.Start(t).Client()
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := state.NewStore(client, events.DefaultNamespace)
+	for _, n := range []int{40, 3, 9, 10, 9} { // 9 twice; more than are remembered come then
+		if err := store.SetLooks(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", n), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looks := func(entry string) int {
+		known, err := store.Load(ctx, repo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return known.Looks(events.Ref{}, entry)
+	}
+	for entry, want := range map[string]int{"3-0": 3, "9-0": 9, "10-0": 10, "40-0": 40, "1-0": 0, "41-0": 0} {
+		if n := looks(entry); n != want {
+			t.Errorf("%s: %d looks; want %d", entry, n, want)
+		}
+	}
+	for n := range 30 {
+		if err := store.SetLooks(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", 50+n), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for entry, want := range map[string]int{"3-0": math.MaxInt, "9-0": math.MaxInt, "10-0": 10, "40-0": 40, "50-0": 1, "79-0": 1, "80-0": 0, "41-0": 0} {
+		if n := looks(entry); n != want {
+			t.Errorf("%s: %d looks; want %d", entry, n, want)
+		}
 	}
 }
 

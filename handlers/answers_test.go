@@ -1,0 +1,145 @@
+package handlers_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/gittest"
+)
+
+func TestEachAppWaitsForARemoteThatIsBehind(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest = "2-0"
+	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
+	w.mustHandle("2-0", events.Change{URL: url, App: "search"})
+	second := w.push(map[string]string{"b": "2"})
+	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gittest.Main, first); err != nil {
+		t.Fatal(err)
+	}
+	w.latest = "4-0"
+	docs, search := events.Change{URL: url, App: "docs", After: second}, events.Change{URL: url, App: "search", After: second}
+	for range 2 { // each has its own looks
+		if r, err := w.handle("4-0", search); events.ClassOf(err) != events.ClassBehind {
+			t.Fatalf("search: %+v, %v; want another look", r, err)
+		}
+		if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBehind {
+			t.Fatalf("docs: %+v, %v; want another look", r, err)
+		}
+	}
+	for range 4 {
+		_, _ = w.handle("4-0", search)
+	}
+	if r, err := w.handle("4-0", search); err != nil || r.After != first {
+		t.Fatalf("search: %+v, %v; want it accepted in the end", r, err)
+	}
+	if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBehind {
+		t.Errorf("docs: %+v, %v; another app's announcement has not overtaken it", r, err)
+	}
+}
+
+func TestTwoThatTakeTurnsAreNotLookedAtForEver(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
+	w.latest = "3-0"
+	w.mustHandle("1-0", events.Change{URL: change.URL})
+	for range 2 * 10 { // each in another worker's hands, and not to be seen, when the other has its turn
+		_, older := w.handle("2-0", change)
+		_, newer := w.handle("3-0", change)
+		if older == nil && newer == nil {
+			return
+		}
+	}
+	t.Error("they are looked at for ever")
+}
+
+func TestADeletedRefAnnouncesNoCommit(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest = "2-0"
+	w.mustHandle("1-0", events.Change{URL: url})
+	gone := events.Change{URL: url, Ref: mustRef("gone"), After: strings.Repeat("0", 40)}
+	if _, err := w.handle("2-0", gone); events.ClassOf(err) != events.ClassNoRef {
+		t.Errorf("%v; want it to end as what it is", err)
+	}
+}
+
+func TestAnAnswerUsedAgainDoesNotReplaceANewerOne(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest = "5-0"
+	w.mustHandle("5-0", events.Change{URL: url})
+	w.latest = "9-0"
+	w.mustHandle("9-0", events.Change{URL: url, Ref: mustRef("main")})
+	w.mustHandle("4-0", events.Change{URL: url})
+	if n := w.asked(func() { w.mustHandle("8-0", events.Change{URL: url, Ref: mustRef("main")}) }); n != 0 {
+		t.Errorf("the remote is asked %d times for what it has answered", n)
+	}
+}
+
+func TestAnAnswerIsOfOneRemote(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	other := strings.Replace(url, "acme", "%61cme", 1) // the same remote, spelled in another way
+	w.env["LOCKSTEP_CREDENTIAL_X_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_X_URLS"] = "x", strings.TrimSuffix(url, "acme/widgets")
+	w.latest = "5-0"
+	w.mustHandle("1-0", events.Change{URL: url, Credential: "x"})
+	w.mustHandle("2-0", events.Change{URL: other})
+	if n := w.asked(func() { w.mustHandle("3-0", events.Change{URL: other, Credential: "x"}) }); n != 1 {
+		t.Errorf("asked %d times by a URL with which that credential was never proved; want 1", n)
+	}
+}
+
+func TestAChangeOlderThanTheRemovalDoesNotBuryWhatHasComeSince(t *testing.T) {
+	w := newWorld(t)
+	head := w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest = "6-0"
+	w.mustHandle("5-0", events.Change{Type: events.ChangeRemoved, URL: url, Force: true})
+	w.mustHandle("6-0", events.Change{URL: url, App: "docs"})
+	if r := w.mustHandle("4-0", events.Change{URL: url, App: "docs"}); r.Type != events.ResultSynced || r.After != head || !w.published() {
+		t.Errorf("result %+v, published %v; the clone is there again", r, w.published())
+	}
+}
+
+func TestAResultNamesTheRefThatWasPublishedWhenTheAnswerWasNotEnough(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.latest = "9-0"
+	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
+
+	if err := w.git.SetRef(ctx, "acme/widgets", "refs/heads/trunk", first); err != nil {
+		t.Fatal(err)
+	}
+	head, err := w.git.Commit(ctx, "acme/widgets", "trunk", gittest.Edit{Write: map[string]string{"b": "2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.git.SetHead("acme/widgets", "trunk"); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := filepath.Glob(filepath.Join(w.root, ".lockstep/repos/acme/widgets/stores/*/objects/*/*"))
+	if err != nil || len(objects) == 0 {
+		t.Fatal(objects, err)
+	}
+	for _, object := range objects {
+		if err := os.Remove(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := w.mustHandle("2-0", events.Change{URL: url, App: "search"}) // is answered, but the files cannot be listed
+	if r.Ref != mustRef("trunk") || r.After != head || r.Before != "" || len(r.Files) != 2 {
+		t.Errorf("result %+v; want trunk at %s", r, head)
+	}
+}

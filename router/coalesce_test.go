@@ -1,0 +1,185 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/router"
+)
+
+// publishChange adds a change to acme/widgets and returns its entry.
+func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) string {
+	t.Helper()
+	c.URL = "https://example.com/acme/widgets.git"
+	c, err := events.NewChange(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := newPublisher(t, client).Add(context.Background(), topic, message.NewMessage(c.ID, document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry
+}
+
+// coalescing is a route for changes to which a share of three of the same repository have their way at once.
+// The first handler begins when it sees so many siblings.
+func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler) router.Route {
+	t.Helper()
+	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
+	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Log: quiet(),
+		Key: changes.Key, Window: 16, Share: 3, Visibility: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Close() })
+	first := true
+	return router.Route{Name: "changes", Topic: topic, Subscriber: sub, Locker: newLocker(t, client, time.Minute), Request: changes.Request,
+		Handler: func(msg *message.Message) ([]*message.Message, error) {
+			if delivery, _ := stream.DeliveryOf(msg); first {
+				first = false
+				stopWhen(t, func() bool {
+					n := 0
+					for page, more := "", true; more; more = page != "" {
+						found, next, err := delivery.Siblings(msg.Context(), page, 100)
+						if err != nil {
+							t.Error(err)
+							return true
+						}
+						n, page = n+len(found), next
+					}
+					return n == siblings
+				})
+			}
+			return changes.Handle(msg)
+		},
+		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1}}}
+}
+
+func TestWhatAnOutcomeCoversIsSettledAlongWithIt(t *testing.T) {
+	ctx, client := context.Background(), startRedis(t)
+	const total = 150
+	for n := range total {
+		app := "docs"
+		if n%50 == 49 {
+			app = "search"
+		}
+		publishChange(t, client, events.Change{ID: fmt.Sprintf("c%d", n), App: app})
+	}
+	handled := 0
+	run(t, coalescing(t, client, total-1, func(_ context.Context, job events.Job) (events.Outcome, error) {
+		handled++ // under the lease
+		return events.Outcome{Result: job.Result(events.ResultSynced), Covers: func(_ context.Context, other events.Job) (events.Outcome, bool) {
+			return events.Outcome{Result: other.Result(events.ResultSynced)}, other.Change.App == job.Change.App
+		}}, nil
+	}))
+	stopWhen(t, func() bool {
+		return client.XLen(ctx, events.DefaultNamespace.Results()).Val() >= total && client.XPending(ctx, topic, "workers").Val().Count == 0
+	})
+	answers := map[string]int{}
+	for _, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
+		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := events.ParseResult(msg.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers[result.Deliveries[0]]++
+	}
+	for n := range total {
+		if id := fmt.Sprintf("c%d", n); answers[id] != 1 {
+			t.Errorf("change %s has %d answers", id, answers[id])
+		}
+	}
+	if handled != 2 {
+		t.Errorf("%d changes had a turn of their own; want one of each app", handled)
+	}
+}
+
+func TestTheNewestAnnouncementIsOfTheSameAppAndRef(t *testing.T) {
+	client := startRedis(t)
+	ref, err := events.ParseRef("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := strings.Repeat("a", 40)
+	publishChange(t, client, events.Change{ID: "first", App: "docs", After: commit})
+	newest := make(chan string, 1)
+	run(t, coalescing(t, client, 5, func(ctx context.Context, job events.Job) (events.Outcome, error) {
+		if job.Change.ID == "first" {
+			entry, err := job.Newest(ctx)
+			if err != nil {
+				t.Error(err)
+			}
+			newest <- entry
+		}
+		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+	}))
+	stopWhen(t, func() bool {
+		return client.Exists(context.Background(), events.DefaultNamespace.Locks()+"acme/widgets").Val() == 1
+	})
+	want := publishChange(t, client, events.Change{App: "docs", After: commit})
+	publishChange(t, client, events.Change{App: "docs"})
+	publishChange(t, client, events.Change{App: "docs", After: strings.Repeat("0", 40)})
+	publishChange(t, client, events.Change{App: "docs", After: commit, Ref: ref})
+	publishChange(t, client, events.Change{App: "search", After: commit})
+	if got := within(t, newest, "first change"); got != want {
+		t.Errorf("newest %s; want %s", got, want)
+	}
+}
+
+func TestWhatASiblingHasSettledHasNoSecondOutcome(t *testing.T) {
+	ctx, client := context.Background(), startRedis(t)
+	publishChange(t, client, events.Change{ID: "c1"})
+	publishChange(t, client, events.Change{ID: "c2"})
+	route := coalescing(t, client, 1, nil)
+	route.Locker, route.Request = nil, nil // nothing keeps the second from working when the first settles both
+	both, settled := newSignal(2), make(chan struct{})
+	outcomes := make(chan error, 2)
+	route.Handler = func(msg *message.Message) ([]*message.Message, error) {
+		delivery, _ := stream.DeliveryOf(msg)
+		both.one()
+		within(t, both.all, "second handler")
+		out := stream.Settlement{Outputs: []stream.Output{{Stream: events.DefaultNamespace.Results(), Message: message.NewMessage(msg.UUID, nil)}}}
+		if msg.UUID == "c2" {
+			within(t, settled, "settlement")
+			_, err := router.Commit(msg, out)
+			outcomes <- err
+			return nil, err
+		}
+		siblings, _, err := delivery.Siblings(ctx, "", 10)
+		if err != nil || len(siblings) != 1 {
+			t.Errorf("siblings %v, %v", siblings, err)
+			return nil, nil
+		}
+		if n, err := delivery.SettleSiblings(ctx, nil, []stream.SiblingSettlement{{Sibling: siblings[0], Outputs: out.Outputs}}); n != 1 {
+			t.Errorf("%d settled, %v", n, err)
+		}
+		close(settled)
+		return router.Commit(msg, out)
+	}
+	run(t, route)
+	if err := within(t, outcomes, "outcome"); err == nil {
+		t.Error("the second believes that it was settled by itself")
+	}
+	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
+	if results, dead := client.XLen(ctx, events.DefaultNamespace.Results()).Val(), client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); results != 2 || dead != 0 {
+		t.Errorf("%d results, %d dead letters; want 2 and none", results, dead)
+	}
+}
