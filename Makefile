@@ -21,7 +21,7 @@ redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports
 test-embedded: ## Run the tests that talk to Redis against the embedded one
 	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
 
-soak: ## Run the long end-to-end tests: many repositories, killed workers
+soak: ## Run the long end-to-end tests: 1,000 killed workers, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 go test -race -count=1 -timeout 60m ./cmd/lockstep $(TESTFLAGS)
 
 bench-lock: build ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults

@@ -27,7 +27,7 @@ type Changes struct {
 
 // Request asks for the lease on a change's repository.
 func (c *Changes) Request(msg *message.Message) (locking.Request, error) {
-	change, err := parse(msg)
+	change, err := read(msg)
 	if err != nil {
 		return locking.Request{}, err
 	}
@@ -46,7 +46,7 @@ func (c *Changes) Request(msg *message.Message) (locking.Request, error) {
 // Handle works on a change under its lease and commits what came of it.
 func (c *Changes) Handle(msg *message.Message) ([]*message.Message, error) {
 	began := time.Now()
-	change, err := parse(msg)
+	change, err := read(msg)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (c *Changes) Handle(msg *message.Message) ([]*message.Message, error) {
 		return nil, err
 	}
 	c.settled(msg.Context(), change, result)
-	if outcome.Covers != nil {
+	if outcome.Covers != nil && msg.Context().Err() == nil { // else nobody waits
 		c.cover(msg, change.Repo, outcome.Covers)
 	}
 	return produced, nil
@@ -86,7 +86,7 @@ func (c *Changes) settlement(change events.Change, fields map[string]string, cle
 
 // Failed is the result of a change that is given up.
 func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stream.Output {
-	change, err := parse(msg)
+	change, err := read(msg)
 	if err != nil {
 		return nil // nothing to name: the dead letter says it all
 	}
@@ -121,6 +121,20 @@ func (c *Changes) observe(outcome, class string) {
 	if c.Observe != nil {
 		c.Observe(outcome, class)
 	}
+}
+
+type changeKey struct{}
+
+// read is parse for a message in its handler's hands, which is parsed once: its context keeps the change.
+func read(msg *message.Message) (events.Change, error) {
+	if change, ok := msg.Context().Value(changeKey{}).(events.Change); ok {
+		return change, nil
+	}
+	change, err := parse(msg)
+	if err == nil {
+		msg.SetContext(context.WithValue(msg.Context(), changeKey{}, change))
+	}
+	return change, err
 }
 
 func parse(msg *message.Message) (events.Change, error) {

@@ -15,7 +15,7 @@ const siblingsAtOnce = 100
 
 // Key is the key of a change, for [stream.SubscriberConfig]: that of its repository, as of its lock.
 func (c *Changes) Key(msg *message.Message) string {
-	change, err := parse(msg)
+	change, err := read(msg)
 	if err != nil {
 		return ""
 	}

@@ -13,7 +13,9 @@ import (
 // Commit is how a handler ends: it settles the message together with what came of it. Over
 // Lockstep's own subscriber that is one atomic step, which happens only while the message's lease,
 // if it has one, is still held; over any other Pub/Sub, Commit returns the outputs for the route's
-// publisher, and their delivery and the ack are two steps.
+// publisher, and their delivery and the ack are two steps. Where nobody waits for the lease it is given
+// back in that step too: after Commit there is nothing left to do under it, unless its context says
+// that it is still held.
 //
 //	return router.Commit(msg, stream.Settlement{Outputs: …})
 func Commit(msg *message.Message, what stream.Settlement) ([]*message.Message, error) {
@@ -32,6 +34,9 @@ func Commit(msg *message.Message, what stream.Settlement) ([]*message.Message, e
 	}
 	guard := stream.Guard(lease.Guard())
 	what.Guard = &guard
+	if !lease.Awaited() {
+		what.Returned = lease.Returned
+	}
 	err := delivery.Settle(ctx, what)
 	if errors.Is(err, stream.ErrGuard) && lease.Confirm(ctx) == nil {
 		// It had run out while Redis was away, nobody else has had it since, and now it is back.

@@ -72,7 +72,7 @@ func (r *Results) Handle(msg *message.Message) ([]*message.Message, error) {
 		return nil, err
 	}
 	produced, err := Commit(msg, stream.Settlement{})
-	if err == nil && newest != nil {
+	if err == nil && newest != nil && msg.Context().Err() == nil { // else nobody waits
 		r.cover(msg, delivery, lease, newest)
 	}
 	return produced, err

@@ -23,9 +23,10 @@ import (
 	"lockstep/internal/gittest"
 )
 
-// TestMain lets this test binary be the lockstep command: testscript puts it into PATH by that name.
+// TestMain lets this test binary be the lockstep command, and a worker that dies: testscript puts it
+// into PATH by those names.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"lockstep": main})
+	testscript.Main(m, map[string]func(){"lockstep": main, "lockstep-dying": dyingMain})
 }
 
 // process is a lockstep process under test.

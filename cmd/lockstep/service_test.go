@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -151,35 +150,6 @@ func TestManyRepositoriesGoOneAtATimeEachAndAllInParallel(t *testing.T) {
 	}
 	if git.MaxRepos() < 2 {
 		t.Error("no two repositories were ever fetched at once")
-	}
-}
-
-func TestAWorkerKilledAtAnyMomentCostsNothing(t *testing.T) {
-	git, server, root := startGit(t), redistest.Start(t), t.TempDir()
-	l := newLoad(t, git, server.Client())
-	serve := func() *process {
-		return start(t, "serve", "--redis", server.URL(), "--root", root, "--lease", "1s", "--lock-wait", "10s", "--log-level", "error")
-	}
-	kills := 6
-	if os.Getenv("LOCKSTEP_SOAK") != "" {
-		kills, l.pushes = 200, 300
-	}
-	victims := []*process{serve(), serve()}
-	var g errgroup.Group
-	g.Go(func() error { return l.push(context.Background()) })
-	for n := range kills {
-		// Not a wait for something: the moment of the kill is what is random here.
-		time.Sleep(time.Duration(200+rand.IntN(800)) * time.Millisecond)
-		victims[n%2].kill()
-		victims[n%2] = serve()
-	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	l.assertDone(t, root)
-	leftovers := must(filepath.Glob(filepath.Join(root, ".lockstep/repos/acme/*/quarantine/*")))(t)
-	if len(leftovers) > l.repos {
-		t.Errorf("%d quarantines left: the next sync should sweep what a crash leaves", len(leftovers))
 	}
 }
 

@@ -51,7 +51,8 @@ type SubscriberConfig struct {
 	// Key says what a message is about, as its lock does. Of messages with the same key at most Share are
 	// in flight; more go back, to come when there is room, and so cannot fill the window. Those that
 	// wait are each other's siblings, see [Delivery.Siblings]. A message with the key "" has none, nor
-	// has any when Key is nil. A key has no NUL in it. Key is called for each message read.
+	// has any when Key is nil. A key has no NUL in it. Key is called once for each message read, before
+	// anybody else has it, and may set its context to one derived from it.
 	Key   func(*message.Message) string
 	Share int // default an eighth of the window
 

@@ -146,13 +146,17 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 			bury = append(bury, func() { s.bury(ctx, d, err) })
 			continue
 		}
-		if d.key = s.cfg.Key(msg); !s.flight.admits(d.key) {
-			crowded = append(crowded, d)
-			continue
-		}
 		d.ctx, d.cancel = context.WithCancelCause(context.WithValue(s.base, deliveryKey{}, d))
 		d.msg = msg
 		msg.SetContext(d.ctx)
+		if d.key = s.cfg.Key(msg); !s.flight.admits(d.key) {
+			d.cancel(nil)
+			crowded = append(crowded, d)
+			continue
+		}
+		if e.origin == "parked" && d.key != "" {
+			s.flight.crowd(d.key) // whoever sent it away may be gone, and there may be more
+		}
 		if former := s.flight.enter(d); former != nil {
 			former.lose()
 		}

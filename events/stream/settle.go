@@ -18,6 +18,10 @@ type Settlement struct {
 	Guard   *Guard       // the lease that must be held; nil for none
 	Outputs []Output     // messages to add to streams, in order
 	State   []HashUpdate // fields to set in hashes
+
+	// Returned, if not nil, asks that the Guard's lease be given back in the same step, unless somebody
+	// waits for it: in the guard's Queue, or as a parked sibling. It is called when that was done.
+	Returned func()
 }
 
 // Output is a message for a stream.
@@ -40,7 +44,7 @@ type Guard struct {
 	Key   string
 	Owner string
 	Fence uint64
-	Queue string // where others wait for the lease; not used yet
+	Queue string // exists while others wait for the lease; needed for Settlement.Returned alone
 }
 
 // Reason says why an entry was given up.
@@ -67,33 +71,41 @@ func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error
 }
 
 func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
-	call := settleCall{guard: s.Guard}
+	call := settleCall{guard: s.Guard, giveBack: s.Guard != nil && s.Returned != nil, key: d.key}
 	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
-	return d.finish(ctx, how, func(ctx context.Context) error { return d.settleOnce(ctx, call) })
+	returned := false
+	err := d.finish(ctx, how, func(ctx context.Context) (err error) {
+		returned, err = d.settleOnce(ctx, call)
+		return err
+	})
+	if returned {
+		s.Returned()
+	}
+	return err
 }
 
 // settleOnce runs the script. An entry that is not pending was settled if we may have done so
 // ourselves; if not, somebody else did, or Redis lost its data, and what is reported as done must not be
 // nowhere. The caller holds mu.
-func (d *Delivery) settleOnce(ctx context.Context, call settleCall) error {
-	verdicts, err := d.sub.group.settle(ctx, call)
+func (d *Delivery) settleOnce(ctx context.Context, call settleCall) (returned bool, err error) {
+	verdicts, returned, err := d.sub.group.settle(ctx, call)
 	if err != nil {
 		d.asked = d.asked || mayHaveRun(err)
-		return err
+		return false, err
 	}
 	switch verdicts[0] {
 	case verdictGuard:
-		return call.guard.refused()
+		return false, call.guard.refused()
 	case verdictNotOwner:
-		return ErrNotOwner
+		return false, ErrNotOwner
 	case verdictAlready, verdictGone:
 		if !d.asked {
-			return fmt.Errorf("%w: it is not pending any more", ErrNotOwner)
+			return false, fmt.Errorf("%w: it is not pending any more", ErrNotOwner)
 		}
 	}
-	return nil
+	return returned, nil
 }
 
 func (g *Guard) refused() error {
@@ -108,10 +120,12 @@ type deadLetter struct {
 
 // settleCall is what one call of the settle script is to do.
 type settleCall struct {
-	guard *Guard
-	n     int // entries
-	keys  []string
-	args  []any
+	guard    *Guard
+	giveBack bool   // the guard's lease, unless somebody waits for it
+	key      string // of the entry
+	n        int    // entries
+	keys     []string
+	args     []any
 }
 
 // What the script says of an entry.
@@ -122,6 +136,9 @@ const (
 	verdictNotOwner = "not owner"
 	verdictGuard    = "guard"
 )
+
+// leaseReturned follows the verdicts when the lease was given back.
+const leaseReturned = "returned"
 
 // add adds an entry, which has to be pending under the owner's name, and what comes of it.
 func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
@@ -166,20 +183,30 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	return nil
 }
 
-// settle runs the script and returns its verdict on each entry, in order.
-func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, err error) {
+// settle runs the script and returns its verdict on each entry, in order, and whether it gave the
+// lease back.
+func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, returned bool, err error) {
 	keys := []string{g.stream, g.due, g.tries, g.shelf, g.labels}
 	args := []any{g.name, g.consumer}
 	if c.guard != nil {
 		keys = append(keys, c.guard.Key)
 		args = append(args, 1, c.guard.Owner, strconv.FormatUint(c.guard.Fence, 10))
+		if c.giveBack {
+			keys = append(keys, c.guard.Queue)
+			args = append(args, 1, "["+labelOf(c.key, mayComeEarly), "("+labelOf(c.key, mustWait+1))
+		} else {
+			args = append(args, 0)
+		}
 	} else {
 		args = append(args, 0)
 	}
 	args = append(args, c.n)
 	verdicts, err = settleScript.Run(ctx, g.redis, append(keys, c.keys...), append(args, c.args...)...).StringSlice()
+	if n := len(verdicts); err == nil && n == c.n+1 && verdicts[c.n] == leaseReturned {
+		verdicts, returned = verdicts[:c.n], true
+	}
 	if err == nil && len(verdicts) != c.n {
 		err = fmt.Errorf("settle: %w: %q", errReply, verdicts)
 	}
-	return verdicts, err
+	return verdicts, returned, err
 }

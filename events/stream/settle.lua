@@ -2,9 +2,10 @@
 -- letter is one more thing to publish: the original entry with the reason why it was given up.
 --
 -- KEYS    1 stream   2 due index   3 failed attempts   4 shelf   5 labels; see nack.lua
---         then, as ARGV says: the guard's key; of each entry the dead stream, output streams, hashes
+--         then, as ARGV says: the guard's key, the queue for its lease; of each entry the dead stream, output streams, hashes
 -- ARGV    1 group   2 consumer
---         1 with a guard, followed by owner and fence; or 0
+--         1 with a guard, followed by owner and fence, and by 1 to give the lease back too, unless somebody
+--         waits for it, with the range of labels of the entry's siblings as of ZRANGEBYLEX, or 0; or 0
 --         number of entries, at most 256; then for each its id, the name that it has to be pending under, and
 --         1 with a dead letter, followed by the stream's cap, reason, error and attempts; or 0
 --         number of outputs; for each the number of its fields and values, and these
@@ -17,6 +18,7 @@
 --         "not owner"  the entry is pending under another name, or has yet to be read by the group,
 --                      which was made anew: nothing changed
 --         "guard"      the lease is not held by that owner with that fence, or has expired: nothing changed
+--         and then "returned" when the lease was given back
 -- Refuses with WRONGTYPE when a key holds something else, and with NOGROUP; nothing changed.
 local group, consumer = ARGV[1], ARGV[2]
 local stream, due, tries, shelf, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -32,7 +34,10 @@ local function list()
 end
 
 local guard, entries = nil, {}
-if arg() == '1' then guard = {key = key(), owner = arg(), fence = arg()} end
+if arg() == '1' then
+  guard = {key = key(), owner = arg(), fence = arg()}
+  if arg() == '1' then guard.queue, guard.from, guard.to = key(), arg(), arg() end
+end
 for n = 1, tonumber(arg()) do
   local e = {id = arg(), owner = arg(), outputs = {}, hashes = {}}
   if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
@@ -118,7 +123,11 @@ for n, e in ipairs(entries) do
     if e.dead then bury(e.id, e.dead) end
     for _, h in ipairs(e.hashes) do
       if h.clear then redis.call('DEL', h.key) end
-      for i = 1, #h.fields, 2 do redis.call('HSET', h.key, h.fields[i], h.fields[i + 1]) end
+      if #h.fields <= 1000 then
+        redis.call('HSET', h.key, unpack(h.fields))
+      else -- Lua passes a bounded number of arguments
+        for i = 1, #h.fields, 2 do redis.call('HSET', h.key, h.fields[i], h.fields[i + 1]) end
+      end
     end
     redis.call('XACK', stream, group, e.id)
     redis.call('ZREM', due, e.id)
@@ -129,5 +138,14 @@ for n, e in ipairs(entries) do
       redis.call('HDEL', labels, e.id)
     end
   end
+end
+
+local function awaited()
+  return redis.call('EXISTS', guard.queue) == 1
+    or redis.call('ZRANGEBYLEX', shelf, guard.from, guard.to, 'LIMIT', 0, 1)[1]
+end
+if guard and guard.queue and verdicts[1] == 'settled' and not awaited() then
+  redis.call('HDEL', guard.key, 'owner', 'expires')
+  verdicts[#verdicts + 1] = 'returned'
 end
 return verdicts

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
@@ -249,6 +251,46 @@ func TestClearLeavesNoOtherFields(t *testing.T) {
 			if head := client.HGet(ctx, state, "head").Val(); tc.update.Fields["head"] != "" && head != "new" {
 				t.Errorf("head is %q", head)
 			}
+		})
+	}
+}
+
+func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
+	ctx := context.Background()
+	const lock, queue = "lockstep:{0}:lock:k", "lockstep:{0}:lock:k:queue"
+	for name, tc := range map[string]struct {
+		prepare func(client redis.UniversalClient)
+		kept    bool
+	}{
+		"nobody waits":                   {},
+		"somebody waits for it":          {prepare: func(c redis.UniversalClient) { c.ZAdd(ctx, queue, redis.Z{Member: "other"}) }, kept: true},
+		"a sibling is parked":            {prepare: func(c redis.UniversalClient) { publishKeyed(t, c, "k", 2) }, kept: true},
+		"one of another key is parked":   {prepare: func(c redis.UniversalClient) { publishKeyed(t, c, "kk", 2) }},
+		"the lease is another's by then": {prepare: func(c redis.UniversalClient) { c.HSet(ctx, lock, "owner", "other") }, kept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client()
+			client.HSet(ctx, lock, "owner", "me", "fence", "7", "expires", "9000000000000000")
+			publishKeyed(t, client, "k", 1)
+			w := start(t, server, "a", keyed(16, 1, time.Minute))
+			m := w.next()
+			if tc.prepare != nil {
+				tc.prepare(client)
+			}
+			if strings.Contains(name, "parked") {
+				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, shelf).Val() > 0 })
+			}
+			returned := 0
+			s := result()
+			s.Guard = &stream.Guard{Key: lock, Owner: "me", Fence: 7, Queue: queue}
+			s.Returned = func() { returned++ }
+			err := delivery(t, m).Settle(ctx, s)
+			again := delivery(t, m).Settle(ctx, s)
+			if gone := !client.HExists(ctx, lock, "owner").Val(); gone == tc.kept || (returned == 1) == tc.kept {
+				t.Errorf("the lease is given back: %v, told %d times; %v, %v", gone, returned, err, again)
+			}
+			m.Ack()
 		})
 	}
 }

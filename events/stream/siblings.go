@@ -156,7 +156,7 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 	}
 	var verdicts []string
 	err = d.sub.outage.persist(ctx, func(ctx context.Context) error {
-		verdicts, err = d.sub.group.settle(ctx, call)
+		verdicts, _, err = d.sub.group.settle(ctx, call)
 		return err
 	})
 	if err != nil {

@@ -207,8 +207,7 @@ func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return io.EOF
 		}
 		err := next(ctx, cmd)
-		settles := strings.HasPrefix(cmd.Name(), "eval") && len(cmd.Args()) > 12 // no other has so many here
-		if err == nil && settles && g.loseReply.Load() > 0 {
+		if err == nil && stream.Settles(cmd) && g.loseReply.Load() > 0 {
 			g.loseReply.Add(-1)
 			cmd.SetErr(io.EOF)
 			return io.EOF

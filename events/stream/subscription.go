@@ -80,6 +80,7 @@ func (s *subscription) run(stop context.Context) {
 	s.attends.Wait()
 	close(s.endings)
 	finish.Wait()
+	s.recall(stop) // what was sent away need not wait for us
 	stopBeating()
 	beat.Wait()
 	watch.Wait()

@@ -32,7 +32,7 @@ type Sentinel struct {
 // [StartReal] does. The replica takes the place of a master that is away for a second.
 func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
-	s := &Sentinel{t: t, Master: StartReal(t)}
+	s := &Sentinel{t: t, Master: StartReal(t, "--repl-diskless-sync-delay", "0")}
 	s.Replica = StartReal(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Master.Port()))
 	eventually(t, "the replica follows the master", func() bool { return info(s.Replica, "master_link_status") == "up" })
 	for range 3 {

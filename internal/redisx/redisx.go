@@ -3,6 +3,7 @@
 package redisx
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -139,7 +140,12 @@ func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
 	opt.DisableIdentity = true
 	opt.MaintNotificationsConfig = noNotifications()
-	return func() redis.UniversalClient { o := *opt; return redis.NewClusterClient(&o) }, nil
+	return func() redis.UniversalClient {
+		o := *opt
+		client := redis.NewClusterClient(&o)
+		client.AddHook(sendOnce{})
+		return client
+	}, nil
 }
 
 // noNotifications turns off a handshake that Redis before 8 refuses on every connection.
@@ -175,3 +181,27 @@ func Unavailable(err error) bool {
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout)
 }
+
+// sendOnce keeps a Cluster client from sending a command again to which no answer came, which it does
+// up to MaxRedirects times, whatever MaxRetries says. It still follows MOVED and ASK.
+type sendOnce struct{}
+
+func (sendOnce) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (sendOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, once{cmd}) }
+}
+
+func (sendOnce) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		wrapped := make([]redis.Cmder, len(cmds))
+		for i, cmd := range cmds {
+			wrapped[i] = once{cmd}
+		}
+		return next(ctx, wrapped)
+	}
+}
+
+type once struct{ redis.Cmder }
+
+func (once) NoRetry() bool { return true }

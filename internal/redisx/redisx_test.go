@@ -3,14 +3,18 @@ package redisx_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
 )
 
@@ -85,5 +89,73 @@ func TestUnavailableIsNotRefused(t *testing.T) {
 	}
 	if redisx.Unavailable(nil) || redisx.Unavailable(errors.New("mine")) {
 		t.Error("no error, or one of ours, counts as unavailable")
+	}
+}
+
+// lossy is a connection that, once armed, loses one reply and ends: the command was sent.
+type lossy struct {
+	net.Conn
+	armed *atomic.Bool
+}
+
+func (c lossy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.armed.CompareAndSwap(true, false) {
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// dialing wraps each connection.
+type dialing func(net.Conn) net.Conn
+
+func (wrap dialing) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(conn), nil
+	}
+}
+
+func (dialing) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (dialing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestACommandWithoutAnAnswerIsNotSentAgain(t *testing.T) {
+	ctx := context.Background()
+	for name, url := range map[string]func(*testing.T) string{
+		"standalone": func(t *testing.T) string { return redistest.StartReal(t).URL() },
+		"cluster":    func(t *testing.T) string { return redistest.StartCluster(t).URL() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := redisx.Parse(url(t), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var armed atomic.Bool
+			client := server.Open()
+			defer client.Close()
+			wrap := dialing(func(c net.Conn) net.Conn { return lossy{c, &armed} })
+			if cluster, ok := client.(*redis.ClusterClient); ok {
+				cluster.OnNewNode(func(node *redis.Client) { node.AddHook(wrap) })
+			} else {
+				client.AddHook(wrap)
+			}
+			if err := client.Incr(ctx, "n").Err(); err != nil {
+				t.Fatal(err)
+			}
+			armed.Store(true)
+			if err := client.Incr(ctx, "n").Err(); err == nil {
+				t.Error("the reply is lost, and there is no error")
+			}
+			if n, err := client.Get(ctx, "n").Int(); err != nil || n != 2 || armed.Load() {
+				t.Errorf("counted %d, %v; want 2: each was sent once", n, err)
+			}
+		})
 	}
 }

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+)
+
+// How much later than promised a hand-over may be. It is short when the machine has nothing else to do.
+func margin() time.Duration {
+	if soaking() {
+		return time.Second
+	}
+	return 10 * time.Second
+}
+
+// arrival is a request that has reached a remote.
+type arrival struct {
+	repo string
+	at   time.Time
+}
+
+// startStuckGit starts a remote that never answers its first request, and tells of all.
+func startStuckGit(t *testing.T) (*gittest.Server, <-chan arrival) {
+	t.Helper()
+	requests := make(chan arrival, 100)
+	var stuck atomic.Bool
+	git := startGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+		requests <- arrival{repo, time.Now()}
+		if stuck.CompareAndSwap(false, true) {
+			<-ctx.Done()
+		}
+	}))
+	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
+		must(git.Create(t.Context(), repo, map[string]string{"a": "1"}))(t)
+	}
+	return git, requests
+}
+
+func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
+	lease := 2 * time.Second
+	args := []string{"serve", "--lease", lease.String()}
+	if soaking() {
+		lease, args = 10*time.Second, args[:1] // the default
+	}
+	git, requests := startStuckGit(t)
+	server := redistest.Start(t)
+	args = append(args, "--redis", server.URL(), "--root", t.TempDir())
+	first := start(t, args...)
+	change := must(events.NewChange(events.Change{URL: git.URL("acme/widgets")}))(t)
+	must(0, publish(t.Context(), server.Client(), (&demo{}).config(), change))(t)
+	<-requests
+	start(t, args...).awaitLog("worker takes changes")
+
+	killed := time.Now()
+	first.kill()
+	took := (<-requests).at.Sub(killed)
+	t.Logf("lease %v: runs elsewhere after %v", lease, took.Round(time.Millisecond))
+	if took > lease+margin() {
+		t.Errorf("runs elsewhere %v after the kill, want at most a lease of %v and a second", took, lease)
+	}
+	if r := awaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
+		t.Errorf("result %+v, want synced", r)
+	}
+}
+
+func TestAStoppedWorkersChangesRunElsewhereAtOnce(t *testing.T) {
+	const grace = 500 * time.Millisecond
+	git, requests := startStuckGit(t)
+	server := redistest.Start(t)
+	client := server.Client()
+	args := []string{"serve", "--redis", server.URL(), "--root", t.TempDir(), "--grace", grace.String(), "--slots", "1"}
+	first := start(t, args...)
+	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
+		change := must(events.NewChange(events.Change{URL: git.URL(repo)}))(t)
+		must(0, publish(t.Context(), client, (&demo{}).config(), change))(t)
+	}
+	working := (<-requests).repo // the other waits for the only slot
+	eventually(t, func() bool {
+		pending, err := client.XPending(t.Context(), events.DefaultNamespace.Changes(), workers).Result()
+		return err == nil && pending.Count == 2
+	}, "the first worker has both changes")
+	start(t, args...).awaitLog("worker takes changes")
+
+	told := time.Now()
+	_ = first.cmd.Process.Signal(syscall.SIGTERM)
+	took := map[string]time.Duration{}
+	for len(took) < 2 {
+		if r := <-requests; took[r.repo] == 0 {
+			took[r.repo] = r.at.Sub(told)
+		}
+	}
+	for repo, d := range took {
+		within := time.Duration(0)
+		if repo == working {
+			within = grace
+		}
+		t.Logf("%s, with %v to finish: runs elsewhere after %v", repo, within, d.Round(time.Millisecond))
+		if d > within+margin() {
+			t.Errorf("%s runs elsewhere %v after SIGTERM, want at most %v and a second", repo, d, within)
+		}
+	}
+	for _, r := range awaitResults(t, client, 2) {
+		if r.Type != events.ResultSynced {
+			t.Errorf("result %+v, want synced", r)
+		}
+	}
+}

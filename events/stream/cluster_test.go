@@ -1,0 +1,301 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+// onCluster is a Cluster whose keys are removed before each test.
+type onCluster struct {
+	*redistest.Cluster
+	client *redis.ClusterClient
+}
+
+func (c *onCluster) start(t testing.TB, name string, change func(*stream.SubscriberConfig)) *worker {
+	t.Helper()
+	return startAt(t, c.URL(), c.Nodes[0], name, change)
+}
+
+// each runs a command on every node.
+func (c *onCluster) each(t testing.TB, args ...any) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		if err := node.Client().Do(context.Background(), args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+}
+
+// keys are the keys on all nodes, in order, and the slots that they are in.
+func (c *onCluster) keys(t testing.TB) (keys []string, slots map[int64]bool) {
+	t.Helper()
+	slots = make(map[int64]bool)
+	for _, node := range c.Nodes {
+		found, err := node.Client().Keys(context.Background(), "*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, found...)
+	}
+	for _, key := range keys {
+		slot, err := c.client.ClusterKeySlot(context.Background(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots[slot] = true
+	}
+	slices.Sort(keys)
+	return keys, slots
+}
+
+// move gives the slot of all keys to another node, key by key, as redis-cli --cluster reshard does.
+func (c *onCluster) move(t testing.TB) {
+	t.Helper()
+	ctx := context.Background()
+	slot := c.client.ClusterKeySlot(ctx, topic).Val()
+	from, to := 0, 1
+	for i, node := range c.Nodes {
+		if node.Client().Exists(ctx, topic).Val() == 1 { // the others answer MOVED
+			from, to = i, (i+1)%len(c.Nodes)
+		}
+	}
+	source, target := c.Nodes[from].Client(), c.Nodes[to].Client()
+	id := func(client redis.UniversalClient) string { return client.Do(ctx, "CLUSTER", "MYID").Val().(string) }
+	run := func(client redis.UniversalClient, args ...any) {
+		t.Helper()
+		if err := client.Do(ctx, args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	run(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(source))
+	run(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(target))
+	for {
+		keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 1).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) == 0 {
+			break
+		}
+		run(source, "MIGRATE", "127.0.0.1", c.Nodes[to].Port(), keys[0], 0, 5000)
+	}
+	run(target, "CLUSTER", "SETSLOT", slot, "NODE", id(target))
+	run(source, "CLUSTER", "SETSLOT", slot, "NODE", id(target))
+}
+
+func TestOnACluster(t *testing.T) {
+	cluster := &onCluster{Cluster: redistest.StartCluster(t)}
+	client := dial(t, cluster.URL()).(*redis.ClusterClient)
+	cluster.client = client
+	ctx := context.Background()
+	brief := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 500*time.Millisecond, 100*time.Millisecond }
+
+	for name, test := range map[string]func(t *testing.T){
+		"an entry is kept by heartbeats and settled with what came of it": func(t *testing.T) {
+			entry := add(t, client, topic, "c1", "{}")
+			m := cluster.start(t, "a", brief).next()
+			d := delivery(t, m)
+			cluster.start(t, "b", brief) // would take what lapses
+			began := client.ZScore(ctx, due, entry).Val()
+			eventually(t, "its due moment is pushed on", func() bool { return client.ZScore(ctx, due, entry).Val() > began+1000 })
+			if p, err := newTracker(t, client).Look(ctx, entry); err != nil || p.State != stream.ChangePending || d.Attempt() != 1 {
+				t.Errorf("%+v, %v, attempt %d; want it pending, the first time", p, err, d.Attempt())
+			}
+			s := settlement(t, d, "c1")
+			s.State, s.Guard = result().State, &stream.Guard{Key: lease, Owner: "me", Fence: 7}
+			if err := d.Settle(ctx, s); !errors.Is(err, stream.ErrGuard) || client.Exists(ctx, results, state).Val() != 0 {
+				t.Fatalf("without the lease: %v; want ErrGuard and no change", err)
+			}
+			client.HSet(ctx, lease, "owner", "me", "fence", "7", "expires", time.Now().Add(time.Minute).UnixMicro())
+			if err := d.Settle(ctx, s); err != nil {
+				t.Fatal(err)
+			}
+			m.Ack()
+			if p, err := newTracker(t, client).Wait(ctx, entry); err != nil || p.Result.ID != "c1/"+entry {
+				t.Errorf("%+v, %v; want its result", p, err)
+			}
+			if got := client.HGet(ctx, state, "head").Val(); got != "abc" || length(t, client, results) != 1 {
+				t.Errorf("state %q, %d results", got, length(t, client, results))
+			}
+			clean(t, client)
+		},
+		"what is nacked comes again after its delay": func(t *testing.T) {
+			w := cluster.start(t, "a", nil)
+			publish(t, client, 1)
+			m := w.next()
+			began := time.Now()
+			if err := delivery(t, m).Nack(ctx, 300*time.Millisecond, true); err != nil {
+				t.Fatal(err)
+			}
+			m.Nack()
+			again := w.next()
+			if took := time.Since(began); took < 300*time.Millisecond || delivery(t, again).Attempt() != 2 {
+				t.Errorf("after %v, attempt %d; want 300 ms, 2", took, delivery(t, again).Attempt())
+			}
+			again.Ack()
+			clean(t, client)
+		},
+		"what is given up can be put back, and dropped": func(t *testing.T) {
+			w := cluster.start(t, "a", nil)
+			publish(t, client, 1)
+			letters := deadLetters(t, client)
+			giveUp(t, w, 1, "r")
+			first := list(t, letters, stream.Query{}).Letters
+			if done, err := letters.Retry(ctx, first[0].ID); err != nil || done[0].Err != nil {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			giveUp(t, w, 1, "r")
+			second := list(t, letters, stream.Query{Reason: "r"}).Letters
+			if len(second) != 1 || second[0].Entry == first[0].Entry {
+				t.Fatalf("letters %+v; want one of another entry", second)
+			}
+			if n, err := letters.Drop(ctx, second[0].ID); err != nil || n != 1 || length(t, client, dead) != 0 {
+				t.Errorf("dropped %d, %v", n, err)
+			}
+			clean(t, client)
+		},
+		"a key has its share, and a handler settles its siblings": func(t *testing.T) {
+			publishKeyed(t, client, "hot", 30)
+			w := cluster.start(t, "a", keyed(8, 2, time.Minute)) // nobody waits for the delay
+			m, other := w.next(), w.next()
+			eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == 28 })
+			other.Ack()
+			third := w.next() // recalled
+			d := delivery(t, m)
+			siblings := allSiblings(t, d, 10)
+			newest, err := d.Newest(ctx, 1)
+			if err != nil || len(siblings) != 28 || !slices.ContainsFunc(newest, func(s stream.Sibling) bool { return s.Message.UUID == "hot-29" }) {
+				t.Fatalf("%d siblings, the newest %v, %v; want 28, with hot-29", len(siblings), newest, err)
+			}
+			var batch []stream.SiblingSettlement
+			for _, s := range siblings {
+				out := stream.Output{Stream: results, Message: message.NewMessage(s.Entry, nil)}
+				batch = append(batch, stream.SiblingSettlement{Sibling: s, Outputs: []stream.Output{out}})
+			}
+			if n, err := d.SettleSiblings(ctx, nil, batch); err != nil || n != 28 || length(t, client, results) != 28 {
+				t.Errorf("%d settled, %v, %d results; want 28", n, err, length(t, client, results))
+			}
+			third.Ack()
+			m.Ack()
+			nothingShelved(t, client)
+		},
+		"two share the work, and that of one that dies goes to the other": func(t *testing.T) {
+			const total = 200
+			few := func(c *stream.SubscriberConfig) { c.Window, c.Visibility = 8, time.Second }
+			a, b := cluster.start(t, "a", few), cluster.start(t, "b", few)
+			publish(t, client, total)
+			held := a.next()
+			a.gate.cut.Store(true)
+			seen := make(map[string]int)
+			for len(seen) < total {
+				m := b.next()
+				seen[m.UUID]++
+				if m.UUID == held.UUID && delivery(t, m).Attempt() != 2 {
+					t.Errorf("what the dead one had is attempt %d; want 2", delivery(t, m).Attempt())
+				}
+				m.Ack()
+			}
+			a.gate.cut.Store(false)
+			<-held.Context().Done()
+			if err := delivery(t, held).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) || client.Exists(ctx, results).Val() != 0 {
+				t.Errorf("the one that was cut off settles: %v; want ErrNotOwner", err)
+			}
+			held.Ack()
+			for id, n := range seen {
+				if n != 1 {
+					t.Errorf("%s came %d times", id, n)
+				}
+			}
+			clean(t, client)
+		},
+		"an entry without a due moment is found": func(t *testing.T) {
+			publish(t, client, 1)
+			client.XGroupCreate(ctx, topic, group, "0")
+			if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "alien", Streams: []string{topic, ">"}, Block: -1}).Err(); err != nil {
+				t.Fatal(err)
+			}
+			cluster.start(t, "a", brief).next().Ack()
+			clean(t, client)
+		},
+		"streams are trimmed, and their figures are right": func(t *testing.T) {
+			cluster.each(t, "CONFIG", "SET", "stream-node-max-entries", 1)
+			defer cluster.each(t, "CONFIG", "SET", "stream-node-max-entries", 100)
+			old(t, client, topic, 10)
+			old(t, client, dead, 3)
+			read(t, client, topic, group, 9, "7-0")
+			g, _ := stats(t, client).Group(group)
+			if s := stats(t, client); s.Length != 10 || s.Dead != 3 || s.Bytes <= 0 || g.Pending != 1 || g.Lag != 1 || g.Consumers != 1 {
+				t.Errorf("figures %+v", s)
+			}
+			told := trims{stream: topic}
+			cfg := stream.TrimmerConfig{Redis: client, DeadLen: 1, DeadAge: 100 * 365 * 24 * time.Hour, Observe: told.observe, Streams: []stream.Retention{{Topic: topic}}}
+			if err := trimmer(t, cfg).Pass(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if s := stats(t, client); s.Length != 4 || s.First != "7-0" || s.Dead != 1 || told.Settled != 6 {
+				t.Errorf("after a pass, which told of %+v: %+v", told.Trim, s)
+			}
+		},
+		"a slot that moves to another node is followed": func(t *testing.T) {
+			workers := []*worker{cluster.start(t, "a", nil), cluster.start(t, "b", nil)}
+			settled, stop := settleAll(nil, workers...)
+			defer stop()
+			var f traffic
+			halt := f.flow(t, client)
+			defer halt()
+			for range 2 {
+				done := len(settled())
+				eventually(t, "work goes on", func() bool { return len(settled()) >= done+100 })
+				cluster.move(t)
+			}
+			done := len(settled())
+			eventually(t, "work goes on after the last move", func() bool { return len(settled()) >= done+100 })
+			halt()
+			settledOnce(t, client)
+			if has := len(entries(t, client, topic)); has != len(f.entries()) {
+				t.Errorf("%d entries, of %d that were published", has, len(f.entries()))
+			}
+		},
+		"all keys are in one slot": func(t *testing.T) {
+			publishKeyed(t, client, "hot", 4)
+			w := cluster.start(t, "a", func(c *stream.SubscriberConfig) {
+				keyed(8, 1, time.Minute)(c)
+				c.Backoff = func(int) time.Duration { return time.Hour }
+			})
+			w.next().Nack() // counted, indexed and shelved
+			giveUp(t, w, 1, "r")
+			s := result()
+			s.Guard = &stream.Guard{Key: lease, Owner: "me", Fence: 7}
+			client.HSet(ctx, lease, "owner", "me", "fence", "7", "expires", time.Now().Add(time.Minute).UnixMicro())
+			m := w.next()
+			if err := delivery(t, m).Settle(ctx, s); err != nil {
+				t.Fatal(err)
+			}
+			m.Ack()
+			m = w.next() // kept in hand
+			want := []string{topic, dead, due, tries, shelf, labels, results, state, lease}
+			slices.Sort(want)
+			if keys, slots := cluster.keys(t); !slices.Equal(keys, want) || len(slots) != 1 {
+				t.Errorf("in %d slots: %q; want %q in one", len(slots), keys, want)
+			}
+			m.Ack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster.each(t, "FLUSHALL")
+			test(t)
+			if keys, slots := cluster.keys(t); len(slots) != 1 {
+				t.Errorf("in %d slots: %q; want one", len(slots), keys)
+			}
+		})
+	}
+}
