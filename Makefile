@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded soak bench-lock bench-hot fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-embedded soak bench-lock bench-hot bench-stream fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ bench-hot: build ## Measure what a hot repository costs the others, side by side
 	go -C bench/peers build -o ../../bin/peers .
 	npm ci --prefix bench/peers/bullmq --ignore-scripts --no-audit --no-fund
 	bin/lockstep bench hot --peer 'coalescing=bin/lockstep bench hot-worker --coalesce' --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
+
+bench-stream: build ## Measure events a second, and what queued pushes to one repository cost
+	go -C bench/peers build -o ../../bin/peers .
+	bin/lockstep bench stream --rounds 5
+	bin/lockstep bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
+	bin/lockstep bench pushes
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \
