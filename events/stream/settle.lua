@@ -123,10 +123,8 @@ for n, e in ipairs(entries) do
     if e.dead then bury(e.id, e.dead) end
     for _, h in ipairs(e.hashes) do
       if h.clear then redis.call('DEL', h.key) end
-      if #h.fields <= 1000 then
-        redis.call('HSET', h.key, unpack(h.fields))
-      else -- Lua passes a bounded number of arguments
-        for i = 1, #h.fields, 2 do redis.call('HSET', h.key, h.fields[i], h.fields[i + 1]) end
+      for i = 1, #h.fields, 1000 do -- Lua passes a bounded number of arguments
+        redis.call('HSET', h.key, unpack(h.fields, i, math.min(i + 999, #h.fields)))
       end
     end
     redis.call('XACK', stream, group, e.id)
