@@ -115,12 +115,15 @@ func (l *Lease) Awaited() bool {
 func (l *Lease) Returned() {
 	l.release.Do(func() {
 		l.locker.mu.Lock()
+		lost := l.lost()
 		delete(l.locker.leases, l.token)
 		l.end(errReleased)
 		l.locker.moveOn(l.line, nil, answer{}, nil)
 		l.locker.mu.Unlock()
 		held := time.Since(l.began)
-		l.locker.cfg.Observer.Released(held)
+		if !lost {
+			l.locker.cfg.Observer.Released(held)
+		}
 		l.locker.logReleased(l.ctx, l, held)
 	})
 }
@@ -135,7 +138,7 @@ func (l *Lease) Release(ctx context.Context) error {
 
 func (l *Locker) takeBack(ctx context.Context, lease *Lease) error {
 	l.mu.Lock()
-	lost := lease.ending != nil
+	lost := lease.lost()
 	delete(l.leases, lease.token)
 	lease.end(errReleased)
 	l.mu.Unlock()
@@ -171,6 +174,9 @@ func (l *Lease) end(why error) {
 	}
 	l.cancel(why)
 }
+
+// lost reports whether the lease ended otherwise than by being given back. The caller holds mu.
+func (l *Lease) lost() bool { return l.ending != nil && !errors.Is(l.ending, errReleased) }
 
 // ended is nil while the lease is held or in doubt.
 func (l *Lease) ended() error {

@@ -88,9 +88,10 @@ func (l *Locker) renew(ctx context.Context, leases []*Lease) error {
 
 // The replies of renew.lua.
 const (
-	replyLost    = 0
-	replyRenewed = 1
-	replyUnknown = 2
+	replyLost     = 0
+	replyRenewed  = 1
+	replyUnknown  = 2
+	replyReturned = 3
 )
 
 func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
@@ -121,6 +122,8 @@ func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
 			}
 		case replyLost:
 			l.noteLost(lease, false)
+		case replyReturned:
+			l.noteReturned(lease)
 		}
 	}
 	return nil
@@ -174,6 +177,15 @@ func (l *Locker) noteLost(lease *Lease, forced bool) {
 		l.cfg.Log.ErrorContext(lease.ctx, "lease lost", "key", lease.req.Key, "job", lease.req.Job,
 			"fence", lease.fence, "forced", forced)
 	}
+}
+
+// noteReturned ends a lease that a script has given back while it was being renewed: [Lease.Returned] is
+// about to tell. Nothing is lost.
+func (l *Locker) noteReturned(lease *Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lease.end(errReleased)
+	delete(l.leases, lease.token)
 }
 
 // noteUnrenewed has leases tried again soon, and calls those in doubt whose time is over.

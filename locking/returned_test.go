@@ -1,6 +1,7 @@
 package locking_test
 
 import (
+	"errors"
 	"maps"
 	"testing"
 
@@ -50,4 +51,39 @@ func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
 	}
 	release(t, l)
 	release(t, soon(t, next, "the other's job").ok(t))
+}
+
+func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		taken bool // by another, before the renewal comes
+		want  map[string]int
+	}{
+		"nobody has it":  {false, map[string]int{"began": 1, "acquired": 1, "released": 1}},
+		"another has it": {true, map[string]int{"began": 1, "acquired": 1, "lost": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			observed := &tally{}
+			p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
+			l := must(t, p, "k", "1")
+			server.Client().HDel(t.Context(), l.Guard().Key, "owner", "expires")
+			if tc.taken {
+				release(t, must(t, start(t, server, "w2"), "k", "2"))
+			}
+			if err := locking.RenewAll(t.Context(), p.Locker); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Confirm(t.Context()); !errors.Is(err, locking.ErrLost) {
+				t.Errorf("Confirm: %v; want ErrLost", err)
+			}
+			l.Returned()
+			if got := observed.all(); !maps.Equal(got, tc.want) {
+				t.Errorf("observed %v; want %v", got, tc.want)
+			}
+			if p.said.count("lease lost") != tc.want["lost"] {
+				t.Error("the log does not say what happened")
+			}
+			release(t, must(t, p, "k", "3"))
+		})
+	}
 }

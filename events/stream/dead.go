@@ -93,10 +93,11 @@ func NewDeadLetters(cfg DeadLettersConfig) (*DeadLetters, error) {
 	return &DeadLetters{cfg}, nil
 }
 
-// One call of List looks at no more letters than lettersLooked, so many at a time, and answers with
-// fewer than asked for when these are not among them.
+// One call of List looks at no more letters than lettersLooked, and at no more once they come to
+// lettersBytes, so many at a time, and answers with fewer than asked for when these are not among them.
 const (
 	lettersLooked = 10_000
+	lettersBytes  = 32 << 20
 	lettersAtOnce = 100
 	lettersMost   = 1_000
 )
@@ -108,13 +109,13 @@ func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
 		return Page{}, fmt.Errorf("stream: Query.Limit %d: want 1 to %d", limit, lettersMost)
 	}
 	page := Page{Next: q.After}
-	for looked := 0; looked < lettersLooked; {
+	for looked, bytes := 0, 0; looked < lettersLooked && bytes < lettersBytes; {
 		letters, err := d.read(ctx, page.Next, q.Oldest)
 		if err != nil {
 			return Page{}, err
 		}
 		for _, letter := range letters {
-			looked++
+			looked, bytes = looked+1, bytes+letter.size()
 			page.Next = letter.ID
 			if q.Reason != "" && letter.Reason != q.Reason || q.Match != nil && !q.Match(letter) {
 				continue
@@ -153,6 +154,15 @@ func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Le
 		letters[i] = parseLetter(e)
 	}
 	return letters, nil
+}
+
+// size is about how many bytes the letter takes.
+func (l Letter) size() int {
+	n := len(l.Error)
+	for name, value := range l.Original {
+		n += len(name) + len(value)
+	}
+	return n
 }
 
 // Get returns one letter, or [ErrNoLetter].

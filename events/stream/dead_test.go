@@ -283,3 +283,26 @@ func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
 	}
 	clean(t, client)
 }
+
+func TestAPageOfLargeLettersIsShort(t *testing.T) {
+	ctx := context.Background()
+	client := redistest.Start(t).Client()
+	const letters = 300
+	large := strings.Repeat("x", 256<<10)
+	pipe := client.Pipeline()
+	for i := range letters {
+		pipe.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: fmt.Sprintf("%d-0", i+1), Values: []string{"reason", "r", "original:payload", large}})
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	d := deadLetters(t, client)
+	page := list(t, d, stream.Query{Limit: 1000})
+	if n := len(page.Letters); n >= letters || page.Next == "" {
+		t.Fatalf("%d letters of 256 KiB at once, next %q", n, page.Next)
+	}
+	rest := list(t, d, stream.Query{Limit: 1000, After: page.Next})
+	if n := len(page.Letters) + len(rest.Letters); n != letters || rest.Next != "" {
+		t.Errorf("%d letters in two pages, next %q; want all %d", n, rest.Next, letters)
+	}
+}

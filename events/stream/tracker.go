@@ -69,14 +69,15 @@ const (
 	// without a result, or Redis may have lost it.
 	lookAgain = 5 * time.Second
 
-	// A result is looked for among so many that were added from the moment of its change on.
+	// A result is looked for among so many that were added from the moment of its change on, and
+	// among as many of the newest.
 	maxScan   = 10_000
 	scanBatch = 200
 )
 
 // Look says how far the change has come. That of a change which is not waiting any more takes a
-// search in the results: among the first 10,000 since it was published, by Redis' clock. What was
-// trimmed away is not found. The error is [ErrBadEntry], or that of Redis.
+// search in the results: among the first 10,000 since it was published, by Redis' clock, and the last
+// 10,000. What was trimmed away is not found. The error is [ErrBadEntry], or that of Redis.
 func (t *Tracker) Look(ctx context.Context, entry string) (Progress, error) {
 	ms, ok := parseID(entry)
 	if !ok {
@@ -145,26 +146,41 @@ func (t *Tracker) look(ctx context.Context, entry string, ms uint64) (p Progress
 	return p, "", nil
 }
 
-// search looks for the result among those added since ms.
+// search looks for the result among those added since ms: the first of them and, if there are too many to
+// see all, the last.
 func (t *Tracker) search(ctx context.Context, entry string, ms uint64) (Progress, error) {
-	from := strconv.FormatUint(ms, 10)
-	for seen := 0; seen < maxScan; {
-		found, err := t.cfg.Redis.XRangeN(ctx, t.cfg.Results, from, "+", scanBatch).Result()
+	since := strconv.FormatUint(ms, 10)
+	p, all, err := t.scan(ctx, entry, since, "+", t.cfg.Redis.XRangeN)
+	if err == nil && !all && p.State == "" {
+		p, _, err = t.scan(ctx, entry, "+", since, t.cfg.Redis.XRevRangeN)
+	}
+	if p.State == "" {
+		p.State = ChangeUnknown
+	}
+	return p, err
+}
+
+// scan looks for the result from one id towards another, with the command for that direction, and
+// reports whether it got there. The progress is zero when it is not found.
+func (t *Tracker) scan(ctx context.Context, entry, from, to string,
+	read func(ctx context.Context, stream, from, to string, count int64) *redis.XMessageSliceCmd,
+) (p Progress, all bool, err error) {
+	for range maxScan / scanBatch {
+		found, err := read(ctx, t.cfg.Results, from, to, scanBatch).Result()
 		if err != nil {
-			return Progress{}, err
+			return Progress{}, false, err
 		}
 		for _, e := range found {
-			var p Progress
 			if msg, err := decodeXMessage(e); err == nil && p.read(msg, entry) {
-				return p, nil
+				return p, false, nil
 			}
 			from = "(" + e.ID
 		}
-		if seen += len(found); len(found) < scanBatch {
-			break
+		if len(found) < scanBatch {
+			return Progress{}, true, nil
 		}
 	}
-	return Progress{State: ChangeUnknown}, nil
+	return Progress{}, false, nil
 }
 
 // read takes in a message if it is the result of the change.

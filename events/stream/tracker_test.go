@@ -105,10 +105,16 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 }
 
 func TestAResultIsFoundBehindManyOthers(t *testing.T) {
+	for _, others := range []int{450, 12_000} { // a change that has waited for long has more results before its own
+		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
+	}
+}
+
+func findBehind(t *testing.T, others int) {
 	client := redistest.Start(t).Client()
 	addResult(t, client, "c", "1-1")
 	pipe := client.Pipeline()
-	for n := range 450 {
+	for n := range others {
 		pipe.XAdd(context.Background(), &redis.XAddArgs{Stream: results, Values: []string{"_watermill_message_uuid", fmt.Sprint("other/", n), "payload", "x"}})
 	}
 	if _, err := pipe.Exec(context.Background()); err != nil {

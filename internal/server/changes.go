@@ -96,15 +96,18 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	return min(wait, maxWait), nil
 }
 
-// follow looks the change up, or waits for its result while the process is running.
+// follow looks the change up, or waits for its result while the process is running. A wait too short
+// to have seen anything ends with a look.
 func follow(ctx, running context.Context, changes Changes, entry string, wait time.Duration) (stream.Progress, error) {
-	if wait == 0 {
-		ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	if wait > 0 {
+		slice, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		return changes.Look(ctx, entry)
+		defer context.AfterFunc(running, cancel)()
+		if progress, err := changes.Wait(slice, entry); slice.Err() == nil || running.Err() != nil || progress.State != "" {
+			return progress, err
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	defer context.AfterFunc(running, cancel)()
-	return changes.Wait(ctx, entry)
+	return changes.Look(ctx, entry)
 }

@@ -98,7 +98,7 @@ func TestAChangeIsFollowedToItsResult(t *testing.T) {
 	srv := httptest.NewServer(server.Handler(tracked(t, redisServer)))
 	defer srv.Close()
 	id, location := post(t, srv.URL)
-	for _, query := range []string{"", "?wait=10ms"} {
+	for _, query := range []string{"", "?wait=10ms", "?wait=1ns"} {
 		if status, text := do(t, "GET", srv.URL+location+query, "", nil); status != http.StatusAccepted || !strings.Contains(text, `"state":"queued"`) {
 			t.Errorf("%s before anybody has read it: %d %s", query, status, text)
 		}

@@ -58,7 +58,7 @@ func bury(t *testing.T, client redis.UniversalClient, reason string, original ..
 // letter asks for one letter.
 func letter(t *testing.T, url, id string) server.DeadLetter {
 	t.Helper()
-	status, text := do(t, "GET", url+"/api/v1/dead/"+id, "", nil)
+	status, text := do(t, "GET", url+"/api/v1/dead/"+id, "", auth)
 	var l server.DeadLetter
 	if err := json.Unmarshal([]byte(text), &l); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
@@ -80,7 +80,7 @@ func TestALetterShowsItsEventAndNoSecretOfOneThatCannotBeRead(t *testing.T) {
 		t.Errorf("%+v", bad)
 	}
 	for _, path := range []string{"/api/v1/dead", "/api/v1/dead/" + id} {
-		if _, text := do(t, "GET", url+path, "", nil); strings.Contains(text, "hunter2") {
+		if _, text := do(t, "GET", url+path, "", auth); strings.Contains(text, "hunter2") {
 			t.Errorf("%s shows a password: %s", path, text)
 		}
 	}
@@ -139,7 +139,7 @@ func TestLettersAreListedByRepositoryAndReason(t *testing.T) {
 	}
 }
 
-func TestRetryingAndDroppingWantTheTokenAndSayWhatTheyDid(t *testing.T) {
+func TestWhatNamesALetterWantsTheTokenAndSayWhatTheyDid(t *testing.T) {
 	ctx := context.Background()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
@@ -151,6 +151,7 @@ func TestRetryingAndDroppingWantTheTokenAndSayWhatTheyDid(t *testing.T) {
 		header             http.Header
 		status             int
 	}{
+		{"a look without the token", "GET", whole, nil, http.StatusUnauthorized}, // it may be a result
 		{"a retry without the token", "POST", whole + "/retry", nil, http.StatusUnauthorized},
 		{"a drop without the token", "DELETE", whole, nil, http.StatusUnauthorized},
 		{"a retry", "POST", whole + "/retry", auth, http.StatusOK},
@@ -160,7 +161,7 @@ func TestRetryingAndDroppingWantTheTokenAndSayWhatTheyDid(t *testing.T) {
 		{"a drop", "DELETE", empty, auth, http.StatusOK},
 		{"a second drop", "DELETE", empty, auth, http.StatusNotFound},
 		{"a drop of no id", "DELETE", "x", auth, http.StatusBadRequest},
-		{"a look at what is gone", "GET", whole, nil, http.StatusNotFound},
+		{"a look at what is gone", "GET", whole, auth, http.StatusNotFound},
 	} {
 		if status, text := do(t, tc.method, base+tc.path, "", tc.header); status != tc.status || !json.Valid([]byte(text)) {
 			t.Errorf("%s: %d %s, want %d", tc.name, status, text, tc.status)
@@ -172,7 +173,7 @@ func TestRetryingAndDroppingWantTheTokenAndSayWhatTheyDid(t *testing.T) {
 	}
 	redisServer.Stop()
 	for _, path := range []string{"dead", "dead/1-1", "streams"} {
-		if status, text := do(t, "GET", url+"/api/v1/"+path, "", nil); status != http.StatusServiceUnavailable {
+		if status, text := do(t, "GET", url+"/api/v1/"+path, "", auth); status != http.StatusServiceUnavailable {
 			t.Errorf("%s without Redis: %d %s, want 503", path, status, text)
 		}
 	}
@@ -215,7 +216,7 @@ func TestWhatRedisHasAgainstTheDeadStreamIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/api/v1/dead", "/api/v1/dead/1-1"} {
-		if status, text := do(t, "GET", url+path, "", nil); status != http.StatusServiceUnavailable || strings.Contains(text, "WRONGTYPE") {
+		if status, text := do(t, "GET", url+path, "", auth); status != http.StatusServiceUnavailable || strings.Contains(text, "WRONGTYPE") {
 			t.Errorf("%s: %d %s, want 503", path, status, text)
 		}
 	}

@@ -9,7 +9,7 @@
 //	DELETE /api/v1/locks/{repo}?fence=N  take that very lease away: 200 with who had it; 409 when another is out
 //	GET    /api/v1/streams               how long the streams are, and how far behind each group is
 //	GET    /api/v1/dead                  dead letters, newest first; ?repo= ?reason= ?order=oldest ?limit= ?after=
-//	GET    /api/v1/dead/{id}             one of them, with its event
+//	GET    /api/v1/dead/{id}             one of them, with its event: 404
 //	POST   /api/v1/dead/{id}/retry       put its entry back into its stream: 200 with the new entry's id; 404, 409
 //	DELETE /api/v1/dead/{id}             drop it for good
 //	GET    /metrics                      Prometheus
@@ -122,7 +122,7 @@ func Handler(cfg Config) http.Handler {
 	}
 	if cfg.Dead != nil {
 		mux.Handle("GET /api/v1/dead", listDead(cfg.Dead))
-		mux.Handle("GET /api/v1/dead/{id}", showDead(cfg.Dead))
+		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, showDead(cfg.Dead)))
 		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, retryDead(cfg.Dead)))
 		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, dropDead(cfg.Dead)))
 	}

@@ -3,7 +3,6 @@ package state
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -90,19 +89,20 @@ func (s *Store) summaries(ctx context.Context, base string, keys []string, now t
 		return nil, nil
 	}
 	replies := make([]*redis.SliceCmd, len(keys))
-	_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, key := range keys {
 			replies[i] = pipe.HMGet(ctx, key, summaryFields...)
 		}
-		return nil
+		return nil // each reply has its own error
 	})
-	if _, replied := errors.AsType[redis.Error](err); err != nil && !replied {
-		return nil, err
-	}
 	var found []Summary
 	for i, key := range keys {
+		values, err := replies[i].Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // a key that is no hash is no repository
+			return nil, err
+		}
 		known := Repo{fields: map[string]string{}}
-		for n, value := range replies[i].Val() { // none of a key that is no hash
+		for n, value := range values {
 			if text, ok := value.(string); ok {
 				known.fields[summaryFields[n]] = text
 			}

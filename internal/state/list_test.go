@@ -105,3 +105,17 @@ func TestAListIsWholeOnACluster(t *testing.T) {
 		t.Errorf("circuit %+v, error %v", c, err)
 	}
 }
+
+func TestAListThatMayNotBeReadIsNoEmptyOne(t *testing.T) {
+	ctx, server := context.Background(), redistest.StartReal(t)
+	client := server.Client()
+	if err := client.HSet(ctx, "lockstep:{0}:repo:acme/widgets", "repo", "acme/widgets").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Do(ctx, "ACL", "SETUSER", "default", "-hmget").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := state.NewStore(client, events.DefaultNamespace).List(ctx, "", 0, 10); err == nil {
+		t.Errorf("%+v; want what Redis has against it", page)
+	}
+}

@@ -3,7 +3,8 @@
 -- KEYS  the locks (hashes)
 -- ARGV  1 lease, µs; then, for each key, token and fence
 --
--- Returns one number for each key: 1 renewed, 0 lost, 2 Redis knows nothing of this lock.
+-- Returns one number for each key: 1 renewed, 0 lost, 2 Redis knows nothing of this lock, 3 given back
+-- under this very token, by a script: nobody else has had it since.
 -- Refuses a lease that another token has had since, however briefly. One that ran out but that
 -- nobody else has had is still its owner's, and is renewed.
 
@@ -21,6 +22,8 @@ for i, lock in ipairs(KEYS) do
     replies[i] = 1
   elseif not h[2] then
     replies[i] = 2
+  elseif not h[1] and h[2] == ARGV[2 * i + 1] then
+    replies[i] = 3
   else
     replies[i] = 0
   end
