@@ -254,7 +254,7 @@ func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		_, err = b.Acquire(t.Context(), locking.Request{Key: key, Job: key, Wait: 100 * time.Millisecond})
+		_, err = b.Acquire(t.Context(), locking.Request{Key: key, Job: key, Wait: time.Second})
 		timeout, ok := errors.AsType[*locking.TimeoutError](err)
 		if !ok {
 			t.Fatalf("%s: %v", name, err)
