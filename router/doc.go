@@ -19,6 +19,9 @@
 //	none: process killed, hung  comes back when it lapses; dead letter after      yes
 //	                            eight times the attempts
 //	contention, a lost lease    comes back after a delay                         no
+//	any that would come back,   failed result, and a dead letter                 –
+//	of a message past MaxAge
+//	settled along by another    acked: there is nothing left to do               –
 //	permanent                   failed result at once                            –
 //	malformed                   dead letter                                      –
 //	this process is stopping    goes back to the stream at once                  no
