@@ -66,8 +66,8 @@ func (c Circuit) Wrap(next events.Handler) events.Handler {
 			return next(ctx, job)
 		}
 		circuit, err := c.States.Circuit(ctx, job.Change.Repo)
-		if err != nil { // Redis is at fault, not the change
-			return events.Outcome{}, &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
+		if err != nil {
+			return events.Outcome{}, redisFault(err)
 		}
 		switch circuit.Phase() {
 		case state.CircuitOpen:
