@@ -139,7 +139,6 @@ func (l *Lease) Release(ctx context.Context) error {
 func (l *Locker) takeBack(ctx context.Context, lease *Lease) error {
 	l.mu.Lock()
 	lost := lease.lost()
-	delete(l.leases, lease.token)
 	lease.end(errReleased)
 	l.mu.Unlock()
 

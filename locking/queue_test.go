@@ -167,6 +167,37 @@ func TestPollingReplacesLostMessages(t *testing.T) {
 	}
 }
 
+func TestAMessageOfAGrantThatIsBeingReturnedIsNoStray(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	a, b := start(t, server, "a"), start(t, server, "b")
+	hears(t, b, a)
+	other := must(t, a, "other", "a1")
+	wait := queueUp(t, b, t.Context(), locking.Request{Key: "other", Job: "b1"})
+	l := must(t, b, "k", "b2")
+	h := client.HGetAll(t.Context(), prefix+"k").Val()
+	releases := b.asked.count(locking.ReleaseHash)
+
+	there, let := b.asked.hold(locking.ReleaseHash)
+	defer let()
+	returned := make(chan error, 1)
+	go func() { returned <- l.Release(t.Context()) }()
+	soon(t, there, "the release")
+	message := fmt.Sprintf("%s %s %s %s %sk", h["owner"], h["since"], h["fence"], h["expires"], prefix)
+	if n := client.Publish(t.Context(), h["channel"], message).Val(); n != 1 {
+		t.Fatalf("%d processes heard the message; want 1", n)
+	}
+	release(t, other)
+	next := soon(t, wait, "what was sent after the message").ok(t)
+	let()
+	wantErr(t, soon(t, returned, "the release"), nil)
+	release(t, next)
+	wantErr(t, b.Close(t.Context()), nil)
+	if n := b.asked.count(locking.ReleaseHash) - releases; n != 2 {
+		t.Fatalf("two leases were returned in %d calls", n)
+	}
+}
+
 func TestProcessesTakeTurnsHoweverManyTheirWaiters(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)

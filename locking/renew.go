@@ -38,6 +38,9 @@ func (l *Locker) renewals(now time.Time) (due []*Lease, next time.Time) {
 	next = now.Add(time.Hour)
 	later := next // when the first is due that does not go along
 	for _, lease := range l.leases {
+		if lease.ending != nil { // it is being given back
+			continue
+		}
 		if lease.renewAt.Before(next) {
 			next = lease.renewAt
 		}

@@ -149,7 +149,8 @@ func (l *Locker) handed(t *ticket, a answer) {
 }
 
 // advance ends token's business in Redis and moves the line on: to the next waiter here, or away.
-// It repeats itself for releaseTimeout while Redis fails; the line moves on in any case.
+// It repeats itself for releaseTimeout while Redis fails; the line moves on in any case. Until then the
+// token is known, so that the message of its grant, when it comes late, is not taken for a stray one.
 func (l *Locker) advance(ctx context.Context, ln *line, token string) (answer, error) {
 	l.mu.Lock()
 	next := l.newTicket(ln)
@@ -167,6 +168,7 @@ func (l *Locker) advance(ctx context.Context, ln *line, token string) (answer, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.tickets, token)
+	delete(l.leases, token)
 	if next != nil && l.ctx.Err() != nil { // Close has given up: nobody waits, here or for a goroutine
 		delete(l.tickets, next.token)
 		l.mu.Unlock()
