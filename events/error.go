@@ -46,6 +46,7 @@ const (
 	ClassServer    Class = "server"    // the remote answered with an error of its own
 	ClassCorrupt   Class = "corrupt"   // objects are missing or do not hash right
 	ClassHostile   Class = "hostile"   // the repository holds what must not be checked out
+	ClassQuota     Class = "quota"     // more bytes or files than are allowed
 	ClassVolume    Class = "volume"    // the volume is full, read-only or failing
 	ClassConflict  Class = "conflict"  // the path belongs to another repository, or the like
 	ClassStale     Class = "stale"     // a newer holder has been here

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,23 +18,37 @@ import (
 
 // Config bounds what a sync may cost. Zero fields take the defaults.
 type Config struct {
-	Grace        time.Duration // how long a replaced tree stays for its readers; 5 min
-	MaxFiles     int           // changed files listed in a result; 1,000
-	MaxTreeFiles int           // entries in a tree; 1,000,000
-	MaxPackBytes int64         // bytes read per fetch; 2 GiB
+	Grace      time.Duration // how long a replaced tree stays for its readers; 5 min
+	ReuseTrees bool          // bring trees past their grace forward, instead of building each anew
+
+	MaxFiles         int           // changed files listed in a result; 1,000
+	MaxTreeFiles     int           // entries in a tree; 1,000,000
+	MaxTreeBytes     int64         // in all files of a tree; 8 GiB
+	MaxFileBytes     int64         // in one file; 512 MiB
+	MaxPackBytes     int64         // bytes read per fetch; 2 GiB
+	MaxInflatedBytes int64         // that the objects of one fetch come to; 8 GiB
+	FetchTimeout     time.Duration // of one fetch; 30 min
 
 	// Step, when not nil, is told the name of each step as it is done, for tests of crashes.
 	Step func(name string)
 }
 
 func (cfg Config) withDefaults() (Config, error) {
-	if cfg.Grace < 0 || cfg.MaxFiles < 0 || cfg.MaxTreeFiles < 0 || cfg.MaxPackBytes < 0 {
+	limits := []int64{
+		int64(cfg.Grace), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
+		cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
+	}
+	if slices.Min(limits) < 0 {
 		return Config{}, errors.New("gitrepo: a negative limit in Config")
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
 	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
 	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
+	cfg.MaxTreeBytes = cmp.Or(cfg.MaxTreeBytes, 8<<30)
+	cfg.MaxFileBytes = cmp.Or(cfg.MaxFileBytes, 512<<20)
 	cfg.MaxPackBytes = cmp.Or(cfg.MaxPackBytes, 2<<30)
+	cfg.MaxInflatedBytes = cmp.Or(cfg.MaxInflatedBytes, 8<<30)
+	cfg.FetchTimeout = cmp.Or(cfg.FetchTimeout, 30*time.Minute)
 	return cfg, nil
 }
 
