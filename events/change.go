@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -38,18 +39,20 @@ type Change struct {
 	Time   time.Time  // when it was asked; zero when the publisher did not say
 
 	Repo       RepoPath   // whose clone
-	URL        string     // the remote, http or https, never with credentials in it
+	URL        string     // the remote, http, https or ssh, never with credentials in it
 	Ref        Ref        // which ref; zero for the remote's default branch
 	App        string     // which app asks; empty for nobody in particular
 	Credential string     // the name of the credential to use; empty for none
 	Before     string     // the commit the ref named before, if the publisher knows
 	After      string     // the commit the ref names now, if the publisher knows
 	Force      bool       // remove even though the remote still has the repository
+	Depth      Depth      // how much history to keep; never less than another app asks for
 	OnBusy     BusyPolicy // what to do when another job holds the repository
 }
 
 // NewChange fills in what c leaves open (a random id, type, source, time, repository path from the
-// URL, busy policy) and refuses what [ParseChange] would refuse.
+// URL, busy policy), writes an scp-like remote as a URL (see [RemoteURL]), and refuses what
+// [ParseChange] would refuse.
 func NewChange(c Change) (Change, error) {
 	if c.ID == "" {
 		c.ID = rand.Text()
@@ -66,6 +69,7 @@ func NewChange(c Change) (Change, error) {
 	if c.Time.IsZero() {
 		c.Time = time.Now().UTC()
 	}
+	c.URL = RemoteURL(c.URL)
 	if c.Repo.IsZero() && c.URL != "" {
 		repo, err := RepoPathFromURL(c.URL)
 		if err != nil {
@@ -115,13 +119,33 @@ func (c Change) check() error {
 			return fmt.Errorf("%s is longer than 255 bytes, has control characters or is not UTF-8", f.name)
 		}
 	}
+	if err := c.Depth.check(); err != nil {
+		return err
+	}
 	return checkTime(c.Time)
 }
 
-// CheckRemote refuses a remote that is not an absolute http or https URL, or that carries
+var (
+	scpLike  = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,63})@([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:@]+)$`)
+	userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+)
+
+// RemoteURL writes an scp-like remote, "git@host:owner/name.git", as the URL ssh://git@host/owner/name.git,
+// and returns all else as it is. Such a path is below the user's home to a plain SSH server, and from the
+// root to every forge: here it is the latter. For the former, write ssh://git@host/~/name.
+func RemoteURL(remote string) string {
+	parts := scpLike.FindStringSubmatch(remote)
+	if parts == nil || strings.Contains(remote, "://") {
+		return remote
+	}
+	u := url.URL{Scheme: "ssh", User: url.User(parts[1]), Host: parts[2], Path: "/" + strings.TrimLeft(parts[3], "/")}
+	return u.String()
+}
+
+// CheckRemote refuses a remote that is not an absolute http, https or ssh URL, or that carries
 // credentials, a query or a fragment (even an empty one, since "/info/refs" is to be appended), or
-// a "." or ".." in its path, encoded or not, by which a URL below one prefix would mean another.
-// The error does not repeat the URL.
+// a "." or ".." in its path, encoded or not, by which a URL below one prefix would mean another. An
+// ssh URL may name a user, and no control character. The error does not repeat the URL.
 func CheckRemote(remote string) error {
 	if len(remote) > 2048 {
 		return errors.New("url is longer than 2048 bytes")
@@ -130,9 +154,13 @@ func CheckRemote(remote string) error {
 	switch {
 	case err != nil:
 		return errors.New("url does not parse")
-	case u.Scheme != "http" && u.Scheme != "https":
-		return errors.New("url scheme is not supported; use http or https")
-	case u.User != nil:
+	case u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ssh":
+		return errors.New("url scheme is not supported; use http or https, or ssh, as ssh://git@host/path")
+	case u.Scheme == "ssh" && !isSSHUser(u.User):
+		return errors.New("url carries a password, or a user name with other characters than letters, digits and ._-; name a credential instead")
+	case u.Scheme == "ssh" && strings.ContainsFunc(u.Path, isControl):
+		return errors.New("url has a control character in its path")
+	case u.Scheme != "ssh" && u.User != nil:
 		return errors.New("url carries credentials; name a credential instead")
 	case u.Hostname() == "" || strings.Trim(u.Path, "/") == "":
 		return errors.New("url names no repository")
@@ -147,6 +175,14 @@ func CheckRemote(remote string) error {
 		}
 	}
 	return nil
+}
+
+func isSSHUser(user *url.Userinfo) bool {
+	if user == nil {
+		return true
+	}
+	_, password := user.Password()
+	return !password && userName.MatchString(user.Username())
 }
 
 func malformed(err error) error {

@@ -40,6 +40,7 @@ type changeData struct {
 	Before     string     `json:"before,omitempty"`
 	After      string     `json:"after,omitempty"`
 	Force      bool       `json:"force,omitempty"`
+	Depth      string     `json:"depth,omitempty"`
 	OnBusy     BusyPolicy `json:"on_busy,omitempty"`
 }
 
@@ -71,7 +72,7 @@ func (c Change) MarshalJSON() ([]byte, error) {
 		Subject: c.Repo.String(), Time: formatTime(c.Time), DataContentType: contentJSON,
 		Data: changeData{
 			Repo: c.Repo, URL: c.URL, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
-			Before: c.Before, After: c.After, Force: c.Force, OnBusy: c.OnBusy,
+			Before: c.Before, After: c.After, Force: c.Force, Depth: c.Depth.String(), OnBusy: c.OnBusy,
 		},
 	})
 }
@@ -91,9 +92,9 @@ func (r Result) MarshalJSON() ([]byte, error) {
 }
 
 // ParseChange reads a change from a CloudEvents document, or from a flat JSON object of plain
-// fields (repo, url, ref, type, id, app, credential, before, after, force, on_busy; all strings, as
-// redis-cli's XADD gives them). In the plain form id may be absent: the caller then knows a better
-// one, the stream entry's. An error has the disposition [Malformed].
+// fields (repo, url, ref, type, id, app, credential, before, after, force, depth, on_busy; all
+// strings, as redis-cli's XADD gives them). In the plain form id may be absent: the caller then knows a
+// better one, the stream entry's. An error has the disposition [Malformed].
 func ParseChange(document []byte) (Change, error) {
 	if len(document) > maxDocument {
 		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
@@ -148,10 +149,14 @@ func parseCloudEvent(document []byte) (Change, error) {
 		return Change{}, err
 	}
 	d := doc.Data
+	depth, err := ParseDepth(d.Depth)
+	if err != nil {
+		return Change{}, fmt.Errorf("depth: %w", err)
+	}
 	return Change{
 		ID: doc.ID, Type: ChangeType(doc.Type), Source: doc.Source, Time: at,
 		Repo: d.Repo, URL: d.URL, Ref: ref, App: d.App, Credential: d.Credential,
-		Before: d.Before, After: d.After, Force: d.Force, OnBusy: d.OnBusy,
+		Before: d.Before, After: d.After, Force: d.Force, Depth: depth, OnBusy: d.OnBusy,
 	}, nil
 }
 
@@ -167,6 +172,7 @@ func parsePlain(document []byte) (Change, error) {
 		Before     string     `json:"before"`
 		After      string     `json:"after"`
 		Force      string     `json:"force"`
+		Depth      Depth      `json:"depth"`
 		OnBusy     BusyPolicy `json:"on_busy"`
 	}
 	if err := decode(document, &f); err != nil {
@@ -174,7 +180,7 @@ func parsePlain(document []byte) (Change, error) {
 	}
 	c := Change{
 		ID: f.ID, Type: plainType(f.Type), Source: "/lockstep/plain", URL: f.URL, App: f.App,
-		Credential: f.Credential, Before: f.Before, After: f.After, OnBusy: f.OnBusy,
+		Credential: f.Credential, Before: f.Before, After: f.After, Depth: f.Depth, OnBusy: f.OnBusy,
 	}
 	var err error
 	if f.Repo != "" {

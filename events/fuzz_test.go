@@ -89,6 +89,7 @@ func FuzzParseChange(f *testing.F) {
 	f.Add([]byte(`{"url":"` + remote + `"}`))
 	f.Add([]byte(`{"type":"removed","repo":"acme/widgets","force":"true","on_busy":"skip","id":"1"}`))
 	f.Add([]byte(plain("ref", "feat/%2F")))
+	f.Add([]byte(`{"url":"ssh://git@h:22/a/b"}`))
 	f.Add([]byte(`{"specversion":null,"URL":"HTTP://[::1]/a/b/"}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		c, err := events.ParseChange(doc)

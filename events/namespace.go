@@ -39,3 +39,6 @@ func (n Namespace) Locks() string { return string(n) + "lock:" }
 
 // Volume holds the id of the volume that this deployment publishes to.
 func (n Namespace) Volume() string { return string(n) + "volume" }
+
+// Patrol is held by the worker that looks after repositories which nobody syncs, or was the last to.
+func (n Namespace) Patrol() string { return string(n) + "patrol" }

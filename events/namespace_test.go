@@ -16,6 +16,7 @@ func TestNamespaceNamesTheKeys(t *testing.T) {
 		n.Repo(p):           "lockstep:{0}:repo:acme/widgets",
 		n.Locks() + p.Key(): "lockstep:{0}:lock:acme/widgets",
 		n.Volume():          "lockstep:{0}:volume",
+		n.Patrol():          "lockstep:{0}:patrol",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)

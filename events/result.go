@@ -17,15 +17,20 @@ type FileStatus string
 
 // The file statuses.
 const (
-	FileAdded    FileStatus = "added"
-	FileModified FileStatus = "modified"
-	FileDeleted  FileStatus = "deleted"
+	FileAdded       FileStatus = "added"
+	FileModified    FileStatus = "modified"
+	FileDeleted     FileStatus = "deleted"
+	FileModeChanged FileStatus = "mode"    // the same content; it has become executable, or is no more
+	FileRenamed     FileStatus = "renamed" // the same content, at another path before: From
 )
 
 // File is one changed file; its path is relative to the tree, with slashes.
 type File struct {
-	Path   string     `json:"path"`
-	Status FileStatus `json:"status"`
+	Path    string     `json:"path"`
+	Status  FileStatus `json:"status"`
+	From    string     `json:"from,omitempty"`    // where a renamed file was
+	Raw     string     `json:"raw,omitempty"`     // the path's bytes in base64, where they are not UTF-8 and JSON cannot have them
+	Outside bool       `json:"outside,omitempty"` // a symbolic link that points out of the tree: do not follow it
 }
 
 // Result says what became of a [Change].

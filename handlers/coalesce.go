@@ -94,7 +94,8 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 	return func(ctx context.Context, other events.Job) (events.Outcome, bool) {
 		change := other.Change
 		if change.Type != events.ChangePushed || change.URL != job.Change.URL || change.Ref != job.Change.Ref ||
-			change.Credential != job.Change.Credential || change.App != job.Change.App || events.EntryAfter(other.Entry, answer.Until) {
+			change.Credential != job.Change.Credential || change.App != job.Change.App || !job.Change.Depth.Covers(change.Depth) ||
+			events.EntryAfter(other.Entry, answer.Until) {
 			return events.Outcome{}, false
 		}
 		if change.Announced() != "" && change.After != answer.Commit && !looked {

@@ -26,7 +26,7 @@ type States interface {
 
 // Credentials resolve a credential's name for one remote; a [credential.Store] does.
 type Credentials interface {
-	Resolve(name, remote string) (credential.Secret, error)
+	Resolve(ctx context.Context, name, remote string) (credential.Secret, error)
 }
 
 // Handlers are the handlers, with what they share.

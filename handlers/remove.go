@@ -18,7 +18,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	var secret credential.Secret
 	if !change.Force {
 		var err error
-		if secret, err = h.Credentials.Resolve(change.Credential, change.URL); err != nil {
+		if secret, err = h.Credentials.Resolve(ctx, change.Credential, change.URL); err != nil {
 			return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
 		}
 	}

@@ -22,7 +22,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if known.Buried(job.Entry) {
 		return events.Outcome{Result: job.Result(events.ResultRemoved)}, nil
 	}
-	secret, err := h.Credentials.Resolve(change.Credential, change.URL)
+	secret, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
@@ -32,7 +32,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	answer, answered := answeredBy(known, job, latest)
 	synced, err := h.Repos.Sync(ctx, gitrepo.SyncRequest{
-		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence,
+		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence, Depth: change.Depth,
 		Base: baseFor(known, change.App), Known: gitrepo.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm,
 	})
 	if again := h.lookAgain(ctx, job, known, synced, err); again != nil {

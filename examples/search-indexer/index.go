@@ -52,6 +52,7 @@ func (s snapshot) without(files []events.File) snapshot {
 	for word, in := range s.Paths {
 		for _, file := range files {
 			delete(in, file.Path)
+			delete(in, file.From) // of one that was renamed
 		}
 		if len(in) == 0 {
 			delete(s.Paths, word)

@@ -174,10 +174,13 @@ func TestWhatIsPushedCanBeFoundAndWhatIsDeletedCannot(t *testing.T) {
 	w.push("main", gittest.Edit{Write: map[string]string{"docs/guide.md": "Backoff, explained."}})
 	w.finds("backoff", "main: docs/guide.md", "main: src/retry.go")
 
+	w.push("main", gittest.Edit{Write: map[string]string{"docs/moved.md": "Backoff, explained."}, Delete: []string{"docs/guide.md"}})
+	w.finds("backoff", "main: docs/moved.md", "main: src/retry.go")
+
 	w.push("main", gittest.Edit{Write: map[string]string{"README.md": "Gadgets for everybody."}, Delete: []string{"src"}})
 	w.finds("gadgets", "main: README.md")
 	w.finds("widgets")
-	w.finds("backoff", "main: docs/guide.md")
+	w.finds("backoff", "main: docs/moved.md")
 	w.finds("exponential")
 
 	w.push("next", gittest.Edit{Orphan: true, Write: map[string]string{"README.md": "Gizmos for everybody."}})

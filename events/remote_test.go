@@ -1,0 +1,55 @@
+package events_test
+
+import (
+	"strings"
+	"testing"
+
+	"lockstep/events"
+)
+
+func TestRemoteURL(t *testing.T) {
+	for in, want := range map[string]string{
+		"git@github.com:acme/widgets.git":           "ssh://git@github.com/acme/widgets.git",
+		"git@github.com:/acme/widgets.git":          "ssh://git@github.com/acme/widgets.git",
+		"ada@git.local:~/widgets":                   "ssh://ada@git.local/~/widgets",
+		"git@[::1]:acme/widgets":                    "ssh://git@[::1]/acme/widgets",
+		"git@git.local:acme/my widgets":             "ssh://git@git.local/acme/my%20widgets",
+		"git@git.local:2222/acme/widgets":           "ssh://git@git.local/2222/acme/widgets",
+		"https://github.com/acme/widgets":           "https://github.com/acme/widgets",
+		"ssh://git@github.com:22/acme/widgets":      "ssh://git@github.com:22/acme/widgets",
+		"https://robot:hunter2@github.com/acme/w":   "https://robot:hunter2@github.com/acme/w",
+		"hunter2:x-oauth-basic@github.com/acme/w":   "hunter2:x-oauth-basic@github.com/acme/w",
+		"robot:hunter2@github.com/acme/widgets":     "robot:hunter2@github.com/acme/widgets",
+		"git@github.com:hunter2@github.com/acme/w":  "git@github.com:hunter2@github.com/acme/w",
+		"github.com:acme/widgets":                   "github.com:acme/widgets",
+		"git@github.com":                            "git@github.com",
+		"-oProxyCommand=id@github.com:acme/widgets": "-oProxyCommand=id@github.com:acme/widgets",
+		"": "",
+	} {
+		if got := events.RemoteURL(in); got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestNewChangeTakesAnSCPLikeRemote(t *testing.T) {
+	c, err := events.NewChange(events.Change{URL: "git@github.com:acme/widgets.git"})
+	if err != nil || c.URL != "ssh://git@github.com/acme/widgets.git" || c.Repo.String() != "acme/widgets" {
+		t.Errorf("got %s, %s, %v", c.URL, c.Repo, err)
+	}
+	if _, err := events.ParseChange([]byte(`{"url":"git@github.com:acme/widgets.git"}`)); err == nil {
+		t.Error("the wire format takes it too: two spellings of one remote")
+	}
+}
+
+func FuzzRemoteURL(f *testing.F) {
+	for _, s := range []string{"git@h:a/b", "git@[::1]:a/b", "a@b:c%2f..", "git@h:../x", "https://h/a/b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		u := events.RemoteURL(s)
+		if u != s && (!strings.HasPrefix(u, "ssh://") || events.RemoteURL(u) != u) {
+			t.Fatalf("%q became %q", s, u)
+		}
+	})
+}
