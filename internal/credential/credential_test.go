@@ -1,6 +1,7 @@
 package credential_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -46,7 +47,7 @@ func TestACredentialGoesToItsPrefixesAlone(t *testing.T) {
 		"https://git.example.com/acme/%2e%2e/other/x":    false,
 		"https://git.example.com%2f@evil.example/acme/x": false,
 	} {
-		secret, err := store.Resolve("ci", remote)
+		secret, err := store.Resolve(t.Context(), "ci", remote)
 		if (err == nil) != allowed {
 			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
 		}
@@ -59,18 +60,56 @@ func TestACredentialGoesToItsPrefixesAlone(t *testing.T) {
 	}
 }
 
+func TestPrefixesOfSSHRemotes(t *testing.T) {
+	dir := folder(t, "ci", map[string]string{"sshKey": "s3cret", "knownHosts": "h ssh-ed25519 AAAA\n",
+		"urls": "ssh://git@git.example.com/acme/ ssh://any.example.com:2222/ https://git.example.com:443/acme"})
+	store := credential.NewStore(dir, none)
+	for remote, allowed := range map[string]bool{
+		"ssh://git@git.example.com/acme/widgets.git":    true,
+		"ssh://git@git.example.com:22/acme/widgets.git": true,
+		"https://git.example.com/acme/widgets.git":      true,
+		"ssh://root@git.example.com/acme/widgets.git":   false,
+		"ssh://git.example.com/acme/widgets.git":        false,
+		"ssh://git@git.example.com/other/widgets.git":   false,
+		"ssh://git@git.example.com:23/acme/widgets.git": false,
+		"ssh://git@evil.example/acme/widgets.git":       false,
+		"http://git.example.com/acme/widgets.git":       false,
+		"ssh://ada@any.example.com:2222/a/b":            true,
+		"ssh://ada@any.example.com/a/b":                 false,
+	} {
+		secret, err := store.Resolve(t.Context(), "ci", remote)
+		if (err == nil) != allowed {
+			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
+		}
+		if allowed && secret != (credential.Secret{SSHKey: "s3cret", KnownHosts: "h ssh-ed25519 AAAA"}) {
+			t.Errorf("%s: another secret", remote)
+		}
+	}
+}
+
+func TestVariablesOfAKey(t *testing.T) {
+	env := map[string]string{
+		"LOCKSTEP_CREDENTIAL_CI_SSH_KEY": "k", "LOCKSTEP_CREDENTIAL_CI_SSH_KEY_PASSPHRASE": "p",
+		"LOCKSTEP_CREDENTIAL_CI_KNOWN_HOSTS": "h", "LOCKSTEP_CREDENTIAL_CI_URLS": "ssh://h/",
+	}
+	secret, err := credential.NewStore("", func(name string) string { return env[name] }).Resolve(t.Context(), "ci", "ssh://git@h/a/b")
+	if err != nil || secret != (credential.Secret{SSHKey: "k", SSHKeyPassphrase: "p", KnownHosts: "h"}) {
+		t.Errorf("error %v, or another secret", err)
+	}
+}
+
 func TestAFileWinsOverAVariable(t *testing.T) {
 	env := map[string]string{
 		"LOCKSTEP_CREDENTIAL_MY_APP_BEARER_TOKEN": "from-env",
 		"LOCKSTEP_CREDENTIAL_MY_APP_URLS":         "https://git.example.com/",
 	}
 	getenv := func(name string) string { return env[name] }
-	secret, err := credential.NewStore("", getenv).Resolve("my-app", "https://git.example.com/a/b")
+	secret, err := credential.NewStore("", getenv).Resolve(t.Context(), "my-app", "https://git.example.com/a/b")
 	if err != nil || secret.BearerToken != "from-env" {
 		t.Fatalf("error %v", err)
 	}
 	dir := folder(t, "my-app", map[string]string{"bearerToken": "from-file"})
-	secret, err = credential.NewStore(dir, getenv).Resolve("my-app", "https://git.example.com/a/b")
+	secret, err = credential.NewStore(dir, getenv).Resolve(t.Context(), "my-app", "https://git.example.com/a/b")
 	if err != nil || secret.BearerToken != "from-file" {
 		t.Fatalf("error %v", err)
 	}
@@ -79,20 +118,24 @@ func TestAFileWinsOverAVariable(t *testing.T) {
 func TestNamesThatAreNoneAreRefused(t *testing.T) {
 	store := credential.NewStore(t.TempDir(), none)
 	for _, name := range []string{"../etc", "a/b", ".hidden", "a b", strings.Repeat("x", 101), "unknown"} {
-		if _, err := store.Resolve(name, "https://git.example.com/a/b"); events.DispositionOf(err) != events.Permanent {
+		if _, err := store.Resolve(t.Context(), name, "https://git.example.com/a/b"); events.DispositionOf(err) != events.Permanent {
 			t.Errorf("%q: %v, want a permanent error", name, err)
 		}
 	}
-	if secret, err := store.Resolve("", "https://git.example.com/a/b"); err != nil || secret != (credential.Secret{}) {
+	if secret, err := store.Resolve(t.Context(), "", "https://git.example.com/a/b"); err != nil || secret != (credential.Secret{}) {
 		t.Errorf("the empty name: %v, want anonymous", err)
 	}
 }
 
 func TestASecretDoesNotPrint(t *testing.T) {
-	secret := credential.Secret{Username: "bot", Password: "s3cret", BearerToken: "t0ken"}
+	secret := credential.Secret{Username: "bot", Password: "s3cret", BearerToken: "t0ken", SSHKey: "s3cret", SSHKeyPassphrase: "s3cret"}
+	encoded, err := json.Marshal(map[string]any{"secret": secret})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "secret", secret)
-	for _, text := range []string{fmt.Sprint(secret), fmt.Sprintf("%+v %#v %s", secret, secret, secret), log.String()} {
+	for _, text := range []string{fmt.Sprint(secret), fmt.Sprintf("%+v %#v %s", secret, secret, secret), log.String(), string(encoded)} {
 		if strings.Contains(text, "s3cret") || strings.Contains(text, "t0ken") {
 			t.Errorf("printed: %s", text)
 		}

@@ -7,7 +7,8 @@
 // fixed and the date advances by a second per commit. No configuration of the machine or the user
 // leaks in. The server counts what it is asked, per repository, so a test can prove that work was
 // spared or that two fetches overlapped; it can hold a request, answer a status of the test's
-// choosing, and ask for credentials.
+// choosing, and ask for credentials. The same repositories can be served over TLS ([WithTLS]), over SSH
+// ([Server.StartSSH]), and by another implementation of Git ([Server.StartDulwich]).
 //
 // # What it does not do
 //

@@ -24,6 +24,8 @@ type Server struct {
 	dir      string
 	git      string // path of the git binary
 	base     string // "http://127.0.0.1:port"
+	secure   bool   // it is https
+	ca       []byte // see CA
 	before   func(ctx context.Context, repo, service string)
 	commits  atomic.Int64 // commits made, which date them
 	http     http.Server
@@ -70,6 +72,12 @@ func Start(dir string, opts ...Option) (*Server, error) {
 	s := &Server{dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{}}
 	for _, opt := range opts {
 		opt(s)
+	}
+	if s.secure {
+		s.base = "https://" + listener.Addr().String()
+		if listener, err = s.secured(listener); err != nil {
+			return nil, err
+		}
 	}
 	s.backend = cgi.Handler{
 		Path:   git,

@@ -1,0 +1,215 @@
+package credential_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/credential"
+)
+
+// api is GitHub's, as far as an app needs it to get a token.
+type api struct {
+	key    *rsa.PublicKey
+	status int // answered instead of a token; 0 for none
+	header http.Header
+	hold   chan struct{} // closed to let requests go on, or nil
+	asked  atomic.Int64
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := a.asked.Add(1)
+	if a.hold != nil {
+		<-a.hold
+	}
+	if err := a.check(r); err != nil {
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return
+	}
+	for name := range a.header {
+		w.Header().Set(name, a.header.Get(name))
+	}
+	if a.status != 0 {
+		http.Error(w, "s3cret", a.status)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]any{"token": fmt.Sprintf("token-%d", n), "expires_at": time.Now().Add(time.Hour)})
+}
+
+func (a *api) check(r *http.Request) error {
+	if r.Method != http.MethodPost || r.URL.Path != "/app/installations/42/access_tokens" {
+		return errors.New("another path")
+	}
+	parts := strings.Split(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), ".")
+	if len(parts) != 3 {
+		return errors.New("no JWT")
+	}
+	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
+	if err := rsa.VerifyPKCS1v15(a.key, crypto.SHA256, sum[:], signature); err != nil {
+		return err
+	}
+	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return err
+	}
+	var c struct {
+		Iat, Exp int64
+		Iss      string
+	}
+	now := time.Now().Unix()
+	if err := json.Unmarshal(claims, &c); err != nil || c.Iss != "7" || c.Iat >= now || c.Exp <= now || c.Exp-c.Iat > 600 {
+		return errors.New("other claims")
+	}
+	return nil
+}
+
+func newKey(t *testing.T) (*rsa.PrivateKey, string) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+}
+
+const onGitHub = "https://github.example/acme/widgets.git"
+
+func appFolder(t *testing.T, url, key string) string {
+	return folder(t, "app", map[string]string{
+		"githubAppID": "7\n", "githubInstallationID": "42\n", "githubPrivateKey": key, "githubURL": url, "urls": "https://github.example/acme/",
+	})
+}
+
+func TestAGitHubAppGetsAToken(t *testing.T) {
+	key, text := newKey(t)
+	fake := &api{key: &key.PublicKey, hold: make(chan struct{})}
+	server := httptest.NewServer(fake)
+	defer server.Close()
+	dir := appFolder(t, server.URL, text)
+	store := credential.NewStore(dir, none)
+	if _, err := store.Resolve(t.Context(), "app", "https://evil.example/acme/widgets.git"); err == nil || fake.asked.Load() != 0 {
+		t.Fatalf("a token was fetched for another remote: %v", err)
+	}
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			secret, err := store.Resolve(t.Context(), "app", onGitHub)
+			if err != nil || secret != (credential.Secret{Username: "x-access-token", Password: "token-1"}) {
+				t.Errorf("error %v, or another secret", err)
+			}
+		})
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("shutting down"))
+	if _, err := store.Resolve(gone, "app", onGitHub); err == nil || !strings.Contains(err.Error(), "shutting down") {
+		t.Errorf("waits though it is cancelled: %v", err)
+	}
+	close(fake.hold)
+	all.Wait()
+	if n := fake.asked.Load(); n < 1 || n > 2 { // the one that was cancelled may have asked, too
+		t.Errorf("asked %d times", n)
+	}
+	// A key that was exchanged counts at once.
+	_, other := newKey(t)
+	if err := os.WriteFile(filepath.Join(dir, "app", "githubPrivateKey"), []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Resolve(t.Context(), "app", onGitHub); events.ClassOf(err) != events.ClassAuth {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnInstallationsTokenIsRenewed(t *testing.T) {
+	key, text := newKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		fake := &api{key: &key.PublicKey}
+		store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+		want := func(token string) {
+			t.Helper()
+			if secret, err := store.Resolve(t.Context(), "app", onGitHub); err != nil || secret.Password != token {
+				t.Errorf("error %v, or another token than %s", err, token)
+			}
+		}
+		want("token-1")
+		time.Sleep(54 * time.Minute)
+		want("token-1")
+		time.Sleep(2 * time.Minute)
+		want("token-2")
+	})
+}
+
+// inMemory answers requests without a network.
+type inMemory struct{ handler http.Handler }
+
+func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	m.handler.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+func TestGitHubsRefusals(t *testing.T) {
+	key, text := newKey(t)
+	for name, tc := range map[string]struct {
+		status      int
+		header      http.Header
+		edit        map[string]string
+		class       events.Class
+		disposition events.Disposition
+	}{
+		"a server error":        {status: 502, class: events.ClassServer, disposition: events.Retryable},
+		"a redirect":            {status: 302, header: http.Header{"Location": {"https://evil.example/"}}, class: events.ClassServer, disposition: events.Retryable},
+		"too many":              {status: 429, class: events.ClassServer, disposition: events.Retryable},
+		"a rate limit":          {status: 403, header: http.Header{"X-Ratelimit-Remaining": {"0"}}, class: events.ClassServer, disposition: events.Retryable},
+		"suspended":             {status: 403, class: events.ClassAuth, disposition: events.Permanent},
+		"uninstalled":           {status: 404, class: events.ClassAuth, disposition: events.Permanent},
+		"another key":           {edit: map[string]string{"githubAppID": "8"}, class: events.ClassAuth, disposition: events.Permanent},
+		"no id":                 {edit: map[string]string{"githubAppID": ""}, class: events.ClassConfig, disposition: events.Permanent},
+		"no installation":       {edit: map[string]string{"githubInstallationID": "../x"}, class: events.ClassConfig, disposition: events.Permanent},
+		"no key":                {edit: map[string]string{"githubPrivateKey": "s3cret"}, class: events.ClassConfig, disposition: events.Permanent},
+		"no API":                {edit: map[string]string{"githubURL": "ftp://s3cret@x"}, class: events.ClassConfig, disposition: events.Permanent},
+		"an API that is not up": {edit: map[string]string{"githubURL": "http://127.0.0.1:1"}, class: events.ClassNetwork, disposition: events.Retryable},
+		"no token":              {status: 201, class: events.ClassServer, disposition: events.Retryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(&api{key: &key.PublicKey, status: tc.status, header: tc.header})
+			defer server.Close()
+			dir := appFolder(t, server.URL, text)
+			for file, text := range tc.edit {
+				if err := os.WriteFile(filepath.Join(dir, "app", file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := credential.NewStore(dir, none).Resolve(t.Context(), "app", onGitHub)
+			if err == nil || events.ClassOf(err) != tc.class || events.DispositionOf(err) != tc.disposition {
+				t.Errorf("got %s, %s: %v", events.ClassOf(err), events.DispositionOf(err), err)
+			}
+			if err != nil && (strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\n")) {
+				t.Errorf("error: %v", err)
+			}
+		})
+	}
+}
