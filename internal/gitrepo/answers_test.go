@@ -59,8 +59,9 @@ func TestAnswersThatAreNoPack(t *testing.T) {
 
 // liar passes requests on to a Git server, but while on it answers those for objects itself.
 type liar struct {
-	url string
-	on  atomic.Bool
+	url    string
+	answer string
+	on     atomic.Bool
 }
 
 func newLiar(t *testing.T, honestURL, answer string) *liar {
@@ -70,10 +71,10 @@ func newLiar(t *testing.T, honestURL, answer string) *liar {
 		Transport: pool,
 		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host },
 	}
-	l := &liar{}
+	l := &liar{answer: answer}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && l.on.Load() {
-			_, _ = rw.Write([]byte(answer))
+			_, _ = rw.Write([]byte(l.answer))
 			return
 		}
 		honest.ServeHTTP(rw, r)
@@ -122,10 +123,10 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	q := must(openQuarantine(t.TempDir()))(t)
 	must(0, os.WriteFile(fetchedPack(q.dir), []byte(pack), 0o644))(t)
 	cancel(cause)
-	if err := q.index(ctx); !errors.Is(err, cause) {
+	if err := q.index(ctx, w.volume.cfg); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
-	if err := q.unpack(ctx, store(q)); !errors.Is(err, cause) {
+	if err := q.unpack(ctx, store(q), w.volume.cfg); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
 	if err := w.volume.folder(repoPath(t, widgets)).explain(ctx, 1, corrupt("read: %w", cause)); events.ClassOf(err) == events.ClassCorrupt {

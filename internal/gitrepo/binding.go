@@ -84,7 +84,7 @@ func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint6
 	if err := v.checkRelatives(b.Repo); err != nil {
 		return binding{}, err
 	}
-	if err := v.checkPlace(f, b.Repo.String()); err != nil {
+	if err := v.checkPlaceFor(f, b.Repo.String(), b.Remote); err != nil {
 		return binding{}, err
 	}
 	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
@@ -102,8 +102,8 @@ func (b binding) check(remote string) error {
 	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
 }
 
-// canonicalRemote returns a remote's host and path, which are its identity: the scheme, a default
-// port, a trailing slash, .git and needless escapes make no difference. An escaped slash does: to the
+// canonicalRemote returns a remote's host and path, which are its identity: the scheme (ssh, too), a
+// user's name, a default port, a trailing slash, .git and needless escapes make no difference. An escaped slash does: to the
 // remote it may be another name. There are no credentials in it.
 func canonicalRemote(remote string) string {
 	u, err := url.Parse(remote)
@@ -114,7 +114,8 @@ func canonicalRemote(remote string) string {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	if port := u.Port(); port != "" && port != "80" && port != "443" {
+	standard := map[string]bool{"": true, "80": u.Scheme != "ssh", "443": u.Scheme != "ssh", "22": u.Scheme == "ssh"}
+	if port := u.Port(); !standard[port] {
 		host += ":" + port
 	}
 	path := u.EscapedPath()
@@ -162,9 +163,18 @@ func (v *Volume) checkRelatives(repo events.RepoPath) error {
 	return nil
 }
 
-// checkPlace refuses to publish under a name that is taken by something that is not ours, or below
-// something that is not a plain folder.
+// checkPlace is checkPlaceFor the remote bound.
 func (v *Volume) checkPlace(f folder, name string) error {
+	b, _, err := f.readBinding()
+	if err != nil {
+		return err
+	}
+	return v.checkPlaceFor(f, name, b.Remote)
+}
+
+// checkPlaceFor refuses to publish under a name that is taken by something that is neither ours nor a
+// clone of remote to be adopted, or below something that is not a plain folder.
+func (v *Volume) checkPlaceFor(f folder, name, remote string) error {
 	if err := v.checkOwner(name); err != nil {
 		return err
 	}
@@ -178,7 +188,7 @@ func (v *Volume) checkPlace(f folder, name string) error {
 	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
 		return nil
 	case info.IsDir():
-		return conflict("%s is a folder already; move it away (it is not touched) and sync again", path)
+		return v.checkClone(f, name, remote)
 	}
 	return conflict("%s exists and was not published by Lockstep; move it away and sync again", path)
 }

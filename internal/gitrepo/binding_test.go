@@ -90,6 +90,10 @@ func TestCanonicalRemote(t *testing.T) {
 		"https://github.com//acme/widgets.git///":  "github.com/acme/widgets",
 		"https://github.com/acme/%77idgets.git":    "github.com/acme/widgets",
 		"https://github.com/acme/widgets.git.git/": "github.com/acme/widgets.git",
+		"ssh://git@GitHub.com/acme/widgets.git":    "github.com/acme/widgets",
+		"ssh://git@github.com:22/acme/widgets":     "github.com/acme/widgets",
+		"ssh://git@github.com:443/acme/widgets":    "github.com:443/acme/widgets",
+		"https://github.com:22/acme/widgets":       "github.com:22/acme/widgets",
 	} {
 		if got := canonicalRemote(remote); got != want {
 			t.Errorf("%s: got %s, want %s", remote, got, want)

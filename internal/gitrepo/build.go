@@ -6,68 +6,67 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"github.com/go-git/go-git/v5/plumbing/format/index"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
-// builder checks a plan out into a folder that nobody else sees yet.
+// builder checks a plan out into a folder that nobody else sees yet: an unchanged file is linked from
+// the last tree, any other is written anew, so that the trees that share a file's inode never see it
+// change. Several goroutines work on stretches of the tree.
 type builder struct {
-	ctx     context.Context // of one build, which the builder does not outlive
-	objects *objects
-	last    *lastTree // to link unchanged files from; nil for none
-	entries []*index.Entry
+	writer
+	maxBytes int64 // in all files
+	items    []item
+	made     manifest     // of items, one for one
+	bytes    atomic.Int64 // in the files made
+	next     atomic.Int64 // item that nobody has taken yet
 }
 
-// lastTree is a published tree whose files may be shared, and its index: what it was built of.
-type lastTree struct {
-	path    string
-	entries map[string]*index.Entry
-}
+const stretch = 128 // items that a goroutine takes at a time
 
-// openLastTree reads the index of a published tree; nil when it cannot be used.
-func openLastTree(path string) (last *lastTree) {
-	defer func() {
-		if recover() != nil {
-			last = nil
+// build checks items out into dst, an empty folder, and returns what is on disk then, and which of it
+// was written anew. last is the tree to link from; "" for none.
+func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
+	if err := b.makeFolders(dst); err != nil {
+		return nil, nil, err
+	}
+	b.made = make(manifest, len(b.items))
+	g, ctx := errgroup.WithContext(ctx)
+	for range min(runtime.GOMAXPROCS(0), len(b.items)/stretch+1) {
+		w := &checkout{builder: b, ctx: ctx, writer: writer{b.objects.fork(), b.links}}
+		g.Go(func() error { return w.run(dst, last) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for i, t := range b.made {
+		if t.raw != b.items[i].was.raw && t.mode != filemode.Submodule && !t.isSkipped() {
+			written = append(written, t.path)
 		}
-	}()
-	file, err := os.Open(gitDirOf(path).index())
-	if err != nil {
-		return nil
 	}
-	defer file.Close()
-	decoded := &index.Index{}
-	if err := index.NewDecoder(file).Decode(decoded); err != nil {
-		return nil
-	}
-	last = &lastTree{path: path, entries: make(map[string]*index.Entry, len(decoded.Entries))}
-	for _, entry := range decoded.Entries {
-		last.entries[entry.Name] = entry
-	}
-	return last
+	return slices.DeleteFunc(b.made, tracked.isSkipped), written, nil
 }
 
-// build checks the plan out into dst, an empty folder, and returns the index entries that describe
-// the files as they are on disk.
-func (b *builder) build(p *plan, dst string) (entries []*index.Entry, err error) {
-	defer recoverCorrupt(&err)
-	to, err := openDir(dst)
+// makeFolders makes all folders, parents first.
+func (b *builder) makeFolders(dst string) error {
+	to, err := descend(dst)
 	if err != nil {
-		return nil, buildError(err)
+		return buildError(err)
 	}
 	defer to.close()
-	var from *dir
-	if b.last != nil {
-		if d, err := openDir(b.last.path); err == nil {
-			defer d.close()
-			from = &d
+	for _, it := range b.items {
+		if _, err := to.enter(folderOf(it.path), dir.make); err != nil {
+			return buildError(err)
 		}
 	}
-	b.entries = make([]*index.Entry, 0, p.size)
-	return b.entries, b.fill(to, from, p.root, "")
+	return nil
 }
 
 // buildError classifies a failure to make an entry. Only a file system that takes two names for one
@@ -79,113 +78,145 @@ func buildError(err error) error {
 	return volumeError("build the tree", err)
 }
 
-// fill makes the entries of one folder. from is the same folder in the last tree, nil if it has none.
-func (b *builder) fill(to dir, from *dir, nodes []node, prefix string) error {
-	for _, n := range nodes {
-		if b.ctx.Err() != nil {
-			return fmt.Errorf("build the tree: %w", context.Cause(b.ctx))
+// checkout is one goroutine of a builder.
+type checkout struct {
+	*builder
+	writer
+	ctx context.Context // of the build
+}
+
+func (w *checkout) run(dst, last string) (err error) {
+	defer w.writer.objects.Close()
+	defer recoverCorrupt(&err)
+	to, err := descend(dst)
+	if err != nil {
+		return buildError(err)
+	}
+	defer to.close()
+	from := &descent{}
+	if last != "" {
+		if d, err := descend(last); err == nil {
+			from = d
+			defer from.close()
 		}
-		var err error
-		switch n.mode {
-		case filemode.Dir:
-			err = b.folder(to, from, n, prefix)
-		case filemode.Submodule:
-			err = b.submodule(to, n, prefix)
-		default:
-			err = b.file(to, from, n, prefix)
+	}
+	for {
+		start := int(w.next.Add(stretch)) - stretch
+		if start >= len(w.items) {
+			return nil
 		}
+		if w.ctx.Err() != nil {
+			return fmt.Errorf("build the tree: %w", context.Cause(w.ctx))
+		}
+		for i := start; i < min(start+stretch, len(w.items)); i++ {
+			if w.made[i], err = w.make(to, from, w.items[i]); err != nil {
+				return err
+			}
+			if w.bytes.Add(int64(w.made[i].size())) > w.maxBytes {
+				return treeTooLarge(w.maxBytes)
+			}
+		}
+	}
+}
+
+func treeTooLarge(limit int64) error {
+	return quota("the files of the tree are more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
+}
+
+func (w *checkout) make(to, from *descent, it item) (tracked, error) {
+	folder, err := to.enter(folderOf(it.path), dir.open)
+	if err != nil {
+		return tracked{}, buildError(err)
+	}
+	name := path.Base(it.path)
+	if it.was.raw != "" && it.mode != filemode.Submodule && linkUnchanged(folder, from, it, name) {
+		return it.was, nil
+	}
+	return w.writer.write(w.ctx, folder, it.entry, name)
+}
+
+// linkUnchanged links a file from the last tree, if that still has it as it was written.
+func linkUnchanged(folder dir, from *descent, it item, name string) bool {
+	last, err := from.enter(folderOf(it.path), dir.open)
+	if err != nil {
+		return false
+	}
+	st, err := last.stat(name)
+	return err == nil && it.was.isAsWritten(st) && folder.link(last, name) == nil
+}
+
+// writer writes the entries of a tree.
+type writer struct {
+	objects *objects
+	links   LinkPolicy
+}
+
+// LinkPolicy is what to do about a symbolic link that points out of its tree, or into the tree's .git.
+// None is ever followed here, and results mark them; who reads a tree may follow one.
+type LinkPolicy string
+
+// The link policies.
+const (
+	LinksKeep   LinkPolicy = "keep"   // make them as they are, as Git does: the default
+	LinksSkip   LinkPolicy = "skip"   // leave them out; to Git they look deleted
+	LinksRefuse LinkPolicy = "refuse" // do not publish a tree that has any
+)
+
+// write makes a file, link or submodule that is not there yet. A submodule is an empty folder, as Git
+// leaves it without --recurse-submodules. A link that is skipped has no bytes in the manifest.
+func (w writer) write(ctx context.Context, folder dir, e entry, name string) (tracked, error) {
+	var err error
+	skipped := false
+	switch e.mode {
+	case filemode.Submodule:
+		sub, err := folder.make(name)
 		if err != nil {
-			return err
+			return tracked{}, buildError(err)
 		}
-	}
-	return nil
-}
-
-func (b *builder) folder(to dir, from *dir, n node, prefix string) error {
-	sub, err := to.make(n.name)
-	if err != nil {
-		return buildError(err)
-	}
-	defer sub.close()
-	var lastSub *dir
-	if from != nil {
-		if d, err := from.open(n.name); err == nil {
-			defer d.close()
-			lastSub = &d
-		}
-	}
-	return b.fill(sub, lastSub, n.children, prefix+n.name+"/")
-}
-
-// submodule leaves an empty folder, as Git does without --recurse-submodules.
-func (b *builder) submodule(to dir, n node, prefix string) error {
-	sub, err := to.make(n.name)
-	if err != nil {
-		return buildError(err)
-	}
-	sub.close()
-	b.entries = append(b.entries, &index.Entry{Name: prefix + n.name, Mode: n.mode, Hash: n.hash})
-	return nil
-}
-
-// file links an unchanged file from the last tree, and writes any other anew: the trees that share
-// a file's inode never see it change.
-func (b *builder) file(to dir, from *dir, n node, prefix string) error {
-	if from == nil || !b.unchanged(*from, n, prefix) || to.link(*from, n.name) != nil {
-		if err := b.write(to, n); err != nil {
-			return fmt.Errorf("check out %q: %w", prefix+n.name, err)
-		}
-	}
-	st, err := to.stat(n.name)
-	if err != nil {
-		return buildError(err)
-	}
-	b.entries = append(b.entries, indexEntry(prefix+n.name, n, st))
-	return nil
-}
-
-// unchanged reports whether the last tree has this very file, still as it was written.
-func (b *builder) unchanged(from dir, n node, prefix string) bool {
-	was, ok := b.last.entries[prefix+n.name]
-	if !ok || was.Hash != n.hash || was.Mode != n.mode {
-		return false
-	}
-	st, err := from.stat(n.name)
-	if err != nil {
-		return false
-	}
-	is := indexEntry(was.Name, n, st)
-	return is.Size == was.Size && is.ModifiedAt.Equal(was.ModifiedAt) && is.Inode == was.Inode && fileType(n.mode) == st.Mode&(unix.S_IFMT|0o100)
-}
-
-// fileType returns the type and owner's execute bit that a file of this mode has on disk.
-func fileType(mode filemode.FileMode) uint32 {
-	switch mode {
+		sub.close()
+		return describe(e, unix.Stat_t{}), nil
 	case filemode.Symlink:
-		return unix.S_IFLNK | 0o100
-	case filemode.Executable:
-		return unix.S_IFREG | 0o100
+		skipped, err = w.writeLink(folder, e, name)
+	default:
+		err = w.writeFile(ctx, folder, e, name)
 	}
-	return unix.S_IFREG
+	if err != nil {
+		return tracked{}, fmt.Errorf("check out %q: %w", e.path, err)
+	}
+	if skipped {
+		return tracked{}, nil
+	}
+	st, err := folder.stat(name)
+	if err != nil {
+		return tracked{}, buildError(err)
+	}
+	return describe(e, st), nil
 }
 
-func (b *builder) write(to dir, n node) error {
-	if n.mode == filemode.Symlink {
-		target, err := b.objects.readLink(n.hash)
-		if err != nil {
-			return err
-		}
-		return buildError(to.symlink(target, n.name))
+func (w writer) writeLink(folder dir, e entry, name string) (skipped bool, err error) {
+	target, err := w.objects.readLink(e.hash)
+	if err != nil {
+		return false, err
 	}
+	if w.links != LinksKeep && leavesTree(e.path, target) {
+		if w.links == LinksRefuse {
+			return false, hostile("it is a symbolic link out of the tree; set outside-links to keep or skip if that is fine")
+		}
+		return true, nil
+	}
+	return false, buildError(folder.symlink(target, name))
+}
+
+func (w writer) writeFile(ctx context.Context, folder dir, e entry, name string) error {
 	perm := uint32(0o644)
-	if n.mode == filemode.Executable {
+	if e.mode == filemode.Executable {
 		perm = 0o755
 	}
-	file, err := to.create(n.name, perm)
+	file, err := folder.create(name, perm)
 	if err != nil {
 		return buildError(err)
 	}
-	err = b.objects.copyBlob(&cancelled{b.ctx, file}, n.hash)
+	err = w.objects.copyBlob(&cancelled{ctx, file}, e.hash)
 	if closeErr := file.Close(); err == nil {
 		err = buildError(closeErr)
 	}
@@ -205,13 +236,8 @@ func (c *cancelled) Write(p []byte) (int, error) {
 	return c.Writer.Write(p)
 }
 
-// indexEntry describes a file on disk as Git's index does.
-func indexEntry(path string, n node, st unix.Stat_t) *index.Entry {
-	return &index.Entry{
-		Name: path, Mode: n.mode, Hash: n.hash,
-		CreatedAt:  time.Unix(st.Ctim.Unix()),
-		ModifiedAt: time.Unix(st.Mtim.Unix()),
-		Dev:        uint32(st.Dev), Inode: uint32(st.Ino),
-		UID: st.Uid, GID: st.Gid, Size: uint32(st.Size),
-	}
+// folderOf is the folder that a path is in; "" for the root.
+func folderOf(path string) string {
+	i := strings.LastIndexByte(path, '/')
+	return path[:max(i, 0)]
 }

@@ -3,14 +3,28 @@ package gitrepo
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
+	"path"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"lockstep/events"
 )
+
+// differences lists where the tree after differs from the tree before, sorted by path; all of it when
+// before is zero. Names in folders that differ are checked; of both trees it reads at most limit entries.
+func differences(ctx context.Context, objects *objects, before, after plumbing.Hash, limit int) ([]difference, error) {
+	w := &walker{ctx: ctx, objects: objects, limit: limit}
+	if err := w.compare(before, after, "", 0); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(w.found, func(a, b difference) int { return cmp.Compare(a.path, b.path) })
+	return w.found, nil
+}
 
 // changes lists files that differ between two commits, or all files of one.
 type changes struct {
@@ -20,124 +34,184 @@ type changes struct {
 	truncated bool
 }
 
-// changesSince compares the plan with the commit base, skipping folders of equal hash. A base that
-// the store does not hold whole makes everything an addition.
-func (p *plan) changesSince(ctx context.Context, objects *objects, base string, limit int) (changes, error) {
+// changesSince compares the plan with the commit base. A base that is not in the repository's stores, or
+// not whole, makes everything an addition.
+func (p *plan) changesSince(ctx context.Context, objects *objects, base string, limits Config) (changes, error) {
 	c := changes{base: base}
-	d := differ{objects: objects}
-	switch {
-	case base == "":
-		d.addAll(p.root, "", events.FileAdded)
-	case d.compareWith(base, p) != nil:
-		d.files, c.full = nil, true
-		d.addAll(p.root, "", events.FileAdded)
-	}
+	found, known := p.differencesFrom(ctx, objects, base, limits.MaxTreeFiles)
 	if ctx.Err() != nil {
 		return changes{}, context.Cause(ctx)
 	}
-	slices.SortFunc(d.files, func(a, b events.File) int { return cmp.Compare(a.Path, b.Path) })
-	if len(d.files) > limit {
-		d.files, c.truncated = slices.Clone(d.files[:limit]), true
+	if !known {
+		c.full = base != ""
+		for _, it := range p.items() {
+			found = append(found, difference{path: it.path, after: side{it.mode, it.hash}})
+		}
 	}
-	c.files = d.files
-	return c, nil
+	c.files = listFiles(found)
+	if len(c.files) > limits.MaxFiles {
+		c.files, c.truncated = slices.Clone(c.files[:limits.MaxFiles]), true
+	}
+	return c, markLinks(objects, found, c.files)
 }
 
-type differ struct {
-	objects *objects
-	files   []events.File
-}
-
-func (d *differ) add(path string, status events.FileStatus) {
-	d.files = append(d.files, events.File{Path: path, Status: status})
-}
-
-// addAll lists every file below a folder that is in the plan.
-func (d *differ) addAll(nodes []node, prefix string, status events.FileStatus) {
-	for _, n := range nodes {
-		if n.mode == filemode.Dir {
-			d.addAll(n.children, prefix+n.name+"/", status)
+// markLinks marks the symbolic links among files that point out of the tree.
+func markLinks(objects *objects, found []difference, files []events.File) error {
+	links := map[string]plumbing.Hash{}
+	for _, d := range found {
+		if d.after.mode == filemode.Symlink {
+			links[d.path] = d.after.hash
+		}
+	}
+	for i, file := range files {
+		hash, ok := links[file.Path]
+		if !ok {
 			continue
 		}
-		d.add(prefix+n.name, status)
+		target, err := objects.readLink(hash)
+		if err != nil {
+			return err
+		}
+		files[i].Outside = leavesTree(file.Path, target)
 	}
+	return nil
 }
 
-func (d *differ) compareWith(base string, p *plan) (err error) {
-	defer recoverCorrupt(&err)
+// differencesFrom lists what differs from the commit base; known is false when that cannot be told.
+func (p *plan) differencesFrom(ctx context.Context, objects *objects, base string, limit int) (found []difference, known bool) {
 	if !plumbing.IsHash(base) {
-		return errNoCommit
+		return nil, false
 	}
-	commit, err := d.objects.commit(plumbing.NewHash(base))
-	if err != nil {
-		return err
+	commit := plumbing.NewHash(base)
+	if p.last != nil && p.last.commit == commit {
+		return p.sinceLast(), true
 	}
-	return d.compare(commit.TreeHash, p.tree, p.root, "")
+	defer func() {
+		if recover() != nil {
+			found, known = nil, false
+		}
+	}()
+	tree, ok := objects.treeOf(commit)
+	if !ok {
+		return nil, false
+	}
+	found, err := differences(ctx, objects, tree, p.tree, limit)
+	return found, err == nil
 }
 
-// compare lists what differs between a folder of the base and the same folder in the plan.
-func (d *differ) compare(before, after plumbing.Hash, nodes []node, prefix string) error {
-	if before == after {
-		return nil
+// sinceLast lists what differs from the last tree. Its manifest knows, when its objects are gone with an
+// older store.
+func (p *plan) sinceLast() []difference {
+	if p.since {
+		return p.changed
 	}
-	entries, err := d.objects.tree(before)
-	if err != nil {
-		return err
-	}
-	old := make(map[string]object.TreeEntry, len(entries))
-	for _, entry := range entries {
-		old[entry.Name] = entry
-	}
-	for _, n := range nodes {
-		was, existed := old[n.name]
-		delete(old, n.name)
-		if err := d.compareEntry(was, existed, n, prefix); err != nil {
-			return err
+	last := p.last.files
+	var found []difference
+	cut := func(until func(path string) bool) {
+		for len(last) > 0 && until(last[0].path) {
+			found = append(found, difference{path: last[0].path, before: side{last[0].mode, last[0].hash}})
+			last = last[1:]
 		}
 	}
-	for _, gone := range old {
-		if err := d.deleteAll(gone, prefix); err != nil {
-			return err
+	for _, it := range p.items() {
+		cut(func(path string) bool { return path < it.path })
+		now, was := side{it.mode, it.hash}, side{}
+		if len(last) > 0 && last[0].path == it.path {
+			was, last = side{last[0].mode, last[0].hash}, last[1:]
+		}
+		if now != was {
+			found = append(found, difference{it.path, was, now})
 		}
 	}
-	return nil
+	cut(func(string) bool { return true })
+	return found
 }
 
-func (d *differ) compareEntry(was object.TreeEntry, existed bool, n node, prefix string) error {
-	path := prefix + n.name
-	wasDir, isDir := existed && was.Mode == filemode.Dir, n.mode == filemode.Dir
+// listFiles tells what became of each file, sorted by path. A file that is gone from one path and has
+// come at another, byte for byte, is renamed.
+func listFiles(found []difference) []events.File {
+	origins := renames(found)
+	moved := map[string]bool{}
+	for _, from := range origins {
+		moved[from] = true
+	}
+	files := make([]events.File, 0, len(found))
+	for _, d := range found {
+		if d.after.mode == 0 && moved[d.path] {
+			continue
+		}
+		file := events.File{Path: d.path, Status: d.status()}
+		if from, renamed := origins[d.path]; renamed {
+			file.Status, file.From = events.FileRenamed, from
+		}
+		if !utf8.ValidString(d.path) {
+			file.Raw = base64.StdEncoding.EncodeToString([]byte(d.path))
+		}
+		files = append(files, file)
+	}
+	return files
+}
+
+func (d difference) status() events.FileStatus {
+	regular := func(s side) bool { return s.mode == filemode.Regular || s.mode == filemode.Executable }
 	switch {
-	case wasDir && isDir:
-		return d.compare(was.Hash, n.hash, n.children, path+"/")
-	case existed && wasDir == isDir:
-		if was.Hash != n.hash || was.Mode != n.mode {
-			d.add(path, events.FileModified)
-		}
-		return nil
-	case existed:
-		if err := d.deleteAll(was, prefix); err != nil {
-			return err
-		}
+	case d.before.mode == 0:
+		return events.FileAdded
+	case d.after.mode == 0:
+		return events.FileDeleted
+	case d.before.hash == d.after.hash && regular(d.before) && regular(d.after):
+		return events.FileModeChanged
 	}
-	d.addAll([]node{n}, prefix, events.FileAdded)
-	return nil
+	return events.FileModified
 }
 
-// deleteAll lists a file, or every file below a folder, as deleted.
-func (d *differ) deleteAll(entry object.TreeEntry, prefix string) error {
-	path := prefix + entry.Name
-	if entry.Mode != filemode.Dir {
-		d.add(path, events.FileDeleted)
-		return nil
+var emptyBlob = plumbing.ComputeHash(plumbing.BlobObject, nil)
+
+// renames pairs files that have come with files of the same content and kind that are gone: where
+// there are several, with one of the same name in another folder, else with the first. Empty files, of
+// which there are many, are no match. It returns the former path by the new one.
+func renames(found []difference) map[string]string {
+	type kin struct {
+		side
+		name string // "" for any
 	}
-	entries, err := d.objects.tree(entry.Hash)
-	if err != nil {
-		return err
-	}
-	for _, below := range entries {
-		if err := d.deleteAll(below, path+"/"); err != nil {
-			return err
+	gone := map[kin][]string{}
+	for _, d := range found {
+		if d.after.mode == 0 && d.before.hash != emptyBlob {
+			for _, k := range []kin{{d.before, path.Base(d.path)}, {d.before, ""}} {
+				gone[k] = append(gone[k], d.path)
+			}
 		}
 	}
-	return nil
+	origins, taken := map[string]string{}, map[string]bool{}
+	if len(gone) == 0 {
+		return origins
+	}
+	for _, sameName := range []bool{true, false} {
+		for _, d := range found {
+			if _, done := origins[d.path]; done || d.before.mode != 0 {
+				continue
+			}
+			k := kin{side: d.after}
+			if sameName {
+				k.name = path.Base(d.path)
+			}
+			for len(gone[k]) > 0 && taken[gone[k][0]] {
+				gone[k] = gone[k][1:]
+			}
+			if len(gone[k]) > 0 {
+				origins[d.path], taken[gone[k][0]] = gone[k][0], true
+			}
+		}
+	}
+	return origins
+}
+
+// leavesTree reports whether a symbolic link at a path of a tree points out of that, or into its .git.
+func leavesTree(at, target string) bool {
+	if path.IsAbs(target) {
+		return true
+	}
+	to := path.Join(path.Dir(at), target)
+	return to == ".." || strings.HasPrefix(to, "../") || to == ".git" || strings.HasPrefix(to, ".git/")
 }

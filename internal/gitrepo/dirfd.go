@@ -1,7 +1,9 @@
 package gitrepo
 
 import (
+	"errors"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,6 +57,27 @@ func (d dir) create(name string, perm uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), d.path+"/"+name), nil
 }
 
+// openOrMake opens a folder in d, made if it is not there.
+func (d dir) openOrMake(name string) (dir, error) {
+	below, err := d.open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return d.make(name)
+	}
+	return below, err
+}
+
+// remove removes a file, or an empty folder.
+func (d dir) remove(name string, folder bool) error {
+	flags := 0
+	if folder {
+		flags = unix.AT_REMOVEDIR
+	}
+	if err := unix.Unlinkat(d.fd, name, flags); err != nil {
+		return d.failed("remove", name, err)
+	}
+	return nil
+}
+
 // symlink makes a symbolic link in d; the name must be free.
 func (d dir) symlink(target, name string) error {
 	if err := unix.Symlinkat(target, d.fd, name); err != nil {
@@ -78,4 +101,55 @@ func (d dir) stat(name string) (unix.Stat_t, error) {
 		return st, d.failed("stat", name, err)
 	}
 	return st, nil
+}
+
+// descent walks over the folders of a tree and keeps those open that lead to where it is: whoever
+// visits a tree in the order of its paths opens each folder once.
+type descent struct {
+	at   string // folder
+	open []dir  // from the root to it
+}
+
+// descend begins at the root of a tree.
+func descend(path string) (*descent, error) {
+	root, err := openDir(path)
+	if err != nil {
+		return nil, err
+	}
+	return &descent{open: []dir{root}}, nil
+}
+
+func (d *descent) close() {
+	for _, open := range d.open {
+		open.close()
+	}
+	d.open = nil
+}
+
+// enter goes to a folder, down from where it parts from the last one by step: [dir.open], or [dir.make]
+// if each folder is entered for the first time. The folder returned is closed by the descent.
+func (d *descent) enter(folder string, step func(parent dir, name string) (dir, error)) (dir, error) {
+	if len(d.open) == 0 {
+		return dir{}, os.ErrClosed
+	}
+	for d.at != "" && folder != d.at && !strings.HasPrefix(folder, d.at+"/") {
+		d.leave()
+	}
+	for folder != d.at {
+		name, _, _ := strings.Cut(strings.TrimPrefix(folder[len(d.at):], "/"), "/")
+		below, err := step(d.open[len(d.open)-1], name)
+		if err != nil {
+			return dir{}, err
+		}
+		d.open = append(d.open, below)
+		d.at = strings.TrimPrefix(d.at+"/"+name, "/")
+	}
+	return d.open[len(d.open)-1], nil
+}
+
+// leave goes up by one folder.
+func (d *descent) leave() {
+	last := len(d.open) - 1
+	d.open[last].close()
+	d.open, d.at = d.open[:last], folderOf(d.at)
 }

@@ -6,7 +6,9 @@
 //
 // Readers never see a gap or a mix. {root}/{owner}/{name} is a symbolic link to a complete,
 // immutable tree of one commit; publishing is one rename of that link. A reader resolves the name
-// once and then works inside the tree, which stays for [Config].Grace after it has been replaced.
+// once and then works inside the tree, which stays for [Config].Grace after it has been replaced, for
+// as long as a reader has it pinned (package tree), and while an unsettled result names it, for
+// [Config].KeepNamed at most.
 //
 // A stale holder does no harm. The first act of every [Volume.Sync] and [Volume.Remove] is to
 // record the caller's fence on the volume; whatever readers or later syncs depend on changes only
@@ -21,15 +23,18 @@
 //	{root}/{owner}/{name}@{ref}        → the trees of other refs; a slash in a ref is %2F
 //	{root}/.lockstep/volume            the volume's id
 //	{root}/.lockstep/bind.lock         held while a path is bound to a remote for the first time
+//	{root}/.lockstep/usage             what all repositories took at the last patrol
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence that ever held the lease
 //	    repo.json                      spelled path, remote, default branch
 //	    stores/{n}/                    bare repository, depth 1; the next n when one is damaged
 //	    trees/{fence}-{commit}/        a tree, with a small .git of its own
 //	    trees/.building-{fence}/       a tree not yet whole
-//	    retired/{fence}-{commit}       empty; its time is when that tree was replaced
+//	    retired/{fence}-{commit}       its time: when that tree was replaced; in it, the newest result then
 //	    quarantine/{fence}/            objects fetched and not yet proven whole
 //	    trash/                         being deleted
+//	    usage                          what it took when last measured, and has taken since; may be lost
+//	    adopted/{fence}/               a plain clone that stood in its place; never deleted by us
 //
 // A deeper path keeps its owner, and joins the rest by %2F: group/sub%2Fname. No repository's
 // folder therefore lies within another's.
@@ -59,21 +64,45 @@
 //	repository not there, or hidden        permanent, ClassNotFound; the tree stays
 //	ref not there, repository empty        permanent, ClassNoRef; the tree stays
 //	dial, DNS, TLS, timeout, a trickle     retryable, ClassNetwork
+//	an SSH host's key changed              permanent, ClassAuth; not known: ClassConfig
+//	a host that Config.Net does not admit  permanent, ClassConfig
 //	5xx, protocol garbage                  retryable, ClassServer
 //	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
 //	"..", ".git" and the like in a tree    permanent, ClassHostile
 //	pack, tree or paths over their limit   permanent, ClassHostile
+//	a file above MaxFileBytes              permanent, ClassQuota; refused before it is inflated
+//	a commit, tag or tree above 64 MiB     permanent, ClassQuota; the same
+//	objects above MaxInflatedBytes in all  permanent, ClassQuota; the same
+//	objects beyond MaxTreeFiles + 1 m      permanent, ClassQuota; before any is read
 //	volume full, read-only, failing        retryable, ClassVolume
 //	path bound to another remote           permanent, ClassConflict
-//	a folder of someone else's in the way  permanent, ClassConflict
+//	a plain clone of the remote in the way it and the link change places in one step; it is kept
+//	a folder of someone else's in the way  permanent, ClassConflict; so for a clone of another remote, one
+//	                                       with worktrees, or where names cannot change places
+//	a repository above MaxRepoBytes        permanent, ClassQuota; what was fetched is not kept
+//	the volume above MaxVolumeBytes, or    retryable, ClassQuota; nothing is fetched
+//	with less than MinFreeBytes free
+//	bits that rot                          found by Verify alone; marked, the next Sync makes anew
+//	                                       what they are in
+//	removal, and a reader has a tree       contention, ClassBusy; all names are gone, that tree's
+//	pinned                                 needs stay until the same request comes again
 //
 // No error repeats what a remote said, nor a credential.
 //
+// # Remotes
+//
+// HTTP, HTTPS and SSH, by Git's protocol of version 0. A request names only capabilities that the server
+// offered. Without shallow a server sends whole histories, which are taken; without thin-pack or side-band
+// it sends more, or plainly; acknowledgements of every kind (multi_ack) come to the same, since all is asked
+// in one request. SSH takes a private key, and host keys from known_hosts; it asks no agent and reads no
+// configuration. What may be dialled is decided on the address, when it is dialled: see [NetConfig].
+//
 // # What it does not do
 //
-// It takes no lease: see package locking. It bounds the bytes of a pack, not what they inflate to:
-// while a pack is indexed, go-git holds each object in memory, one at a time. It keeps one commit
+// It takes no lease: see package locking. While it takes in a pack it holds no object
+// above 1 MiB in memory: those pass through temporary files in the quarantine. It keeps one commit
 // per ref, no history. The objects of replaced commits stay in the store. It tidies a repository only
-// when that is synced: until then its replaced trees outlive their grace. Remove gives no grace. Large
+// when that is synced: else [Volume.GC] does, which a patrol calls. Remove gives no
+// grace, but waits for pinned trees. Large
 // files kept with LFS stay pointers, and submodules stay empty folders.
 package gitrepo

@@ -1,10 +1,12 @@
 package gitrepo
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +64,56 @@ func syncDir(path string) error {
 		return fmt.Errorf("sync folder %s: %w", path, err)
 	}
 	return nil
+}
+
+// fewFiles is up to how many files are synced each by itself: more are synced quicker with all that is
+// written to the file system.
+const fewFiles = 64
+
+// flush waits until the folder dir, just made in private, is on disk with all below it; files are the
+// paths of those with content that is new. A few files are synced each by itself, on file systems that
+// bring names and links to disk in the order in which they were made: to sync the whole file system
+// would be to wait for what everybody else has written to it.
+func flush(dir string, files []string) error {
+	if len(files) > fewFiles || !keepsOrder(dir) {
+		return syncVolume(dir)
+	}
+	var g errgroup.Group
+	g.SetLimit(16)
+	for _, path := range files {
+		g.Go(func() error { return syncFile(path) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// keepsOrder reports whether a file system has one journal for all its names (ext4, XFS), keeps them on
+// a server that has (NFS), or does not outlive the power anyway (tmpfs).
+func keepsOrder(path string) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return false
+	}
+	switch int64(st.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return true
+	}
+	return false
+}
+
+// syncFile waits until a file's content is on disk. A symbolic link has none.
+func syncFile(path string) error {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return file.Sync()
 }
 
 // syncVolume waits until everything written to path's file system is on disk: for a tree of

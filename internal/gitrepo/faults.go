@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
+	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
 )
@@ -58,10 +59,21 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	if status, ok := errors.AsType[statusError](fault); ok {
 		return statusFault(host, auth, status)
 	}
+	if said, ok := errors.AsType[*refusal](fault); ok {
+		return said.classify(host, auth)
+	}
+	if refused, ok := errors.AsType[*hostKeyFault](fault); ok {
+		return refused.classify(host)
+	}
+	if refused, ok := errors.AsType[*hostFault](fault); ok {
+		return refused.classify(host)
+	}
 	switch {
+	case errors.Is(fault, errWebPage):
+		return events.Errorf(events.Retryable, events.ClassServer,
+			"%s answered with a web page; check that the URL is the repository's, and whether it wants a credential", host)
 	case errors.Is(fault, errTooLong):
-		return events.Errorf(events.Permanent, events.ClassHostile,
-			"%s sent more than the limit for one fetch; raise the limit if the repository is meant to be that large", host)
+		return quota("%s sent more than is allowed for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
 	case errors.Is(fault, errIdle):
 		return events.Errorf(events.Retryable, events.ClassNetwork, "%s fell silent: %w", host, errIdle)
 	case errors.Is(fault, errTrickle):
@@ -114,7 +126,13 @@ func networkCause(err error) error {
 	case errors.Is(err, io.EOF):
 		return errors.New("the connection was closed")
 	}
-	return errors.New("the connection failed, or what came over it is not HTTP")
+	if refused, ok := errors.AsType[proxyFault](err); ok {
+		return refused
+	}
+	if _, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
+		return errors.New("its SSH has no algorithm in common with ours")
+	}
+	return errors.New("the connection failed, or what came over it is not the protocol that was expected")
 }
 
 func certificateFault(err error) error {
@@ -143,6 +161,11 @@ func corrupt(format string, args ...any) error {
 // hostile says that the repository holds what must not be checked out.
 func hostile(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassHostile, format, args...)
+}
+
+// quota says that a repository is over a limit of ours.
+func quota(format string, args ...any) error {
+	return events.Errorf(events.Permanent, events.ClassQuota, format, args...)
 }
 
 func conflict(format string, args ...any) error {

@@ -85,6 +85,7 @@ func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	moved := httptest.NewServer(http.RedirectHandler(w.git.URL(widgets)+"/info/refs?service=git-upload-pack", http.StatusMovedPermanently))
 	defer moved.Close()
+	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{"127.0.0.1"}}})
 	req := w.request("")
 	req.URL, req.Auth = moved.URL+"/acme/widgets.git", Auth{Username: "ada", Password: secret}
 
@@ -168,17 +169,31 @@ func TestTooLargeAPack(t *testing.T) {
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})
 	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassHostile, events.Permanent)
+	mustFail(t, err, events.ClassQuota, events.Permanent)
 	mustBeTidy(t, w)
+}
+
+func TestTooLargeATree(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "12345", "b": "12345"}) // one blob, twice
+	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 9})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	mustBeTidy(t, w)
+	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
+	w.sync("")
+	w.push(map[string]string{"b": "123456"})
+	_, err = w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
 }
 
 func TestTooManyFiles(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "2", "c/d": "3"})
-	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 3})
+	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 2})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassHostile, events.Permanent)
-	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 4, MaxFiles: 2})
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 3, MaxFiles: 2})
 	if res := w.sync(""); len(res.Files) != 2 || !res.Truncated {
 		t.Errorf("unexpected result %+v", res)
 	}

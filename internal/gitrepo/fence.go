@@ -18,8 +18,10 @@ import (
 // recorded on the volume: a newer holder has been at work on the repository.
 var ErrStale = errors.New("a newer holder has been here")
 
-// lockPatience bounds the pause between two tries for a file lock, which is held for milliseconds.
-const lockPatience = 50 * time.Millisecond
+const (
+	lockPause    = 50 * time.Millisecond // the longest between two tries for a file lock, which is held for milliseconds
+	lockPatience = 10 * time.Second      // whoever has it for longer is stopped, or its host is away
+)
 
 // Floor returns the highest fence ever recorded for repo on the volume; 0 when none.
 func (v *Volume) Floor(repo events.RepoPath) (uint64, error) {
@@ -79,14 +81,16 @@ func (f folder) checkFence(fence uint64) error {
 	return err
 }
 
-// lockFile takes an exclusive lock on the file at path, made if need be, and waits for it until ctx
-// is done. The lock goes with the process if it dies.
+// lockFile takes an exclusive lock on the file at path, made if need be, and waits for it until ctx is
+// done, or for so long that the other who has it must be stopped: then it is worth another try later, and
+// no work slot is kept meanwhile. The lock goes with the process if it dies.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, volumeError("open the lock file", err)
 	}
-	for pause := time.Millisecond; ; pause = min(2*pause, lockPatience) {
+	begun := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, lockPause) {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
@@ -94,6 +98,10 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			_ = file.Close()
 			return nil, volumeError("lock "+path, err)
+		case time.Since(begun) > lockPatience:
+			_ = file.Close()
+			return nil, events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+
+				"if it is stopped, let it go on or kill it (lsof %s)", path, lockPatience, path)
 		}
 		select {
 		case <-ctx.Done():

@@ -7,78 +7,108 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
+
+	"lockstep/events"
 )
 
 // maxHaves bounds how many commits we tell the remote we have.
 const maxHaves = 64
 
-// fetch asks for want, one commit deep, and writes the pack to a file at path. The pack may be thin:
-// it leaves out what the commits in haves bring along.
-func (r *remote) fetch(ctx context.Context, want plumbing.Hash, haves []plumbing.Hash, path string) (err error) {
+// wanted is what a fetch asks for.
+type wanted struct {
+	tip     plumbing.Hash
+	depth   events.Depth
+	haves   []plumbing.Hash // commits that are there whole, down to those in shallow; the pack leaves out what they bring along
+	shallow []plumbing.Hash // commits whose parents are not there
+}
+
+// fetch writes the pack that the remote answers with to a file at path. It returns how shallow what is
+// there will be with that.
+func (r *remote) fetch(ctx context.Context, want wanted, path string) (shallow []plumbing.Hash, err error) {
+	within, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("fetch %.12s: %w", want, remoteError(ctx, r.host, r.auth, r.wire.firstFault(), err))
+			err = fmt.Errorf("fetch %.12s: %w", want.tip, r.fault(ctx, within, err))
 		}
 	}()
 	defer recoverTo(&err)
 	r.wire.reset()
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return volumeError("write the fetched pack", err)
+		return nil, volumeError("write the fetched pack", err)
 	}
 	defer func() {
 		if closeErr := file.Close(); err == nil {
 			err = volumeError("write the fetched pack", closeErr)
 		}
 	}()
-	request, err := r.request(want, haves)
+	request, err := r.request(want)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	response, err := r.session.UploadPack(ctx, request)
+	response, err := r.session.UploadPack(within, request)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer response.Close()
 	out := &sink{w: file}
 	if _, err := io.Copy(out, demultiplexed(request, response)); err != nil {
 		if out.err != nil {
-			return volumeError("write the fetched pack", out.err)
+			return nil, volumeError("write the fetched pack", out.err)
 		}
-		return err
+		return nil, err
 	}
-	return ctx.Err()
+	return shallowAfter(request.Shallows, response.ShallowUpdate), within.Err()
 }
 
-// request is go-git's own, with what go-git leaves out for being unsure of it elsewhere: thin packs.
-func (r *remote) request(want plumbing.Hash, haves []plumbing.Hash) (*packp.UploadPackRequest, error) {
-	request := packp.NewUploadPackRequestFromCapabilities(r.refs.Capabilities)
-	request.Wants = []plumbing.Hash{want}
-	set := []capability.Capability{capability.NoProgress}
-	if len(haves) > 0 {
-		request.Haves = haves[:min(len(haves), maxHaves)]
-		request.Shallows = append([]plumbing.Hash(nil), request.Haves...)
-		set = append(set, capability.ThinPack)
+// shallowAfter is how shallow what is there is after an answer.
+func shallowAfter(before []plumbing.Hash, update packp.ShallowUpdate) []plumbing.Hash {
+	after := slices.DeleteFunc(slices.Clone(before), func(h plumbing.Hash) bool { return slices.Contains(update.Unshallows, h) })
+	for _, h := range update.Shallows {
+		if !slices.Contains(after, h) {
+			after = append(after, h)
+		}
 	}
-	if r.refs.Capabilities.Supports(capability.Shallow) {
-		request.Depth = packp.DepthCommits(1)
-		set = append(set, capability.Shallow)
-	} else {
-		request.Shallows = nil
-	}
-	return request, errors.Join(setAll(request.Capabilities, set)...)
+	return after
 }
 
-func setAll(list *capability.List, capabilities []capability.Capability) (errs []error) {
-	for _, c := range capabilities {
-		errs = append(errs, list.Set(c))
+// request asks for what the remote offers, and for nothing else: some servers refuse a client that names a
+// capability of which they said nothing, and Dulwich one that does not take thin packs, though a pack for
+// nobody who has anything is never thin. Without shallow they send the whole history, which is taken;
+// without thin-pack a pack that is complete; without a side-band the pack alone.
+func (r *remote) request(want wanted) (*packp.UploadPackRequest, error) {
+	offered := r.refs.Capabilities
+	request := packp.NewUploadPackRequestFromCapabilities(offered)
+	request.Wants = []plumbing.Hash{want.tip}
+	var errs []error
+	set := func(c capability.Capability) { errs = append(errs, request.Capabilities.Set(c)) }
+	if offered.Supports(capability.NoProgress) {
+		set(capability.NoProgress)
 	}
-	return errs
+	if len(want.haves) > 0 {
+		request.Haves = slices.Clone(want.haves[:min(len(want.haves), maxHaves)])
+	}
+	if offered.Supports(capability.Shallow) && (want.depth != events.DepthFull || len(want.shallow) > 0) {
+		request.Depth = deepen(want.depth)
+		request.Shallows = slices.Clone(want.shallow)
+		set(capability.Shallow)
+	}
+	return request, errors.Join(errs...)
+}
+
+// deepen is how a depth is asked for.
+func deepen(d events.Depth) packp.DepthCommits {
+	if d == events.DepthFull {
+		return 1<<31 - 1 // Git's own word for it
+	}
+	return packp.DepthCommits(max(d, 1))
 }
 
 // demultiplexed returns the pack alone out of a response that may carry messages beside it.

@@ -1,16 +1,13 @@
 package gitrepo
 
 import (
-	"bufio"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/index"
 
 	"lockstep/events"
 )
@@ -21,7 +18,8 @@ type gitDir struct{ dir string }
 
 func gitDirOf(tree string) gitDir { return gitDir{filepath.Join(tree, ".git")} }
 
-func (g gitDir) index() string { return filepath.Join(g.dir, "index") }
+func (g gitDir) index() string    { return filepath.Join(g.dir, "index") }
+func (g gitDir) manifest() string { return filepath.Join(g.dir, "lockstep-index") }
 
 // treeConfig keeps Git from rewriting what it need not: the trees that share a file change its
 // link count, and with it its ctime.
@@ -40,13 +38,15 @@ const treeConfig = `[core]
 
 // write makes the .git of a tree that checks commit out for ref and reads objects from the store at
 // the end of the relative path alternates.
-func (g gitDir) write(ref events.Ref, commit plumbing.Hash, alternates string) error {
+func (g gitDir) write(ref events.Ref, commit plumbing.Hash, h history, alternates string) error {
 	files := map[string]string{
 		"config":                  treeConfig,
-		"shallow":                 commit.String() + "\n",
 		"objects/info/alternates": alternates + "\n",
 		"lockstep-ref":            ref.String() + "\n",
+		"lockstep-commit":         commit.String() + "\n",
+		"lockstep-depth":          h.depth.String() + "\n",
 		"HEAD":                    commit.String() + "\n",
+		pinFile:                   "",
 	}
 	if strings.HasPrefix(ref.String(), "refs/heads/") {
 		files["HEAD"] = "ref: " + ref.String() + "\n"
@@ -62,8 +62,29 @@ func (g gitDir) write(ref events.Ref, commit plumbing.Hash, alternates string) e
 			return err
 		}
 	}
+	shallow := filepath.Join(g.dir, "shallow")
+	if len(h.shallow) > 0 {
+		return os.WriteFile(shallow, shallowLines(h.shallow), 0o644)
+	}
+	if err := os.Remove(shallow); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	return nil
 }
+
+// files lists the files in it that have content.
+func (g gitDir) files() (paths []string, err error) {
+	err = filepath.WalkDir(g.dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && path != g.manifest() {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	return paths, err
+}
+
+// depth is how deep the history was asked for that Git sees in the tree.
+func (g gitDir) depth() events.Depth { return readDepth(filepath.Join(g.dir, "lockstep-depth")) }
 
 // store returns the folder of the store that the tree reads objects from, or "" when it reads none.
 func (g gitDir) store() (string, error) {
@@ -79,35 +100,52 @@ func (g gitDir) store() (string, error) {
 // young as the index itself and would read all those files again at the first "git status".
 const indexLead = 2 * time.Second
 
-func (g gitDir) writeIndex(entries []*index.Entry) error {
-	file, err := os.OpenFile(g.index(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
+// writeIndex writes the index, and a second name for it: Git puts a new file in the place of the
+// index when somebody adds to it, and the tree's manifest stays.
+func (g gitDir) writeIndex(m manifest) error {
+	for _, path := range []string{g.index(), g.manifest()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
-	defer file.Close()
-	buffered := bufio.NewWriterSize(file, 1<<16)
-	if err := index.NewEncoder(buffered).Encode(&index.Index{Version: 2, Entries: entries}); err != nil {
-		return fmt.Errorf("encode the index: %w", err)
-	}
-	if err := buffered.Flush(); err != nil {
-		return err
-	}
-	if err := file.Close(); err != nil {
+	if err := os.WriteFile(g.index(), m.encode(), 0o644); err != nil {
 		return err
 	}
 	ahead := time.Now().Add(indexLead)
-	return os.Chtimes(g.index(), ahead, ahead)
+	if err := os.Chtimes(g.index(), ahead, ahead); err != nil {
+		return err
+	}
+	return os.Link(g.index(), g.manifest())
+}
+
+// openLastTree reads the manifest of a published tree; nil when it cannot be used.
+func openLastTree(tree string) *lastTree {
+	_, commit, ok := gitDirOf(tree).subject()
+	if !ok {
+		return nil
+	}
+	files, err := readManifest(gitDirOf(tree).manifest())
+	if err != nil {
+		return nil
+	}
+	return &lastTree{path: tree, commit: plumbing.NewHash(commit), files: files}
 }
 
 // checkedOut returns the ref and the commit that a whole tree was built for; ok is false when path
 // is no such tree, or has lost its store.
 func checkedOut(tree string) (ref, commit string, ok bool) {
-	g := gitDirOf(tree)
+	ref, commit, ok = gitDirOf(tree).subject()
+	_, rest, _ := strings.Cut(filepath.Base(tree), "-")
+	return ref, commit, ok && strings.HasPrefix(rest, commit[:12])
+}
+
+// subject is checkedOut for a tree that need not have its name.
+func (g gitDir) subject() (ref, commit string, ok bool) {
 	refLine, err := os.ReadFile(filepath.Join(g.dir, "lockstep-ref"))
 	if err != nil {
 		return "", "", false
 	}
-	commitLine, err := os.ReadFile(filepath.Join(g.dir, "shallow"))
+	commitLine, err := os.ReadFile(filepath.Join(g.dir, "lockstep-commit"))
 	if err != nil {
 		return "", "", false
 	}
@@ -119,6 +157,5 @@ func checkedOut(tree string) (ref, commit string, ok bool) {
 		return "", "", false
 	}
 	ref, commit = strings.TrimSpace(string(refLine)), strings.TrimSpace(string(commitLine))
-	_, rest, _ := strings.Cut(filepath.Base(tree), "-")
-	return ref, commit, plumbing.IsHash(commit) && strings.HasPrefix(rest, commit[:12])
+	return ref, commit, plumbing.IsHash(commit)
 }

@@ -1,6 +1,7 @@
 package gitrepo
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -164,7 +165,7 @@ func TestFoldersThatNestForEver(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-func TestTooLargeACommitIsHostile(t *testing.T) {
+func TestTooLargeACommitIsRefused(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -173,7 +174,7 @@ func TestTooLargeACommitIsHostile(t *testing.T) {
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassHostile, events.Permanent)
+	mustFail(t, err, events.ClassQuota, events.Permanent)
 	if n := w.git.Stats(widgets).UploadPacks - fetched; n != 1 {
 		t.Errorf("fetched %d times", n)
 	}
@@ -205,6 +206,40 @@ func TestOddModes(t *testing.T) {
 			}
 			if got := w.gitIn(widgets, "log", "-1", "--format=%H"); got != commit {
 				t.Errorf("published %s", got)
+			}
+		})
+	}
+}
+
+func TestLinksOutOfTheTree(t *testing.T) {
+	links := map[string]string{"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file"}
+	outside := map[string]bool{"up": true, "dir/up": true, "abs": true, "git": true}
+	for _, policy := range []LinkPolicy{LinksKeep, LinksSkip, LinksRefuse} {
+		t.Run(string(policy), func(t *testing.T) {
+			w := newWorld(t)
+			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
+			w.create(map[string]string{"file": "1"})
+			w.commit(gittest.Main, gittest.Edit{Link: links})
+			res, err := w.trySync("")
+			if policy == LinksRefuse {
+				mustFail(t, err, events.ClassHostile, events.Permanent)
+				mustBeTidy(t, w)
+				return
+			}
+			must(0, err)(t)
+			for _, file := range res.Files {
+				if file.Outside != outside[file.Path] {
+					t.Errorf("%s is marked %v", file.Path, file.Outside)
+				}
+			}
+			for i := range 4 { // linked, and brought forward
+				for path := range links {
+					if _, err := os.Lstat(w.path(widgets, path)); (err == nil) != (policy == LinksKeep || !outside[path]) {
+						t.Errorf("%s: %v", path, err)
+					}
+				}
+				w.push(map[string]string{"file": fmt.Sprint(i)})
+				w.sync("")
 			}
 		})
 	}

@@ -95,6 +95,9 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 		return volumeError("publish "+name, err)
 	}
 	target, temp := linkTarget(f, path, tree), f.flip(fence)
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return v.adopt(f, path, target, fence)
+	}
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return volumeError("publish "+name, err)
 	}

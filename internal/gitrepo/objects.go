@@ -5,70 +5,253 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/objfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 	"github.com/go-git/go-git/v5/plumbing/object"
-	"github.com/go-git/go-git/v5/storage/filesystem"
-	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 )
 
 const (
 	cacheSize      = 8 * cache.MiByte
-	largeObject    = 1 << 20 // bytes; a larger one is streamed, not held in memory
-	openPacks      = 16
+	largeObject    = 1 << 20  // bytes; a larger one is streamed, not held in memory
 	maxMetadata    = 64 << 20 // bytes in a commit, tag or tree
 	maxTagsInChain = 16
 )
 
 // objects reads Git objects from one or more bare repositories, first to last. It is not safe for
-// concurrent use, as go-git's storage is not. Damaged files may make go-git panic: callers recover.
+// concurrent use: each goroutine has a fork of its own. Damaged files may make go-git panic: callers
+// recover.
 type objects struct {
-	dirs      []string
-	pools     []*filesystem.ObjectStorage
-	inventory *inventory // taken when first needed
+	pools []*pool
+	cache cache.Object
+}
+
+// pool is the objects of one repository, as they were when it was first asked.
+type pool struct {
+	dir    string // "objects"
+	packs  []*pack
+	listed bool
+	err    error // of listing
+}
+
+// pack is a pack and its index. Forks share the index.
+type pack struct {
+	path   string
+	index  *packIndex
+	reader *packfile.Packfile // nil until needed
+	forked bool
 }
 
 func openObjects(gitDirs ...string) *objects {
-	o := &objects{dirs: gitDirs}
-	shared := cache.NewObjectLRU(cacheSize)
+	o := &objects{cache: cache.NewObjectLRU(cacheSize)}
 	for _, dir := range gitDirs {
-		o.pools = append(o.pools, filesystem.NewObjectStorageWithOptions(dotgit.New(osfs.New(dir)), shared, filesystem.Options{
-			LargeObjectThreshold: largeObject,
-			MaxOpenDescriptors:   openPacks,
-		}))
+		o.pools = append(o.pools, &pool{dir: filepath.Join(dir, "objects")})
 	}
 	return o
 }
 
-// Close closes the packs that are open.
+// fork returns objects of the same repositories for another goroutine. It is to be closed first.
+func (o *objects) fork() *objects {
+	fork := &objects{cache: cache.NewObjectLRU(cacheSize)}
+	for _, p := range o.pools {
+		p.list()
+		same := &pool{dir: p.dir, listed: true, err: p.err}
+		for _, k := range p.packs {
+			same.packs = append(same.packs, &pack{path: k.path, index: k.index, forked: true})
+		}
+		fork.pools = append(fork.pools, same)
+	}
+	return fork
+}
+
+// Close closes the files that are open.
 func (o *objects) Close() {
-	for _, pool := range o.pools {
-		_ = pool.Close()
+	for _, p := range o.pools {
+		for _, k := range p.packs {
+			k.close()
+		}
 	}
 }
 
-// EncodedObject returns an object of the given type.
+func (k *pack) close() {
+	if k.reader != nil {
+		_ = k.reader.Close()
+	}
+	if !k.forked {
+		k.index.close()
+	}
+}
+
+// list opens the indexes of the packs.
+func (p *pool) list() {
+	if p.listed {
+		return
+	}
+	p.listed = true
+	dir := filepath.Join(p.dir, "pack")
+	names, err := readDir(dir)
+	if err != nil {
+		p.err = err
+		return
+	}
+	for _, name := range names {
+		base, ok := strings.CutSuffix(name.Name(), ".pack")
+		if !ok {
+			continue
+		}
+		index, err := openPackIndex(filepath.Join(dir, base+".idx"))
+		if err != nil {
+			p.err = fmt.Errorf("index of %s: %w", base, err)
+			return
+		}
+		p.packs = append(p.packs, &pack{path: filepath.Join(dir, name.Name()), index: index})
+	}
+}
+
+// open returns go-git's reader of the pack.
+func (k *pack) open(shared cache.Object) (*packfile.Packfile, error) {
+	if k.reader == nil {
+		fs := osfs.New("/")
+		file, err := fs.Open(k.path)
+		if err != nil {
+			return nil, err
+		}
+		k.reader = packfile.NewPackfileWithCache(k.index, fs, file, shared, largeObject)
+	}
+	return k.reader, nil
+}
+
+func (p *pool) loosePath(h plumbing.Hash) string {
+	name := h.String()
+	return filepath.Join(p.dir, name[:2], name[2:])
+}
+
+// EncodedObject returns an object of the given type; [plumbing.ErrObjectNotFound] when it is not there.
 func (o *objects) EncodedObject(t plumbing.ObjectType, h plumbing.Hash) (plumbing.EncodedObject, error) {
-	for _, pool := range o.pools {
-		obj, err := pool.EncodedObject(t, h)
-		if !errors.Is(err, plumbing.ErrObjectNotFound) {
+	for _, p := range o.pools {
+		obj, err := o.get(p, h)
+		switch {
+		case errors.Is(err, plumbing.ErrObjectNotFound):
+		case err == nil && t != plumbing.AnyObject && obj.Type() != t:
+			return nil, plumbing.ErrObjectNotFound
+		default:
 			return obj, err
 		}
 	}
 	return nil, plumbing.ErrObjectNotFound
 }
 
-// has reports whether an object is present, as of the first time that it was asked.
-func (o *objects) has(h plumbing.Hash) (present bool, err error) {
-	if o.inventory == nil {
-		if o.inventory, err = takeInventory(o.dirs); err != nil {
-			return false, err
+// get looks into the packs first: what is loose is in few folders, and little.
+func (o *objects) get(p *pool, h plumbing.Hash) (plumbing.EncodedObject, error) {
+	if p.list(); p.err != nil {
+		return nil, p.err
+	}
+	for _, k := range p.packs {
+		if ok, err := k.index.Contains(h); err != nil {
+			return nil, err
+		} else if !ok {
+			continue
+		}
+		reader, err := k.open(o.cache)
+		if err != nil {
+			return nil, err
+		}
+		return reader.Get(h)
+	}
+	return readLoose(p.loosePath(h), h)
+}
+
+// has reports whether an object is present.
+func (o *objects) has(h plumbing.Hash) (bool, error) {
+	for _, p := range o.pools {
+		if p.list(); p.err != nil {
+			return false, p.err
+		}
+		for _, k := range p.packs {
+			if ok, err := k.index.Contains(h); ok || err != nil {
+				return ok, err
+			}
+		}
+		if _, err := os.Lstat(p.loosePath(h)); err == nil {
+			return true, nil
 		}
 	}
-	return o.inventory.has(h)
+	return false, nil
 }
+
+// readLoose reads an object that is a file of its own: a small one whole, of a large one the head.
+func readLoose(path string, h plumbing.Hash) (plumbing.EncodedObject, error) {
+	reader, err := openLoose(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, plumbing.ErrObjectNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	if reader.size > largeObject {
+		return &looseObject{path: path, hash: h, kind: reader.kind, size: reader.size}, nil
+	}
+	obj := &plumbing.MemoryObject{}
+	obj.SetType(reader.kind)
+	obj.SetSize(reader.size)
+	if _, err := io.Copy(obj, io.LimitReader(reader, reader.size+1)); err != nil {
+		return nil, fmt.Errorf("loose object %s: %w", h, err)
+	}
+	return obj, nil
+}
+
+// looseReader reads the content of a loose object.
+type looseReader struct {
+	*objfile.Reader
+	file *os.File
+	kind plumbing.ObjectType
+	size int64
+}
+
+func openLoose(path string) (*looseReader, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := objfile.NewReader(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	r := &looseReader{Reader: reader, file: file}
+	if r.kind, r.size, err = reader.Header(); err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *looseReader) Close() error { return errors.Join(r.Reader.Close(), r.file.Close()) }
+
+// looseObject is a loose object whose content is read when it is asked for.
+type looseObject struct {
+	path string
+	hash plumbing.Hash
+	kind plumbing.ObjectType
+	size int64
+}
+
+// Hash implements [plumbing.EncodedObject], as the other methods do.
+func (o *looseObject) Hash() plumbing.Hash             { return o.hash }
+func (o *looseObject) Type() plumbing.ObjectType       { return o.kind }
+func (o *looseObject) SetType(plumbing.ObjectType)     {}
+func (o *looseObject) Size() int64                     { return o.size }
+func (o *looseObject) SetSize(int64)                   {}
+func (o *looseObject) Reader() (io.ReadCloser, error)  { return openLoose(o.path) }
+func (o *looseObject) Writer() (io.WriteCloser, error) { return nil, errors.ErrUnsupported }
 
 // read returns a commit, tag or tree whole, having checked that it hashes to h.
 func (o *objects) read(t plumbing.ObjectType, h plumbing.Hash) (*plumbing.MemoryObject, error) {
@@ -135,7 +318,27 @@ func (o *objects) tree(h plumbing.Hash) ([]object.TreeEntry, error) {
 	if err := tree.Decode(obj); err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
 	}
+	for i, entry := range tree.Entries {
+		if tree.Entries[i].Mode, err = canonicalMode(entry.Mode); err != nil {
+			return nil, hostile("%w: %q in tree %s", err, entry.Name, h)
+		}
+	}
 	return tree.Entries, nil
+}
+
+// canonicalMode returns the mode as a checkout takes it: of a file nothing counts but whether its
+// owner may execute it.
+func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
+	switch mode & 0o170000 {
+	case filemode.Dir, filemode.Submodule, filemode.Symlink:
+		return mode & 0o170000, nil
+	case 0o100000:
+		if mode&0o100 != 0 {
+			return filemode.Executable, nil
+		}
+		return filemode.Regular, nil
+	}
+	return 0, fmt.Errorf("an entry of mode %o", uint32(mode))
 }
 
 // copyBlob writes a blob's content to w, and fails unless it hashes to h.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -27,9 +28,14 @@ func (s *syncing) obtain(ctx context.Context) error {
 		return err
 	}
 	haves := distinct(refs, s.tip.ref.String(), s.binding.Default.String())
-	if !s.tip.commit.IsZero() && slices.Contains(haves, s.tip.commit) {
+	switch {
+	case !s.tip.commit.IsZero() && slices.Contains(haves, s.tip.commit) && s.isDeepEnough():
 		err = s.open(ctx, old)
-	} else {
+	case old.isDueAfresh() && s.renew(ctx, old) == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
 		err = s.fetch(ctx, old, haves)
 	}
 	if len(haves) > 0 && worthFetchingAfresh(ctx, err) {
@@ -45,6 +51,17 @@ func (s *syncing) fetchAfresh(ctx context.Context) error {
 	}
 	s.afresh = true
 	return s.fetch(ctx, next, nil)
+}
+
+// renew fetches everything into the next store, since this one has outgrown what it is needed for. One
+// that cannot be fetched whole, for being too large by now, goes on as it is.
+func (s *syncing) renew(ctx context.Context, old store) error {
+	err := s.fetchAfresh(ctx)
+	if err != nil {
+		s.afresh = false
+		_ = os.Remove(filepath.Join(old.dir, afreshMark))
+	}
+	return err
 }
 
 // distinct returns the commits of refs in a fixed order, each once. Those of the refs named come
@@ -76,11 +93,11 @@ func worthFetchingAfresh(ctx context.Context, err error) bool {
 // open reads the plan of a commit that the store is said to hold.
 func (s *syncing) open(ctx context.Context, from store) (err error) {
 	s.use(from)
-	s.plan, err = planCommit(ctx, s.objects, s.tip.commit, s.v.cfg.MaxTreeFiles)
+	s.plan, err = planCommit(ctx, s.objects, s.tip.commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return err
 	}
-	return s.f.guarded(ctx, s.req.Fence, func() error { return from.setRef(s.tip.ref, s.plan.commit) })
+	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
 }
 
 // fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
@@ -97,13 +114,20 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 	if err != nil {
 		return err
 	}
-	if err := s.remote.fetch(ctx, s.tip.want, haves, fetchedPack(q.dir)); err != nil {
+	want := wanted{tip: s.tip.want, depth: deeper(into.depth(), s.req.Depth), haves: haves}
+	if len(haves) > 0 {
+		want.shallow = into.shallow()
+	} else if current, err := s.f.currentStore(); err == nil {
+		want.depth = deeper(current.depth(), want.depth)
+	}
+	shallow, err := s.remote.fetch(ctx, want, fetchedPack(q.dir))
+	if err != nil {
 		return err
 	}
 	if len(haves) > 0 {
-		err = q.unpack(ctx, into)
+		err = q.unpack(ctx, into, s.v.cfg)
 	} else {
-		err = q.index(ctx)
+		err = q.index(ctx, s.v.cfg)
 	}
 	if err != nil {
 		return err
@@ -112,13 +136,16 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 		return err
 	}
 	s.v.done("fetched")
+	if err := s.weigh(ctx, q.dir); err != nil {
+		return err
+	}
 	if err := q.release(into); err != nil {
 		return err
 	}
-	if err := s.f.guarded(ctx, s.req.Fence, func() error { return into.setRef(s.tip.ref, s.plan.commit) }); err != nil {
+	s.use(into)
+	if err := s.hold(ctx, into, s.objects, shallow, want.depth); err != nil {
 		return err
 	}
-	s.use(into)
 	s.v.done("moved")
 	return volumeError("clear the quarantine", os.RemoveAll(q.dir))
 }
@@ -127,7 +154,7 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 func (s *syncing) inspect(ctx context.Context, q quarantine, into store) (*plan, error) {
 	both := openObjects(q.dir, into.dir)
 	defer both.Close()
-	return planCommit(ctx, both, s.tip.want, s.v.cfg.MaxTreeFiles)
+	return planCommit(ctx, both, s.tip.want, s.lastTree(), s.v.cfg.MaxTreeFiles)
 }
 
 // use opens a store for building from.
@@ -137,6 +164,7 @@ func (s *syncing) use(from store) {
 }
 
 func (s *syncing) close() {
+	s.trash.Wait()
 	s.closeObjects()
 	if s.remote != nil {
 		s.remote.close()

@@ -7,44 +7,44 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
-// plan is a commit's whole tree, read and found sound: every name may be checked out, every object
-// needed is present.
+// plan says how a commit's tree comes out of the last one, read and found sound: every name may be
+// checked out, every object that is new is present. What the last tree has was found sound before.
 type plan struct {
+	commit  plumbing.Hash
+	tree    plumbing.Hash
+	last    *lastTree    // nil for none
+	since   bool         // changed lists what differs from last; else all files
+	changed []difference // sorted by path
+}
+
+// lastTree is a published tree whose files may be shared.
+type lastTree struct {
+	path   string
 	commit plumbing.Hash
-	tree   plumbing.Hash
-	root   []node
-	size   int // entries, folders included
+	files  manifest
 }
 
-// node is one entry of a plan.
-type node struct {
-	name     string
-	mode     filemode.FileMode
-	hash     plumbing.Hash
-	children []node // of a folder
+// entry is a file, link or submodule of a commit.
+type entry struct {
+	path string
+	mode filemode.FileMode
+	hash plumbing.Hash
 }
 
-// planner reads a plan.
-type planner struct {
-	objects *objects
-	limit   int // entries
-	size    int
-	bytes   int // in the paths of all entries
+// item is an entry to be made, with what the last tree has of it.
+type item struct {
+	entry
+	was tracked // of the same content and mode; no raw when the last tree has no such file
 }
-
-const (
-	maxDepth = 256       // folders within folders; a build has two files open for each
-	maxPath  = 4095      // bytes, PATH_MAX on Linux less its NUL
-	maxPaths = 256 << 20 // bytes in all paths together, which are in memory while a tree is built
-)
 
 var errTooManyFiles = errors.New("too many files")
 
-// planCommit reads the tree of the commit that h comes down to, of at most limit entries. A
-// missing object gives an error of ClassCorrupt.
-func planCommit(ctx context.Context, objects *objects, h plumbing.Hash, limit int) (p *plan, err error) {
+// planCommit plans the tree of the commit that h comes down to, of at most limit entries, from last on
+// where that can be compared. A missing object gives an error of ClassCorrupt.
+func planCommit(ctx context.Context, objects *objects, h plumbing.Hash, last *lastTree, limit int) (p *plan, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			p, err = nil, corrupt("read the tree of %s: panic: %v", h, cause)
@@ -57,66 +57,222 @@ func planCommit(ctx context.Context, objects *objects, h plumbing.Hash, limit in
 	case err != nil:
 		return nil, corrupt("read commit: %w", err)
 	}
-	pl := &planner{objects: objects, limit: limit}
-	root, err := pl.read(ctx, commit.TreeHash, "", 0)
+	p = &plan{commit: commit.Hash, tree: commit.TreeHash, last: last}
+	if last != nil {
+		before, known := objects.treeOf(last.commit)
+		if known {
+			p.changed, err = differences(ctx, objects, before, p.tree, limit)
+			p.since = err == nil
+		}
+	}
+	if !p.since { // the last tree's own objects may be at fault
+		p.changed, err = differences(ctx, objects, plumbing.ZeroHash, p.tree, limit)
+	}
+	if err == nil {
+		err = p.check(objects, limit)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 	}
-	return &plan{commit: commit.Hash, tree: commit.TreeHash, root: root, size: pl.size}, nil
+	return p, nil
 }
 
-func (pl *planner) read(ctx context.Context, tree plumbing.Hash, path string, depth int) ([]node, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+// treeOf returns the tree of a commit, if that is present and sound.
+func (o *objects) treeOf(commit plumbing.Hash) (tree plumbing.Hash, ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	c, err := o.commit(commit)
+	if err != nil {
+		return tree, false
 	}
-	if depth > maxDepth {
-		return nil, hostile("folders nest deeper than %d", maxDepth)
+	return c.TreeHash, true
+}
+
+// check makes sure that the blobs of all changed files are present, and that there are not too many files.
+func (p *plan) check(objects *objects, limit int) error {
+	size := 0
+	if p.since {
+		size = len(p.last.files)
 	}
-	entries, err := pl.objects.tree(tree)
+	for _, d := range p.changed {
+		if d.before.mode != 0 {
+			size--
+		}
+		if d.after.mode == 0 {
+			continue
+		}
+		size++
+		if d.after.mode == filemode.Submodule {
+			continue
+		}
+		present, err := objects.has(d.after.hash)
+		if err != nil {
+			return corrupt("%s: %w", d.path, err)
+		}
+		if !present {
+			return corrupt("%s: blob %s is missing", d.path, d.after.hash)
+		}
+	}
+	if size > limit {
+		return tooManyFiles(limit)
+	}
+	return nil
+}
+
+func tooManyFiles(limit int) error {
+	return quota("%w: more than %d; raise max-tree-files if the repository is meant to be that large", errTooManyFiles, limit)
+}
+
+// items lists the whole tree, sorted by path.
+func (p *plan) items() []item {
+	var last manifest
+	if p.last != nil {
+		last = p.last.files
+	}
+	items := make([]item, 0, len(last)+len(p.changed))
+	for _, d := range p.changed {
+		for len(last) > 0 && last[0].path < d.path {
+			if p.since {
+				items = append(items, unchanged(last[0]))
+			}
+			last = last[1:]
+		}
+		it := item{entry: entry{d.path, d.after.mode, d.after.hash}}
+		if len(last) > 0 && last[0].path == d.path {
+			if last[0].mode == it.mode && last[0].hash == it.hash {
+				it.was = last[0]
+			}
+			last = last[1:]
+		}
+		if it.mode != 0 {
+			items = append(items, it)
+		}
+	}
+	if p.since {
+		for _, t := range last {
+			items = append(items, unchanged(t))
+		}
+	}
+	return items
+}
+
+func unchanged(t tracked) item { return item{entry{t.path, t.mode, t.hash}, t} }
+
+// difference is a path at which two trees differ.
+type difference struct {
+	path          string
+	before, after side
+}
+
+// side is what one of two trees has at a path; a zero mode says nothing.
+type side struct {
+	mode filemode.FileMode
+	hash plumbing.Hash
+}
+
+// walker compares two trees. It reads only folders that differ.
+type walker struct {
+	ctx     context.Context // of one walk, which the walker does not outlive
+	objects *objects
+	limit   int // entries
+	size    int
+	bytes   int // in all paths
+	found   []difference
+}
+
+const (
+	maxDepth = 256       // folders within folders; a build has two files open for each
+	maxPath  = 4095      // bytes, PATH_MAX on Linux less its NUL
+	maxPaths = 256 << 20 // bytes in all paths together, which are in memory while a tree is built
+)
+
+func (w *walker) compare(before, after plumbing.Hash, path string, depth int) error {
+	switch {
+	case before == after:
+		return nil
+	case w.ctx.Err() != nil:
+		return context.Cause(w.ctx)
+	case depth > maxDepth:
+		return hostile("folders nest deeper than %d", maxDepth)
+	}
+	old, err := w.read(before, path)
+	if err != nil {
+		return err
+	}
+	entries, err := w.read(after, path)
+	if err != nil {
+		return err
+	}
+	was := make(map[string]side, len(old))
+	for _, e := range old {
+		was[e.Name] = side{e.Mode, e.Hash}
+	}
+	seen := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		if err := w.take(e, path); err != nil {
+			return err
+		}
+		if seen[e.Name] {
+			return hostile("two entries named %q in folder %q", e.Name, path)
+		}
+		seen[e.Name] = true
+		from := was[e.Name]
+		delete(was, e.Name)
+		if err := w.pair(path+e.Name, from, side{e.Mode, e.Hash}, depth); err != nil {
+			return err
+		}
+	}
+	for name, from := range was {
+		if err := w.pair(path+name, from, side{}, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns the entries of a folder; none for the zero hash.
+func (w *walker) read(tree plumbing.Hash, path string) ([]object.TreeEntry, error) {
+	if tree.IsZero() {
+		return nil, nil
+	}
+	entries, err := w.objects.tree(tree)
 	if err != nil {
 		return nil, corrupt("folder %q: %w", path, err)
 	}
-	if pl.size += len(entries); pl.size > pl.limit {
-		return nil, hostile("%w: more than %d; raise the limit if the repository is meant to be that large", errTooManyFiles, pl.limit)
+	if w.size += len(entries); w.size > 2*w.limit {
+		return nil, tooManyFiles(w.limit)
 	}
-	nodes := make([]node, 0, len(entries))
-	seen := make(map[string]bool, len(entries))
-	for _, entry := range entries {
-		if err := checkEntryName(entry.Name, entry.Mode); err != nil {
-			return nil, hostile("%w: %q in folder %q", err, entry.Name, path)
-		}
-		length := len(path) + len(entry.Name)
-		if pl.bytes += length; length > maxPath || pl.bytes > maxPaths {
-			return nil, hostile("a path of %d bytes, all paths together %d: more than a checkout can have", length, pl.bytes)
-		}
-		if seen[entry.Name] {
-			return nil, hostile("two entries named %q in folder %q", entry.Name, path)
-		}
-		seen[entry.Name] = true
-		n := node{name: entry.Name, mode: entry.Mode, hash: entry.Hash}
-		if err := pl.complete(ctx, &n, path, depth); err != nil {
-			return nil, err
-		}
-		nodes = append(nodes, n)
-	}
-	return nodes, nil
+	return entries, nil
 }
 
-// complete reads a folder's children and makes sure that a file's blob is present.
-func (pl *planner) complete(ctx context.Context, n *node, path string, depth int) (err error) {
-	switch n.mode {
-	case filemode.Dir:
-		n.children, err = pl.read(ctx, n.hash, path+n.name+"/", depth+1)
-		return err
-	case filemode.Submodule:
-		return nil
+// take refuses an entry that cannot or must not be checked out.
+func (w *walker) take(e object.TreeEntry, path string) error {
+	if err := checkEntryName(e.Name, e.Mode); err != nil {
+		return hostile("%w: %q in folder %q", err, e.Name, path)
 	}
-	present, err := pl.objects.has(n.hash)
-	if err != nil {
-		return corrupt("%s%s: %w", path, n.name, err)
-	}
-	if !present {
-		return corrupt("%s%s: blob %s is missing", path, n.name, n.hash)
+	length := len(path) + len(e.Name)
+	if w.bytes += length; length > maxPath || w.bytes > maxPaths {
+		return hostile("a path of %d bytes, all paths together %d: more than a checkout can have", length, w.bytes)
 	}
 	return nil
+}
+
+// pair compares what two trees have at a path. An empty folder is nothing, to Git as well.
+func (w *walker) pair(path string, before, after side, depth int) error {
+	if before == after {
+		return nil
+	}
+	var below [2]plumbing.Hash
+	for i, s := range []*side{&before, &after} {
+		if s.mode == filemode.Dir {
+			below[i], *s = s.hash, side{}
+		}
+	}
+	if before != after {
+		w.found = append(w.found, difference{path, before, after})
+	}
+	return w.compare(below[0], below[1], path+"/", depth+1)
 }

@@ -2,11 +2,10 @@ package gitrepo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"github.com/go-git/go-git/v5/plumbing/format/index"
 )
 
 // publish builds the plan's tree in private and has every name link to it. It returns the tree's
@@ -37,7 +36,7 @@ func (s *syncing) publish(ctx context.Context) (tree string, published bool, err
 	}
 	s.v.done("flipped")
 	// The tree is published, whatever becomes of the old one: the next holder tidies again.
-	_ = s.v.tidy(ctx, s.f, s.binding.Repo, s.req.Fence)
+	_ = s.tidy(ctx)
 	s.v.done("retired")
 	return s.v.relative(s.f.tree(tree)), true, nil
 }
@@ -49,18 +48,19 @@ func (s *syncing) build(ctx context.Context) error {
 	if err := os.RemoveAll(dst); err != nil {
 		return volumeError("build the tree", err)
 	}
-	if err := os.MkdirAll(dst, 0o755); err != nil {
-		return volumeError("build the tree", err)
+	made, written, ok, err := s.bringForward(ctx, dst)
+	if !ok && err == nil {
+		made, written, err = s.checkOut(ctx, dst)
 	}
-	b := &builder{ctx: ctx, objects: s.objects, last: s.lastTree()}
-	entries, err := b.build(s.plan, dst)
 	if err != nil {
 		return err
 	}
-	if err := s.describe(dst, entries); err != nil {
+	s.v.done("checked out")
+	if err := s.describe(dst, made); err != nil {
 		return volumeError("write the tree's .git", err)
 	}
-	if err := syncVolume(dst); err != nil {
+	s.v.done("indexed")
+	if err := flushTree(dst, written); err != nil {
 		return volumeError("build the tree", err)
 	}
 	name, err := s.f.treeName(s.req.Fence, s.plan.commit.String())
@@ -74,20 +74,42 @@ func (s *syncing) build(ctx context.Context) error {
 	return volumeError("build the tree", syncDir(s.f.trees()))
 }
 
-func (s *syncing) describe(dst string, entries []*index.Entry) error {
+// checkOut checks the plan out into the new folder dst.
+func (s *syncing) checkOut(ctx context.Context, dst string) (made manifest, written []string, err error) {
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return nil, nil, volumeError("build the tree", err)
+	}
+	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: s.plan.items()}
+	last := ""
+	if s.plan.last != nil {
+		last = s.plan.last.path
+	}
+	return b.build(ctx, dst, last)
+}
+
+// flushTree waits until a tree is on disk, of which these files, and the .git, have been written anew.
+func flushTree(dst string, written []string) error {
+	files, err := gitDirOf(dst).files()
+	for _, path := range written {
+		files = append(files, filepath.Join(dst, filepath.FromSlash(path)))
+	}
+	return errors.Join(err, flush(dst, files))
+}
+
+func (s *syncing) describe(dst string, made manifest) error {
 	g := gitDirOf(dst)
 	alternates, err := filepath.Rel(filepath.Join(g.dir, "objects"), filepath.Join(s.store.dir, "objects"))
 	if err != nil {
 		return err
 	}
-	if err := g.write(s.tip.ref, s.plan.commit, alternates); err != nil {
+	if err := g.write(s.tip.ref, s.plan.commit, s.history, alternates); err != nil {
 		return err
 	}
-	return g.writeIndex(entries)
+	return g.writeIndex(made)
 }
 
-// lastTree opens the tree to share unchanged files with: the one published for this ref, else the
-// default branch's. nil when there is none.
+// lastTree opens the tree to go on from: the one published for this ref, else the default branch's.
+// nil when there is none.
 func (s *syncing) lastTree() *lastTree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
 		if now := s.v.current(s.f, name); s.last == nil && now.tree != "" {

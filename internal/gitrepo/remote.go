@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
@@ -24,12 +25,28 @@ type remote struct {
 	host    string
 	auth    Auth
 	wire    *wire
-	session transport.UploadPackSession
+	timeout time.Duration // for the list of refs, and for each fetch
+	session session
 	refs    *packp.AdvRefs
 }
 
-// dial prepares a conversation; nothing is sent yet. The URL has no credentials in it.
-func (v *Volume) dial(rawURL string, auth Auth) (*remote, error) {
+// session is Git's upload-pack on the other side; go-git's for HTTP is one, and ours for SSH.
+type session interface {
+	AdvertisedReferencesContext(context.Context) (*packp.AdvRefs, error)
+	UploadPack(context.Context, *packp.UploadPackRequest) (*packp.UploadPackResponse, error)
+	Close() error
+}
+
+func init() {
+	// go-git hides from itself what its own fetch does not do. Ours sends all in one request, so that every
+	// kind of acknowledgement comes to the same; it completes thin packs; and there are servers, such as
+	// Azure DevOps, that refuse clients without multi_ack.
+	transport.UnsupportedCapabilities = nil
+}
+
+// dial prepares a conversation; nothing is sent yet. The URL has no credentials in it; a foreign one is
+// none of the operator's words.
+func (v *Volume) dial(rawURL string, auth Auth, foreign bool) (*remote, error) {
 	if err := events.CheckRemote(rawURL); err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
 	}
@@ -37,37 +54,62 @@ func (v *Volume) dial(rawURL string, auth Auth) (*remote, error) {
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
 	}
+	if err := auth.serves(u.Scheme); err != nil {
+		return nil, err
+	}
+	r := &remote{host: u.Host, auth: auth, wire: &wire{maxPack: v.cfg.MaxPackBytes}, timeout: v.cfg.FetchTimeout}
+	if u.Scheme == "ssh" {
+		r.session = &sshSession{net: v.net, foreign: foreign, url: u, auth: auth, wire: r.wire}
+		return r, nil
+	}
+	r.wire.next = &route{net: v.net, origin: u, foreign: foreign}
 	endpoint, err := transport.NewEndpoint(rawURL)
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
 	}
-	w := &wire{next: v.net, maxPack: v.cfg.MaxPackBytes}
 	// go-git's client follows redirects of the first request only, never from https to http, and
 	// withholds credentials once a redirect has left the remote's origin.
-	session, err := githttp.NewClient(&http.Client{Transport: w}).NewUploadPackSession(endpoint, auth.method())
+	r.session, err = githttp.NewClient(&http.Client{Transport: r.wire}).NewUploadPackSession(endpoint, auth.method())
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: prepare to ask %s", u.Host)
 	}
-	return &remote{host: u.Host, auth: auth, wire: w, session: session}, nil
+	return r, nil
 }
 
 // list asks for the remote's refs. Success proves the credential.
 func (r *remote) list(ctx context.Context) (err error) {
-	defer func() {
-		if err != nil {
-			err = remoteError(ctx, r.host, r.auth, r.wire.firstFault(), err)
-		}
-	}()
+	within, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	defer func() { err = r.fault(ctx, within, err) }()
 	defer recoverTo(&err)
-	r.refs, err = r.session.AdvertisedReferencesContext(ctx)
+	r.refs, err = r.session.AdvertisedReferencesContext(within)
 	return err
+}
+
+// fault classifies an error of the conversation; ctx is the caller's, within the request's own.
+func (r *remote) fault(ctx, within context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == nil && within.Err() != nil:
+		return events.Errorf(events.Retryable, events.ClassNetwork,
+			"%s took longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", r.host, r.timeout)
+	}
+	fault := r.wire.firstFault()
+	if text := r.wire.errLine(); fault == nil && text != "" {
+		fault = refusalOf(text, r.refs == nil)
+	}
+	return remoteError(ctx, r.host, r.auth, fault, err)
 }
 
 // forgetRefs lets go of the refs listed, of which there may be a million. A fetch needs none.
 func (r *remote) forgetRefs() { r.refs.References, r.refs.Peeled = nil, nil }
 
 // close ends the conversation, wherever it stands.
-func (r *remote) close() { r.wire.close() }
+func (r *remote) close() {
+	_ = r.session.Close()
+	r.wire.close()
+}
 
 // recoverTo turns a panic in go-git, which a hostile answer may provoke, into an error.
 func recoverTo(err *error) {

@@ -17,13 +17,16 @@ type RemoveRequest struct {
 	Fence uint64 // of the lease held on Repo; above zero
 	Force bool   // do not ask the remote
 
+	Foreign bool // as in [SyncRequest]
+
 	// Confirm is as in [SyncRequest].
 	Confirm func(context.Context) error
 }
 
 // Remove takes a repository off the volume: its published names first, then its trees and objects.
 // Unless forced, it asks the remote, and refuses while the remote still has the repository or does
-// not let it be known. It reports false when there was nothing to remove. The fence stays, so that
+// not let it be known. While a reader has a tree pinned, all but that tree's needs goes, and the error
+// is contention: the same request is to come again. It reports false when there was nothing to remove. The fence stays, so that
 // holders older than the removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
 	if err := checkRequest(req.Repo, req.Fence); err != nil {
@@ -65,10 +68,11 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 		}
 	}
 	v.done("confirmed")
-	if err := f.guarded(ctx, req.Fence, func() error { return v.takeOff(f, b) }); err != nil {
+	err = f.guarded(ctx, req.Fence, func() error { return v.takeOff(f, b) })
+	f.emptyTrash()
+	if err != nil {
 		return false, err
 	}
-	f.emptyTrash()
 	v.done("removed")
 	return true, nil
 }
@@ -82,7 +86,7 @@ func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) erro
 	if url == "" {
 		url = b.Remote
 	}
-	r, err := v.dial(url, req.Auth)
+	r, err := v.dial(url, req.Auth, req.Foreign)
 	if err != nil {
 		return err
 	}
@@ -99,7 +103,7 @@ func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) erro
 
 // takeOff unpublishes first, so that no name ever names a tree that is going. What it leaves undone
 // when the process dies, the same request does: the binding, by which the repository is known, goes
-// last. The caller holds the file lock.
+// last. It is left undone, too, while a reader has a tree pinned. The caller holds the file lock.
 func (v *Volume) takeOff(f folder, b binding) error {
 	links, err := v.links(f, b.Repo)
 	if err != nil {
@@ -114,10 +118,35 @@ func (v *Volume) takeOff(f folder, b binding) error {
 		}
 	}
 	v.done("unpublished")
-	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.binding()} {
+	if err := f.discardTrees(); err != nil {
+		return err
+	}
+	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.usage(), f.binding()} {
 		if err := f.discard(path); err != nil {
 			return err
 		}
 	}
 	return volumeError("remove", syncDir(f.dir))
+}
+
+// discardTrees throws away every tree that no reader has pinned, and fails if there are others.
+func (f folder) discardTrees() error {
+	trees, err := readDir(f.trees())
+	if err != nil {
+		return volumeError("list the trees", err)
+	}
+	pinned := 0
+	for _, tree := range trees {
+		gone, err := f.discardUnpinned(tree.Name())
+		if err != nil {
+			return err
+		}
+		if !gone {
+			pinned++
+		}
+	}
+	if pinned > 0 {
+		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; the rest goes once they let go", pinned)
+	}
+	return nil
 }

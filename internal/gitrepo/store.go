@@ -16,8 +16,8 @@ import (
 	"lockstep/events"
 )
 
-// store is a repository's bare object database. Its refs say which commits it holds whole, at depth
-// one; they are kept in packed-refs alone, one file replaced in one step, so that a branch "a" may
+// store is a repository's bare object database. Its refs say which commits it holds whole, with as much
+// history as was asked for; they are kept in packed-refs alone, one file replaced in one step, so that a branch "a" may
 // give way to a branch "a/b". Git can read the store; nobody but this package may write to it.
 type store struct{ dir string }
 
@@ -121,13 +121,14 @@ func (s store) refs() (map[string]plumbing.Hash, error) {
 	return refs, nil
 }
 
-// setRef records that the store holds commit whole, for ref. The caller holds the file lock.
-func (s store) setRef(ref events.Ref, commit plumbing.Hash) error {
+// hold records that the store holds a commit for ref, as deep as depth says, and how shallow the store
+// is. The caller holds the file lock.
+func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, shallow []plumbing.Hash) error {
 	refs, err := s.refs()
 	if err != nil {
 		return err
 	}
-	if refs[ref.String()] == commit {
+	if refs[ref.String()] == commit && s.depth() == depth && slices.Equal(s.shallow(), shallow) {
 		return nil
 	}
 	refs[ref.String()] = commit
@@ -136,16 +137,69 @@ func (s store) setRef(ref events.Ref, commit plumbing.Hash) error {
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
 		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
 	}
-	// Git wants to know of every tip that its parents are missing, before it hears of the tip.
-	if err := replaceFile(filepath.Join(s.dir, "shallow"), shallowLines(refs)); err != nil {
+	// Git wants to know which commits' parents are missing before it hears of the tips.
+	if err := writeShallow(s.dir, shallow); err != nil {
 		return volumeError("write the store's shallow list", err)
+	}
+	if s.depth() != depth {
+		if err := replaceFile(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
+			return volumeError("write the store's depth", err)
+		}
 	}
 	return volumeError("write the store's refs", replaceFile(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
 }
 
-func shallowLines(refs map[string]plumbing.Hash) []byte {
+func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
+
+// depth is the deepest that anybody has asked for.
+func (s store) depth() events.Depth {
+	return readDepth(s.depthFile())
+}
+
+func readDepth(path string) events.Depth {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	depth, err := events.ParseDepth(strings.TrimSpace(string(content)))
+	if err != nil {
+		return 0
+	}
+	return depth
+}
+
+// shallow lists the commits whose parents the store does without.
+func (s store) shallow() []plumbing.Hash { return readShallow(s.dir) }
+
+func readShallow(gitDir string) (commits []plumbing.Hash) {
+	content, err := os.ReadFile(filepath.Join(gitDir, "shallow"))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.FieldsSeq(string(content)) {
+		if plumbing.IsHash(line) {
+			commits = append(commits, plumbing.NewHash(line))
+		}
+	}
+	return commits
+}
+
+// writeShallow writes a Git folder's list of shallow commits. There is no such file when there is none:
+// to Git an empty one is shallow, too.
+func writeShallow(gitDir string, commits []plumbing.Hash) error {
+	path := filepath.Join(gitDir, "shallow")
+	if len(commits) == 0 {
+		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return replaceFile(path, shallowLines(commits))
+}
+
+func shallowLines(commits []plumbing.Hash) []byte {
 	var lines bytes.Buffer
-	for _, commit := range distinct(refs) {
+	for _, commit := range commits {
 		fmt.Fprintln(&lines, commit)
 	}
 	return lines.Bytes()

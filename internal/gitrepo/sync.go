@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -14,10 +16,14 @@ import (
 // SyncRequest asks that one ref of a repository be brought up to date.
 type SyncRequest struct {
 	Repo  events.RepoPath
-	URL   string     // the remote, http or https, without credentials in it
-	Ref   events.Ref // zero for the remote's default branch
-	Auth  Auth       // for this operation alone; zero is anonymous
-	Fence uint64     // of the lease held on Repo; above zero
+	URL   string       // the remote, http, https or ssh, without credentials in it
+	Ref   events.Ref   // zero for the remote's default branch
+	Auth  Auth         // for this operation alone; zero is anonymous
+	Fence uint64       // of the lease held on Repo; above zero
+	Depth events.Depth // how much history; what is there is never made shallower
+
+	// Foreign says that the URL is none of the operator's words: it comes out of a webhook's payload.
+	Foreign bool
 
 	// Base says from which commit to list changed files, "" for the first time, once the ref is
 	// resolved; published is the commit now published for it, or "". Nil: from the published one.
@@ -66,6 +72,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	}
 	res, err := s.run(ctx)
 	res.Asked = s.remote != nil
+	s.note(res)
 	s.close()
 	if err != nil {
 		s.discard()
@@ -92,13 +99,17 @@ type syncing struct {
 	tip     tip
 	names   []string // to publish under
 	now     current  // what the first name names at the start
+	horizon horizon  // of results; see ask
 
 	store   store    // where the commit's objects are
 	objects *objects // open on it
 	afresh  bool     // everything has been fetched anew
 	plan    *plan
+	history history   // of the plan's commit
 	last    *lastTree // see lastTree
 	tree    string    // name of the tree built, until it is published
+	trash   sync.WaitGroup
+	meter   meter // of the space taken
 }
 
 func (s *syncing) run(ctx context.Context) (SyncResult, error) {
@@ -114,22 +125,28 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 		tree := s.v.relative(s.f.tree(s.now.tree))
 		return SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
 	}
+	if err := s.admit(ctx); err != nil {
+		return SyncResult{}, err
+	}
 	if err := s.obtain(ctx); err != nil {
 		return SyncResult{}, err
 	}
 	// Only now: what was known of the ref may not have been enough, and then the remote was asked after all.
 	res := SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: s.base()}
-	changed, err := s.plan.changesSince(ctx, s.objects, res.Before, s.v.cfg.MaxFiles)
+	changed, err := s.changesSince(ctx, res.Before)
 	if err != nil {
 		return SyncResult{}, err
 	}
 	res.After = s.plan.commit.String()
 	res.Files, res.Full, res.Truncated = changed.files, changed.full, changed.truncated
-	if s.now.is(s.tip.ref, res.After) && s.namesAgree() {
+	if s.now.is(s.tip.ref, res.After) && s.namesAgree() && s.isDeepEnough() {
 		res.Tree = s.v.relative(s.f.tree(s.now.tree))
 		return res, s.keep(ctx)
 	}
 	res.Tree, res.Published, err = s.publish(ctx)
+	if err == nil && s.store.isCrowded() {
+		_ = s.v.prune(ctx, s.f, s.req.Fence) // the tree is published, and the next sync prunes again
+	}
 	return res, err
 }
 
@@ -145,9 +162,10 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
 		return err
 	}
-	if err := s.v.tidy(ctx, s.f, s.binding.Repo, s.req.Fence); err != nil {
+	if err := s.tidy(ctx); err != nil {
 		return err
 	}
+	s.trash.Go(s.f.emptyTrash) // while the remote is asked
 	s.v.done("bound")
 	return nil
 }
@@ -166,7 +184,7 @@ func (s *syncing) knows() bool {
 
 // list asks the remote where the ref stands, and looks at what is published for it.
 func (s *syncing) list(ctx context.Context) (err error) {
-	if s.remote, err = s.v.dial(s.req.URL, s.req.Auth); err != nil {
+	if s.remote, err = s.v.dial(s.req.URL, s.req.Auth, s.req.Foreign); err != nil {
 		return err
 	}
 	if err := s.remote.list(ctx); err != nil {
@@ -197,9 +215,32 @@ func (s *syncing) base() string {
 	return s.req.Base(s.tip.ref, published)
 }
 
+// changesSince lists what has changed since the commit base. That may be in an older store, from before
+// everything was fetched anew.
+func (s *syncing) changesSince(ctx context.Context, base string) (changes, error) {
+	generations, err := s.f.generations()
+	if err != nil {
+		return changes{}, err
+	}
+	dirs := []string{s.store.dir}
+	for _, n := range slices.Backward(generations) {
+		if older := s.f.generation(n); older != s.store {
+			dirs = append(dirs, older.dir)
+		}
+	}
+	all := openObjects(dirs...)
+	defer all.Close()
+	return s.plan.changesSince(ctx, all, base, s.v.cfg)
+}
+
 // upToDate reports whether the tip is what every name names already.
 func (s *syncing) upToDate() bool {
-	return !s.tip.commit.IsZero() && s.now.is(s.tip.ref, s.tip.commit.String()) && s.namesAgree()
+	return !s.tip.commit.IsZero() && s.now.is(s.tip.ref, s.tip.commit.String()) && s.namesAgree() && s.isDeepEnough()
+}
+
+// isDeepEnough reports whether what is published has as much history as is asked for.
+func (s *syncing) isDeepEnough() bool {
+	return events.Depth(1).Covers(s.req.Depth) || gitDirOf(s.f.tree(s.now.tree)).depth().Covers(s.req.Depth)
 }
 
 // namesAgree reports whether all names link to the same tree.

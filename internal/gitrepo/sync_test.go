@@ -138,12 +138,22 @@ func TestHistories(t *testing.T) {
 // mustMatchGitDiff compares the files listed with what Git lists.
 func (w *world) mustMatchGitDiff(res SyncResult) {
 	w.t.Helper()
-	out := must(w.git.Git(w.t.Context(), widgets, "", "diff-tree", "-r", "-z", "--no-renames", "--name-status", res.Before, res.After))(w.t)
+	out := must(w.git.Git(w.t.Context(), widgets, "", "diff-tree", "-r", "-z", "-M100%", "-l0", res.Before, res.After))(w.t)
 	fields := strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
 	var want []events.File
-	for i := 0; i+1 < len(fields); i += 2 {
-		status := map[string]events.FileStatus{"A": events.FileAdded, "M": events.FileModified, "T": events.FileModified, "D": events.FileDeleted}[fields[i]]
-		want = append(want, events.File{Path: fields[i+1], Status: status})
+	for len(fields) > 1 {
+		raw := strings.Fields(fields[0]) // ":100644 100755 hash hash M"
+		file := events.File{Path: fields[1], Status: map[byte]events.FileStatus{
+			'A': events.FileAdded, 'M': events.FileModified, 'T': events.FileModified, 'D': events.FileDeleted, 'R': events.FileRenamed,
+		}[raw[4][0]]}
+		fields = fields[2:]
+		switch {
+		case file.Status == events.FileRenamed:
+			file.From, file.Path, fields = file.Path, fields[0], fields[1:]
+		case file.Status == events.FileModified && raw[4] == "M" && raw[2] == raw[3]:
+			file.Status = events.FileModeChanged
+		}
+		want = append(want, file)
 	}
 	slices.SortFunc(want, func(a, b events.File) int { return strings.Compare(a.Path, b.Path) })
 	if !slices.Equal(res.Files, want) {
@@ -294,7 +304,8 @@ func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
 	must(0, os.Rename(alternates, alternates+"-away"))(t)
 	must(0, os.Mkdir(alternates, 0o755))(t) // not readable, and yet not missing
 
-	must(0, w.volume.tidy(t.Context(), f, repoPath(t, widgets), w.fence.Load()))(t)
+	s := &syncing{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
+	must(0, s.tidy(t.Context()))(t)
 
 	must(0, os.Remove(alternates))(t)
 	must(0, os.Rename(alternates+"-away", alternates))(t)

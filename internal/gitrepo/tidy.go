@@ -7,32 +7,50 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
-
-	"lockstep/events"
 )
 
 // tidy retires trees that no name links to any more, and clears away what is over: retired trees
-// past their grace, stores that no tree needs, and what crashed or stale holders have left. It
-// decides under the file lock, where everything not ours belongs to a lower fence; it deletes after.
-func (v *Volume) tidy(ctx context.Context, f folder, repo events.RepoPath, fence uint64) error {
-	err := f.guarded(ctx, fence, func() error {
-		if err := f.sweep(); err != nil {
-			return err
-		}
-		links, err := v.links(f, repo)
-		if err != nil {
-			return err
-		}
-		if err := f.retire(links, v.cfg.Grace); err != nil {
-			return err
-		}
-		return f.dropStores()
-	})
+// that nobody needs, stores that no tree needs, and what crashed or stale holders have left. It
+// decides under the file lock, where everything not ours belongs to a lower fence; what it throws away
+// is deleted by emptyTrash.
+func (s *syncing) tidy(ctx context.Context) error {
+	if err := s.ask(ctx); err != nil {
+		return err
+	}
+	return s.f.guarded(ctx, s.req.Fence, s.clear)
+}
+
+func (s *syncing) clear() error {
+	if err := s.f.sweep(); err != nil {
+		return err
+	}
+	links, err := s.v.links(s.f, s.binding.Repo)
 	if err != nil {
 		return err
 	}
-	f.emptyTrash()
+	if err := s.recycle(links); err != nil { // first: what is retired now stays until the next time at least
+		return err
+	}
+	if err := s.f.retire(links, s.horizon.Latest); err != nil {
+		return err
+	}
+	if err := s.f.dropMarks(links); err != nil {
+		return err
+	}
+	return s.f.dropStores()
+}
+
+// recycle throws the spare trees away. One that a reader has pinned stays, however old it is.
+func (s *syncing) recycle(links map[string]string) error {
+	trees, err := s.spare(links)
+	if err != nil {
+		return err
+	}
+	for _, tree := range s.unneeded(trees) {
+		if _, err := s.f.discardUnpinned(tree.name); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -67,65 +85,6 @@ func (f folder) sweep() error {
 		}
 	}
 	return nil
-}
-
-// retire marks the trees that no link names, and throws away those marked for longer than grace.
-func (f folder) retire(links map[string]string, grace time.Duration) error {
-	linked := map[string]bool{}
-	for _, tree := range links {
-		linked[tree] = true
-	}
-	trees, err := readDir(f.trees())
-	if err != nil {
-		return volumeError("list the trees", err)
-	}
-	for _, tree := range trees {
-		mark := f.mark(tree.Name())
-		switch info, err := os.Lstat(mark); {
-		case linked[tree.Name()]:
-			err = os.Remove(mark)
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return volumeError("unmark a tree in use", err)
-			}
-		case err != nil:
-			if err := f.markRetired(mark); err != nil {
-				return volumeError("retire a tree", err)
-			}
-		case time.Since(info.ModTime()) > grace:
-			if err := f.discard(f.tree(tree.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return f.dropMarks()
-}
-
-// dropMarks removes the marks of trees that are gone.
-func (f folder) dropMarks() error {
-	marks, err := readDir(f.retired())
-	if err != nil {
-		return volumeError("list the retired trees", err)
-	}
-	for _, mark := range marks {
-		if _, err := os.Lstat(f.tree(mark.Name())); !errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err := os.Remove(f.mark(mark.Name())); err != nil {
-			return volumeError("drop a retired tree's mark", err)
-		}
-	}
-	return nil
-}
-
-func (f folder) markRetired(mark string) error {
-	if err := os.MkdirAll(f.retired(), 0o755); err != nil {
-		return err
-	}
-	file, err := os.Create(mark)
-	if err != nil {
-		return err
-	}
-	return file.Close()
 }
 
 // dropStores throws away the older generations of the store that no tree reads from any more.

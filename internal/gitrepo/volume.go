@@ -2,10 +2,10 @@ package gitrepo
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,15 +19,29 @@ import (
 // Config bounds what a sync may cost. Zero fields take the defaults.
 type Config struct {
 	Grace      time.Duration // how long a replaced tree stays for its readers; 5 min
+	KeepNamed  time.Duration // how much longer it stays at most because an unsettled result names it; 1 h
+	Links      LinkPolicy    // symbolic links out of the tree; LinksKeep
 	ReuseTrees bool          // bring trees past their grace forward, instead of building each anew
 
+	RefuseClones bool // refuse a plain clone that is in a name's place, instead of adopting it
+
 	MaxFiles         int           // changed files listed in a result; 1,000
-	MaxTreeFiles     int           // entries in a tree; 1,000,000
+	MaxTreeFiles     int           // files in a tree; 1,000,000
 	MaxTreeBytes     int64         // in all files of a tree; 8 GiB
 	MaxFileBytes     int64         // in one file; 512 MiB
 	MaxPackBytes     int64         // bytes read per fetch; 2 GiB
 	MaxInflatedBytes int64         // that the objects of one fetch come to; 8 GiB
 	FetchTimeout     time.Duration // of one fetch; 30 min
+
+	MaxRepoBytes   int64 // on disk, of one repository; 32 GiB
+	MaxVolumeBytes int64 // on disk, of all repositories as last measured; 0: no limit
+	MinFreeBytes   int64 // free on the volume, or nothing is fetched; 0: any
+
+	// Results tells how far results are settled. It is asked at most once a sync, under the lease, and
+	// what it answers must not be older than the question. Nil: results keep no tree.
+	Results func(context.Context) (Horizon, error)
+
+	Net NetConfig // how remotes are reached
 
 	// Step, when not nil, is told the name of each step as it is done, for tests of crashes.
 	Step func(name string)
@@ -35,13 +49,16 @@ type Config struct {
 
 func (cfg Config) withDefaults() (Config, error) {
 	limits := []int64{
-		int64(cfg.Grace), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
+		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
 		cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
+		cfg.MaxRepoBytes, cfg.MaxVolumeBytes, cfg.MinFreeBytes,
 	}
 	if slices.Min(limits) < 0 {
 		return Config{}, errors.New("gitrepo: a negative limit in Config")
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
+	cfg.Links = cmp.Or(cfg.Links, LinksKeep)
+	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
 	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
 	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
 	cfg.MaxTreeBytes = cmp.Or(cfg.MaxTreeBytes, 8<<30)
@@ -49,6 +66,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.MaxPackBytes = cmp.Or(cfg.MaxPackBytes, 2<<30)
 	cfg.MaxInflatedBytes = cmp.Or(cfg.MaxInflatedBytes, 8<<30)
 	cfg.FetchTimeout = cmp.Or(cfg.FetchTimeout, 30*time.Minute)
+	cfg.MaxRepoBytes = cmp.Or(cfg.MaxRepoBytes, 32<<30)
 	return cfg, nil
 }
 
@@ -58,7 +76,9 @@ type Volume struct {
 	root string
 	id   string
 	cfg  Config
-	net  *http.Transport
+	net  *network
+
+	exchange func(a, b string) error // see exchange
 }
 
 // OpenVolume opens the volume at root, which must be an existing folder or one that can be made.
@@ -73,7 +93,10 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open volume %s: %w", root, err)
 	}
-	v := &Volume{root: root, cfg: cfg, net: newTransport()}
+	v := &Volume{root: root, cfg: cfg, exchange: exchange}
+	if v.net, err = newNetwork(cfg.Net); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {
 		return nil, volumeError("open volume "+root, err)
 	}
@@ -87,7 +110,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 }
 
 // Close releases idle connections to remotes. The volume must not be used afterwards.
-func (v *Volume) Close() { v.net.CloseIdleConnections() }
+func (v *Volume) Close() { v.net.close() }
 
 // ID returns the volume's random id, made when the volume was first opened.
 func (v *Volume) ID() string { return v.id }
@@ -95,9 +118,15 @@ func (v *Volume) ID() string { return v.id }
 // Root returns the absolute path of the volume's folder.
 func (v *Volume) Root() string { return v.root }
 
+// What is made beside the repositories; [Volume.SweepLeftovers] knows it by these names.
+const (
+	tryPrefix = "try-"
+	idName    = "volume"
+)
+
 // tryOut does what publishing will do: write, link, rename over.
 func (v *Volume) tryOut() error {
-	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), "try-")
+	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), tryPrefix)
 	if err != nil {
 		return err
 	}
@@ -120,7 +149,7 @@ func (v *Volume) tryOut() error {
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9]{16,64}$`)
 
 func (v *Volume) readOrMakeID() (string, error) {
-	path := filepath.Join(v.root, adminDir, "volume")
+	path := filepath.Join(v.root, adminDir, idName)
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if content, err = makeID(path); err != nil {

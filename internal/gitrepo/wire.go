@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -22,19 +21,6 @@ const (
 	minPace       = 16 << 10         // bytes a second
 )
 
-// newTransport returns the connection pool that all of a volume's remotes share.
-func newTransport() *http.Transport {
-	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   tlsTimeout,
-		ResponseHeaderTimeout: headerTimeout,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   8,
-		ForceAttemptHTTP2:     true,
-	}
-}
-
 // statusError is an HTTP status that is neither success nor a redirect.
 type statusError int
 
@@ -42,31 +28,42 @@ func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", int(e
 
 var (
 	errTooLong = errors.New("the answer is longer than allowed")
+	errWebPage = errors.New("the answer is a web page")
 	errIdle    = fmt.Errorf("no data for %v", idleTimeout)
 	errTrickle = fmt.Errorf("less than %d KiB a second for %v", minPace>>10, patience)
 )
 
-// wire carries the requests of one operation. It bounds what is read, in bytes and in silence, and
-// remembers the first thing that went wrong: go-git flattens errors on their way up, and reads the
-// whole body of a refusal into its text.
+// wire carries one operation. It bounds what is read, in bytes and in silence, and remembers the first
+// thing that went wrong: go-git flattens errors on their way up, and reads the whole body of a refusal
+// into its text.
 type wire struct {
-	next    http.RoundTripper
+	next    http.RoundTripper // of a remote over HTTP
 	maxPack int64
 
 	mu     sync.Mutex
 	fault  error
+	head   []byte // the beginning of the latest answer
 	bodies []io.Closer
 }
+
+// maxHead is how much of an answer is kept to look for an error in Git's own protocol.
+const maxHead = 4 << 10
 
 // RoundTrip implements [http.RoundTripper].
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	res, err := w.next.RoundTrip(req.WithContext(ctx))
-	if err == nil && res.StatusCode >= 400 {
-		_ = res.Body.Close()
+	switch {
+	case err != nil:
+	case res.StatusCode >= 400:
 		err = statusError(res.StatusCode)
+	case res.StatusCode < 300 && strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
+		err = errWebPage
 	}
 	if err != nil {
+		if res != nil {
+			_ = res.Body.Close()
+		}
 		cancel(nil)
 		return nil, w.remember(err)
 	}
@@ -74,16 +71,22 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(req.URL.Path, "/info/refs") {
 		limit = maxAdvert
 	}
-	body := &boundedBody{
-		body: res.Body, wire: w, ctx: ctx, left: limit, due: time.Now().Add(patience),
+	res.Body = w.bound(ctx, cancel, res.Body, limit)
+	return res, nil
+}
+
+// bound bounds an answer: body must end once cancel has been called, which is for ctx.
+func (w *wire) bound(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, limit int64) *boundedBody {
+	b := &boundedBody{
+		body: body, wire: w, ctx: ctx, left: limit, due: time.Now().Add(patience),
 		stop: func() { cancel(nil) },
 		idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) }),
 	}
-	res.Body = body
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.bodies = append(w.bodies, body)
-	return res, nil
+	w.head = nil
+	w.bodies = append(w.bodies, b)
+	return b
 }
 
 // close closes all answers' bodies. go-git leaves one open when it cannot make sense of it.
@@ -112,6 +115,20 @@ func (w *wire) reset() {
 	w.fault = nil
 }
 
+// keepHead keeps the beginning of an answer.
+func (w *wire) keepHead(p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.head = append(w.head, p[:min(len(p), maxHead-len(w.head))]...)
+}
+
+// errLine returns the error that the latest answer begins with, or "".
+func (w *wire) errLine() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errLine(w.head)
+}
+
 // firstFault returns the first thing that went wrong on the wire, or nil.
 func (w *wire) firstFault() error {
 	w.mu.Lock()
@@ -123,7 +140,7 @@ func (w *wire) firstFault() error {
 type boundedBody struct {
 	body io.ReadCloser
 	wire *wire
-	ctx  context.Context // the request's own, cancelled by idle
+	ctx  context.Context // of this answer alone, cancelled by idle
 	stop func()
 	idle *time.Timer
 	left int64
@@ -142,6 +159,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.body.Read(p)
 	b.left -= int64(n)
+	b.wire.keepHead(p[:n])
 	b.due = b.due.Add(time.Duration(n) * time.Second / minPace)
 	b.idle.Reset(idleTimeout)
 	if b.left < 0 {

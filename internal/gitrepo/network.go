@@ -1,0 +1,180 @@
+package gitrepo
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+)
+
+// NetConfig says how remotes are reached. Zero fields take the defaults.
+type NetConfig struct {
+	// Hosts lists what may be asked, redirects' targets too: names, *.example.org, addresses, ranges, each
+	// perhaps with a port. Of none: any host for the URL of a change; for what a webhook or a redirect
+	// names only hosts that are not on a private network. A link-local address is never asked.
+	Hosts []string
+
+	// Proxy is the URL (http, https or socks5) of the proxy for everything; empty: as HTTP_PROXY, HTTPS_PROXY
+	// and NO_PROXY say, for http and https alone. What a proxy is asked for it resolves itself: of such a
+	// remote only the name is checked against Hosts.
+	Proxy string
+
+	CAFile     string // PEM bundle of certificate authorities to trust beside the system's
+	KnownHosts string // known_hosts file; empty: those of the user and of the system
+}
+
+// network is how all of a volume's remotes are reached. Connections are pooled by what was checked when
+// they were dialled: one made for an operator's URL is not for a webhook's.
+type network struct {
+	hosts      hostList
+	proxy      *url.URL // for everything, or nil
+	proxyFor   func(*http.Request) (*url.URL, error)
+	tls        *tls.Config
+	knownHosts []string
+	mustKnow   bool // knownHosts are named by a setting: they must be there
+
+	own, foreign, proxied *http.Transport
+}
+
+func newNetwork(cfg NetConfig) (*network, error) {
+	n := &network{proxyFor: http.ProxyFromEnvironment}
+	var err error
+	if n.hosts, err = parseHosts(cfg.Hosts); err != nil {
+		return nil, err
+	}
+	if cfg.Proxy != "" {
+		if n.proxy, err = parseProxy(cfg.Proxy); err != nil {
+			return nil, err
+		}
+		n.proxyFor = http.ProxyURL(n.proxy)
+	}
+	if n.tls, err = trust(cfg.CAFile); err != nil {
+		return nil, err
+	}
+	n.knownHosts, n.mustKnow = knownHostsFiles(cfg.KnownHosts)
+	if n.mustKnow {
+		if _, err := os.ReadFile(cfg.KnownHosts); err != nil {
+			return nil, fmt.Errorf("known-hosts: %w", err)
+		}
+	}
+	n.own, n.foreign, n.proxied = n.pool(), n.pool(), n.pool()
+	n.own.DialContext = policy{hosts: n.hosts}.dial
+	n.foreign.DialContext = policy{hosts: n.hosts, foreign: true}.dial
+	n.proxied.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	n.proxied.Proxy = n.proxyFor
+	n.proxied.OnProxyConnectResponse = checkProxyAnswer
+	return n, nil
+}
+
+func (n *network) pool() *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:       n.tls.Clone(),
+		TLSHandshakeTimeout:   tlsTimeout,
+		ResponseHeaderTimeout: headerTimeout,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConnsPerHost:   8,
+		ForceAttemptHTTP2:     true,
+	}
+}
+
+func (n *network) close() {
+	for _, pool := range []*http.Transport{n.own, n.foreign, n.proxied} {
+		pool.CloseIdleConnections()
+	}
+}
+
+// trust returns a TLS configuration that trusts the system's authorities and those in a PEM file.
+func trust(caFile string) (*tls.Config, error) {
+	if caFile == "" {
+		return &tls.Config{}, nil
+	}
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("ca-file: %w", err)
+	}
+	authorities, err := x509.SystemCertPool()
+	if err != nil {
+		authorities = x509.NewCertPool()
+	}
+	if !authorities.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("ca-file: %s holds no certificate; want a PEM bundle", caFile)
+	}
+	return &tls.Config{RootCAs: authorities}, nil
+}
+
+func parseProxy(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" {
+		return nil, errors.New("proxy: want a URL, as http://proxy.example.org:3128")
+	}
+	switch u.Scheme {
+	case "http", "https", "socks5", "socks5h":
+		return u, nil
+	}
+	return nil, errors.New("proxy: the URL's scheme is not supported; use http, https or socks5")
+}
+
+// proxyFault is a proxy's refusal to connect.
+type proxyFault int
+
+func (e proxyFault) Error() string {
+	advice := ""
+	if e == http.StatusProxyAuthRequired {
+		advice = "; give it a user name and a password in the setting proxy"
+	}
+	return fmt.Sprintf("the proxy refuses to connect (HTTP %d)%s", int(e), advice)
+}
+
+// route carries the HTTP requests of one operation, each through the pool that its URL calls for.
+type route struct {
+	net     *network
+	origin  *url.URL // the operation's own; nil when all are the operator's
+	foreign bool     // so is the origin
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (r *route) RoundTrip(req *http.Request) (*http.Response, error) {
+	pool, err := r.pool(req)
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
+	return pool.RoundTrip(req)
+}
+
+func (r *route) pool(req *http.Request) (http.RoundTripper, error) {
+	foreign := r.foreign || r.origin != nil && !sameOrigin(r.origin, req.URL)
+	proxy, err := r.net.proxyFor(req)
+	switch {
+	case err != nil:
+		return nil, errors.New("the proxy that the environment names is no URL; correct HTTP_PROXY and HTTPS_PROXY")
+	case proxy != nil:
+		p := policy{hosts: r.net.hosts, foreign: foreign}
+		return r.net.proxied, p.checkName(req.URL.Hostname(), portOf(req.URL))
+	case foreign:
+		return r.net.foreign, nil
+	}
+	return r.net.own, nil
+}
+
+// Transport reaches what the operator names outside of changes, such as an API that issues tokens, by the
+// same rules as remotes.
+func (v *Volume) Transport() http.RoundTripper { return &route{net: v.net} }
+
+// knownHostsFiles returns the files to look for host keys in, and whether they must be there.
+func knownHostsFiles(setting string) (files []string, must bool) {
+	if setting != "" {
+		return []string{setting}, true
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		files = append(files, home+"/.ssh/known_hosts")
+	}
+	return append(files, "/etc/ssh/ssh_known_hosts"), false
+}

@@ -1,0 +1,50 @@
+package gitrepo
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// pinFile is an empty file in a tree's .git. Whoever reads the tree may hold a shared lock on it, and
+// looks, once it has the lock, whether the tree is still in its place: package tree does, and
+// docs/reading.md says how others do.
+const pinFile = "lockstep-pin"
+
+func (g gitDir) pin() string { return filepath.Join(g.dir, pinFile) }
+
+// claim takes a retired tree out of the hands of readers. ok is false while one has it pinned; else
+// nobody can pin it until release, before which the caller moves it out of its place. The caller
+// holds the repository's file lock. Trees of versions that made no pin file are never pinned.
+func (f folder) claim(tree string) (release func(), ok bool, err error) {
+	// Over NFS only a file that is open for writing can be locked exclusively.
+	file, err := os.OpenFile(gitDirOf(f.tree(tree)).pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return func() {}, true, nil
+	case err != nil:
+		return nil, false, volumeError("claim a retired tree", err)
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		// A child of ours that is about to exec may share the open file: closing alone would not unlock it.
+		return func() { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN); _ = file.Close() }, true, nil
+	}
+	_ = file.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return nil, false, nil
+	}
+	return nil, false, volumeError("claim a retired tree", err)
+}
+
+// discardUnpinned throws a tree away unless a reader has it pinned.
+func (f folder) discardUnpinned(tree string) (gone bool, err error) {
+	release, ok, err := f.claim(tree)
+	if err != nil || !ok {
+		return false, err
+	}
+	defer release()
+	return true, f.discard(f.tree(tree))
+}

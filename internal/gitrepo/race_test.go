@@ -1,0 +1,5 @@
+//go:build race
+
+package gitrepo
+
+const underRace = true

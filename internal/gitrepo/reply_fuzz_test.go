@@ -1,0 +1,72 @@
+package gitrepo
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/events"
+)
+
+// FuzzServerReply has a server answer anything at all. Whatever it is, it costs little, nothing panics, and
+// the error says whose fault it is.
+func FuzzServerReply(f *testing.F) {
+	const (
+		advert = "001e# service=git-upload-pack\n0000" +
+			"00571111111111111111111111111111111111111111 HEAD\x00side-band-64k shallow thin-pack multi_ack" +
+			"003d1111111111111111111111111111111111111111 refs/heads/main\n0000"
+		pack = "0034shallow 11111111111111111111111111111111111111110000" + "0008NAK\n" + "0012\x01PACK\x00\x00\x00\x02\x00\x00\x00\x00x0000"
+	)
+	f.Add([]byte(advert), []byte(pack))
+	f.Add([]byte(advert), []byte("0011ERR not today"))
+	f.Add([]byte("001e# service=git-upload-pack\n0000001fERR Repository not found.\n"), []byte{})
+	f.Add([]byte("<html>"), []byte("0038ACK 1111111111111111111111111111111111111111 common\n0010\x03not today0000"))
+	v := &Volume{cfg: Config{MaxPackBytes: 1 << 20, FetchTimeout: 10 * time.Second}}
+	var err error
+	if v.net, err = newNetwork(NetConfig{}); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, listing, objects []byte) {
+		r := must(v.dial("https://git.test/acme/widgets", Auth{}, false))(t)
+		defer r.close()
+		r.wire.next = roundTripper(func(req *http.Request) (*http.Response, error) {
+			body := objects
+			if req.Method == http.MethodGet {
+				body = listing
+			}
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(body)), Request: req}, nil
+		})
+		if err := r.list(context.Background()); err != nil {
+			mustBeClassified(t, err)
+			return
+		}
+		if _, err := r.resolve(events.Ref{}); err != nil {
+			mustBeClassified(t, err)
+		}
+		for i, haves := range [][]plumbing.Hash{nil, {plumbing.NewHash("2222222222222222222222222222222222222222")}} {
+			path := filepath.Join(t.TempDir(), string(rune('a'+i)))
+			want := wanted{tip: plumbing.NewHash("1111111111111111111111111111111111111111"), haves: haves, shallow: haves}
+			if _, err := r.fetch(context.Background(), want, path); err != nil {
+				mustBeClassified(t, err)
+			}
+		}
+	})
+}
+
+func mustBeClassified(t *testing.T, err error) {
+	t.Helper()
+	switch events.ClassOf(err) {
+	case events.ClassServer, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt:
+	default:
+		t.Fatalf("%s: %v", events.ClassOf(err), err)
+	}
+	if len(err.Error()) > 500 {
+		t.Fatalf("an error of %d bytes", len(err.Error()))
+	}
+}

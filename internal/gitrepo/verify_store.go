@@ -1,0 +1,367 @@
+package gitrepo
+
+import (
+	"bufio"
+	"compress/zlib"
+	"context"
+	"crypto/sha1"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
+	"golang.org/x/sync/errgroup"
+)
+
+// verified is what a store was found to hold. It reads by go-git alone, not by what a sync reads by.
+type verified struct {
+	storage *filesystem.ObjectStorage
+	has     map[plumbing.Hash]struct{}
+}
+
+func (o *verified) close() { _ = o.storage.Close() }
+
+// verifyPacks is how many packs are open at once, beside those that are being checked.
+const verifyPacks = 16
+
+// verifyReaders is how many files are read at once.
+func verifyReaders() int { return min(runtime.GOMAXPROCS(0), 8) }
+
+// checkObjects inflates every object in a store and hashes it.
+func (c *verifier) checkObjects(s store) (*verified, error) {
+	o := &verified{
+		has: map[plumbing.Hash]struct{}{},
+		storage: filesystem.NewObjectStorageWithOptions(dotgit.New(osfs.New(s.dir)), cache.NewObjectLRU(cacheSize),
+			filesystem.Options{LargeObjectThreshold: largeObject, MaxOpenDescriptors: verifyPacks}),
+	}
+	objects := filepath.Join(s.dir, "objects")
+	groups, err := readDir(objects)
+	if err != nil {
+		return nil, volumeError("list the store's objects", err)
+	}
+	for _, group := range groups {
+		switch dir := filepath.Join(objects, group.Name()); {
+		case group.Name() == "pack":
+			err = c.checkPacks(dir, o)
+		case len(group.Name()) == 2:
+			err = c.checkLoose(dir, o)
+		}
+		if err != nil {
+			o.close()
+			return nil, err
+		}
+	}
+	c.report.Objects += int64(len(o.has))
+	return o, nil
+}
+
+func (c *verifier) checkLoose(dir string, o *verified) error {
+	entries, err := readDir(dir)
+	if err != nil {
+		return volumeError("list the store's objects", err)
+	}
+	g, ctx := errgroup.WithContext(c.ctx)
+	g.SetLimit(verifyReaders())
+	for _, entry := range entries {
+		name := filepath.Base(dir) + entry.Name()
+		if !plumbing.IsHash(name) {
+			continue
+		}
+		h := plumbing.NewHash(name)
+		o.has[h] = struct{}{}
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			path := filepath.Join(dir, entry.Name())
+			n, err := checkLooseObject(path, h)
+			if err != nil {
+				c.found(path, "%v", err)
+			}
+			c.read(n)
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// checkLooseObject inflates a loose object, whose name is the hash of all that it inflates to.
+func checkLooseObject(path string, h plumbing.Hash) (int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	inflated, err := zlib.NewReader(bufio.NewReader(file))
+	if err != nil {
+		return 0, fmt.Errorf("it does not inflate: %w", err)
+	}
+	sum := sha1.New()
+	n, err := io.Copy(sum, inflated)
+	if err != nil {
+		return n, fmt.Errorf("it does not inflate: %w", err)
+	}
+	if plumbing.Hash(sum.Sum(nil)) != h {
+		return n, errors.New("it hashes to something else than its name")
+	}
+	return n, nil
+}
+
+// checkPacks checks every pack in dir with its index.
+func (c *verifier) checkPacks(dir string, o *verified) error {
+	entries, err := readDir(dir)
+	if err != nil {
+		return volumeError("list the store's packs", err)
+	}
+	for _, entry := range entries {
+		base, ok := strings.CutSuffix(entry.Name(), ".pack")
+		if !ok {
+			continue
+		}
+		path := filepath.Join(dir, entry.Name())
+		sum, size, err := packSum(c.ctx, path)
+		switch {
+		case c.ctx.Err() != nil:
+			return context.Cause(c.ctx)
+		case err != nil:
+			c.found(path, "%v", err)
+			continue
+		}
+		c.read(size)
+		index, err := decodePackIndex(filepath.Join(dir, base+".idx"))
+		switch {
+		case err != nil:
+			c.found(path, "its index cannot be read: %v", err)
+		case index.PackfileChecksum != sum:
+			c.found(path, "its index is another pack's")
+		default:
+			_ = c.checkPacked(path, index, o) // it fails when its context is done, and not else
+		}
+		if c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		}
+	}
+	return nil
+}
+
+// packSum returns the checksum that a pack ends in, having found it right.
+func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return sum, 0, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return sum, 0, err
+	}
+	size = info.Size()
+	if size < int64(len(sum)) {
+		return sum, 0, errors.New("it is too short for a pack")
+	}
+	hasher := sha1.New()
+	body := io.NewSectionReader(file, 0, size-int64(len(sum)))
+	if _, err := io.Copy(&cancelled{ctx, hasher}, body); err != nil {
+		return sum, 0, err
+	}
+	if _, err := file.ReadAt(sum[:], size-int64(len(sum))); err != nil {
+		return sum, 0, err
+	}
+	if plumbing.Hash(hasher.Sum(nil)) != plumbing.Hash(sum) {
+		return sum, 0, errors.New("it does not hash to its checksum")
+	}
+	return sum, size, nil
+}
+
+// decodePackIndex reads an index, whose own checksum go-git compares.
+func decodePackIndex(path string) (index *idxfile.MemoryIndex, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	index = idxfile.NewMemoryIndex()
+	return index, idxfile.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(index)
+}
+
+// shardObjects is how many objects of a pack are worth a reader, with an index, of their own.
+const shardObjects = 5000
+
+// checkPacked inflates every object that a pack's index names.
+func (c *verifier) checkPacked(path string, index *idxfile.MemoryIndex, o *verified) error {
+	var names []plumbing.Hash
+	entries, err := index.EntriesByOffset()
+	if err != nil {
+		c.found(path, "its index cannot be read: %v", err)
+		return nil
+	}
+	for {
+		entry, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			c.found(path, "its index cannot be read: %v", err)
+			return nil
+		}
+		names = append(names, entry.Hash)
+		o.has[entry.Hash] = struct{}{}
+	}
+	shards := min(verifyReaders(), 1+len(names)/shardObjects)
+	each := (len(names) + shards - 1) / shards
+	g, ctx := errgroup.WithContext(c.ctx)
+	for start := 0; start < len(names); start += each {
+		g.Go(func() error { return c.checkShard(ctx, path, names[start:min(start+each, len(names))]) })
+	}
+	return g.Wait()
+}
+
+// checkShard inflates some of a pack's objects. go-git's index and reader are not safe for concurrent use.
+func (c *verifier) checkShard(ctx context.Context, path string, names []plumbing.Hash) error {
+	index, err := decodePackIndex(strings.TrimSuffix(path, ".pack") + ".idx")
+	if err != nil {
+		c.found(path, "its index cannot be read: %v", err)
+		return nil
+	}
+	fs := osfs.New(filepath.Dir(path))
+	file, err := fs.Open(filepath.Base(path))
+	if err != nil {
+		c.found(path, "%v", err)
+		return nil
+	}
+	pack := packfile.NewPackfileWithCache(index, fs, file, cache.NewObjectLRU(cacheSize), largeObject)
+	defer pack.Close()
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := checkPackedObject(pack, name); err != nil {
+			c.found(path, "object %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+func checkPackedObject(pack *packfile.Packfile, name plumbing.Hash) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	obj, err := pack.Get(name)
+	if err != nil {
+		return err
+	}
+	reader, err := obj.Reader()
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	hasher := plumbing.NewHasher(obj.Type(), obj.Size())
+	if _, err := io.Copy(hasher, reader); err != nil {
+		return err
+	}
+	if hasher.Sum() != name {
+		return errors.New("it hashes to something else than its name")
+	}
+	return nil
+}
+
+// checkRefs makes sure that all that the store's refs name is there.
+func (c *verifier) checkRefs(s store, o *verified) error {
+	path := filepath.Join(s.dir, "packed-refs")
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		c.found(path, "%v", err)
+		return nil
+	}
+	seen := map[plumbing.Hash]bool{}
+	for line := range strings.Lines(string(content)) {
+		line = strings.TrimSuffix(line, "\n")
+		name, ref, ok := strings.Cut(line, " ")
+		switch commit := plumbing.NewHash(name); {
+		case strings.HasPrefix(line, "#") || seen[commit]:
+		case !ok || !plumbing.IsHash(name) || !strings.HasPrefix(ref, "refs/"):
+			c.found(path, "a line is no ref: %q", line)
+		default:
+			seen[commit] = true
+			err := o.walkCommit(c.ctx, commit, func(path string, entry object.TreeEntry) error {
+				if _, ok := o.has[entry.Hash]; !ok && entry.Mode != filemode.Submodule {
+					return fmt.Errorf("%q: object %s is missing", path, entry.Hash)
+				}
+				return nil
+			})
+			if err != nil && c.ctx.Err() == nil {
+				c.found(path, "%s is not complete: %v", ref, err)
+			}
+		}
+		if c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		}
+	}
+	return nil
+}
+
+// walkCommit calls fn for every file below a commit, whose path is relative to the tree.
+func (o *verified) walkCommit(ctx context.Context, commit plumbing.Hash, fn func(path string, entry object.TreeEntry) error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	obj, err := o.storage.EncodedObject(plumbing.CommitObject, commit)
+	if err != nil {
+		return fmt.Errorf("commit %s: %w", commit, err)
+	}
+	decoded := &object.Commit{}
+	if err := decoded.Decode(obj); err != nil {
+		return fmt.Errorf("commit %s: %w", commit, err)
+	}
+	return o.walkTree(ctx, decoded.TreeHash, "", fn)
+}
+
+func (o *verified) walkTree(ctx context.Context, h plumbing.Hash, prefix string, fn func(string, object.TreeEntry) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	obj, err := o.storage.EncodedObject(plumbing.TreeObject, h)
+	if err != nil {
+		return fmt.Errorf("tree %s: %w", h, err)
+	}
+	tree := &object.Tree{}
+	if err := tree.Decode(obj); err != nil {
+		return fmt.Errorf("tree %s: %w", h, err)
+	}
+	for _, entry := range tree.Entries {
+		path := prefix + entry.Name
+		if entry.Mode == filemode.Dir {
+			err = o.walkTree(ctx, entry.Hash, path+"/", fn)
+		} else {
+			err = fn(path, entry)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

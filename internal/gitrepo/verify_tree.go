@@ -1,0 +1,237 @@
+package gitrepo
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/index"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// checkTree compares a tree with its commit: what its .git says, its index, and every file.
+func (c *verifier) checkTree(name string, o *verified) error {
+	path := c.f.tree(name)
+	ref, commit, ok := checkedOut(path)
+	if !ok {
+		c.found(path, "its .git does not say what it is a tree of")
+		return nil
+	}
+	if head, err := gitDirOf(path).head(); err != nil || head.commit != commit || head.ref != "" && head.ref != ref {
+		c.found(path, "its HEAD is not %s at %.12s", ref, commit)
+	}
+	wanted, err := c.wanted(path, commit, o)
+	if err != nil || wanted == nil {
+		return err
+	}
+	c.checkIndex(gitDirOf(path).index(), wanted)
+	if _, err := os.Lstat(gitDirOf(path).manifest()); err == nil { // trees of older versions have none
+		c.checkIndex(gitDirOf(path).manifest(), wanted)
+	}
+	if err := c.checkFiles(path, wanted); err != nil {
+		return err
+	}
+	c.report.Files += int64(len(wanted))
+	return c.checkExtras(path, wanted)
+}
+
+// head is what a tree's HEAD says; ref is "" when it is detached.
+type head struct{ ref, commit string }
+
+func (g gitDir) head() (head, error) {
+	content, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
+	if err != nil {
+		return head{}, err
+	}
+	line := strings.TrimSpace(string(content))
+	ref, symbolic := strings.CutPrefix(line, "ref: ")
+	if !symbolic {
+		return head{commit: line}, nil
+	}
+	if loose, err := os.ReadFile(filepath.Join(g.dir, filepath.FromSlash(ref))); err == nil {
+		return head{ref, strings.TrimSpace(string(loose))}, nil
+	}
+	packed, err := os.ReadFile(filepath.Join(g.dir, "packed-refs"))
+	for line := range strings.Lines(string(packed)) {
+		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
+			return head{ref, commit}, nil
+		}
+	}
+	return head{ref: ref}, err
+}
+
+// wanted is what the commit says that the tree is to have; nil when that cannot be read.
+func (c *verifier) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
+	wanted := map[string]object.TreeEntry{}
+	err := o.walkCommit(c.ctx, plumbing.NewHash(commit), func(name string, entry object.TreeEntry) error {
+		wanted[name] = entry
+		return nil
+	})
+	switch {
+	case c.ctx.Err() != nil:
+		return nil, context.Cause(c.ctx)
+	case err != nil:
+		c.found(path, "its commit cannot be read from the store: %v", err)
+		return nil, nil
+	}
+	return wanted, nil
+}
+
+// checkIndex compares a tree's index with its commit.
+func (c *verifier) checkIndex(file string, wanted map[string]object.TreeEntry) {
+	decoded, err := decodeIndex(file)
+	if err != nil {
+		c.found(file, "it cannot be read: %v", err)
+		return
+	}
+	matching := 0
+	for _, entry := range decoded.Entries {
+		want, ok := wanted[entry.Name]
+		if !ok || want.Hash != entry.Hash || want.Mode != entry.Mode {
+			c.found(file, "%q is not what the commit has there", entry.Name)
+			continue
+		}
+		matching++
+	}
+	if matching < len(wanted) {
+		c.found(file, "%d of %d files are not in it", len(wanted)-matching, len(wanted))
+	}
+}
+
+func decodeIndex(path string) (decoded *index.Index, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	decoded = &index.Index{}
+	return decoded, index.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(decoded)
+}
+
+// checkFiles compares every file that a tree is to have with the commit.
+func (c *verifier) checkFiles(path string, wanted map[string]object.TreeEntry) error {
+	g, ctx := errgroup.WithContext(c.ctx)
+	g.SetLimit(verifyReaders())
+	for name, want := range wanted {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			file := filepath.Join(path, filepath.FromSlash(name))
+			if err := c.checkFile(ctx, file, want); err != nil && ctx.Err() == nil {
+				c.found(file, "%v", err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(c.ctx)
+}
+
+func (c *verifier) checkFile(ctx context.Context, path string, want object.TreeEntry) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return errors.New("it is missing")
+	case err != nil:
+		return err
+	}
+	if want.Mode == filemode.Submodule {
+		if !info.IsDir() {
+			return errors.New("it is not the folder of a submodule")
+		}
+		return nil
+	}
+	st, err := statOf(info)
+	if err != nil {
+		return err
+	}
+	if st.Mode&(unix.S_IFMT|0o100) != fileType(want.Mode) {
+		return fmt.Errorf("it has mode %v, and not that of %s", info.Mode(), want.Mode)
+	}
+	sum, err := c.hashOf(ctx, path, info, inode{st.Dev, st.Ino}, st.Nlink > 1)
+	if err != nil {
+		return err
+	}
+	if sum != want.Hash {
+		return errors.New("its content is not the commit's")
+	}
+	return nil
+}
+
+// hashOf hashes a file as Git does a blob. One that trees share is read once.
+func (c *verifier) hashOf(ctx context.Context, path string, info fs.FileInfo, key inode, shared bool) (plumbing.Hash, error) {
+	if shared {
+		c.mu.Lock()
+		sum, ok := c.hashes[key]
+		c.mu.Unlock()
+		if ok {
+			return sum, nil
+		}
+	}
+	sum, err := hashFile(ctx, path, info)
+	if err != nil {
+		return sum, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Bytes += info.Size()
+	if shared {
+		c.hashes[key] = sum
+	}
+	return sum, nil
+}
+
+func hashFile(ctx context.Context, path string, info fs.FileInfo) (plumbing.Hash, error) {
+	if info.Mode()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(path)
+		return plumbing.ComputeHash(plumbing.BlobObject, []byte(target)), err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	defer file.Close()
+	hasher := plumbing.NewHasher(plumbing.BlobObject, info.Size())
+	_, err = io.Copy(&cancelled{ctx, hasher}, file)
+	return hasher.Sum(), err
+}
+
+// checkExtras looks for what is in a tree and not in its commit. Empty folders are nothing to Git.
+func (c *verifier) checkExtras(path string, wanted map[string]object.TreeEntry) error {
+	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case c.ctx.Err() != nil:
+			return context.Cause(c.ctx)
+		case err != nil:
+			c.found(file, "%v", err)
+			return nil
+		case file == filepath.Join(path, ".git"):
+			return filepath.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		name := filepath.ToSlash(strings.TrimPrefix(file, path+string(filepath.Separator)))
+		if _, ok := wanted[name]; !ok {
+			c.found(file, "it is not in the commit")
+		}
+		return nil
+	})
+}
