@@ -19,12 +19,13 @@ import (
 
 // changeFlags are the parts of a change that a command line may name.
 type changeFlags struct {
-	repo, ref, app, credential, after, id string
+	repo, ref, app, credential, after, id, depth string
 }
 
 func (f *changeFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.repo, "repo", "", "`owner/name` to publish as (default: from the URL)")
 	flags.StringVar(&f.ref, "ref", "", "`ref` to sync (default: the remote's default branch)")
+	flags.StringVar(&f.depth, "depth", "", "`commits` of history to keep, or full (default: the commit alone)")
 	flags.StringVar(&f.app, "app", "", "`app` on whose behalf")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential to use")
 }
@@ -43,6 +44,9 @@ func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change,
 	}
 	if c.Ref, err = events.ParseRef(f.ref); err != nil {
 		return c, usageError(fmt.Errorf("--ref: %w", err))
+	}
+	if c.Depth, err = events.ParseDepth(f.depth); err != nil {
+		return c, usageError(fmt.Errorf("--depth: %w", err))
 	}
 	if c, err = events.NewChange(c); err != nil {
 		return c, usageError(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
+	"lockstep/internal/gitrepo"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/locking"
@@ -21,11 +23,11 @@ import (
 func newReposCommand(std streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repos",
-		Short: "Show what is known of repositories",
+		Short: "Show what is known of repositories, and take care of them",
 		Args:  wrongUse(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newReposListCommand(std), newReposShowCommand(std))
+	cmd.AddCommand(newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std))
 	return cmd
 }
 
@@ -36,7 +38,8 @@ func newReposListCommand(std streams) *cobra.Command {
 		Use:   "ls [prefix]",
 		Short: "List repositories",
 		Long: "List the repositories of which anything is known, or those whose paths begin with a prefix: when each\n" +
-			"was last synced, and whether its circuit breaker is closed, open or half-open.",
+			"was last synced, and whether its circuit breaker is closed, open or half-open. Where --root is the volume of\n" +
+			"the deployment, also what each takes there.",
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
 		Args: wrongUse(cobra.MaximumNArgs(1)),
@@ -49,7 +52,15 @@ func newReposListCommand(std streams) *cobra.Command {
 				prefix = args[0]
 			}
 			return onRedis(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				list, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefix, limit)
+				summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefix, limit)
+				if err != nil {
+					return err
+				}
+				volume, err := viewVolume(ctx, cfg, client)
+				if err != nil {
+					return err
+				}
+				list, err := newRepoList(summaries, volume)
 				if err != nil {
 					return err
 				}
@@ -60,15 +71,14 @@ func newReposListCommand(std streams) *cobra.Command {
 			})
 		},
 	}
-	config.AddFlags(cmd.Flags(), config.Common)
+	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
 	cmd.Flags().IntVar(&limit, "limit", 1000, "how many `repositories` at most")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
 // listRepos reads pages until there are enough, and reports whether there is more.
-func listRepos(ctx context.Context, store *state.Store, prefix string, limit int) (list repoList, more bool, err error) {
-	list = repoList{}
+func listRepos(ctx context.Context, store *state.Store, prefix string, limit int) (list []server.RepoSummary, more bool, err error) {
 	found := map[string]server.RepoSummary{} // a repository may be on two pages
 	for cursor, last := uint64(0), false; !last && len(found) < limit; {
 		page, err := store.List(ctx, prefix, cursor, limit)
@@ -110,29 +120,71 @@ func newReposShowCommand(std streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				detail := repoDetail(known)
+				volume, err := viewVolume(ctx, cfg, client)
+				if err != nil {
+					return err
+				}
+				disk, err := describe(volume, repo.String())
+				if err != nil {
+					return err
+				}
+				detail := repoDetail{known, disk}
 				return show(std.stdout, detail, asJSON, detail.table)
 			})
 		},
 	}
-	config.AddFlags(cmd.Flags(), config.Common)
+	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-type repoList []server.RepoSummary
+// repoList has what is on the volume when that is at hand.
+type repoList struct {
+	Repos  []listedRepo
+	atHand bool
+}
+
+type listedRepo struct {
+	server.RepoSummary
+	Volume *onDisk `json:"volume,omitempty"`
+}
+
+func newRepoList(summaries []server.RepoSummary, volume *gitrepo.Volume) (repoList, error) {
+	list := repoList{Repos: make([]listedRepo, 0, len(summaries)), atHand: volume != nil}
+	for _, summary := range summaries {
+		disk, err := describe(volume, summary.Repo)
+		if err != nil {
+			return repoList{}, err
+		}
+		list.Repos = append(list.Repos, listedRepo{summary, disk})
+	}
+	return list, nil
+}
+
+// MarshalJSON is the list alone.
+func (l repoList) MarshalJSON() ([]byte, error) { return json.Marshal(l.Repos) }
 
 func (l repoList) table(w io.Writer) {
-	fmt.Fprintln(w, "REPOSITORY\tSYNCED\tFENCE\tFAILURES\tCIRCUIT")
-	for _, repo := range l {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", repo.Repo, synced(repo), repo.Fence, repo.Circuit.Failures, circuit(repo.Circuit))
+	more := ""
+	if l.atHand {
+		more = "\tSIZE\tFILES\tTREES\tSTORE\tADOPTED"
+	}
+	fmt.Fprintln(w, "REPOSITORY\tSYNCED\tFENCE\tFAILURES\tCIRCUIT"+more)
+	for _, repo := range l.Repos {
+		if l.atHand {
+			more = "\t" + repo.Volume.columns()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s%s\n", repo.Repo, synced(repo.RepoSummary), repo.Fence, repo.Circuit.Failures, circuit(repo.Circuit), more)
 	}
 }
 
-type repoDetail server.Repo
+type repoDetail struct {
+	server.Repo
+	Volume *onDisk `json:"volume,omitempty"`
+}
 
 func (r repoDetail) table(w io.Writer) {
-	fmt.Fprintf(w, "repository\t%s\n", r.Repo)
+	fmt.Fprintf(w, "repository\t%s\n", r.Repo.Repo)
 	if r.Remote != "" {
 		fmt.Fprintf(w, "remote\t%s\n", r.Remote)
 	}
@@ -156,6 +208,7 @@ func (r repoDetail) table(w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
+	r.Volume.table(w)
 }
 
 func synced(r server.RepoSummary) string {

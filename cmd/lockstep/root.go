@@ -36,8 +36,8 @@ func newRootCommand(std streams) *cobra.Command {
 	})
 	root.PersistentFlags().String("config", "", "`file` of settings (default lockstep.yaml if there is one)")
 	root.AddCommand(
-		newSyncCommand(std), newServeCommand(std), newPublishCommand(std),
-		newStatusCommand(std), newLocksCommand(std), newReposCommand(std), newDeadCommand(std), newDemoCommand(std), newBenchCommand(std), newVersionCommand(std),
+		newSyncCommand(std), newServeCommand(std), newPublishCommand(std), newExecCommand(std),
+		newStatusCommand(std), newLocksCommand(std), newReposCommand(std), newDoctorCommand(std), newDeadCommand(std), newDemoCommand(std), newBenchCommand(std), newVersionCommand(std),
 	)
 	return root
 }

@@ -50,14 +50,16 @@ func work(ctx context.Context, cfg workerConfig) error {
 	log := cfg.Log.With("worker", name)
 	namespace := cfg.Namespace()
 
-	grace, treeGrace := max(cfg.Grace, 1), max(cfg.TreeGrace, 1) // zero would be the default to those who get it
-	volume, err := gitrepo.OpenVolume(cfg.Root, gitrepo.Config{Grace: treeGrace, Step: cfg.step})
+	grace := max(cfg.Grace, 1) // zero would be the default to those who get it
+	commands := cfg.Redis.Open()
+	defer commands.Close()
+	volumeConfig := volumeConfig(cfg.Config)
+	volumeConfig.Results, volumeConfig.Step = resultsOf(commands, namespace), cfg.step
+	volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
 	}
 	defer volume.Close()
-	commands := cfg.Redis.Open()
-	defer commands.Close()
 	claim := func() error { return claimVolume(ctx, commands, namespace, volume) }
 	if err := awaitRedis(ctx, cfg.Redis, log, claim); err != nil {
 		return err
@@ -80,7 +82,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 	handle := handlers.Handlers{
 		Repos:       volume,
 		States:      states,
-		Credentials: credential.NewStore(cfg.Credentials, os.Getenv),
+		Credentials: credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport())),
 	}
 	circuit := handlers.Circuit{
 		States: states, Policy: state.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen},
@@ -117,6 +119,12 @@ func work(ctx context.Context, cfg workerConfig) error {
 	trimming, stopTrimming := context.WithCancel(ctx)
 	var trims sync.WaitGroup
 	trims.Go(func() { trimmer.Run(trimming) })
+	trims.Go(func() {
+		patrol{
+			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, every: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
+		}.run(trimming)
+	})
+	defer cfg.Metrics.Volume(figuresOf(volume))()
 	defer trims.Wait()
 	defer stopTrimming()
 
@@ -139,6 +147,25 @@ func work(ctx context.Context, cfg workerConfig) error {
 		return broken(err)
 	}
 	return drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
+}
+
+// volumeConfig is what the settings say of the volume.
+func volumeConfig(cfg config.Config) gitrepo.Config {
+	return gitrepo.Config{
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: gitrepo.LinkPolicy(cfg.OutsideLinks),
+		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
+		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
+		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
+		Net: gitrepo.NetConfig{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
+	}
+}
+
+// resultsOf tells the volume how far consumers have settled the stream of results.
+func resultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (gitrepo.Horizon, error) {
+	return func(ctx context.Context) (gitrepo.Horizon, error) {
+		h, err := stream.ReadHorizon(ctx, client, namespace.Results())
+		return gitrepo.Horizon(h), err
+	}
 }
 
 // retention is how much of the streams is kept.

@@ -49,6 +49,27 @@ type Config struct {
 	RetryMax    time.Duration `koanf:"retry-max"`
 	MaxAge      time.Duration `koanf:"max-age"`
 	TreeGrace   time.Duration `koanf:"tree-grace"`
+	TreeKeep    time.Duration `koanf:"tree-keep"`
+
+	TreeReuse        bool   `koanf:"tree-reuse"`
+	OutsideLinks     string `koanf:"outside-links"`
+	MaxTreeFiles     int    `koanf:"max-tree-files"`
+	MaxTreeBytes     int64  `koanf:"max-tree-bytes"`
+	MaxFileBytes     int64  `koanf:"max-file-bytes"`
+	MaxPackBytes     int64  `koanf:"max-pack-bytes"`
+	MaxInflatedBytes int64  `koanf:"max-inflated-bytes"`
+
+	Adopt          bool          `koanf:"adopt"`
+	MaxRepoBytes   int64         `koanf:"max-repo-bytes"`
+	MaxVolumeBytes int64         `koanf:"max-volume-bytes"`
+	MinFreeBytes   int64         `koanf:"min-free-bytes"`
+	PatrolEvery    time.Duration `koanf:"patrol-every"`
+
+	Hosts        []string      `koanf:"hosts"`
+	Proxy        string        `koanf:"proxy"`
+	CAFile       string        `koanf:"ca-file"`
+	KnownHosts   string        `koanf:"known-hosts"`
+	FetchTimeout time.Duration `koanf:"fetch-timeout"`
 
 	CircuitFailures int           `koanf:"circuit-failures"`
 	CircuitOpen     time.Duration `koanf:"circuit-open"`
@@ -88,6 +109,9 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 		if f := flags.Lookup("redis"); f != nil && f.Changed && hasPassword(f.Value.String()) {
 			return Config{}, errors.New("--redis: a password in an argument is seen by every user of this machine; " +
 				"use --redis-password-file or LOCKSTEP_REDIS")
+		}
+		if f := flags.Lookup("proxy"); f != nil && f.Changed && hasPassword(f.Value.String()) {
+			return Config{}, errors.New("--proxy: a password in an argument is seen by every user of this machine; use LOCKSTEP_PROXY or the file")
 		}
 	}
 	var c Config
@@ -160,6 +184,7 @@ func (c *Config) check(environ []string) error {
 }
 
 func (c *Config) checkWork() error {
+	c.Hosts = separate(c.Hosts)
 	switch {
 	case c.Root == "":
 		return errors.New("root: want a folder")
@@ -179,15 +204,51 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("circuit-failures %d: want at least 1", c.CircuitFailures)
 	case c.CircuitOpen < time.Second:
 		return fmt.Errorf("circuit-open %v: want at least 1s", c.CircuitOpen)
+	}
+	return c.checkVolume()
+}
+
+func (c *Config) checkVolume() error {
+	for _, limit := range []struct {
+		name  string
+		bytes int64
+	}{
+		{"max-tree-bytes", c.MaxTreeBytes},
+		{"max-file-bytes", c.MaxFileBytes},
+		{"max-pack-bytes", c.MaxPackBytes},
+		{"max-inflated-bytes", c.MaxInflatedBytes},
+		{"max-repo-bytes", c.MaxRepoBytes},
+	} {
+		if limit.bytes < 1<<20 {
+			return fmt.Errorf("%s %d: want at least 1048576", limit.name, limit.bytes)
+		}
+	}
+	switch {
+	case c.MaxTreeFiles < 1:
+		return fmt.Errorf("max-tree-files %d: want at least 1", c.MaxTreeFiles)
+	case !slices.Contains(outsideLinks, c.OutsideLinks):
+		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
+	case c.FetchTimeout < time.Second:
+		return fmt.Errorf("fetch-timeout %v: want at least 1s", c.FetchTimeout)
 	case c.TreeGrace < 0:
 		return fmt.Errorf("tree-grace %v: want 0s or more", c.TreeGrace)
+	case c.TreeKeep < 0:
+		return fmt.Errorf("tree-keep %v: want 0s or more", c.TreeKeep)
+	case c.MaxVolumeBytes < 0:
+		return fmt.Errorf("max-volume-bytes %d: want 0 or more", c.MaxVolumeBytes)
+	case c.MinFreeBytes < 0:
+		return fmt.Errorf("min-free-bytes %d: want 0 or more", c.MinFreeBytes)
+	case c.PatrolEvery != 0 && c.PatrolEvery < time.Second:
+		return fmt.Errorf("patrol-every %v: want 0s or at least 1s", c.PatrolEvery)
 	}
 	return nil
 }
 
+// outsideLinks is what outside-links may say.
+var outsideLinks = []string{"keep", "skip", "refuse"}
+
 func (c *Config) checkServe() error {
-	// A variable comes as one text: "receiver,worker".
-	c.Roles = strings.FieldsFunc(strings.Join(c.Roles, ","), func(r rune) bool { return r == ',' || r == ' ' })
+	c.Roles = separate(c.Roles)
 	if len(c.Roles) == 0 {
 		return fmt.Errorf("roles: want some of %s", strings.Join(Roles, ", "))
 	}
@@ -219,6 +280,11 @@ func (c *Config) checkServe() error {
 		return fmt.Errorf("log-format %q: want text or json", c.LogFormat)
 	}
 	return nil
+}
+
+// separate takes a list apart once more: a variable comes as one text, "receiver,worker".
+func separate(list []string) []string {
+	return strings.FieldsFunc(strings.Join(list, ","), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // Namespace is the checked prefix.

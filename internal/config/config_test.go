@@ -72,6 +72,11 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"a password in an argument":         {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
 		"a Redis URL of another kind":       {args: []string{"--redis", "http://h"}, want: "redis:"},
 		"a missing secret file":             {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
+		"adopted perhaps":                   {file: "adopt: perhaps\n", want: "adopt: want true or false"},
+		"half a byte":                       {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
+		"room for nothing":                  {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
+		"less than no room":                 {args: []string{"--min-free-bytes", "-1"}, want: "min-free-bytes -1"},
+		"an endless patrol":                 {args: []string{"--patrol-every", "1ms"}, want: "patrol-every 1ms"},
 		"a circuit that opens by itself":    {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
 		"a circuit that never opens":        {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
 		"a log level that is none":          {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
@@ -94,6 +99,20 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 				t.Fatalf("the error repeats a password: %v", err)
 			}
 		})
+	}
+}
+
+func TestNumbersAndSwitches(t *testing.T) {
+	c, err := config.Load(flags(t, "--patrol-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
+	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.PatrolEvery != 0 {
+		t.Fatalf("adopt %v, bytes %d and %d, patrol %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.PatrolEvery, err)
+	}
+	c, err = config.Load(flags(t), "", []string{"LOCKSTEP_ADOPT=false"})
+	if err != nil || c.Adopt || c.MaxRepoBytes != 32<<30 || c.PatrolEvery == 0 {
+		t.Fatalf("adopt %v, bytes %d, error %v", c.Adopt, c.MaxRepoBytes, err)
+	}
+	if c, err = config.Load(flags(t), "", nil); err != nil || !c.Adopt {
+		t.Fatalf("adopt %v by default, error %v", c.Adopt, err)
 	}
 }
 

@@ -30,6 +30,8 @@ const (
 	Common  Group = 1 << iota // every subcommand that reaches Redis
 	Working                   // subcommands that run a worker
 	Serving                   // the service alone
+	Reading                   // subcommands that read what is published
+	Keeping                   // subcommands that take care of the volume
 )
 
 type entry struct {
@@ -48,19 +50,37 @@ var settings = []entry{
 	{"log-level", Common, "", "info; sync logs nothing", "least `level` to log: debug, info, warn or error"},
 	{"log-format", Common, "text", "", "`format` of the log on standard error: text or json"},
 
-	{"root", Working, "repos", "", "`folder` to publish below"},
-	{"credentials", Working, "", "none", "`folder` of credentials, one folder each with files username, password, bearerToken, urls"},
+	{"root", Working | Reading | Keeping, "repos", "", "`folder` to publish below"},
+	{"credentials", Working, "", "none", "`folder` of credentials, one folder each with files such as username, password, sshKey, urls"},
 	{"worker", Working, "", "host-pid-random", "`name` of this process in leases and results"},
 	{"slots", Working, 4 * runtime.NumCPU(), "4 per core", "repositories worked on at once"},
-	{"lease", Working, 10 * time.Second, "", "`duration` after which a dead worker's lease and messages go to others"},
-	{"lock-wait", Working, 60 * time.Second, "", "`duration` that a message waits for its repository before it goes back to the stream"},
+	{"lease", Working | Keeping, 10 * time.Second, "", "`duration` after which a dead worker's lease and messages go to others"},
+	{"lock-wait", Working | Keeping, 60 * time.Second, "", "`duration` that a message waits for its repository before it goes back to the stream"},
 	{"max-attempts", Working, 8, "", "failed attempts after which an event is given up"},
 	{"retry-base", Working, time.Second, "", "`delay` before the second attempt; doubles with each, with jitter"},
 	{"retry-max", Working, 5 * time.Minute, "", "longest `delay` between attempts"},
 	{"max-age", Working, 7 * 24 * time.Hour, "", "an event published so long ago is given up rather than tried again"},
+	{"hosts", Working, []string{}, "any", "`hosts` that may be asked, redirects' targets too: names, *.example.org, addresses, ranges, perhaps with :port; none: any, but no private network for webhooks and redirects"},
+	{"proxy", Working, "", "as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say", "`URL` of the proxy for all remotes, SSH too: http, https or socks5; it resolves their names itself"},
+	{"ca-file", Working, "", "none", "`file` of certificate authorities, PEM, to trust beside the system's"},
+	{"known-hosts", Working, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
+	{"fetch-timeout", Working, 30 * time.Minute, "", "`duration` that a remote may take to send its refs, or its objects"},
 	{"circuit-failures", Working, 5, "", "failures in a row, of the remote or of its objects, after which a repository is left alone for a while"},
 	{"circuit-open", Working, 30 * time.Second, "", "`duration` for which it is, the first time; doubles with each, to 10m or this if it is longer"},
-	{"tree-grace", Working, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
+	{"tree-grace", Working | Keeping, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
+	{"tree-keep", Working | Keeping, time.Hour, "", "longest `duration` for which a tree outlives its grace because a result that nobody has settled names it"},
+	{"tree-reuse", Working | Keeping, false, "", "bring trees that nobody needs any more forward, instead of building each anew: for readers who pin what they read"},
+	{"outside-links", Working, "keep", "", "`what` becomes of symbolic links that point out of their tree: keep, skip, or refuse to publish it"},
+	{"adopt", Working, true, "", "adopt a plain clone of the same remote that is in a repository's place, and keep it below .lockstep; false: refuse"},
+	{"max-tree-files", Working, 1_000_000, "", "files in a tree beyond which it is not published"},
+	{"max-tree-bytes", Working, int64(8 << 30), "8 GiB", "`bytes` in all files of a tree beyond which it is not published"},
+	{"max-file-bytes", Working, int64(512 << 20), "512 MiB", "`bytes` in a file beyond which what has it is not fetched"},
+	{"max-pack-bytes", Working, int64(2 << 30), "2 GiB", "`bytes` that a remote may send for one fetch"},
+	{"max-inflated-bytes", Working, int64(8 << 30), "8 GiB", "`bytes` that the objects of one fetch may come to"},
+	{"max-repo-bytes", Working, int64(32 << 30), "32 GiB", "`bytes` on disk beyond which a repository is not fetched"},
+	{"max-volume-bytes", Working, int64(0), "0: no limit", "`bytes` on disk of all repositories, as last patrolled, beyond which none is fetched"},
+	{"min-free-bytes", Working, int64(512 << 20), "512 MiB", "`bytes` free on the volume below which nothing is fetched"},
+	{"patrol-every", Working, 10 * time.Minute, "", "`duration` between two looks at all repositories, to drop what is over and to measure; 0: never"},
 
 	{"roles", Serving, Roles, "receiver,worker", "`roles` to play: receiver, worker"},
 	{"listen", Serving, "", "none", "`address` for HTTP: changes, metrics, health"},
@@ -100,6 +120,12 @@ func (s entry) fits(value any) error {
 	case int:
 		_, ok = value.(int)
 		want = "a whole number"
+	case int64:
+		_, ok = value.(int)
+		want = "a whole number"
+	case bool:
+		_, ok = value.(bool)
+		want = "true or false"
 	case time.Duration:
 		_, ok = value.(string)
 		want = "a duration with its unit, as in 90s"
@@ -127,6 +153,10 @@ func AddFlags(flags *pflag.FlagSet, groups Group) {
 			flags.String(s.name, value, s.usage)
 		case int:
 			flags.Int(s.name, value, s.usage)
+		case int64:
+			flags.Int64(s.name, value, s.usage)
+		case bool:
+			flags.Bool(s.name, value, s.usage)
 		case time.Duration:
 			flags.Duration(s.name, value, s.usage)
 		case []string:

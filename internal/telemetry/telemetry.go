@@ -31,6 +31,7 @@ type Metrics struct {
 	lockDoubtful prometheus.Counter
 	changes      *prometheus.CounterVec
 	circuits     *prometheus.CounterVec
+	freed        prometheus.Counter
 	trims        trims
 }
 
@@ -61,11 +62,13 @@ func New() *Metrics {
 			Name: "lockstep_changes_total", Help: "Changes worked on, by what became of them and the kind of fault."}, []string{"outcome", "class"}),
 		circuits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_circuit_transitions_total", Help: "Circuit breakers that opened, were probed half-open, or closed."}, []string{"to"}),
+		freed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lockstep_patrol_freed_bytes_total", Help: "Bytes on disk that patrols of this process have freed."}),
 	}
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
 		m.deliveries, m.inFlight, m.finished, m.lapsed, m.lockWaiters, m.lockWait, m.lockHeld, m.lockLost, m.lockDoubtful,
-		m.changes, m.circuits)
+		m.changes, m.circuits, m.freed)
 	m.trims = newTrims(m.registry)
 	return m
 }

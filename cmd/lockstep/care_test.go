@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+)
+
+// TestCareOfTheVolume has a clone adopted, a tree damaged, found and repaired, and trees dropped, all
+// from the command line and beside a service.
+func TestCareOfTheVolume(t *testing.T) {
+	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
+	git := startGit(t)
+	must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1", "b": "1"}))(t)
+	path := filepath.Join(root, "acme/widgets")
+	must(0, exec.Command("git", "clone", "--quiet", git.URL("acme/widgets"), path).Run())(t)
+	must(0, os.WriteFile(filepath.Join(path, "mine"), []byte("mine"), 0o644))(t)
+	lockstep := func(code int, args ...string) string {
+		t.Helper()
+		stdout, stderr, got := runLockstep(t, nil, args...)
+		if got != code {
+			t.Fatalf("lockstep %s: exit code %d, want %d: %s%s", strings.Join(args, " "), got, code, stdout, stderr)
+		}
+		return stdout + stderr
+	}
+	online := []string{"--redis", server.URL(), "--root", root}
+	with := func(args ...string) []string { return append(args, online...) }
+	serving := start(t, with("serve", "--patrol-every", "0s", "--log-level", "error")...)
+	sync := []string{"sync", git.URL("acme/widgets"), "--redis", server.URL()}
+	lockstep(exitDone, sync...)
+	must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	lockstep(exitDone, sync...)
+
+	if out := lockstep(exitDone, with("repos", "gc", "Acme/Widgets")...); !strings.Contains(out, "REPOSITORY") || !strings.Contains(out, "Acme/Widgets") {
+		t.Errorf("gc:\n%s", out)
+	}
+	shown := decodeJSON(t, lockstep(exitDone, with("repos", "show", "acme/widgets", "--json")...))
+	disk, _ := shown["volume"].(map[string]any)
+	if disk["trees"] != 2.0 || disk["store"] != 1.0 || disk["bytes"].(float64) < 4096 || disk["files"].(float64) < 10 {
+		t.Errorf("show: %v", shown)
+	}
+	kept := disk["adopted"].([]any)[0].(map[string]any)
+	if content := must(os.ReadFile(filepath.Join(root, kept["path"].(string), "mine")))(t); string(content) != "mine" || kept["bytes"].(float64) == 0 {
+		t.Errorf("adopted: %v", kept)
+	}
+	if out := lockstep(exitDone, with("repos", "show", "acme/widgets")...); !strings.Contains(out, "adopted clone") || !strings.Contains(out, "generation 1") {
+		t.Errorf("show:\n%s", out)
+	}
+	if out := lockstep(exitDone, with("repos", "ls")...); !strings.Contains(out, "ADOPTED") || !strings.Contains(out, "KiB") {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := lockstep(exitDone, "repos", "ls", "--redis", server.URL(), "--root", t.TempDir()); strings.Contains(out, "ADOPTED") || !strings.Contains(out, "acme/widgets") {
+		t.Errorf("ls where the volume is not:\n%s", out)
+	}
+
+	if out := lockstep(exitDone, with("repos", "verify", "--all")...); !strings.Contains(out, "acme/widgets") {
+		t.Errorf("verify:\n%s", out)
+	}
+	must(0, os.WriteFile(filepath.Join(path, "b"), []byte("2"), 0o644))(t)
+	out := lockstep(exitFailed, with("repos", "verify", "--all")...)
+	if !strings.Contains(out, "content is not the commit's") || !strings.Contains(out, "run with --repair") {
+		t.Errorf("verify:\n%s", out)
+	}
+	if out := lockstep(exitFailed, with("repos", "verify", "acme/widgets", "--repair", "--json")...); !strings.Contains(out, `"marked":[".lockstep/repos/acme/widgets/trees/`) {
+		t.Errorf("verify --repair:\n%s", out)
+	}
+	must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "3"}}))(t)
+	lockstep(exitDone, sync...)
+	lockstep(exitDone, with("repos", "verify", "--all")...)
+	if content := must(os.ReadFile(filepath.Join(path, "b")))(t); string(content) != "1" {
+		t.Errorf("b is %s after the repair", content)
+	}
+
+	if code := serving.terminate(); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+	if out := lockstep(exitDone, "repos", "gc", "--all", "--offline", "--root", root, "--tree-grace", "0s", "--tree-keep", "0s"); !strings.Contains(out, "acme/widgets") {
+		t.Errorf("gc --offline:\n%s", out)
+	}
+	if trees := must(os.ReadDir(filepath.Join(root, ".lockstep/repos/acme/widgets/trees")))(t); len(trees) != 1 {
+		t.Errorf("trees %v", trees)
+	}
+	lockstep(exitDone, "repos", "verify", "--all", "--offline", "--root", root)
+}
+
+func TestCareIsNotTakenLightly(t *testing.T) {
+	root, server := t.TempDir(), redistest.Start(t)
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"nobody to ask":      {[]string{"repos", "gc", "--all"}, exitFailed, "no volume"},
+		"neither this":       {[]string{"repos", "gc"}, exitUsage, "or say --all"},
+		"nor both":           {[]string{"repos", "verify", "acme/widgets", "--all"}, exitUsage, "or say --all"},
+		"no path":            {[]string{"repos", "verify", "acme/.."}, exitUsage, "not a repository path"},
+		"no volume there":    {[]string{"repos", "gc", "--all", "--offline", "--root", filepath.Join(root, "none")}, exitFailed, "no volume"},
+		"a Redis not there":  {[]string{"repos", "gc", "--all", "--redis", "redis://127.0.0.1:1", "--root", root}, exitUnavailable, "does not answer"},
+		"no Redis":           {[]string{"repos", "gc", "--all", "--root", root}, exitUsage, "--offline"},
+		"not on this volume": {[]string{"repos", "verify", "acme/none", "--redis", server.URL(), "--root", root}, exitFailed, "not on this volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(0, os.MkdirAll(filepath.Join(root, ".lockstep"), 0o755))(t)
+			must(0, os.WriteFile(filepath.Join(root, ".lockstep/volume"), []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZ\n"), 0o644))(t)
+			stdout, stderr, code := runLockstep(t, nil, tc.args...)
+			if code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
+				t.Errorf("exit code %d, want %d and %q: %s%s", code, tc.code, tc.says, stdout, stderr)
+			}
+		})
+	}
+	other := t.TempDir()
+	must(0, os.MkdirAll(filepath.Join(other, ".lockstep"), 0o755))(t)
+	must(0, os.WriteFile(filepath.Join(other, ".lockstep/volume"), []byte("ZYXWVUTSRQPONMLKJIHGFEDCBA\n"), 0o644))(t)
+	stdout, stderr, code := runLockstep(t, nil, "repos", "gc", "--all", "--redis", server.URL(), "--root", other)
+	if code != exitFailed || !strings.Contains(stderr, "mount that one") {
+		t.Errorf("of another deployment's volume: exit code %d: %s%s", code, stdout, stderr)
+	}
+}

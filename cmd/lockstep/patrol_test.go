@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+)
+
+// TestAPatrolDropsWhatIsOver has two workers of which one patrols. No sync tidies the repository.
+func TestAPatrolDropsWhatIsOver(t *testing.T) {
+	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
+	client, git := server.Client(), startGit(t)
+	must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	serve := func(more ...string) *process {
+		return start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug"}, more...)...)
+	}
+	quiet := serve("--patrol-every", "0s", "--tree-grace", "1h")
+	sync := func(id string) {
+		t.Helper()
+		change := must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
+		if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sync("c1")
+	awaitResults(t, client, 1)
+	must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	sync("c2")
+	awaitResults(t, client, 2)
+	trees := filepath.Join(root, ".lockstep/repos/acme/widgets/trees")
+	if entries := must(os.ReadDir(trees))(t); len(entries) != 2 {
+		t.Fatalf("trees %v, want the replaced one as well", entries)
+	}
+	if code := quiet.terminate(); code != exitDone {
+		t.Fatalf("exit code %d", code)
+	}
+
+	p := serve("--patrol-every", "1s", "--tree-grace", "1ms", "--tree-keep", "0s", "--listen", "127.0.0.1:0")
+	p.awaitLog("trees_dropped=1")
+
+	if entries := must(os.ReadDir(trees))(t); len(entries) != 1 {
+		t.Errorf("trees %v", entries)
+	}
+	if holder := must(client.Get(ctx, events.DefaultNamespace.Patrol()).Result())(t); !strings.Contains(holder, strconv.Itoa(p.cmd.Process.Pid)) {
+		t.Errorf("the patrol is held by %s", holder)
+	}
+	_, after, _ := strings.Cut(p.log.String(), "msg=listening address=")
+	address, _, _ := strings.Cut(after, "\n")
+	response := must(http.Get("http://" + strings.TrimSpace(address) + "/metrics"))(t)
+	defer response.Body.Close()
+	metrics := string(must(io.ReadAll(response.Body))(t))
+	for _, want := range []string{"lockstep_volume_repositories 1\n", "lockstep_volume_trees 1\n", "lockstep_volume_up 1\n"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics do not say %q", want)
+		}
+	}
+	if code := p.terminate(); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}

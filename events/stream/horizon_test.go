@@ -1,0 +1,94 @@
+package stream_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func TestHorizon(t *testing.T) {
+	for name, tc := range map[string]struct {
+		arrange func(t *testing.T, client redis.UniversalClient)
+		want    stream.Horizon
+	}{
+		"no stream":              {func(*testing.T, redis.UniversalClient) {}, stream.Horizon{Latest: "0-0"}},
+		"an empty stream":        {func(t *testing.T, c redis.UniversalClient) { read(t, c, "s", "g", 0) }, stream.Horizon{Latest: "0-0"}},
+		"no group":               {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5) }, stream.Horizon{Latest: "5-0"}},
+		"a group that begins":    {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 0) }, stream.Horizon{"5-0", "1-0"}},
+		"a group on its way":     {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 2) }, stream.Horizon{"5-0", "3-0"}},
+		"one entry in hand":      {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5, "4-0") }, stream.Horizon{"5-0", "4-0"}},
+		"a group that has ended": {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5) }, stream.Horizon{Latest: "5-0"}},
+		"the slowest counts": {func(t *testing.T, c redis.UniversalClient) {
+			old(t, c, "s", 12)
+			read(t, c, "s", "a", 12, "11-0")
+			read(t, c, "s", "b", 9)
+			read(t, c, "s", "c", 12)
+		}, stream.Horizon{"12-0", "10-0"}},
+		"what was trimmed holds nothing back": {func(t *testing.T, c redis.UniversalClient) {
+			old(t, c, "s", 5)
+			read(t, c, "s", "g", 2, "1-0", "2-0")
+			c.XTrimMinID(t.Context(), "s", "4-0")
+		}, stream.Horizon{"5-0", "4-0"}},
+		"trimmed to nothing": {func(t *testing.T, c redis.UniversalClient) {
+			old(t, c, "s", 5)
+			read(t, c, "s", "g", 2, "1-0")
+			c.XTrimMaxLen(t.Context(), "s", 0)
+		}, stream.Horizon{Latest: "0-0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := redistest.Start(t).Client()
+			tc.arrange(t, client)
+			got, err := stream.ReadHorizon(t.Context(), client, "s")
+			if err != nil || got != tc.want {
+				t.Errorf("got %+v, %v; want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// Whatever groups read and settle, the horizon is the least of what each has not settled.
+func TestHorizonIsTheOldestUnsettled(t *testing.T) {
+	client := redistest.Start(t).Client()
+	ctx, run := context.Background(), 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		key, n := fmt.Sprintf("s%d", run), rapid.IntRange(1, 15).Draw(rt, "entries")
+		old(t, client, key, n)
+		want := ""
+		for g := range rapid.IntRange(0, 3).Draw(rt, "groups") {
+			readTo := rapid.IntRange(0, n).Draw(rt, "read")
+			kept := rapid.SliceOfN(rapid.IntRange(1, n), 0, 2).Draw(rt, "kept")
+			var keep []string
+			least := readTo + 1
+			for _, k := range kept {
+				keep = append(keep, fmt.Sprintf("%d-0", k))
+				if k <= readTo {
+					least = min(least, k)
+				}
+			}
+			read(t, client, key, fmt.Sprint("g", g), readTo, keep...)
+			if id := fmt.Sprintf("%d-0", least); least <= n && (want == "" || events.EntryAfter(want, id)) {
+				want = id
+			}
+		}
+		got, err := stream.ReadHorizon(ctx, client, key)
+		if err != nil || got != (stream.Horizon{Latest: fmt.Sprintf("%d-0", n), Unsettled: want}) {
+			rt.Errorf("got %+v, %v; want %d-0 and %s", got, err, n, want)
+		}
+	})
+}
+
+func TestHorizonOfWhatIsNoStream(t *testing.T) {
+	client := redistest.Start(t).Client()
+	client.Set(t.Context(), "s", "1", 0)
+	if got, err := stream.ReadHorizon(t.Context(), client, "s"); err == nil {
+		t.Errorf("got %+v of a string", got)
+	}
+}
