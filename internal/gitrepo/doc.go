@@ -27,7 +27,8 @@
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence that ever held the lease
 //	    repo.json                      spelled path, remote, default branch
-//	    stores/{n}/                    bare repository, depth 1; the next n when one is damaged
+//	    stores/{n}/                    bare repository, as deep as was asked for; the next n when one is
+//	                                   damaged, or has outgrown its packs
 //	    trees/{fence}-{commit}/        a tree, with a small .git of its own
 //	    trees/.building-{fence}/       a tree not yet whole
 //	    retired/{fence}-{commit}       its time: when that tree was replaced; in it, the newest result then
@@ -41,17 +42,23 @@
 //
 // # One sync
 //
-//	fenced    the fence is recorded on the volume
-//	bound     path and remote belong together, for good once a fetch begins; what crashed holders
-//	          left is swept, trees past their grace go
-//	listed    the remote has been asked for its refs; the credential has been proven; the names to
-//	          publish are free or ours
-//	fetched   a thin pack for the wanted commit is in quarantine, all it needs is present
-//	moved     its objects are in the store, the store's refs name it
-//	built     the tree is whole and on disk; unchanged files are hard links to the last tree's
-//	confirmed the caller says that its lease still holds
-//	flipped   the published name is the new tree
-//	retired   the old tree's grace runs
+//	fenced      the fence is recorded on the volume
+//	bound       path and remote belong together, for good once a fetch begins; what crashed holders
+//	            left is swept, trees past their grace go
+//	listed      the remote has been asked for its refs; the credential has been proven; the names to
+//	            publish are free or ours
+//	fetched     a thin pack for the wanted commit is in quarantine, all it needs is present
+//	moved       its objects are in the store, the store's refs name it
+//	checked out unchanged files are hard links to the last tree's, the others are written; or, with
+//	            [Config].ReuseTrees, a tree that nobody needs any more is brought forward
+//	indexed     the tree has its .git and index
+//	built       all of it is on disk
+//	confirmed   the caller says that its lease still holds
+//	flipped     the published name is the new tree
+//	retired     the old tree's grace runs; what nobody needs is pruned, now and then
+//
+// What a sync costs follows the change: only folders that differ are read, and of the index of a pack only
+// what is looked up. A new tree is one link for each unchanged file; a tree brought forward is not even that.
 //
 // # Failures
 //
@@ -69,12 +76,15 @@
 //	5xx, protocol garbage                  retryable, ClassServer
 //	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
 //	"..", ".git" and the like in a tree    permanent, ClassHostile
-//	pack, tree or paths over their limit   permanent, ClassHostile
+//	a path longer than file systems take   permanent, ClassHostile
+//	a pack above MaxPackBytes, a tree      permanent, ClassQuota; what was fetched is not kept
+//	above MaxTreeFiles or MaxTreeBytes
 //	a file above MaxFileBytes              permanent, ClassQuota; refused before it is inflated
 //	a commit, tag or tree above 64 MiB     permanent, ClassQuota; the same
 //	objects above MaxInflatedBytes in all  permanent, ClassQuota; the same
 //	objects beyond MaxTreeFiles + 1 m      permanent, ClassQuota; before any is read
 //	volume full, read-only, failing        retryable, ClassVolume
+//	another process keeps the file lock    contention, ClassBusy, after 10 s: it may be stopped
 //	path bound to another remote           permanent, ClassConflict
 //	a plain clone of the remote in the way it and the link change places in one step; it is kept
 //	a folder of someone else's in the way  permanent, ClassConflict; so for a clone of another remote, one
@@ -99,10 +109,8 @@
 //
 // # What it does not do
 //
-// It takes no lease: see package locking. While it takes in a pack it holds no object
-// above 1 MiB in memory: those pass through temporary files in the quarantine. It keeps one commit
-// per ref, no history. The objects of replaced commits stay in the store. It tidies a repository only
-// when that is synced: else [Volume.GC] does, which a patrol calls. Remove gives no
-// grace, but waits for pinned trees. Large
-// files kept with LFS stay pointers, and submodules stay empty folders.
+// It takes no lease: see package locking. While it takes in a pack it holds no object above 1 MiB in memory:
+// those pass through temporary files in the quarantine. It tidies a repository when that is synced, or when
+// somebody calls [Volume.GC], as a patrol does. Remove gives no grace, but waits for pinned trees. Large files
+// kept with LFS stay pointers, and submodules stay empty folders.
 package gitrepo
