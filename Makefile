@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded soak bench-lock bench-hot bench-stream fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-embedded test-memory soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,11 @@ redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports
 test-embedded: ## Run the tests that talk to Redis against the embedded one
 	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
 
-soak: ## Run the long end-to-end tests: 1,000 killed workers, Redis killed 20 times under load
+test-memory: ## Run the tests that look at how much memory large files take; the race detector takes its own
+	go test ./internal/gitrepo -run Memory $(TESTFLAGS)
+
+soak: ## Run the long tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
+	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./internal/gitrepo -run ManyPushes -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 go test -race -count=1 -timeout 60m ./cmd/lockstep $(TESTFLAGS)
 
 bench-lock: build ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
@@ -41,6 +45,15 @@ bench-stream: build ## Measure events a second, and what queued pushes to one re
 	bin/lockstep bench stream --rounds 5
 	bin/lockstep bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
 	bin/lockstep bench pushes
+
+bench-publish: build ## Measure how long a push takes to its readers, side by side with git reset and git worktree
+	bin/lockstep bench publish
+
+bench-availability: build ## Measure how often readers meet a complete tree while pushes go on
+	bin/lockstep bench availability
+
+bench-idle: build ## Measure what a worker takes that keeps many repositories and has nothing to do
+	bin/lockstep bench idle
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \

@@ -19,12 +19,16 @@ func newBenchCommand(std streams) *cobra.Command {
 			"  lockstep bench lock --hold-many 10000\n" +
 			"  lockstep bench hot\n" +
 			"  lockstep bench pushes\n" +
-			"  lockstep bench stream",
+			"  lockstep bench stream\n" +
+			"  lockstep bench publish\n" +
+			"  lockstep bench availability\n" +
+			"  lockstep bench idle",
 		Args: wrongUse(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBenchLockCommand(std), newBenchLockWorkerCommand(std), newBenchFaultsWorkerCommand(std),
-		newBenchHotCommand(std), newBenchHotWorkerCommand(std), newBenchPushesCommand(std), newBenchStreamCommand(std))
+		newBenchHotCommand(std), newBenchHotWorkerCommand(std), newBenchPushesCommand(std), newBenchStreamCommand(std),
+		newBenchPublishCommand(std), newBenchAvailabilityCommand(std), newBenchIdleCommand(std))
 	return cmd
 }
 

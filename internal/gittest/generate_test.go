@@ -1,0 +1,90 @@
+package gittest
+
+import (
+	"bytes"
+	"compress/zlib"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestAGeneratedRepositoryLooksLikeARealOne(t *testing.T) {
+	s := start(t)
+	shape := Shape{Files: 400, Bytes: 3 << 20, Seed: 7}
+	commit, err := s.Generate(t.Context(), widgets, shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Head(widgets, "refs/heads/"+Main); got != commit {
+		t.Errorf("main is at %s, want %s", got, commit)
+	}
+	list, err := s.Git(t.Context(), widgets, "", "ls-tree", "-r", "-l", "--full-tree", commit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sizes []int
+	var plain, deflated, deepest, programs int
+	for line := range strings.Lines(list) {
+		var mode, kind, hash, path string
+		var size int
+		if _, err := fmt.Sscan(line, &mode, &kind, &hash, &size, &path); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		sizes = append(sizes, size)
+		deepest = max(deepest, strings.Count(path, "/"))
+		if mode == "100755" {
+			programs++
+		}
+		if len(sizes)%20 == 0 {
+			text, err := s.Git(t.Context(), widgets, "", "cat-file", "blob", hash)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain += len(text)
+			deflated += deflate(t, text)
+		}
+	}
+	total := 0
+	for _, size := range sizes {
+		total += size
+	}
+	if len(sizes) != shape.Files || math.Abs(float64(total)/float64(shape.Bytes)-1) > 0.01 {
+		t.Errorf("%d files of %d bytes, want %d of %d", len(sizes), total, shape.Files, shape.Bytes)
+	}
+	if ratio := float64(plain) / float64(deflated); ratio < 2.5 || ratio > 3.5 {
+		t.Errorf("text deflates to 1/%.2f, want about a third", ratio)
+	}
+	slices.Sort(sizes)
+	if mean, median := total/len(sizes), sizes[len(sizes)/2]; mean < 3*median/2 {
+		t.Errorf("mean size %d, median %d: not spread as sizes of files are", mean, median)
+	}
+	if deepest < 2 || deepest > deepestFolder+1 || programs == 0 || programs > shape.Files/4 {
+		t.Errorf("folders nest up to %d deep, %d files are executable", deepest, programs)
+	}
+	again, err := s.Generate(t.Context(), "acme/again", shape)
+	if err != nil || again != commit {
+		t.Errorf("the same shape makes %s, %v; want %s", again, err, commit)
+	}
+	shape.Seed++
+	if other, err := s.Generate(t.Context(), "acme/other", shape); err != nil || other == commit {
+		t.Errorf("another seed makes %s, %v", other, err)
+	}
+	if _, err := s.Generate(t.Context(), "acme/none", Shape{}); err == nil {
+		t.Error("a repository without files was made")
+	}
+}
+
+func deflate(t *testing.T, text string) int {
+	t.Helper()
+	var out bytes.Buffer
+	w := zlib.NewWriter(&out)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Len()
+}
