@@ -144,7 +144,8 @@ func RemoteURL(remote string) string {
 
 // CheckRemote refuses a remote that is not an absolute http, https or ssh URL, or that carries
 // credentials, a query or a fragment (even an empty one, since "/info/refs" is to be appended), or
-// a "." or ".." in its path, encoded or not, by which a URL below one prefix would mean another. An
+// a "." or ".." in its path, encoded or not, by which a URL below one prefix would mean another; to some
+// servers "..;x" and "..\x" are such, too. An
 // ssh URL may name a user, and no control character. The error does not repeat the URL.
 func CheckRemote(remote string) error {
 	if len(remote) > 2048 {
@@ -169,7 +170,8 @@ func CheckRemote(remote string) error {
 	case !utf8.ValidString(remote):
 		return errors.New("url is not UTF-8")
 	}
-	for seg := range strings.SplitSeq(u.Path, "/") {
+	for seg := range strings.FieldsFuncSeq(u.Path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		seg, _, _ = strings.Cut(seg, ";") // what follows is a parameter to some servers
 		if seg == "." || seg == ".." {
 			return errors.New("url has a \".\" or \"..\" in its path")
 		}

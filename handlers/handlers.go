@@ -27,6 +27,7 @@ type States interface {
 // Credentials resolve a credential's name for one remote; a [credential.Store] does.
 type Credentials interface {
 	Resolve(ctx context.Context, name, remote string) (credential.Secret, error)
+	Refused(name string, secret credential.Secret) bool
 }
 
 // Handlers are the handlers, with what they share.
@@ -45,4 +46,13 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 		return h.Remove(ctx, job)
 	}
 	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
+}
+
+// afterRefusal makes a refused credential worth another try, if there may be a better one for the name by
+// then: a token that was issued for a while can be revoked before its time.
+func (h *Handlers) afterRefusal(name string, secret credential.Secret, err error) error {
+	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, secret) {
+		return err
+	}
+	return events.Errorf(events.Retryable, events.ClassAuth, "%w; the next try is with a new token", err)
 }

@@ -27,7 +27,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		Force: change.Force, Confirm: job.Confirm,
 	})
 	if err != nil {
-		return events.Outcome{}, err
+		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
 	}
 	result := job.Result(events.ResultRemoved)
 	return events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}, nil

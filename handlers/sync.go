@@ -39,7 +39,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, again
 	}
 	if err != nil {
-		return events.Outcome{}, err
+		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
 	}
 	fresh := synced.Asked || !answered
 	if fresh {

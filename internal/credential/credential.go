@@ -22,7 +22,8 @@
 // or ssh, and is for that alone: ssh://git@github.com/acme/.
 //
 // A GitHub App signs in with its private key and is given a token for one installation. It lasts an
-// hour, and is kept in memory until five minutes before that; one request for it is under way at a time.
+// hour, and is kept in memory until five minutes before that, or until [Store.Refused]; one request for it
+// is under way at a time.
 package credential
 
 import (
@@ -145,6 +146,13 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	}
 	secret.Username, secret.Password, secret.BearerToken = "x-access-token", token, ""
 	return secret, nil
+}
+
+// Refused tells the store that a remote has refused a secret that [Store.Resolve] returned for name. It
+// reports whether another may do better: the token of a GitHub App, which may have been revoked before its
+// time, is forgotten, and the next Resolve asks for a new one.
+func (s *Store) Refused(name string, secret Secret) bool {
+	return secret.Password != "" && s.github.forget(name, secret.Password)
 }
 
 func (s *Store) where(name, file string) string {

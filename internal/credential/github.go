@@ -47,6 +47,8 @@ type slot struct {
 	app     app           // that the token is for
 	token   string
 	expires time.Time
+	failed  time.Time // when the latest request did, with err
+	err     error
 }
 
 func newGitHub() github {
@@ -60,30 +62,54 @@ func newGitHub() github {
 }
 
 // token returns a token that is good for five minutes at least. Others who want one of the same
-// credential meanwhile wait for it, until ctx is done.
+// credential meanwhile wait for it, until ctx is done; when it cannot be had, they do not ask once more.
 func (g *github) token(ctx context.Context, name string, of app) (string, error) {
-	g.mu.Lock()
-	held, ok := g.slots[name]
-	if !ok {
-		held = &slot{turn: make(chan struct{}, 1)}
-		g.slots[name] = held
-	}
-	g.mu.Unlock()
+	since := time.Now()
+	held := g.slot(name)
 	select {
 	case held.turn <- struct{}{}:
 		defer func() { <-held.turn }()
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if held.app == of && time.Until(held.expires) > renewBefore {
+	switch {
+	case held.app == of && time.Until(held.expires) > renewBefore:
 		return held.token, nil
+	case held.app == of && held.failed.After(since):
+		return "", held.err
 	}
 	token, expires, err := g.fetch(ctx, of)
 	if err != nil {
+		if ctx.Err() == nil {
+			held.app, held.expires, held.failed, held.err = of, time.Time{}, time.Now(), err
+		}
 		return "", err
 	}
 	held.app, held.token, held.expires = of, token, expires
 	return token, nil
+}
+
+func (g *github) slot(name string) *slot {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held, ok := g.slots[name]
+	if !ok {
+		held = &slot{turn: make(chan struct{}, 1)}
+		g.slots[name] = held
+	}
+	return held
+}
+
+// forget lets go of a token, unless it has been exchanged for another already.
+func (g *github) forget(name, token string) bool {
+	held := g.slot(name)
+	held.turn <- struct{}{} // for as long as a request takes at most
+	defer func() { <-held.turn }()
+	if held.token != token || held.expires.IsZero() {
+		return false
+	}
+	held.expires = time.Time{}
+	return true
 }
 
 var digits = regexp.MustCompile(`^[0-9]{1,20}$`)

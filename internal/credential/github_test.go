@@ -143,6 +143,72 @@ func TestAGitHubAppGetsAToken(t *testing.T) {
 	}
 }
 
+func TestARevokedTokenIsForgotten(t *testing.T) {
+	key, text := newKey(t)
+	fake := &api{key: &key.PublicKey}
+	store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+	resolve := func() credential.Secret {
+		t.Helper()
+		secret, err := store.Resolve(t.Context(), "app", onGitHub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return secret
+	}
+	first := resolve()
+	if !store.Refused("app", first) {
+		t.Error("there is nothing to forget")
+	}
+	second := resolve()
+	if first == second || fake.asked.Load() != 2 {
+		t.Errorf("asked %d times for the same token", fake.asked.Load())
+	}
+	for name, again := range map[string]bool{
+		"an older token":   store.Refused("app", first),
+		"no token":         store.Refused("app", credential.Secret{}),
+		"a password":       store.Refused("other", credential.Secret{Password: "s3cret"}),
+		"another's token":  store.Refused("other", second),
+		"a bearer's token": store.Refused("app", credential.Secret{BearerToken: "s3cret"}),
+	} {
+		if again {
+			t.Errorf("%s: forgotten", name)
+		}
+	}
+	if resolve() != second {
+		t.Error("the token in use was forgotten")
+	}
+}
+
+// TestAnAPIThatFailsIsAskedOnce by all that wait, or the last would wait for as many timeouts.
+func TestAnAPIThatFailsIsAskedOnce(t *testing.T) {
+	key, text := newKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		fake := &api{key: &key.PublicKey, status: http.StatusBadGateway, hold: make(chan struct{})}
+		store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+		resolve := func() {
+			if _, err := store.Resolve(t.Context(), "app", onGitHub); events.ClassOf(err) != events.ClassServer {
+				t.Errorf("got %v", err)
+			}
+		}
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(resolve)
+		}
+		synctest.Wait()
+		time.Sleep(time.Second) // so that the failure is after all have begun to wait
+		close(fake.hold)
+		all.Wait()
+		if n := fake.asked.Load(); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		time.Sleep(time.Second)
+		resolve()
+		if n := fake.asked.Load(); n != 2 {
+			t.Errorf("later: asked %d times", n)
+		}
+	})
+}
+
 func TestAnInstallationsTokenIsRenewed(t *testing.T) {
 	key, text := newKey(t)
 	synctest.Test(t, func(t *testing.T) {
