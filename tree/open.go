@@ -85,6 +85,9 @@ func (v volume) open(tree, name string) (_ *Tree, err error) {
 		return nil, err
 	}
 	ref, err := t.line("lockstep-ref")
+	if errors.Is(err, ErrGone) { // it was found damaged, and is published until a sync has made another
+		ref, err = t.line("lockstep-damaged")
+	}
 	if err != nil {
 		return nil, err
 	}

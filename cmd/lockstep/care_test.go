@@ -59,6 +59,14 @@ func TestCareOfTheVolume(t *testing.T) {
 		t.Errorf("ls where the volume is not:\n%s", out)
 	}
 
+	binding := filepath.Join(root, ".lockstep/repos/acme/widgets/repo.json")
+	bound := must(os.ReadFile(binding))(t)
+	must(0, os.WriteFile(binding, bound[:10], 0o644))(t)
+	if out := lockstep(exitDone, with("repos", "ls")...); !strings.Contains(out, "repo.json is damaged") || !strings.Contains(out, "closed") {
+		t.Errorf("ls of what is damaged:\n%s", out)
+	}
+	must(0, os.WriteFile(binding, bound, 0o644))(t)
+
 	if out := lockstep(exitDone, with("repos", "verify", "--all")...); !strings.Contains(out, "acme/widgets") {
 		t.Errorf("verify:\n%s", out)
 	}

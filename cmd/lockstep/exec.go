@@ -40,7 +40,7 @@ func newExecCommand(std streams) *cobra.Command {
 			"3 the result's tree is gone, 126 the command cannot be run, 127 there is no such command.",
 		Example: "  lockstep exec acme/widgets --root /srv/repos -- git log -1\n" +
 			"  lockstep exec acme/widgets@release%2F1.2 -- sh -c 'find . -name \"*.md\" | indexer --commit \"$LOCKSTEP_COMMIT\"'\n" +
-			"  lockstep exec --result result.json -- make test",
+			"  lockstep exec --result result.json -- grep -rl TODO",
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
 			names := 1

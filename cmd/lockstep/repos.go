@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -61,8 +62,8 @@ func newReposListCommand(std streams) *cobra.Command {
 					return err
 				}
 				list, err := newRepoList(summaries, volume)
-				if err != nil {
-					return err
+				if err != nil { // of some: the others are shown all the same
+					fmt.Fprintf(std.stderr, "lockstep: %s\n", oneLine(err))
 				}
 				if more {
 					fmt.Fprintf(std.stderr, "lockstep: these are not all; name a prefix, or raise --limit\n")
@@ -149,16 +150,16 @@ type listedRepo struct {
 	Volume *onDisk `json:"volume,omitempty"`
 }
 
-func newRepoList(summaries []server.RepoSummary, volume *gitrepo.Volume) (repoList, error) {
-	list := repoList{Repos: make([]listedRepo, 0, len(summaries)), atHand: volume != nil}
+// newRepoList lists repositories. What cannot be read of one's place on the volume is in the error, and the
+// list is whole.
+func newRepoList(summaries []server.RepoSummary, volume *gitrepo.Volume) (list repoList, err error) {
+	list = repoList{Repos: make([]listedRepo, 0, len(summaries)), atHand: volume != nil}
 	for _, summary := range summaries {
-		disk, err := describe(volume, summary.Repo)
-		if err != nil {
-			return repoList{}, err
-		}
+		disk, diskErr := describe(volume, summary.Repo)
+		err = errors.Join(err, diskErr)
 		list.Repos = append(list.Repos, listedRepo{summary, disk})
 	}
-	return list, nil
+	return list, err
 }
 
 // MarshalJSON is the list alone.

@@ -70,7 +70,7 @@ var settings = []entry{
 	{"tree-grace", Working | Keeping, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
 	{"tree-keep", Working | Keeping, time.Hour, "", "longest `duration` for which a tree outlives its grace because a result that nobody has settled names it"},
 	{"tree-reuse", Working | Keeping, false, "", "bring trees that nobody needs any more forward, instead of building each anew: for readers who pin what they read"},
-	{"outside-links", Working, "keep", "", "`what` becomes of symbolic links that point out of their tree: keep, skip, or refuse to publish it"},
+	{"outside-links", Working, "keep", "", "`what` becomes of symbolic links that point out of their tree: keep, skip, or refuse to publish it; from a ref's next commit on"},
 	{"adopt", Working, true, "", "adopt a plain clone of the same remote that is in a repository's place, and keep it below .lockstep; false: refuse"},
 	{"max-tree-files", Working, 1_000_000, "", "files in a tree beyond which it is not published"},
 	{"max-tree-bytes", Working, int64(8 << 30), "8 GiB", "`bytes` in all files of a tree beyond which it is not published"},

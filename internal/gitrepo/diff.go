@@ -44,8 +44,9 @@ func (p *plan) changesSince(ctx context.Context, objects *objects, base string, 
 	}
 	if !known {
 		c.full = base != ""
-		for _, it := range p.items() {
-			found = append(found, difference{path: it.path, after: side{it.mode, it.hash}})
+		var err error
+		if found, err = p.all(ctx, objects, limits.MaxTreeFiles); err != nil {
+			return changes{}, err
 		}
 	}
 	c.files = listFiles(found)
@@ -84,7 +85,9 @@ func (p *plan) differencesFrom(ctx context.Context, objects *objects, base strin
 	}
 	commit := plumbing.NewHash(base)
 	if p.last != nil && p.last.commit == commit {
-		return p.sinceLast(), true
+		if found, err := p.sinceLast(); err == nil {
+			return found, true
+		}
 	}
 	defer func() {
 		if recover() != nil {
@@ -99,13 +102,29 @@ func (p *plan) differencesFrom(ctx context.Context, objects *objects, base strin
 	return found, err == nil
 }
 
+// all lists the whole tree.
+func (p *plan) all(ctx context.Context, objects *objects, limit int) (found []difference, err error) {
+	if !p.since {
+		return p.changed, nil
+	}
+	defer recoverCorrupt(&err)
+	return differences(ctx, objects, plumbing.ZeroHash, p.tree, limit)
+}
+
 // sinceLast lists what differs from the last tree. Its manifest knows, when its objects are gone with an
 // older store.
-func (p *plan) sinceLast() []difference {
+func (p *plan) sinceLast() ([]difference, error) {
 	if p.since {
-		return p.changed
+		return p.changed, nil
 	}
-	last := p.last.files
+	last, err := p.last.read()
+	if err != nil {
+		return nil, err
+	}
+	items, err := p.items()
+	if err != nil {
+		return nil, err
+	}
 	var found []difference
 	cut := func(until func(path string) bool) {
 		for len(last) > 0 && until(last[0].path) {
@@ -113,7 +132,7 @@ func (p *plan) sinceLast() []difference {
 			last = last[1:]
 		}
 	}
-	for _, it := range p.items() {
+	for _, it := range items {
 		cut(func(path string) bool { return path < it.path })
 		now, was := side{it.mode, it.hash}, side{}
 		if len(last) > 0 && last[0].path == it.path {
@@ -124,7 +143,7 @@ func (p *plan) sinceLast() []difference {
 		}
 	}
 	cut(func(string) bool { return true })
-	return found
+	return found, nil
 }
 
 // listFiles tells what became of each file, sorted by path. A file that is gone from one path and has

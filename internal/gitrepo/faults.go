@@ -74,6 +74,10 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 			"%s answered with a web page; check that the URL is the repository's, and whether it wants a credential", host)
 	case errors.Is(fault, errTooLong):
 		return quota("%s sent more than is allowed for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
+	case errors.Is(fault, errRefs):
+		return quota("%s lists more than %d MiB of refs, which is as many as are read; delete some", host, maxAdvert>>20)
+	case errors.Is(fault, errLines):
+		return quota("%s sent more than %d MiB before the pack, of where the history is to end; ask for another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errIdle):
 		return events.Errorf(events.Retryable, events.ClassNetwork, "%s fell silent: %w", host, errIdle)
 	case errors.Is(fault, errTrickle):
@@ -89,15 +93,17 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 }
 
 func statusFault(host string, auth Auth, status statusError) error {
-	switch {
-	case status == http.StatusUnauthorized && auth.IsZero():
+	switch code := status.code; {
+	case status.limited:
+		return events.Errorf(events.Retryable, events.ClassServer, "%s limits how often it is asked: %w", host, status)
+	case code == http.StatusUnauthorized && auth.IsZero():
 		return events.Errorf(events.Permanent, events.ClassAuth, "%s wants a credential: name one in the change", host)
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return events.Errorf(events.Permanent, events.ClassAuth,
-			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, status)
-	case status == http.StatusNotFound, status == http.StatusGone:
+			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, code)
+	case code == http.StatusNotFound, code == http.StatusGone:
 		return events.Errorf(events.Permanent, events.ClassNotFound,
-			"%s has no such repository, or hides it from this credential (HTTP %d)", host, status)
+			"%s has no such repository, or hides it from this credential (HTTP %d)", host, code)
 	}
 	return events.Errorf(events.Retryable, events.ClassServer, "%s answered with %w", host, status)
 }
@@ -105,8 +111,8 @@ func statusFault(host string, auth Auth, status statusError) error {
 // networkCause says what went wrong in words that are none of the remote's: net/http quotes an
 // answer that it cannot read, and a certificate has names in it.
 func networkCause(err error) error {
-	if e, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Errorf("look up %s: %s", e.Name, e.Err)
+	if e, ok := errors.AsType[*net.DNSError](err); ok { // its name may be that of a redirect
+		return fmt.Errorf("look up its name, or that of a proxy or a redirect: %s", e.Err)
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return certificateFault(err)

@@ -70,12 +70,25 @@ func (r *remote) fetch(ctx context.Context, want wanted, path string) (shallow [
 
 // shallowAfter is how shallow what is there is after an answer.
 func shallowAfter(before []plumbing.Hash, update packp.ShallowUpdate) []plumbing.Hash {
-	after := slices.DeleteFunc(slices.Clone(before), func(h plumbing.Hash) bool { return slices.Contains(update.Unshallows, h) })
-	for _, h := range update.Shallows {
-		if !slices.Contains(after, h) {
-			after = append(after, h)
+	skip := make(map[plumbing.Hash]bool, len(update.Unshallows)+len(before)+len(update.Shallows))
+	for _, h := range update.Unshallows {
+		skip[h] = true
+	}
+	var after []plumbing.Hash
+	add := func(hashes []plumbing.Hash) {
+		for _, h := range hashes {
+			if !skip[h] {
+				skip[h] = true
+				after = append(after, h)
+			}
 		}
 	}
+	add(before)
+	clear(skip)
+	for _, h := range after {
+		skip[h] = true
+	}
+	add(update.Shallows)
 	return after
 }
 

@@ -55,7 +55,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	if !bound {
-		f.emptyTrash() // of a removal that crashed on its last step
+		f.emptyTrash(nil) // of a removal that crashed on its last step
 		return GCResult{}, nil
 	}
 	before, known, err := v.usageNow(ctx, f)
@@ -66,7 +66,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err := s.tidy(ctx); err != nil {
 		return GCResult{}, err
 	}
-	f.emptyTrash()
+	f.emptyTrash(nil)
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
 		return GCResult{}, err
 	}
@@ -115,12 +115,13 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	if err != nil || known.Measured.IsZero() || known.Added > 0 || known.Contents != contents {
 		return false
 	}
-	for _, dir := range []string{f.quarantines(), f.trash(), f.retired()} {
+	for _, dir := range []string{f.quarantines(), f.trash()} {
 		if entries, err := readDir(dir); err != nil || len(entries) > 0 {
 			return false
 		}
 	}
-	return true
+	expired, err := f.expired(nil, v.cfg.Grace)
+	return err == nil && len(v.unneeded(expired)) == 0
 }
 
 // listBatch is how many names of a folder are in memory at once.

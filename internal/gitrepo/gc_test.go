@@ -157,3 +157,25 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 		t.Errorf("left are %v, want %v", left, want)
 	}
 }
+
+// TestWhatWaitsIsTidy has trees that no patrol can do anything about: one in its grace, some to be brought forward.
+func TestWhatWaitsIsTidy(t *testing.T) {
+	for name, cfg := range map[string]Config{"grace": {}, "spares": {Grace: 1, ReuseTrees: true}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.volume = w.open(t.TempDir(), cfg)
+			w.create(map[string]string{"a": "0"})
+			w.sync("")
+			w.push(map[string]string{"a": "1"})
+			w.sync("")
+			w.gc(false)
+			if !w.volume.IsTidy(repoPath(t, widgets)) {
+				t.Error("it would be looked at again")
+			}
+			w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+			if w.volume.IsTidy(repoPath(t, widgets)) {
+				t.Error("it would not be looked at")
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -36,9 +37,9 @@ const treeConfig = `[core]
 	auto = false
 `
 
-// write makes the .git of a tree that checks commit out for ref and reads objects from the store at
-// the end of the relative path alternates.
-func (g gitDir) write(ref events.Ref, commit plumbing.Hash, h history, alternates string) error {
+// write makes the .git of a tree that checks commit out for ref, with links made by a policy, and reads objects
+// from the store at the end of the relative path alternates.
+func (g gitDir) write(ref events.Ref, commit plumbing.Hash, h history, links LinkPolicy, alternates string) error {
 	files := map[string]string{
 		"config":                  treeConfig,
 		"objects/info/alternates": alternates + "\n",
@@ -46,6 +47,7 @@ func (g gitDir) write(ref events.Ref, commit plumbing.Hash, h history, alternate
 		"lockstep-commit":         commit.String() + "\n",
 		"lockstep-depth":          h.depth.String() + "\n",
 		"HEAD":                    commit.String() + "\n",
+		"lockstep-links":          string(links) + "\n",
 		pinFile:                   "",
 	}
 	if strings.HasPrefix(ref.String(), "refs/heads/") {
@@ -86,6 +88,15 @@ func (g gitDir) files() (paths []string, err error) {
 // depth is how deep the history was asked for that Git sees in the tree.
 func (g gitDir) depth() events.Depth { return readDepth(filepath.Join(g.dir, "lockstep-depth")) }
 
+// links is the policy by which the tree's links were made.
+func (g gitDir) links() LinkPolicy {
+	content, err := os.ReadFile(filepath.Join(g.dir, "lockstep-links"))
+	if err != nil {
+		return LinksKeep // an earlier version's
+	}
+	return LinkPolicy(strings.TrimSpace(string(content)))
+}
+
 // store returns the folder of the store that the tree reads objects from, or "" when it reads none.
 func (g gitDir) store() (string, error) {
 	objects := filepath.Join(g.dir, "objects")
@@ -102,13 +113,13 @@ const indexLead = 2 * time.Second
 
 // writeIndex writes the index, and a second name for it: Git puts a new file in the place of the
 // index when somebody adds to it, and the tree's manifest stays.
-func (g gitDir) writeIndex(m manifest) error {
+func (g gitDir) writeIndex(content []byte) error {
 	for _, path := range []string{g.index(), g.manifest()} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
-	if err := os.WriteFile(g.index(), m.encode(), 0o644); err != nil {
+	if err := os.WriteFile(g.index(), content, 0o644); err != nil {
 		return err
 	}
 	ahead := time.Now().Add(indexLead)
@@ -118,17 +129,20 @@ func (g gitDir) writeIndex(m manifest) error {
 	return os.Link(g.index(), g.manifest())
 }
 
-// openLastTree reads the manifest of a published tree; nil when it cannot be used.
-func openLastTree(tree string) *lastTree {
-	_, commit, ok := gitDirOf(tree).subject()
-	if !ok {
+// openLastTree returns what a published tree was built of; nil when it cannot be used. Of a tree whose links
+// were made by another policy than is wanted now, it does not say enough.
+func openLastTree(tree string, links LinkPolicy) *lastTree {
+	g := gitDirOf(tree)
+	_, commit, ok := g.subject()
+	if !ok || g.links() != links {
 		return nil
 	}
-	files, err := readManifest(gitDirOf(tree).manifest())
+	size, err := sizeOfManifest(g.manifest())
 	if err != nil {
 		return nil
 	}
-	return &lastTree{path: tree, commit: plumbing.NewHash(commit), files: files}
+	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.manifest()) })
+	return &lastTree{path: tree, commit: plumbing.NewHash(commit), size: size, read: read}
 }
 
 // checkedOut returns the ref and the commit that a whole tree was built for; ok is false when path

@@ -26,14 +26,18 @@ func deeper(a, b events.Depth) events.Depth {
 }
 
 // reachable follows the history of some commits down to where it is shallow, and returns which shallow
-// commits it comes to. A commit that should have parents, and has not, is an error of ClassCorrupt.
-func reachable(ctx context.Context, objects *objects, tips, shallow []plumbing.Hash) (ends []plumbing.Hash, err error) {
+// commits it comes to. A commit that should have parents, and has not, is an error of ClassCorrupt. Those that
+// are whole, down to commits without parents, are known to come to none.
+func reachable(ctx context.Context, objects *objects, tips, shallow, whole []plumbing.Hash) (ends []plumbing.Hash, err error) {
 	defer recoverCorrupt(&err)
 	cut := make(map[plumbing.Hash]bool, len(shallow))
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := map[plumbing.Hash]bool{}
+	seen := make(map[plumbing.Hash]bool, len(whole))
+	for _, h := range whole {
+		seen[h] = true
+	}
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -64,11 +68,15 @@ func (s *syncing) hold(ctx context.Context, in store, objects *objects, shallow 
 	if err != nil {
 		return err
 	}
-	if s.history.shallow, err = reachable(ctx, objects, []plumbing.Hash{s.plan.commit}, shallow); err != nil {
+	var whole []plumbing.Hash // with all their history: a push to it costs what is new
+	if len(shallow)+len(in.shallow()) == 0 {
+		whole = distinct(refs)
+	}
+	if s.history.shallow, err = reachable(ctx, objects, []plumbing.Hash{s.plan.commit}, shallow, whole); err != nil {
 		return fmt.Errorf("%.12s: %w", s.plan.commit, err)
 	}
 	refs[s.tip.ref.String()] = s.plan.commit
-	all, err := reachable(ctx, objects, distinct(refs), shallow)
+	all, err := reachable(ctx, objects, distinct(refs), shallow, whole)
 	if err != nil {
 		return err
 	}

@@ -99,13 +99,15 @@ const (
 var (
 	neverDialled = prefixes("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "::/128", "fe80::/10", "ff00::/8")
 	privateNets  = prefixes("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
-		"198.18.0.0/15", "240.0.0.0/4", "::1/128", "64:ff9b:1::/48", "fc00::/7", "fec0::/10")
+		"198.18.0.0/15", "240.0.0.0/4", "::1/128", "64:ff9b:1::/48", "fc00::/7", "fec0::/10",
+		"168.63.129.16/32") // public, but in Azure the machine's own host
 	// Within these an IPv4 address is embedded, at this byte.
 	embeddings = map[netip.Prefix]int{
-		netip.MustParsePrefix("64:ff9b::/96"):   12, // NAT64
-		netip.MustParsePrefix("64:ff9b:1::/48"): 12, // NAT64, local use
-		netip.MustParsePrefix("2002::/16"):      2,  // 6to4
-		netip.MustParsePrefix("::/96"):          12, // IPv4-compatible
+		netip.MustParsePrefix("64:ff9b::/96"):    12, // NAT64
+		netip.MustParsePrefix("64:ff9b:1::/48"):  12, // NAT64, local use
+		netip.MustParsePrefix("2002::/16"):       2,  // 6to4
+		netip.MustParsePrefix("::/96"):           12, // IPv4-compatible
+		netip.MustParsePrefix("::ffff:0:0:0/96"): 12, // IPv4-translated
 	}
 )
 
@@ -168,16 +170,26 @@ func (p policy) check(host, port string, ip netip.Addr) error {
 	return nil
 }
 
-// checkName decides on a host that a proxy will resolve.
+// checkName decides on a host that a proxy will resolve. What a proxy might take for an address, though we
+// do not, is refused: 2130706433, 0x7f.1, or digits of another script.
 func (p policy) checkName(host, port string) error {
-	if ip, err := netip.ParseAddr(host); err == nil {
+	name := canonicalHost(host)
+	if ip, err := netip.ParseAddr(name); err == nil {
 		return p.check(host, port, ip)
 	}
-	if len(p.hosts) > 0 && !p.hosts.names(host, port) {
+	switch {
+	case !hostPattern.MatchString(name) || numberPattern.MatchString(name):
+		return &hostFault{host, "is neither a name nor an address as a proxy may be asked for it; write 127.0.0.1 or git.example.org, in ASCII"}
+	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
+		return p.check(host, port, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	case len(p.hosts) > 0 && !p.hosts.names(host, port):
 		return &hostFault{host, "is not in the setting hosts; list it there if it is meant to be asked"}
 	}
 	return nil
 }
+
+// numberPattern finds a last label that is a number. No domain at the top is one.
+var numberPattern = regexp.MustCompile(`(^|\.)([0-9]+|0x[0-9a-f]*)$`)
 
 // dial connects to a host that the policy admits.
 func (p policy) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -25,6 +25,7 @@ func TestScopeOf(t *testing.T) {
 		"::127.0.0.1": private, "64:ff9b:1::5db8:d822": private, "240.0.0.1": private, "fec0::1": private,
 		"169.254.169.254": never, "fe80::1": never, "fe80::1%eth0": never, "::ffff:169.254.169.254": never, "64:ff9b::a9fe:a9fe": never,
 		"64:ff9b:1::a9fe:a9fe": never, "2002:a9fe:a9fe::": never, "::169.254.169.254": never, "224.0.0.1": never, "ff02::1": never,
+		"168.63.129.16": private, "168.63.129.17": public, "::ffff:0:a9fe:a9fe": never, "::ffff:0:a00:1": private,
 		"0.0.0.0": never, "0.1.2.3": never, "::": never, "::ffff:0.0.0.0": never, "255.255.255.255": never,
 	} {
 		if got := scopeOf(netip.MustParseAddr(ip)); got != want {
@@ -76,6 +77,30 @@ func TestPolicy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNamesForAProxy are checked as far as they can be: the proxy resolves them.
+func TestNamesForAProxy(t *testing.T) {
+	for host, want := range map[string]scope{
+		"git.example.org": public, "git.example.org.": public, "10.example.org": public, "my_git": public, "x0.org": public,
+		"localhost": private, "LOCALHOST.": private, "a.localhost": private, "10.0.0.1": private, "10.0.0.1.": private,
+		"169.254.169.254": never, "169.254.169.254.": never, "fe80::1%eth0": never, "::ffff:169.254.169.254": never,
+		"2852039166": never, "0xA9FEA9FE": never, "0251.0376.0251.0376": never, "169.254.43518": never, "0xa9.0xfe.0xa9.0xfe": never,
+		"1.0x": never, "\uff11\uff16\uff19.254.169.254": never, "g\u00eet.example.org": never, "": never, ".": never,
+	} {
+		for foreign, allowed := range map[bool]bool{false: want < never, true: want == public} {
+			if err := (policy{foreign: foreign}).checkName(host, "443"); (err == nil) != allowed {
+				t.Errorf("%q, foreign %v: %v", host, foreign, err)
+			}
+		}
+	}
+	listed := policy{hosts: must(parseHosts([]string{"localhost", "0.0.0.0/0"}))(t), foreign: true}
+	if err := listed.checkName("localhost", "443"); err != nil {
+		t.Error(err)
+	}
+	if err := listed.checkName("2852039166", "443"); err == nil {
+		t.Error("a number passes")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"strings"
 
@@ -33,24 +34,12 @@ const (
 
 var errBadManifest = errors.New("not a Git index of version 2, or damaged")
 
-// readManifest reads a manifest that writeManifest wrote. Git's own checksum says whether it is whole.
+// readManifest reads a manifest that was written by encode. Git's own checksum says whether it is whole.
 func readManifest(path string) (manifest, error) {
-	content, err := os.ReadFile(path)
+	text, count, err := readEntries(path)
 	if err != nil {
 		return nil, err
 	}
-	body := len(content) - sha1.Size
-	if body < manifestHead || string(content[:8]) != "DIRC\x00\x00\x00\x02" {
-		return nil, errBadManifest
-	}
-	if sum := sha1.Sum(content[:body]); !bytes.Equal(sum[:], content[body:]) {
-		return nil, errBadManifest
-	}
-	count := binary.BigEndian.Uint32(content[8:])
-	if int64(count) > int64(body/entryHead) {
-		return nil, errBadManifest
-	}
-	text := string(content[manifestHead:body])
 	m := make(manifest, 0, count)
 	for range count {
 		entry, rest, ok := cutTracked(text)
@@ -60,6 +49,88 @@ func readManifest(path string) (manifest, error) {
 		m, text = append(m, entry), rest
 	}
 	return m, nil
+}
+
+// readEntries reads the entries of a manifest, one behind the other.
+func readEntries(path string) (text string, count int, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", 0, err
+	}
+	count, err = countEntries(content)
+	if err != nil {
+		return "", 0, err
+	}
+	body := len(content) - sha1.Size
+	if sum := sha1.Sum(content[:body]); !bytes.Equal(sum[:], content[body:]) {
+		return "", 0, errBadManifest
+	}
+	return string(content[manifestHead:body]), count, nil
+}
+
+// countEntries reads the head of a manifest, of which more may follow.
+func countEntries(head []byte) (int, error) {
+	if len(head) < manifestHead+sha1.Size || string(head[:8]) != "DIRC\x00\x00\x00\x02" {
+		return 0, errBadManifest
+	}
+	return int(binary.BigEndian.Uint32(head[8:])), nil
+}
+
+// sizeOfManifest returns how many entries a manifest has, without reading them.
+func sizeOfManifest(path string) (int, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	head := make([]byte, manifestHead+sha1.Size)
+	if _, err := io.ReadFull(file, head); err != nil {
+		return 0, errBadManifest
+	}
+	count, err := countEntries(head)
+	if err == nil && int64(count) > info.Size()/entryHead {
+		err = errBadManifest
+	}
+	return count, err
+}
+
+// amend returns the manifest at path, encoded, with what has been written in the place of what differs. It
+// also says how many bytes all files have. What is not written any more is left out.
+func amend(path string, found []difference, written map[string]tracked) (content []byte, bytes int64, err error) {
+	text, count, err := readEntries(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	e := newEncoder(len(text) + 128*len(found))
+	put := func(t tracked) {
+		if !t.isSkipped() {
+			e.add(t)
+			bytes += int64(t.size())
+		}
+	}
+	for range count {
+		t, rest, ok := cutTracked(text)
+		if !ok {
+			return nil, 0, errBadManifest
+		}
+		text = rest
+		for len(found) > 0 && found[0].path < t.path {
+			put(written[found[0].path])
+			found = found[1:]
+		}
+		if len(found) > 0 && found[0].path == t.path {
+			continue
+		}
+		put(t)
+	}
+	for _, d := range found {
+		put(written[d.path])
+	}
+	return e.finish(), bytes, nil
 }
 
 // cutTracked reads the first entry of text.
@@ -134,16 +205,38 @@ func describe(e entry, st unix.Stat_t) tracked {
 
 // encode returns the manifest as a Git index.
 func (m manifest) encode() []byte {
-	size := manifestHead + sha1.Size
+	size := 0
 	for _, t := range m {
 		size += len(t.raw)
 	}
-	content := make([]byte, manifestHead, size)
-	copy(content, "DIRC\x00\x00\x00\x02")
-	binary.BigEndian.PutUint32(content[8:], uint32(len(m)))
+	e := newEncoder(size)
 	for _, t := range m {
-		content = append(content, t.raw...)
+		e.add(t)
 	}
-	sum := sha1.Sum(content)
-	return append(content, sum[:]...)
+	return e.finish()
+}
+
+// manifestEncoder makes a Git index of version 2.
+type manifestEncoder struct {
+	content []byte
+	count   uint32
+}
+
+// newEncoder makes room for entries of so many bytes.
+func newEncoder(size int) *manifestEncoder {
+	e := &manifestEncoder{content: make([]byte, manifestHead, manifestHead+size+sha1.Size)}
+	copy(e.content, "DIRC\x00\x00\x00\x02")
+	return e
+}
+
+// add adds an entry; they come sorted by path.
+func (e *manifestEncoder) add(t tracked) {
+	e.content = append(e.content, t.raw...)
+	e.count++
+}
+
+func (e *manifestEncoder) finish() []byte {
+	binary.BigEndian.PutUint32(e.content[8:], e.count)
+	sum := sha1.Sum(e.content)
+	return append(e.content, sum[:]...)
 }

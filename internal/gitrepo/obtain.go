@@ -164,6 +164,7 @@ func (s *syncing) use(from store) {
 }
 
 func (s *syncing) close() {
+	close(s.over)
 	s.trash.Wait()
 	s.closeObjects()
 	if s.remote != nil {

@@ -25,12 +25,13 @@ import (
 // resolves the deltas, each tree of them from its root. What it holds in memory depends on the number
 // of objects only, not on their size: a content above largeObject passes through temporary files.
 type receiver struct {
-	ctx   context.Context // of the sync, or of the phase that is under way
-	cfg   Config
-	q     quarantine
-	file  *os.File // the pack as it came
-	end   int64    // where its objects end and its checksum begins
-	loose bool     // every object becomes a file of its own
+	ctx    context.Context // of the receiver, or of the phase that is under way
+	cancel context.CancelFunc
+	cfg    Config
+	q      quarantine
+	file   *os.File // the pack as it came
+	end    int64    // where its objects end and its checksum begins
+	loose  bool     // every object becomes a file of its own
 
 	entries   []packed
 	refs      []refDelta // sorted by base once the scan is over
@@ -78,44 +79,57 @@ const (
 var packMagic = []byte("PACK\x00\x00\x00\x02")
 
 // openReceiver opens the pack as it came, having checked that it is long enough for the number of
-// objects it claims: there is room made for all of them at once, and twelve bytes could claim 2^32.
-func (q quarantine) openReceiver(ctx context.Context, cfg Config) (r *receiver, err error) {
+// objects it claims, and may have as many: there is room made for all of them at once, and twelve bytes
+// could claim 2^32.
+func (q quarantine) openReceiver(ctx context.Context, cfg Config) (*receiver, error) {
 	file, err := os.Open(fetchedPack(q.dir))
 	if err != nil {
 		return nil, volumeError("open the fetched pack", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-		}
-	}()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, volumeError("open the fetched pack", err)
+	r := &receiver{cfg: cfg, q: q, file: file}
+	r.ctx, r.cancel = context.WithTimeoutCause(ctx, cfg.FetchTimeout, events.Errorf(events.Retryable, events.ClassQuota,
+		"it takes longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", cfg.FetchTimeout))
+	if err := r.readHead(); err != nil {
+		r.cancel()
+		_ = file.Close()
+		return nil, err
 	}
-	r = &receiver{ctx: ctx, cfg: cfg, q: q, file: file, end: info.Size() - packTrailer}
+	return r, nil
+}
+
+// readHead reads the pack's head and makes room for its objects.
+func (r *receiver) readHead() error {
+	info, err := r.file.Stat()
+	if err != nil {
+		return volumeError("open the fetched pack", err)
+	}
+	r.end = info.Size() - packTrailer
 	if r.end < packHeader {
-		return nil, corrupt("the fetched pack has only %d bytes", info.Size())
+		return corrupt("the fetched pack has only %d bytes", info.Size())
 	}
 	head := make([]byte, packHeader)
 	if _, err := r.ReadAt(head, 0); err != nil {
-		return nil, corrupt("read the fetched pack: %w", err)
+		return corrupt("read the fetched pack: %w", err)
 	}
 	if !bytes.HasPrefix(head, packMagic) {
-		return nil, corrupt("what was fetched is no pack of version 2")
+		return corrupt("what was fetched is no pack of version 2")
 	}
 	count := int64(binary.BigEndian.Uint32(head[len(packMagic):]))
 	if count > (r.end-packHeader)/minPacked {
-		return nil, corrupt("the fetched pack claims %d objects in %d bytes", count, info.Size())
+		return corrupt("the fetched pack claims %d objects in %d bytes", count, info.Size())
+	}
+	if err := r.admitCount(count); err != nil {
+		return r.blame(err)
 	}
 	r.entries = make([]packed, count)
 	r.resolvers = make(chan *resolver, receivers())
-	return r, nil
+	return nil
 }
 
 func receivers() int { return min(runtime.GOMAXPROCS(0), maxReceivers) }
 
 func (r *receiver) close() {
+	r.cancel()
 	close(r.resolvers)
 	for w := range r.resolvers {
 		w.close()
@@ -177,10 +191,10 @@ func (r *receiver) admit(kind plumbing.ObjectType, size int64) error {
 
 // admitCount checks the number of objects. There may be one for each entry of a tree, and a good many
 // others.
-func (r *receiver) admitCount() error {
-	if limit := r.cfg.MaxTreeFiles + otherObjects; len(r.entries) > limit {
+func (r *receiver) admitCount(count int64) error {
+	if limit := int64(r.cfg.MaxTreeFiles) + otherObjects; count > limit {
 		return quota("the remote sent %d objects, which is more than %d; raise max-tree-files if the repository is meant to be that large",
-			len(r.entries), limit)
+			count, limit)
 	}
 	return nil
 }

@@ -18,9 +18,6 @@ import (
 // scan reads the pack from its start to its end: where each object begins, and what those hash to that
 // are no deltas.
 func (r *receiver) scan() error {
-	if err := r.admitCount(); err != nil {
-		return err
-	}
 	in := newScanner(r)
 	err := r.together(func(g *errgroup.Group) error {
 		for i := range r.entries {

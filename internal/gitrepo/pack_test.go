@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -549,6 +550,33 @@ func TestPackLimits(t *testing.T) {
 			pack[len(pack)-1] ^= 1 // now nothing it says can be believed
 			mustFail(t, received(t, pack).index(t.Context(), cfg), events.ClassCorrupt, events.Retryable)
 		})
+	}
+}
+
+// TestNoRoomForTooManyObjects claims as many as fit into a long pack. They are refused before there is room
+// made for them, which the machine may not have.
+func TestNoRoomForTooManyObjects(t *testing.T) {
+	const size = 64 << 20
+	q := received(t, binary.BigEndian.AppendUint32(bytes.Clone(packMagic), size/minPacked-10))
+	must(0, os.Truncate(fetchedPack(q.dir), size))(t)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	mustFail(t, q.index(t.Context(), packDefaults(t)), events.ClassCorrupt, events.Retryable) // for its checksum is wrong
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > size {
+		t.Errorf("%d MiB allocated", took>>20)
+	}
+}
+
+func TestAPackThatTakesTooLong(t *testing.T) {
+	m := &packMaker{}
+	m.blob("a")
+	cfg := packDefaults(t)
+	cfg.FetchTimeout = -1 // it is over at once
+	err := received(t, m.done()).index(t.Context(), cfg)
+	mustFail(t, err, events.ClassQuota, events.Retryable)
+	if !strings.Contains(err.Error(), "fetch-timeout") {
+		t.Error(err)
 	}
 }
 

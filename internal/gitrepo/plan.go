@@ -24,7 +24,9 @@ type plan struct {
 type lastTree struct {
 	path   string
 	commit plumbing.Hash
-	files  manifest
+	size   int // files
+
+	read func() (manifest, error) // the files, read when they are first needed
 }
 
 // entry is a file, link or submodule of a commit.
@@ -95,7 +97,7 @@ func (o *objects) treeOf(commit plumbing.Hash) (tree plumbing.Hash, ok bool) {
 func (p *plan) check(objects *objects, limit int) error {
 	size := 0
 	if p.since {
-		size = len(p.last.files)
+		size = p.last.size
 	}
 	for _, d := range p.changed {
 		if d.before.mode != 0 {
@@ -126,11 +128,15 @@ func tooManyFiles(limit int) error {
 	return quota("%w: more than %d; raise max-tree-files if the repository is meant to be that large", errTooManyFiles, limit)
 }
 
-// items lists the whole tree, sorted by path.
-func (p *plan) items() []item {
+// items lists the whole tree, sorted by path. The error says that the last tree's manifest is not what
+// it should be.
+func (p *plan) items() ([]item, error) {
 	var last manifest
 	if p.last != nil {
-		last = p.last.files
+		var err error
+		if last, err = p.last.read(); err != nil {
+			return nil, err
+		}
 	}
 	items := make([]item, 0, len(last)+len(p.changed))
 	for _, d := range p.changed {
@@ -156,7 +162,7 @@ func (p *plan) items() []item {
 			items = append(items, unchanged(t))
 		}
 	}
-	return items
+	return items, nil
 }
 
 func unchanged(t tracked) item { return item{entry{t.path, t.mode, t.hash}, t} }

@@ -4,20 +4,22 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
-// A fetch leaves the objects of a push in the store, each a file. Those that no tree needs any more are
-// pruned when the loose ones take half as much as the packs, and again when twice as much is loose as
-// was needed then. If the refs alone need much of it, the store is due to be fetched afresh: one pack is
-// smaller, and quicker to read.
+// A small fetch leaves the objects of a push in the store, each a file; a larger one leaves a pack. Loose
+// objects that no tree needs any more are pruned when the loose ones take half as much as the packs. If the
+// refs alone need much of it, or the packs are many, or more than half of what is in them is needed no more,
+// the store is due to be fetched afresh: one pack is smaller, and quicker to read. Either is looked into again
+// when there is twice as much as there was after the last time, so that what cannot be had costs little.
 const (
 	minLoose  = 1 << 20 // bytes loose that are never too many
 	maxPacks  = 32
@@ -47,19 +49,29 @@ func (s store) isCrowded() bool {
 		loose += space(names)
 	}
 	packs, err := s.packs()
-	return err == nil && loose*256/int64(len(sampled)) > max(looseLimit(packs), 2*s.needed())
+	if err != nil {
+		return false
+	}
+	last := s.pruned()
+	return loose*256/int64(len(sampled)) > max(looseLimit(packs), 2*last.loose) ||
+		space(packs) > 2*max(last.packed, largest(packs))+minLoose || len(packs) > max(maxPacks, 2*last.packs)
 }
 
-func (s store) neededFile() string { return filepath.Join(s.dir, "lockstep-needed") }
+// pruned is what a store was left with when it was last pruned; zero when it never was.
+type pruned struct {
+	loose, packed int64 // bytes on disk
+	packs         int
+}
 
-// needed is what the loose objects took that were needed when the store was last pruned.
-func (s store) needed() int64 {
-	content, err := os.ReadFile(s.neededFile())
-	if err != nil {
-		return 0
+func (s store) prunedFile() string { return filepath.Join(s.dir, "lockstep-pruned") }
+
+// pruned reads what is not important: nothing depends on it but when to prune again.
+func (s store) pruned() (last pruned) {
+	content, err := os.ReadFile(s.prunedFile())
+	if err == nil {
+		_, _ = fmt.Sscan(string(content), &last.loose, &last.packed, &last.packs)
 	}
-	bytes, _ := strconv.ParseInt(string(content), 10, 64) // nothing depends on it but when to prune again
-	return bytes
+	return last
 }
 
 // packs lists the packs, without their indexes.
@@ -69,6 +81,13 @@ func (s store) packs() ([]os.DirEntry, error) {
 }
 
 func looseLimit(packs []os.DirEntry) int64 { return max(space(packs)/2, minLoose) }
+
+func largest(files []os.DirEntry) (most int64) {
+	for i := range files {
+		most = max(most, space(files[i:i+1]))
+	}
+	return most
+}
 
 // space is what files take on disk.
 func space(names []os.DirEntry) (bytes int64) {
@@ -112,19 +131,44 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 			return err
 		}
 	}
-	return f.guarded(ctx, fence, func() error { return volumeError("prune the store", current.notePruned(loose)) })
+	return f.guarded(ctx, fence, func() error {
+		return volumeError("prune the store", current.notePruned(loose, len(needed)-loose.count))
+	})
 }
 
-// notePruned decides what is next, and when to prune again. The caller holds the file lock.
-func (s store) notePruned(loose looseObjects) error {
+// notePruned decides what is next, and when to prune again; of the objects in packs so many are needed. The
+// caller holds the file lock.
+func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	packs, err := s.packs()
 	if err != nil {
 		return err
 	}
-	if loose.byRefs > looseLimit(packs)/2 || len(packs) > maxPacks {
-		return s.planAfresh()
+	inPacks, err := s.countPacked(packs)
+	if err != nil {
+		return err
 	}
-	return os.WriteFile(s.neededFile(), strconv.AppendInt(nil, loose.kept, 10), 0o644)
+	bytes := space(packs)
+	wasted := bytes > minLoose && inPacks > 2*int64(neededPacked)
+	if wasted || loose.byRefs > looseLimit(packs)/2 || len(packs) > maxPacks {
+		if err := s.planAfresh(); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(s.prunedFile(), fmt.Appendln(nil, loose.kept, bytes, len(packs)), 0o644)
+}
+
+// countPacked counts the objects in packs.
+func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
+	for _, pack := range packs {
+		base := strings.TrimSuffix(pack.Name(), ".pack")
+		index, err := openPackIndex(filepath.Join(s.dir, "objects", "pack", base+".idx"))
+		if err != nil {
+			return 0, err
+		}
+		n += index.count()
+		index.close()
+	}
+	return n, nil
 }
 
 // planAfresh marks the store as due to be fetched afresh.
@@ -134,6 +178,7 @@ func (s store) planAfresh() error { return os.WriteFile(filepath.Join(s.dir, afr
 type looseObjects struct {
 	unneeded     []string // paths
 	kept, byRefs int64    // bytes on disk: of all others, and of those that the refs need
+	count        int      // of all others
 }
 
 func (s store) sortLoose(needed map[plumbing.Hash]need) (loose looseObjects, err error) {
@@ -164,6 +209,7 @@ func (s store) sortLoose(needed map[plumbing.Hash]need) (loose looseObjects, err
 				loose.byRefs += bytes
 			}
 			loose.kept += bytes
+			loose.count++
 		}
 	}
 	return loose, nil
@@ -186,82 +232,99 @@ func (f folder) needed(ctx context.Context, s store) (needed map[plumbing.Hash]n
 	if err != nil {
 		return nil, err
 	}
-	var ofTrees []plumbing.Hash
-	shallow := map[plumbing.Hash]bool{}
-	addAll(shallow, s.shallow())
 	trees, err := readDir(f.trees())
 	if err != nil {
 		return nil, volumeError("list the trees", err)
 	}
-	for _, tree := range trees {
-		if _, commit, ok := checkedOut(f.tree(tree.Name())); ok {
-			ofTrees = append(ofTrees, plumbing.NewHash(commit))
-			addAll(shallow, readShallow(gitDirOf(f.tree(tree.Name())).dir))
-		}
-	}
-	m := &marker{ctx: ctx, objects: openObjects(s.dir), shallow: shallow, needed: map[plumbing.Hash]need{}}
+	m := &marker{ctx: ctx, objects: openObjects(s.dir), parents: map[plumbing.Hash][]plumbing.Hash{}, needed: map[plumbing.Hash]need{}}
 	defer m.objects.Close()
-	if err := m.mark(distinct(refs), byRefs); err != nil {
+	if err := m.mark(distinct(refs), s.shallow(), byRefs); err != nil {
 		return nil, err
 	}
-	return m.needed, m.mark(ofTrees, byTrees)
+	// What a tree does without, for having been built when nobody had asked for more, others may need.
+	for _, tips := range f.tipsOf(trees) {
+		if err := m.mark(tips.commits, tips.shallow, byTrees); err != nil {
+			return nil, err
+		}
+	}
+	return m.needed, nil
 }
 
-func addAll(set map[plumbing.Hash]bool, hashes []plumbing.Hash) {
-	for _, h := range hashes {
-		set[h] = true
+// tips are commits that are shallow in the same way.
+type tips struct{ commits, shallow []plumbing.Hash }
+
+// tipsOf returns the commits of the repository's trees. Those with as much history are in one group, so that
+// it is followed once.
+func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
+	groups := map[string]tips{}
+	for _, tree := range trees {
+		if _, commit, ok := checkedOut(f.tree(tree.Name())); ok {
+			shallow := readShallow(gitDirOf(f.tree(tree.Name())).dir)
+			key := string(shallowLines(shallow))
+			groups[key] = tips{append(groups[key].commits, plumbing.NewHash(commit)), shallow}
+		}
 	}
+	return groups
 }
 
 // marker follows objects down from commits.
 type marker struct {
 	ctx     context.Context // of one prune
 	objects *objects
-	shallow map[plumbing.Hash]bool // commits whose parents do not count
+	parents map[plumbing.Hash][]plumbing.Hash // of all commits read; none for one that is not present
 	needed  map[plumbing.Hash]need
 	who     need // that is being followed
 }
 
-func (m *marker) mark(roots []plumbing.Hash, who need) error {
+// mark marks what commits come down to: their history, as far as it is not cut off at shallow commits, and all
+// below it.
+func (m *marker) mark(tips, shallow []plumbing.Hash, who need) error {
 	m.who = who
-	for _, root := range roots {
-		if err := m.commit(root); err != nil {
+	cut := map[plumbing.Hash]bool{}
+	for _, h := range shallow {
+		cut[h] = true
+	}
+	seen := map[plumbing.Hash]bool{}
+	for todo := slices.Clone(tips); len(todo) > 0; {
+		h := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		switch {
+		case seen[h]:
+			continue
+		case m.ctx.Err() != nil:
+			return context.Cause(m.ctx)
+		}
+		seen[h] = true
+		parents, err := m.commit(h)
+		if err != nil {
 			return err
+		}
+		if !cut[h] {
+			todo = append(todo, parents...)
 		}
 	}
 	return nil
 }
 
-// commit marks a commit, its history and all below it.
-func (m *marker) commit(h plumbing.Hash) error {
-	for todo := []plumbing.Hash{h}; len(todo) > 0; {
-		h, todo = todo[len(todo)-1], todo[:len(todo)-1]
-		if m.needed[h] != byNone {
-			continue
-		}
-		if m.ctx.Err() != nil {
-			return context.Cause(m.ctx)
-		}
-		present, err := m.objects.has(h)
-		if err != nil {
-			return corrupt("prune the store: %w", err)
-		}
-		if !present {
-			continue
-		}
-		commit, err := m.objects.commit(h)
-		if err != nil {
-			return corrupt("prune the store: %w", err)
-		}
-		m.needed[h] = m.who
-		if !m.shallow[h] {
-			todo = append(todo, commit.ParentHashes...)
-		}
-		if err := m.tree(commit.TreeHash); err != nil {
-			return err
-		}
+// commit marks a commit and its tree, and returns its parents.
+func (m *marker) commit(h plumbing.Hash) ([]plumbing.Hash, error) {
+	if parents, known := m.parents[h]; known {
+		return parents, nil
 	}
-	return nil
+	present, err := m.objects.has(h)
+	if err != nil {
+		return nil, corrupt("prune the store: %w", err)
+	}
+	if !present {
+		m.parents[h] = nil
+		return nil, nil
+	}
+	commit, err := m.objects.commit(h)
+	if err != nil {
+		return nil, corrupt("prune the store: %w", err)
+	}
+	m.needed[h], m.parents[h] = m.who, commit.ParentHashes
+	return commit.ParentHashes, m.tree(commit.TreeHash)
 }
 
 func (m *marker) tree(h plumbing.Hash) error {

@@ -108,3 +108,87 @@ func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
 		t.Error("the store is still due")
 	}
 }
+
+// TestPruneKeepsTheHistory has a tree that was built before anybody asked for more than one commit. How
+// little of the history Git sees in it says nothing of what others need.
+func TestPruneKeepsTheHistory(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	for i := range 4 {
+		w.push(map[string]string{"a": fmt.Sprint("content ", i)})
+	}
+	w.syncDepth("", 0)
+	w.syncDepth("", events.DepthFull)
+	w.mustShow(widgets, 5)
+	f := w.volume.folder(repoPath(t, widgets))
+
+	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+
+	w.mustShow(widgets, 5)
+}
+
+// TestLargePushes has each push bring a pack, most of which the next one makes superfluous. The disk holds a
+// few of them, though no patrol comes by.
+func TestLargePushes(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(t.TempDir(), Config{Grace: 1})
+	push := func() string {
+		edit := map[string]string{}
+		for i := range maxLoose + 20 {
+			edit[fmt.Sprint("f", i)] = noise(t, 3000)
+		}
+		return w.push(edit)
+	}
+	w.create(nil)
+	push()
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	fresh := diskUse(t, f.stores())
+	for range 25 {
+		commit := push()
+		w.sync("")
+		if use := diskUse(t, f.stores()); use > 8*fresh {
+			t.Fatalf("the stores take %d bytes, and %d at first", use, fresh)
+		}
+		w.mustBeSound(widgets, commit)
+	}
+}
+
+// TestARenewalThatFailsIsNotTriedEachTime has a repository that cannot be fetched whole any more.
+func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
+	for name, crowd := range map[string]func(t *testing.T, s store){
+		"packs": func(t *testing.T, s store) {
+			for i := range maxPacks + 1 { // of nothing new
+				for _, ext := range []string{".pack", ".idx"} {
+					must(0, os.Link(one(t, s.dir, "objects/pack/pack-*"+ext), filepath.Join(s.dir, fmt.Sprintf("objects/pack/copy-%d%s", i, ext))))(t)
+				}
+			}
+		},
+		"loose objects": func(*testing.T, store) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.create(map[string]string{"a": "0", "big": noise(t, 1_000_000)})
+			w.sync("")
+			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000})
+			s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+			crowd(t, s)
+			const syncs = 10
+			for i := range syncs {
+				edit := map[string]string{"a": fmt.Sprint("next ", i)}
+				for n := range 90 {
+					edit[fmt.Sprint("f", i, "-", n)] = noise(t, 4000)
+				}
+				w.push(edit)
+				w.sync("")
+			}
+			switch n := w.git.Stats(widgets).UploadPacks; {
+			case n < syncs+2:
+				t.Errorf("%d fetches for %d syncs: none was to be of everything", n, syncs+1)
+			case n > syncs+5:
+				t.Errorf("%d fetches for %d syncs", n, syncs+1)
+			}
+		})
+	}
+}

@@ -48,19 +48,25 @@ func (s *syncing) build(ctx context.Context) error {
 	if err := os.RemoveAll(dst); err != nil {
 		return volumeError("build the tree", err)
 	}
-	made, written, ok, err := s.bringForward(ctx, dst)
-	if !ok && err == nil {
-		made, written, err = s.checkOut(ctx, dst)
+	files, err := s.bringForward(ctx, dst)
+	if files == nil && err == nil {
+		files, err = s.checkOut(ctx, dst)
 	}
 	if err != nil {
 		return err
 	}
 	s.v.done("checked out")
-	if err := s.describe(dst, made); err != nil {
-		return volumeError("write the tree's .git", err)
+	err = s.describe(dst, files)
+	if errors.Is(err, errBadManifest) { // of a tree brought forward
+		if files, err = s.checkOutAnew(ctx, dst); err == nil {
+			err = s.describe(dst, files)
+		}
+	}
+	if err != nil {
+		return err
 	}
 	s.v.done("indexed")
-	if err := flushTree(dst, written); err != nil {
+	if err := flushTree(dst, files.written); err != nil {
 		return volumeError("build the tree", err)
 	}
 	name, err := s.f.treeName(s.req.Fence, s.plan.commit.String())
@@ -74,17 +80,43 @@ func (s *syncing) build(ctx context.Context) error {
 	return volumeError("build the tree", syncDir(s.f.trees()))
 }
 
+// builtFiles are the files of a tree that has just been made.
+type builtFiles struct {
+	written []string               // paths of those that are no links to another tree's
+	index   func() ([]byte, error) // of all of them
+}
+
 // checkOut checks the plan out into the new folder dst.
-func (s *syncing) checkOut(ctx context.Context, dst string) (made manifest, written []string, err error) {
-	if err := os.MkdirAll(dst, 0o755); err != nil {
-		return nil, nil, volumeError("build the tree", err)
+func (s *syncing) checkOut(ctx context.Context, dst string) (*builtFiles, error) {
+	items, err := s.plan.items()
+	if err != nil { // the last tree is of no use
+		if s.plan, err = planCommit(ctx, s.objects, s.plan.commit, nil, s.v.cfg.MaxTreeFiles); err != nil {
+			return nil, err
+		}
+		if items, err = s.plan.items(); err != nil {
+			return nil, err
+		}
 	}
-	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: s.plan.items()}
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return nil, volumeError("build the tree", err)
+	}
+	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: items}
 	last := ""
 	if s.plan.last != nil {
 		last = s.plan.last.path
 	}
-	return b.build(ctx, dst, last)
+	made, written, err := b.build(ctx, dst, last)
+	if err != nil {
+		return nil, err
+	}
+	return &builtFiles{written, func() ([]byte, error) { return made.encode(), nil }}, nil
+}
+
+func (s *syncing) checkOutAnew(ctx context.Context, dst string) (*builtFiles, error) {
+	if err := os.RemoveAll(dst); err != nil {
+		return nil, volumeError("build the tree", err)
+	}
+	return s.checkOut(ctx, dst)
 }
 
 // flushTree waits until a tree is on disk, of which these files, and the .git, have been written anew.
@@ -96,16 +128,24 @@ func flushTree(dst string, written []string) error {
 	return errors.Join(err, flush(dst, files))
 }
 
-func (s *syncing) describe(dst string, made manifest) error {
+// describe gives the tree its .git.
+func (s *syncing) describe(dst string, files *builtFiles) error {
 	g := gitDirOf(dst)
-	alternates, err := filepath.Rel(filepath.Join(g.dir, "objects"), filepath.Join(s.store.dir, "objects"))
+	index, err := files.index()
 	if err != nil {
 		return err
 	}
-	if err := g.write(s.tip.ref, s.plan.commit, s.history, alternates); err != nil {
-		return err
+	alternates, err := filepath.Rel(filepath.Join(g.dir, "objects"), filepath.Join(s.store.dir, "objects"))
+	if err == nil { // what somebody has left in the .git of a tree brought forward is Git's to go by
+		err = os.RemoveAll(g.dir)
 	}
-	return g.writeIndex(made)
+	if err == nil {
+		err = g.write(s.tip.ref, s.plan.commit, s.history, s.v.cfg.Links, alternates)
+	}
+	if err == nil {
+		err = g.writeIndex(index)
+	}
+	return volumeError("write the tree's .git", err)
 }
 
 // lastTree opens the tree to go on from: the one published for this ref, else the default branch's.
@@ -113,7 +153,7 @@ func (s *syncing) describe(dst string, made manifest) error {
 func (s *syncing) lastTree() *lastTree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
 		if now := s.v.current(s.f, name); s.last == nil && now.tree != "" {
-			s.last = openLastTree(s.f.tree(now.tree))
+			s.last = openLastTree(s.f.tree(now.tree), s.v.cfg.Links)
 		}
 	}
 	return s.last

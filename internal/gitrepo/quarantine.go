@@ -2,6 +2,7 @@ package gitrepo
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,7 +74,8 @@ func (q quarantine) release(s store) error {
 		if err != nil {
 			return volumeError(attempt, err)
 		}
-		if err := os.MkdirAll(filepath.Join(to, group.Name()), 0o755); err != nil {
+		// No more than this folder: who removes the store meanwhile takes it away for good.
+		if err := os.Mkdir(filepath.Join(to, group.Name()), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return volumeError(attempt, err)
 		}
 		for _, name := range names {

@@ -140,11 +140,9 @@ func (r *remote) resolve(ref events.Ref) (tip, error) {
 			"the repository at %s does not say which branch is its default; name a ref in the change", r.host)
 	}
 	parsed, err := events.ParseRef(name)
-	if err == nil && parsed.String() != name { // a short name, or HEAD
-		err = events.ErrBadRef
-	}
-	if err != nil {
-		return tip{}, events.Errorf(events.Permanent, events.ClassNoRef, "the default branch at %s: %w", r.host, err)
+	if err != nil || parsed.String() != name { // a short name, or HEAD
+		return tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
+			"the default branch at %s: %w; correct its HEAD, or name a ref in the change", r.host, events.ErrBadRef)
 	}
 	want, ok := r.refs.References[name]
 	if !ok {

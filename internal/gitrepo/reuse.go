@@ -8,8 +8,6 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sys/unix"
-
-	"lockstep/events"
 )
 
 // keptSpares is how many spare trees are kept to be brought forward, when that is wanted. There is more
@@ -17,26 +15,24 @@ import (
 const keptSpares = 2
 
 // bringForward makes a spare tree into the plan's, at dst, by what differs between the two. It costs as
-// much as the change, but for the index. ok is false when there is no such tree, or it is not what it
+// much as the change, but for the index. It returns nil when there is no such tree, or it is not what it
 // should be: then there is nothing at dst, and the tree is to be built.
-func (s *syncing) bringForward(ctx context.Context, dst string) (made manifest, written []string, ok bool, err error) {
+func (s *syncing) bringForward(ctx context.Context, dst string) (*builtFiles, error) {
 	if !s.v.cfg.ReuseTrees {
-		return nil, nil, false, nil
+		return nil, nil
 	}
 	if taken, err := s.takeSpare(ctx, dst); !taken || err != nil {
-		return nil, nil, false, err
+		return nil, err
 	}
-	made, written, err = s.makeOver(ctx, dst)
-	switch {
-	case err == nil:
-		return made, written, true, nil
-	case ctx.Err() != nil, events.ClassOf(err) == events.ClassQuota:
-		return nil, nil, false, err
+	files, err := s.makeOver(ctx, dst)
+	if err != nil && ctx.Err() == nil {
+		files, err = nil, volumeError("build the tree", os.RemoveAll(dst))
 	}
-	return nil, nil, false, volumeError("build the tree", os.RemoveAll(dst))
+	return files, err
 }
 
-// takeSpare moves a spare tree to dst, the youngest that nobody has pinned: it differs the least.
+// takeSpare moves a spare tree to dst, the youngest of the ref that nobody has pinned: it differs the least.
+// Another ref's may have nothing in common, and would be written from end to end.
 func (s *syncing) takeSpare(ctx context.Context, dst string) (taken bool, err error) {
 	err = s.f.guarded(ctx, s.req.Fence, func() error {
 		links, err := s.v.links(s.f, s.binding.Repo)
@@ -45,7 +41,9 @@ func (s *syncing) takeSpare(ctx context.Context, dst string) (taken bool, err er
 		}
 		spare, err := s.spare(links)
 		for i := len(spare) - 1; i >= 0 && !taken && err == nil; i-- {
-			taken, err = s.f.moveUnpinned(spare[i].name, dst)
+			if ref, _, ok := checkedOut(s.f.tree(spare[i].name)); ok && ref == s.tip.ref.String() {
+				taken, err = s.f.moveUnpinned(spare[i].name, dst)
+			}
 		}
 		return err
 	})
@@ -68,57 +66,58 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 var errNoManifest = errors.New("the tree's manifest or commit cannot be read")
 
 // makeOver makes the tree at dst into the plan's.
-func (s *syncing) makeOver(ctx context.Context, dst string) (made manifest, written []string, err error) {
+func (s *syncing) makeOver(ctx context.Context, dst string) (files *builtFiles, err error) {
 	defer recoverCorrupt(&err)
-	old := openLastTree(dst)
+	old := openLastTree(dst, s.v.cfg.Links)
 	if old == nil {
-		return nil, nil, errNoManifest
+		return nil, errNoManifest
 	}
 	before, known := s.objects.treeOf(old.commit)
 	if !known {
-		return nil, nil, errNoManifest
+		return nil, errNoManifest
 	}
 	found, err := differences(ctx, s.objects, before, s.plan.tree, s.v.cfg.MaxTreeFiles)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	to, err := descend(dst)
 	if err != nil {
-		return nil, nil, buildError(err)
+		return nil, buildError(err)
 	}
 	defer to.close()
 	for _, d := range found {
 		if err := to.clear(d); err != nil {
-			return nil, nil, buildError(err)
+			return nil, buildError(err)
 		}
 	}
+	files = &builtFiles{}
+	made := make(map[string]tracked, len(found))
 	w := writer{s.objects, s.v.cfg.Links}
-	p := plan{last: old, since: true, changed: found}
-	made = make(manifest, 0, len(old.files)+len(found))
-	bytes := int64(0)
-	for _, it := range p.items() {
-		t := it.was
-		if t.isSkipped() {
-			folder, err := to.enter(folderOf(it.path), dir.openOrMake)
-			if err != nil {
-				return nil, nil, buildError(err)
-			}
-			if t, err = w.write(ctx, folder, it.entry, path.Base(it.path)); err != nil {
-				return nil, nil, err
-			}
-			if t.isSkipped() {
-				continue
-			}
-			if it.mode != filemode.Submodule {
-				written = append(written, it.path)
-			}
+	for _, d := range found {
+		if d.after.mode == 0 {
+			continue
 		}
-		if bytes += int64(t.size()); bytes > s.v.cfg.MaxTreeBytes {
-			return nil, nil, treeTooLarge(s.v.cfg.MaxTreeBytes)
+		folder, err := to.enter(folderOf(d.path), dir.openOrMake)
+		if err != nil {
+			return nil, buildError(err)
 		}
-		made = append(made, t)
+		t, err := w.write(ctx, folder, entry{d.path, d.after.mode, d.after.hash}, path.Base(d.path))
+		if err != nil {
+			return nil, err
+		}
+		made[d.path] = t
+		if !t.isSkipped() && t.mode != filemode.Submodule {
+			files.written = append(files.written, d.path)
+		}
 	}
-	return made, written, nil
+	files.index = func() ([]byte, error) {
+		content, bytes, err := amend(gitDirOf(dst).manifest(), found, made)
+		if err == nil && bytes > s.v.cfg.MaxTreeBytes {
+			err = treeTooLarge(s.v.cfg.MaxTreeBytes)
+		}
+		return content, err
+	}
+	return files, nil
 }
 
 // clear takes away what is at a path before it is made anew, and the folders that are empty then. A
@@ -154,8 +153,8 @@ func (d *descent) clear(change difference) error {
 
 // unneeded returns those of the spare trees that are not kept to be brought forward: all but the
 // youngest, if any are.
-func (s *syncing) unneeded(spare []retiredTree) []retiredTree {
-	if !s.v.cfg.ReuseTrees {
+func (v *Volume) unneeded(spare []retiredTree) []retiredTree {
+	if !v.cfg.ReuseTrees {
 		return spare
 	}
 	return spare[:max(0, len(spare)-keptSpares)]

@@ -1,9 +1,11 @@
 package gitrepo
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -45,12 +47,14 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// wasSpare reports whether the published tree is one that was published before, and signs it.
+// wasSpare reports whether the published tree is one that was published before, and signs it: by a folder that
+// is empty, which is nothing to Git.
 func (w *world) wasSpare() bool {
-	signature := w.path(widgets, ".git", "was-here")
-	_, err := os.Lstat(signature)
-	must(0, os.WriteFile(signature, nil, 0o644))(w.t)
-	return err == nil
+	err := os.Mkdir(w.path(widgets, "was-here"), 0o755)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		w.t.Fatal(err)
+	}
+	return err != nil
 }
 
 // inventor makes up edits, and knows what files there are.
@@ -111,7 +115,17 @@ func containsString(list []string, s string) bool {
 
 func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
 	for name, spoil := range map[string]func(tree string) error{
-		"no manifest":      func(tree string) error { return os.Remove(gitDirOf(tree).manifest()) },
+		"no manifest": func(tree string) error { return os.Remove(gitDirOf(tree).manifest()) },
+		"a damaged manifest": func(tree string) error {
+			content, err := os.ReadFile(gitDirOf(tree).manifest())
+			if err != nil {
+				return err
+			}
+			if err := os.Remove(gitDirOf(tree).manifest()); err != nil {
+				return err
+			}
+			return os.WriteFile(gitDirOf(tree).manifest(), flipped(content, len(content)/2), 0o644)
+		},
 		"a file is gone":   func(tree string) error { return os.Remove(tree + "/dir/changes") },
 		"a folder is gone": func(tree string) error { return os.RemoveAll(tree + "/dir") },
 		"a folder is a link": func(tree string) error {
@@ -134,6 +148,56 @@ func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
 			w.mustRead(widgets, map[string]string{"dir/changes": "2", "dir/stays": "same"})
 			w.mustBeSound(widgets, commit)
 		})
+	}
+}
+
+// TestASpareTreeBringsNothingOfGits has somebody work with Git in a tree, and die.
+func TestASpareTreeBringsNothingOfGits(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
+	first := w.create(map[string]string{"a": "0"})
+	res := w.sync("")
+	for name, content := range map[string]string{
+		"refs/heads/main": first + "\n", "index.lock": "", "hooks/post-checkout": "#!/bin/sh\n", "info/exclude": "a\n",
+	} {
+		path := w.path(res.Tree, ".git", name)
+		must(0, os.MkdirAll(filepath.Dir(path), 0o755))(t)
+		must(0, os.WriteFile(path, []byte(content), 0o755))(t)
+	}
+	w.wasSpare()
+	w.push(map[string]string{"a": "1"})
+	w.sync("") // the first is spare now
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	if !w.wasSpare() {
+		t.Fatal("it was not brought forward")
+	}
+	w.mustBeSound(widgets, commit)
+	w.gitIn(widgets, "update-index", "--refresh")
+	for _, name := range []string{"index.lock", "hooks/post-checkout", "info/exclude"} {
+		if _, err := os.Lstat(w.path(widgets, ".git", name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+}
+
+// TestRefsDoNotTakeEachOthersSpares has two refs with nothing in common, to be pushed to in turn.
+func TestRefsDoNotTakeEachOthersSpares(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
+	w.create(map[string]string{"a": "0"})
+	w.commit("next", gittest.Edit{Write: map[string]string{"b": "0"}})
+	mark := func(ref string) string { return "of-" + ref }
+	for i := range 4 {
+		for ref, name := range map[string]string{gittest.Main: widgets, "next": widgets + "@next"} {
+			w.commit(ref, gittest.Edit{Write: map[string]string{mark(ref): fmt.Sprint(i)}})
+			w.sync(ref)
+			_, err := os.Lstat(w.path(name, "was", mark(ref)))
+			if brought := err == nil; brought != (i > 1) {
+				t.Errorf("sync %d of %s: brought forward: %v", i, ref, brought)
+			}
+			must(0, os.MkdirAll(w.path(name, "was", mark(ref)), 0o755))(t)
+		}
 	}
 }
 

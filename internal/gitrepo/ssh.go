@@ -44,7 +44,7 @@ func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.Ad
 	if err != nil {
 		return nil, err
 	}
-	body := command.output(ctx, s.wire, maxAdvert, nil)
+	body := command.output(ctx, s.wire, true, nil)
 	defer body.Close()
 	refs := packp.NewAdvRefs()
 	err = refs.Decode(body)
@@ -71,10 +71,12 @@ func (s *sshSession) UploadPack(ctx context.Context, req *packp.UploadPackReques
 	}
 	command := s.listed
 	s.listed = nil
-	body := command.output(ctx, s.wire, s.wire.maxPack, command)
+	body := command.output(ctx, s.wire, false, command)
 	response := packp.NewUploadPackResponse(req)
 	err := command.send(req)
-	if err == nil {
+	if err != nil {
+		_ = s.wire.remember(err)
+	} else {
 		err = response.Decode(struct {
 			io.Reader
 			io.Closer
@@ -238,11 +240,25 @@ func (c *uploadPack) send(req *packp.UploadPackRequest) error {
 	return err
 }
 
-// Read reads what git-upload-pack writes.
+// Read reads what git-upload-pack writes. The package has the output of a broken connection end as any.
 func (c *uploadPack) Read(p []byte) (int, error) {
 	n, err := c.stdout.Read(p)
-	c.ended = c.ended || errors.Is(err, io.EOF)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	c.ended = true
+	if _, ok := errors.AsType[*ssh.ExitMissingError](c.exit()); ok {
+		return n, io.ErrUnexpectedEOF
+	}
 	return n, err
+}
+
+// exit waits for the exit of a git-upload-pack whose output has ended.
+func (c *uploadPack) exit() error {
+	_ = c.stdin.Close()
+	limit := time.AfterFunc(exitTimeout, func() { _ = c.conn.Close() })
+	defer limit.Stop()
+	return c.wait()
 }
 
 // close ends the connection and all that runs for it.
@@ -262,20 +278,13 @@ func (c *uploadPack) Close() error {
 	return nil
 }
 
-// explain tells the wire why the output ended early, if it did: by words on standard error, by an exit
-// status, or because the connection broke.
+// explain tells the wire why the output ended early, if it did: by words on standard error, or by an exit
+// status.
 func (c *uploadPack) explain(w *wire, listing bool) {
 	if !c.ended || w.firstFault() != nil || w.errLine() != "" {
 		return
 	}
-	_ = c.stdin.Close()
-	limit := time.AfterFunc(exitTimeout, func() { _ = c.conn.Close() })
-	defer limit.Stop()
-	err := c.wait()
-	if _, ok := errors.AsType[*ssh.ExitMissingError](err); ok {
-		_ = w.remember(io.ErrUnexpectedEOF)
-	}
-	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
+	if exit, ok := errors.AsType[*ssh.ExitError](c.exit()); ok {
 		said := refusalOf(c.stderr.String(), listing)
 		said.status = exit.ExitStatus()
 		_ = w.remember(said)
@@ -288,9 +297,9 @@ type commandOutput struct {
 	detach func() bool
 }
 
-// output bounds what comes next, until ctx is done, which ends the connection. Closing it closes closer,
-// or leaves the connection as it is when there is none.
-func (c *uploadPack) output(ctx context.Context, w *wire, limit int64, closer io.Closer) *commandOutput {
+// output bounds what comes next, a list of refs or else a pack, until ctx is done, which ends the
+// connection. Closing it closes closer, or leaves the connection as it is when there is none.
+func (c *uploadPack) output(ctx context.Context, w *wire, listing bool, closer io.Closer) *commandOutput {
 	ctx, cancel := context.WithCancelCause(ctx)
 	detach := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
 	if closer == nil {
@@ -299,7 +308,7 @@ func (c *uploadPack) output(ctx context.Context, w *wire, limit int64, closer io
 	body := w.bound(ctx, cancel, struct {
 		io.Reader
 		io.Closer
-	}{c, closer}, limit)
+	}{c, closer}, listing)
 	return &commandOutput{body, detach}
 }
 

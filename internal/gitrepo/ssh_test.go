@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
@@ -276,12 +278,18 @@ func must2[A, B any](a A, b B, err error) func(*testing.T) (A, B) {
 
 // TestCancellingEndsASSHConnection at each moment: while the refs are listed, and while a pack comes.
 func TestCancellingEndsASSHConnection(t *testing.T) {
-	advert := "003d1111111111111111111111111111111111111111 refs/heads/main\n0000"
+	advert := "004b1111111111111111111111111111111111111111 refs/heads/main\x00side-band-64k\n0000"
 	for name, stdout := range map[string]string{"listing": "", "in the middle": "00", "fetching": advert} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			server := w.withSSH()
 			server.Answer(&gittest.SSHAnswer{Stdout: stdout, Hang: true})
+			listed := make(chan struct{})
+			w.volume = w.open(t.TempDir(), Config{Step: func(step string) {
+				if step == "listed" {
+					close(listed)
+				}
+			}})
 			cause := errors.New("shutting down")
 			ctx, cancel := context.WithCancelCause(soon(t))
 			ended := make(chan error, 1)
@@ -289,6 +297,9 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 				_, err := w.volume.Sync(ctx, w.sshRequest(server, "main"))
 				ended <- err
 			}()
+			if stdout == advert {
+				<-listed
+			}
 			for len(server.Commands()) == 0 && ctx.Err() == nil {
 				time.Sleep(time.Millisecond)
 			}
@@ -311,8 +322,34 @@ func TestTooMuchOverSSH(t *testing.T) {
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})
 	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
 	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
-	mustFail(t, err, events.ClassHostile, events.Permanent)
+	mustFail(t, err, events.ClassQuota, events.Permanent)
 	mustLetGo(t, server)
+}
+
+// TestABrokenSSHConnection breaks in the middle of a pack: that is the network's fault, and no reason to fetch
+// everything anew.
+func TestABrokenSSHConnection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		exit  error
+		class events.Class
+	}{
+		"broken": {&ssh.ExitMissingError{}, events.ClassNetwork},
+		"ended":  {nil, events.ClassServer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			defer theirs.Close()
+			w := &wire{maxPack: 1 << 20}
+			defer w.close()
+			command := &uploadPack{conn: ours, stdin: ours, stdout: strings.NewReader("0100\x01PACK"), wait: func() error { return tc.exit }}
+			body := command.output(t.Context(), w, false, nil)
+			defer body.Close()
+
+			_, err := io.Copy(io.Discard, sideband.NewDemuxer(sideband.Sideband64k, body))
+
+			mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstFault(), err), tc.class, events.Retryable)
+		})
+	}
 }
 
 // TestASilentSSHServer says nothing for a minute, by a clock that does not take one.
@@ -323,7 +360,7 @@ func TestASilentSSHServer(t *testing.T) {
 		w := &wire{maxPack: 1 << 20}
 		defer w.close()
 		command := &uploadPack{conn: ours, stdout: ours}
-		body := command.output(t.Context(), w, maxAdvert, nil)
+		body := command.output(t.Context(), w, true, nil)
 		defer body.Close()
 
 		_, err := body.Read(make([]byte, 4))

@@ -66,7 +66,7 @@ type SyncResult struct {
 // may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
 // and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
-	s := &syncing{v: v, f: v.folder(req.Repo), req: req}
+	s := &syncing{v: v, f: v.folder(req.Repo), req: req, over: make(chan struct{})}
 	if err := checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
@@ -109,7 +109,8 @@ type syncing struct {
 	last    *lastTree // see lastTree
 	tree    string    // name of the tree built, until it is published
 	trash   sync.WaitGroup
-	meter   meter // of the space taken
+	over    chan struct{} // closed when nothing is left to do but to empty the trash
+	meter   meter         // of the space taken
 }
 
 func (s *syncing) run(ctx context.Context) (SyncResult, error) {
@@ -165,7 +166,7 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 	if err := s.tidy(ctx); err != nil {
 		return err
 	}
-	s.trash.Go(s.f.emptyTrash) // while the remote is asked
+	s.trash.Go(func() { s.f.emptyTrash(s.over) }) // while the remote is asked
 	s.v.done("bound")
 	return nil
 }

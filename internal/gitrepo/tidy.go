@@ -46,7 +46,7 @@ func (s *syncing) recycle(links map[string]string) error {
 	if err != nil {
 		return err
 	}
-	for _, tree := range s.unneeded(trees) {
+	for _, tree := range s.v.unneeded(trees) {
 		if _, err := s.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}
@@ -133,13 +133,39 @@ func (f folder) discard(path string) error {
 	return volumeError("throw away "+path, err)
 }
 
-// emptyTrash deletes what was thrown away. What resists stays for the next time.
-func (f folder) emptyTrash() {
+// keptTrash is how many things may be left in the trash when a sync is over: a tree of many files takes
+// as long to delete as to build, and nobody should wait for it who waits for the result.
+const keptTrash = 4
+
+// emptyTrash deletes what was thrown away; once over is closed, no more than is too much. What resists
+// stays for the next time.
+func (f folder) emptyTrash(over <-chan struct{}) {
 	entries, err := readDir(f.trash())
 	if err != nil {
 		return
 	}
-	for _, entry := range entries {
-		_ = os.RemoveAll(filepath.Join(f.trash(), entry.Name()))
+	for i, entry := range entries {
+		enough := func() bool { return isClosed(over) && len(entries)-i <= keptTrash }
+		if enough() {
+			return
+		}
+		path := filepath.Join(f.trash(), entry.Name())
+		parts, _ := readDir(path) // of a tree; of anything else none
+		for _, part := range parts {
+			if enough() {
+				return
+			}
+			_ = os.RemoveAll(filepath.Join(path, part.Name()))
+		}
+		_ = os.RemoveAll(path)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -157,6 +157,8 @@ func (c *tally) count(dir string) error {
 			return context.Cause(c.ctx)
 		case errors.Is(err, fs.ErrNotExist):
 			return nil // it went while we counted
+		case errors.Is(err, fs.ErrPermission):
+			return nil // part of a clone that was adopted, and others' own
 		case err != nil:
 			return err
 		case path == c.skip:

@@ -283,9 +283,12 @@ func (f folder) beginStore() error {
 // ref is the file without which a tree is not taken for whole: see checkedOut.
 func (g gitDir) ref() string { return filepath.Join(g.dir, "lockstep-ref") }
 
+// damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
+const damagedRef = "lockstep-damaged"
+
 // unmake has a tree not be taken for whole any more. Git goes on working in it as far as it can.
 func (g gitDir) unmake() error {
-	if err := os.Remove(g.ref()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Rename(g.ref(), filepath.Join(g.dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return syncDir(g.dir)

@@ -284,7 +284,7 @@ func checkPackedObject(pack *packfile.Packfile, name plumbing.Hash) (err error) 
 	return nil
 }
 
-// checkRefs makes sure that all that the store's refs name is there.
+// checkRefs makes sure that all that the store's refs name is there, with its history.
 func (c *verifier) checkRefs(s store, o *verified) error {
 	path := filepath.Join(s.dir, "packed-refs")
 	content, err := os.ReadFile(path)
@@ -295,22 +295,19 @@ func (c *verifier) checkRefs(s store, o *verified) error {
 		c.found(path, "%v", err)
 		return nil
 	}
-	seen := map[plumbing.Hash]bool{}
+	w := historian{verified: o, ctx: c.ctx, seen: map[plumbing.Hash]bool{}, shallow: map[plumbing.Hash]bool{}}
+	for _, h := range s.shallow() {
+		w.shallow[h] = true
+	}
 	for line := range strings.Lines(string(content)) {
 		line = strings.TrimSuffix(line, "\n")
 		name, ref, ok := strings.Cut(line, " ")
 		switch commit := plumbing.NewHash(name); {
-		case strings.HasPrefix(line, "#") || seen[commit]:
+		case strings.HasPrefix(line, "#"):
 		case !ok || !plumbing.IsHash(name) || !strings.HasPrefix(ref, "refs/"):
 			c.found(path, "a line is no ref: %q", line)
 		default:
-			seen[commit] = true
-			err := o.walkCommit(c.ctx, commit, func(path string, entry object.TreeEntry) error {
-				if _, ok := o.has[entry.Hash]; !ok && entry.Mode != filemode.Submodule {
-					return fmt.Errorf("%q: object %s is missing", path, entry.Hash)
-				}
-				return nil
-			})
+			err := w.follow(commit)
 			if err != nil && c.ctx.Err() == nil {
 				c.found(path, "%s is not complete: %v", ref, err)
 			}
@@ -322,37 +319,137 @@ func (c *verifier) checkRefs(s store, o *verified) error {
 	return nil
 }
 
-// walkCommit calls fn for every file below a commit, whose path is relative to the tree.
-func (o *verified) walkCommit(ctx context.Context, commit plumbing.Hash, fn func(path string, entry object.TreeEntry) error) (err error) {
+// historian makes sure that histories are complete, and looks at each object once.
+type historian struct {
+	*verified
+	ctx     context.Context        // of one Verify
+	shallow map[plumbing.Hash]bool // commits whose parents are not there
+	seen    map[plumbing.Hash]bool // commits and folders
+}
+
+// follow looks at a commit, its history and all below it.
+func (w *historian) follow(tip plumbing.Hash) error {
+	for todo := []plumbing.Hash{tip}; len(todo) > 0; {
+		h := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if w.seen[h] {
+			continue
+		}
+		w.seen[h] = true
+		commit, err := w.commit(h)
+		if err == nil {
+			err = w.look(commit.TreeHash, "")
+		}
+		if err != nil {
+			return err
+		}
+		if !w.shallow[h] {
+			todo = append(todo, commit.ParentHashes...)
+		}
+	}
+	return nil
+}
+
+// look looks at what is below a folder.
+func (w *historian) look(folder plumbing.Hash, path string) error {
+	if w.seen[folder] {
+		return nil
+	}
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
+	w.seen[folder] = true
+	entries, err := w.tree(folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		_, present := w.has[entry.Hash]
+		switch {
+		case entry.Mode == filemode.Dir:
+			err = w.look(entry.Hash, path+entry.Name+"/")
+		case !present && entry.Mode != filemode.Submodule:
+			err = fmt.Errorf("%q: object %s is missing", path+entry.Name, entry.Hash)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit reads a commit.
+func (o *verified) commit(h plumbing.Hash) (commit *object.Commit, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v", cause)
+			err = fmt.Errorf("commit %s: panic: %v", h, cause)
 		}
 	}()
-	obj, err := o.storage.EncodedObject(plumbing.CommitObject, commit)
+	obj, err := o.storage.EncodedObject(plumbing.CommitObject, h)
 	if err != nil {
-		return fmt.Errorf("commit %s: %w", commit, err)
+		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
-	decoded := &object.Commit{}
-	if err := decoded.Decode(obj); err != nil {
-		return fmt.Errorf("commit %s: %w", commit, err)
+	commit = &object.Commit{}
+	if err := commit.Decode(obj); err != nil {
+		return nil, fmt.Errorf("commit %s: %w", h, err)
+	}
+	return commit, nil
+}
+
+// tree reads the entries of a folder.
+func (o *verified) tree(h plumbing.Hash) (entries []object.TreeEntry, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("tree %s: panic: %v", h, cause)
+		}
+	}()
+	obj, err := o.storage.EncodedObject(plumbing.TreeObject, h)
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	tree := &object.Tree{}
+	if err := tree.Decode(obj); err != nil {
+		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	return tree.Entries, nil
+}
+
+// walkCommit calls fn for every file below a commit, whose path is relative to the tree.
+func (o *verified) walkCommit(ctx context.Context, commit plumbing.Hash, fn func(path string, entry object.TreeEntry) error) error {
+	decoded, err := o.commit(commit)
+	if err != nil {
+		return err
 	}
 	return o.walkTree(ctx, decoded.TreeHash, "", fn)
+}
+
+// leavesTree reports whether a symbolic link at a path is one that the policy is about.
+func (o *verified) leavesTree(at string, link plumbing.Hash) (bool, error) {
+	obj, err := o.storage.EncodedObject(plumbing.BlobObject, link)
+	if err != nil {
+		return false, fmt.Errorf("blob %s: %w", link, err)
+	}
+	reader, err := obj.Reader()
+	if err != nil {
+		return false, fmt.Errorf("blob %s: %w", link, err)
+	}
+	defer reader.Close()
+	target, err := io.ReadAll(io.LimitReader(reader, maxLinkTarget+1))
+	if err != nil {
+		return false, fmt.Errorf("blob %s: %w", link, err)
+	}
+	return leavesTree(at, string(target)), nil
 }
 
 func (o *verified) walkTree(ctx context.Context, h plumbing.Hash, prefix string, fn func(string, object.TreeEntry) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	obj, err := o.storage.EncodedObject(plumbing.TreeObject, h)
+	entries, err := o.tree(h)
 	if err != nil {
-		return fmt.Errorf("tree %s: %w", h, err)
+		return err
 	}
-	tree := &object.Tree{}
-	if err := tree.Decode(obj); err != nil {
-		return fmt.Errorf("tree %s: %w", h, err)
-	}
-	for _, entry := range tree.Entries {
+	for _, entry := range entries {
 		path := prefix + entry.Name
 		if entry.Mode == filemode.Dir {
 			err = o.walkTree(ctx, entry.Hash, path+"/", fn)

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gittest"
+	"lockstep/tree"
 )
 
 func (w *world) verify(repair bool) Report {
@@ -227,5 +228,67 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 	}
 	if slices.ContainsFunc(report.Problems, func(p Problem) bool { return true }) {
 		t.Error(report.Problems)
+	}
+}
+
+// TestOldModesAreNoDamage has files of modes that early versions of Git wrote, and that others write.
+func TestOldModesAreNoDamage(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	blob := must(w.git.Blob(t.Context(), widgets, "content"))(t)
+	entries := must(w.git.Tree(t.Context(), widgets,
+		gittest.Entry{Mode: "100600", Name: "mine", Hash: blob}, gittest.Entry{Mode: "100664", Name: "old", Hash: blob},
+		gittest.Entry{Mode: "100775", Name: "run", Hash: blob}))(t)
+	must(w.git.CommitTree(t.Context(), widgets, gittest.Main, entries))(t)
+	w.sync("")
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("found %+v", report)
+	}
+}
+
+// TestReadersKeepWhatIsMarked opens a tree that waits to be replaced.
+func TestReadersKeepWhatIsMarked(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1", "b": "1"})
+	w.sync("")
+	flipBit(t, w.path(widgets, "a"), 0)
+	w.verify(true)
+
+	marked, err := tree.Open(w.volume.Root(), widgets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer marked.Close()
+	if marked.Commit() != commit || marked.Ref().String() != "refs/heads/main" {
+		t.Errorf("opened %s of %s", marked.Commit(), marked.Ref())
+	}
+	if res := w.sync(""); !res.Published {
+		t.Errorf("not replaced: %+v", res)
+	}
+}
+
+// TestAMissingHistoryIsFound takes a commit out of the middle of one.
+func TestAMissingHistoryIsFound(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	w.syncDepth("", events.DepthFull)
+	middle := w.push(map[string]string{"a": "1"})
+	w.syncDepth("", events.DepthFull)
+	w.push(map[string]string{"a": "2"})
+	w.syncDepth("", events.DepthFull)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.gc(false) // so that no tree is of that commit
+	if report := w.verify(false); report.Found != 0 {
+		t.Fatalf("before any damage: %+v", report)
+	}
+	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+	must(0, os.Remove(filepath.Join(store.dir, "objects", middle[:2], middle[2:])))(t)
+	if report := w.verify(true); report.Found != 1 || len(report.Marked) != 2 {
+		t.Errorf("found %+v", report)
+	}
+	w.syncDepth("", events.DepthFull)
+	w.mustShow(widgets, 3)
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("after the repair: %+v", report)
 	}
 }

@@ -73,7 +73,14 @@ func (g gitDir) head() (head, error) {
 // wanted is what the commit says that the tree is to have; nil when that cannot be read.
 func (c *verifier) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
 	wanted := map[string]object.TreeEntry{}
+	skips := gitDirOf(path).links() == LinksSkip
 	err := o.walkCommit(c.ctx, plumbing.NewHash(commit), func(name string, entry object.TreeEntry) error {
+		if skips && entry.Mode == filemode.Symlink {
+			outside, err := o.leavesTree(name, entry.Hash)
+			if outside || err != nil {
+				return err
+			}
+		}
 		wanted[name] = entry
 		return nil
 	})

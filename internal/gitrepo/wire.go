@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,17 +18,29 @@ const (
 	headerTimeout = 60 * time.Second // a big server may count objects for long before it answers
 	idleTimeout   = 60 * time.Second // without a byte in an answer's body
 	maxAdvert     = 64 << 20         // bytes in a list of refs
+	maxPrologue   = 8 << 20          // bytes of an answer's lines before its pack
 	patience      = 10 * time.Minute // for an answer's body, before it has to keep the pace
 	minPace       = 16 << 10         // bytes a second
 )
 
 // statusError is an HTTP status that is neither success nor a redirect.
-type statusError int
+type statusError struct {
+	code    int
+	limited bool // we have asked too often
+}
 
-func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", int(e)) }
+func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", e.code) }
+
+// statusOf returns the error of an answer. A server that is asked too often may say so with a 403, too.
+func statusOf(res *http.Response) statusError {
+	limited := res.Header.Get("Retry-After") != "" || res.Header.Get("X-RateLimit-Remaining") == "0"
+	return statusError{res.StatusCode, res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusForbidden && limited}
+}
 
 var (
 	errTooLong = errors.New("the answer is longer than allowed")
+	errRefs    = errors.New("the list of refs is longer than allowed")
+	errLines   = errors.New("the answer has more lines before its pack than allowed")
 	errWebPage = errors.New("the answer is a web page")
 	errIdle    = fmt.Errorf("no data for %v", idleTimeout)
 	errTrickle = fmt.Errorf("less than %d KiB a second for %v", minPace>>10, patience)
@@ -56,7 +69,7 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case err != nil:
 	case res.StatusCode >= 400:
-		err = statusError(res.StatusCode)
+		err = statusOf(res)
 	case res.StatusCode < 300 && strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
 		err = errWebPage
 	}
@@ -67,20 +80,22 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, w.remember(err)
 	}
-	limit := w.maxPack
-	if strings.HasSuffix(req.URL.Path, "/info/refs") {
-		limit = maxAdvert
-	}
-	res.Body = w.bound(ctx, cancel, res.Body, limit)
+	res.Body = w.bound(ctx, cancel, res.Body, strings.HasSuffix(req.URL.Path, "/info/refs"))
 	return res, nil
 }
 
-// bound bounds an answer: body must end once cancel has been called, which is for ctx.
-func (w *wire) bound(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, limit int64) *boundedBody {
+// bound bounds an answer, a list of refs or else a pack: body must end once cancel has been called, which
+// is for ctx.
+func (w *wire) bound(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool) *boundedBody {
 	b := &boundedBody{
-		body: body, wire: w, ctx: ctx, left: limit, due: time.Now().Add(patience),
+		body: body, wire: w, ctx: ctx, left: w.maxPack, beyond: errTooLong, due: time.Now().Add(patience),
 		stop: func() { cancel(nil) },
 		idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) }),
+	}
+	if listing {
+		b.left, b.beyond = maxAdvert, errRefs
+	} else {
+		b.prologue = &prologue{left: maxPrologue}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,11 +160,14 @@ type boundedBody struct {
 	idle *time.Timer
 	left int64
 	due  time.Time // by when there must be more, or the end; each byte puts it off
+
+	beyond   error     // that it is longer
+	prologue *prologue // nil for a list of refs
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left < 0 {
-		return 0, b.wire.remember(errTooLong)
+		return 0, b.wire.remember(b.beyond)
 	}
 	if int64(len(p)) > b.left+1 {
 		p = p[:b.left+1]
@@ -163,7 +181,10 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	b.due = b.due.Add(time.Duration(n) * time.Second / minPace)
 	b.idle.Reset(idleTimeout)
 	if b.left < 0 {
-		return 0, b.wire.remember(errTooLong)
+		return 0, b.wire.remember(b.beyond)
+	}
+	if b.prologue != nil && !b.prologue.admits(p[:n]) {
+		return 0, b.wire.remember(errLines)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		if errors.Is(context.Cause(b.ctx), errIdle) {
@@ -178,4 +199,47 @@ func (b *boundedBody) Close() error {
 	b.idle.Stop()
 	b.stop()
 	return b.body.Close()
+}
+
+// prologue follows an answer's pkt-lines. Those that are not of a side-band, where the pack is, name commits,
+// and go-git keeps them all in memory.
+type prologue struct {
+	left  int    // bytes that such lines may still have
+	begun []byte // the line that has begun, up to its fifth byte, which is that of a side-band
+	rest  int    // bytes to the line's end
+	ended bool   // what follows is no pkt-line, but a pack without a side-band, or nonsense
+}
+
+// admits reports whether the lines are not too many with what comes next.
+func (l *prologue) admits(p []byte) bool {
+	for len(p) > 0 && !l.ended && l.left >= 0 {
+		if skipped := min(l.rest, len(p)); skipped > 0 {
+			l.rest -= skipped
+			p = p[skipped:]
+			continue
+		}
+		l.begun = append(l.begun, p[0])
+		p = p[1:]
+		if len(l.begun) >= 4 {
+			l.begin()
+		}
+	}
+	return l.left >= 0
+}
+
+// begin takes in the beginning of a line.
+func (l *prologue) begin() {
+	length, err := strconv.ParseUint(string(l.begun[:4]), 16, 16)
+	switch {
+	case err != nil:
+		l.ended = true
+	case length <= 4: // a flush, or an empty line
+		l.left -= len(l.begun)
+		l.begun = l.begun[:0]
+	case len(l.begun) == 5:
+		if band := l.begun[4]; band == 0 || band > 3 {
+			l.left -= int(length)
+		}
+		l.rest, l.begun = int(length)-5, l.begun[:0]
+	}
 }
