@@ -70,6 +70,7 @@ func (s *engineSide) publish(ctx context.Context) (bench.Publication, error) {
 		return bench.Publication{}, errors.New("a push was not seen")
 	}
 	s.mark(bench.Returned)
+	s.volume.AwaitDeletions() // or they would be in the way of those whose turn comes next
 	p := bench.Publication{Phases: bench.SplitPhases(s.marks)}
 	for _, m := range s.marks {
 		if m.Step == "flipped" {

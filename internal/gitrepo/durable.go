@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -13,15 +15,24 @@ import (
 // replaceFile puts content at path in one step: readers see the old file or the new one, and after
 // it returns the new one survives a power cut.
 func replaceFile(path string, content []byte) error {
+	return replace(path, content, true)
+}
+
+// replaceUnsynced is replaceFile for what may be lost in a power cut, or be empty after it.
+func replaceUnsynced(path string, content []byte) error {
+	return replace(path, content, false)
+}
+
+func replace(path string, content []byte, synced bool) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+tempInfix+"*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(temp.Name()) // fails once renamed, as it should
-	if err := writeAndSync(temp, content); err != nil {
+	if err := writeAndClose(temp, content, synced); err != nil {
 		return err
 	}
-	if err := os.Rename(temp.Name(), path); err != nil {
+	if err := os.Rename(temp.Name(), path); err != nil || !synced {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
@@ -36,15 +47,15 @@ func writeFileSync(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	return writeAndSync(file, content)
+	return writeAndClose(file, content, true)
 }
 
-func writeAndSync(file *os.File, content []byte) error {
+func writeAndClose(file *os.File, content []byte, synced bool) error {
 	_, err := file.Write(content)
 	if err == nil {
 		err = file.Chmod(0o644)
 	}
-	if err == nil {
+	if err == nil && synced {
 		err = file.Sync()
 	}
 	if closeErr := file.Close(); err == nil {
@@ -92,15 +103,29 @@ func flush(dir string, files []string) error {
 // keepsOrder reports whether a file system has one journal for all its names (ext4, XFS), keeps them on
 // a server that has (NFS), or does not outlive the power anyway (tmpfs).
 func keepsOrder(path string) bool {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
 		return false
 	}
-	switch int64(st.Type) {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+	switch int64(fs.Type) {
+	case unix.XFS_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		return true
+	case unix.EXT4_SUPER_MAGIC: // and ext2's, and that of an ext4 made without a journal
+		var st unix.Stat_t
+		return unix.Stat(path, &st) == nil && hasJournal(st.Dev)
 	}
 	return false
+}
+
+// hasJournal reports whether the ext4 on a device has a journal: there is somebody then who writes it.
+func hasJournal(dev uint64) bool {
+	name, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(dev), unix.Minor(dev)))
+	if err != nil {
+		return false
+	}
+	writer, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(name), "journal_task"))
+	_, notANumber := strconv.Atoi(strings.TrimSpace(string(writer)))
+	return err == nil && notANumber == nil
 }
 
 // syncFile waits until a file's content is on disk. A symbolic link has none.

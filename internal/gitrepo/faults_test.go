@@ -203,8 +203,9 @@ func TestTooManyFiles(t *testing.T) {
 func mustBeTidy(t *testing.T, w *world) {
 	t.Helper()
 	f := w.volume.folder(repoPath(t, widgets))
-	for dir, most := range map[string]int{f.quarantines(): 0, f.trash(): keptTrash} {
-		if entries := must(readDir(dir))(t); len(entries) > most {
+	w.volume.AwaitDeletions()
+	for _, dir := range []string{f.quarantines(), f.trash()} {
+		if entries := must(readDir(dir))(t); len(entries) != 0 {
 			t.Errorf("%s holds %v", dir, entries)
 		}
 	}

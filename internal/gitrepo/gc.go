@@ -55,7 +55,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	if !bound {
-		f.emptyTrash(nil) // of a removal that crashed on its last step
+		f.emptyTrash() // of a removal that crashed on its last step
 		return GCResult{}, nil
 	}
 	before, known, err := v.usageNow(ctx, f)
@@ -66,7 +66,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err := s.tidy(ctx); err != nil {
 		return GCResult{}, err
 	}
-	f.emptyTrash(nil)
+	f.emptyTrash()
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
 		return GCResult{}, err
 	}

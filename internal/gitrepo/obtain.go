@@ -164,8 +164,6 @@ func (s *syncing) use(from store) {
 }
 
 func (s *syncing) close() {
-	close(s.over)
-	s.trash.Wait()
 	s.closeObjects()
 	if s.remote != nil {
 		s.remote.close()

@@ -50,7 +50,7 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 		return false, err
 	}
 	if !bound {
-		f.emptyTrash(nil) // of a removal that crashed on its last step
+		f.emptyTrash() // of a removal that crashed on its last step
 		return false, nil
 	}
 	if req.URL != "" {
@@ -69,7 +69,7 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 	}
 	v.done("confirmed")
 	err = f.guarded(ctx, req.Fence, func() error { return v.takeOff(f, b) })
-	f.emptyTrash(nil)
+	f.emptyTrash()
 	if err != nil {
 		return false, err
 	}

@@ -122,7 +122,7 @@ func (s store) refs() (map[string]plumbing.Hash, error) {
 }
 
 // hold records that the store holds a commit for ref, as deep as depth says, and how shallow the store
-// is. The caller holds the file lock.
+// is. What a power cut takes of that is fetched again. The caller holds the file lock.
 func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, shallow []plumbing.Hash) error {
 	refs, err := s.refs()
 	if err != nil {
@@ -142,11 +142,11 @@ func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, sh
 		return volumeError("write the store's shallow list", err)
 	}
 	if s.depth() != depth {
-		if err := replaceFile(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
+		if err := replaceUnsynced(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
 			return volumeError("write the store's depth", err)
 		}
 	}
-	return volumeError("write the store's refs", replaceFile(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
+	return volumeError("write the store's refs", replaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
 }
 
 func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
@@ -194,7 +194,7 @@ func writeShallow(gitDir string, commits []plumbing.Hash) error {
 		}
 		return nil
 	}
-	return replaceFile(path, shallowLines(commits))
+	return replaceUnsynced(path, shallowLines(commits))
 }
 
 func shallowLines(commits []plumbing.Hash) []byte {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -66,7 +65,7 @@ type SyncResult struct {
 // may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
 // and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
-	s := &syncing{v: v, f: v.folder(req.Repo), req: req, over: make(chan struct{})}
+	s := &syncing{v: v, f: v.folder(req.Repo), req: req}
 	if err := checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
@@ -74,6 +73,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	res.Asked = s.remote != nil
 	s.note(res)
 	s.close()
+	v.janitor.see(s.f)
 	if err != nil {
 		s.discard()
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
@@ -108,9 +108,7 @@ type syncing struct {
 	history history   // of the plan's commit
 	last    *lastTree // see lastTree
 	tree    string    // name of the tree built, until it is published
-	trash   sync.WaitGroup
-	over    chan struct{} // closed when nothing is left to do but to empty the trash
-	meter   meter         // of the space taken
+	meter   meter     // of the space taken
 }
 
 func (s *syncing) run(ctx context.Context) (SyncResult, error) {
@@ -166,7 +164,6 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 	if err := s.tidy(ctx); err != nil {
 		return err
 	}
-	s.trash.Go(func() { s.f.emptyTrash(s.over) }) // while the remote is asked
 	s.v.done("bound")
 	return nil
 }

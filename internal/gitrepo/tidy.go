@@ -2,9 +2,6 @@ package gitrepo
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -12,7 +9,7 @@ import (
 // tidy retires trees that no name links to any more, and clears away what is over: retired trees
 // that nobody needs, stores that no tree needs, and what crashed or stale holders have left. It
 // decides under the file lock, where everything not ours belongs to a lower fence; what it throws away
-// is deleted by emptyTrash.
+// is deleted by the caller.
 func (s *syncing) tidy(ctx context.Context) error {
 	if err := s.ask(ctx); err != nil {
 		return err
@@ -119,53 +116,4 @@ func (f folder) dropStores() error {
 		}
 	}
 	return nil
-}
-
-// discard moves a file or folder out of sight, to be deleted by emptyTrash.
-func (f folder) discard(path string) error {
-	if err := os.MkdirAll(f.trash(), 0o755); err != nil {
-		return volumeError("throw away "+path, err)
-	}
-	err := os.Rename(path, filepath.Join(f.trash(), rand.Text()))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return volumeError("throw away "+path, err)
-}
-
-// keptTrash is how many things may be left in the trash when a sync is over: a tree of many files takes
-// as long to delete as to build, and nobody should wait for it who waits for the result.
-const keptTrash = 4
-
-// emptyTrash deletes what was thrown away; once over is closed, no more than is too much. What resists
-// stays for the next time.
-func (f folder) emptyTrash(over <-chan struct{}) {
-	entries, err := readDir(f.trash())
-	if err != nil {
-		return
-	}
-	for i, entry := range entries {
-		enough := func() bool { return isClosed(over) && len(entries)-i <= keptTrash }
-		if enough() {
-			return
-		}
-		path := filepath.Join(f.trash(), entry.Name())
-		parts, _ := readDir(path) // of a tree; of anything else none
-		for _, part := range parts {
-			if enough() {
-				return
-			}
-			_ = os.RemoveAll(filepath.Join(path, part.Name()))
-		}
-		_ = os.RemoveAll(path)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -78,6 +78,8 @@ type Volume struct {
 	cfg  Config
 	net  *network
 
+	janitor janitor
+
 	exchange func(a, b string) error // see exchange
 }
 
@@ -109,8 +111,12 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	return v, nil
 }
 
-// Close releases idle connections to remotes. The volume must not be used afterwards.
-func (v *Volume) Close() { v.net.close() }
+// Close releases idle connections to remotes, and leaves off deleting what was thrown away. The volume must
+// not be used afterwards.
+func (v *Volume) Close() {
+	v.janitor.close()
+	v.net.close()
+}
 
 // ID returns the volume's random id, made when the volume was first opened.
 func (v *Volume) ID() string { return v.id }
