@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded test-memory soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-embedded test-large soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,8 @@ redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports
 test-embedded: ## Run the tests that talk to Redis against the embedded one
 	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
 
-test-memory: ## Run the tests that look at how much memory large files take; the race detector takes its own
-	go test ./internal/gitrepo -run Memory $(TESTFLAGS)
+test-large: ## Run the tests that the race detector is too slow for, or takes too much memory for
+	go test ./internal/gitrepo -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
 
 soak: ## Run the long tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./internal/gitrepo -run ManyPushes -v $(TESTFLAGS)

@@ -18,6 +18,7 @@ import (
 // three times what a fresh clone takes. LOCKSTEP_SOAK makes it 1,000 pushes, and says what became of the
 // time of a fetch.
 func TestManyPushes(t *testing.T) {
+	notUnderRace(t)
 	pushes := 150
 	if os.Getenv("LOCKSTEP_SOAK") != "" {
 		pushes = 1000

@@ -166,6 +166,7 @@ func TestFoldersThatNestForEver(t *testing.T) {
 }
 
 func TestTooLargeACommitIsRefused(t *testing.T) {
+	notUnderRace(t)
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")

@@ -190,3 +190,12 @@ func soon(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// notUnderRace leaves a test that has much to hash to "make test-large": the race detector would take
+// minutes for it, and there is less at once in it than elsewhere.
+func notUnderRace(t *testing.T) {
+	t.Helper()
+	if underRace {
+		t.Skip("see make test-large")
+	}
+}

@@ -21,9 +21,7 @@ func TestMemoryOfASync(t *testing.T) {
 		syncAlone(t, root)
 		return
 	}
-	if underRace {
-		t.Skip("the race detector takes memory of its own")
-	}
+	notUnderRace(t)
 	if testing.Short() {
 		t.Skip("writes a gigabyte")
 	}

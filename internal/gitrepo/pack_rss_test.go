@@ -32,9 +32,7 @@ func TestMemoryForLargeObjects(t *testing.T) {
 		receiveAlone(t, job, os.Getenv("GITREPO_TEST_PACK_DIR"))
 		return
 	}
-	if underRace {
-		t.Skip("the race detector takes memory of its own")
-	}
+	notUnderRace(t)
 	if testing.Short() {
 		t.Skip("writes half a gigabyte")
 	}

@@ -627,6 +627,7 @@ func TestABaseThatTheStoreHasDamaged(t *testing.T) {
 
 // TestDeltaTrees takes in trees of deltas that hold many contents at once, or chains beyond what Git makes.
 func TestDeltaTrees(t *testing.T) {
+	notUnderRace(t)
 	text := func(i, size int) string { return fmt.Sprintf("%08d", i) + strings.Repeat("x", size-8) }
 	change := func(i, size int) string {
 		return delta(size, size, insertion(fmt.Sprintf("%08d", i)), copied(8, size-8))

@@ -130,6 +130,7 @@ func TestPruneKeepsTheHistory(t *testing.T) {
 // TestLargePushes has each push bring a pack, most of which the next one makes superfluous. The disk holds a
 // few of them, though no patrol comes by.
 func TestLargePushes(t *testing.T) {
+	notUnderRace(t)
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1})
 	push := func() string {

@@ -215,6 +215,7 @@ func TestVerifyOfWhatIsNotThere(t *testing.T) {
 
 // TestVerifyReadsLargePacks has a pack worth more than one reader.
 func TestVerifyReadsLargePacks(t *testing.T) {
+	notUnderRace(t)
 	w := newWorld(t)
 	files := map[string]string{}
 	for i := range shardObjects + 100 {

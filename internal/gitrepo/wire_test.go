@@ -154,6 +154,7 @@ func TestTheNameOfARedirect(t *testing.T) {
 
 // TestManyLinesBeforeThePack has a server go on about where the history ends, and what is common.
 func TestManyLinesBeforeThePack(t *testing.T) {
+	notUnderRace(t)
 	const hash = "1111111111111111111111111111111111111111"
 	shallow, ack, band := "0034shallow "+hash, "0038ACK "+hash+" common\n", "0006\x01x"
 	for name, tc := range map[string]struct {
