@@ -26,9 +26,8 @@ const (
 	pruneStep = 256 // objects dropped while the file lock is held
 )
 
-// sampled are the groups, of 256, that are looked at to tell how much is loose, as "git gc --auto" looks
-// at one.
-var sampled = []string{"17", "5b", "9e", "d3"}
+// sampled is how many groups, of 256, are looked at to tell how much is loose. "git gc --auto" looks at one.
+const sampled = 16
 
 // afreshMark is a file in a store that says that the next fetch is to be a whole one, into the next store.
 const afreshMark = "fetch-afresh"
@@ -41,8 +40,8 @@ func (s store) isDueAfresh() bool {
 // isCrowded reports whether pruning the store is likely to be worth while.
 func (s store) isCrowded() bool {
 	loose := int64(0)
-	for _, group := range sampled {
-		names, err := readDir(filepath.Join(s.dir, "objects", group))
+	for i := range sampled {
+		names, err := readDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
 		if err != nil {
 			return false
 		}
@@ -53,7 +52,7 @@ func (s store) isCrowded() bool {
 		return false
 	}
 	last := s.pruned()
-	return loose*256/int64(len(sampled)) > max(looseLimit(packs), 2*last.loose) ||
+	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
 		space(packs) > 2*max(last.packed, largest(packs))+minLoose || len(packs) > max(maxPacks, 2*last.packs)
 }
 
