@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/config"
 	"lockstep/internal/gittest"
 )
@@ -196,16 +195,8 @@ func (s *lockstepWorkers) pushed(ctx context.Context, commit string) error {
 	if err != nil {
 		return err
 	}
-	msg, err := stream.ChangeMessage(change)
-	if err != nil {
-		return err
-	}
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: s.server.client})
-	if err != nil {
-		return err
-	}
-	msg.SetContext(ctx)
-	return publisher.Publish(events.DefaultNamespace.Changes(), msg) // the Redis is our own
+	_, err = enqueue(ctx, s.server.client, events.DefaultNamespace, change) // the Redis is our own
+	return err
 }
 
 // awaitFirst has the first commit published.

@@ -12,11 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/gittest"
 )
 
@@ -132,21 +130,12 @@ func idleRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
 
 // syncAll has every repository synced once.
 func (b *idleBench) syncAll(ctx context.Context, server *benchRedis, git *gittest.Server) error {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: server.client})
-	if err != nil {
-		return err
-	}
 	for i := range b.repos {
 		change, err := events.NewChange(events.Change{URL: git.URL(idleRepo(i)), Source: "/lockstep/bench"})
 		if err != nil {
 			return err
 		}
-		var msg *message.Message
-		if msg, err = stream.ChangeMessage(change); err != nil {
-			return err
-		}
-		msg.SetContext(ctx)
-		if err := publisher.Publish(events.DefaultNamespace.Changes(), msg); err != nil {
+		if _, err := enqueue(ctx, server.client, events.DefaultNamespace, change); err != nil {
 			return err
 		}
 	}

@@ -93,7 +93,7 @@ func newPublishCommand(std streams) *cobra.Command {
 			}
 			var entry string
 			err = onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				entry, err = enqueue(ctx, client, cfg, change)
+				entry, err = enqueue(ctx, client, cfg.Namespace(), change)
 				return err
 			})
 			if err != nil {
@@ -122,7 +122,7 @@ func newPublishCommand(std streams) *cobra.Command {
 // publishAndWait prints the result as sync does; that a removal has removed is no surprise here.
 func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeout time.Duration, asJSON bool) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		entry, err := enqueue(ctx, client, cfg, change)
+		entry, err := enqueue(ctx, client, cfg.Namespace(), change)
 		if err != nil {
 			return err
 		}
@@ -142,12 +142,12 @@ func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeo
 
 // publish appends a change to the stream of changes.
 func publish(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) error {
-	_, err := enqueue(ctx, client, cfg, change)
+	_, err := enqueue(ctx, client, cfg.Namespace(), change)
 	return err
 }
 
 // enqueue is publish, and returns the change's entry.
-func enqueue(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (entry string, err error) {
+func enqueue(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (entry string, err error) {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
 		return "", err
@@ -156,5 +156,5 @@ func enqueue(ctx context.Context, client redis.UniversalClient, cfg config.Confi
 	if err != nil {
 		return "", err
 	}
-	return publisher.Add(ctx, cfg.Namespace().Changes(), msg)
+	return publisher.Add(ctx, namespace.Changes(), msg)
 }

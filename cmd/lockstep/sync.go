@@ -124,7 +124,7 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std streams, change ev
 func request(ctx context.Context, server redisx.Server, cfg config.Config, change events.Change) (events.Result, error) {
 	client := server.Open()
 	defer client.Close()
-	entry, err := enqueue(ctx, client, cfg, change)
+	entry, err := enqueue(ctx, client, cfg.Namespace(), change)
 	if err != nil {
 		return events.Result{}, err
 	}
