@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded test-large soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-embedded test-large soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ bench-availability: build ## Measure how often readers meet a complete tree whil
 
 bench-idle: build ## Measure what a worker takes that keeps many repositories and has nothing to do
 	bin/lockstep bench idle
+
+bench-hooks: build ## Measure webhooks a second against the plainest handler, and what a storm of them with Redis killed comes to
+	bin/lockstep bench hooks
+	bin/lockstep bench hooks --storm 10000
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \

@@ -18,7 +18,9 @@ type ChangeType string
 // The types of changes, as they stand in a CloudEvents document.
 const (
 	ChangePushed  ChangeType = "lockstep.change.pushed.v1"  // bring the clone up to date
-	ChangeRemoved ChangeType = "lockstep.change.removed.v1" // the repository may be gone: look, then remove
+	ChangeRemoved ChangeType = "lockstep.change.removed.v1" // the repository, or the ref that is named, may be gone: look, then remove
+	ChangeMoved   ChangeType = "lockstep.change.moved.v1"   // the repository may be another's name now, To: look, then move the clone
+	ChangeDue     ChangeType = "lockstep.change.due.v1"     // it is time to ask the remote whether a watched ref has moved
 )
 
 // BusyPolicy is what to do about a repository that another job holds.
@@ -39,8 +41,9 @@ type Change struct {
 	Time   time.Time  // when it was asked; zero when the publisher did not say
 
 	Repo       RepoPath   // whose clone
-	URL        string     // the remote, http, https or ssh, never with credentials in it
-	Ref        Ref        // which ref; zero for the remote's default branch
+	URL        string     // the remote, http, https or ssh, never with credentials in it; of a move, the new one
+	To         RepoPath   // of a move: the new path
+	Ref        Ref        // which ref; zero for the remote's default branch, and for all of a repository that is removed
 	App        string     // which app asks; empty for nobody in particular
 	Credential string     // the name of the credential to use; empty for none
 	Before     string     // the commit the ref named before, if the publisher knows
@@ -48,6 +51,8 @@ type Change struct {
 	Force      bool       // remove even though the remote still has the repository
 	Depth      Depth      // how much history to keep; never less than another app asks for
 	OnBusy     BusyPolicy // what to do when another job holds the repository
+	Watched    bool       // asked only for as long as App watches the repository
+	Foreign    bool       // URL is none of the operator's words: a webhook's payload named it
 }
 
 // NewChange fills in what c leaves open (a random id, type, source, time, repository path from the
@@ -70,7 +75,7 @@ func NewChange(c Change) (Change, error) {
 		c.Time = time.Now().UTC()
 	}
 	c.URL = RemoteURL(c.URL)
-	if c.Repo.IsZero() && c.URL != "" {
+	if c.Repo.IsZero() && c.URL != "" && c.Type != ChangeMoved {
 		repo, err := RepoPathFromURL(c.URL)
 		if err != nil {
 			return Change{}, malformed(fmt.Errorf("no repo given and none can be derived from url: %w", err))
@@ -93,11 +98,22 @@ func (c Change) check() error {
 		if c.URL == "" && !c.Force {
 			return errors.New("url is missing; the remote is asked before a clone is removed, unless force is true")
 		}
+	case ChangeMoved:
+		if c.URL == "" || c.To.IsZero() {
+			return errors.New("a move wants the new path, to, and the new url")
+		}
+		if c.Repo.Contains(c.To) || c.To.Contains(c.Repo) {
+			return errors.New("a repository cannot move above or below itself")
+		}
+	case ChangeDue:
 	default:
 		return fmt.Errorf("type %s is not one this version handles", quote(string(c.Type)))
 	}
 	if c.Repo.IsZero() {
 		return errors.New("repo is missing")
+	}
+	if !c.To.IsZero() && c.Type != ChangeMoved {
+		return errors.New("to is for moves alone")
 	}
 	if c.URL != "" {
 		if err := CheckRemote(c.URL); err != nil {

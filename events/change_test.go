@@ -55,6 +55,20 @@ func TestParseChangeReadsPlainFields(t *testing.T) {
 		"empty fields are absent":       {`{"url":"` + remote + `","ref":"","type":"","force":"","on_busy":""}`, wait(events.Change{})},
 		"unknown fields are ignored":    {`{"url":"` + remote + `","colour":"red","n":{"x":[1]}}`, wait(events.Change{})},
 		"a forced removal needs no url": {`{"type":"removed","repo":"acme/widgets","force":"1"}`, gone},
+		"a move names both paths and the new url": {
+			`{"type":"moved","repo":"acme/widgets","to":"Acme/gadgets","url":"https://github.com/Acme/gadgets.git"}`,
+			events.Change{
+				Type: events.ChangeMoved, Source: "/lockstep/plain", Repo: repo(t, "acme/widgets"), To: repo(t, "Acme/gadgets"),
+				URL: "https://github.com/Acme/gadgets.git", OnBusy: events.BusyWait,
+			},
+		},
+		"a poll needs no url": {
+			`{"type":"due","repo":"acme/widgets","on_busy":"skip"}`,
+			events.Change{Type: events.ChangeDue, Source: "/lockstep/plain", Repo: repo(t, "acme/widgets"), OnBusy: events.BusySkip},
+		},
+		"that a watch asks is not for plain fields to say": {
+			`{"url":"` + remote + `","watched":"true","foreign":"true"}`, wait(events.Change{}),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := events.ParseChange([]byte(tc.in)); err != nil || got != tc.want {

@@ -34,6 +34,7 @@ type envelope[T any] struct {
 type changeData struct {
 	Repo       RepoPath   `json:"repo"`
 	URL        string     `json:"url,omitempty"`
+	To         RepoPath   `json:"to,omitzero"`
 	Ref        string     `json:"ref,omitempty"`
 	App        string     `json:"app,omitempty"`
 	Credential string     `json:"credential,omitempty"`
@@ -42,6 +43,8 @@ type changeData struct {
 	Force      bool       `json:"force,omitempty"`
 	Depth      string     `json:"depth,omitempty"`
 	OnBusy     BusyPolicy `json:"on_busy,omitempty"`
+	Watched    bool       `json:"watched,omitempty"`
+	Foreign    bool       `json:"foreign,omitempty"`
 }
 
 type resultData struct {
@@ -63,6 +66,8 @@ type resultData struct {
 	Class      Class    `json:"class,omitempty"`
 	Error      string   `json:"error,omitempty"`
 	Retryable  bool     `json:"retryable,omitempty"`
+	To         RepoPath `json:"to,omitzero"`
+	Due        int      `json:"due,omitempty"`
 }
 
 // MarshalJSON writes the change as a CloudEvents document.
@@ -71,8 +76,9 @@ func (c Change) MarshalJSON() ([]byte, error) {
 		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.Type),
 		Subject: c.Repo.String(), Time: formatTime(c.Time), DataContentType: contentJSON,
 		Data: changeData{
-			Repo: c.Repo, URL: c.URL, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
+			Repo: c.Repo, URL: c.URL, To: c.To, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
 			Before: c.Before, After: c.After, Force: c.Force, Depth: c.Depth.String(), OnBusy: c.OnBusy,
+			Watched: c.Watched, Foreign: c.Foreign,
 		},
 	})
 }
@@ -86,13 +92,13 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			Repo: r.Repo, App: r.App, Ref: r.Ref, Deliveries: r.Deliveries, Attempts: r.Attempts,
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
-			Class: r.Class, Error: r.Error, Retryable: r.Retryable,
+			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due,
 		},
 	})
 }
 
 // ParseChange reads a change from a CloudEvents document, or from a flat JSON object of plain
-// fields (repo, url, ref, type, id, app, credential, before, after, force, depth, on_busy; all
+// fields (repo, url, to, ref, type, id, app, credential, before, after, force, depth, on_busy; all
 // strings, as redis-cli's XADD gives them). In the plain form id may be absent: the caller then knows a
 // better one, the stream entry's. An error has the disposition [Malformed].
 func ParseChange(document []byte) (Change, error) {
@@ -155,8 +161,9 @@ func parseCloudEvent(document []byte) (Change, error) {
 	}
 	return Change{
 		ID: doc.ID, Type: ChangeType(doc.Type), Source: doc.Source, Time: at,
-		Repo: d.Repo, URL: d.URL, Ref: ref, App: d.App, Credential: d.Credential,
+		Repo: d.Repo, URL: d.URL, To: d.To, Ref: ref, App: d.App, Credential: d.Credential,
 		Before: d.Before, After: d.After, Force: d.Force, Depth: depth, OnBusy: d.OnBusy,
+		Watched: d.Watched, Foreign: d.Foreign,
 	}, nil
 }
 
@@ -166,6 +173,7 @@ func parsePlain(document []byte) (Change, error) {
 		Type       string     `json:"type"`
 		Repo       string     `json:"repo"`
 		URL        string     `json:"url"`
+		To         RepoPath   `json:"to"`
 		Ref        string     `json:"ref"`
 		App        string     `json:"app"`
 		Credential string     `json:"credential"`
@@ -179,13 +187,13 @@ func parsePlain(document []byte) (Change, error) {
 		return Change{}, err
 	}
 	c := Change{
-		ID: f.ID, Type: plainType(f.Type), Source: "/lockstep/plain", URL: f.URL, App: f.App,
+		ID: f.ID, Type: plainType(f.Type), Source: "/lockstep/plain", URL: f.URL, To: f.To, App: f.App,
 		Credential: f.Credential, Before: f.Before, After: f.After, Depth: f.Depth, OnBusy: f.OnBusy,
 	}
 	var err error
 	if f.Repo != "" {
 		c.Repo, err = ParseRepoPath(f.Repo)
-	} else if f.URL != "" {
+	} else if f.URL != "" && c.Type != ChangeMoved { // of a move it is the new one
 		c.Repo, err = RepoPathFromURL(f.URL)
 	}
 	if err != nil {
@@ -209,6 +217,10 @@ func plainType(s string) ChangeType {
 		return ChangePushed
 	case "removed":
 		return ChangeRemoved
+	case "moved":
+		return ChangeMoved
+	case "due":
+		return ChangeDue
 	}
 	return ChangeType(s)
 }
@@ -233,7 +245,7 @@ func parseResult(document []byte) (Result, error) {
 		return Result{}, err
 	}
 	switch ResultType(doc.Type) {
-	case ResultSynced, ResultFailed, ResultRemoved:
+	case ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled:
 	default:
 		return Result{}, fmt.Errorf("type %s is not one this version knows", quote(doc.Type))
 	}
@@ -250,7 +262,7 @@ func parseResult(document []byte) (Result, error) {
 		Repo: d.Repo, App: d.App, Ref: d.Ref, Deliveries: d.Deliveries, Attempts: d.Attempts,
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
-		Class: d.Class, Error: d.Error, Retryable: d.Retryable,
+		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due,
 	}, nil
 }
 

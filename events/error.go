@@ -56,6 +56,7 @@ const (
 	ClassBehind    Class = "behind"    // the remote does not have the commit yet that its webhook announced
 	ClassShutdown  Class = "shutdown"  // this process is stopping
 	ClassCircuit   Class = "circuit"   // the repository failed too often in a row, and is left alone for a while
+	ClassUnwatched Class = "unwatched" // the app that had asked does not watch the repository any more
 )
 
 // Error is an error with a [Disposition] and a [Class].

@@ -88,6 +88,15 @@ func FuzzParseChange(f *testing.F) {
 	f.Add(cloudEvent("pushed", "removed", "2026-11-21T03:04:05.678+02:00", "0000-01-01T00:00:00+01:00"))
 	f.Add([]byte(`{"url":"` + remote + `"}`))
 	f.Add([]byte(`{"type":"removed","repo":"acme/widgets","force":"true","on_busy":"skip","id":"1"}`))
+	for _, c := range goldenChanges(f) {
+		wire, err := json.Marshal(c)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire)
+	}
+	f.Add([]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"` + remote + `"}`))
+	f.Add([]byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"1"}`))
 	f.Add([]byte(plain("ref", "feat/%2F")))
 	f.Add([]byte(`{"url":"ssh://git@h:22/a/b"}`))
 	f.Add([]byte(`{"specversion":null,"URL":"HTTP://[::1]/a/b/"}`))

@@ -33,6 +33,20 @@ func goldenChanges(t testing.TB) map[string]events.Change {
 			ID: "f9e0c1aa-1", Type: events.ChangeRemoved, Source: "/lockstep/cli", Time: goldenTime,
 			Repo: repo(t, "group/sub/name"), Force: true, OnBusy: events.BusySkip,
 		},
+		"change_moved_v1": {
+			ID: "github/72d3162e/0", Type: events.ChangeMoved, Source: "/hooks/github", Time: goldenTime,
+			Repo: repo(t, "Acme/widgets"), To: repo(t, "acme/gadgets"), URL: "https://github.com/acme/gadgets.git",
+			Credential: "github-bot", OnBusy: events.BusyWait, Foreign: true,
+		},
+		"change_due_v1": {
+			ID: "poll/1", Type: events.ChangeDue, Source: "/lockstep/watch", Time: goldenTime,
+			Repo: repo(t, "Acme/widgets"), OnBusy: events.BusySkip,
+		},
+		"change_watched_v1": {
+			ID: "github/72d3162e/1", Type: events.ChangePushed, Source: "/hooks/github", Time: goldenTime,
+			Repo: repo(t, "Acme/widgets"), URL: "https://github.com/Acme/widgets.git", Ref: ref(t, "refs/tags/v1"),
+			App: "docs", After: sha1B, OnBusy: events.BusyWait, Watched: true, Foreign: true,
+		},
 	}
 }
 
@@ -60,7 +74,21 @@ func goldenResults(t testing.TB) map[string]events.Result {
 		Repo: repo(t, "group/sub/name"), Deliveries: []string{"f9e0c1aa-1"}, Attempts: 1, Took: 2 * time.Millisecond,
 		Fence: 1795223511284002,
 	}
-	return map[string]events.Result{"result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed}
+	moved := events.Result{
+		ID: "moved:1795223511287-0", Type: events.ResultMoved, Source: "/lockstep/worker/w1", Time: goldenTime,
+		Repo: repo(t, "Acme/widgets"), To: repo(t, "acme/gadgets"), Deliveries: []string{"github/72d3162e/0"}, Attempts: 1,
+		Took: 9 * time.Millisecond, Fence: 1795223511284003, Path: "acme/gadgets",
+		Tree: ".lockstep/repos/acme/gadgets/trees/1795223511284004-89abcdef0123",
+	}
+	polled := events.Result{
+		ID: "polled:1795223511288-0", Type: events.ResultPolled, Source: "/lockstep/worker/w1", Time: goldenTime,
+		Repo: repo(t, "Acme/widgets"), Deliveries: []string{"poll/1"}, Attempts: 1, Took: 5 * time.Millisecond,
+		Fence: 1795223511284005, Due: 2,
+	}
+	return map[string]events.Result{
+		"result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed,
+		"result_moved_v1": moved, "result_polled_v1": polled,
+	}
 }
 
 // golden returns the file's content, compact, after writing value to it when -update is given.

@@ -11,7 +11,8 @@ type Job struct {
 	Change  Change
 	Entry   string // id of the stream entry that brought the change
 	Attempt int    // 1 the first time; waiting for the lease does not count
-	Fence   uint64 // of the lease held
+	Fence   uint64 // of the lease held on Change.Repo
+	FenceTo uint64 // of the lease held on Change.To, if there is one
 
 	// Confirm returns once the lease is proven to be still held. It waits while that is in doubt,
 	// as when Redis cannot be reached, and fails when the lease is lost or ctx is done. Nothing
@@ -50,9 +51,12 @@ func (j Job) Result(t ResultType) Result {
 // Outcome is what a [Handler] made of a [Job]: the result to publish and the fields of the
 // repository's state to set in the same atomic step that settles the event.
 type Outcome struct {
-	Result Result
-	State  map[string]string
-	Forget bool // clear the repository's state before State is set
+	Result  Result
+	State   map[string]string
+	Drop    []string          // fields of the state to remove
+	Forget  bool              // clear the repository's state before State is set
+	StateTo map[string]string // fields of the state of Change.To to set
+	Changes []Change          // to ask for in the same step
 
 	// Covers says of another job for the same repository, which waits for its turn, whether this
 	// outcome answers it too, and what comes of it then. It is asked once the outcome itself is

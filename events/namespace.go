@@ -40,5 +40,22 @@ func (n Namespace) Locks() string { return string(n) + "lock:" }
 // Volume holds the id of the volume that this deployment publishes to.
 func (n Namespace) Volume() string { return string(n) + "volume" }
 
+// Watches is the prefix of the registry's keys: the watches of a repository are at "of:" and its
+// [RepoPath.Key].
+func (n Namespace) Watches() string { return string(n) + "watch:" }
+
+// Poll is the sorted set of the repositories that are polled, by the moment of the next.
+func (n Namespace) Poll() string { return string(n) + "poll" }
+
+// Deliveries is the prefix of the ledgers of webhook deliveries, one for each source.
+func (n Namespace) Deliveries() string { return string(n) + "deliveries:" }
+
+// Notifications is the stream of notifications that are to be sent again, and the prefix of the keys of
+// those to be sent.
+func (n Namespace) Notifications() string { return string(n) + "notify" }
+
+// Reconcile is held by the process that compares registry, state and volume, or was the last to.
+func (n Namespace) Reconcile() string { return string(n) + "reconcile" }
+
 // Patrol is held by the worker that looks after repositories which nobody syncs, or was the last to.
 func (n Namespace) Patrol() string { return string(n) + "patrol" }

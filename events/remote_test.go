@@ -32,6 +32,33 @@ func TestRemoteURL(t *testing.T) {
 	}
 }
 
+func TestRemotesAreTheSameHoweverTheyAreSpelled(t *testing.T) {
+	for remote, want := range map[string]string{
+		"https://GitHub.com/acme/widgets.git":       "github.com/acme/widgets",
+		"http://github.com:80/acme/widgets/":        "github.com/acme/widgets",
+		"https://github.com:443/acme/Widgets":       "github.com/acme/Widgets",
+		"https://git.example.org:8443/a/b.git":      "git.example.org:8443/a/b",
+		"https://ada:pw@git.example.org/a/b.git":    "git.example.org/a/b",
+		"http://[::1]:8080/acme/widgets.git":        "[::1]:8080/acme/widgets",
+		"https://[2001:db8::1]/acme/widgets":        "[2001:db8::1]/acme/widgets",
+		"https://github.com//acme/widgets.git///":   "github.com/acme/widgets",
+		"https://github.com/acme/%77idgets.git":     "github.com/acme/widgets",
+		"https://github.com/acme/widgets.git.git/":  "github.com/acme/widgets.git",
+		"ssh://git@GitHub.com/acme/widgets.git":     "github.com/acme/widgets",
+		"ssh://git@github.com:22/acme/widgets":      "github.com/acme/widgets",
+		"ssh://git@github.com:443/acme/widgets.git": "github.com:443/acme/widgets",
+		"https://github.com:22/acme/widgets":        "github.com:22/acme/widgets",
+		"https://example.com/acme%2Fwidgets":        "example.com/acme%2Fwidgets", // to many a server another than acme/widgets
+		"https://example.com/acme/wid%0agets":       "example.com/acme/wid%0Agets",
+		"https://example.com/acme/wid%20gets/":      "example.com/acme/wid%20gets",
+		"https://example.com/acme/wid%zzgets":       "",
+	} {
+		if got := events.CanonicalRemote(remote); got != want {
+			t.Errorf("%s: got %q, want %q", remote, got, want)
+		}
+	}
+}
+
 func TestNewChangeTakesAnSCPLikeRemote(t *testing.T) {
 	c, err := events.NewChange(events.Change{URL: "git@github.com:acme/widgets.git"})
 	if err != nil || c.URL != "ssh://git@github.com/acme/widgets.git" || c.Repo.String() != "acme/widgets" {

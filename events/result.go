@@ -9,7 +9,9 @@ type ResultType string
 const (
 	ResultSynced  ResultType = "lockstep.result.synced.v1"  // the published tree is After
 	ResultFailed  ResultType = "lockstep.result.failed.v1"  // given up; see Class and Error
-	ResultRemoved ResultType = "lockstep.result.removed.v1" // there is no clone any more
+	ResultRemoved ResultType = "lockstep.result.removed.v1" // there is no clone any more, or no tree of Ref if that is set
+	ResultMoved   ResultType = "lockstep.result.moved.v1"   // the clone is at To now
+	ResultPolled  ResultType = "lockstep.result.polled.v1"  // the remote was asked whether a watched ref has moved; see Due
 )
 
 // FileStatus is what became of a file between two commits.
@@ -62,4 +64,7 @@ type Result struct {
 	Class     Class  // the kind of fault
 	Error     string // one line: what failed and what to do, never a secret
 	Retryable bool   // it might work later: attempts ran out
+
+	To  RepoPath // of a moved result: where the repository is now
+	Due int      // of a polled result: so many changes were asked for
 }

@@ -22,7 +22,8 @@ type Circuits interface {
 // changes asked for it, so that a remote that is down or ill is not asked again for each of them.
 //
 //	closed     all changes are worked on. Policy.Failures failures in a row open it
-//	open       changes go back to the stream until it half-opens, which is no attempt of theirs
+//	open       changes go back to the stream until it half-opens, which is no attempt of theirs; a poll that
+//	           need not be waited for is skipped, or they would pile up for as long as a remote is away
 //	half-open  the next change is the probe; the lease makes it one at a time. Success closes the
 //	           circuit, a failure opens it for twice as long
 //
@@ -36,8 +37,8 @@ type Circuits interface {
 //	volume, internal                         does not: it is ours, and would befall every repository
 //	busy, stale, shutdown, circuit           does not: nothing was tried, or nothing was wrong with it
 //
-// A failure that does not count does not reset the count either. A success is an outcome that sets
-// state: one that sets none, as of a change that is past, has proved nothing. (One that an earlier sync
+// A failure that does not count does not reset the count either. A success is a poll, or an outcome that sets
+// state: any other that sets none, as of a change that is past, has proved nothing. (One that an earlier sync
 // had answered already sets state too; at worst, then, the count begins anew.) The reset rides along in
 // it, and takes effect when the change is settled. A forced removal asks no remote, and is let through.
 type Circuit struct {
@@ -84,8 +85,12 @@ func (c Circuit) Wrap(next events.Handler) events.Handler {
 }
 
 func refused(job events.Job, circuit state.Circuit) error {
+	disposition := events.Contention
+	if job.Change.Type == events.ChangeDue && job.Change.OnBusy == events.BusySkip {
+		disposition = events.Permanent
+	}
 	return &events.Error{
-		Disposition: events.Contention, Class: events.ClassCircuit, RetryAfter: circuit.Remaining(),
+		Disposition: disposition, Class: events.ClassCircuit, RetryAfter: circuit.Remaining(),
 		Err: fmt.Errorf("circuit of %s is open after %d failures in a row, and half-opens in %v",
 			job.Change.Repo, circuit.Failures, circuit.Remaining().Round(time.Millisecond)),
 	}
@@ -117,14 +122,13 @@ func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 
 // worked has the outcome reset the circuit.
 func (c Circuit) worked(ctx context.Context, job events.Job, circuit state.Circuit, outcome events.Outcome) events.Outcome {
-	reset := circuit.ResetFields()
-	if len(outcome.State) == 0 || len(reset) == 0 {
+	reset, proved := circuit.ResetFields(), len(outcome.State) > 0 || outcome.Result.Type == events.ResultPolled
+	if !proved || len(reset) == 0 {
 		return outcome
 	}
 	if !outcome.Forget { // that leaves nothing to reset
-		fields := maps.Clone(outcome.State)
-		maps.Copy(fields, reset)
-		outcome.State = fields
+		maps.Copy(reset, outcome.State)
+		outcome.State = reset
 	}
 	if circuit.Trips > 0 {
 		c.Log.InfoContext(ctx, "circuit closes: the repository works again", "repo", job.Change.Repo.String(), "failures", circuit.Failures)

@@ -24,7 +24,8 @@ type gauntlet struct {
 	set    func(fields ...any)
 
 	answer error
-	state  map[string]string // of a success
+	result events.ResultType // of a success
+	state  map[string]string // likewise
 	calls  int
 	log    strings.Builder
 	phases []state.CircuitPhase
@@ -37,7 +38,7 @@ func newGauntlet(t *testing.T) *gauntlet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gauntlet{t: t, store: state.NewStore(client, events.DefaultNamespace), state: map[string]string{"synced": "now"}}
+	g := &gauntlet{t: t, store: state.NewStore(client, events.DefaultNamespace), result: events.ResultSynced, state: map[string]string{"synced": "now"}}
 	g.job = events.Job{Change: change, Entry: "1-0", Fence: 7}
 	g.set = func(fields ...any) {
 		if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), fields...).Err(); err != nil {
@@ -56,7 +57,7 @@ func newGauntlet(t *testing.T) *gauntlet {
 		if g.answer != nil {
 			return events.Outcome{}, g.answer
 		}
-		return events.Outcome{Result: g.job.Result(events.ResultSynced), State: g.state}, nil
+		return events.Outcome{Result: g.job.Result(g.result), State: g.state}, nil
 	})
 	return g
 }
@@ -181,5 +182,31 @@ func TestAStoreThatIsAwayIsNotTheRepositorysFault(t *testing.T) {
 	_, err := g.handle(ctx, g.job)
 	if g.calls != 0 || events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassInternal {
 		t.Errorf("%v after %d calls; want it back later", err, g.calls)
+	}
+}
+
+func TestAPollIsNotKeptForARemoteThatIsIll(t *testing.T) {
+	g := newGauntlet(t)
+	g.job.Change.Type = events.ChangeDue
+	_, _ = g.run(errServer), g.run(errServer)
+	if err := g.run(nil); events.DispositionOf(err) != events.Contention {
+		t.Errorf("one that somebody waits for: %v, want it kept", err)
+	}
+	g.job.Change.OnBusy = events.BusySkip
+	if err := g.run(nil); events.DispositionOf(err) != events.Permanent || events.ClassOf(err) != events.ClassCircuit || g.calls != 2 {
+		t.Errorf("one that comes again: %v after %d calls, want it skipped", err, g.calls)
+	}
+}
+
+func TestAPollProvesThatTheRemoteIsWell(t *testing.T) {
+	g := newGauntlet(t)
+	g.job.Change.Type, g.result, g.state = events.ChangeDue, events.ResultPolled, nil
+	for range 3 {
+		if err := g.run(errServer); !errors.Is(err, errServer) {
+			t.Fatal(err)
+		}
+		if err := g.run(nil); err != nil {
+			t.Fatalf("%v: failures that are not in a row opened the circuit", err)
+		}
 	}
 }

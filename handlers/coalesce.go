@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"lockstep/events"
@@ -112,6 +113,11 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 			fields = state.NewestFields(change.Ref, change.App, newest)
 		case change.After != answer.Commit && !events.EntryAfter(newest, other.Entry):
 			return events.Outcome{}, false // perhaps the remote is behind: on its own turn
+		}
+		if change.Watched != job.Change.Watched { // whose it is decides how long it is kept
+			asked := state.AskedByFields(change, result.Ref)
+			maps.Copy(asked, fields)
+			fields = asked
 		}
 		covered := other.Result(events.ResultSynced)
 		covered.Ref, covered.Before, covered.After = result.Ref, result.After, result.After

@@ -16,6 +16,10 @@ import (
 type Repos interface {
 	Sync(ctx context.Context, req gitrepo.SyncRequest) (gitrepo.SyncResult, error)
 	Remove(ctx context.Context, req gitrepo.RemoveRequest) (bool, error)
+	RemoveRef(ctx context.Context, req gitrepo.RemoveRefRequest) (bool, error)
+	Move(ctx context.Context, req gitrepo.MoveRequest) (gitrepo.MoveResult, error)
+	Look(ctx context.Context, req gitrepo.LookRequest) (gitrepo.Refs, error)
+	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
 }
 
 // States is what Redis remembers of repositories; a [state.Store] is.
@@ -35,6 +39,7 @@ type Handlers struct {
 	Repos       Repos
 	States      States
 	Credentials Credentials
+	Watches     Watches
 }
 
 // Handle leads a job to the handler of its type.
@@ -44,6 +49,10 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 		return h.Sync(ctx, job)
 	case events.ChangeRemoved:
 		return h.Remove(ctx, job)
+	case events.ChangeMoved:
+		return h.Move(ctx, job)
+	case events.ChangeDue:
+		return h.Poll(ctx, job)
 	}
 	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
 }

@@ -16,6 +16,7 @@ import (
 	"lockstep/internal/gittest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/watch"
 )
 
 // world is a volume, a remote and a state to handle jobs with.
@@ -29,6 +30,8 @@ type world struct {
 	latest   string // id of the last entry of the stream; "" for no stream
 	newest   string // of those that wait and announce a commit
 	env      map[string]string
+	watches  *watch.Registry
+	next     []events.Change // for in the last outcome
 }
 
 func newWorld(t *testing.T) *world {
@@ -49,6 +52,8 @@ func newWorld(t *testing.T) *world {
 		States:      state.NewStore(w.redis, events.DefaultNamespace),
 		Credentials: credential.NewStore("", func(name string) string { return w.env[name] }),
 	}
+	w.watches = watch.NewRegistry(w.redis, events.DefaultNamespace)
+	w.handlers.Watches = w.watches
 	return w
 }
 
@@ -62,7 +67,7 @@ func (w *world) job(entry string, c events.Change) events.Job {
 	}
 	w.fence++
 	return events.Job{
-		Change: change, Entry: entry, Attempt: 1, Fence: w.fence,
+		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
 		Confirm: func(context.Context) error { return nil },
 		Latest:  func(context.Context) (string, error) { return w.latest, nil },
 		Newest:  func(context.Context) (string, error) { return w.newest, nil },
@@ -91,9 +96,16 @@ func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 	if err == nil && outcome.Forget {
 		w.redis.Del(context.Background(), key)
 	}
+	if err == nil && len(outcome.Drop) > 0 {
+		w.redis.HDel(context.Background(), key, outcome.Drop...)
+	}
 	if err == nil && len(outcome.State) > 0 {
 		w.redis.HSet(context.Background(), key, outcome.State)
 	}
+	if err == nil && len(outcome.StateTo) > 0 {
+		w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(outcome.Result.To), outcome.StateTo)
+	}
+	w.next = outcome.Changes
 	return outcome.Result, err
 }
 

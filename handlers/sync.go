@@ -20,7 +20,12 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, redisFault(err)
 	}
 	if known.Buried(job.Entry) {
-		return events.Outcome{Result: job.Result(events.ResultRemoved)}, nil
+		result := job.Result(events.ResultRemoved)
+		result.Ref = events.Ref{} // all of it
+		return events.Outcome{Result: result}, nil
+	}
+	if err := h.checkWatched(ctx, change); err != nil {
+		return events.Outcome{}, err
 	}
 	secret, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	if err != nil {
@@ -32,7 +37,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	answer, answered := answeredBy(known, job, latest)
 	synced, err := h.Repos.Sync(ctx, gitrepo.SyncRequest{
-		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence, Depth: change.Depth,
+		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence, Depth: change.Depth, Foreign: change.Foreign,
 		Base: baseFor(known, change.App), Known: gitrepo.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm,
 	})
 	if again := h.lookAgain(ctx, job, known, synced, err); again != nil {
@@ -53,13 +58,35 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	result.Until = answer.Until
 
 	fields := state.SyncedFields(result, change.URL)
+	maps.Copy(fields, state.AskedByFields(change, synced.Ref))
 	if fresh && latest != "" { // an older answer is written down, or has been replaced
 		maps.Copy(fields, state.AskedFields(change.Ref, change.Credential, answer))
 	}
 	if announces(job, known) {
 		maps.Copy(fields, state.NewestFields(change.Ref, change.App, job.Entry))
 	}
-	return events.Outcome{Result: result, State: fields, Covers: covering(job, known, answer, result)}, nil
+	drop, err := h.replaced(known, change, synced.Ref)
+	if err != nil {
+		return events.Outcome{}, err
+	}
+	return events.Outcome{Result: result, State: fields, Drop: drop, Covers: covering(job, known, answer, result)}, nil
+}
+
+// replaced are the fields of refs that were published until another became the default branch.
+func (h *Handlers) replaced(known state.Repo, change events.Change, now events.Ref) (drop []string, err error) {
+	if !change.Ref.IsZero() || known.Head(now) != "" || len(known.Heads()) == 0 {
+		return nil, nil
+	}
+	published, _, err := h.Repos.Published(change.Repo)
+	if err != nil {
+		return nil, err
+	}
+	for name := range known.Heads() {
+		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" {
+			drop = append(drop, known.FieldsOf(ref)...)
+		}
+	}
+	return drop, nil
 }
 
 // redisFault is an error that Redis is to blame for, not the change.

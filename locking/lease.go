@@ -208,13 +208,22 @@ func (l *Lease) holder() Holder {
 
 type contextKey struct{}
 
-// NewContext returns a context that carries the lease.
-func NewContext(ctx context.Context, lease *Lease) context.Context {
-	return context.WithValue(ctx, contextKey{}, lease)
+// NewContext returns a context that carries leases.
+func NewContext(ctx context.Context, leases ...*Lease) context.Context {
+	return context.WithValue(ctx, contextKey{}, Leases(leases))
 }
 
-// FromContext returns the lease that ctx carries, if any.
+// FromContext returns the lease that ctx carries, the first one of several, if any.
 func FromContext(ctx context.Context) (*Lease, bool) {
-	lease, ok := ctx.Value(contextKey{}).(*Lease)
-	return lease, ok
+	leases := AllFromContext(ctx)
+	if len(leases) == 0 {
+		return nil, false
+	}
+	return leases[0], true
+}
+
+// AllFromContext returns the leases that ctx carries, if any.
+func AllFromContext(ctx context.Context) Leases {
+	leases, _ := ctx.Value(contextKey{}).(Leases)
+	return leases
 }

@@ -20,27 +20,34 @@ type Changes struct {
 	Handler   events.Handler
 	Floor     func(events.RepoPath) (uint64, error) // highest fence on the volume; nil: none
 	Log       *slog.Logger
-	// Observe is told of each change's outcome (synced, unchanged, removed, failed) and the class of
-	// its error; nil: nobody.
+	// Observe is told of each change's outcome (synced, unchanged, removed, moved, polled, coalesced, failed)
+	// and the class of its error; nil: nobody.
 	Observe func(outcome, class string)
 }
 
-// Request asks for the lease on a change's repository.
-func (c *Changes) Request(msg *message.Message) (locking.Request, error) {
+// Request asks for the lease on a change's repository, and for a move for that on the new path too.
+func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	change, err := read(msg)
 	if err != nil {
-		return locking.Request{}, err
+		return nil, err
 	}
-	req := locking.Request{Key: change.Repo.Key(), Job: change.ID, Operation: operation(change.Type)}
-	if change.OnBusy == events.BusySkip {
-		req.IfHeld = locking.Skip
+	paths := []events.RepoPath{change.Repo}
+	if !change.To.IsZero() && !change.To.Equal(change.Repo) {
+		paths = append(paths, change.To)
 	}
-	if c.Floor != nil {
-		if req.Floor, err = c.Floor(change.Repo); err != nil {
-			return locking.Request{}, err
+	reqs := make([]locking.Request, len(paths))
+	for i, path := range paths {
+		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: operation(change.Type)}
+		if change.OnBusy == events.BusySkip {
+			reqs[i].IfHeld = locking.Skip
+		}
+		if c.Floor != nil {
+			if reqs[i].Floor, err = c.Floor(path); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return req, nil
+	return reqs, nil
 }
 
 // Handle works on a change under its lease and commits what came of it.
@@ -56,7 +63,8 @@ func (c *Changes) Handle(msg *message.Message) ([]*message.Message, error) {
 	}
 	result := outcome.Result
 	result.Source, result.Took = c.Source, time.Since(began)
-	settlement, err := c.settlement(change, outcome.State, outcome.Forget, result)
+	outcome.Result = result
+	settlement, err := c.settlement(change, outcome)
 	if err != nil {
 		return nil, err
 	}
@@ -71,15 +79,25 @@ func (c *Changes) Handle(msg *message.Message) ([]*message.Message, error) {
 	return produced, nil
 }
 
-// settlement is what a result and the state to remember come to.
-func (c *Changes) settlement(change events.Change, fields map[string]string, clear bool, result events.Result) (stream.Settlement, error) {
-	out, err := stream.ResultMessage(result)
+// settlement is what an outcome comes to: the result and the changes to publish, the state to remember.
+func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stream.Settlement, error) {
+	out, err := stream.ResultMessage(outcome.Result)
 	if err != nil {
 		return stream.Settlement{}, err
 	}
 	s := stream.Settlement{Outputs: []stream.Output{{Stream: c.Namespace.Results(), Message: out}}}
-	if len(fields) > 0 {
-		s.State = []stream.HashUpdate{{Key: c.Namespace.Repo(change.Repo), Fields: fields, Clear: clear}}
+	for _, next := range outcome.Changes {
+		out, err := stream.ChangeMessage(next)
+		if err != nil {
+			return stream.Settlement{}, err
+		}
+		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Changes(), Message: out})
+	}
+	if len(outcome.State)+len(outcome.Drop) > 0 {
+		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Drop: outcome.Drop, Clear: outcome.Forget})
+	}
+	if len(outcome.StateTo) > 0 {
+		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.To), Fields: outcome.StateTo})
 	}
 	return s, nil
 }
@@ -93,6 +111,9 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 	j := job(msg, change)
 	j.Attempt = attempts
 	result := j.Result(events.ResultFailed)
+	if change.Type == events.ChangeDue && skipped(cause) {
+		result.Type = events.ResultPolled // it comes again
+	}
 	result.Source = c.Source
 	result.Class, result.Error = events.ClassOf(cause), oneLine(cause)
 	result.Retryable = events.DispositionOf(cause) != events.Permanent || result.Class == events.ClassBusy
@@ -100,17 +121,25 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 	if err != nil {
 		return nil
 	}
-	c.observe("failed", string(result.Class))
+	outcome := "failed"
+	if result.Type == events.ResultPolled {
+		outcome = "polled"
+	}
+	c.observe(outcome, string(result.Class))
 	return []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
 }
 
 func (c *Changes) settled(ctx context.Context, change events.Change, result events.Result) {
 	outcome := "removed"
-	if result.Type == events.ResultSynced {
+	switch {
+	case result.Type == events.ResultMoved:
+		outcome = "moved"
+	case result.Type == events.ResultPolled:
+		outcome = "polled"
+	case result.Type == events.ResultSynced && result.Before == result.After:
+		outcome = "unchanged"
+	case result.Type == events.ResultSynced:
 		outcome = "synced"
-		if result.Before == result.After {
-			outcome = "unchanged"
-		}
 	}
 	c.observe(outcome, "")
 	c.Log.InfoContext(ctx, "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", outcome,
@@ -159,15 +188,21 @@ func job(msg *message.Message, change events.Change) events.Job {
 		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest
 		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
 	}
-	if lease, ok := locking.FromContext(msg.Context()); ok {
-		j.Fence, j.Confirm = lease.Fence(), lease.Confirm
+	if leases := locking.AllFromContext(msg.Context()); len(leases) > 0 {
+		j.Fence, j.Confirm = leases[0].Fence(), leases.Confirm
+		j.FenceTo = leases[len(leases)-1].Fence()
 	}
 	return j
 }
 
 func operation(t events.ChangeType) string {
-	if t == events.ChangeRemoved {
+	switch t {
+	case events.ChangeRemoved:
 		return "remove"
+	case events.ChangeMoved:
+		return "move"
+	case events.ChangeDue:
+		return "poll"
 	}
 	return "sync"
 }

@@ -76,7 +76,7 @@ func (c *Changes) covered(ctx context.Context, delivery *stream.Delivery, lease 
 			continue
 		}
 		outcome.Result.Source = c.Source
-		s, err := c.settlement(change, outcome.State, outcome.Forget, outcome.Result)
+		s, err := c.settlement(change, outcome)
 		if err != nil {
 			continue
 		}

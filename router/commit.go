@@ -11,9 +11,9 @@ import (
 )
 
 // Commit is how a handler ends: it settles the message together with what came of it. Over
-// Lockstep's own subscriber that is one atomic step, which happens only while the message's lease,
-// if it has one, is still held; over any other Pub/Sub, Commit returns the outputs for the route's
-// publisher, and their delivery and the ack are two steps. Where nobody waits for the lease it is given
+// Lockstep's own subscriber that is one atomic step, which happens only while the message's leases,
+// if it has any, are all still held; over any other Pub/Sub, Commit returns the outputs for the route's
+// publisher, and their delivery and the ack are two steps. Where nobody waits for the first lease it is given
 // back in that step too: after Commit there is nothing left to do under it, unless its context says
 // that it is still held.
 //
@@ -28,17 +28,21 @@ func Commit(msg *message.Message, what stream.Settlement) ([]*message.Message, e
 		return produced, nil
 	}
 	ctx := msg.Context()
-	lease, held := locking.FromContext(ctx)
-	if !held {
+	leases := locking.AllFromContext(ctx)
+	if len(leases) == 0 {
 		return nil, delivery.Settle(ctx, what)
 	}
+	lease := leases[0]
 	guard := stream.Guard(lease.Guard())
 	what.Guard = &guard
+	for _, other := range leases[1:] {
+		what.Also = append(what.Also, stream.Guard(other.Guard()))
+	}
 	if !lease.Awaited() {
 		what.Returned = lease.Returned
 	}
 	err := delivery.Settle(ctx, what)
-	if errors.Is(err, stream.ErrGuard) && lease.Confirm(ctx) == nil {
+	if errors.Is(err, stream.ErrGuard) && leases.Confirm(ctx) == nil {
 		// It had run out while Redis was away, nobody else has had it since, and now it is back.
 		err = delivery.Settle(ctx, what)
 	}

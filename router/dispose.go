@@ -14,6 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/locking"
 )
 
 // Disposer is the one place where an error becomes what it means for the message: comes back
@@ -92,6 +93,9 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	case disposition == events.Malformed:
 		log.ErrorContext(ctx, "message is malformed: dead letter")
 		return d.bury(ctx, msg, delivery, "malformed", err)
+	case skipped(err):
+		log.InfoContext(ctx, "message skipped")
+		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
 	case disposition == events.Permanent:
 		log.ErrorContext(ctx, "message failed for good")
 		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
@@ -110,6 +114,16 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		log.WarnContext(ctx, "message failed, goes back", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, true)
 	}
+}
+
+// skipped reports whether err says that a message need not be worked on: it was not to wait for its key, or for the
+// circuit of its repository, or nobody watches that any more.
+func skipped(err error) bool {
+	if errors.Is(err, locking.ErrHeld) {
+		return true
+	}
+	class := events.ClassOf(err)
+	return events.DispositionOf(err) == events.Permanent && (class == events.ClassCircuit || class == events.ClassUnwatched)
 }
 
 // giveBack nacks a message. What is meant is left in its metadata too, for the subscriber to go by if

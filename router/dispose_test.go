@@ -124,6 +124,12 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 			},
 			attempts: []int{1}, result: events.ResultFailed, class: events.ClassNotFound,
 		},
+		"of a watch that is no more": {
+			handler: func(context.Context, events.Job) (events.Outcome, error) {
+				return events.Outcome{}, events.Errorf(events.Permanent, events.ClassUnwatched, "docs does not watch it any more")
+			},
+			attempts: []int{1}, result: events.ResultFailed, class: events.ClassUnwatched,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := work(t, changeOf(t, "c1", "acme/widgets"), tc.handler)
@@ -147,6 +153,17 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 				t.Errorf("state %v", w.state)
 			}
 		})
+	}
+}
+
+// A poll that is skipped has an outcome of its own, and is nobody's failure.
+func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
+	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
+	w := work(t, poll, func(context.Context, events.Job) (events.Outcome, error) {
+		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassCircuit, "the circuit is open")
+	})
+	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassCircuit || len(w.dead) > 0 {
+		t.Errorf("results %+v, dead letters %v; want it polled", w.results, w.dead)
 	}
 }
 
@@ -354,7 +371,7 @@ func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
 	ctx, client := context.Background(), startRedis(t)
 	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
 		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
-		Locker:  newLocker(t, client, time.Second), Request: func(*message.Message) (locking.Request, error) { panic("oops") },
+		Locker:  newLocker(t, client, time.Second), Request: func(*message.Message) ([]locking.Request, error) { panic("oops") },
 		Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
 	publishTo(t, newPublisher(t, client), topic, "m1", nil)
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })

@@ -13,57 +13,59 @@ import (
 
 // Locker is what the lock middleware needs of a [locking.Locker].
 type Locker interface {
-	Acquire(ctx context.Context, req locking.Request) (*locking.Lease, error)
+	AcquireAll(ctx context.Context, reqs ...locking.Request) (locking.Leases, error)
 }
 
-// RequestFunc says which lock a message wants, and for whom.
-type RequestFunc func(msg *message.Message) (locking.Request, error)
+// RequestFunc says which locks a message wants, and for whom. Most want one. Of several the first is
+// the message's own: by that lease it is settled.
+type RequestFunc func(msg *message.Message) ([]locking.Request, error)
 
 // Lock is the middleware that lets one message at a time per key through, over all processes. The
-// handler's message carries a context that is cancelled when the lease is lost, and the lease itself
-// (see [locking.FromContext]). When the lease cannot be had in time the error wraps
+// handler's message carries a context that is cancelled when a lease is lost, and the leases themselves
+// (see [locking.FromContext]). When they cannot be had in time the error wraps
 // [locking.ErrTimeout] and has the disposition [events.Contention]: retry later, nothing failed.
 func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
-			req, err := request(msg)
+			reqs, err := request(msg)
 			if err != nil {
 				return nil, err
 			}
 			before := msg.Context()
-			lease, err := locker.Acquire(before, req)
+			leases, err := locker.AcquireAll(before, reqs...)
 			if err != nil {
-				return nil, refused(req, err)
+				return nil, refused(err)
 			}
-			msg.SetContext(locking.NewContext(lease.Context(), lease))
+			held := leases.Context()
+			msg.SetContext(locking.NewContext(held, leases...))
 			defer func() {
 				msg.SetContext(before)
 				// A lease that cannot be given back lapses; the work's own outcome stands.
-				_ = lease.Release(before)
+				_ = leases.Release(before)
 			}()
 			produced, err := next(msg)
-			switch cause := context.Cause(lease.Context()); {
+			switch cause := context.Cause(held); {
 			case err == nil:
 			case errors.Is(cause, locking.ErrLost):
-				err = events.Errorf(events.Contention, events.ClassStale, "lease on %s lost: %w", req.Key, err)
+				err = events.Errorf(events.Contention, events.ClassStale, "lease on %s lost: %w", reqs[0].Key, err)
 			case errors.Is(cause, locking.ErrClosed):
-				err = events.Errorf(events.Contention, events.ClassShutdown, "lease on %s ended: %w", req.Key, err)
+				err = events.Errorf(events.Contention, events.ClassShutdown, "lease on %s ended: %w", reqs[0].Key, err)
 			}
 			return produced, err
 		}
 	}
 }
 
-// refused says what an Acquire that gave no lease means for the message.
-func refused(req locking.Request, err error) error {
+// refused says what an AcquireAll that gave no lease means for the message.
+func refused(err error) error {
 	switch {
 	case errors.Is(err, locking.ErrTimeout):
 		return &events.Error{Disposition: events.Contention, Class: events.ClassBusy, Err: err}
 	case errors.Is(err, locking.ErrHeld):
 		return events.Errorf(events.Permanent, events.ClassBusy, "skipped, as on_busy says: %w", err)
 	case errors.Is(err, locking.ErrClosed):
-		return events.Errorf(events.Contention, events.ClassShutdown, "lock %s: %w", req.Key, err)
+		return events.Errorf(events.Contention, events.ClassShutdown, "lock: %w", err)
 	}
 	// Redis could not say who holds the lock; that is nothing the message did.
-	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: fmt.Errorf("lock %s: %w", req.Key, err)}
+	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: fmt.Errorf("lock: %w", err)}
 }

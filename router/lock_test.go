@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -20,8 +21,8 @@ import (
 )
 
 // byPayload makes a message's payload its key.
-func byPayload(msg *message.Message) (locking.Request, error) {
-	return locking.Request{Key: string(msg.Payload), Job: msg.UUID, Operation: "test"}, nil
+func byPayload(msg *message.Message) ([]locking.Request, error) {
+	return []locking.Request{{Key: string(msg.Payload), Job: msg.UUID, Operation: "test"}}, nil
 }
 
 // pubsub is one kind of Pub/Sub that the lock middleware runs over.
@@ -206,5 +207,35 @@ func TestALockerThatClosesFailsNoMessage(t *testing.T) {
 	}
 	if msg.Context() != before {
 		t.Error("the message keeps the lease's context")
+	}
+}
+
+// A move holds two leases, and what it settles is of both paths.
+func TestAMoveThatHasLostOneOfItsLeasesSettlesNothing(t *testing.T) {
+	for _, lost := range []string{"acme/widgets", "acme/gadgets"} {
+		t.Run(lost, func(t *testing.T) {
+			ctx, client := context.Background(), startRedis(t)
+			tries := 0
+			handled := newSignal(2)
+			changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
+				Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
+					defer handled.one()
+					if tries++; tries == 1 {
+						client.HSet(ctx, events.DefaultNamespace.Locks()+lost, "owner", "another", "fence", job.Fence+job.FenceTo)
+					}
+					return events.Outcome{Result: job.Result(events.ResultMoved), StateTo: map[string]string{"try": fmt.Sprint(tries)}}, nil
+				},
+			}
+			run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+				Handler: changes.Handle, Locker: newLocker(t, client, 30*time.Second), Request: changes.Request,
+				Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: time.Millisecond}}})
+			publishTo(t, newPublisher(t, client), topic, "m1",
+				[]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"https://example.com/acme/gadgets.git","id":"c1"}`))
+			within(t, handled.all, "second try")
+			stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
+			if got := client.HGet(ctx, string(events.DefaultNamespace)+"repo:acme/gadgets", "try").Val(); got != "2" {
+				t.Errorf("settled by try %q, want the second alone", got)
+			}
+		})
 	}
 }

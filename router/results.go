@@ -42,11 +42,12 @@ type Results struct {
 	Log *slog.Logger // default slog.Default
 }
 
-// Handle hands a result to the handler and settles it. A type of result that this version does not know
-// is settled too, for a newer worker may write it; what is no result at all is malformed.
+// Handle hands a result to the handler and settles it. A polled result, after which nothing is other than
+// it was, is settled at once, and so is a type of result that this version does not know, for a newer
+// worker may write it; what is no result at all is malformed.
 func (r *Results) Handle(msg *message.Message) ([]*message.Message, error) {
-	if kind, later := laterResult(msg); later {
-		r.log().DebugContext(msg.Context(), "result of an unknown type skipped", "job", msg.UUID, "type", kind)
+	if kind, passed := passedOver(msg); passed {
+		r.log().DebugContext(msg.Context(), "result passed over", "job", msg.UUID, "type", kind)
 		return Commit(msg, stream.Settlement{})
 	}
 	result, err := events.ParseResult(msg.Payload)
@@ -88,17 +89,17 @@ func (r *Results) Key(msg *message.Message) string {
 	return r.key(result)
 }
 
-// Request asks for the lease on a result's key. A result of an unknown type has a lease to itself, and
+// Request asks for the lease on a result's key. A result that is passed over has a lease to itself, and
 // waits for nobody.
-func (r *Results) Request(msg *message.Message) (locking.Request, error) {
-	if kind, later := laterResult(msg); later {
-		return locking.Request{Key: "unknown/" + msg.UUID, Job: msg.UUID, Operation: kind}, nil
+func (r *Results) Request(msg *message.Message) ([]locking.Request, error) {
+	if kind, passed := passedOver(msg); passed {
+		return []locking.Request{{Key: "unknown/" + msg.UUID, Job: msg.UUID, Operation: kind}}, nil
 	}
 	result, err := events.ParseResult(msg.Payload)
 	if err != nil {
-		return locking.Request{}, err
+		return nil, err
 	}
-	return locking.Request{Key: r.key(result), Job: result.ID, Operation: "follow"}, nil
+	return []locking.Request{{Key: r.key(result), Job: result.ID, Operation: "follow"}}, nil
 }
 
 // key is what a result is about, as far as the lock is concerned.
@@ -116,8 +117,8 @@ func (r *Results) log() *slog.Logger {
 	return r.Log
 }
 
-// laterResult tells a result of a type, or of a version of one, that came after this program.
-func laterResult(msg *message.Message) (kind string, later bool) {
+// passedOver tells a polled result, and one of a type, or of a version of one, that came after this program.
+func passedOver(msg *message.Message) (kind string, passed bool) {
 	var document struct {
 		SpecVersion string `json:"specversion"`
 		Type        string `json:"type"`
@@ -126,7 +127,7 @@ func laterResult(msg *message.Message) (kind string, later bool) {
 		return "", false
 	}
 	switch events.ResultType(document.Type) {
-	case events.ResultSynced, events.ResultFailed, events.ResultRemoved:
+	case events.ResultSynced, events.ResultFailed, events.ResultRemoved, events.ResultMoved:
 		return "", false
 	}
 	return document.Type, strings.HasPrefix(document.Type, "lockstep.result.")

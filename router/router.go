@@ -24,7 +24,7 @@ type Route struct {
 	PublishTopic string
 
 	Locker  Locker      // nil: no lock
-	Request RequestFunc // which lock a message wants; required with a Locker
+	Request RequestFunc // which locks a message wants; required with a Locker
 	Slots   *Slots      // nil: unbounded
 	Dispose Disposer
 }

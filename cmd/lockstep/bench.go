@@ -22,13 +22,15 @@ func newBenchCommand(std streams) *cobra.Command {
 			"  lockstep bench stream\n" +
 			"  lockstep bench publish\n" +
 			"  lockstep bench availability\n" +
+			"  lockstep bench hooks\n" +
 			"  lockstep bench idle",
 		Args: wrongUse(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBenchLockCommand(std), newBenchLockWorkerCommand(std), newBenchFaultsWorkerCommand(std),
 		newBenchHotCommand(std), newBenchHotWorkerCommand(std), newBenchPushesCommand(std), newBenchStreamCommand(std),
-		newBenchPublishCommand(std), newBenchAvailabilityCommand(std), newBenchIdleCommand(std))
+		newBenchPublishCommand(std), newBenchAvailabilityCommand(std), newBenchIdleCommand(std),
+		newBenchHooksCommand(std), newBenchHooksBareCommand(std))
 	return cmd
 }
 

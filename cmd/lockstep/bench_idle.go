@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
@@ -30,9 +31,10 @@ func newBenchIdleCommand(std streams) *cobra.Command {
 	var b idleBench
 	cmd := &cobra.Command{
 		Use:   "idle",
-		Short: "Measure what a worker takes that keeps many repositories and has nothing to do",
-		Long: "Have one worker sync many small repositories, then leave it alone and look at its memory and at the\n" +
-			"processor time that it takes. Without --redis it starts a private redis-server.",
+		Short: "Measure what a worker takes that keeps many repositories and has nothing to do but to poll them",
+		Long: "Have many small repositories watched and one worker sync them, then leave it alone and look at its memory and at\n" +
+			"the processor time that it takes. Each is polled once an hour, spread evenly. Without --redis it starts a private\n" +
+			"redis-server.",
 		Example: "  lockstep bench idle\n  lockstep bench idle --repos 10000 --duration 60s --json",
 		Args:    wrongUse(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,8 +49,8 @@ func newBenchIdleCommand(std streams) *cobra.Command {
 			if b.asJSON {
 				return json.NewEncoder(std.stdout).Encode(result)
 			}
-			_, err = fmt.Fprintf(std.stdout, "%d repositories, synced in %v\nidle for %v: %.2f %% of a core, %d MB of memory (at most %d MB so far)\n",
-				result.Repos, result.SyncedIn.Round(time.Millisecond), b.duration, 100*result.Core, result.RSS>>20, result.Peak>>20)
+			_, err = fmt.Fprintf(std.stdout, "%d watched repositories, synced in %v\nidle for %v: %.2f %% of a core with %d polls, %d MB of memory (at most %d MB so far)\n",
+				result.Repos, result.SyncedIn.Round(time.Millisecond), b.duration, 100*result.Core, result.Polls, result.RSS>>20, result.Peak>>20)
 			return err
 		},
 	}
@@ -63,9 +65,10 @@ func newBenchIdleCommand(std streams) *cobra.Command {
 type idleResult struct {
 	Repos    int           `json:"repos"`
 	SyncedIn time.Duration `json:"synced_in_ns"`
-	Core     float64       `json:"core"` // share of one
-	RSS      int64         `json:"rss"`  // bytes
-	Peak     int64         `json:"peak"` // bytes, up to then
+	Core     float64       `json:"core"`  // share of one
+	Polls    int64         `json:"polls"` // meanwhile
+	RSS      int64         `json:"rss"`   // bytes
+	Peak     int64         `json:"peak"`  // bytes, up to then
 }
 
 func (b *idleBench) run(ctx context.Context, std streams) (idleResult, error) {
@@ -100,7 +103,34 @@ func (b *idleBench) run(ctx context.Context, std streams) (idleResult, error) {
 		return result, err
 	}
 	result.SyncedIn = time.Since(began)
-	return result, b.watch(ctx, worker.cmd, &result)
+	if err := b.spreadPolls(ctx, server); err != nil {
+		return result, err
+	}
+	before, err := server.client.XLen(ctx, events.DefaultNamespace.Results()).Result()
+	if err != nil {
+		return result, err
+	}
+	if err := b.look(ctx, worker.cmd, &result); err != nil {
+		return result, err
+	}
+	after, err := server.client.XLen(ctx, events.DefaultNamespace.Results()).Result()
+	result.Polls = after - before
+	return result, err
+}
+
+// spreadPolls has the repositories polled one after the other in the course of an hour, as they are once they
+// have been watched for long.
+func (b *idleBench) spreadPolls(ctx context.Context, server *benchRedis) error {
+	now, err := server.client.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	moments := make([]redis.Z, b.repos)
+	for i := range moments {
+		at := now.Add(time.Duration(i) * time.Hour / time.Duration(b.repos))
+		moments[i] = redis.Z{Score: float64(at.UnixMilli()), Member: idleRepo(i)}
+	}
+	return server.client.ZAdd(ctx, events.DefaultNamespace.Poll(), moments...).Err()
 }
 
 // serveRepos serves one small repository under many names.
@@ -128,20 +158,18 @@ func (b *idleBench) serveRepos(ctx context.Context, dir string) (*gittest.Server
 
 func idleRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
 
-// syncAll has every repository synced once.
+// syncAll has every repository watched, and so polled and synced.
 func (b *idleBench) syncAll(ctx context.Context, server *benchRedis, git *gittest.Server) error {
-	for i := range b.repos {
-		change, err := events.NewChange(events.Change{URL: git.URL(idleRepo(i)), Source: "/lockstep/bench"})
-		if err != nil {
-			return err
-		}
-		if _, err := enqueue(ctx, server.client, events.DefaultNamespace, change); err != nil {
-			return err
-		}
+	urls := make([]string, b.repos)
+	for i := range urls {
+		urls[i] = git.URL(idleRepo(i))
+	}
+	if err := watchAll(ctx, server.client, events.DefaultNamespace, urls); err != nil {
+		return err
 	}
 	for {
 		synced, err := server.client.XLen(ctx, events.DefaultNamespace.Results()).Result()
-		if err != nil || synced >= int64(b.repos) {
+		if err != nil || synced >= 2*int64(b.repos) { // each was polled, and synced
 			return err
 		}
 		if !pause(ctx, 50*time.Millisecond) {
@@ -150,8 +178,8 @@ func (b *idleBench) syncAll(ctx context.Context, server *benchRedis, git *gittes
 	}
 }
 
-// watch leaves the worker alone, and looks at what it takes.
-func (b *idleBench) watch(ctx context.Context, worker *exec.Cmd, result *idleResult) error {
+// look leaves the worker alone, and looks at what it takes.
+func (b *idleBench) look(ctx context.Context, worker *exec.Cmd, result *idleResult) error {
 	before, err := processorTime(worker.Process.Pid)
 	if err != nil {
 		return err

@@ -70,7 +70,13 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 // start runs lockstep in the background; it is killed with the test at the latest.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: command(t, args...), log: &buffer{}, done: make(chan struct{})}
+	return startCommand(t, command(t, args...))
+}
+
+// startCommand is start for a command with an environment of its own.
+func startCommand(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, log: &buffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -79,7 +85,7 @@ func start(t *testing.T, args ...string) *process {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("lockstep %s:\n%s", strings.Join(args, " "), tail(p.log.String(), 4000))
+			t.Logf("lockstep %s:\n%s", strings.Join(cmd.Args[1:], " "), tail(p.log.String(), 4000))
 		}
 	})
 	return p
@@ -200,6 +206,16 @@ func awaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Re
 			from, progress = entry.ID, time.Now()
 			results = append(results, decodeResult(t, entry))
 		}
+	}
+	return results
+}
+
+// resultsSoFar are the results that there are.
+func resultsSoFar(t *testing.T, client redis.UniversalClient) []events.Result {
+	t.Helper()
+	var results []events.Result
+	for _, entry := range must(client.XRange(context.Background(), events.DefaultNamespace.Results(), "-", "+").Result())(t) {
+		results = append(results, decodeResult(t, entry))
 	}
 	return results
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +21,8 @@ import (
 // changeFlags are the parts of a change that a command line may name.
 type changeFlags struct {
 	repo, ref, app, credential, after, id, depth string
+
+	to events.RepoPath // of a move
 }
 
 func (f *changeFlags) add(flags *pflag.FlagSet) {
@@ -32,7 +35,7 @@ func (f *changeFlags) add(flags *pflag.FlagSet) {
 
 // change makes the change; an error is a usage error.
 func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change, error) {
-	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, App: f.app, Credential: f.credential, After: f.after}
+	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential, After: f.after}
 	if c.ID == "" {
 		c.ID = uuid.NewString()
 	}
@@ -57,7 +60,8 @@ func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change,
 func newPublishCommand(std streams) *cobra.Command {
 	var (
 		flags         changeFlags
-		removed       bool
+		removed, due  bool
+		movedTo       string
 		force, asJSON bool
 		onBusy        string
 		wait          bool
@@ -70,12 +74,22 @@ func newPublishCommand(std streams) *cobra.Command {
 			"that; without, return at once.",
 		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
-			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379",
+			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
 		Args: wrongUse(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind := events.ChangePushed
-			if removed {
+			switch {
+			case removed:
 				kind = events.ChangeRemoved
+			case due:
+				kind = events.ChangeDue
+			case movedTo != "":
+				kind = events.ChangeMoved
+				var err error
+				if flags.to, err = events.ParseRepoPath(movedTo); err != nil {
+					return usageError(fmt.Errorf("--moved-to: %w", err))
+				}
 			}
 			change, err := flags.change(kind, args[0])
 			if err != nil {
@@ -111,7 +125,10 @@ func newPublishCommand(std streams) *cobra.Command {
 	cmd.Flags().StringVar(&flags.after, "after", "", "`commit` that the ref names now")
 	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
 	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "what to do when another job holds the repository: `wait or skip`")
-	cmd.Flags().BoolVar(&removed, "removed", false, "say that the repository was removed")
+	cmd.Flags().BoolVar(&removed, "removed", false, "say that the repository was removed, or with --ref that ref of it")
+	cmd.Flags().StringVar(&movedTo, "moved-to", "", "say that the repository, --repo, is `owner/name` now, at the URL")
+	cmd.Flags().BoolVar(&due, "due", false, "have the remote asked whether a watched ref has moved")
+	cmd.MarkFlagsMutuallyExclusive("removed", "moved-to", "due")
 	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even though the remote still has the repository")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result, and print it")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: how long")
@@ -133,7 +150,7 @@ func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeo
 		case err != nil:
 			return err
 		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && !asJSON:
-			_, err := fmt.Fprintf(std.stdout, "removed %s\n", result.Repo)
+			_, err := fmt.Fprintf(std.stdout, "removed %s\n", strings.TrimSpace(result.Repo.String()+" "+result.Ref.String()))
 			return err
 		}
 		return report(std.stdout, cfg, result, asJSON)

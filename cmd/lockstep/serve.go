@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
@@ -42,13 +43,11 @@ func newServeCommand(std streams) *cobra.Command {
 }
 
 func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-	if !cfg.Has(config.RoleWorker) {
-		switch "" {
-		case cfg.Listen:
-			return usageError(errors.New("nothing to do: the receiver role wants --listen"))
-		case cfg.Redis:
-			return usageError(errors.New("a receiver without a worker wants --redis: nobody else reads an embedded one"))
-		}
+	switch {
+	case cfg.Listen == "" && len(cfg.Roles) == 1 && cfg.Has(config.RoleReceiver):
+		return usageError(errors.New("nothing to do: the receiver role wants --listen"))
+	case cfg.Redis == "" && !cfg.Has(config.RoleWorker):
+		return usageError(errors.New("a process without a worker wants --redis: nobody else reads an embedded one"))
 	}
 	redisServer, closeRedis, err := openRedis(ctx, cfg, log)
 	if err != nil {
@@ -85,6 +84,12 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		})
 	} else {
 		context.AfterFunc(ctx, stopServing)
+	}
+	if cfg.Has(config.RoleScheduler) {
+		g.Go(func() error { return scheduling(ctx, process) })
+	}
+	if cfg.Has(config.RoleNotifier) {
+		g.Go(func() error { return notifying(ctx, process) })
 	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
@@ -128,19 +133,32 @@ func listen(ctx, running context.Context, listener net.Listener, cfg workerConfi
 	if err != nil {
 		return err
 	}
+	var hooks *hookReceiver
+	if cfg.Has(config.RoleReceiver) {
+		if hooks, err = openHooks(cfg); err != nil {
+			return err
+		}
+	}
+	if hooks != nil {
+		defer hooks.Close()
+	}
 	httpConfig := server.Config{
 		Changes: tracker, Repos: state.NewStore(client, namespace),
-		Locks: inspector, Dead: dead, Streams: figures,
+		Locks: inspector, Dead: dead, Streams: figures, Watches: watch.NewRegistry(client, namespace),
 		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Ready: func(ctx context.Context) error {
 			if running.Err() != nil {
 				return errors.New("this process is stopping")
 			}
-			if err := client.Ping(ctx).Err(); err != nil {
+			if err := client.Ping(ctx).Err(); err != nil && !hooks.spools() { // or webhooks would be sent nowhere
 				return fmt.Errorf("redis at %s does not answer", cfg.Redis)
 			}
 			return nil
 		},
+	}
+	if hooks != nil {
+		httpConfig.Hooks = &hooks.http
+		defer hooks.drain(ctx)()
 	}
 	if cfg.Has(config.RoleReceiver) {
 		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})

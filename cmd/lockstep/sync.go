@@ -150,6 +150,12 @@ func report(w io.Writer, cfg config.Config, r events.Result, asJSON bool) error 
 	case r.Type == events.ResultRemoved:
 		_, err := fmt.Fprintf(w, "%s was removed after this was asked for\n", r.Repo)
 		return err
+	case r.Type == events.ResultMoved:
+		_, err := fmt.Fprintf(w, "moved %s to %s\n", r.Repo, r.To)
+		return err
+	case r.Type == events.ResultPolled:
+		_, err := fmt.Fprintf(w, "polled %s: %d changes asked for\n", r.Repo, r.Due)
+		return err
 	case r.Before == r.After:
 		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n", r.Repo, r.Ref, r.After, where)
 		return err

@@ -23,6 +23,7 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -83,6 +84,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 		Repos:       volume,
 		States:      states,
 		Credentials: credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport())),
+		Watches:     watch.NewRegistry(commands, namespace),
 	}
 	circuit := handlers.Circuit{
 		States: states, Policy: state.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen},

@@ -23,6 +23,10 @@ func ChangeMessage(c events.Change) (*message.Message, error) {
 	return message.NewMessage(c.ID, payload), nil
 }
 
+// Fields are the names and values of the stream entry that a [Publisher] would make of a message, in
+// turn, for a script that adds it together with other changes.
+func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }
+
 // ResultMessage makes the message that reports a result. Its UUID is the result's ID, which the
 // caller derives from what it answers, so that reporting twice can be noticed.
 func ResultMessage(r events.Result) (*message.Message, error) {

@@ -8,8 +8,13 @@ import (
 )
 
 // lookAround is how often an idle consumer looks at the due index. It knows its own due moments to
-// the millisecond; those that other consumers set, or left behind, it learns of by looking.
-const lookAround = 100 * time.Millisecond
+// the millisecond; those that other consumers set, or left behind, it learns of by looking. As long as the
+// index is empty none can come about but by a new entry, of which the watcher hears: then a look now and
+// then is enough, for the case that the group is gone.
+const (
+	lookAround = 100 * time.Millisecond
+	lookSeldom = time.Second
+)
 
 // firstBatch is how many entries are read at first. It doubles as long as there are that many, so that
 // several consumers that come upon a backlog at once share it out.
@@ -99,7 +104,10 @@ func (s *subscription) full(stop context.Context) {
 // idle waits for news, the next due moment, or the time to look around.
 func (s *subscription) idle(stop context.Context, nextMS int64) {
 	wait := lookAround
-	if nextMS > 0 && nextMS < lookAround.Milliseconds() {
+	switch {
+	case nextMS < 0 && !s.holdingOff():
+		wait = lookSeldom
+	case nextMS > 0 && nextMS < lookAround.Milliseconds():
 		wait = time.Duration(nextMS) * time.Millisecond
 	}
 	timer := time.NewTimer(wait)

@@ -16,6 +16,7 @@ import (
 // all its keys share the stream's hash tag.
 type Settlement struct {
 	Guard   *Guard       // the lease that must be held; nil for none
+	Also    []Guard      // others that must be, with the Guard
 	Outputs []Output     // messages to add to streams, in order
 	State   []HashUpdate // fields to set in hashes
 
@@ -30,11 +31,12 @@ type Output struct {
 	Message *message.Message
 }
 
-// HashUpdate sets fields of a hash.
+// HashUpdate sets fields of a hash, and removes others.
 type HashUpdate struct {
 	Key    string
 	Fields map[string]string
-	Clear  bool // remove all other fields
+	Drop   []string // fields to remove
+	Clear  bool     // remove all other fields
 }
 
 // Guard names a lease on the same Redis: a hash with the fields owner, fence and expires, the last in
@@ -71,7 +73,7 @@ func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error
 }
 
 func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
-	call := settleCall{guard: s.Guard, giveBack: s.Guard != nil && s.Returned != nil, key: d.key}
+	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.Returned != nil, key: d.key}
 	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
@@ -121,6 +123,7 @@ type deadLetter struct {
 // settleCall is what one call of the settle script is to do.
 type settleCall struct {
 	guard    *Guard
+	also     []Guard
 	giveBack bool   // the guard's lease, unless somebody waits for it
 	key      string // of the entry
 	n        int    // entries
@@ -174,7 +177,11 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 		if update.Clear {
 			clear = 1
 		}
-		args = append(args, clear, 2*len(update.Fields))
+		args = append(args, clear, len(update.Drop))
+		for _, name := range update.Drop {
+			args = append(args, name)
+		}
+		args = append(args, 2*len(update.Fields))
 		for _, name := range slices.Sorted(maps.Keys(update.Fields)) {
 			args = append(args, name, update.Fields[name])
 		}
@@ -190,7 +197,11 @@ func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, re
 	args := []any{g.name, g.consumer}
 	if c.guard != nil {
 		keys = append(keys, c.guard.Key)
-		args = append(args, 1, c.guard.Owner, strconv.FormatUint(c.guard.Fence, 10))
+		args = append(args, 1, c.guard.Owner, strconv.FormatUint(c.guard.Fence, 10), len(c.also))
+		for _, other := range c.also {
+			keys = append(keys, other.Key)
+			args = append(args, other.Owner, strconv.FormatUint(other.Fence, 10))
+		}
 		if c.giveBack {
 			keys = append(keys, c.guard.Queue)
 			args = append(args, 1, "["+labelOf(c.key, mayComeEarly), "("+labelOf(c.key, mustWait+1))

@@ -2,14 +2,16 @@
 -- letter is one more thing to publish: the original entry with the reason why it was given up.
 --
 -- KEYS    1 stream   2 due index   3 failed attempts   4 shelf   5 labels; see nack.lua
---         then, as ARGV says: the guard's key, the queue for its lease; of each entry the dead stream, output streams, hashes
+--         then, as ARGV says: the guard's key, those of further guards, the queue for its lease; of each entry the dead stream, output streams, hashes
 -- ARGV    1 group   2 consumer
---         1 with a guard, followed by owner and fence, and by 1 to give the lease back too, unless somebody
---         waits for it, with the range of labels of the entry's siblings as of ZRANGEBYLEX, or 0; or 0
+--         1 with a guard, followed by owner and fence, by the number of further guards, owner and fence of each,
+--         and by 1 to give the first lease back too, unless somebody waits for it, with the range of labels of the
+--         entry's siblings as of ZRANGEBYLEX, or 0; or 0
 --         number of entries, at most 256; then for each its id, the name that it has to be pending under, and
 --         1 with a dead letter, followed by the stream's cap, reason, error and attempts; or 0
 --         number of outputs; for each the number of its fields and values, and these
---         number of hashes; for each 1 to clear it first, else 0, the number of its fields and values, and these
+--         number of hashes; for each 1 to clear it first, else 0, the number of fields to remove, and these,
+--         the number of its fields and values, and these
 -- Returns for each entry
 --         "settled"    done
 --         "already"    the entry is not pending any more: it was settled before, nothing changed
@@ -17,7 +19,7 @@
 --                      data; nothing changed
 --         "not owner"  the entry is pending under another name, or has yet to be read by the group,
 --                      which was made anew: nothing changed
---         "guard"      the lease is not held by that owner with that fence, or has expired: nothing changed
+--         "guard"      a lease is not held by that owner with that fence, or has expired: nothing changed
 --         and then "returned" when the lease was given back
 -- Refuses with WRONGTYPE when a key holds something else, and with NOGROUP; nothing changed.
 local group, consumer = ARGV[1], ARGV[2]
@@ -35,23 +37,28 @@ end
 
 local guard, entries = nil, {}
 if arg() == '1' then
-  guard = {key = key(), owner = arg(), fence = arg()}
+  guard = {key = key(), owner = arg(), fence = arg(), also = {}}
+  for i = 1, tonumber(arg()) do guard.also[i] = {key = key(), owner = arg(), fence = arg()} end
   if arg() == '1' then guard.queue, guard.from, guard.to = key(), arg(), arg() end
 end
 for n = 1, tonumber(arg()) do
   local e = {id = arg(), owner = arg(), outputs = {}, hashes = {}}
   if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
   for i = 1, tonumber(arg()) do e.outputs[i] = {key = key(), fields = list()} end
-  for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', fields = list()} end
+  for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', drop = list(), fields = list()} end
   entries[n] = e
 end
 
 local time = redis.call('TIME')
+local function holds(g)
+  local h = redis.call('HMGET', g.key, 'owner', 'fence', 'expires')
+  local now = time[1] * 1000000 + time[2]
+  return h[1] == g.owner and h[2] == g.fence and (tonumber(h[3] or '') or 0) > now
+end
 local held = true
 if guard then
-  local h = redis.call('HMGET', guard.key, 'owner', 'fence', 'expires')
-  local now = time[1] * 1000000 + time[2]
-  held = h[1] == guard.owner and h[2] == guard.fence and (tonumber(h[3] or '') or 0) > now
+  held = holds(guard)
+  for _, g in ipairs(guard.also) do held = held and holds(g) end
 end
 
 local function precedes(a, b)
@@ -123,6 +130,9 @@ for n, e in ipairs(entries) do
     if e.dead then bury(e.id, e.dead) end
     for _, h in ipairs(e.hashes) do
       if h.clear then redis.call('DEL', h.key) end
+      for i = 1, #h.drop, 1000 do
+        redis.call('HDEL', h.key, unpack(h.drop, i, math.min(i + 999, #h.drop)))
+      end
       for i = 1, #h.fields, 1000 do -- Lua passes a bounded number of arguments
         redis.call('HSET', h.key, unpack(h.fields, i, math.min(i + 999, #h.fields)))
       end

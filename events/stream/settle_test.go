@@ -230,6 +230,7 @@ func TestClearLeavesNoOtherFields(t *testing.T) {
 		"with it, they go":        {stream.HashUpdate{Fields: map[string]string{"head": "new"}, Clear: true}, 1},
 		"and nothing comes":       {stream.HashUpdate{Clear: true}, 0},
 		"nothing at all":          {stream.HashUpdate{}, 2},
+		"some go, others come":    {stream.HashUpdate{Drop: []string{"other", "not there"}, Fields: map[string]string{"head": "new", "tail": "new"}}, 2},
 		"thousands come":          {stream.HashUpdate{Fields: many, Clear: true}, 5000},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,12 +66,12 @@ func (s *service) run(ctx context.Context, every time.Duration, domains []string
 }
 
 // request keys the lock by domain. Cron does without a domain that is busy: it comes again.
-func request(msg *message.Message) (locking.Request, error) {
+func request(msg *message.Message) ([]locking.Request, error) {
 	req := locking.Request{Key: string(msg.Payload), Job: msg.UUID, Operation: "refresh by " + msg.Metadata.Get(askedBy)}
 	if msg.Metadata.Get(askedBy) == "cron" {
 		req.IfHeld = locking.Skip
 	}
-	return req, nil
+	return []locking.Request{req}, nil
 }
 
 // handle refreshes one domain under its lease, and publishes what it found in the step that settles

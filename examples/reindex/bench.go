@@ -137,8 +137,8 @@ func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix 
 		}
 		defer locker.Close(context.WithoutCancel(ctx))
 		route.Locker = locker
-		route.Request = func(msg *message.Message) (locking.Request, error) {
-			return locking.Request{Key: "index", Job: msg.UUID, Operation: "rebuild"}, nil
+		route.Request = func(msg *message.Message) ([]locking.Request, error) {
+			return []locking.Request{{Key: "index", Job: msg.UUID, Operation: "rebuild"}}, nil
 		}
 	}
 	r, err := router.New(router.Config{Log: b.log, Routes: []router.Route{route}})

@@ -70,10 +70,15 @@ func (s *service) follow(ctx context.Context, r events.Result) error {
 	if err != nil {
 		return err
 	}
-	switch r.Type {
-	case events.ResultRemoved:
+	switch {
+	case r.Type == events.ResultRemoved && !r.Ref.IsZero():
+		if known.past(r) {
+			return nil
+		}
+		known.Refs[r.Ref.String()] = snapshot{Fence: r.Fence}
+	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // where it is now, it is synced anew
 		known.remove(r.Fence)
-	case events.ResultSynced:
+	case r.Type == events.ResultSynced:
 		if known.past(r) {
 			return nil
 		}

@@ -21,6 +21,7 @@ import (
 	"lockstep/internal/gittest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -81,7 +82,8 @@ func (w *world) startWorker(server *redistest.Server) {
 	must(err)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
 	must(err)
-	handle := handlers.Handlers{Repos: volume, States: state.NewStore(w.client, namespace), Credentials: credential.NewStore("", func(string) string { return "" })}
+	handle := handlers.Handlers{Repos: volume, States: state.NewStore(w.client, namespace), Credentials: credential.NewStore("", func(string) string { return "" }),
+		Watches: watch.NewRegistry(w.client, namespace)}
 	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
 	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,

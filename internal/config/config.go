@@ -75,9 +75,17 @@ type Config struct {
 	CircuitOpen     time.Duration `koanf:"circuit-open"`
 
 	Roles        []string      `koanf:"roles"`
+	PollEvery    time.Duration `koanf:"poll-every"`
+	Reconcile    time.Duration `koanf:"reconcile-every"`
 	Listen       string        `koanf:"listen"`
 	APITokenFile string        `koanf:"api-token-file"`
 	Grace        time.Duration `koanf:"grace"`
+	NotifyHosts  []string      `koanf:"notify-hosts"`
+
+	Hooks          string        `koanf:"hooks"`
+	Spool          string        `koanf:"spool"`
+	SpoolMaxBytes  int64         `koanf:"spool-max-bytes"`
+	DeliveriesKeep time.Duration `koanf:"deliveries-keep"`
 
 	StreamMaxLength int           `koanf:"stream-max-length"`
 	ResultsKeep     time.Duration `koanf:"results-keep"`
@@ -86,6 +94,7 @@ type Config struct {
 
 	redisPassword string
 	apiToken      string
+	hasHooks      bool // webhook sources are named
 }
 
 // Load reads the settings. environ is as [os.Environ] gives it; path is "" for [DefaultFile] if
@@ -175,6 +184,7 @@ func (c *Config) check(environ []string) error {
 	if c.apiToken == "" {
 		c.apiToken = lookup(environ, EnvPrefix+"API_TOKEN")
 	}
+	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool { return strings.HasPrefix(pair, EnvPrefix+"HOOK_") })
 	if c.Redis != "" {
 		if _, err := redisx.Parse(c.Redis, c.redisPassword); err != nil {
 			return err
@@ -248,7 +258,7 @@ func (c *Config) checkVolume() error {
 var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
-	c.Roles = separate(c.Roles)
+	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)
 	if len(c.Roles) == 0 {
 		return fmt.Errorf("roles: want some of %s", strings.Join(Roles, ", "))
 	}
@@ -260,6 +270,14 @@ func (c *Config) checkServe() error {
 	switch {
 	case c.Grace < 0:
 		return fmt.Errorf("grace %v: want 0s or more", c.Grace)
+	case c.PollEvery != 0 && c.PollEvery < time.Second:
+		return fmt.Errorf("poll-every %v: want 0s or at least 1s", c.PollEvery)
+	case c.Reconcile != 0 && c.Reconcile < time.Second:
+		return fmt.Errorf("reconcile-every %v: want 0s or at least 1s", c.Reconcile)
+	case c.SpoolMaxBytes < 1<<20:
+		return fmt.Errorf("spool-max-bytes %d: want at least 1048576", c.SpoolMaxBytes)
+	case c.DeliveriesKeep < time.Hour:
+		return fmt.Errorf("deliveries-keep %v: want at least 1h", c.DeliveriesKeep)
 	case c.StreamMaxLength < 1000:
 		return fmt.Errorf("stream-max-length %d: want at least 1000", c.StreamMaxLength)
 	case c.ResultsKeep < time.Minute:
@@ -269,7 +287,8 @@ func (c *Config) checkServe() error {
 	case c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000:
 		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength) // beyond 100,000 nobody counts what is dropped
 	}
-	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !loopback(c.Listen) {
+	// Webhooks are guarded by their signatures. Beside them, without a token, the API changes nothing for others.
+	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !c.hasHooks && !loopback(c.Listen) {
 		return fmt.Errorf("listen %s: the receiver is open to others and no token guards it; set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
 	}
 	var level slog.Level

@@ -80,6 +80,8 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"a circuit that opens by itself":    {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
 		"a circuit that never opens":        {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
 		"a log level that is none":          {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
+		"a spool for nothing":               {args: []string{"--spool-max-bytes", "1"}, want: "spool-max-bytes 1"},
+		"deliveries that nobody remembers":  {args: []string{"--deliveries-keep", "1s"}, want: "deliveries-keep 1s"},
 		"a stream of nothing":               {args: []string{"--stream-max-length", "0"}, want: "stream-max-length 0"},
 		"results that nobody can read":      {args: []string{"--results-keep", "1s"}, want: "results-keep 1s"},
 		"letters that nobody can read":      {args: []string{"--dead-max-age", "1s"}, want: "dead-max-age 1s"},
@@ -120,6 +122,20 @@ func TestATokenOpensThePublicReceiver(t *testing.T) {
 	c, err := config.Load(flags(t, "--listen", ":8080"), "", []string{"LOCKSTEP_API_TOKEN=t0ken"})
 	if err != nil || c.APIToken() != "t0ken" {
 		t.Fatalf("token %q, error %v", c.APIToken(), err)
+	}
+}
+
+func TestWebhookSourcesOpenThePublicReceiverToo(t *testing.T) {
+	for name, tc := range map[string]struct{ args, environ []string }{
+		"a folder":    {args: []string{"--listen", ":8080", "--hooks", "/etc/lockstep/hooks"}},
+		"a variable":  {args: []string{"--listen", ":8080"}, environ: []string{"LOCKSTEP_HOOK_GITHUB_FORGE=github"}},
+		"and no disk": {args: []string{"--listen", ":8080", "--hooks", "x", "--spool", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := config.Load(flags(t, tc.args...), "", tc.environ); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -15,12 +15,14 @@ const EnvPrefix = "LOCKSTEP_"
 
 // The roles that a process may play.
 const (
-	RoleReceiver = "receiver" // takes changes over HTTP, when it listens
-	RoleWorker   = "worker"   // works on changes
+	RoleReceiver  = "receiver"  // takes webhooks and changes over HTTP, when it listens
+	RoleWorker    = "worker"    // works on changes
+	RoleNotifier  = "notifier"  // posts results to apps
+	RoleScheduler = "scheduler" // has watched repositories polled, and reconciles
 )
 
 // Roles are all roles.
-var Roles = []string{RoleReceiver, RoleWorker}
+var Roles = []string{RoleReceiver, RoleWorker, RoleNotifier, RoleScheduler}
 
 // Group is a set of settings that a subcommand takes as flags.
 type Group int
@@ -82,10 +84,17 @@ var settings = []entry{
 	{"min-free-bytes", Working, int64(512 << 20), "512 MiB", "`bytes` free on the volume below which nothing is fetched"},
 	{"patrol-every", Working, 10 * time.Minute, "", "`duration` between two looks at all repositories, to drop what is over and to measure; 0: never"},
 
-	{"roles", Serving, Roles, "receiver,worker", "`roles` to play: receiver, worker"},
+	{"roles", Serving, Roles, "receiver,worker,notifier,scheduler", "`roles` to play: receiver (webhooks and changes over HTTP), worker, notifier (results to apps), scheduler (polls, reconciling)"},
+	{"poll-every", Serving, time.Hour, "", "`duration` between two polls of a watched repository, with jitter, unless its watches say otherwise; 0: those that leave it open are not polled"},
+	{"reconcile-every", Serving, 6 * time.Hour, "", "`duration` between two comparisons of registry, state and volume; 0: never"},
 	{"listen", Serving, "", "none", "`address` for HTTP: changes, metrics, health"},
 	{"api-token-file", Serving, "", "none", "`file` with the bearer token that publishing over HTTP takes (or LOCKSTEP_API_TOKEN)"},
+	{"hooks", Serving, "", "none", "`folder` of webhook sources, one folder each with files such as forge, secret; see docs/webhooks.md"},
+	{"spool", Serving, "spool", "", "`folder` on a disk of this machine that keeps webhooks while Redis is away; empty: they are refused then"},
+	{"spool-max-bytes", Serving, int64(1 << 30), "1 GiB", "`bytes` of webhooks that each process keeps there"},
+	{"deliveries-keep", Serving, 72 * time.Hour, "", "`duration` for which a webhook that was taken is known when it comes again"},
 	{"grace", Serving, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
+	{"notify-hosts", Serving, []string{}, "any that is not on a private network", "`hosts` that apps may be notified at: names, *.example.org, addresses, ranges, perhaps with :port; none: any, but no private network"},
 	{"stream-max-length", Serving, 1_000_000, "", "`entries` after which a stream loses its oldest, though a group has yet to settle them"},
 	{"results-keep", Serving, time.Hour, "", "least `duration` that a result stays readable"},
 	{"dead-max-age", Serving, 30 * 24 * time.Hour, "720h", "`duration` after which a dead letter is dropped"},

@@ -13,6 +13,8 @@
 //	{dir}/{name}/githubInstallationID   LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_INSTALLATION_ID
 //	{dir}/{name}/githubPrivateKey       LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_PRIVATE_KEY       RSA, PEM
 //	{dir}/{name}/githubURL              LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_URL               https://api.github.com if absent
+//	{dir}/{name}/signingSecret          LOCKSTEP_CREDENTIAL_{NAME}_SIGNING_SECRET           of notifications; whsec_ and base64, or as it stands
+//	{dir}/{name}/previousSigningSecret  LOCKSTEP_CREDENTIAL_{NAME}_PREVIOUS_SIGNING_SECRET  while it is being replaced: signs too
 //	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     prefixes it may be sent to, by white space
 //
 // In a variable's name, letters are in upper case and "-" and "." are "_". Files win over variables
@@ -103,6 +105,7 @@ var files = map[string]string{
 	"sshKey": "SSH_KEY", "sshKeyPassphrase": "SSH_KEY_PASSPHRASE", "knownHosts": "KNOWN_HOSTS",
 	"githubAppID": "GITHUB_APP_ID", "githubInstallationID": "GITHUB_INSTALLATION_ID",
 	"githubPrivateKey": "GITHUB_PRIVATE_KEY", "githubURL": "GITHUB_URL", "urls": "URLS",
+	"signingSecret": "SIGNING_SECRET", "previousSigningSecret": "PREVIOUS_SIGNING_SECRET",
 }
 
 // Resolve returns the secret for name if it may be sent to remote; the empty name is anonymous. For a
@@ -191,7 +194,7 @@ func allowed(prefixes []string, remote string) bool {
 	if err != nil {
 		return false
 	}
-	target := path.Clean(to.Path) // where a server that resolves ".." would go
+	target := path.Clean("/" + to.Path) // where a server that resolves ".." would go
 	for _, prefix := range prefixes {
 		p, err := url.Parse(prefix)
 		if err != nil || p.Host == "" || p.Scheme != to.Scheme || hostPort(p) != hostPort(to) {

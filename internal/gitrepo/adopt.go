@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 	"golang.org/x/sys/unix"
+
+	"lockstep/events"
 )
 
 // A plain clone of the very repository that is to be published in its place is adopted: a link is made
@@ -57,8 +59,8 @@ func unfit(path, remote string) string {
 		return ", and its .git/config cannot be read"
 	case origin == "":
 		return ", and a clone without a remote origin"
-	case canonicalRemote(asURL(origin)) != canonicalRemote(remote):
-		return ", and a clone of another remote than " + canonicalRemote(remote)
+	case events.CanonicalRemote(asURL(origin)) != events.CanonicalRemote(remote):
+		return ", and a clone of another remote than " + events.CanonicalRemote(remote)
 	}
 	if worktrees, err := readDir(filepath.Join(gitDir, "worktrees")); err != nil || len(worktrees) > 0 {
 		return ", and a clone with worktrees, which would lose it (see git worktree list)"

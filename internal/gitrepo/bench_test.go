@@ -2,6 +2,8 @@ package gitrepo
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"lockstep/events"
@@ -48,6 +50,44 @@ func BenchmarkSyncOneFile(b *testing.B) {
 				req.Fence++
 				if _, err := v.Sync(b.Context(), req); err != nil {
 					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkLinks measures how long it takes to find what a repository's names name, among an owner's others.
+func BenchmarkLinks(b *testing.B) {
+	for _, siblings := range []int{0, 10_000} {
+		b.Run(fmt.Sprintf("siblings=%d", siblings), func(b *testing.B) {
+			server, err := gittest.Start(b.TempDir())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer server.Close()
+			v, err := OpenVolume(b.TempDir(), Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer v.Close()
+			if _, err := server.Create(b.Context(), widgets, map[string]string{"a": "1"}); err != nil {
+				b.Fatal(err)
+			}
+			repo, err := events.ParseRepoPath(widgets)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := v.Sync(b.Context(), SyncRequest{Repo: repo, URL: server.URL(widgets), Fence: 1}); err != nil {
+				b.Fatal(err)
+			}
+			for i := range siblings {
+				if err := os.Symlink("elsewhere", filepath.Join(v.Root(), "acme", fmt.Sprintf("repo%d", i))); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if links, err := v.links(v.folder(repo), binding{Repo: repo}); err != nil || len(links) != 1 {
+					b.Fatal(links, err)
 				}
 			}
 		})

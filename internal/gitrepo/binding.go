@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -18,9 +18,13 @@ type binding struct {
 	Repo    events.RepoPath `json:"repo"`              // as first spelled: the name published
 	Remote  string          `json:"remote"`            // as first given
 	Default events.Ref      `json:"default,omitempty"` // what {owner}/{name} was last published for
+
+	// Left tells of the repository that was here and has moved away, for as long as something of it is here.
+	Left *departure `json:"left,omitempty"`
 }
 
-// readBinding returns the repository's binding; ok is false when it is not on the volume.
+// readBinding returns the repository's binding; ok is false when it is not on the volume. There may be a
+// departure then all the same.
 func (f folder) readBinding() (b binding, ok bool, err error) {
 	content, err := os.ReadFile(f.binding())
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -33,7 +37,7 @@ func (f folder) readBinding() (b binding, ok bool, err error) {
 		return binding{}, false, events.Errorf(events.Permanent, events.ClassVolume,
 			"%s is damaged: restore it, or delete it and sync again", f.binding())
 	}
-	return b, true, nil
+	return b, b.Remote != "", nil
 }
 
 func (f folder) writeBinding(b binding) error {
@@ -60,7 +64,10 @@ func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remot
 			return binding{}, errors.Join(err, conflict)
 		}
 	}
-	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote}, fence)
+	if b.Left != nil {
+		repo = b.Repo // its names are there still
+	}
+	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, Left: b.Left}, fence)
 }
 
 // isUsed reports whether the remote bound has ever been fetched from.
@@ -69,8 +76,9 @@ func (v *Volume) isUsed(f folder, b binding) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	links, err := v.links(f, b.Repo)
-	return len(generations)+len(links) > 0, err
+	links, err := v.ownLinks(f, b)
+	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.Left.stores() })
+	return len(own)+len(links) > 0, err
 }
 
 // bindFirst binds a path that is free. The volume's bind lock is held meanwhile, so that of two paths
@@ -92,7 +100,7 @@ func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint6
 
 // check refuses a remote other than the one bound.
 func (b binding) check(remote string) error {
-	bound, asked := canonicalRemote(b.Remote), canonicalRemote(remote)
+	bound, asked := events.CanonicalRemote(b.Remote), events.CanonicalRemote(remote)
 	switch {
 	case bound == asked:
 		return nil
@@ -100,29 +108,6 @@ func (b binding) check(remote string) error {
 		return conflict("%s is %s on this volume; spell the URL that way, case and all", b.Repo, bound)
 	}
 	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
-}
-
-// canonicalRemote returns a remote's host and path, which are its identity: the scheme (ssh, too), a
-// user's name, a default port, a trailing slash, .git and needless escapes make no difference. An escaped slash does: to the
-// remote it may be another name. There are no credentials in it.
-func canonicalRemote(remote string) string {
-	u, err := url.Parse(remote)
-	if err != nil {
-		return ""
-	}
-	host := strings.ToLower(u.Hostname())
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	standard := map[string]bool{"": true, "80": u.Scheme != "ssh", "443": u.Scheme != "ssh", "22": u.Scheme == "ssh"}
-	if port := u.Port(); !standard[port] {
-		host += ":" + port
-	}
-	path := u.EscapedPath()
-	if !strings.Contains(strings.ToLower(path), "%2f") {
-		path = (&url.URL{Path: u.Path}).EscapedPath()
-	}
-	return host + "/" + strings.TrimSuffix(strings.Trim(path, "/"), ".git")
 }
 
 // checkRelatives refuses a path that lies above or below one that is bound: the files of the one
@@ -137,8 +122,12 @@ func (v *Volume) checkRelatives(repo events.RepoPath) error {
 		if err != nil {
 			break // an owner alone is no repository path
 		}
-		if b, ok, err := v.folder(above).readBinding(); ok || err != nil {
+		switch b, ok, err := v.folder(above).readBinding(); {
+		case ok || err != nil:
 			return errors.Join(err, refuse(b.Repo))
+		case b.Left != nil:
+			return events.Errorf(events.Retryable, events.ClassConflict,
+				"%s cannot be kept beside the name of %s, which has moved away and is left to its readers for a while", repo, b.Repo)
 		}
 	}
 	owner, rest, _ := strings.Cut(key, "/")

@@ -79,28 +79,6 @@ func TestSpellingsOfOnePath(t *testing.T) {
 	w.mustBeSound("Acme/Widgets", commit)
 }
 
-func TestCanonicalRemote(t *testing.T) {
-	for remote, want := range map[string]string{
-		"https://GitHub.com/acme/widgets.git":      "github.com/acme/widgets",
-		"http://github.com:80/acme/widgets/":       "github.com/acme/widgets",
-		"https://github.com:443/acme/Widgets":      "github.com/acme/Widgets",
-		"https://git.example.org:8443/a/b.git":     "git.example.org:8443/a/b",
-		"https://ada:pw@git.example.org/a/b.git":   "git.example.org/a/b",
-		"http://[::1]:8080/acme/widgets.git":       "[::1]:8080/acme/widgets",
-		"https://github.com//acme/widgets.git///":  "github.com/acme/widgets",
-		"https://github.com/acme/%77idgets.git":    "github.com/acme/widgets",
-		"https://github.com/acme/widgets.git.git/": "github.com/acme/widgets.git",
-		"ssh://git@GitHub.com/acme/widgets.git":    "github.com/acme/widgets",
-		"ssh://git@github.com:22/acme/widgets":     "github.com/acme/widgets",
-		"ssh://git@github.com:443/acme/widgets":    "github.com:443/acme/widgets",
-		"https://github.com:22/acme/widgets":       "github.com:22/acme/widgets",
-	} {
-		if got := canonicalRemote(remote); got != want {
-			t.Errorf("%s: got %s, want %s", remote, got, want)
-		}
-	}
-}
-
 func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 	for name, arrange := range map[string]func(t *testing.T, path string){
 		"a clone": func(t *testing.T, path string) { must(0, os.MkdirAll(filepath.Join(path, ".git"), 0o755))(t) },
@@ -211,18 +189,6 @@ func TestPathsThatExcludeEachOtherRace(t *testing.T) {
 		must(0, g.Wait())(t)
 		if bound.Load() != 1 {
 			t.Errorf("%d paths were bound", bound.Load())
-		}
-	}
-}
-
-func TestRemotesWithEscapesInThem(t *testing.T) {
-	for remote, want := range map[string]string{
-		"https://h/acme%2Fwidgets":   "h/acme%2Fwidgets", // to many a server another repository than acme/widgets
-		"https://h/acme/wid%0agets":  "h/acme/wid%0Agets",
-		"https://h/acme/wid%20gets/": "h/acme/wid%20gets",
-	} {
-		if got := canonicalRemote(remote); got != want {
-			t.Errorf("%s: got %q, want %q", remote, got, want)
 		}
 	}
 }

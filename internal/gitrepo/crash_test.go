@@ -65,7 +65,15 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // published returns the commit that readers see, "" when there is nothing.
 func (w *world) published() string {
-	return w.volume.current(w.volume.folder(repoPath(w.t, widgets)), widgets).commit
+	return w.publishedAt(widgets)
+}
+
+// publishedAt is published for another repository.
+func (w *world) publishedAt(repo string) string {
+	f := w.volume.folder(repoPath(w.t, repo))
+	b, _, err := f.readBinding()
+	must(0, err)(w.t)
+	return w.volume.current(f, b, repo).commit
 }
 
 // dieAt runs a sync in a process of its own, which kills itself at step.

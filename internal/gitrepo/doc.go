@@ -10,10 +10,10 @@
 // as long as a reader has it pinned (package tree), and while an unsettled result names it, for
 // [Config].KeepNamed at most.
 //
-// A stale holder does no harm. The first act of every [Volume.Sync] and [Volume.Remove] is to
-// record the caller's fence on the volume; whatever readers or later syncs depend on changes only
-// under the repository's file lock, with the fence compared. All other work happens in folders that
-// carry the fence in their name, so that two holders, one of them stale, never share one.
+// A stale holder does no harm. The first act of every [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and
+// [Volume.Move] is to record the caller's fence on the volume, for a move on both paths; whatever readers or
+// later syncs depend on changes only under the repository's file lock, with the fence compared. All other work
+// happens in folders that carry the fence in their name, so that two holders, one of them stale, never share one.
 //
 // A crash at any moment leaves a state that readers can read and the next Sync heals.
 //
@@ -26,7 +26,7 @@
 //	{root}/.lockstep/usage             what all repositories took at the last patrol
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence that ever held the lease
-//	    repo.json                      spelled path, remote, default branch
+//	    repo.json                      spelled path, remote, default branch; or where it has moved to, and when
 //	    stores/{n}/                    bare repository, as deep as was asked for; the next n when one is
 //	                                   damaged, or has outgrown its packs
 //	    trees/{fence}-{commit}/        a tree, with a small .git of its own
@@ -56,6 +56,27 @@
 //	confirmed   the caller says that its lease still holds
 //	flipped     the published name is the new tree
 //	retired     the old tree's grace runs; what nobody needs is pruned, now and then
+//
+// # One move
+//
+// A repository that was renamed on its forge gets a second folder, at its new path, of hard links; the first stays
+// where it is for its readers, and goes when they had time to leave. Nothing is fetched.
+//
+//	fenced      both fences are recorded
+//	listed      the new remote is the same repository
+//	bound       the new path belongs to it
+//	linked      the store is at the new path too, in one step: its objects linked, all else copied
+//	built       so are the trees that names link to, their files linked, each with a .git of its own
+//	confirmed   the caller says that its leases still hold
+//	named       one of the new names is published; so are all then: flipped
+//	left        the old path is free, in one step: its binding says where the repository has moved
+//	noted       it is known what both take
+//
+// What died in between is completed by the same request: each step finds what there is. Of a repository that has left,
+// the names go after [Config].Grace, at the next [Volume.GC] or Sync there, its trees after a grace of their own, as if
+// replaced, and then all but the fence. Another repository may come before: it begins with the next
+// generation of the store, takes over names as it publishes them, and takes nothing of the old one's for its own. All
+// trees up to the fence of the move are the old one's.
 //
 // What a sync costs follows the change: only folders that differ are read, and of the index of a pack only
 // what is looked up. A new tree is one link for each unchanged file; a tree brought forward is not even that.
@@ -94,6 +115,17 @@
 //	with less than MinFreeBytes free
 //	bits that rot                          found by Verify alone; marked, the next Sync makes anew
 //	                                       what they are in
+//	a ref to be removed is still there,    permanent, ClassConflict; nothing changed
+//	or is what the plain name is for
+//	a move to a path of another remote,    permanent, ClassConflict; nothing changed
+//	to another host, or of what is not
+//	shown to be the same repository
+//	the same, and there are pushes while   retryable, ClassConflict; nothing changed
+//	it is looked at
+//	a path below one that has moved away,  retryable, ClassConflict: the name is there until it had its grace
+//	within its grace
+//	a move, and a tree or store is         moved without it; the next Sync of the new path fetches it
+//	damaged
 //	removal, and a reader has a tree       contention, ClassBusy; all names are gone, that tree's
 //	pinned                                 needs stay until the same request comes again
 //
@@ -111,6 +143,6 @@
 //
 // It takes no lease: see package locking. While it takes in a pack it holds no object above 1 MiB in memory:
 // those pass through temporary files in the quarantine. It tidies a repository when that is synced, or when
-// somebody calls [Volume.GC], as a patrol does. Remove gives no grace, but waits for pinned trees. Large files
-// kept with LFS stay pointers, and submodules stay empty folders.
+// somebody calls [Volume.GC], as a patrol does. A move looks at no quota: links take little. Remove gives no
+// grace, but waits for pinned trees. Large files kept with LFS stay pointers, and submodules stay empty folders.
 package gitrepo

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 )
 
 // volumeError classifies a failure of the volume itself: the disk, its permissions, its mount. It
@@ -65,8 +66,8 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	if refused, ok := errors.AsType[*hostKeyFault](fault); ok {
 		return refused.classify(host)
 	}
-	if refused, ok := errors.AsType[*hostFault](fault); ok {
-		return refused.classify(host)
+	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
+		return notDialled(host, refused)
 	}
 	switch {
 	case errors.Is(fault, errWebPage):

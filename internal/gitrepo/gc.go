@@ -54,7 +54,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
-	if !bound {
+	if !bound && b.Left == nil {
 		f.emptyTrash() // of a removal that crashed on its last step
 		return GCResult{}, nil
 	}
@@ -67,6 +67,9 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	f.emptyTrash()
+	if !bound && s.binding.Left == nil { // that was all of a repository that has moved away
+		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
+	}
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
 		return GCResult{}, err
 	}
@@ -120,6 +123,9 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 			return false
 		}
 	}
+	if b, _, err := f.readBinding(); err != nil || b.Left.isOver(v.cfg.Grace) {
+		return false
+	}
 	expired, err := f.expired(nil, v.cfg.Grace)
 	return err == nil && len(v.unneeded(expired)) == 0
 }
@@ -127,7 +133,8 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 // listBatch is how many names of a folder are in memory at once.
 const listBatch = 256
 
-// Repos lists the repositories on the volume, in no order, as first spelled. One whose binding cannot be
+// Repos lists the repositories on the volume, in no order, as first spelled, and those that have moved away
+// while something of them is left for [Volume.GC]. One whose binding cannot be
 // read is an error, after which the listing goes on. One that comes or goes meanwhile may be missing.
 func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
@@ -141,7 +148,7 @@ func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
 				if err == nil {
 					b, bound, err = folder{dir}.readBinding()
 				}
-				if (bound || err != nil) && !yield(b.Repo, err) {
+				if (bound || b.Left != nil || err != nil) && !yield(b.Repo, err) {
 					return
 				}
 			}

@@ -179,3 +179,15 @@ func TestWhatWaitsIsTidy(t *testing.T) {
 		})
 	}
 }
+
+// A path may be bound to a remote that never gave anything.
+func TestGCOfWhatWasNeverFetched(t *testing.T) {
+	w := newWorld(t)
+	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	if got := w.gc(true); got.Usage.Trees != 0 || got.Usage.Measured.IsZero() {
+		t.Errorf("got %+v", got)
+	}
+	mustBeTidy(t, w)
+}

@@ -2,8 +2,10 @@ package gitrepo
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"lockstep/events"
@@ -60,28 +62,84 @@ func (v *Volume) names(f folder, b binding, t tip) []string {
 	return []string{plain}
 }
 
-// links returns the trees that the repository's published names link to, by path.
-func (v *Volume) links(f folder, repo events.RepoPath) (map[string]string, error) {
-	plain := v.publishedPath(repo.String())
+// links returns the trees that the repository's published names link to, by path. There are those of a
+// repository that has moved away among them. It looks at the names that there can be of the trees there are,
+// and not at those of the owner's other repositories, of which there may be thousands. A link to a tree that is not
+// there is left out.
+func (v *Volume) links(f folder, b binding) (map[string]string, error) {
+	refs, err := f.refsOfTrees()
+	if err != nil {
+		return v.allLinks(f, b)
+	}
+	links := map[string]string{}
+	plain := v.publishedPath(b.Repo.String())
+	if err := v.addLink(links, f, plain); err != nil {
+		return nil, err
+	}
+	for ref := range refs {
+		if err := v.addLink(links, f, plain+"@"+ref.Suffix()); err != nil {
+			return nil, err
+		}
+	}
+	return links, nil
+}
+
+// allLinks is links, with those to trees that are not there. It looks at everything that the owner has.
+func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
+	links := map[string]string{}
+	plain := v.publishedPath(b.Repo.String())
 	siblings, err := readDir(filepath.Dir(plain))
 	if err != nil {
 		return nil, volumeError("list what is published", err)
 	}
-	links := map[string]string{}
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
 		if sibling.Type() != os.ModeSymlink || !isNameOf(path, plain) {
 			continue
 		}
-		tree, err := v.readLink(f, path)
-		if err != nil { // taken for no link of ours, its tree would be deleted
-			return nil, volumeError("look at what is published", err)
-		}
-		if tree != "" {
-			links[path] = tree
+		if err := v.addLink(links, f, path); err != nil {
+			return nil, err
 		}
 	}
 	return links, nil
+}
+
+func (v *Volume) addLink(links map[string]string, f folder, path string) error {
+	tree, err := v.readLink(f, path)
+	if err != nil { // taken for no link of ours, its tree would be deleted
+		return volumeError("look at what is published", err)
+	}
+	if tree != "" {
+		links[path] = tree
+	}
+	return nil
+}
+
+// ownLinks is links without those of a repository that has moved away.
+func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
+	links, err := v.links(f, b)
+	maps.DeleteFunc(links, func(_, tree string) bool { return b.Left.owns(tree) })
+	return links, err
+}
+
+// refsOfTrees returns the refs that the repository's trees were built for. It fails where a tree does not say.
+func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
+	trees, err := readDir(f.trees())
+	if err != nil {
+		return nil, err
+	}
+	refs := map[events.Ref]bool{}
+	for _, tree := range trees {
+		if strings.HasPrefix(tree.Name(), buildPrefix) {
+			continue
+		}
+		ref, err := gitDirOf(f.tree(tree.Name())).builtFor()
+		if err != nil {
+			return nil, err
+		}
+		refs[ref] = true
+	}
+	return refs, nil
 }
 
 func isNameOf(path, plain string) bool {

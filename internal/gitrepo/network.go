@@ -2,7 +2,6 @@ package gitrepo
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +9,8 @@ import (
 	"net/url"
 	"os"
 	"time"
+
+	"lockstep/internal/egress"
 )
 
 // NetConfig says how remotes are reached. Zero fields take the defaults.
@@ -31,7 +32,7 @@ type NetConfig struct {
 // network is how all of a volume's remotes are reached. Connections are pooled by what was checked when
 // they were dialled: one made for an operator's URL is not for a webhook's.
 type network struct {
-	hosts      hostList
+	hosts      egress.Hosts
 	proxy      *url.URL // for everything, or nil
 	proxyFor   func(*http.Request) (*url.URL, error)
 	tls        *tls.Config
@@ -44,7 +45,7 @@ type network struct {
 func newNetwork(cfg NetConfig) (*network, error) {
 	n := &network{proxyFor: http.ProxyFromEnvironment}
 	var err error
-	if n.hosts, err = parseHosts(cfg.Hosts); err != nil {
+	if n.hosts, err = egress.ParseHosts("hosts", cfg.Hosts); err != nil {
 		return nil, err
 	}
 	if cfg.Proxy != "" {
@@ -53,7 +54,7 @@ func newNetwork(cfg NetConfig) (*network, error) {
 		}
 		n.proxyFor = http.ProxyURL(n.proxy)
 	}
-	if n.tls, err = trust(cfg.CAFile); err != nil {
+	if n.tls, err = egress.Trust(cfg.CAFile); err != nil {
 		return nil, err
 	}
 	n.knownHosts, n.mustKnow = knownHostsFiles(cfg.KnownHosts)
@@ -63,8 +64,8 @@ func newNetwork(cfg NetConfig) (*network, error) {
 		}
 	}
 	n.own, n.foreign, n.proxied = n.pool(), n.pool(), n.pool()
-	n.own.DialContext = policy{hosts: n.hosts}.dial
-	n.foreign.DialContext = policy{hosts: n.hosts, foreign: true}.dial
+	n.own.DialContext = egress.Policy{Hosts: n.hosts, Timeout: dialTimeout}.Dial
+	n.foreign.DialContext = egress.Policy{Hosts: n.hosts, Foreign: true, Timeout: dialTimeout}.Dial
 	n.proxied.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	n.proxied.Proxy = n.proxyFor
 	n.proxied.OnProxyConnectResponse = checkProxyAnswer
@@ -86,25 +87,6 @@ func (n *network) close() {
 	for _, pool := range []*http.Transport{n.own, n.foreign, n.proxied} {
 		pool.CloseIdleConnections()
 	}
-}
-
-// trust returns a TLS configuration that trusts the system's authorities and those in a PEM file.
-func trust(caFile string) (*tls.Config, error) {
-	if caFile == "" {
-		return &tls.Config{}, nil
-	}
-	pem, err := os.ReadFile(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("ca-file: %w", err)
-	}
-	authorities, err := x509.SystemCertPool()
-	if err != nil {
-		authorities = x509.NewCertPool()
-	}
-	if !authorities.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("ca-file: %s holds no certificate; want a PEM bundle", caFile)
-	}
-	return &tls.Config{RootCAs: authorities}, nil
 }
 
 func parseProxy(text string) (*url.URL, error) {
@@ -150,14 +132,14 @@ func (r *route) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (r *route) pool(req *http.Request) (http.RoundTripper, error) {
-	foreign := r.foreign || r.origin != nil && !sameOrigin(r.origin, req.URL)
+	foreign := r.foreign || r.origin != nil && !egress.SameOrigin(r.origin, req.URL)
 	proxy, err := r.net.proxyFor(req)
 	switch {
 	case err != nil:
 		return nil, errors.New("the proxy that the environment names is no URL; correct HTTP_PROXY and HTTPS_PROXY")
 	case proxy != nil:
-		p := policy{hosts: r.net.hosts, foreign: foreign}
-		return r.net.proxied, p.checkName(req.URL.Hostname(), portOf(req.URL))
+		p := egress.Policy{Hosts: r.net.hosts, Foreign: foreign}
+		return r.net.proxied, p.CheckName(req.URL.Hostname(), egress.PortOf(req.URL))
 	case foreign:
 		return r.net.foreign, nil
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/net/proxy"
+
+	"lockstep/internal/egress"
 )
 
 func checkProxyAnswer(_ context.Context, _ *url.URL, _ *http.Request, res *http.Response) error {
@@ -21,15 +23,15 @@ func checkProxyAnswer(_ context.Context, _ *url.URL, _ *http.Request, res *http.
 }
 
 // dialSSH connects to an SSH server, through the proxy if there is one for everything.
-func (n *network) dialSSH(ctx context.Context, p policy, address string) (net.Conn, error) {
+func (n *network) dialSSH(ctx context.Context, p egress.Policy, address string) (net.Conn, error) {
 	if n.proxy == nil {
-		return p.dial(ctx, "tcp", address)
+		return p.Dial(ctx, "tcp", address)
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkName(host, port); err != nil {
+	if err := p.CheckName(host, port); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -48,7 +50,7 @@ func dialSOCKS(ctx context.Context, dialer *net.Dialer, via *url.URL, address st
 		password, _ := via.User.Password()
 		login = &proxy.Auth{User: via.User.Username(), Password: password}
 	}
-	socks, err := proxy.SOCKS5("tcp", net.JoinHostPort(via.Hostname(), portOf(via)), login, dialer)
+	socks, err := proxy.SOCKS5("tcp", net.JoinHostPort(via.Hostname(), egress.PortOf(via)), login, dialer)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +62,7 @@ func dialSOCKS(ctx context.Context, dialer *net.Dialer, via *url.URL, address st
 }
 
 func (n *network) dialCONNECT(ctx context.Context, dialer *net.Dialer, address string) (_ net.Conn, err error) {
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(n.proxy.Hostname(), portOf(n.proxy)))
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(n.proxy.Hostname(), egress.PortOf(n.proxy)))
 	if err != nil {
 		return nil, err
 	}

@@ -109,6 +109,9 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Lstat(current.dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	needed, err := f.needed(ctx, current)
 	if err != nil {
 		return err

@@ -152,7 +152,7 @@ func (s *syncing) describe(dst string, files *builtFiles) error {
 // nil when there is none.
 func (s *syncing) lastTree() *lastTree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
-		if now := s.v.current(s.f, name); s.last == nil && now.tree != "" {
+		if now := s.v.current(s.f, s.binding, name); s.last == nil && now.tree != "" {
 			s.last = openLastTree(s.f.tree(now.tree), s.v.cfg.Links)
 		}
 	}

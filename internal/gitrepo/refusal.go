@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 )
 
 // refusal is what a remote says in words, or by an exit status alone: neither Git's own protocol nor SSH
@@ -56,10 +57,11 @@ func (e *refusal) classify(host string, auth Auth) error {
 	return events.Errorf(events.Retryable, events.ClassServer, "%s answered with an error of Git's protocol", host)
 }
 
-func (e *hostFault) classify(host string) error {
-	asked := (&hostFault{hostOnly(host), e.why}).Error()
-	if canonicalHost(e.host) != canonicalHost(hostOnly(host)) { // the remote named it
-		asked = fmt.Sprintf("%s redirects to a host that %s", host, e.why)
+// notDialled says that the settings do not let a host be dialled, on the way to host.
+func notDialled(host string, fault *egress.Fault) error {
+	asked := (&egress.Fault{Host: hostOnly(host), Why: fault.Why}).Error()
+	if egress.CanonicalHost(fault.Host) != egress.CanonicalHost(hostOnly(host)) { // the remote named it
+		asked = fmt.Sprintf("%s redirects to a host that %s", host, fault.Why)
 	}
 	return events.Errorf(events.Permanent, events.ClassConfig, "%s", asked)
 }

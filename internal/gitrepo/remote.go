@@ -47,8 +47,8 @@ func init() {
 // dial prepares a conversation; nothing is sent yet. The URL has no credentials in it; a foreign one is
 // none of the operator's words.
 func (v *Volume) dial(rawURL string, auth Auth, foreign bool) (*remote, error) {
-	if err := events.CheckRemote(rawURL); err != nil {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
+	if err := checkRemote(rawURL); err != nil {
+		return nil, err
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -26,8 +26,10 @@ type RemoveRequest struct {
 // Remove takes a repository off the volume: its published names first, then its trees and objects.
 // Unless forced, it asks the remote, and refuses while the remote still has the repository or does
 // not let it be known. While a reader has a tree pinned, all but that tree's needs goes, and the error
-// is contention: the same request is to come again. It reports false when there was nothing to remove. The fence stays, so that
-// holders older than the removal remain stale.
+// is contention: the same request is to come again. It reports false when there was nothing to remove.
+//
+// What is left of a repository that has moved away stays for its grace, whether another one is removed at its
+// path or none. The fence stays, so that holders older than the removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
 	if err := checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
@@ -105,38 +107,52 @@ func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) erro
 // when the process dies, the same request does: the binding, by which the repository is known, goes
 // last. It is left undone, too, while a reader has a tree pinned. The caller holds the file lock.
 func (v *Volume) takeOff(f folder, b binding) error {
-	links, err := v.links(f, b.Repo)
+	links, err := v.allLinks(f, b)
 	if err != nil {
 		return err
 	}
-	for path := range links {
-		if err := os.Remove(path); err != nil {
-			return volumeError("unpublish", err)
+	for path, tree := range links {
+		if b.Left.owns(tree) {
+			continue
 		}
-		if err := syncDir(filepath.Dir(path)); err != nil {
-			return volumeError("unpublish", err)
-		}
-	}
-	v.done("unpublished")
-	if err := f.discardTrees(); err != nil {
-		return err
-	}
-	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.usage(), f.binding()} {
-		if err := f.discard(path); err != nil {
+		if err := unpublish(path); err != nil {
 			return err
 		}
 	}
-	return volumeError("remove", syncDir(f.dir))
+	v.done("unpublished")
+	if err := f.discardTrees(b.Left); err != nil {
+		return err
+	}
+	if b.Left == nil {
+		return f.discardAll()
+	}
+	if err := f.discardStores(func(n int) bool { return n > b.Left.Store }); err != nil {
+		return err
+	}
+	return f.writeBinding(binding{Repo: b.Repo, Left: b.Left})
 }
 
-// discardTrees throws away every tree that no reader has pinned, and fails if there are others.
-func (f folder) discardTrees() error {
+// unpublish takes a published name away.
+func unpublish(path string) error {
+	err := os.Remove(path)
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	return volumeError("unpublish", err)
+}
+
+// discardTrees throws away every tree that no reader has pinned, and fails if there are others. Those of a
+// repository that has moved away stay.
+func (f folder) discardTrees(left *departure) error {
 	trees, err := readDir(f.trees())
 	if err != nil {
 		return volumeError("list the trees", err)
 	}
 	pinned := 0
 	for _, tree := range trees {
+		if left.owns(tree.Name()) {
+			continue
+		}
 		gone, err := f.discardUnpinned(tree.Name())
 		if err != nil {
 			return err

@@ -45,7 +45,7 @@ func (s *syncing) ask(ctx context.Context) error {
 	if s.v.cfg.Results == nil || s.horizon.asked {
 		return nil
 	}
-	links, err := s.v.links(s.f, s.binding.Repo)
+	links, _, err := s.standing()
 	if err != nil {
 		return err
 	}

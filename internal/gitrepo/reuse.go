@@ -35,7 +35,7 @@ func (s *syncing) bringForward(ctx context.Context, dst string) (*builtFiles, er
 // Another ref's may have nothing in common, and would be written from end to end.
 func (s *syncing) takeSpare(ctx context.Context, dst string) (taken bool, err error) {
 	err = s.f.guarded(ctx, s.req.Fence, func() error {
-		links, err := s.v.links(s.f, s.binding.Repo)
+		links, err := s.v.links(s.f, s.binding)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 )
 
 const (
@@ -109,8 +110,8 @@ func (s *sshSession) start(ctx context.Context) (*uploadPack, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := net.JoinHostPort(canonicalHost(s.url.Hostname()), portOf(s.url))
-	conn, err := s.net.dialSSH(ctx, policy{hosts: s.net.hosts, foreign: s.foreign}, address)
+	address := net.JoinHostPort(egress.CanonicalHost(s.url.Hostname()), egress.PortOf(s.url))
+	conn, err := s.net.dialSSH(ctx, egress.Policy{Hosts: s.net.hosts, Foreign: s.foreign, Timeout: dialTimeout}, address)
 	if err != nil {
 		return nil, s.wire.remember(err)
 	}

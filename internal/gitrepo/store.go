@@ -21,7 +21,8 @@ import (
 // give way to a branch "a/b". Git can read the store; nobody but this package may write to it.
 type store struct{ dir string }
 
-// currentStore returns the repository's store: of several generations the youngest that has refs.
+// currentStore returns the repository's store: of several generations the youngest that has refs. Those of a
+// repository that has moved away do not count.
 // A next generation is begun when the store is found damaged; trees keep to the one they were built
 // from.
 func (f folder) currentStore() (store, error) {
@@ -29,25 +30,42 @@ func (f folder) currentStore() (store, error) {
 	if err != nil {
 		return store{}, err
 	}
+	left, err := f.leftStores()
+	if err != nil {
+		return store{}, err
+	}
 	for _, n := range slices.Backward(generations) {
+		if n <= left {
+			break
+		}
 		s := f.generation(n)
-		if _, err := os.Lstat(filepath.Join(s.dir, "packed-refs")); err == nil {
+		if s.isBegun() {
 			return s, nil
 		}
 	}
-	return f.generation(1), nil
+	return f.generation(left + 1), nil
 }
 
 // nextStore returns a store of a generation younger than any there is.
 func (f folder) nextStore() (store, error) {
-	generations, err := f.generations()
-	if err != nil || len(generations) == 0 {
-		return f.generation(1), err
+	left, err := f.leftStores()
+	if err != nil {
+		return store{}, err
 	}
-	return f.generation(slices.Max(generations) + 1), nil
+	generations, err := f.generations()
+	return f.generation(slices.Max(append(generations, left)) + 1), err
 }
 
 func (f folder) generation(n int) store { return store{filepath.Join(f.stores(), strconv.Itoa(n))} }
+
+// number is the store's generation.
+func (s store) number() int {
+	n, err := strconv.Atoi(filepath.Base(s.dir))
+	if err != nil {
+		return 0 // it is none of a repository's
+	}
+	return n
+}
 
 // generations lists the stores there are, oldest first.
 func (f folder) generations() ([]int, error) {
@@ -72,6 +90,12 @@ func readDir(path string) ([]os.DirEntry, error) {
 		return nil, nil
 	}
 	return entries, err
+}
+
+// isBegun reports whether the store has refs.
+func (s store) isBegun() bool {
+	_, err := os.Lstat(filepath.Join(s.dir, "packed-refs"))
+	return err == nil
 }
 
 // ensure makes what is missing of the store.
@@ -132,11 +156,6 @@ func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, sh
 		return nil
 	}
 	refs[ref.String()] = commit
-	var packed bytes.Buffer
-	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
-	}
 	// Git wants to know which commits' parents are missing before it hears of the tips.
 	if err := writeShallow(s.dir, shallow); err != nil {
 		return volumeError("write the store's shallow list", err)
@@ -145,6 +164,15 @@ func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, sh
 		if err := replaceUnsynced(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
 			return volumeError("write the store's depth", err)
 		}
+	}
+	return s.writeRefs(refs)
+}
+
+func (s store) writeRefs(refs map[string]plumbing.Hash) error {
+	var packed bytes.Buffer
+	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
 	}
 	return volumeError("write the store's refs", replaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
 }

@@ -155,8 +155,8 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 		return err
 	}
 	s.v.done("fenced")
-	if err := events.CheckRemote(s.req.URL); err != nil {
-		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
+	if err := checkRemote(s.req.URL); err != nil {
+		return err
 	}
 	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (s *syncing) knows() bool {
 	commit := plumbing.NewHash(s.req.Known.Commit)
 	s.tip = tip{ref: s.req.Known.Ref, isDefault: s.req.Known.Ref == s.binding.Default, want: commit, commit: commit}
 	s.names = s.v.names(s.f, s.binding, s.tip)
-	s.now = s.v.current(s.f, s.names[0])
+	s.now = s.v.current(s.f, s.binding, s.names[0])
 	return s.upToDate()
 }
 
@@ -196,7 +196,7 @@ func (s *syncing) list(ctx context.Context) (err error) {
 	if err := s.checkPlaces(); err != nil { // now, before much is fetched and built for nothing
 		return err
 	}
-	s.now = s.v.current(s.f, s.names[0])
+	s.now = s.v.current(s.f, s.binding, s.names[0])
 	s.v.done("listed")
 	return nil
 }
@@ -254,9 +254,10 @@ func (s *syncing) namesAgree() bool {
 // current is what a published name names: a whole tree, or nothing.
 type current struct{ tree, ref, commit string }
 
-func (v *Volume) current(f folder, name string) current {
+// current takes a tree of a repository that has moved away for nothing.
+func (v *Volume) current(f folder, b binding, name string) current {
 	tree := v.linkedTree(f, v.publishedPath(name))
-	if tree == "" {
+	if tree == "" || b.Left.owns(tree) {
 		return current{}
 	}
 	ref, commit, ok := checkedOut(f.tree(tree))

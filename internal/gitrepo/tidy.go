@@ -3,6 +3,7 @@ package gitrepo
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -21,9 +22,14 @@ func (s *syncing) clear() error {
 	if err := s.f.sweep(); err != nil {
 		return err
 	}
-	links, err := s.v.links(s.f, s.binding.Repo)
+	links, over, err := s.standing()
 	if err != nil {
 		return err
+	}
+	for _, path := range over {
+		if err := unpublish(path); err != nil {
+			return err
+		}
 	}
 	if err := s.recycle(links); err != nil { // first: what is retired now stays until the next time at least
 		return err
@@ -34,7 +40,10 @@ func (s *syncing) clear() error {
 	if err := s.f.dropMarks(links); err != nil {
 		return err
 	}
-	return s.f.dropStores()
+	if err := s.f.dropStores(); err != nil {
+		return err
+	}
+	return s.forgetDeparted()
 }
 
 // recycle throws the spare trees away. One that a reader has pinned stays, however old it is.
@@ -43,7 +52,10 @@ func (s *syncing) recycle(links map[string]string) error {
 	if err != nil {
 		return err
 	}
-	for _, tree := range s.v.unneeded(trees) {
+	isLeft := func(t retiredTree) bool { return s.binding.Left.owns(t.name) }
+	spare := slices.DeleteFunc(slices.Clone(trees), isLeft)
+	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !isLeft(t) })
+	for _, tree := range append(trees, s.v.unneeded(spare)...) {
 		if _, err := s.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 		return Usage{}, err
 	}
 	u.Contents, u.Trees = contents, trees
-	c := tally{ctx: ctx, skip: f.adopted(), shared: map[inode]bool{}}
+	c := tally{ctx: ctx, skip: f.adopted(), shared: map[inode]uint64{}, own: f.hasDeparture()}
 	if err := c.count(f.dir); err != nil {
 		return Usage{}, volumeError("measure the repository", err)
 	}
@@ -101,7 +101,7 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 		return Usage{}, volumeError("measure adopted clones", err)
 	}
 	for _, clone := range clones {
-		c := tally{ctx: ctx, shared: map[inode]bool{}}
+		c := tally{ctx: ctx, shared: map[inode]uint64{}}
 		path := filepath.Join(f.adopted(), clone.Name())
 		if err := c.count(path); err != nil {
 			return Usage{}, volumeError("measure an adopted clone", err)
@@ -141,11 +141,13 @@ func statOf(info fs.FileInfo) (*syscall.Stat_t, error) {
 	return st, nil
 }
 
-// tally adds up a folder. A file of several names counts where it is met first.
+// tally adds up a folder. A file of several names counts where it is met first; or, if only the folder's
+// own files are to count, where the last of its names is met.
 type tally struct {
-	ctx    context.Context // of one count
-	skip   string          // folder to leave out
-	shared map[inode]bool
+	ctx    context.Context  // of one count
+	skip   string           // folder to leave out
+	own    bool             // leave out files that have names elsewhere
+	shared map[inode]uint64 // how many names of a file have been met
 	bytes  int64
 	files  int64
 }
@@ -183,10 +185,10 @@ func (c *tally) add(info fs.FileInfo) {
 	}
 	if !info.IsDir() {
 		if key := (inode{st.Dev, st.Ino}); st.Nlink > 1 {
-			if c.shared[key] {
+			c.shared[key]++
+			if met := c.shared[key]; c.own && met < uint64(st.Nlink) || !c.own && met > 1 {
 				return
 			}
-			c.shared[key] = true
 		}
 		c.files++
 	}
@@ -280,7 +282,7 @@ func (s *syncing) weigh(ctx context.Context, dir string) error {
 	if !s.meter.running {
 		return nil
 	}
-	fetched := tally{ctx: ctx, shared: map[inode]bool{}}
+	fetched := tally{ctx: ctx, shared: map[inode]uint64{}}
 	if err := fetched.count(dir); err != nil {
 		return volumeError("measure what was fetched", err)
 	}
@@ -326,7 +328,7 @@ func (s *syncing) note(res SyncResult) {
 
 // written adds up the changed files of a tree, and its index.
 func (v *Volume) written(res SyncResult) int64 {
-	sum := tally{shared: map[inode]bool{}}
+	sum := tally{shared: map[inode]uint64{}}
 	add := func(path string) {
 		if info, err := os.Lstat(path); err == nil {
 			sum.add(info)

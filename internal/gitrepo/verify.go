@@ -116,10 +116,10 @@ func (c *verifier) run() error {
 	case err != nil:
 		c.found(c.f.binding(), "%v", err)
 		b.Repo = c.req.Repo
-	case !bound:
+	case !bound && b.Left == nil:
 		return notHere(c.req.Repo)
 	}
-	links, err := c.v.links(c.f, b.Repo)
+	links, err := c.v.allLinks(c.f, b)
 	if err != nil {
 		return err
 	}
@@ -282,6 +282,18 @@ func (f folder) beginStore() error {
 
 // ref is the file without which a tree is not taken for whole: see checkedOut.
 func (g gitDir) ref() string { return filepath.Join(g.dir, "lockstep-ref") }
+
+// builtFor returns the ref that a tree was built for, also of one that is marked as damaged.
+func (g gitDir) builtFor() (events.Ref, error) {
+	line, err := os.ReadFile(g.ref())
+	if errors.Is(err, os.ErrNotExist) {
+		line, err = os.ReadFile(filepath.Join(g.dir, damagedRef))
+	}
+	if err != nil {
+		return events.Ref{}, err
+	}
+	return events.ParseRef(strings.TrimSpace(string(line)))
+}
 
 // damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
 const damagedRef = "lockstep-damaged"

@@ -3,8 +3,10 @@ package gitrepo
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"lockstep/events"
@@ -14,7 +16,7 @@ import (
 var ErrNoVolume = errors.New("there is no volume")
 
 // ViewVolume opens the volume at root to look at it, and writes nothing. What it returns is for ID, Root,
-// Repos, Describe, Usage, Total and Space alone. It fails with [ErrNoVolume] where none was ever opened.
+// Repos, Describe, Published, Usage, Total and Space alone. It fails with [ErrNoVolume] where none was ever opened.
 func ViewVolume(root string) (*Volume, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -45,7 +47,7 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 	if err != nil {
 		return Detail{}, false, err
 	}
-	d := Detail{Usage: f.readUsage(), Remote: canonicalRemote(b.Remote)}
+	d := Detail{Usage: f.readUsage(), Remote: events.CanonicalRemote(b.Remote)}
 	if d.Adopted, err = v.adoptedNow(f, d.Adopted); err != nil || !bound && len(d.Adopted) == 0 {
 		return Detail{}, false, err
 	}
@@ -57,6 +59,49 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 		d.Store = generations[len(generations)-1]
 	}
 	return d, true, err
+}
+
+// Published is what names name at a moment.
+type Published struct {
+	Commits map[events.Ref]string
+	Plain   events.Ref // what the plain name is published for; zero when there is no such name
+	Remote  string     // that the repository is bound to, as it was first given
+}
+
+// Published says what names name now. It takes no lease and asks nobody, at the cost of reading a few small
+// files. It is false when the repository is not on the volume, or has moved away.
+func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
+	f := v.folder(repo)
+	b, bound, err := f.readBinding()
+	if err != nil || !bound {
+		return Published{}, false, err
+	}
+	commits, err := v.publishedRefs(f, b)
+	if err != nil {
+		return Published{}, false, err
+	}
+	p := Published{Commits: commits, Remote: b.Remote}
+	if ref, err := events.ParseRef(v.current(f, b, b.Repo.String()).ref); err == nil {
+		p.Plain = ref
+	}
+	return p, true, nil
+}
+
+// publishedRefs returns the commits that names name, by ref.
+func (v *Volume) publishedRefs(f folder, b binding) (map[events.Ref]string, error) {
+	links, err := v.ownLinks(f, b)
+	if err != nil {
+		return nil, err
+	}
+	commits := map[events.Ref]string{}
+	// The plain name comes last, being the shortest: it is the one that counts.
+	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
+		name, commit, ok := checkedOut(f.tree(links[path]))
+		if ref, err := events.ParseRef(name); ok && err == nil {
+			commits[ref] = commit
+		}
+	}
+	return commits, nil
 }
 
 // adoptedNow lists the adopted clones there are, with the sizes known.

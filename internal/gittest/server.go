@@ -41,8 +41,10 @@ type Server struct {
 // repoState is what the server knows of one repository, guarded by Server.mu.
 type repoState struct {
 	Stats
-	user, password string // wanted by RequireAuth; none when both are empty
-	status         int    // answered instead of serving; 0 for none
+	user, password string   // wanted by RequireAuth; none when both are empty
+	tokens         []string // see AcceptTokens
+	seen           []string // see TokensSeen
+	status         int      // answered instead of serving; 0 for none
 }
 
 // Option changes how [Start] sets up a [Server].

@@ -53,7 +53,9 @@ func (s *Server) begin(repo, service string, r *http.Request) int {
 	if auth := r.Header.Get("Authorization"); auth != "" && !slices.Contains(state.Credentials, auth) {
 		state.Credentials = append(state.Credentials, auth)
 	}
-	if !state.admits(r) {
+	token := tokenOf(r)
+	state.seen = append(state.seen, token)
+	if len(state.tokens) > 0 && !slices.Contains(state.tokens, token) || !state.admits(r) {
 		return http.StatusUnauthorized
 	}
 	return state.status

@@ -12,13 +12,18 @@
 //	GET    /api/v1/dead/{id}             one of them, with its event: 404
 //	POST   /api/v1/dead/{id}/retry       put its entry back into its stream: 200 with the new entry's id; 404, 409
 //	DELETE /api/v1/dead/{id}             drop it for good
+//	GET    /api/v1/watches               who watches what; ?prefix= ?app= ?limit= ?after=
+//	PUT    /api/v1/watches               put one watch: 201, 200 if it was there; 400, 409 when it excludes another, 413
+//	DELETE /api/v1/watches               ?repo= ?app= ?ref=: remove one; 404
+//	POST   /hooks/{source}               a forge's webhook: 202 with what became of it; 200 to a ping; 400, 401, 404, 413, 429, 503
 //	GET    /metrics                      Prometheus
 //	GET    /livez                        200 as long as the process runs
-//	GET    /readyz                       200 when Redis answers and the process is not stopping, else 503
+//	GET    /readyz                       200 when Redis answers, or webhooks are spooled, and the process is not stopping, else 503
 //
-// What changes something, or shows a result, wants the bearer token, or else is 401; without a token it is 403 unless the
+// What changes something, or shows a result or a watch, wants the bearer token, or else is 401; without a token it is 403 unless the
 // listener and the request are of this machine. A 202 means that the change is in the Redis stream, as
-// durable as that Redis is.
+// durable as that Redis is. Webhooks are guarded by their signatures alone; their 202 may also mean that the
+// delivery is synced to this machine's disk, until Redis is back.
 package server
 
 import (
@@ -57,6 +62,8 @@ type Config struct {
 	Locks     Locks             // to show and to break; nil: none, and no repositories
 	Dead      Dead              // letters to show, retry and drop; nil: none
 	Streams   Streams           // to show; nil: none
+	Watches   Watches           // to show, put and remove; nil: none
+	Hooks     *Hooks            // takes webhooks; nil: there are none
 	Token     string            // bearer token for what changes something; empty: this machine alone may do it
 	Loopback  bool              // only this machine can connect; Serve sees for itself
 	Ready     func(ctx context.Context) error
@@ -128,6 +135,14 @@ func Handler(cfg Config) http.Handler {
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
+	}
+	if cfg.Watches != nil {
+		mux.Handle("GET /api/v1/watches", guarded(cfg, listWatches(cfg.Watches)))
+		mux.Handle("PUT /api/v1/watches", guarded(cfg, putWatch(cfg.Watches)))
+		mux.Handle("DELETE /api/v1/watches", guarded(cfg, removeWatch(cfg.Watches)))
+	}
+	if cfg.Hooks != nil {
+		mux.Handle("POST /hooks/{source}", takeHook(*cfg.Hooks, cfg.Log))
 	}
 	mux.Handle("GET /metrics", cfg.Metrics)
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })

@@ -12,6 +12,8 @@
 //	newest:{ref}:{app}  newest entry known that announces a commit for ref to app
 //	look:{ref}          "{entry} {n} {entry} {n} …": the commit that an entry announces was not there yet, n
 //	                    times; the newest 32 of these entries, the oldest first
+//	watched:{ref}       "1" once a sync of ref was asked for by a watch
+//	byhand:{ref}        "1" once one was asked for by hand
 //	tombstone           stream entry of the removal that deleted the clone
 //	failures            failures in a row, of those that count; "0" or absent after a success
 //	circuit_trips       how often the circuit breaker has opened in a row; likewise
@@ -114,7 +116,7 @@ func (r Repo) Asked(url string, ref events.Ref, credential string) (Asked, bool)
 }
 
 // Newest is the newest entry known that announces a commit for ref to app, or "".
-func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[newestField(ref, app)] }
+func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[NewestField(ref, app)] }
 
 // Looks is how often the commit that an entry announces for ref was found not to be there yet. An entry
 // older than all of which so much is remembered has been looked at often enough.
@@ -169,16 +171,83 @@ func AskedFields(ref events.Ref, credential string, a Asked) map[string]string {
 
 // NewestFields are the fields that name the newest entry that announces a commit for ref to app.
 func NewestFields(ref events.Ref, app, entry string) map[string]string {
-	return map[string]string{newestField(ref, app): entry}
+	return map[string]string{NewestField(ref, app): entry}
 }
 
 func askedField(ref events.Ref, credential string) string {
 	return "asked:" + ref.String() + ":" + credential
 }
 
-func newestField(ref events.Ref, app string) string { return "newest:" + ref.String() + ":" + app }
+// NewestField is the field that names the newest entry that announces a commit for ref to app.
+func NewestField(ref events.Ref, app string) string { return "newest:" + ref.String() + ":" + app }
 
 func lookField(ref events.Ref) string { return "look:" + ref.String() }
+
+// AskedByFields are the fields that say of a settled sync of ref whether a watch has asked for it.
+func AskedByFields(change events.Change, ref events.Ref) map[string]string {
+	if change.Watched {
+		return map[string]string{"watched:" + ref.String(): "1"}
+	}
+	return map[string]string{"byhand:" + ref.String(): "1"}
+}
+
+// Watched reports whether a watch ever asked for the clone that there is.
+func (r Repo) Watched() bool {
+	for name := range r.fields {
+		if strings.HasPrefix(name, "watched:") {
+			return true
+		}
+	}
+	return false
+}
+
+// ForWatches reports whether ref was asked for by watches, and never by hand.
+func (r Repo) ForWatches(ref events.Ref) bool {
+	return r.fields["watched:"+ref.String()] != "" && r.fields["byhand:"+ref.String()] == ""
+}
+
+// Head is the commit published for ref, or "".
+func (r Repo) Head(ref events.Ref) string { return r.fields["head:"+ref.String()] }
+
+// FieldsOf are the fields that are about ref alone.
+func (r Repo) FieldsOf(ref events.Ref) []string {
+	var names []string
+	for name := range r.fields {
+		kind, rest, _ := strings.Cut(name, ":")
+		about, _, _ := strings.Cut(rest, ":") // a ref has no colon in it
+		switch kind {
+		case "head", "given", "asked", "newest", "look", "watched", "byhand":
+			if about == ref.String() {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// MovedFields are the fields that a settled move sets at the new path: what is published, what each app was
+// last given, and since when. What the new path knows already, there, stands.
+func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
+	fields := map[string]string{"repo": to.String(), "url": url}
+	for name, value := range r.fields {
+		kind, _, _ := strings.Cut(name, ":")
+		switch kind {
+		case "head", "given", "synced", "watched", "byhand":
+			fields[name] = value
+		}
+	}
+	for name := range there.fields {
+		delete(fields, name)
+	}
+	fields["fence"] = strconv.FormatUint(fence, 10)
+	return fields
+}
+
+// FenceFields are the fields that a settled change sets whatever else it does.
+func FenceFields(result events.Result) map[string]string {
+	return map[string]string{"fence": strconv.FormatUint(result.Fence, 10)}
+}
 
 // SyncedFields are the fields that a settled sync sets.
 func SyncedFields(result events.Result, url string) map[string]string {

@@ -33,6 +33,8 @@ type Metrics struct {
 	circuits     *prometheus.CounterVec
 	freed        prometheus.Counter
 	trims        trims
+	notify       notify
+	schedules    schedules
 }
 
 // New makes metrics with a registry of their own.
@@ -70,6 +72,8 @@ func New() *Metrics {
 		m.deliveries, m.inFlight, m.finished, m.lapsed, m.lockWaiters, m.lockWait, m.lockHeld, m.lockLost, m.lockDoubtful,
 		m.changes, m.circuits, m.freed)
 	m.trims = newTrims(m.registry)
+	m.notify = newNotify(m.registry)
+	m.schedules = newSchedules(m.registry)
 	return m
 }
 

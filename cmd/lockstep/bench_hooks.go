@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/bench"
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+// hooksBench is what the flags of lockstep bench hooks say.
+type hooksBench struct {
+	redis       string
+	connections int
+	repos       int
+	duration    time.Duration
+	rounds      int
+	storm       int
+	timeout     time.Duration // of a storm
+	idOnly      bool
+	asJSON      bool
+}
+
+func newBenchHooksCommand(std streams) *cobra.Command {
+	var b hooksBench
+	cmd := &cobra.Command{
+		Use:   "hooks",
+		Short: "Measure how many webhooks a second are taken, and that none is lost in a storm",
+		Long: "Send signed GitHub pushes of 8 KB over kept-alive connections to lockstep serve --roles receiver, and to the\n" +
+			"plainest handler there is: it verifies the same signature and adds what was sent to a stream. Rounds of both\n" +
+			"alternate. Each delivery has an id of its own, and each repository one watch. With --id-only that handler adds\n" +
+			"the delivery's id and event alone, of which nobody could tell what was pushed.\n\n" +
+			"--storm measures something else instead: so many deliveries over 50 real repositories, each pushed to\n" +
+			"before, to a receiver and a worker, while Redis is killed twice. It fails if a delivery that was answered with\n" +
+			"202 has no result, or more than one, or ends before its push. Needs git and redis-server.",
+		Example: "  lockstep bench hooks\n  lockstep bench hooks --rounds 9 --duration 5s --json\n  lockstep bench hooks --storm 10000",
+		Args:    wrongUse(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := b.check(cmd.Flags().Changed); err != nil {
+				return usageError(err)
+			}
+			silenceRedis()
+			dir, err := os.MkdirTemp("", "lockstep-bench-hooks-")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(dir)
+			if b.storm > 0 {
+				return b.runStorm(cmd.Context(), std, dir)
+			}
+			return b.runRace(cmd.Context(), std, dir)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&b.redis, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
+	flags.IntVar(&b.connections, "connections", 32, "how many connections send, each the next when it has its answer")
+	flags.IntVar(&b.repos, "repos", 50, "how many repositories")
+	flags.DurationVar(&b.duration, "duration", 3*time.Second, "how long each side is measured in each round")
+	flags.IntVar(&b.rounds, "rounds", 5, "how many rounds; the figures are medians")
+	flags.IntVar(&b.storm, "storm", 0, "send so `many` deliveries while Redis is killed twice, and look at what comes of each")
+	flags.DurationVar(&b.timeout, "timeout", 10*time.Minute, "when to give up a storm")
+	flags.BoolVar(&b.idOnly, "id-only", false, "have the plain handler add no payload")
+	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (b *hooksBench) check(given func(flag string) bool) error {
+	switch {
+	case b.connections < 1 || b.repos < 1 || b.rounds < 1:
+		return errors.New("--connections, --repos and --rounds: want at least 1 of each")
+	case b.duration <= 0 || b.timeout <= 0:
+		return errors.New("--duration and --timeout: want positive durations")
+	case b.storm < 0 || b.storm > 0 && b.storm < 3*b.repos:
+		return fmt.Errorf("--storm is %d: want at least three for each of %d repositories", b.storm, b.repos)
+	case b.storm > 0 && (given("redis") || given("duration") || given("rounds")):
+		return errors.New("--storm kills a redis-server of its own, and runs once: without --redis, --duration and --rounds")
+	}
+	return nil
+}
+
+// hooksSide is what one side did.
+type hooksSide struct {
+	PerSecond []float64     `json:"per_second"` // in each round
+	Median    float64       `json:"median_per_second"`
+	P50       time.Duration `json:"p50_ns"` // of the rounds' the median
+	P99       time.Duration `json:"p99_ns"`
+
+	p50s, p99s []time.Duration
+}
+
+// hooksReport is the whole of a race.
+type hooksReport struct {
+	Machine     benchMachine  `json:"machine"`
+	Connections int           `json:"connections"`
+	Repos       int           `json:"repos"`
+	Body        int           `json:"body_bytes"`
+	Duration    time.Duration `json:"duration_ns"`
+	Lockstep    hooksSide     `json:"lockstep"`
+	Bare        hooksSide     `json:"bare"`
+	Ratio       float64       `json:"ratio"` // of the medians
+}
+
+// runRace has both sides take deliveries in turn, several times over.
+func (b *hooksBench) runRace(ctx context.Context, std streams, dir string) error {
+	server, err := openBenchRedis(ctx, b.redis)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	// A prefix of its own: nobody who uses this Redis knows it, nor does an earlier run.
+	namespace := events.Namespace("lockstep-bench:{" + uuid.NewString() + "}:")
+	defer clearPrefix(context.WithoutCancel(ctx), server, namespace)
+	secret := uuid.NewString()
+	load, err := newHookLoad(b.repos, secret)
+	if err != nil {
+		return err
+	}
+	if err := watchAll(ctx, server.client, namespace, load.urls); err != nil {
+		return err
+	}
+	ours, err := startHookReceiver(ctx, std, dir, secret, "--redis", server.url, "--prefix", string(namespace))
+	if err != nil {
+		return err
+	}
+	defer ours.kill()
+	bare, err := startBareHandler(ctx, std, server.url, namespace, secret, !b.idOnly)
+	if err != nil {
+		return err
+	}
+	defer bare.kill()
+
+	report := hooksReport{Machine: server.machine(), Connections: b.connections, Repos: b.repos, Body: load.bodyBytes(), Duration: b.duration}
+	sides := []struct {
+		name string
+		addr string
+		side *hooksSide
+	}{{"lockstep", ours.addr, &report.Lockstep}, {"bare handler", bare.addr, &report.Bare}}
+	for round := range b.rounds {
+		for i := range sides {
+			s := sides[(i+round)%len(sides)]
+			fmt.Fprintf(std.stderr, "round %d of %d: %s\n", round+1, b.rounds, s.name)
+			took, err := load.send(ctx, s.addr, b.connections, b.duration)
+			if err != nil {
+				return fmt.Errorf("bench %s: %w", s.name, err)
+			}
+			s.side.add(took, b.duration)
+			// No round meets what another has left behind.
+			if err := server.client.Unlink(ctx, namespace.Changes()).Err(); err != nil {
+				return err
+			}
+		}
+	}
+	report.Ratio = report.Lockstep.Median / report.Bare.Median
+	return report.print(std.stdout, b.asJSON)
+}
+
+func (s *hooksSide) add(took []time.Duration, during time.Duration) {
+	s.PerSecond = append(s.PerSecond, float64(len(took))/during.Seconds())
+	p := bench.NewLatency(took)
+	s.p50s, s.p99s = append(s.p50s, p.P50), append(s.p99s, p.P99)
+	s.Median, s.P50, s.P99 = bench.Median(s.PerSecond), bench.Median(s.p50s), bench.Median(s.p99s)
+}
+
+func (r hooksReport) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	fmt.Fprintf(w, "%s\n%d connections, bodies of %d bytes, %d repositories, %v; rounds: %d, medians\n\n",
+		r.Machine, r.Connections, r.Body, r.Repos, r.Duration, len(r.Lockstep.PerSecond))
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "\tdeliveries/s\tp50, ms\tp99, ms\t")
+	fmt.Fprintf(tw, "lockstep\t%.0f\t%s\t%s\t\n", r.Lockstep.Median, millis(r.Lockstep.P50), millis(r.Lockstep.P99))
+	fmt.Fprintf(tw, "bare handler\t%.0f\t%s\t%s\t\n", r.Bare.Median, millis(r.Bare.P50), millis(r.Bare.P99))
+	fmt.Fprintf(tw, "ratio\t%.2f\t\t\t\n", r.Ratio)
+	return tw.Flush()
+}
+
+// watchAll has each repository watched once.
+func watchAll(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, urls []string) error {
+	watches := make([]watch.Watch, len(urls))
+	for i, url := range urls {
+		watches[i] = watch.Watch{App: "bench", URL: url}
+	}
+	_, err := watch.NewRegistry(client, namespace).Put(ctx, watches...)
+	return err
+}
+
+// clearPrefix deletes what a run has left in a Redis that others use too.
+func clearPrefix(ctx context.Context, server *benchRedis, namespace events.Namespace) {
+	if server.private != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, roundGrace)
+	defer cancel()
+	keys := server.client.Scan(ctx, 0, string(namespace)+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		_ = server.client.Unlink(ctx, keys.Val()).Err() // the next run has another prefix
+	}
+}
+
+// writeSource makes a folder of sources that has one, hub, of GitHub.
+func writeSource(dir, secret string) (hooks string, err error) {
+	hooks = filepath.Join(dir, "hooks")
+	if err := os.MkdirAll(filepath.Join(hooks, "hub"), 0o700); err != nil {
+		return "", err
+	}
+	for name, content := range map[string]string{"forge": "github", "secret": secret} {
+		if err := os.WriteFile(filepath.Join(hooks, "hub", name), []byte(content), 0o600); err != nil {
+			return "", err
+		}
+	}
+	return hooks, nil
+}

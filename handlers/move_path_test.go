@@ -1,0 +1,105 @@
+package handlers_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+// mirrored has docs watch acme/widgets at a path of its own.
+func mirrored(w *world) events.RepoPath {
+	w.t.Helper()
+	mirror, err := events.ParseRepoPath("mirror/w")
+	must(w.t, err)
+	w.watchAs(watch.Watch{App: "docs", Repo: mirror, URL: w.git.URL("acme/widgets")}, "")
+	return mirror
+}
+
+// pushedTo has what a webhook asks for brought to the watches of a remote.
+func (w *world) pushedTo(entry, url string) []events.Result {
+	w.t.Helper()
+	placed, err := w.watches.At(context.Background(), url)
+	must(w.t, err)
+	var results []events.Result
+	for _, of := range placed.Watches {
+		change, err := of.Change("", "/hooks/hub", events.Ref{}, "")
+		must(w.t, err)
+		results = append(results, w.mustHandle(entry, change))
+	}
+	return results
+}
+
+func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	first := w.create(map[string]string{"a": "1"})
+	mirror := mirrored(w)
+	was, is := w.git.URL("acme/widgets"), w.git.URL("acme/gadgets")
+	before := w.pushedTo("1-0", was)
+	if len(before) != 1 || before[0].After != first || before[0].Path != "mirror/w" {
+		t.Fatalf("%+v", before)
+	}
+	fetches := w.git.Stats("acme/widgets").UploadPacks
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	move := events.Change{Type: events.ChangeMoved, Repo: mirror, To: mirror, URL: is}
+	for range 2 { // and the worker that did it first died before it had settled
+		r := w.mustHandle("2-0", move)
+		if r.Type != events.ResultMoved || !r.Repo.Equal(mirror) || !r.To.Equal(mirror) || r.Path != "mirror/w" || r.Tree != before[0].Tree {
+			t.Errorf("result %+v, want the tree of before, %s", r, before[0].Tree)
+		}
+	}
+	if got := w.git.Stats("acme/gadgets").UploadPacks + w.git.Stats("acme/widgets").UploadPacks; got != fetches {
+		t.Errorf("%d fetches, want no more than before", got-fetches)
+	}
+	if published, bound, err := w.handlers.Repos.Published(mirror); err != nil || !bound || published.Remote != is {
+		t.Errorf("%+v, bound %v, error %v; want it bound to %s", published, bound, err, is)
+	}
+	if old, err := w.watches.At(ctx, was); err != nil || old.Version != "" {
+		t.Errorf("watched still at the old remote: %+v, error %v", old, err)
+	}
+	if r := w.pushedTo("3-0", is); len(r) != 1 || r[0].Before != first || r[0].After != first {
+		t.Errorf("docs is told %+v, want nothing new", r)
+	}
+	known, err := w.handlers.States.Load(ctx, mirror)
+	must(t, err)
+	if known.Given("docs", mainRef(t)) != first {
+		t.Errorf("what docs was given is forgotten: %+v", known)
+	}
+}
+
+func TestAnotherRepositoryDoesNotTakeAPath(t *testing.T) {
+	for name, cloned := range map[string]bool{"with a clone": true, "without one": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := context.Background()
+			w.create(map[string]string{"a": "1"})
+			if _, err := w.git.Create(ctx, "evil/widgets", map[string]string{"a": "evil"}); err != nil {
+				t.Fatal(err)
+			}
+			mirror := mirrored(w)
+			url := w.git.URL("acme/widgets")
+			if cloned {
+				w.pushedTo("1-0", url)
+			}
+			move := events.Change{Type: events.ChangeMoved, Repo: mirror, To: mirror, URL: w.git.URL("evil/widgets")}
+			if _, err := w.handle("2-0", move); events.ClassOf(err) != events.ClassConflict {
+				t.Errorf("another repository that says it is the same: %v; want a conflict", err)
+			}
+			if set, err := w.watches.Of(ctx, mirror); err != nil || len(set.Watches) != 1 || set.Watches[0].URL != url {
+				t.Errorf("watches %+v, error %v; want them as they were", set, err)
+			}
+			must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+			move.URL = w.git.URL("acme/gadgets")
+			w.mustHandle("3-0", move)
+			if r := w.pushedTo("4-0", move.URL); len(r) != 1 || r[0].Path != "mirror/w" {
+				t.Errorf("%+v", r)
+			}
+			if _, err := filepath.EvalSymlinks(filepath.Join(w.root, "mirror/w")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,222 @@
+package handlers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+// renamed has docs given acme/widgets, renames that to acme/gadgets, and returns the move.
+func (w *world) renamed() events.Change {
+	w.t.Helper()
+	w.create(map[string]string{"a": "1"})
+	w.watch("docs", "")
+	w.due("a-0")
+	must(w.t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	return events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: path(w.t, "acme/gadgets"), URL: w.git.URL("acme/gadgets")}
+}
+
+func path(t *testing.T, text string) events.RepoPath {
+	t.Helper()
+	repo, err := events.ParseRepoPath(text)
+	must(t, err)
+	return repo
+}
+
+func (w *world) mustBeWatched(repo events.RepoPath, want int) {
+	w.t.Helper()
+	set, err := w.watches.Of(context.Background(), repo)
+	if err != nil || len(set.Watches) != want {
+		w.t.Errorf("%s has watches %+v, error %v; want %d", repo, set.Watches, err, want)
+	}
+}
+
+// dying is a registry or a store in front of which the worker dies once.
+type dying struct {
+	watch.Registry
+	died bool
+}
+
+var errDied = errors.New("died")
+
+func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) (int, error) {
+	if !d.died {
+		d.died = true
+		return 0, errDied
+	}
+	return d.Registry.Move(ctx, from, to, url)
+}
+
+// A worker that dies after any step leaves the rest to the next.
+func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
+	for name, interrupt := range map[string]func(w *world, move events.Change){
+		"after the disk": func(w *world, move events.Change) {
+			w.handlers.Watches = &dying{Registry: *w.watches}
+			if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
+				w.t.Fatal(err)
+			}
+		},
+		"after the registry": func(w *world, move events.Change) { w.handleUnsettled("2-0", move) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			move := w.renamed()
+			interrupt(w, move)
+			r := w.mustHandle("2-0", move)
+			if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+				t.Errorf("result %+v", r)
+			}
+			w.mustBeWatched(w.repo(), 0)
+			w.mustBeWatched(move.To, 1)
+			known, err := w.handlers.States.Load(context.Background(), move.To)
+			must(t, err)
+			if known.Given("docs", mainRef(t)) == "" || known.Fence() != r.Fence {
+				t.Errorf("known of the new path: given %v, fence %d", known.AllGiven(), known.Fence())
+			}
+		})
+	}
+}
+
+// A move that is told of again, when another repository has come to the old path, takes nothing of that.
+func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.mustHandle("2-0", move)
+	if _, err := w.git.Create(context.Background(), "acme/widgets", map[string]string{"another": "1"}); err != nil {
+		t.Fatal(err)
+	}
+	w.watch("scan", "")
+	w.due("c-0")
+
+	if _, err := w.handle("4-0", move); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("error %v, want a conflict", err)
+	}
+	w.mustBeWatched(w.repo(), 1)
+	known, err := w.handlers.States.Load(context.Background(), w.repo())
+	must(t, err)
+	if !w.published() || known.Given("scan", mainRef(t)) == "" {
+		t.Errorf("published %v, given %v; want what has come since as it was", w.published(), known.AllGiven())
+	}
+}
+
+// What has come since by hand is nobody's to remove either.
+func TestALateMoveLeavesWhatWasSyncedByHandSince(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.mustHandle("2-0", move)
+	w.create(map[string]string{"another": "1"})
+	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+	if _, err := w.handle("4-0", move); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("error %v, want a conflict", err)
+	}
+	must(t, w.git.Delete("acme/widgets"))
+	if _, err := w.handle("5-0", move); events.ClassOf(err) != events.ClassNotFound || !w.published() {
+		t.Errorf("error %v, published %v; want it kept", err, w.published())
+	}
+}
+
+// A sync by the old name, which the forge still answers for, may come between a worker's death and the next.
+func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
+	w.handlers.Watches = &dying{Registry: *w.watches}
+	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	w.due("b-0")
+	if !w.published() {
+		t.Fatal("it was not synced by its old name")
+	}
+	r := w.mustHandle("2-0", move)
+	if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+		t.Errorf("result %+v", r)
+	}
+	w.mustBeWatched(w.repo(), 0)
+	w.mustBeWatched(move.To, 1)
+	if got := askedOf(w.next); got != "removed" {
+		t.Errorf("asked for %q, want what was synced meanwhile removed", got)
+	}
+	for i, change := range w.next {
+		w.mustHandle("5-"+string(rune('0'+i)), change)
+	}
+	if w.published() {
+		t.Error("what was synced meanwhile is there still")
+	}
+}
+
+// The registry would refuse what the volume would not: that is found out before anything has moved.
+func TestAMoveToWhereAnotherRemoteIsWatchedMovesNothing(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.watchAs(watch.Watch{App: "scan", Repo: move.To, URL: "https://example.com/other/gadgets.git"}, "")
+	if _, err := w.handle("2-0", move); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("error %v, want a conflict", err)
+	}
+	if _, there, err := w.handlers.Repos.Published(move.To); there || err != nil || !w.published() {
+		t.Errorf("at the new path %v, at the old one %v, error %v; want the clone where it was", there, w.published(), err)
+	}
+	w.mustBeWatched(w.repo(), 1)
+}
+
+// A move of what nobody knows changes nothing but the tombstone.
+func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"}); err != nil {
+		t.Fatal(err)
+	}
+	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets")}
+	if r := w.mustHandle("1-0", move); r.Type != events.ResultMoved || r.Path != "" {
+		t.Errorf("result %+v", r)
+	}
+	known, err := w.handlers.States.Load(context.Background(), move.To)
+	must(t, err)
+	if !known.IsZero() {
+		t.Errorf("known of the new path: %+v", known)
+	}
+}
+
+// A path of one's own stays: its remote is another now.
+func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	mirror := path(t, "mirror/w")
+	w.watchAs(watch.Watch{App: "docs", Repo: mirror, URL: w.git.URL("acme/widgets")}, "")
+	poll := events.Change{Type: events.ChangeDue, Repo: mirror}
+	w.mustHandle("1-0", poll)
+	for _, change := range w.next {
+		w.mustHandle("2-0", change)
+	}
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	move := events.Change{Type: events.ChangeMoved, Repo: mirror, To: mirror, URL: w.git.URL("acme/gadgets")}
+	for range 2 {
+		if r := w.mustHandle("3-0", move); r.Type != events.ResultMoved || r.Path != "mirror/w" {
+			t.Errorf("result %+v", r)
+		}
+	}
+	w.mustHandle("4-0", poll)
+	if got := askedOf(w.next); got != "" {
+		t.Errorf("asked for %q, want nothing: docs has %s", got, first)
+	}
+	known, err := w.handlers.States.Load(context.Background(), mirror)
+	must(t, err)
+	if known.Remote() != move.URL || known.Given("docs", mainRef(t)) != first {
+		t.Errorf("remote %q, given %v", known.Remote(), known.AllGiven())
+	}
+}
+
+// What a state of the new path knows already stands, but for the fence, which is the move's.
+func TestTheFenceOfAMoveIsNoted(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	must(t, w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(move.To), "fence", "1", "failures", "2").Err())
+	w.mustHandle("2-0", move)
+	fields, err := w.redis.HGetAll(context.Background(), events.DefaultNamespace.Repo(move.To)).Result()
+	must(t, err)
+	if fields["fence"] == "1" || fields["failures"] != "2" {
+		t.Errorf("known of the new path: %v", fields)
+	}
+}

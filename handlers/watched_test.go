@@ -1,0 +1,314 @@
+package handlers_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+// watch has an app watch acme/widgets.
+func (w *world) watch(app, ref string) watch.Watch {
+	w.t.Helper()
+	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets")}, ref)
+}
+
+func (w *world) watchAs(of watch.Watch, ref string) watch.Watch {
+	w.t.Helper()
+	var err error
+	if of.Ref, err = watch.ParseSelector(ref); err != nil {
+		w.t.Fatal(err)
+	}
+	if of, err = watch.New(of); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.watches.Put(context.Background(), of); err != nil {
+		w.t.Fatal(err)
+	}
+	return of
+}
+
+func (w *world) unwatch(of watch.Watch) {
+	w.t.Helper()
+	if n, err := w.watches.Remove(context.Background(), of.Key()); n != 1 || err != nil {
+		w.t.Fatalf("unwatch: %d removed, error %v", n, err)
+	}
+}
+
+// due polls acme/widgets, and does what that asks for.
+func (w *world) due(entry string) []events.Change {
+	w.t.Helper()
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if r := w.mustHandle(entry, events.Change{Type: events.ChangeDue, Repo: repo}); r.Type != events.ResultPolled || r.Due != len(w.next) {
+		w.t.Errorf("%+v, with %d changes", r, len(w.next))
+	}
+	asked := w.next
+	for i, change := range asked {
+		w.mustHandle(entry+string(rune('1'+i)), change)
+	}
+	return asked
+}
+
+func askedOf(changes []events.Change) string {
+	var texts []string
+	for _, c := range changes {
+		kind := strings.Split(string(c.Type), ".")[2]
+		texts = append(texts, strings.TrimSpace(kind+" "+c.App+" "+c.Ref.String()))
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ", ")
+}
+
+func TestAPollFindsWhatNoWebhookTold(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	first := w.create(map[string]string{"a": "1"})
+	w.watch("docs", "")
+	w.watch("scan", "")
+	w.watch("scan", "dev")
+	for _, tag := range []string{"v1.9.0", "v1.10.0", "other"} {
+		if err := w.git.Tag(ctx, "acme/widgets", tag, first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.watch("release", "refs/tags/v*")
+	for name, step := range []struct {
+		name string
+		do   func()
+		want string
+	}{
+		{"what was never synced", func() {}, "pushed docs, pushed release refs/tags/v1.10.0, pushed release refs/tags/v1.9.0, pushed scan"},
+		{"nothing", func() {}, ""},
+		{"a push", func() { w.push(map[string]string{"a": "2"}) }, "pushed docs, pushed scan"},
+		{"a branch that came", func() { must(t, w.git.SetRef(ctx, "acme/widgets", "refs/heads/dev", first)) }, "pushed scan refs/heads/dev"},
+		{"a branch that went", func() { must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev")) }, "removed  refs/heads/dev"},
+		{"a lost tree", func() { must(t, os.Remove(filepath.Join(w.root, "acme/widgets"))) }, "pushed docs, pushed scan"},
+		{"a lost state", func() { w.redis.Del(ctx, events.DefaultNamespace.Repo(w.repo())) },
+			"pushed docs, pushed release refs/tags/v1.10.0, pushed release refs/tags/v1.9.0, pushed scan"},
+		{"another default branch", func() {
+			must(t, w.git.SetRef(ctx, "acme/widgets", "refs/heads/next", first))
+			must(t, w.git.SetHead("acme/widgets", "next"))
+		}, "pushed docs, pushed scan"},
+		{"nothing again", func() {}, ""},
+	} {
+		step.do()
+		if got := askedOf(w.due(string(rune('a'+name)) + "-0")); got != step.want {
+			t.Errorf("%s: asked for %q, want %q", step.name, got, step.want)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(w.root, "acme/widgets@dev")); !os.IsNotExist(err) {
+		t.Errorf("the branch that went is published still: %v", err)
+	}
+}
+
+func (w *world) repo() events.RepoPath {
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return repo
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPollAsksWithWhicheverCredentialIsLetIn(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.git.AcceptTokens("acme/widgets", "good")
+	prefix := strings.TrimSuffix(w.git.URL("acme/widgets"), "acme/widgets.git")
+	for name, token := range map[string]string{"REVOKED": "bad", "CI": "good"} {
+		w.env["LOCKSTEP_CREDENTIAL_"+name+"_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_"+name+"_URLS"] = token, prefix
+	}
+	url := w.git.URL("acme/widgets")
+	w.watchAs(watch.Watch{App: "a", URL: url, Credential: "revoked"}, "")
+	good := w.watchAs(watch.Watch{App: "b", URL: url, Credential: "ci"}, "")
+	poll := events.Change{Type: events.ChangeDue, Repo: w.repo()}
+	if _, err := w.handle("1-0", poll); err != nil || askedOf(w.next) != "pushed a, pushed b" {
+		t.Errorf("asked for %q, error %v; want both, each to prove its own credential", askedOf(w.next), err)
+	}
+	w.unwatch(good)
+	if _, err := w.handle("2-0", poll); events.ClassOf(err) != events.ClassAuth {
+		t.Errorf("with a revoked token alone: %v; want it to be told", err)
+	}
+}
+
+func TestARepositoryThatSeemsGoneIsNotRemovedByAPoll(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.watch("docs", "")
+	w.due("a-0")
+	must(t, w.git.Delete("acme/widgets"))
+	_, err := w.handle("2-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
+	if events.ClassOf(err) != events.ClassNotFound || !w.published() {
+		t.Errorf("error %v, published %v; want it reported and kept", err, w.published())
+	}
+	if r := w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: w.git.URL("acme/widgets")}); r.Type != events.ResultRemoved || w.published() {
+		t.Errorf("result %+v, published %v; want it removed when the forge says so", r, w.published())
+	}
+}
+
+func TestASyncForAWatchThatIsNoMoreDoesNotBringTheCloneBack(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	docs := w.watch("docs", "")
+	change, err := docs.Change("c1", "/test", events.Ref{}, "")
+	must(t, err)
+	w.mustHandle("1-0", change)
+	w.unwatch(docs)
+	w.mustHandle("2-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true})
+	_, err = w.handle("3-0", change) // later in the stream than the removal
+	if events.ClassOf(err) != events.ClassUnwatched || events.DispositionOf(err) != events.Permanent || w.published() {
+		t.Errorf("error %v, published %v; want it refused", err, w.published())
+	}
+}
+
+func TestALateRemovalKeepsWhatIsWatchedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	docs := w.watch("docs", "")
+	w.due("a-0")
+	w.unwatch(docs)
+	w.watch("docs", "")
+	_, err := w.handle("2-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true})
+	if events.ClassOf(err) != events.ClassConflict || !strings.Contains(err.Error(), "docs") || !w.published() {
+		t.Errorf("error %v, published %v; want it kept", err, w.published())
+	}
+}
+
+func TestABranchThatIsGoneIsUnpublishedAndForgotten(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
+	dev, err := events.ParseRef("dev")
+	must(t, err)
+	url := w.git.URL("acme/widgets")
+	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
+	w.mustHandle("2-0", events.Change{URL: url, App: "docs", Ref: dev})
+	removal := events.Change{Type: events.ChangeRemoved, URL: url, Ref: dev}
+	if _, err := w.handle("3-0", removal); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("the remote has the branch: %v; want it kept", err)
+	}
+	must(t, w.git.DeleteRef(context.Background(), "acme/widgets", "refs/heads/dev"))
+	if r := w.mustHandle("4-0", removal); r.Type != events.ResultRemoved || r.Ref != dev {
+		t.Errorf("result %+v, want the ref removed", r)
+	}
+	known, err := w.handlers.States.Load(context.Background(), w.repo())
+	must(t, err)
+	if !w.published() || known.Head(dev) != "" || known.Given("docs", dev) != "" || len(known.Heads()) != 1 {
+		t.Errorf("published %v, heads %v; want the default branch alone", w.published(), known.Heads())
+	}
+}
+
+func TestWhatNobodyWatchesAnyMoreIsUnpublished(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/next", first))
+	main, dev := w.watch("docs", ""), w.watch("docs", "dev")
+	next, err := events.ParseRef("next")
+	must(t, err)
+	w.due("a-0")
+	w.mustHandle("b-0", events.Change{URL: w.git.URL("acme/widgets"), Ref: next}) // by hand
+	w.unwatch(dev)
+	if got := askedOf(w.due("c-0")); got != "removed  refs/heads/dev" {
+		t.Errorf("asked for %q, want what was published for a watch that is no more", got)
+	}
+	w.watch("scan", "dev")
+	w.unwatch(main)
+	if got := askedOf(w.due("d-0")); got != "pushed scan refs/heads/dev, removed  refs/heads/main" {
+		t.Errorf("asked for %q, want the default branch unpublished, too", got)
+	}
+	if w.published() {
+		t.Error("the plain name is published, and nobody watches the default branch")
+	}
+	if _, err := os.Lstat(filepath.Join(w.root, "acme/widgets@next")); err != nil {
+		t.Errorf("what was asked for by hand: %v; want it kept", err)
+	}
+	w.watch("docs", "")
+	_, err = w.handle("e-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
+	w.due("f-0")
+	if !w.published() {
+		t.Errorf("the default branch is watched again, and not published: %v", err)
+	}
+	_, err = w.handle("g-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
+	if events.ClassOf(err) != events.ClassConflict || !w.published() {
+		t.Errorf("error %v, published %v; want it kept", err, w.published())
+	}
+}
+
+func mainRef(t *testing.T) events.Ref {
+	t.Helper()
+	ref, err := events.ParseRef("main")
+	must(t, err)
+	return ref
+}
+
+func TestARenamedRepositoryTakesItsWatchesAndWhatAppsWereGivenAlong(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	w.watch("docs", "")
+	w.due("a-0")
+	fetches := w.git.Stats("acme/widgets").UploadPacks
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	gadgets, err := events.ParseRepoPath("acme/gadgets")
+	must(t, err)
+	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: gadgets, URL: w.git.URL("acme/gadgets")}
+	for range 2 { // and the worker that did it first died before it had settled
+		r := w.mustHandle("2-0", move)
+		if r.Type != events.ResultMoved || !r.To.Equal(gadgets) || r.Path != "acme/gadgets" || r.Tree == "" {
+			t.Errorf("result %+v", r)
+		}
+	}
+	if got := w.git.Stats("acme/gadgets").UploadPacks + w.git.Stats("acme/widgets").UploadPacks; got != fetches {
+		t.Errorf("%d fetches, want no more than before", got-fetches)
+	}
+	set, err := w.watches.Of(context.Background(), gadgets)
+	if err != nil || len(set.Watches) != 1 || set.Watches[0].URL != w.git.URL("acme/gadgets") {
+		t.Fatalf("watches %+v, error %v", set.Watches, err)
+	}
+	if r := w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/gadgets"), App: "docs"}); r.Before != first || r.After != first {
+		t.Errorf("docs is told %+v, want nothing new", r)
+	}
+	if r := w.mustHandle("1-0", events.Change{URL: w.git.URL("acme/widgets"), App: "docs"}); r.Type != events.ResultRemoved {
+		t.Errorf("a change older than the move: %+v", r)
+	}
+}
+
+func TestWatchesWithoutACloneMoveOnlyWithTheRepository(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	if _, err := w.git.Create(context.Background(), "evil/widgets", map[string]string{"a": "evil"}); err != nil {
+		t.Fatal(err)
+	}
+	w.watch("docs", "")
+	evil, err := events.ParseRepoPath("evil/widgets")
+	must(t, err)
+	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: evil, URL: w.git.URL("evil/widgets")}
+	if _, err := w.handle("1-0", move); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("another repository that says it is the same: %v; want a conflict", err)
+	}
+	if set, err := w.watches.Of(context.Background(), w.repo()); err != nil || len(set.Watches) != 1 {
+		t.Errorf("watches %+v, error %v; want them where they were", set, err)
+	}
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	gadgets, err := events.ParseRepoPath("acme/gadgets")
+	must(t, err)
+	move.To, move.URL = gadgets, w.git.URL("acme/gadgets")
+	w.mustHandle("2-0", move)
+	if set, err := w.watches.Of(context.Background(), gadgets); err != nil || len(set.Watches) != 1 {
+		t.Errorf("watches %+v, error %v; want them moved", set, err)
+	}
+}

@@ -1,0 +1,57 @@
+package egress
+
+import "net/netip"
+
+// scope is how far an address reaches.
+type scope int
+
+const (
+	public  scope = iota
+	private       // loopback, private networks, carrier-grade NAT, what is reserved
+	never         // link-local, where clouds keep their credentials; multicast; no address at all
+)
+
+var (
+	neverDialled = prefixes("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "::/128", "fe80::/10", "ff00::/8")
+	privateNets  = prefixes("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
+		"198.18.0.0/15", "240.0.0.0/4", "::1/128", "64:ff9b:1::/48", "fc00::/7", "fec0::/10",
+		"168.63.129.16/32") // public, but in Azure the machine's own host
+	// Within these an IPv4 address is embedded, at this byte.
+	embeddings = map[netip.Prefix]int{
+		netip.MustParsePrefix("64:ff9b::/96"):    12, // NAT64
+		netip.MustParsePrefix("64:ff9b:1::/48"):  12, // NAT64, local use
+		netip.MustParsePrefix("2002::/16"):       2,  // 6to4
+		netip.MustParsePrefix("::/96"):           12, // IPv4-compatible
+		netip.MustParsePrefix("::ffff:0:0:0/96"): 12, // IPv4-translated
+	}
+)
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// scopeOf returns the scope of an address, or that of an IPv4 address embedded in it when that is narrower.
+func scopeOf(ip netip.Addr) scope {
+	ip = ip.Unmap().WithZone("")
+	s := public
+	for _, prefix := range privateNets {
+		if prefix.Contains(ip) {
+			s = private
+		}
+	}
+	for _, prefix := range neverDialled {
+		if prefix.Contains(ip) {
+			s = never
+		}
+	}
+	for prefix, at := range embeddings {
+		if prefix.Contains(ip) && ip != netip.IPv6Loopback() {
+			bytes := ip.As16()
+			s = max(s, scopeOf(netip.AddrFrom4([4]byte(bytes[at:at+4]))))
+		}
+	}
+	return s
+}

@@ -1,0 +1,125 @@
+package forge
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+)
+
+// bitbucketCloud is what the URLs of its repositories begin with; deliveries do not tell.
+const bitbucketCloud = "https://bitbucket.org/"
+
+// verifyBitbucket verifies a delivery of Bitbucket, whose header is named as the one that is SHA-1 elsewhere.
+func verifyBitbucket(src Source, header http.Header, body []byte, _ time.Time) error {
+	return verifyHex(src, "X-Hub-Signature", header.Get("X-Hub-Signature"), "sha256=", body)
+}
+
+type cloudRepository struct {
+	FullName string `json:"full_name"`
+}
+
+// cloudRef is what a ref named before or after; nil if there was none.
+type cloudRef struct {
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	Target struct {
+		Hash string `json:"hash"`
+	} `json:"target"`
+}
+
+// readBitbucketCloud reads a delivery of Bitbucket Cloud.
+func readBitbucketCloud(r *reader, body []byte) error {
+	switch r.d.Event {
+	case "repo:push":
+		return r.cloudPush(body)
+	case "repo:updated", "repo:transfer":
+		return r.cloudMoved(body)
+	case "repo:deleted":
+		return r.cloudDeleted(body)
+	}
+	r.ignore(notOfInterest)
+	return nil
+}
+
+func (r *reader) cloudPush(body []byte) error {
+	var push struct {
+		Repository cloudRepository `json:"repository"`
+		Push       struct {
+			Changes []struct {
+				Old *cloudRef `json:"old"`
+				New *cloudRef `json:"new"`
+			} `json:"changes"`
+		} `json:"push"`
+	}
+	if err := r.decode(body, &push); err != nil {
+		return err
+	}
+	repo, ok := r.repository(push.Repository.FullName, cloudURL(push.Repository.FullName))
+	if !ok {
+		return nil
+	}
+	for _, change := range push.Push.Changes {
+		named := cmp.Or(change.New, change.Old)
+		if named == nil {
+			continue
+		}
+		var before, after string
+		if change.Old != nil {
+			before = change.Old.Target.Hash
+		}
+		if change.New != nil {
+			after = change.New.Target.Hash
+		}
+		r.ref(repo, named.ref(), before, after, change.New == nil)
+	}
+	return nil
+}
+
+// ref returns the full name, or "" for what is neither branch nor tag.
+func (c cloudRef) ref() string {
+	switch c.Type {
+	case "branch", "named_branch":
+		return "refs/heads/" + c.Name
+	case "tag", "annotated_tag":
+		return "refs/tags/" + c.Name
+	}
+	return ""
+}
+
+// cloudMoved reads a change of a repository's name. Not all that is updated or transferred says what the
+// repository was called.
+func (r *reader) cloudMoved(body []byte) error {
+	var updated struct {
+		Changes struct {
+			FullName struct {
+				Old string `json:"old"`
+				New string `json:"new"`
+			} `json:"full_name"`
+		} `json:"changes"`
+	}
+	if err := r.decode(body, &updated); err != nil {
+		return err
+	}
+	name := updated.Changes.FullName
+	if name.Old == "" || name.New == "" {
+		r.ignore(noAction)
+		return nil
+	}
+	r.moved(name.New, cloudURL(name.New), name.Old, cloudURL(name.Old))
+	return nil
+}
+
+func (r *reader) cloudDeleted(body []byte) error {
+	var deleted struct {
+		Repository cloudRepository `json:"repository"`
+	}
+	if err := r.decode(body, &deleted); err != nil {
+		return err
+	}
+	if repo, ok := r.repository(deleted.Repository.FullName, cloudURL(deleted.Repository.FullName)); ok {
+		r.whole(Removed, repo)
+	}
+	return nil
+}
+
+func cloudURL(name string) string { return bitbucketCloud + name + ".git" }

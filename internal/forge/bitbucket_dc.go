@@ -1,0 +1,125 @@
+package forge
+
+import (
+	"cmp"
+	"net/url"
+	"strings"
+)
+
+// dcRepository is a repository as Bitbucket Data Center tells of it. Links are often missing.
+type dcRepository struct {
+	Slug    string `json:"slug"`
+	Project struct {
+		Key  string `json:"key"`
+		Type string `json:"type"`
+	} `json:"project"`
+	Links struct {
+		Clone []dcLink `json:"clone"`
+		Self  []dcLink `json:"self"`
+	} `json:"links"`
+}
+
+type dcLink struct {
+	Href string `json:"href"`
+	Name string `json:"name"`
+}
+
+// readBitbucketDC reads a delivery of Bitbucket Data Center, or Server. It tells of no removal.
+func readBitbucketDC(r *reader, body []byte) error {
+	switch r.d.Event {
+	case "diagnostics:ping":
+		r.d.Ping = true
+		return nil
+	case "repo:refs_changed":
+		return r.dcPush(body)
+	case "repo:modified":
+		return r.dcModified(body)
+	}
+	r.ignore(notOfInterest)
+	return nil
+}
+
+func (r *reader) dcPush(body []byte) error {
+	var push struct {
+		Repository dcRepository `json:"repository"`
+		Changes    []struct {
+			Ref struct {
+				ID string `json:"id"`
+			} `json:"ref"`
+			FromHash string `json:"fromHash"`
+			ToHash   string `json:"toHash"`
+			Type     string `json:"type"`
+		} `json:"changes"`
+	}
+	if err := r.decode(body, &push); err != nil {
+		return err
+	}
+	repo, ok := r.repository(push.Repository.name(), r.dcURL(push.Repository))
+	if !ok {
+		return nil
+	}
+	for _, change := range push.Changes {
+		from, to := change.FromHash, change.ToHash
+		deleted := change.Type == "DELETE" || isZeros(to)
+		if isTag(change.Ref.ID) { // a tag's own hash is no commit's
+			from, to = "", ""
+		}
+		r.ref(repo, change.Ref.ID, from, to, deleted)
+	}
+	return nil
+}
+
+func (r *reader) dcModified(body []byte) error {
+	var modified struct {
+		Old dcRepository `json:"old"`
+		New dcRepository `json:"new"`
+	}
+	if err := r.decode(body, &modified); err != nil {
+		return err
+	}
+	modified.Old.Links = modified.New.Links // for the server, which is the same
+	r.moved(modified.New.name(), r.dcURL(modified.New), modified.Old.name(), r.dcURL(modified.Old))
+	return nil
+}
+
+// name returns the project's key and the repository's slug. The key of a user's own project begins with "~".
+func (d dcRepository) name() string {
+	key := d.Project.Key
+	if d.Project.Type == "PERSONAL" && !strings.HasPrefix(key, "~") {
+		key = "~" + key
+	}
+	return key + "/" + d.Slug
+}
+
+// dcURL returns the URL to clone a repository by. Its path is made of the key and the slug, in lower case, as
+// Bitbucket does. Where the server is, a link says, or else the source's urls.
+func (r *reader) dcURL(repo dcRepository) string {
+	base := ""
+	for _, link := range append(repo.Links.Clone, repo.Links.Self...) {
+		base = cmp.Or(base, dcBase(link.Href))
+	}
+	if base == "" && r.src.server() != "" {
+		base = dcBase(r.src.URLs[0])
+	}
+	if base == "" {
+		return ""
+	}
+	return base + "/scm/" + strings.ToLower(repo.name()) + ".git"
+}
+
+// dcBase returns the server that a link leads to over HTTP, with the path that all of it is below.
+func dcBase(link string) string {
+	host := server(link)
+	u, err := url.Parse(link)
+	if host == "" || err != nil {
+		return ""
+	}
+	path := u.EscapedPath() + "/"
+	under := len(path)
+	for _, mark := range []string{"/scm/", "/projects/", "/users/"} {
+		if at := strings.Index(path, mark); at >= 0 {
+			under = min(under, at)
+		}
+	}
+	return host + strings.TrimRight(path[:under], "/")
+}

@@ -1,0 +1,46 @@
+package forge
+
+import (
+	"net/http"
+	"time"
+)
+
+// verifyGitea verifies a delivery of Gitea or Forgejo by the first signature that it has.
+func verifyGitea(src Source, header http.Header, body []byte, now time.Time) error {
+	for _, name := range []string{"X-Forgejo-Signature", "X-Gitea-Signature"} {
+		if signature := header.Get(name); signature != "" {
+			return verifyHex(src, name, signature, "", body)
+		}
+	}
+	return verifyGitHub(src, header, body, now)
+}
+
+// readGitea reads a delivery of Gitea or Forgejo. A deleted branch comes as "delete" alone, a deleted tag
+// also as a push; a rename is not sent at all. What "create" says comes as a push, too.
+func readGitea(r *reader, body []byte) error {
+	switch r.d.Event {
+	case "push":
+		return r.hubPush(body)
+	case "delete":
+		return r.hubDelete(body)
+	case "repository":
+		return r.giteaRepository(body)
+	}
+	r.ignore(notOfInterest)
+	return nil
+}
+
+func (r *reader) giteaRepository(body []byte) error {
+	var done hubAction
+	if err := r.decodeHub(body, &done); err != nil {
+		return err
+	}
+	if done.Action != "deleted" {
+		r.ignore(noAction)
+		return nil
+	}
+	if repo, ok := r.repository(done.Repository.FullName, done.Repository.CloneURL); ok {
+		r.whole(Removed, repo)
+	}
+	return nil
+}

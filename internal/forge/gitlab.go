@@ -1,0 +1,145 @@
+package forge
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+)
+
+// labProject is a project as pushes tell of it.
+type labProject struct {
+	PathWithNamespace string `json:"path_with_namespace"`
+	GitHTTPURL        string `json:"git_http_url"`
+	WebURL            string `json:"web_url"`
+	DefaultBranch     string `json:"default_branch"`
+}
+
+// verifyGitLab verifies a delivery by its signature if it has one, else by the token that it carries.
+func verifyGitLab(src Source, header http.Header, body []byte, now time.Time) error {
+	if header.Get("Webhook-Signature") != "" {
+		return verifyStandard(src, header, body, now)
+	}
+	return verifyToken(src, "X-Gitlab-Token", header.Get("X-Gitlab-Token"))
+}
+
+// readGitLab reads a delivery of a project's, a group's or a system hook. Its id is Idempotency-Key, which
+// older versions do not send: X-Gitlab-Event-UUID is the same for all that one push leads to.
+func readGitLab(r *reader, body []byte) error {
+	switch r.d.Event {
+	case "Push Hook", "Tag Push Hook":
+		return r.labPush(body)
+	case "System Hook", "Project Hook":
+		return r.labSystem(body)
+	}
+	r.ignore(notOfInterest)
+	return nil
+}
+
+func (r *reader) labSystem(body []byte) error {
+	var hook struct {
+		EventName string `json:"event_name"`
+	}
+	if err := r.decode(body, &hook); err != nil {
+		return err
+	}
+	r.d.Event = cmp.Or(eventName(hook.EventName), r.d.Event)
+	switch hook.EventName {
+	case "push", "tag_push":
+		return r.labPush(body)
+	case "repository_update":
+		return r.labUpdate(body)
+	case "project_destroy", "project_rename", "project_transfer", "project_update":
+		return r.labProject(hook.EventName, body)
+	}
+	r.ignore(notOfInterest)
+	return nil
+}
+
+func (r *reader) labPush(body []byte) error {
+	var ref, before, after, checkout string
+	var project labProject
+	if err := r.skim(body, map[string]any{
+		"ref": &ref, "before": &before, "after": &after, "checkout_sha": &checkout, "project": &project,
+	}); err != nil {
+		return err
+	}
+	repo, ok := r.repository(project.PathWithNamespace, r.labURL(project))
+	if !ok {
+		return nil
+	}
+	deleted := isZeros(after)
+	if isTag(ref) { // a tag's own hash is no commit's
+		before, after = "", checkout
+	}
+	r.ref(repo.withDefault(project.DefaultBranch), ref, before, after, deleted)
+	return nil
+}
+
+// labUpdate reads what is sent once for a push to many refs, even when there are too many for an event each.
+func (r *reader) labUpdate(body []byte) error {
+	var update struct {
+		Project labProject `json:"project"`
+		Changes []struct {
+			Ref    string `json:"ref"`
+			Before string `json:"before"`
+			After  string `json:"after"`
+		} `json:"changes"`
+	}
+	if err := r.decode(body, &update); err != nil {
+		return err
+	}
+	repo, ok := r.repository(update.Project.PathWithNamespace, r.labURL(update.Project))
+	if !ok {
+		return nil
+	}
+	for _, change := range update.Changes {
+		before, after := change.Before, change.After
+		if isTag(change.Ref) { // a tag's own hash is no commit's
+			before, after = "", ""
+		}
+		r.ref(repo.withDefault(update.Project.DefaultBranch), change.Ref, before, after, isZeros(change.After))
+	}
+	return nil
+}
+
+// labProject reads what became of a project as a whole. Such an event has no URL.
+func (r *reader) labProject(event string, body []byte) error {
+	var project struct {
+		PathWithNamespace    string `json:"path_with_namespace"`
+		OldPathWithNamespace string `json:"old_path_with_namespace"`
+	}
+	if err := r.decode(body, &project); err != nil {
+		return err
+	}
+	name := project.PathWithNamespace
+	remote := r.labURL(labProject{PathWithNamespace: name})
+	if old := project.OldPathWithNamespace; event == "project_rename" || event == "project_transfer" {
+		r.moved(name, remote, old, "")
+		return nil
+	}
+	repo, ok := r.repository(name, remote)
+	switch {
+	case !ok:
+	case event == "project_destroy":
+		r.whole(Removed, repo)
+	default:
+		r.defaultChanged(repo, "") // project_update does not say what was
+	}
+	return nil
+}
+
+// labURL returns the URL to clone a project by. Where an event has none, a header names the server; older
+// versions do not send that.
+func (r *reader) labURL(project labProject) string {
+	switch {
+	case project.GitHTTPURL != "":
+		return project.GitHTTPURL
+	case project.WebURL != "":
+		return project.WebURL + ".git"
+	}
+	host := cmp.Or(server(r.header.Get("X-Gitlab-Instance")), r.src.server())
+	if host == "" {
+		return ""
+	}
+	return host + "/" + project.PathWithNamespace + ".git"
+}

@@ -1,0 +1,143 @@
+package forge_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/forge"
+)
+
+const (
+	secret  = "correct-horse-battery-staple"
+	earlier = "a-secret-that-was-in-use-before"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// source returns a source of a forge that may speak of any URL.
+func source(kind forge.Kind) forge.Source {
+	return forge.Source{Name: "hub", Kind: kind, Secrets: []string{secret}}
+}
+
+// headersOf are the headers with a forge's event and delivery id.
+var headersOf = map[forge.Kind][2]string{
+	forge.GitHub:         {"X-GitHub-Event", "X-GitHub-Delivery"},
+	forge.GitLab:         {"X-Gitlab-Event", "Idempotency-Key"},
+	forge.Gitea:          {"X-Gitea-Event", "X-Gitea-Delivery"},
+	forge.Forgejo:        {"X-Forgejo-Event", "X-Forgejo-Delivery"},
+	forge.BitbucketCloud: {"X-Event-Key", "X-Request-UUID"},
+	forge.BitbucketDC:    {"X-Event-Key", "X-Request-Id"},
+	forge.Standard:       {"X-Nothing", "Webhook-Id"},
+}
+
+// signed returns the headers of a delivery as the source's forge would send it, signed with its first secret.
+func signed(src forge.Source, event string, body []byte) http.Header {
+	names := headersOf[src.Kind]
+	header := http.Header{}
+	header.Set(names[0], event)
+	header.Set(names[1], "delivery-1")
+	switch src.Kind {
+	case forge.GitHub:
+		header.Set("X-Hub-Signature-256", "sha256="+hexMAC(src.Secrets[0], body))
+	case forge.Gitea:
+		header.Set("X-Gitea-Signature", hexMAC(src.Secrets[0], body))
+	case forge.Forgejo:
+		header.Set("X-Forgejo-Signature", hexMAC(src.Secrets[0], body))
+	case forge.BitbucketCloud, forge.BitbucketDC:
+		header.Set("X-Hub-Signature", "sha256="+hexMAC(src.Secrets[0], body))
+	case forge.GitLab:
+		header.Set("X-Gitlab-Token", src.Secrets[0])
+	case forge.Standard:
+		signStandard(header, []byte(src.Secrets[0]), "delivery-1", now, body)
+	}
+	return header
+}
+
+func hexMAC(key string, body []byte) string {
+	h := hmac.New(sha256.New, []byte(key))
+	h.Write(body)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func signStandard(header http.Header, key []byte, id string, at time.Time, body []byte) {
+	seconds := strconv.FormatInt(at.Unix(), 10)
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(id + "." + seconds + "." + string(body)))
+	header.Set("webhook-id", id)
+	header.Set("webhook-timestamp", seconds)
+	header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(h.Sum(nil)))
+}
+
+// summary writes what came of a delivery: "kind repo url ref before after" for each event, with "-" for
+// nothing, or "moved repo url from repo url".
+func summary(d forge.Delivery) string {
+	if d.Ping {
+		return "ping"
+	}
+	var lines []string
+	for _, e := range d.Events {
+		words := []string{string(e.Kind), e.Repo.String(), e.URL}
+		if e.Kind == forge.Moved {
+			words = append(words, "from", e.From.String(), e.FromURL)
+		} else {
+			for _, word := range []string{e.Ref.String(), e.Before, e.After} {
+				if word == "" {
+					word = "-"
+				}
+				words = append(words, word)
+			}
+		}
+		lines = append(lines, strings.Join(words, " "))
+	}
+	if len(lines) == 0 {
+		return "-"
+	}
+	return strings.Join(lines, "\n")
+}
+
+// checkSound fails the test if a delivery says what must not be relied upon.
+func checkSound(t *testing.T, d forge.Delivery) {
+	t.Helper()
+	if len(d.Events) > 1000 || len(d.ID) > 200 || len(d.Event) > 100 || strings.Contains(d.Ignored, "\n") {
+		t.Errorf("%d events, id %q, event %q, ignored %q", len(d.Events), d.ID, d.Event, d.Ignored)
+	}
+	if (d.Ignored == "") != (len(d.Events) > 0 || d.Ping) {
+		t.Errorf("%d events, ignored %q, ping %v", len(d.Events), d.Ignored, d.Ping)
+	}
+	for _, e := range d.Events {
+		if _, err := events.ParseRepoPath(e.Repo.String()); err != nil {
+			t.Error(err)
+		}
+		if err := events.CheckRemote(e.URL); err != nil {
+			t.Errorf("%q: %v", e.URL, err)
+		}
+		if !strings.HasSuffix(strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(e.URL, "/"), ".git")), "/"+e.Repo.Key()) {
+			t.Errorf("%q is not %s", e.URL, e.Repo)
+		}
+		if _, err := events.ParseRef(e.Ref.String()); err != nil {
+			t.Error(err)
+		}
+		_, err := events.NewChange(events.Change{Repo: e.Repo, URL: e.URL, Ref: e.Ref, Before: e.Before, After: e.After})
+		if err != nil {
+			t.Errorf("%v: %v", e, err)
+		}
+		if e.Kind == forge.Moved {
+			if _, err := events.ParseRepoPath(e.From.String()); err != nil {
+				t.Error(err)
+			}
+			if err := events.CheckRemote(e.FromURL); err != nil {
+				t.Errorf("%q: %v", e.FromURL, err)
+			}
+		} else if !e.From.IsZero() || e.FromURL != "" {
+			t.Errorf("%s from %s", e.Kind, e.From)
+		}
+	}
+}

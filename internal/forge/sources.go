@@ -1,0 +1,300 @@
+package forge
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	maxFile   = 64 << 10 // bytes
+	minSecret = 16       // bytes; a shorter one can be guessed from a single delivery
+	reread    = time.Second
+)
+
+// files are all that a source may have, with what ends their variables' names.
+var files = map[string]string{
+	"forge": "FORGE", "secret": "SECRET", "previousSecret": "PREVIOUS_SECRET", "unsigned": "UNSIGNED", "urls": "URLS",
+	"autoApp": "AUTO_APP", "autoCredential": "AUTO_CREDENTIAL", "autoURLs": "AUTO_URLS",
+}
+
+const variablePrefix = "LOCKSTEP_HOOK_"
+
+var (
+	namePattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	variableOfForge = regexp.MustCompile(`^LOCKSTEP_HOOK_([A-Z0-9_]*)_FORGE$`)
+	variableSecret  = regexp.MustCompile(`^LOCKSTEP_HOOK_([A-Z0-9_]*?)_(PREVIOUS_)?SECRET$`)
+)
+
+// Sources are the sources by name.
+type Sources struct {
+	dir     string
+	env     map[string]string
+	sources map[string]*slot
+}
+
+// slot is a source as it was last read.
+type slot struct {
+	mu     sync.Mutex
+	source Source
+	err    error
+	read   time.Time
+}
+
+// LoadSources reads the sources from the folders in dir and from environ, as [os.Environ] has it:
+//
+//	{dir}/{name}/forge            LOCKSTEP_HOOK_{NAME}_FORGE             github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, standard
+//	{dir}/{name}/secret           LOCKSTEP_HOOK_{NAME}_SECRET            16 bytes or more
+//	{dir}/{name}/previousSecret   LOCKSTEP_HOOK_{NAME}_PREVIOUS_SECRET   taken as well, while the secret is changed
+//	{dir}/{name}/unsigned         LOCKSTEP_HOOK_{NAME}_UNSIGNED          true: there is no secret
+//	{dir}/{name}/urls             LOCKSTEP_HOOK_{NAME}_URLS              beginnings of URLs, by white space
+//	{dir}/{name}/autoApp          LOCKSTEP_HOOK_{NAME}_AUTO_APP          see [Auto]
+//	{dir}/{name}/autoCredential   LOCKSTEP_HOOK_{NAME}_AUTO_CREDENTIAL
+//	{dir}/{name}/autoURLs         LOCKSTEP_HOOK_{NAME}_AUTO_URLS
+//
+// In a variable's name, letters are in upper case and "-" and "." are "_"; a source that has variables alone
+// is called by theirs in lower case. Files win over variables. An empty dir leaves the variables alone, and
+// names that begin with a dot are left out, for Kubernetes makes such. A source that lacks a secret without
+// being told to, or is wrong in another way, is an error, which says what to do and repeats no secret.
+func LoadSources(dir string, environ []string) (*Sources, error) {
+	s := &Sources{dir: dir, env: map[string]string{}, sources: map[string]*slot{}}
+	for _, entry := range environ {
+		if key, value, ok := strings.Cut(entry, "="); ok && strings.HasPrefix(key, variablePrefix) {
+			s.env[key] = value
+		}
+	}
+	names, err := s.find()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		source, err := s.load(name)
+		if err != nil {
+			return nil, err
+		}
+		s.sources[name] = &slot{source: source, read: time.Now()}
+	}
+	return s, nil
+}
+
+// Names returns the names of the sources, sorted.
+func (s *Sources) Names() []string {
+	names := make([]string, 0, len(s.sources))
+	for name := range s.sources {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Get returns a source by its name, and whether there is one. Its files are read again if that was more than
+// a second ago, so that a new secret counts from then on; an error says that they cannot be, or are wrong
+// now. Sources are found when they are loaded: a new one takes a restart.
+func (s *Sources) Get(name string) (Source, bool, error) {
+	held, ok := s.sources[name]
+	if !ok {
+		return Source{}, false, nil
+	}
+	held.mu.Lock()
+	defer held.mu.Unlock()
+	if time.Since(held.read) >= reread {
+		held.source, held.err = s.load(name)
+		held.read = time.Now()
+	}
+	return held.source, true, held.err
+}
+
+// find returns the names of all sources.
+func (s *Sources) find() ([]string, error) {
+	var names []string
+	variables := map[string]bool{}
+	if s.dir != "" {
+		entries, err := os.ReadDir(s.dir)
+		if err != nil {
+			return nil, fmt.Errorf("webhook sources: %w", err)
+		}
+		for _, entry := range entries {
+			name := entry.Name()
+			if strings.HasPrefix(name, ".") {
+				continue
+			}
+			at := filepath.Join(s.dir, name)
+			if info, err := os.Stat(at); err != nil || !info.IsDir() {
+				return nil, fmt.Errorf("webhook sources: %s is not a folder; a source is a folder with the files forge and secret", at)
+			}
+			if !namePattern.MatchString(name) {
+				return nil, fmt.Errorf("webhook sources: the name of %s: want letters, digits and ._-, at most 100", at)
+			}
+			names = append(names, name)
+			variables[variable(name, "forge")] = true
+		}
+	}
+	for key := range s.env {
+		parts := variableOfForge.FindStringSubmatch(key)
+		if parts == nil || variables[key] {
+			continue
+		}
+		name := strings.ToLower(parts[1])
+		if !namePattern.MatchString(name) {
+			return nil, fmt.Errorf("webhook sources: the name in %s: want letters, digits and _, at most 100", key)
+		}
+		names = append(names, name)
+		variables[key] = true
+	}
+	for key := range s.env {
+		if parts := variableSecret.FindStringSubmatch(key); parts != nil && !variables[variablePrefix+parts[1]+"_FORGE"] {
+			return nil, fmt.Errorf("webhook sources: %s belongs to no source: set %s%s_FORGE", key, variablePrefix, parts[1])
+		}
+	}
+	return names, nil
+}
+
+// load reads one source.
+func (s *Sources) load(name string) (Source, error) {
+	source, err := s.parse(name)
+	if err != nil {
+		return Source{}, fmt.Errorf("webhook source %s: %w", name, err)
+	}
+	return source, nil
+}
+
+func (s *Sources) parse(name string) (Source, error) {
+	texts := map[string]string{}
+	for file := range files {
+		text, err := s.read(name, file)
+		if err != nil {
+			return Source{}, err
+		}
+		texts[file] = text
+	}
+	source := Source{Name: name, URLs: strings.Fields(texts["urls"])}
+	if texts["forge"] == "" {
+		return Source{}, fmt.Errorf("its forge is not said: add %s", s.where(name, "forge"))
+	}
+	var err error
+	if source.Kind, err = ParseKind(strings.TrimSpace(texts["forge"])); err != nil {
+		return Source{}, fmt.Errorf("%s: %w", s.where(name, "forge"), err)
+	}
+	switch strings.TrimSpace(texts["unsigned"]) {
+	case "true":
+		source.Unsigned = true
+	case "", "false":
+	default:
+		return Source{}, fmt.Errorf("%s: want true or false", s.where(name, "unsigned"))
+	}
+	if source.Secrets, err = s.secrets(name, source, texts); err != nil {
+		return Source{}, err
+	}
+	for _, prefix := range source.URLs {
+		if err := checkPrefix(prefix); err != nil {
+			return Source{}, fmt.Errorf("%s: %w", s.where(name, "urls"), err)
+		}
+	}
+	source.Auto, err = s.auto(name, texts)
+	return source, err
+}
+
+// secrets returns the source's secrets, the newer one first.
+func (s *Sources) secrets(name string, source Source, texts map[string]string) ([]string, error) {
+	newer, older := texts["secret"], texts["previousSecret"]
+	switch {
+	case newer == "" && older != "":
+		return nil, fmt.Errorf("it has a previous secret and no secret: add %s", s.where(name, "secret"))
+	case newer == "" && !source.Unsigned:
+		return nil, fmt.Errorf("it has no secret: add %s, and the same at the forge; or take whatever comes, with %s",
+			s.where(name, "secret"), s.where(name, "unsigned"))
+	case newer == "":
+		return nil, nil
+	case source.Unsigned:
+		return nil, fmt.Errorf("it has a secret and is unsigned: remove %s, or else %s", s.where(name, "unsigned"), s.where(name, "secret"))
+	}
+	if err := checkSecret(source.Kind, newer); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.where(name, "secret"), err)
+	}
+	if older == "" {
+		return []string{newer}, nil
+	}
+	if err := checkSecret(source.Kind, older); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.where(name, "previousSecret"), err)
+	}
+	return []string{newer, older}, nil
+}
+
+func checkSecret(kind Kind, secret string) error {
+	key := []byte(secret)
+	if kind == Standard || kind == GitLab {
+		var err error
+		if key, err = standardKey(secret); err != nil {
+			return errors.New("what follows whsec_ is not base64") // the error would have a part of it
+		}
+	}
+	if len(key) < minSecret {
+		return fmt.Errorf("shorter than %d bytes; make one with: openssl rand -hex 32", minSecret)
+	}
+	return nil
+}
+
+func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
+	auto := &Auto{App: strings.TrimSpace(texts["autoApp"]), Credential: strings.TrimSpace(texts["autoCredential"]), URLs: strings.Fields(texts["autoURLs"])}
+	switch {
+	case auto.App == "" && auto.Credential == "" && len(auto.URLs) == 0:
+		return nil, nil
+	case auto.App == "":
+		return nil, fmt.Errorf("repositories are to be watched, but for no app: add %s", s.where(name, "autoApp"))
+	case len(auto.URLs) == 0:
+		return nil, fmt.Errorf("repositories are to be watched, but none are allowed: list their URLs' beginnings in %s", s.where(name, "autoURLs"))
+	case len(auto.App) > 255 || !isPrintable(auto.App):
+		return nil, fmt.Errorf("%s: want at most 255 printable bytes", s.where(name, "autoApp"))
+	case auto.Credential != "" && !namePattern.MatchString(auto.Credential):
+		return nil, fmt.Errorf("%s: want the name of a credential: letters, digits and ._-, at most 100", s.where(name, "autoCredential"))
+	}
+	for _, prefix := range auto.URLs {
+		if err := checkPrefix(prefix); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.where(name, "autoURLs"), err)
+		}
+	}
+	return auto, nil
+}
+
+// read returns what a file, or else a variable, says. An empty file secret is an error: it is more likely
+// that something went wrong than that nothing was meant.
+func (s *Sources) read(name, file string) (string, error) {
+	if s.dir != "" {
+		from := filepath.Join(s.dir, name, file)
+		if info, err := os.Stat(from); err == nil && info.Size() > maxFile {
+			return "", fmt.Errorf("%s is longer than %d bytes", from, maxFile)
+		}
+		text, err := os.ReadFile(from)
+		if err == nil {
+			trimmed := strings.TrimRight(string(text), "\r\n")
+			if file == "secret" && trimmed == "" {
+				return "", fmt.Errorf("%s is empty: write the secret there, or remove the file", from)
+			}
+			return trimmed, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return s.env[variable(name, file)], nil
+}
+
+// where names the file, if there is a folder of sources, and the variable.
+func (s *Sources) where(name, file string) string {
+	if s.dir == "" {
+		return variable(name, file)
+	}
+	return filepath.Join(s.dir, name, file) + " or " + variable(name, file)
+}
+
+func variable(name, file string) string {
+	name = strings.NewReplacer("-", "_", ".", "_").Replace(name)
+	return variablePrefix + strings.ToUpper(name) + "_" + files[file]
+}

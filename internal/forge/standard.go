@@ -1,0 +1,88 @@
+package forge
+
+import (
+	"cmp"
+	"strings"
+
+	"lockstep/events"
+)
+
+// standardEvent is the body of a Standard Webhooks delivery: a document with a type and data. One of our own
+// change documents is such, too. What else those have, as an app, a credential or force, is not for a
+// webhook to say.
+type standardEvent struct {
+	Type string `json:"type"`
+	Data struct {
+		Repo    string `json:"repo"` // derived from URL if absent
+		URL     string `json:"url"`
+		Ref     string `json:"ref"`
+		Before  string `json:"before"`
+		After   string `json:"after"`
+		From    string `json:"from"` // moved
+		FromURL string `json:"from_url"`
+		To      string `json:"to"` // moved, in a change document: repo is what it was called then
+	} `json:"data"`
+}
+
+// readStandard reads a document whose type is an [EventKind] or one of ours that is named alike.
+func readStandard(r *reader, body []byte) error {
+	var doc standardEvent
+	if err := r.decode(body, &doc); err != nil {
+		return err
+	}
+	r.d.Event = eventName(doc.Type)
+	data := doc.Data
+	switch kind := strings.TrimSuffix(strings.TrimPrefix(doc.Type, "lockstep.change."), ".v1"); EventKind(kind) {
+	case "ping":
+		r.d.Ping = true
+	case Moved:
+		if data.To != "" {
+			data.Repo, data.From = data.To, cmp.Or(data.From, data.Repo)
+		}
+		r.moved(standardName(data.Repo, data.URL), data.URL, data.From, data.FromURL)
+	case Pushed, RefDeleted, Removed, DefaultChanged, Archived:
+		if repo, ok := r.repository(standardName(data.Repo, data.URL), data.URL); ok {
+			r.standard(EventKind(kind), repo, fullRef(data.Ref), data.Before, data.After)
+		}
+	default:
+		r.ignore(notOfInterest)
+	}
+	return nil
+}
+
+// standard adds what has become of one repository. Without a ref, a push is to the default branch.
+func (r *reader) standard(kind EventKind, repo repository, ref, before, after string) {
+	switch {
+	case kind == Pushed && ref == "":
+		r.d.Events = append(r.d.Events, Event{Kind: Pushed, Repo: repo.path, URL: repo.url, Before: commit(before), After: commit(after)})
+	case kind == Pushed:
+		r.ref(repo, ref, before, after, false)
+	case kind == RefDeleted, kind == Removed && ref != "":
+		r.ref(repo, ref, before, "", true)
+	case kind == DefaultChanged:
+		r.defaultChanged(repo, strings.TrimPrefix(ref, "refs/heads/"))
+	default:
+		r.whole(kind, repo)
+	}
+}
+
+// fullRef returns the full name of a ref that may be a branch's short name, or "" for the default branch.
+func fullRef(ref string) string {
+	parsed, err := events.ParseRef(ref)
+	if err != nil {
+		return ref
+	}
+	return parsed.String()
+}
+
+// standardName returns the repository's name, which the URL may have to tell.
+func standardName(name, remote string) string {
+	if name != "" {
+		return name
+	}
+	path, err := events.RepoPathFromURL(remote)
+	if err != nil {
+		return ""
+	}
+	return path.String()
+}

@@ -1,0 +1,409 @@
+package intake_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/events"
+	"lockstep/internal/forge"
+	"lockstep/internal/intake"
+	"lockstep/internal/redistest"
+	"lockstep/internal/spool"
+	"lockstep/internal/watch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
+
+// rig is an Intake on a Redis of its own, in which docs watches widgets.
+type rig struct {
+	t        *testing.T
+	server   *redistest.Server
+	client   redis.UniversalClient
+	registry *watch.Registry
+	spool    *spool.Spool
+	in       *intake.Intake
+
+	mu      sync.Mutex
+	drained []string
+}
+
+func newRig(t *testing.T, dir string, cfg spool.Config) *rig {
+	t.Helper()
+	r := &rig{t: t, server: redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")}
+	r.client = r.server.Client()
+	r.registry = watch.NewRegistry(r.client, events.DefaultNamespace)
+	r.put(watch.Watch{App: "docs", URL: widgets})
+	if dir != "" {
+		var err error
+		if r.spool, err = spool.Open(dir, cfg); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.spool.Close() })
+	}
+	r.in = r.intake(r.spool)
+	return r
+}
+
+func (r *rig) intake(s *spool.Spool) *intake.Intake {
+	r.t.Helper()
+	sources, err := forge.LoadSources("", []string{
+		"LOCKSTEP_HOOK_HUB_FORGE=github", "LOCKSTEP_HOOK_HUB_SECRET=a secret of sixteen bytes",
+		"LOCKSTEP_HOOK_HUB_AUTO_APP=search", "LOCKSTEP_HOOK_HUB_AUTO_URLS=https://example.com/auto/",
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	in, err := intake.New(intake.Config{Registry: r.registry, Sources: sources, Spool: s, Log: slog.New(slog.DiscardHandler), Drained: func(outcome string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.drained = append(r.drained, outcome)
+	}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return in
+}
+
+func (r *rig) put(w watch.Watch) {
+	r.t.Helper()
+	if _, err := r.registry.Put(r.t.Context(), w); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// run has the spool drained until the test ends.
+func (r *rig) run(in *intake.Intake) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { in.Run(ctx) })
+	stop = func() { cancel(); done.Wait() }
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// push is a delivery of a push to a repository of example.com.
+func push(t *testing.T, id, name string) forge.Delivery {
+	return forge.Delivery{Source: "hub", ID: id, Event: "push", Events: []forge.Event{{
+		Kind: forge.Pushed, Repo: repo(t, name), URL: "https://example.com/" + name + ".git", Ref: ref(t, "main"), After: commit,
+	}}}
+}
+
+func (r *rig) take(d forge.Delivery) (intake.Outcome, error) {
+	src := forge.Source{Name: "hub", Auto: &forge.Auto{App: "search", URLs: []string{"https://example.com/auto/"}}}
+	return r.in.Take(r.t.Context(), src, d)
+}
+
+// must takes a delivery and wants a result.
+func (r *rig) must(d forge.Delivery, want string) {
+	r.t.Helper()
+	out, err := r.take(d)
+	if err != nil || out.Result != want {
+		r.t.Fatalf("delivery %s: %+v, error %v; want %s", d.ID, out, err, want)
+	}
+}
+
+// asked are the ids of the changes that webhooks have asked for, in order.
+func (r *rig) asked() (ids []string) {
+	r.t.Helper()
+	entries, err := r.client.XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, entry := range entries {
+		payload, _ := entry.Values["payload"].(string)
+		if c, err := events.ParseChange([]byte(payload)); err == nil && strings.HasPrefix(c.ID, "hub/") {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+func (r *rig) awaitAsked(n int) []string {
+	r.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if ids := r.asked(); len(ids) >= n && (r.spool == nil || r.spool.Len() == 0) {
+			return ids
+		}
+	}
+	r.t.Fatalf("%d changes, want %d: %q", len(r.asked()), n, r.asked())
+	return nil
+}
+
+func TestADeliveryIsTakenOnce(t *testing.T) {
+	r := newRig(t, "", spool.Config{})
+	r.must(push(t, "d1", "acme/widgets"), intake.Accepted)
+	r.must(push(t, "d1", "acme/widgets"), intake.Duplicate)
+	r.must(push(t, "d2", "acme/widgets"), intake.Accepted)
+	if got, want := r.asked(), []string{"hub/d1/0", "hub/d2/0"}; !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+}
+
+func TestWhatIsRememberedNeverDecidesAgainstTheRegistry(t *testing.T) {
+	r := newRig(t, "", spool.Config{})
+	r.must(push(t, "d1", "acme/widgets"), intake.Accepted) // and is remembered
+	main, err := watch.ParseSelector("refs/heads/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.put(watch.Watch{App: "scan", URL: widgets, Ref: main})
+	if out, err := r.take(push(t, "d2", "acme/widgets")); err != nil || out.Changes != 2 {
+		t.Errorf("a watch that is new: %+v, error %v", out, err)
+	}
+	tag := push(t, "d3", "acme/widgets")
+	tag.Events[0].Ref = ref(t, "refs/tags/v1")
+	r.must(tag, intake.Ignored)
+	tags, err := watch.ParseSelector("refs/tags/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.put(watch.Watch{App: "scan", URL: widgets, Ref: tags})
+	r.must(tag, intake.Accepted) // though what was remembered says that nobody wants it
+	for _, w := range []watch.Key{{App: "docs", Repo: repo(t, "acme/widgets")}, {App: "scan", Repo: repo(t, "acme/widgets"), Ref: main}, {App: "scan", Repo: repo(t, "acme/widgets"), Ref: tags}} {
+		if _, err := r.registry.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.must(push(t, "d4", "acme/widgets"), intake.Ignored)
+	r.put(watch.Watch{App: "docs", URL: widgets})
+	r.must(push(t, "d5", "acme/widgets"), intake.Accepted)
+}
+
+func TestARepositoryIsFoundByItsRemoteWhateverItsPath(t *testing.T) {
+	r := newRig(t, "", spool.Config{})
+	at := func(path, url string) { r.put(watch.Watch{App: "docs", Repo: repo(t, path), URL: url}) }
+	at("mirror/gadgets", "ssh://git@example.com:7999/acme/gadgets.git")
+	at("elsewhere/gadgets", "https://example.org/acme/gadgets.git")
+	r.must(push(t, "d1", "acme/gadgets"), intake.Accepted)
+	r.must(push(t, "d2", "acme/widgets"), intake.Accepted) // and is remembered
+	at("mirror/widgets", widgets)
+	if out, err := r.take(push(t, "d3", "acme/widgets")); err != nil || out.Changes != 2 {
+		t.Errorf("a path that is new: %+v, error %v", out, err)
+	}
+	if _, err := r.registry.Move(t.Context(), repo(t, "mirror/widgets"), repo(t, "mirror/widgets"), gadgets); err != nil {
+		t.Fatal(err)
+	}
+	for id, name := range map[string]string{"d4": "acme/widgets", "d5": "acme/gadgets"} {
+		want := map[string]int{"d4": 1, "d5": 2}[id]
+		if out, err := r.take(push(t, id, name)); err != nil || out.Changes != want {
+			t.Errorf("%s after a move: %+v, error %v; want %d changes", name, out, err, want)
+		}
+	}
+}
+
+func TestWhatIsWatchedByItselfTakesNobodysPath(t *testing.T) {
+	r := newRig(t, "", spool.Config{})
+	r.put(watch.Watch{App: "search", Repo: repo(t, "auto/one"), URL: "https://example.org/auto/one.git"}) // the very app
+	r.put(watch.Watch{App: "docs", Repo: repo(t, "auto/two"), URL: "https://example.org/auto/two.git"})
+	r.put(watch.Watch{App: "docs", Repo: repo(t, "mirror/three"), URL: "https://example.com/auto/three.git"})
+	for id, want := range map[string]string{"auto/one": "by app search", "auto/two": "by app docs"} {
+		out, err := r.take(push(t, id, id))
+		if err != nil || out.Result != intake.Ignored || !strings.HasPrefix(out.Why, "it cannot be watched: ") || !strings.Contains(out.Why, want) {
+			t.Errorf("%s: %+v, error %v", id, out, err)
+		}
+		set, err := r.registry.Of(t.Context(), repo(t, id))
+		if err != nil || len(set.Watches) != 1 || set.Watches[0].URL != "https://example.org/"+id+".git" {
+			t.Errorf("%s: watches %+v, error %v", id, set.Watches, err)
+		}
+	}
+	r.must(push(t, "d3", "auto/three"), intake.Accepted) // it is watched, elsewhere
+	if set, err := r.registry.Of(t.Context(), repo(t, "auto/three")); err != nil || len(set.Watches) != 0 {
+		t.Errorf("watches %+v, error %v", set.Watches, err)
+	}
+}
+
+func TestARepositoryThatMayBeIsWatchedFromItsFirstPushOn(t *testing.T) {
+	r := newRig(t, "", spool.Config{})
+	r.must(push(t, "d1", "auto/new"), intake.Accepted)
+	set, err := r.registry.Of(t.Context(), repo(t, "auto/new"))
+	if err != nil || len(set.Watches) != 1 || set.Watches[0].App != "search" || !set.Watches[0].Auto {
+		t.Fatalf("watches %+v, error %v", set.Watches, err)
+	}
+	r.must(push(t, "d1", "auto/new"), intake.Duplicate)
+	r.must(push(t, "d2", "auto/new/below"), intake.Ignored) // it cannot be beside the other
+	r.must(push(t, "d3", "others/new"), intake.Ignored)
+	if got, want := r.asked(), []string{"hub/d1/0"}; !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+}
+
+func TestWithRedisAwayDeliveriesWaitOnDiskAndGoInOrder(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	r.run(r.in)
+	r.must(push(t, "d0", "acme/widgets"), intake.Accepted)
+	r.server.Stop()
+	want := []string{"hub/d0/0"}
+	for n := range 20 {
+		began := time.Now()
+		id := fmt.Sprintf("w%02d", n)
+		r.must(push(t, id, "acme/widgets"), intake.Spooled)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		want = append(want, "hub/"+id+"/0")
+	}
+	r.must(push(t, "w03", "acme/widgets"), intake.Spooled) // sent again
+	r.must(push(t, "x1", "acme/others"), intake.Spooled)   // nobody watches it, which nobody knows now
+	r.server.Restart()
+	if got := r.awaitAsked(len(want)); !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+	r.must(push(t, "d9", "acme/widgets"), intake.Accepted)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.Sort(r.drained)
+	if got := slices.Compact(slices.Clone(r.drained)); len(r.drained) != 22 || !slices.Equal(got, []string{intake.Accepted, intake.Duplicate, intake.Ignored}) {
+		t.Errorf("%d have left the spool: %q", len(r.drained), got)
+	}
+}
+
+func TestWithRedisAwayAndNoRoomADeliveryIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dir  string
+		kept int
+	}{"no spool": {"", 0}, "a full one": {t.TempDir(), 2}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tc.dir, spool.Config{MaxItems: 2})
+			r.must(push(t, "d0", "acme/widgets"), intake.Accepted)
+			r.server.Stop()
+			for n := range tc.kept {
+				r.must(push(t, fmt.Sprint("w", n), "acme/widgets"), intake.Spooled)
+			}
+			began := time.Now()
+			if out, err := r.take(push(t, "r1", "acme/widgets")); err == nil {
+				t.Errorf("taken: %+v", out)
+			}
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("it took %v", took)
+			}
+			r.server.Restart()
+			r.must(push(t, "r1", "acme/widgets"), intake.Accepted) // though others wait: there is no room behind them
+			r.run(r.in)
+			r.awaitAsked(2 + tc.kept)
+		})
+	}
+}
+
+func TestWhatRedisHasTakenWithoutSayingSoCountsOnce(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	d := push(t, "d1", "acme/widgets")
+	r.must(d, intake.Accepted)
+	item, err := json.Marshal(map[string]any{"at": time.Now(), "delivery": d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.spool.Append(t.Context(), item); err != nil { // as if its answer had not come
+		t.Fatal(err)
+	}
+	r.run(r.in)
+	r.must(push(t, "d2", "acme/widgets"), intake.Spooled)
+	if got, want := r.awaitAsked(2), []string{"hub/d1/0", "hub/d2/0"}; !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+}
+
+func TestWhatCannotBeReadOnDiskBlocksNothing(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	for _, item := range []string{"", "{", `{"delivery":{"events":[{"repo":".."}]}}`, "[]", "{}"} {
+		if err := r.spool.Append(t.Context(), []byte(item)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
+	r.run(r.in)
+	r.awaitAsked(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if want := []string{"dropped", "dropped", "dropped", "dropped", "dropped", intake.Accepted}; !slices.Equal(r.drained, want) {
+		t.Errorf("%q, want %q", r.drained, want)
+	}
+}
+
+func TestADeliveryThatIsRefusedLetsTheOthersPass(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	key := events.DefaultNamespace.Watches() + "at:example.com/acme/broken"
+	if err := r.client.Set(t.Context(), key, "no hash", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
+	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
+	stop := r.run(r.in)
+	for deadline := time.Now().Add(20 * time.Second); len(r.asked()) < 1; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("what comes behind it waits for ever")
+		}
+	}
+	if err := r.client.Del(t.Context(), key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	r.put(watch.Watch{App: "docs", URL: "https://example.com/acme/broken.git"})
+	if got, want := r.awaitAsked(2), []string{"hub/d1/0", "hub/b1/0"}; !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+	stop()
+}
+
+func TestWhatADeadProcessHasLeftIsDelivered(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, dir, spool.Config{})
+	dead, err := spool.Open(dir, spool.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server.Stop()
+	r.in = r.intake(dead)
+	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.server.Restart()
+	r.in = r.intake(r.spool)
+	r.run(r.in)
+	if got, want := r.awaitAsked(1), []string{"hub/d1/0"}; !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+}
+
+func TestTheCacheOfADeliverysWatchesSavesARoundTrip(t *testing.T) {
+	r := newRig(t, "", spool.Config{})
+	count := &counter{}
+	r.client.AddHook(count)
+	r.put(watch.Watch{App: "docs", Repo: repo(t, "mirror/w"), URL: widgets})
+	for n := range 5 {
+		r.must(push(t, fmt.Sprint("d", n), "acme/widgets"), intake.Accepted)
+	}
+	before := count.n
+	r.must(push(t, "d9", "acme/widgets"), intake.Accepted)
+	if count.n != before+1 {
+		t.Errorf("%d commands for a delivery, want one", count.n-before)
+	}
+}
+
+// counter counts commands, several that go together as one.
+type counter struct{ n int }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n++
+		return next(ctx, cmds)
+	}
+}
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n++
+		return next(ctx, cmd)
+	}
+}

@@ -1,0 +1,179 @@
+package notify
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+func TestWhomAResultConcerns(t *testing.T) {
+	sel := func(s string) watch.Selector { return must(watch.ParseSelector(s))(t) }
+	set := func(watches ...watch.Watch) watch.Set {
+		for i := range watches {
+			if watches[i].NotifyURL == "" {
+				watches[i].NotifyURL = "https://apps.example.org/"
+			}
+		}
+		return watch.Set{Watches: watches}
+	}
+	on := func(app, ref string) watch.Watch { return watch.Watch{App: app, Ref: sel(ref)} }
+	result := func(change func(*events.Result)) events.Result {
+		r := synced(t, "r", "docs", "acme/a")
+		change(&r)
+		return r
+	}
+	same := func(*events.Result) {}
+	at := func(ref, path string) func(*events.Result) {
+		return func(r *events.Result) { r.Ref, r.Path = must(events.ParseRef(ref))(t), path }
+	}
+	failed := func(class events.Class, ref string) func(*events.Result) {
+		return func(r *events.Result) {
+			r.Type, r.Class, r.Path, r.Ref = events.ResultFailed, class, "", must(events.ParseRef(ref))(t)
+		}
+	}
+	removed := func(app, ref string) func(*events.Result) {
+		return func(r *events.Result) {
+			r.Type, r.App, r.Ref = events.ResultRemoved, app, must(events.ParseRef(ref))(t)
+		}
+	}
+	docsOnly := on("docs", "")
+	docsOnly.Paths = []string{"docs/**"}
+	silenced := on("docs", "")
+	silenced.Silenced = "2026-11-21T18:00:00Z answered 410 Gone"
+	for name, tc := range map[string]struct {
+		result events.Result
+		set    watch.Set
+		want   []string // app and ref
+	}{
+		"the default branch":                        {result(same), set(on("docs", ""), on("site", "")), []string{"docs "}},
+		"an exact ref before the default branch":    {result(same), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
+		"the default branch before a pattern":       {result(same), set(on("docs", ""), on("docs", "refs/heads/*")), []string{"docs "}},
+		"a pattern":                                 {result(at("refs/tags/v1", "acme/a@refs%2Ftags%2Fv1")), set(on("docs", ""), on("docs", "refs/tags/v*")), []string{"docs refs/tags/v*"}},
+		"another ref":                               {result(at("dev", "acme/a@dev")), set(on("docs", ""), on("docs", "main"), on("docs", "refs/tags/*")), nil},
+		"another app":                               {result(same), set(on("site", "")), nil},
+		"nobody's":                                  {result(func(r *events.Result) { r.App = "" }), set(on("docs", "")), nil},
+		"unchanged":                                 {result(func(r *events.Result) { r.Before = r.After }), set(on("docs", "")), nil},
+		"polled":                                    {result(func(r *events.Result) { r.Type = events.ResultPolled }), set(on("docs", "")), nil},
+		"silenced":                                  {result(same), set(silenced), nil},
+		"silenced, and a pattern that is not":       {result(same), set(silenced, on("docs", "refs/heads/m*")), []string{"docs refs/heads/m*"}},
+		"without a URL":                             {result(same), watch.Set{Watches: []watch.Watch{on("docs", "")}}, nil},
+		"no file of interest":                       {result(same), set(docsOnly), nil},
+		"no file of interest to the exact one":      {result(same), set(docsOnly, on("docs", "refs/heads/*")), []string{"docs refs/heads/*"}},
+		"a file of interest":                        {result(func(r *events.Result) { r.Files[0].Path = "docs/x/y.md" }), set(docsOnly), []string{"docs "}},
+		"files that are not all listed":             {result(func(r *events.Result) { r.Truncated = true }), set(docsOnly), []string{"docs "}},
+		"files that may not have changed":           {result(func(r *events.Result) { r.Full = true }), set(docsOnly), []string{"docs "}},
+		"failed":                                    {result(failed(events.ClassAuth, "")), set(on("docs", ""), on("docs", "main")), []string{"docs "}},
+		"failed, of a ref":                          {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
+		"failed, of what must be its default":       {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "refs/tags/*")), []string{"docs "}},
+		"failed, for it was busy":                   {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
+		"failed, for the process was stopped":       {result(failed(events.ClassShutdown, "")), set(on("docs", "")), nil},
+		"failed, for it is not watched":             {result(failed(events.ClassUnwatched, "")), set(on("docs", "")), nil},
+		"removed, once to each app":                 {result(removed("", "")), set(on("docs", ""), on("docs", "main"), on("site", "refs/tags/*")), []string{"docs ", "site refs/tags/*"}},
+		"removed for one app":                       {result(removed("site", "")), set(on("docs", ""), on("site", "refs/tags/*")), []string{"site refs/tags/*"}},
+		"a branch removed":                          {result(removed("", "dev")), set(on("docs", ""), on("site", "dev"), on("wiki", "refs/heads/*")), []string{"site refs/heads/dev", "wiki refs/heads/*"}},
+		"a type that is not known, from the future": {result(func(r *events.Result) { r.Type = "lockstep.result.dreamt.v1" }), set(on("docs", "")), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			if notable(tc.result) {
+				for _, w := range recipients(tc.result, tc.set) {
+					got = append(got, w.App+" "+w.Ref.String())
+				}
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestABodyIsShort(t *testing.T) {
+	many := func(n int) (files []events.File) {
+		for i := range n {
+			files = append(files, events.File{Path: fmt.Sprintf("folder/%d/<é>.txt", i), Status: events.FileModified})
+		}
+		return files
+	}
+	for name, tc := range map[string]struct {
+		change    func(*events.Result)
+		files     bool // there are fewer
+		truncated bool
+		long      bool // it fills what there is
+	}{
+		"as it is":             {func(r *events.Result) { r.Files = many(3) }, false, false, false},
+		"many files":           {func(r *events.Result) { r.Files = many(5000) }, true, true, true},
+		"one that is too long": {func(r *events.Result) { r.Files = []events.File{{Path: strings.Repeat("x", 30_000), Status: "added"}} }, true, true, false},
+		"all is too long": {func(r *events.Result) {
+			r.Files, r.Error = many(100), strings.Repeat("é", 30_000)
+			for i := range 5000 {
+				r.Deliveries = append(r.Deliveries, fmt.Sprint("delivery-", i))
+			}
+		}, true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := synced(t, "r", "docs", "acme/a")
+			tc.change(&r)
+			body := must(bodyOf(r))(t)
+			got := must(events.ParseResult(body))(t)
+			if len(body) >= maxBody || got.Truncated != tc.truncated || (len(got.Files) < len(r.Files)) != tc.files || got.ID != r.ID {
+				t.Errorf("%d bytes, truncated %v, %d of %d files", len(body), got.Truncated, len(got.Files), len(r.Files))
+			}
+			if tc.long && len(body) < maxBody-100 {
+				t.Errorf("%d bytes: there is room for more", len(body))
+			}
+			if !json.Valid(body) {
+				t.Error("no JSON")
+			}
+		})
+	}
+}
+
+func TestTheSchedule(t *testing.T) {
+	const day = 24 * time.Hour
+	schedule := DefaultSchedule()
+	var sum time.Duration
+	for _, d := range schedule {
+		sum += d
+	}
+	if len(schedule) != 10 || sum < 3*day || sum > 4*day {
+		t.Errorf("%d attempts in %v", len(schedule), sum)
+	}
+	for failed := 1; failed < len(schedule); failed++ {
+		least, more := again(schedule, failed, 0, 0)
+		most, _ := again(schedule, failed, 1, 0)
+		usual := schedule[failed].Seconds()
+		if !more || math.Abs(least.Seconds()/usual-0.8) > 0.001 || math.Abs(most.Seconds()/usual-1.2) > 0.001 {
+			t.Errorf("after %d: %v to %v", failed, least, most)
+		}
+	}
+	if _, more := again(schedule, len(schedule), 0.5, time.Minute); more {
+		t.Error("there is no end")
+	}
+	for asked, want := range map[time.Duration]time.Duration{
+		time.Second: 4 * time.Second, 4500 * time.Millisecond: 4500 * time.Millisecond, time.Hour: time.Hour, 30 * day: day,
+	} {
+		if got, _ := again(schedule, 1, 1, asked); got != want {
+			t.Errorf("asked for %v: %v, want %v", asked, got, want)
+		}
+	}
+	now := time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Duration{
+		"": 0, "120": 2 * time.Minute, "-1": 0, "soon": 0, "99999999999999": day, "999999999999999999999999999999": day, "1e3": 0,
+		"Sat, 21 Nov 2026 18:05:00 GMT": 5 * time.Minute, "Sat, 21 Nov 2026 17:00:00 GMT": 0,
+	} {
+		for status, honoured := range map[int]bool{429: true, 503: true, 500: false, 404: false} {
+			got := retryAfter(status, http.Header{"Retry-After": {text}}, now)
+			if honoured && got != want || !honoured && got != 0 {
+				t.Errorf("%d with %q: %v", status, text, got)
+			}
+		}
+	}
+}

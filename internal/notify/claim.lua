@@ -1,0 +1,54 @@
+-- Claim: take the heads of boxes that are due, to send them. A head that is claimed is left alone until its
+-- claim ends; nothing renews one.
+--
+-- KEYS  1-6 see outbox.lua
+-- ARGV  1-2 see outbox.lua   3 how long a claim lasts, ms   4 what the claims are called, which no others ever are
+--       5 how many at most   6 how many of these at most for slow apps   7 how many an app may have in hand; a slow one: one
+--       then for each app that has some in hand, or is slow: the app, how many it has, and 1 when it is slow, else 0
+-- Returns {next, ...}
+--         next: ms from now until the next box is due, of those that are not due now; -1 without one
+--         then for each that is claimed its app, repo, number, failed attempts, and the item as JSON
+
+local lasts, claim, left, left_slow, each = tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local in_hand, slow, known = {}, {}, 0
+for i = 8, #ARGV, 3 do
+  in_hand[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
+  known = known + 1
+end
+
+local reply = {-1}
+local ends = number(now + lasts)
+-- Of the apps in the list no others than those that are known can have no room for one more. Who has the fewest in
+-- hand comes first, then who waits longest: or a few apps with much that waits would have all that becomes free.
+local list, place = redis.call('ZRANGEBYSCORE', apps, '-inf', number(now), 'LIMIT', 0, left + known), {}
+for i, app in ipairs(list) do place[app] = i end
+table.sort(list, function(a, b)
+  local in_a, in_b = in_hand[a] or 0, in_hand[b] or 0
+  if in_a ~= in_b then return in_a < in_b end
+  return place[a] < place[b]
+end)
+for _, app in ipairs(list) do
+  local most, free = each, left
+  if slow[app] then most, free = 1, math.min(left, left_slow) end
+  local room = math.min(free, most - (in_hand[app] or 0))
+  if room > 0 then
+    for _, repo in ipairs(redis.call('ZRANGEBYSCORE', due_of(app), '-inf', number(now), 'LIMIT', 0, room)) do
+      local n, item = head_of(app, repo)
+      if n then
+        redis.call('ZADD', due_of(app), ends, repo)
+        redis.call('HSET', claims, name_of(app, repo), claim)
+        for _, part in ipairs({app, repo, n, redis.call('HGET', tries, name_of(app, repo)) or '0', item}) do
+          reply[#reply + 1] = part
+        end
+        left = left - 1
+        if slow[app] then left_slow = left_slow - 1 end
+      else -- somebody has deleted the box
+        forget(app, repo)
+      end
+    end
+    index(app)
+  end
+end
+local following = redis.call('ZRANGEBYSCORE', apps, '(' .. number(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+if following[2] then reply[1] = tonumber(following[2]) - now end
+return reply

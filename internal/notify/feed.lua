@@ -1,0 +1,93 @@
+-- Feed: take the next results for the group, and put what apps are to be told of them into their boxes, in
+-- the order of the stream, all or nothing. Whoever comes first does so; the others are told to look again.
+--
+-- KEYS  1-6 see outbox.lua   7 the number of the last item (counter)   8 results   9 notifications that are put back (stream)
+-- ARGV  1-2 see outbox.lua   3 group   4 the last result that the group has been given
+--       5 how many results follow it   6 the id of the last of these
+--       7 how many items a box may hold   8 how many an app may have   9 how many bytes these may have
+--       number of entries that are put back; for each its id, and 1 when it cannot be read, else 0
+--       number of renames; for each the repository's former key, and the new one; and how long that is known, ms
+--       number of items; for each its app, its repo, and the item as JSON
+-- Returns {"fed", n}           n: how many items became dead letters, for want of room
+--         {"behind", last}     the group has been given others, or entries are gone: nothing changed;
+--                              last: the last result that it has been given
+-- Refuses with NOGROUP when the group is gone, and with OOM; then nothing changed.
+
+local numbers, results, again = KEYS[7], KEYS[8], KEYS[9]
+local group, last, follow, upto = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local most_box, most_app, most_bytes = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+
+local at = 9
+local function arg() at = at + 1; return ARGV[at] end
+
+local given
+if redis.call('EXISTS', results) == 1 then
+  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', results)) do
+    local info = {}
+    for i = 1, #flat, 2 do info[flat[i]] = flat[i + 1] end
+    if info['name'] == group then given = info['last-delivered-id'] end
+  end
+end
+if not given then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. results) end
+if given ~= last then return {'behind', given} end
+if follow > 0 then
+  local next_ones = redis.call('XRANGE', results, '(' .. last, '+', 'COUNT', follow)
+  if #next_ones ~= follow or next_ones[follow][1] ~= upto then return {'behind', given} end
+end
+
+local put_back = {}
+for i = 1, tonumber(arg()) do
+  local id, unread = arg(), arg() == '1'
+  local entry = redis.call('XRANGE', again, id, id)[1]
+  if not entry then return {'behind', given} end
+  put_back[i] = {id = id, unread = unread, fields = entry[2]}
+end
+
+-- Up to here nothing has changed. What takes memory goes first: what is refused for want of it is the first
+-- of the writes, or none.
+local lost, touched = 0, {}
+
+-- evict makes a dead letter of the oldest item of a box. When the next is sent does not change.
+local function evict(app, repo)
+  if not head_of(app, repo) then return forget(app, repo) end
+  lost = lost + 1
+  bury(app, repo, 'outbox full', 'more notifications wait for the app than are kept', redis.call('HGET', tries, name_of(app, repo)) or '0')
+  pop(app, repo, redis.call('ZSCORE', due_of(app), repo))
+end
+
+local function held(hash, app) return tonumber(redis.call('HGET', hash, app) or 0) end
+
+local function push(app, repo, json)
+  local n = number(redis.call('INCR', numbers))
+  touched[app] = true
+  if redis.call('RPUSH', box_of(app, repo), n .. ' ' .. json) == 1 then
+    redis.call('ZADD', heads_of(app), n, repo)
+    redis.call('ZADD', due_of(app), number(now), repo)
+  end
+  redis.call('HINCRBY', counts, app, 1)
+  redis.call('HINCRBY', sizes, app, #json)
+  if redis.call('LLEN', box_of(app, repo)) > most_box then evict(app, repo) end
+  while held(counts, app) > most_app or held(sizes, app) > most_bytes do
+    local oldest = redis.call('ZRANGE', heads_of(app), 0, 0)[1]
+    if not oldest then break end
+    evict(app, oldest)
+  end
+end
+
+local renames, known = {}, nil
+for i = 1, tonumber(arg()) do renames[i] = {arg(), arg()} end
+known = arg()
+for _, r in ipairs(renames) do
+  redis.call('SET', prefix .. 'moved:' .. r[1], r[2], 'PX', known)
+  redis.call('DEL', prefix .. 'moved:' .. r[2]) -- it is this one's name now
+end
+for _ = 1, tonumber(arg()) do push(arg(), arg(), arg()) end
+for app in pairs(touched) do index(app) end
+for _, entry in ipairs(put_back) do
+  if entry.unread then letter(entry.id, 'malformed', 'no notification; it was not this program that gave it up', '0', entry.fields) end
+  redis.call('XDEL', again, entry.id)
+end
+if follow > 0 then
+  redis.call('XREADGROUP', 'GROUP', group, 'notifier', 'COUNT', follow, 'NOACK', 'STREAMS', results, '>')
+end
+return {'fed', lost}

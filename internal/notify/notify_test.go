@@ -1,0 +1,274 @@
+package notify
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// soon is a schedule of so many attempts with next to no time between them.
+func soon(attempts int) func(*Config) {
+	return func(c *Config) {
+		c.Schedule = make([]time.Duration, attempts)
+		for i := range attempts {
+			c.Schedule[i] = time.Duration(min(i, 1)) * 5 * time.Millisecond
+		}
+	}
+}
+
+// mustBeInOrder checks that of each app and repository each result was tried until it was delivered, none before
+// the one before, and all tries of one had one id.
+func mustBeInOrder(t *testing.T, posts []post, each int) {
+	t.Helper()
+	next := map[string]int{}
+	ids := map[string]string{}
+	for _, p := range posts {
+		box := p.path + " " + p.result.Repo.String()
+		if want := fmt.Sprintf("%d/%s", next[box], box); p.result.ID != want {
+			t.Fatalf("%s was told of %s, want %s", box, p.result.ID, want)
+		}
+		if id := ids[p.result.ID]; id != "" && id != p.id() {
+			t.Fatalf("%s has the ids %s and %s", p.result.ID, id, p.id())
+		}
+		ids[p.result.ID] = p.id()
+		if p.status/100 == 2 {
+			next[box]++
+		}
+	}
+	for box, n := range next {
+		if n != each {
+			t.Errorf("%s was told of %d results, want %d", box, n, each)
+		}
+	}
+}
+
+func TestAnAppThatWasDown(t *testing.T) {
+	w := newWorld(t)
+	var up atomic.Bool
+	var tries atomic.Int64
+	apps := newReceiver(t, func(rw http.ResponseWriter, _ post) int {
+		switch {
+		case up.Load():
+			return http.StatusOK
+		case tries.Add(1)%2 == 0:
+			return http.StatusInternalServerError
+		}
+		conn, _, err := http.NewResponseController(rw).Hijack()
+		if err == nil {
+			_ = conn.Close()
+		}
+		return 0
+	})
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a", "acme/b", "acme/c")
+	w.run(soon(100_000))
+	const each = 7
+	for i := range each {
+		for _, repo := range []string{"acme/a", "acme/b", "acme/c"} {
+			w.publish(synced(t, fmt.Sprintf("%d//docs %s", i, repo), "docs", repo))
+		}
+	}
+	apps.await(atLeast(30))
+	up.Store(true)
+	w.await(OutcomeDelivered, 3*each)
+	mustBeInOrder(t, apps.await(atLeast(0)), each)
+	if n := w.waiting(); n != 0 || len(w.letters()) != 0 {
+		t.Errorf("%d wait, %d dead letters", n, len(w.letters()))
+	}
+	if left := w.redis.Keys(t.Context(), namespace.Notifications()+":*").Val(); !slices.Equal(left, []string{namespace.Notifications() + ":numbers"}) {
+		t.Errorf("left in Redis: %q", left)
+	}
+}
+
+// TestASlowApp never answers; another does, and so does it for another repository.
+func TestASlowApp(t *testing.T) {
+	w := newWorld(t)
+	release := make(chan struct{})
+	var hanging atomic.Int64
+	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {
+		if p.path == "/slow" || p.result.Repo.Key() == "acme/hung" {
+			hanging.Add(1)
+			<-release
+		}
+		return http.StatusOK
+	})
+	defer close(release)
+	w.signsFor(apps.URL)
+	var repos []string
+	for i := range 20 {
+		repos = append(repos, fmt.Sprintf("acme/r%d", i))
+	}
+	w.watch("slow", apps.URL+"/slow", repos...)
+	w.watch("fast", apps.URL+"/fast", append(repos, "acme/hung")...)
+	w.run(func(c *Config) { c.Grace = time.Millisecond })
+	w.publish(synced(t, "h", "fast", "acme/hung"))
+	for _, repo := range repos {
+		w.publish(synced(t, "0//slow "+repo, "slow", repo), synced(t, "0//fast "+repo, "fast", repo))
+	}
+	w.await(OutcomeDelivered, len(repos))
+	for _, p := range apps.await(atLeast(len(repos))) {
+		if p.path != "/fast" {
+			t.Errorf("%s has answered", p.path)
+		}
+	}
+	if n := hanging.Load(); n > 5 { // four of slow, and one of fast
+		t.Errorf("%d posts hang", n)
+	}
+}
+
+func TestARedirectIsAFailure(t *testing.T) {
+	w := newWorld(t)
+	elsewhere := newReceiver(t, ok)
+	apps := newReceiver(t, func(rw http.ResponseWriter, _ post) int {
+		rw.Header().Set("Location", elsewhere.URL+"/stolen")
+		return http.StatusTemporaryRedirect
+	})
+	w.signsFor(apps.URL, elsewhere.URL)
+	w.watch("docs", apps.URL+"/docs?token=hunter2", "acme/a")
+	w.run(soon(3))
+	w.publish(synced(t, "r1", "docs", "acme/a"))
+	w.await(OutcomeGivenUp, 1)
+	if n := len(elsewhere.await(atLeast(0))); n != 0 {
+		t.Error("the redirect was followed")
+	}
+	letters := w.letters()
+	if n := len(apps.await(atLeast(3))); n != 3 || len(letters) != 1 {
+		t.Fatalf("%d posts, %d dead letters", n, len(letters))
+	}
+	l := letters[0]
+	if l.Reason != "attempts used up" || l.Attempts != 3 || !strings.Contains(l.Error, "307") || l.Group != Group || l.Stream != namespace.Notifications() ||
+		strings.Contains(fmt.Sprint(l)+w.log.String(), "hunter2") {
+		t.Errorf("letter: %+v", l)
+	}
+}
+
+func TestRetryAfterIsHonoured(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, func(rw http.ResponseWriter, p post) int {
+		if p.path == "/seconds" {
+			rw.Header().Set("Retry-After", "7200")
+			return http.StatusTooManyRequests
+		}
+		rw.Header().Set("Retry-After", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat))
+		return http.StatusServiceUnavailable
+	})
+	w.signsFor(apps.URL)
+	w.watch("seconds", apps.URL+"/seconds", "acme/a")
+	w.watch("date", apps.URL+"/date", "acme/a")
+	w.run()
+	w.publish(synced(t, "1", "seconds", "acme/a"), synced(t, "2", "date", "acme/a"))
+	w.await(OutcomeFailed, 2)
+	for _, app := range []string{"seconds", "date"} {
+		due := must(w.redis.ZScore(t.Context(), namespace.Notifications()+":due:"+app, "acme/a").Result())(t)
+		if in := time.Until(time.UnixMilli(int64(due))); in < 119*time.Minute || in > 121*time.Minute {
+			t.Errorf("%s: again in %v, want 2h", app, in)
+		}
+	}
+}
+
+// verify is a receiver's check, as the specification of Standard Webhooks has it.
+func verify(t *testing.T, key []byte, p post) bool {
+	t.Helper()
+	seconds := must(strconv.ParseInt(p.header.Get("webhook-timestamp"), 10, 64))(t)
+	if age := time.Since(time.Unix(seconds, 0)); age < -5*time.Minute || age > 5*time.Minute {
+		t.Errorf("timestamp: %v old", age)
+	}
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%d.%s", p.id(), seconds, p.body)
+	want := mac.Sum(nil)
+	for _, one := range strings.Split(p.header.Get("webhook-signature"), " ") {
+		version, text, _ := strings.Cut(one, ",")
+		got, err := base64.StdEncoding.DecodeString(text)
+		if version == "v1" && err == nil && hmac.Equal(got, want) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestWhatIsPosted(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run()
+	result := synced(t, "push-4711/1795223511201-0", "docs", "acme/a")
+	w.publish(result)
+	p := apps.await(atLeast(1))[0]
+	decoded := must(base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_")))(t)
+	for name, key := range map[string][]byte{"the secret": decoded, "the former one": []byte(former)} {
+		if !verify(t, key, p) {
+			t.Errorf("%s does not verify", name)
+		}
+	}
+	if verify(t, []byte(secret), p) || verify(t, []byte("another"), p) {
+		t.Error("another secret verifies")
+	}
+	if p.header.Get("Content-Type") != "application/cloudevents+json" || p.header.Get("User-Agent") != "lockstep/test" {
+		t.Errorf("headers: %v", p.header)
+	}
+	if strings.Contains(p.id(), ".") || p.id() != idOf(result, "docs") || p.id() == idOf(result, "site") {
+		t.Errorf("id %q", p.id())
+	}
+	if p.result.ID != result.ID || p.result.After != result.After || len(p.result.Files) != 1 {
+		t.Errorf("result: %+v", p.result)
+	}
+}
+
+// TestAKnownSignature is the example of the reference libraries.
+func TestAKnownSignature(t *testing.T) {
+	got, err := signature([]string{secret}, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if _, err := signature([]string{"whsec_hunter2?"}, "i", time.Now(), nil); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a secret that is no base64: %v", err)
+	}
+}
+
+func TestAddressesInside(t *testing.T) {
+	for name, tc := range map[string]struct {
+		host  string
+		hosts []string
+		told  bool
+	}{
+		"loopback":                        {"127.0.0.1", nil, false},
+		"a name that resolves to it":      {"localhost", nil, false},
+		"listed":                          {"127.0.0.1", []string{"127.0.0.1"}, true},
+		"listed by name":                  {"localhost", []string{"localhost"}, true},
+		"another is listed":               {"127.0.0.1", []string{"10.0.0.0/8"}, false},
+		"metadata, whatever is listed":    {"169.254.169.254", []string{"0.0.0.0/0"}, false},
+		"loopback, written as a v6 one":   {"[::ffff:127.0.0.1]", nil, false},
+		"loopback, listed with that port": {"127.0.0.1", []string{"127.0.0.1:1"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			apps := newReceiver(t, ok)
+			_, port, _ := strings.Cut(strings.TrimPrefix(apps.URL, "http://"), ":")
+			url := "http://" + tc.host + ":" + port
+			w.signsFor(url)
+			w.watch("docs", url+"/docs", "acme/a")
+			w.run(soon(1), func(c *Config) { c.Hosts = tc.hosts })
+			w.publish(synced(t, "1", "docs", "acme/a"))
+			if tc.told {
+				w.await(OutcomeDelivered, 1)
+				return
+			}
+			w.await(OutcomeGivenUp, 1)
+			if n := len(apps.await(atLeast(0))); n != 0 {
+				t.Error("it was told")
+			}
+			if l := w.letters()[0]; !strings.Contains(l.Error, "notify-hosts") {
+				t.Errorf("error: %s", l.Error)
+			}
+		})
+	}
+}

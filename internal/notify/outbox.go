@@ -1,0 +1,234 @@
+package notify
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed" // the scripts
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+// The scripts. The heads of their files say what they take, return and refuse.
+var (
+	//go:embed outbox.lua
+	outboxSource string
+	//go:embed feed.lua
+	feedSource string
+	//go:embed claim.lua
+	claimSource string
+	//go:embed settle.lua
+	settleSource string
+
+	feedScript   = redis.NewScript(outboxSource + feedSource)
+	claimScript  = redis.NewScript(outboxSource + claimSource)
+	settleScript = redis.NewScript(outboxSource + settleSource)
+)
+
+var errReply = errors.New("a script's reply makes no sense")
+
+// item is a notification as it waits. It has all that a dead letter needs, and no secret and no URL.
+type item struct {
+	ID    string            `json:"id"` // webhook-id
+	Type  events.ResultType `json:"type"`
+	App   string            `json:"app"`
+	Repo  events.RepoPath   `json:"repo"`
+	Ref   watch.Selector    `json:"ref"`
+	Entry string            `json:"entry"` // of results
+	Body  string            `json:"body"`
+}
+
+func (i item) key() watch.Key { return watch.Key{App: i.App, Repo: i.Repo, Ref: i.Ref} }
+
+// outbox calls the scripts.
+type outbox struct {
+	redis   redis.UniversalClient
+	results string
+	again   string // the stream of those that are put back
+	prefix  string
+	keys    []string
+	common  []any
+	cfg     Config
+}
+
+func newOutbox(cfg Config) outbox {
+	o := outbox{redis: cfg.Redis, results: cfg.Namespace.Results(), again: cfg.Namespace.Notifications(), cfg: cfg}
+	o.prefix = o.again + ":"
+	o.keys = []string{o.prefix + "apps", o.prefix + "counts", o.prefix + "sizes", o.prefix + "tries", o.prefix + "claims", cfg.Namespace.Dead()}
+	o.common = []any{o.prefix, cfg.DeadItems}
+	return o
+}
+
+// batch is what one call of feed takes and gives.
+type batch struct {
+	last    string // the last result that the group has been given
+	results []string
+	putBack []putBack
+	renames [][2]string // keys of repositories: from, to
+	items   []item
+}
+
+// putBack is an entry of the stream of notifications that somebody put back.
+type putBack struct {
+	id       string
+	unusable bool
+}
+
+// feed does so unless the group's last result is another than the batch says; the last is returned then. lost is
+// how many items had no room.
+func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, err error) {
+	upto := b.last
+	if n := len(b.results); n > 0 {
+		upto = b.results[n-1]
+	}
+	args := append([]any{}, o.common...)
+	args = append(args, Group, b.last, len(b.results), upto, o.cfg.BoxItems, o.cfg.AppItems, o.cfg.AppBytes, len(b.putBack))
+	for _, p := range b.putBack {
+		unusable := "0"
+		if p.unusable {
+			unusable = "1"
+		}
+		args = append(args, p.id, unusable)
+	}
+	args = append(args, len(b.renames))
+	for _, r := range b.renames {
+		args = append(args, r[0], r[1])
+	}
+	args = append(args, renamesKnown.Milliseconds(), len(b.items))
+	for _, i := range b.items {
+		text, err := json.Marshal(i)
+		if err != nil {
+			return "", 0, err
+		}
+		args = append(args, i.App, i.Repo.Key(), text)
+	}
+	keys := append(append([]string{}, o.keys...), o.prefix+"numbers", o.results, o.again)
+	reply, err := feedScript.Run(ctx, o.redis, keys, args...).Slice()
+	if err != nil {
+		return "", 0, err
+	}
+	if len(reply) == 2 && reply[0] == "behind" {
+		behind, _ = reply[1].(string)
+		return behind, 0, nil
+	}
+	if len(reply) != 2 || reply[0] != "fed" {
+		return "", 0, fmt.Errorf("feed: %w", errReply)
+	}
+	lost, _ = reply[1].(int64)
+	return "", lost, nil
+}
+
+// claim is the right to send the head of a box.
+type claim struct {
+	app, repo     string
+	number, token string
+	taken         time.Time // not after the claim began
+	failed        int       // attempts
+	item          item
+	unreadable    error // why there is no item
+}
+
+// claim takes heads that are due, as many as there is room for beside what is in flight. next is when another will
+// be due, 0 when that is not known.
+func (o outbox) claim(ctx context.Context, f flight) (claims []claim, next time.Duration, err error) {
+	token, taken := rand.Text(), time.Now()
+	slow := max(1, o.cfg.Total/2)
+	for app := range f.slow {
+		slow -= f.busy[app]
+	}
+	args := append([]any{}, o.common...)
+	args = append(args, o.cfg.claim.Milliseconds(), token, o.cfg.Total-f.posts, slow, o.cfg.PerApp)
+	for app, n := range f.busy {
+		if _, slow := f.slow[app]; !slow {
+			args = append(args, app, n, 0)
+		}
+	}
+	for app := range f.slow {
+		args = append(args, app, f.busy[app], 1)
+	}
+	reply, err := claimScript.Run(ctx, o.redis, o.keys, args...).Slice()
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(reply)%5 != 1 {
+		return nil, 0, fmt.Errorf("claim: %w: %d parts", errReply, len(reply))
+	}
+	ms, _ := reply[0].(int64)
+	next = time.Duration(max(ms, 0)) * time.Millisecond
+	for parts := reply[1:]; len(parts) > 0; parts = parts[5:] {
+		var texts [5]string
+		for i := range texts {
+			texts[i], _ = parts[i].(string)
+		}
+		c := claim{app: texts[0], repo: texts[1], number: texts[2], token: token, taken: taken}
+		c.failed, _ = strconv.Atoi(texts[3])
+		c.unreadable = json.Unmarshal([]byte(texts[4]), &c.item)
+		claims = append(claims, c)
+	}
+	return claims, next, nil
+}
+
+// What becomes of a claim, as the script knows it.
+const (
+	isDone   = "done"
+	isFailed = "failed"
+	isBack   = "back"
+	isDead   = "dead"
+)
+
+// settlement says what becomes of a claim.
+type settlement struct {
+	what     string
+	delay    time.Duration
+	reason   string // of a dead letter, as its error and attempts
+	err      string
+	attempts int
+}
+
+// settle may be called again when no answer came.
+func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
+	args := append([]any{}, o.common...)
+	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, s.err, s.attempts)
+	return settleScript.Run(ctx, o.redis, o.keys, args...).Err()
+}
+
+// movedTo is the key that a repository was renamed to, "" if it was not.
+func (o outbox) movedTo(ctx context.Context, repo events.RepoPath) (string, error) {
+	to, err := o.redis.Get(ctx, o.prefix+"moved:"+repo.Key()).Result()
+	if errors.Is(err, redis.Nil) {
+		return "", nil
+	}
+	return to, err
+}
+
+// held is for how much longer what waits in a box is kept though its watch is not there; 0 once it may be
+// dropped. The watches of a repository that is renamed go to its new name before the stream tells of it.
+func (o outbox) held(ctx context.Context, c claim) (time.Duration, error) {
+	mark := o.prefix + "unwatched:" + c.app + " " + c.repo
+	if err := o.redis.SetNX(ctx, mark, 1, 2*o.cfg.hold).Err(); err != nil {
+		return 0, err
+	}
+	left, err := o.redis.PTTL(ctx, mark).Result()
+	return max(0, left-o.cfg.hold), err
+}
+
+// Waiting is how many notifications wait in all outboxes. It costs the number of apps that some wait for.
+func Waiting(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (int64, error) {
+	counts, err := client.HVals(ctx, namespace.Notifications()+":counts").Result()
+	if err != nil {
+		return 0, fmt.Errorf("count notifications: %w", err)
+	}
+	var sum int64
+	for _, text := range counts {
+		n, _ := strconv.ParseInt(text, 10, 64)
+		sum += n
+	}
+	return sum, nil
+}

@@ -1,0 +1,115 @@
+package notify
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"lockstep/internal/egress"
+	"lockstep/internal/watch"
+)
+
+const (
+	maxAnswer  = 64 << 10 // bytes of a response that are read, and thrown away
+	maxHeaders = 64 << 10 // bytes of its headers
+)
+
+// errGone is that the app answered 410.
+var errGone = errors.New("answered 410 Gone")
+
+// newClient makes the client of all posts. It goes through no proxy, which would resolve names by itself.
+func newClient(cfg Config, policy egress.Policy) *http.Client {
+	return &http.Client{
+		Timeout:       cfg.Timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy:                  nil,
+			DialContext:            policy.Dial,
+			TLSClientConfig:        cfg.TLS.Clone(),
+			TLSHandshakeTimeout:    dialWithin,
+			MaxResponseHeaderBytes: maxHeaders,
+			MaxIdleConns:           100,
+			MaxIdleConnsPerHost:    cfg.PerApp,
+			IdleConnTimeout:        90 * time.Second,
+			DisableCompression:     true,
+			ForceAttemptHTTP2:      true,
+			// A connection that died in silence is given up, and not used until the system gives it up.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
+		},
+	}
+}
+
+// post sends one notification to where a watch says. asked is how long the app wants to be left alone. An error
+// says in a few words what is wrong, and repeats neither the URL nor what the app answered.
+func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (asked time.Duration, err error) {
+	secrets, err := n.cfg.Secrets.SigningSecrets(w.NotifySecret, w.NotifyURL)
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	signed, err := signature(secrets, i.ID, now, []byte(i.Body))
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.NotifyURL, strings.NewReader(i.Body))
+	if err != nil {
+		return 0, errors.New("notify_url is no URL")
+	}
+	req.Header.Set("Content-Type", "application/cloudevents+json")
+	req.Header.Set("User-Agent", n.cfg.UserAgent)
+	req.Header.Set("webhook-id", i.ID)
+	req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
+	req.Header.Set("webhook-signature", signed)
+	resp, err := n.client.Do(req)
+	if err != nil {
+		return 0, n.fault(err)
+	}
+	// What it answered to is known from here on; a body that trickles changes nothing.
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
+	_ = resp.Body.Close()
+	switch status := resp.StatusCode; {
+	case status/100 == 2:
+		return 0, nil
+	case status == http.StatusGone:
+		return 0, errGone
+	case status/100 == 3:
+		return 0, fmt.Errorf("answered %d: redirects are not followed; have notify_url name where it leads", status)
+	default:
+		return retryAfter(status, resp.Header, now), errors.New(strings.TrimSpace(fmt.Sprintf("answered %d %s", status, http.StatusText(status))))
+	}
+}
+
+// fault says in a few words why a post did not arrive.
+func (n *Notifier) fault(err error) error {
+	if refused, ok := errors.AsType[*egress.Fault](err); ok {
+		return refused
+	}
+	if name, ok := errors.AsType[*net.DNSError](err); ok && name.IsNotFound {
+		return errors.New("the host's name does not resolve")
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return errors.New("the host's certificate is not trusted; see the setting ca-file")
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return errors.New("the host's certificate is another's")
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return fmt.Errorf("did not answer within %v", n.cfg.Timeout)
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return fmt.Errorf("cannot be reached: %w", errno)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("closed the connection without an answer")
+	}
+	return errors.New("cannot be reached")
+}

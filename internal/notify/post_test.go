@@ -1,0 +1,97 @@
+package notify
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lockstep/internal/watch"
+)
+
+// TestAConnectionThatDiesInSilence is not used for ever: many posts share one in HTTP/2, and one that runs out of
+// time does not close it.
+func TestAConnectionThatDiesInSilence(t *testing.T) {
+	w := newWorld(t)
+	app := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		if req.ProtoMajor != 2 {
+			t.Errorf("asked by %s", req.Proto)
+		}
+	}))
+	app.EnableHTTP2 = true
+	app.StartTLS()
+	defer app.Close()
+	var first atomic.Bool
+	dead := make(chan struct{})
+	url := "https://" + relay(t, app.Listener.Addr().String(), func() (until <-chan struct{}) {
+		if first.CompareAndSwap(false, true) {
+			return dead
+		}
+		return nil
+	})
+	w.signsFor(url)
+	authorities := x509.NewCertPool()
+	authorities.AddCert(app.Certificate())
+	cfg := w.config()
+	cfg.TLS, cfg.Timeout = &tls.Config{RootCAs: authorities}, time.Second
+	n := must(New(cfg))(t)
+	defer n.client.CloseIdleConnections()
+	ask := func() error {
+		_, err := n.post(t.Context(), watch.Watch{NotifyURL: url, NotifySecret: "signer"}, item{ID: "msg_1", Body: "{}"})
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	close(dead)
+	if err := ask(); err == nil {
+		t.Error("the connection is not dead")
+	}
+	if err := ask(); err != nil {
+		t.Errorf("it is used still: %v", err)
+	}
+}
+
+// relay passes what it is sent on to a server, until a connection's end is told: then nothing passes, and it stays open.
+func relay(t *testing.T, to string, accepted func() (until <-chan struct{})) (address string) {
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	var open sync.WaitGroup
+	t.Cleanup(func() { _ = listener.Close(); open.Wait() })
+	open.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			until := accepted()
+			t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+			pass := func(to io.Writer, from io.Reader) {
+				buf := make([]byte, 32<<10)
+				for {
+					n, err := from.Read(buf)
+					select {
+					case <-until:
+					default:
+						_, _ = to.Write(buf[:n])
+					}
+					if err != nil {
+						return
+					}
+				}
+			}
+			open.Go(func() { pass(far, near) })
+			open.Go(func() { pass(near, far) })
+		}
+	})
+	return listener.Addr().String()
+}

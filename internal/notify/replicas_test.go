@@ -1,0 +1,380 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/credential"
+	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
+	"lockstep/internal/watch"
+)
+
+// childMain is the main function of a notifier's process that is to be killed.
+func childMain(redisURL, credentials string) {
+	server, err := redisx.Parse(redisURL, "")
+	if err != nil {
+		panic(err)
+	}
+	client := server.Open()
+	n, err := New(Config{
+		Redis: client, Reader: server.Open(), Registry: watch.NewRegistry(client, namespace),
+		Secrets: credential.NewStore(credentials, func(string) string { return "" }), Hosts: []string{"127.0.0.1"}, claim: shortClaim, Timeout: shortClaim / 3,
+		Schedule: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000),
+	})
+	if err != nil {
+		panic(err)
+	}
+	n.Run(context.Background())
+}
+
+const shortClaim = 1500 * time.Millisecond
+
+func TestAProcessThatIsKilledInMidPost(t *testing.T) {
+	w := newWorld(t)
+	var killed atomic.Bool
+	begun, release := make(chan struct{}), make(chan struct{})
+	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {
+		if killed.Load() {
+			return http.StatusOK
+		}
+		if p.result.ID == "2//docs acme/a" {
+			close(begun)
+			<-release
+			return http.StatusBadGateway // nobody is there to hear
+		}
+		return http.StatusOK
+	})
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run()() // the group is there
+	kill := w.child()
+	for i := range 5 {
+		w.publish(synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a"))
+	}
+	<-begun
+	kill()
+	killed.Store(true)
+	close(release)
+	apps.await(atLeast(3))
+	w.run()
+	w.await(OutcomeDelivered, 3)
+	mustBeInOrder(t, apps.await(atLeast(6)), 5)
+}
+
+// child starts a process of its own that notifies. It is killed at the latest when the test ends.
+func (w *world) child() (kill func()) {
+	w.t.Helper()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "LOCKSTEP_TEST_NOTIFIER="+w.server.URL(), "LOCKSTEP_TEST_CREDENTIALS="+w.dir)
+	child.Stderr = w.log
+	if err := child.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	w.t.Cleanup(kill)
+	return kill
+}
+
+// TestProcessesThatAreKilledAgainAndAgain lose nothing between them, and nothing overtakes.
+func TestProcessesThatAreKilledAgainAndAgain(t *testing.T) {
+	w := newWorld(t)
+	var posts atomic.Int64
+	apps := newReceiver(t, func(http.ResponseWriter, post) int {
+		if posts.Add(1)%7 == 0 {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	})
+	w.signsFor(apps.URL)
+	repos := []string{"acme/a", "acme/b", "acme/c"}
+	names := []string{"docs", "site"}
+	for _, app := range names {
+		w.watch(app, apps.URL+"/"+app, repos...)
+	}
+	w.run()() // the group is there
+	kills := []func(){w.child(), w.child(), w.child()}
+	const each, storms = 40, 6
+	delivered := func(posts []post) map[string]bool {
+		got := map[string]bool{}
+		for _, p := range posts {
+			if p.status == http.StatusOK {
+				got[p.result.ID] = true
+			}
+		}
+		return got
+	}
+	for storm := range storms {
+		for i := storm * each / storms; i < (storm+1)*each/storms; i++ {
+			for _, repo := range repos {
+				for _, app := range names {
+					w.publish(synced(t, fmt.Sprintf("%d//%s %s", i, app, repo), app, repo))
+				}
+			}
+		}
+		some := ((storm+1)*each/storms - 3) * len(repos) * len(names) // others are under way
+		apps.await(func(p []post) bool { return len(delivered(p)) >= some })
+		kills[storm%3]()
+		kills[storm%3] = w.child()
+	}
+	total := each * len(repos) * len(names)
+	all := apps.await(func(p []post) bool { return len(p) >= total && len(delivered(p)) == total })
+	next := map[string]int{} // of each box
+	for _, p := range all {
+		number, box, _ := strings.Cut(p.result.ID, "//")
+		i := must(strconv.Atoi(number))(t)
+		if i > next[box] {
+			t.Fatalf("%s was told of %d before %d", box, i, next[box])
+		}
+		if i == next[box] && p.status == http.StatusOK { // else it comes again: nobody noted that it was told
+			next[box]++
+		}
+	}
+}
+
+func TestTwoReplicas(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	repos := []string{"acme/a", "acme/b", "acme/c", "acme/d"}
+	names := []string{"docs", "site"}
+	for _, app := range names {
+		w.watch(app, apps.URL+"/"+app, repos...)
+	}
+	w.run()
+	w.run()
+	const each = 60
+	for i := range each {
+		for _, repo := range repos {
+			for _, app := range names {
+				w.publish(synced(t, fmt.Sprintf("%d//%s %s", i, app, repo), app, repo))
+			}
+		}
+	}
+	total := each * len(repos) * len(names)
+	w.await(OutcomeDelivered, total)
+	posts := apps.await(atLeast(total))
+	if len(posts) != total {
+		t.Errorf("%d posts, want %d", len(posts), total)
+	}
+	mustBeInOrder(t, posts, each)
+}
+
+// TestTheGroupHoldsNothingBack once its results are in boxes, though nobody has been told.
+func TestTheGroupHoldsNothingBack(t *testing.T) {
+	w := newWorld(t)
+	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a")
+	stop := w.run(func(c *Config) { c.Schedule = []time.Duration{0, time.Hour} })
+	w.publish(synced(t, "1", "docs", "acme/a"))
+	w.await(OutcomeFailed, 1)
+	horizon := must(stream.ReadHorizon(t.Context(), w.redis, namespace.Results()))(t)
+	if horizon.Unsettled != "" {
+		t.Errorf("unsettled: %s", horizon.Unsettled)
+	}
+	groups := must(w.redis.XInfoGroups(t.Context(), namespace.Results()).Result())(t)
+	if g := groups[0]; g.Pending != 0 || g.LastDeliveredID != horizon.Latest || w.server.Real && g.Lag != 0 {
+		t.Errorf("group: %+v", g)
+	}
+	stop()
+	w.publish(synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/a"))
+	horizon = must(stream.ReadHorizon(t.Context(), w.redis, namespace.Results()))(t)
+	if horizon.Unsettled == "" || horizon.Unsettled == horizon.Latest {
+		t.Errorf("what nobody has fed counts as settled: %+v", horizon)
+	}
+}
+
+func TestNotificationsBeginWithTheGroup(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.publish(synced(t, "before", "docs", "acme/a"))
+	w.run()
+	w.publish(synced(t, "after", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 1)
+	if p := apps.await(atLeast(1)); p[0].result.ID != "after" {
+		t.Errorf("told of %s", p[0].result.ID)
+	}
+}
+
+func TestAProcessThatIsToldToStop(t *testing.T) {
+	for name, tc := range map[string]struct {
+		grace   time.Duration
+		waiting int64
+	}{
+		"a post ends within the grace": {time.Hour, 0},
+		"a post does not":              {time.Millisecond, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			begun, release := make(chan struct{}), make(chan struct{})
+			var first atomic.Bool
+			apps := newReceiver(t, func(http.ResponseWriter, post) int {
+				if first.CompareAndSwap(false, true) {
+					close(begun)
+					<-release
+				}
+				return http.StatusOK
+			})
+			w.signsFor(apps.URL)
+			w.watch("docs", apps.URL+"/docs", "acme/a")
+			stop := w.run(func(c *Config) { c.Grace = tc.grace })
+			w.publish(synced(t, "1", "docs", "acme/a"))
+			<-begun
+			stopped := make(chan struct{})
+			go func() { stop(); close(stopped) }()
+			if tc.waiting == 0 {
+				close(release)
+				<-stopped
+			} else {
+				<-stopped
+				close(release)
+			}
+			if n := w.waiting(); n != tc.waiting {
+				t.Fatalf("%d wait, want %d", n, tc.waiting)
+			}
+			if tc.waiting == 0 {
+				return
+			}
+			w.run() // it was given back, and is not waited for
+			w.await(OutcomeDelivered, 1)
+			posts := apps.await(atLeast(2))
+			if posts[0].id() != posts[1].id() {
+				t.Error("another id")
+			}
+		})
+	}
+}
+
+func TestRedisGoesAway(t *testing.T) {
+	w := newWorld(t, "--appendonly", "yes", "--appendfsync", "always")
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run(func(c *Config) { c.claim, c.Timeout = shortClaim, shortClaim/3 })
+	const each = 30
+	for i := range each {
+		w.publish(synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a"))
+		if i == 10 || i == 20 {
+			apps.await(atLeast(i / 2))
+			w.server.Stop()
+			w.server.Restart()
+		}
+	}
+	told := func(posts []post) []string {
+		var ids []string
+		for _, p := range posts {
+			if !slices.Contains(ids, p.result.ID) {
+				ids = append(ids, p.result.ID)
+			}
+		}
+		return ids
+	}
+	ids := told(apps.await(func(p []post) bool { return len(told(p)) == each }))
+	for i, id := range ids {
+		if want := fmt.Sprintf("%d//docs acme/a", i); id != want {
+			t.Fatalf("the %d. is %s", i, id)
+		}
+	}
+}
+
+// TestACluster has all keys of the scripts, named to it or not, in one slot.
+func TestACluster(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	server := must(redisx.Parse(cluster.URL(), ""))(t)
+	w := newWorld(t)
+	w.redis = server.Open()
+	defer w.redis.Close()
+	w.registry = watch.NewRegistry(w.redis, namespace)
+	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {
+		if p.path == "/down" {
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	})
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.watch("down", apps.URL+"/down", "acme/a")
+	w.run(soon(2), func(c *Config) { c.Redis, c.Reader, c.Registry = w.redis, server.Open(), w.registry })
+	w.publish(synced(t, "1", "docs", "acme/a"), synced(t, "2", "down", "acme/a"))
+	for range 3 {
+		select {
+		case <-w.outcomes:
+		case <-time.After(patience):
+			t.Fatal("nothing is sent")
+		}
+	}
+	if letters := w.letters(); len(letters) != 1 || w.waiting() != 0 {
+		t.Errorf("%d letters, %d wait", len(letters), w.waiting())
+	}
+}
+
+// TestTheGroupIsDeleted by hand: nothing is missed while a process plays the role.
+func TestTheGroupIsDeleted(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run()
+	result := func(i int) events.Result { return synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a") }
+	w.publish(result(0))
+	w.await(OutcomeDelivered, 1)
+	if n := must(w.redis.XGroupDestroy(t.Context(), namespace.Results(), Group).Result())(t); n != 1 {
+		t.Fatal("there was no group")
+	}
+	w.publish(result(1), result(2))
+	w.await(OutcomeDelivered, 2)
+	mustBeInOrder(t, apps.await(atLeast(3)), 3)
+	if !strings.Contains(w.log.String(), "level=WARN msg=\"the group of notifications was deleted") {
+		t.Error("it is not said")
+	}
+}
+
+// stalled is a registry that keeps one call waiting for as long as the whole process would be stopped: it heeds no deadline.
+type stalled struct {
+	Registry
+	calls atomic.Int64
+	at    int64
+	stall time.Duration
+}
+
+func (s *stalled) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
+	if s.calls.Add(1) == s.at {
+		time.Sleep(s.stall)
+	}
+	return s.Registry.Of(context.WithoutCancel(ctx), repo)
+}
+
+// TestAProcessThatWasStopped does not post what another has been sending since.
+func TestAProcessThatWasStopped(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	stop := w.run(func(c *Config) {
+		c.claim, c.Timeout = 300*time.Millisecond, 100*time.Millisecond
+		c.Registry = &stalled{Registry: c.Registry, at: 2, stall: 400 * time.Millisecond} // the first is the feed's
+	})
+	w.publish(synced(t, "0//docs acme/a", "docs", "acme/a"), synced(t, "1//docs acme/a", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 2)
+	mustBeInOrder(t, apps.await(atLeast(2)), 2)
+	stop()
+	if n := len(apps.await(atLeast(2))); n != 2 || !strings.Contains(w.log.String(), errLate.Error()) {
+		t.Errorf("%d posts", n)
+	}
+}

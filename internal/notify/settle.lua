@@ -1,0 +1,35 @@
+-- Settle: note what came of sending the head of a box.
+--
+-- KEYS  1-6 see outbox.lua
+-- ARGV  1-2 see outbox.lua   3 app   4 repo   5 number of the item   6 the claim
+--       7 "done": take it away   "failed": send it again after the delay, one attempt more   "back": send it again
+--         after the delay   "dead": make a dead letter of it
+--       8 delay, ms   9 reason   10 error   11 attempts
+-- Returns "settled"
+--         "gone"      the head is another: this one was settled, or evicted. When the claim is still ours the
+--                     head is due after the delay; else nothing changed
+--         "not ours"  the claim ended and another is at it: nothing changed, unless it is done. Then it is taken away, and
+--                     the head is not sent before the other has settled, or its claim ends
+
+local app, repo, n, claim, what = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local later = number(now + tonumber(ARGV[8]))
+local ours = redis.call('HGET', claims, name_of(app, repo)) == claim
+local same = head_of(app, repo) == n
+
+if not ours then
+  if not same then return 'gone' end
+  if what == 'done' then pop(app, repo, redis.call('ZSCORE', due_of(app), repo)) end
+  index(app)
+  return 'not ours'
+end
+
+if same and what == 'dead' then bury(app, repo, ARGV[9], ARGV[10], ARGV[11]) end
+if same and what == 'failed' then redis.call('HINCRBY', tries, name_of(app, repo), 1) end
+if same and (what == 'done' or what == 'dead') then
+  pop(app, repo, number(now))
+else
+  redis.call('ZADD', due_of(app), later, repo)
+end
+redis.call('HDEL', claims, name_of(app, repo))
+index(app)
+return same and 'settled' or 'gone'

@@ -1,0 +1,187 @@
+package schedule_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+	"lockstep/internal/schedule"
+	"lockstep/internal/watch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is what a poller finds, and when it looked. In a bubble of synctest its time is the poller's.
+type script struct {
+	began   time.Time
+	waiting []int // changes, at each look; the last one stays
+	away    error
+	due     func(look int) (taken int, next time.Duration, err error)
+
+	looks []time.Duration // at what is due
+	asked int             // how often it asked how many changes wait
+	polls []int
+	log   strings.Builder
+}
+
+func (s *script) TakeDue(context.Context, int, time.Duration) (int, time.Duration, error) {
+	s.looks = append(s.looks, time.Since(s.began))
+	return s.due(len(s.looks))
+}
+
+func (s *script) backlog(context.Context) (int, error) {
+	n := s.waiting[min(s.asked, len(s.waiting)-1)]
+	s.asked++
+	return n, s.away
+}
+
+// run has a poller poll for a while.
+func (s *script) run(t *testing.T, span time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), span)
+		defer cancel()
+		s.began = time.Now()
+		schedule.Poller{
+			Due: s, Usual: time.Hour, Backlog: s.backlog, Observe: func(n int) { s.polls = append(s.polls, n) },
+			Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+		}.Run(ctx)
+		if late := time.Since(s.began) - span; late != 0 {
+			t.Errorf("it ended %v after it was told to", late)
+		}
+	})
+}
+
+func TestAPollerLooksWhenTheNextIsDue(t *testing.T) {
+	for name, tc := range map[string]struct {
+		next        time.Duration
+		least, most int // looks within a minute
+	}{
+		"at once":     {0, 59, 61},
+		"soon":        {5 * time.Second, 11, 13},
+		"in a month":  {30 * 24 * time.Hour, 4, 5}, // a watch may come that is polled sooner
+		"in a moment": {time.Millisecond, 59, 61},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &script{waiting: []int{0}, due: func(int) (int, time.Duration, error) { return 0, tc.next, nil }}
+			s.run(t, time.Minute)
+			if n := len(s.looks); n < tc.least || n > tc.most || s.looks[0] >= time.Second || len(s.polls) > 0 {
+				t.Errorf("%d looks at %v, polls %v; want %d to %d, the first within a second", n, s.looks, s.polls, tc.least, tc.most)
+			}
+		})
+	}
+}
+
+func TestAPollerTakesAllThatIsDueWithoutAPause(t *testing.T) {
+	s := &script{waiting: []int{0}, due: func(look int) (int, time.Duration, error) {
+		if look < 10 {
+			return 100, 0, nil
+		}
+		return 30, time.Hour, nil
+	}}
+	s.run(t, 10*time.Second)
+	if len(s.looks) != 10 || s.looks[9] != s.looks[0] || len(s.polls) != 10 || s.polls[9] != 30 {
+		t.Errorf("looks at %v, polls %v; want ten at once, and then a pause", s.looks, s.polls)
+	}
+}
+
+func TestAPollerWaitsForWorkersThatAreBehind(t *testing.T) {
+	s := &script{waiting: []int{6000, 6000, 6000, 4000}, due: func(int) (int, time.Duration, error) { return 1, time.Hour, nil }}
+	s.run(t, time.Minute)
+	if len(s.looks) != 1 || s.looks[0] < 45*time.Second || strings.Count(s.log.String(), "level=WARN") != 1 {
+		t.Errorf("looks at %v, log:\n%s\nwant one when they have caught up, and one warning", s.looks, &s.log)
+	}
+}
+
+func TestAPollerGoesOnWhenRedisIsBack(t *testing.T) {
+	away := errors.New("connection refused")
+	s := &script{waiting: []int{0}, due: func(look int) (int, time.Duration, error) {
+		if look <= 3 {
+			return 0, 0, away
+		}
+		return 1, time.Hour, nil
+	}}
+	s.run(t, 90*time.Second)
+	for i := range s.looks[:3] {
+		if pause := s.looks[i+1] - s.looks[i]; pause < 7*time.Second || pause > 15*time.Second {
+			t.Errorf("looks at %v, want pauses of 7 to 15 s while Redis is away", s.looks)
+		}
+	}
+	if len(s.polls) == 0 {
+		t.Error("no polls when Redis is back")
+	}
+	s = &script{waiting: []int{0}, away: away}
+	s.run(t, time.Minute)
+	if len(s.looks) != 0 || s.asked < 4 {
+		t.Errorf("%d looks, asked %d times; want none while it cannot be told how many changes wait", len(s.looks), s.asked)
+	}
+}
+
+// Several pollers, of which some are stopped and begin again and with Redis away for a moment, ask for each
+// repository once in its interval.
+func TestSeveralPollersAskForEachRepositoryOnce(t *testing.T) {
+	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
+	ctx, client := context.Background(), server.Client()
+	registry := watch.NewRegistry(client, events.DefaultNamespace)
+	const repos = 250
+	for n := range repos {
+		w, err := watch.New(watch.Watch{App: "docs", URL: fmt.Sprintf("https://example.com/acme/r%d.git", n)})
+		if err == nil {
+			_, err = registry.Put(ctx, w)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := client.XLen(ctx, events.DefaultNamespace.Changes()).Val()
+	// All are due, and were never asked for.
+	for n := range repos {
+		key := fmt.Sprintf("acme/r%d", n)
+		client.HDel(ctx, events.DefaultNamespace.Watches()+"of:"+key, "asked")
+		client.ZAdd(ctx, events.DefaultNamespace.Poll(), redis.Z{Member: key})
+	}
+	poll := func() (stop func()) {
+		ctx, cancel := context.WithCancel(ctx)
+		own := server.Client()
+		var run sync.WaitGroup
+		run.Go(func() {
+			schedule.Poller{
+				Due: watch.NewRegistry(own, events.DefaultNamespace), Usual: time.Hour, Log: slog.New(slog.DiscardHandler),
+				Backlog: func(ctx context.Context) (int, error) { return 0, own.Ping(ctx).Err() },
+			}.Run(ctx)
+		})
+		return func() { cancel(); run.Wait() }
+	}
+	stopFirst, stopSecond := poll(), poll()
+	defer stopSecond()
+	asked := func() int64 { return client.XLen(ctx, events.DefaultNamespace.Changes()).Val() - put }
+	await := func(n int64) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); asked() < n; time.Sleep(2 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d asked for within 30 s, want %d", asked(), n)
+			}
+		}
+	}
+	await(1)
+	server.Stop()
+	server.Restart()
+	stopFirst()
+	defer poll()()
+	await(repos)
+	// Each look from here on finds none: what was due is put down for an hour.
+	if n, next, err := registry.TakeDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || asked() != repos {
+		t.Errorf("%d due, the next in %v, error %v; %d asked for, want %d", n, next, err, asked(), repos)
+	}
+}

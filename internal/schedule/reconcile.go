@@ -1,0 +1,322 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+
+	"lockstep/events"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+// Registry lists watches; a [watch.Registry] does.
+type Registry interface {
+	List(ctx context.Context, q watch.Query) (watch.Page, error)
+	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
+}
+
+// States is what Redis knows of repositories; a [state.Store] is.
+type States interface {
+	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
+	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
+}
+
+// Volume is what is on disk; a [gitrepo.Volume] is.
+type Volume interface {
+	Repos() iter.Seq2[events.RepoPath, error]
+	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
+}
+
+// Locks tells what is being worked on; a [locking.Inspector] does.
+type Locks interface {
+	Status(ctx context.Context, key string) (locking.Status, error)
+}
+
+// Kind is what was found.
+type Kind string
+
+// The kinds.
+const (
+	NeverSynced    Kind = "never_synced"    // watched, and its app was never given a tree
+	Drift          Kind = "drift"           // state and volume do not agree
+	Missing        Kind = "missing"         // known, and not on the volume
+	Orphan         Kind = "orphan"          // on the volume, and not watched any more
+	UnwatchedClone Kind = "unwatched_clone" // on the volume, and never watched
+)
+
+// Kinds are all kinds.
+var Kinds = []Kind{NeverSynced, Drift, Missing, Orphan, UnwatchedClone}
+
+// Finding is something that is not as it should be.
+type Finding struct {
+	Kind   Kind            `json:"kind"`
+	Repo   events.RepoPath `json:"repo"`
+	Detail string          `json:"detail"`
+	Asked  string          `json:"asked,omitempty"` // for what, to repair it: due or removed; empty: it is only reported
+}
+
+// Report is what a reconciliation came to.
+type Report struct {
+	Watched  int       `json:"watched"` // repositories
+	Clones   int       `json:"clones"`
+	Busy     int       `json:"busy"` // passed over
+	Findings []Finding `json:"findings"`
+}
+
+// Reconciler compares registry, state and volume.
+type Reconciler struct {
+	Registry Registry
+	States   States
+	Volume   Volume
+	Locks    Locks
+	Publish  func(ctx context.Context, change events.Change) error
+	Source   string // of changes, as "/lockstep/worker/w1"
+	Prune    bool   // remove clones that nobody ever watched, too
+	DryRun   bool   // ask for nothing
+	Poll     bool   // have each watched repository polled, whatever was found
+	Log      *slog.Logger
+}
+
+// Run goes through everything once. It ends early with an error when Redis or the volume cannot be read.
+func (r Reconciler) Run(ctx context.Context) (Report, error) {
+	report := Report{Findings: []Finding{}}
+	watched, err := r.watched(ctx, &report)
+	if err == nil {
+		err = r.clones(ctx, watched, &report)
+	}
+	if err == nil {
+		err = r.known(ctx, watched, &report)
+	}
+	if err != nil {
+		return report, fmt.Errorf("reconcile: %w", err)
+	}
+	return report, nil
+}
+
+// watched looks at each repository that is watched, and returns which are.
+func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]bool, error) {
+	watched := map[string]bool{}
+	for repo, err := range r.watchedRepos(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		watched[repo.Key()] = true
+		report.Watched++
+		found, busy, err := r.inspect(ctx, repo)
+		if err != nil {
+			return nil, err
+		}
+		if busy {
+			report.Busy++
+		}
+		if found.Kind == "" && !r.Poll {
+			continue
+		}
+		if err := r.ask(ctx, events.Change{Type: events.ChangeDue, Repo: repo, OnBusy: events.BusySkip}); err != nil {
+			return nil, err
+		}
+		if found.Kind != "" {
+			found.Asked = "due"
+			r.add(ctx, report, found)
+		}
+	}
+	return watched, nil
+}
+
+func (r Reconciler) watchedRepos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
+	return func(yield func(events.RepoPath, error) bool) {
+		last := ""
+		for q := (watch.Query{Limit: 1000}); ; {
+			page, err := r.Registry.List(ctx, q)
+			if err != nil {
+				yield(events.RepoPath{}, err)
+				return
+			}
+			for _, w := range page.Watches {
+				if w.Repo.Key() == last {
+					continue
+				}
+				last = w.Repo.Key()
+				if !yield(w.Repo, nil) {
+					return
+				}
+			}
+			if q.After = page.Next; q.After == "" {
+				return
+			}
+		}
+	}
+}
+
+// inspect looks for what is wrong with a watched repository. It reads before it asks whether the
+// repository is held: whoever changed something in between still holds it, or has settled it by a fence that is
+// not the one read.
+func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Finding, busy bool, err error) {
+	set, err := r.Registry.Of(ctx, repo)
+	if err != nil {
+		return found, false, err
+	}
+	known, err := r.States.Load(ctx, repo)
+	if err != nil {
+		return found, false, err
+	}
+	published, there, err := r.Volume.Published(repo)
+	if err != nil {
+		return Finding{Kind: Drift, Repo: repo, Detail: err.Error()}, false, nil
+	}
+	found.Repo = repo
+	switch given := givenTo(known); {
+	case !there && !known.Synced().IsZero():
+		found.Kind, found.Detail = Missing, "it was synced, and is not on the volume"
+	default:
+		for _, w := range set.Watches {
+			if !given[w.App] {
+				found.Kind, found.Detail = NeverSynced, w.App+" was never given a tree"
+			}
+		}
+		if detail := drift(published.Commits, known.Heads()); detail != "" {
+			found.Kind, found.Detail = Drift, detail
+		}
+	}
+	if found.Kind == "" {
+		return found, false, nil
+	}
+	busy, err = r.isBusy(ctx, repo, known)
+	if busy {
+		return Finding{}, true, err
+	}
+	return found, false, err
+}
+
+// drift says where volume and state do not agree, or "".
+func drift(published map[events.Ref]string, heads map[string]string) string {
+	for ref, commit := range published {
+		head := heads[ref.String()]
+		if head == "" {
+			return fmt.Sprintf("%s is published at %.12s, and not known", ref, commit)
+		}
+		if head != commit {
+			return fmt.Sprintf("%s is published at %.12s, and known at %.12s", ref, commit, head)
+		}
+		delete(heads, ref.String())
+	}
+	for name, head := range heads {
+		return fmt.Sprintf("%s is known at %.12s, and not published", name, head)
+	}
+	return ""
+}
+
+// isBusy reports whether somebody works on the repository, or has done so since its state was read.
+func (r Reconciler) isBusy(ctx context.Context, repo events.RepoPath, known state.Repo) (bool, error) {
+	lock, err := r.Locks.Status(ctx, repo.Key())
+	if err != nil || lock.Held || len(lock.Waiters) > 0 {
+		return true, err
+	}
+	now, err := r.States.Load(ctx, repo)
+	return now.Fence() != known.Fence(), err
+}
+
+func givenTo(known state.Repo) map[string]bool {
+	given := map[string]bool{}
+	for _, g := range known.AllGiven() {
+		given[g.App] = true
+	}
+	return given
+}
+
+// clones looks at what is on the volume and not watched.
+func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report *Report) error {
+	for repo, err := range r.Volume.Repos() {
+		if err != nil {
+			r.Log.WarnContext(ctx, "cannot look at a repository on the volume", "repo", repo.String(), "error", err)
+			continue
+		}
+		_, there, err := r.Volume.Published(repo)
+		if err != nil || !there {
+			continue // damaged: verify says how; or moved away
+		}
+		report.Clones++
+		if watched[repo.Key()] {
+			continue
+		}
+		known, err := r.States.Load(ctx, repo)
+		if err != nil {
+			return err
+		}
+		set, err := r.Registry.Of(ctx, repo)
+		if err != nil {
+			return err
+		}
+		if len(set.Watches) > 0 { // since the list was read
+			continue
+		}
+		busy, err := r.isBusy(ctx, repo, known)
+		if err != nil {
+			return err
+		}
+		if busy {
+			report.Busy++
+			continue
+		}
+		found := Finding{Kind: UnwatchedClone, Repo: repo, Detail: "nobody ever watched it"}
+		remove := r.Prune
+		if known.Watched() {
+			found = Finding{Kind: Orphan, Repo: repo, Detail: "nobody watches it any more"}
+			remove = r.Prune || len(watched) > 0
+		}
+		if remove {
+			found.Asked = "removed"
+			if err := r.ask(ctx, events.Change{Type: events.ChangeRemoved, Repo: repo, Force: true}); err != nil {
+				return err
+			}
+		}
+		r.add(ctx, report, found)
+	}
+	return nil
+}
+
+// known looks at what is known, not watched and not on the volume.
+func (r Reconciler) known(ctx context.Context, watched map[string]bool, report *Report) error {
+	for cursor := uint64(0); ; {
+		page, err := r.States.List(ctx, "", cursor, 1000)
+		if err != nil {
+			return err
+		}
+		for _, summary := range page.Repos {
+			repo, err := events.ParseRepoPath(summary.Repo)
+			if err != nil || summary.Synced.IsZero() || watched[repo.Key()] {
+				continue
+			}
+			if _, there, err := r.Volume.Published(repo); there || err != nil {
+				continue
+			}
+			r.add(ctx, report, Finding{Kind: Missing, Repo: repo, Detail: "it was synced, and is not on the volume; nobody watches it"})
+		}
+		if cursor = page.Next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// ask publishes a change that repairs something.
+func (r Reconciler) ask(ctx context.Context, c events.Change) error {
+	if r.DryRun {
+		return nil
+	}
+	c.Source = r.Source
+	change, err := events.NewChange(c)
+	if err != nil {
+		return err
+	}
+	return r.Publish(ctx, change)
+}
+
+func (r Reconciler) add(ctx context.Context, report *Report, found Finding) {
+	report.Findings = append(report.Findings, found)
+	r.Log.WarnContext(ctx, "reconciling found what is not as it should be", "kind", string(found.Kind), "repo", found.Repo.String(),
+		"detail", found.Detail, "asked", found.Asked)
+}

@@ -1,0 +1,156 @@
+package schedule_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/gittest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/schedule"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+// world is a clone of acme/widgets that was synced for a watch, which is no more.
+type world struct {
+	t      *testing.T
+	client redis.UniversalClient
+	r      schedule.Reconciler
+	asked  []events.Change
+	own    watch.Watch // of acme/widgets, not in the registry
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx := context.Background()
+	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	if _, err := git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}); err != nil {
+		t.Fatal(err)
+	}
+	volume, err := gitrepo.OpenVolume(t.TempDir(), gitrepo.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, client: redistest.Start(t).Client()}
+	if w.own, err = watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}); err != nil {
+		t.Fatal(err)
+	}
+	synced, err := volume.Sync(ctx, gitrepo.SyncRequest{Repo: w.own.Repo, URL: w.own.URL, Fence: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := events.Result{Repo: w.own.Repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1}
+	w.set(state.SyncedFields(result, w.own.URL))
+	w.set(state.AskedByFields(events.Change{Watched: true}, synced.Ref))
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: w.client, Prefix: events.DefaultNamespace.Locks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.r = schedule.Reconciler{
+		Registry: watch.NewRegistry(w.client, events.DefaultNamespace), States: state.NewStore(w.client, events.DefaultNamespace),
+		Volume: volume, Locks: inspector, Source: "/test", Log: slog.New(slog.DiscardHandler),
+		Publish: func(_ context.Context, change events.Change) error {
+			w.asked = append(w.asked, change)
+			return nil
+		},
+	}
+	other, err := watch.New(watch.Watch{App: "docs", URL: git.URL("acme/other")}) // or the registry would look lost
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.put(other)
+	return w
+}
+
+func (w *world) set(fields map[string]string) {
+	w.t.Helper()
+	if err := w.client.HSet(context.Background(), events.DefaultNamespace.Repo(w.own.Repo), fields).Err(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) put(watches ...watch.Watch) {
+	w.t.Helper()
+	if _, err := watch.NewRegistry(w.client, events.DefaultNamespace).Put(context.Background(), watches...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// found runs the reconciler, and returns what it found of acme/widgets and whether that was to be removed.
+func (w *world) found() (kinds []schedule.Kind, removed bool) {
+	w.t.Helper()
+	report, err := w.r.Run(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range report.Findings {
+		if f.Repo.Equal(w.own.Repo) {
+			kinds = append(kinds, f.Kind)
+		}
+	}
+	return kinds, slices.ContainsFunc(w.asked, func(c events.Change) bool { return c.Type == events.ChangeRemoved })
+}
+
+func TestAnOrphanIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || !removed {
+		t.Errorf("found %v, removed %v", kinds, removed)
+	}
+}
+
+// late is a registry of whose list the test has the next word.
+type late struct {
+	schedule.Registry
+	then func()
+}
+
+func (l late) List(ctx context.Context, q watch.Query) (watch.Page, error) {
+	page, err := l.Registry.List(ctx, q)
+	l.then()
+	return page, err
+}
+
+func TestWhatIsWatchedAgainIsNoOrphan(t *testing.T) {
+	for name, then := range map[string]func(w *world){
+		"since the list was read": func(w *world) { w.put(w.own) },
+		"but not in the index": func(w *world) {
+			w.put(w.own)
+			w.client.ZRem(context.Background(), events.DefaultNamespace.Watches()+"index", w.own.Repo.Key())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.r.Registry = late{w.r.Registry, func() { then(w) }}
+			if kinds, removed := w.found(); len(kinds) > 0 || removed {
+				t.Errorf("found %v, removed %v; want it left alone", kinds, removed)
+			}
+		})
+	}
+}
+
+func TestAnOrphanThatIsBeingWorkedOnIsPassedOver(t *testing.T) {
+	w := newWorld(t)
+	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: events.DefaultNamespace.Locks(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Close(context.Background())
+	if _, err := locker.Acquire(context.Background(), locking.Request{Key: w.own.Repo.Key(), Job: "j1"}); err != nil {
+		t.Fatal(err)
+	}
+	if kinds, removed := w.found(); len(kinds) > 0 || removed {
+		t.Errorf("found %v, removed %v; want it passed over", kinds, removed)
+	}
+}

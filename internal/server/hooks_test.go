@@ -1,0 +1,311 @@
+package server_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/forge"
+	"lockstep/internal/intake"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+	"lockstep/internal/watch"
+)
+
+const pushOfWidgets = `{"ref":"refs/heads/main","before":"0000000000000000000000000000000000000000","after":"cccccccccccccccccccccccccccccccccccccccc",
+"repository":{"full_name":"acme/widgets","clone_url":"https://example.com/acme/widgets.git","default_branch":"main"}}`
+
+// log is what a handler has logged.
+type lockedLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// takes is a Taker as a function.
+type takes func(forge.Delivery) (intake.Outcome, error)
+
+func (f takes) Take(_ context.Context, _ forge.Source, d forge.Delivery) (intake.Outcome, error) {
+	return f(d)
+}
+
+// serveHooks serves webhooks of the source hub, which taker takes.
+func serveHooks(t *testing.T, taker server.Taker) (url string, log *lockedLog, metrics func() string) {
+	t.Helper()
+	m := telemetry.New()
+	log = &lockedLog{}
+	srv := httptest.NewServer(server.Handler(server.Config{
+		Hooks:   &server.Hooks{Sources: hubSources(t), Intake: taker, Observe: m.Hooks(nil).Request},
+		Metrics: m.Handler(), Log: slog.New(slog.NewTextHandler(log, nil)),
+		Ready: func(context.Context) error { return nil },
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, log, func() string {
+		_, text := do(t, "GET", srv.URL+"/metrics", "", nil)
+		return text
+	}
+}
+
+func hubHeader(body, event, id string) http.Header {
+	return http.Header{"X-Github-Event": {event}, "X-Github-Delivery": {id}, "X-Hub-Signature-256": {signed([]byte(body))}}
+}
+
+// registered is a registry in which docs watches widgets.
+func registered(t *testing.T) (*redistest.Server, *watch.Registry) {
+	t.Helper()
+	redisServer := redistest.Start(t)
+	registry := watch.NewRegistry(redisServer.Client(), events.DefaultNamespace)
+	if _, err := registry.Put(t.Context(), watch.Watch{App: "docs", URL: "https://example.com/acme/widgets.git"}); err != nil {
+		t.Fatal(err)
+	}
+	return redisServer, registry
+}
+
+func TestAWebhookIsAnsweredWithWhatBecameOfIt(t *testing.T) {
+	_, registry := registered(t)
+	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, log, metrics := serveHooks(t, in)
+	other := strings.ReplaceAll(pushOfWidgets, "widgets", "others")
+	for _, tc := range []struct {
+		name, path, body string
+		header           http.Header
+		status           int
+		answer           string
+	}{
+		{"taken", "/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"), 202, `{"delivery":"d1","accepted":1}`},
+		{"taken before", "/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"), 202, `{"delivery":"d1","duplicate":true}`},
+		{"of nobody's interest", "/hooks/hub", other, hubHeader(other, "push", "d2"), 202, `{"delivery":"d2","ignored":"nobody watches acme/others"}`},
+		{"of another kind", "/hooks/hub", "{}", hubHeader("{}", "star", "d3"), 202, `{"delivery":"d3","ignored":"event type not of interest"}`},
+		{"a ping", "/hooks/hub", "{}", hubHeader("{}", "ping", "d4"), 200, `{"delivery":"d4","pong":true}`},
+		{"of another body", "/hooks/hub", other, hubHeader(pushOfWidgets, "push", "d5"), 401, `{"error":"not proved to come from the forge`},
+		{"unsigned", "/hooks/hub", other, nil, 401, `{"error":"not proved to come from the forge`},
+		{"of no source", "/hooks/nobody", other, hubHeader(other, "push", "d6"), 404, `{"error":"there is no such source of webhooks"}`},
+		{"that cannot be read", "/hooks/hub", "payload", hubHeader("payload", "push", "d7"), 400, `{"error":`},
+		{"by another method", "/hooks/hub", "", nil, 405, ""},
+	} {
+		method := "POST"
+		if tc.status == 405 {
+			method = "GET"
+		}
+		status, answer := do(t, method, url+tc.path, tc.body, tc.header)
+		if status != tc.status || !strings.HasPrefix(answer, tc.answer) {
+			t.Errorf("%s: %d %s, want %d %s", tc.name, status, answer, tc.status, tc.answer)
+		}
+	}
+	for _, want := range []string{
+		"msg=webhook source=hub event=push delivery=d1 repo=acme/widgets outcome=accepted changes=1",
+		"delivery=d2 repo=acme/others outcome=ignored changes=0 why=\"nobody watches acme/others\"",
+		"msg=\"webhook refused\" source=hub outcome=unauthorized",
+	} {
+		if strings.Count(log.String(), want) == 0 {
+			t.Errorf("no line has %s in\n%s", want, log)
+		}
+	}
+	if said := log.String(); strings.Contains(said, "clone_url") || strings.Contains(said, hubSecret) {
+		t.Errorf("the log repeats what was sent: %s", said)
+	}
+	text := metrics()
+	for _, want := range []string{
+		`lockstep_webhook_requests_total{forge="github",outcome="accepted"} 1`,
+		`lockstep_webhook_requests_total{forge="github",outcome="duplicate"} 1`,
+		`lockstep_webhook_requests_total{forge="github",outcome="ignored"} 2`,
+		`lockstep_webhook_requests_total{forge="github",outcome="unauthorized"} 2`,
+		`lockstep_webhook_requests_total{forge="",outcome="unknown"} 1`,
+		`lockstep_webhook_duration_seconds_count{forge="github"} 8`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no metric %s", want)
+		}
+	}
+}
+
+func TestADeliveryThatNobodyTakesMayBeSentAgain(t *testing.T) {
+	url, log, _ := serveHooks(t, takes(func(forge.Delivery) (intake.Outcome, error) {
+		return intake.Outcome{}, errors.New("redis is away")
+	}))
+	req, err := http.NewRequest("POST", url+"/hooks/hub", strings.NewReader(pushOfWidgets))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = hubHeader(pushOfWidgets, "push", "d1")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	if !strings.Contains(log.String(), "redis is away") {
+		t.Errorf("the log does not say why: %s", log)
+	}
+}
+
+func TestABodyIsTakenWholeOrNotAtAll(t *testing.T) {
+	var size int
+	url, _, _ := serveHooks(t, takes(func(d forge.Delivery) (intake.Outcome, error) {
+		return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
+	}))
+	const most = 25 << 20
+	padded := func(n int) string { return pushOfWidgets + strings.Repeat(" ", n-len(pushOfWidgets)) }
+	for name, tc := range map[string]struct {
+		body    string
+		chunked bool // without saying how long it is
+		status  int
+	}{
+		"of 64 KiB":               {padded(64 << 10), false, 202},
+		"a byte longer":           {padded(64<<10 + 1), false, 202},
+		"of 64 KiB, unknown":      {padded(64 << 10), true, 202},
+		"as long as may be":       {padded(most), false, 202},
+		"as long, unknown":        {padded(most), true, 202},
+		"longer than may be":      {padded(most + 1), false, 413},
+		"longer, and unknown":     {padded(most + 1), true, 413},
+		"much longer and unknown": {padded(2 * most), true, 413},
+	} {
+		t.Run(name, func(t *testing.T) {
+			size = len(tc.body)
+			var from io.Reader = strings.NewReader(tc.body)
+			if tc.chunked {
+				from = struct{ io.Reader }{from}
+			}
+			req, err := http.NewRequest("POST", url+"/hooks/hub", from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = hubHeader(tc.body, "push", "d1")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				if tc.status == 413 && tc.chunked {
+					return // the server need not hear it out
+				}
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode != tc.status {
+				t.Errorf("%d bytes: %d %s, want %d", size, resp.StatusCode, text, tc.status)
+			}
+		})
+	}
+}
+
+func TestALengthThatIsOnlySaidTakesNoRoomAndAFullRoomIsToldOf(t *testing.T) {
+	held, release := make(chan struct{}, 100), make(chan struct{})
+	url, _, _ := serveHooks(t, takes(func(d forge.Delivery) (intake.Outcome, error) {
+		held <- struct{}{}
+		<-release
+		return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
+	}))
+	addr := strings.TrimPrefix(url, "http://")
+	for range 50 { // 50 × 25 MiB, were they taken at their word
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /hooks/hub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", 25<<20)
+	}
+	large := pushOfWidgets + strings.Repeat(" ", 20<<20)
+	header := hubHeader(large, "push", "")
+	var sent sync.WaitGroup
+	defer sent.Wait()
+	for range 11 { // 220 of 256 MiB; one more wants 36 while it grows
+		sent.Go(func() {
+			req, _ := http.NewRequest("POST", url+"/hooks/hub", strings.NewReader(large))
+			req.Header = header.Clone()
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusAccepted {
+				t.Errorf("a body that there is room for: %d", resp.StatusCode)
+			}
+		})
+		<-held
+	}
+	status, retry := postRaw(t, addr, large, header)
+	if status != http.StatusTooManyRequests || retry == "" {
+		t.Errorf("without room: %d, Retry-After %q", status, retry)
+	}
+	close(release)
+	sent.Wait()
+	if status, _ := postRaw(t, addr, large, header); status != http.StatusAccepted {
+		t.Errorf("with room again: %d", status)
+	}
+}
+
+// postRaw posts a body, of which the server need not read all before it answers.
+func postRaw(t *testing.T, addr, body string, header http.Header) (status int, retryAfter string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() {
+		fmt.Fprintf(conn, "POST /hooks/hub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n", len(body))
+		_ = header.Write(conn)
+		_, _ = io.WriteString(conn, "\r\n"+body)
+	}()
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode, resp.Header.Get("Retry-After")
+}
+
+func TestAnAnswerNamesTheDeliveryOfAForgeThatSendsNoID(t *testing.T) {
+	_, registry := registered(t)
+	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := serveHooks(t, in)
+	seen := map[string]bool{}
+	for range 2 {
+		status, text := do(t, "POST", url+"/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", ""))
+		var answer struct {
+			Delivery string
+			Accepted int
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || status != 202 || answer.Accepted != 1 || answer.Delivery == "" {
+			t.Fatalf("%d %s", status, text)
+		}
+		seen[answer.Delivery] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("two deliveries without an id are one: %v", seen)
+	}
+}

@@ -1,0 +1,187 @@
+package watch_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+	"lockstep/internal/watch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bench is a registry on a Redis of its own, and a look at what it writes.
+type bench struct {
+	*watch.Registry
+	t      testing.TB
+	client redis.UniversalClient
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	client := redistest.Start(t).Client()
+	return &bench{watch.NewRegistry(client, events.DefaultNamespace), t, client}
+}
+
+func path(t testing.TB, text string) events.RepoPath {
+	t.Helper()
+	repo, err := events.ParseRepoPath(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
+}
+
+func selector(t testing.TB, text string) watch.Selector {
+	t.Helper()
+	s, err := watch.ParseSelector(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// of is app's watch of a repository on example.com.
+func of(t testing.TB, app, repo, ref string) watch.Watch {
+	t.Helper()
+	w, err := watch.New(watch.Watch{App: app, URL: "https://example.com/" + repo + ".git", Ref: selector(t, ref)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (b *bench) put(watches ...watch.Watch) int {
+	b.t.Helper()
+	n, err := b.Put(context.Background(), watches...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+func (b *bench) remove(keys ...watch.Key) int {
+	b.t.Helper()
+	n, err := b.Remove(context.Background(), keys...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+func (b *bench) set(repo string) watch.Set {
+	b.t.Helper()
+	set, err := b.Of(context.Background(), path(b.t, repo))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return set
+}
+
+// placed is what is watched of a remote.
+func (b *bench) placed(url string) watch.Placed {
+	b.t.Helper()
+	placed, err := b.At(context.Background(), url)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return placed
+}
+
+// relied is what changes for a repository of example.com rely on.
+func (b *bench) relied(repo string) map[string]string {
+	b.t.Helper()
+	url := "https://example.com/" + repo
+	return map[string]string{watch.Place(url): b.placed(url).Version}
+}
+
+// names are the watches as "app ref".
+func names(watches []watch.Watch) []string {
+	list := []string{}
+	for _, w := range watches {
+		list = append(list, w.App+" "+w.Ref.String())
+	}
+	return list
+}
+
+// changes are those in the stream, read as workers read them.
+func (b *bench) changes() []events.Change {
+	b.t.Helper()
+	entries, err := b.client.XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var changes []events.Change
+	for _, e := range entries {
+		document, ok := e.Values["payload"].(string)
+		if !ok { // plain fields
+			text, err := json.Marshal(e.Values)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			document = string(text)
+		}
+		c, err := events.ParseChange([]byte(document))
+		if err != nil {
+			b.t.Fatalf("%s: %v", document, err)
+		}
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// asked says what is in the stream, as "due acme/widgets", and empties it.
+func (b *bench) asked() []string {
+	b.t.Helper()
+	list := []string{}
+	for _, c := range b.changes() {
+		kind := map[events.ChangeType]string{
+			events.ChangeDue: "due", events.ChangeRemoved: "removed", events.ChangePushed: "pushed", events.ChangeMoved: "moved",
+		}[c.Type]
+		if c.Force {
+			kind += " by force"
+		}
+		list = append(list, kind+" "+c.Repo.String())
+	}
+	if err := b.client.XTrimMaxLen(context.Background(), events.DefaultNamespace.Changes(), 0).Err(); err != nil {
+		b.t.Fatal(err)
+	}
+	return list
+}
+
+// dump is all that is in Redis, by key, to see whether anything changed.
+func (b *bench) dump() map[string]string {
+	b.t.Helper()
+	ctx := context.Background()
+	all := map[string]string{}
+	keys, err := b.client.Keys(ctx, "*").Result()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, key := range keys {
+		var value any
+		switch kind := b.client.Type(ctx, key).Val(); kind {
+		case "hash":
+			value = b.client.HGetAll(ctx, key).Val()
+		case "zset":
+			value = b.client.ZRangeWithScores(ctx, key, 0, -1).Val()
+		case "stream":
+			value = b.client.XRange(ctx, key, "-", "+").Val()
+		case "string":
+			value = b.client.Get(ctx, key).Val()
+		default:
+			b.t.Fatalf("%s is a %s", key, kind)
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		all[key] = string(text)
+	}
+	return all
+}

@@ -1,0 +1,273 @@
+package watch_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"lockstep/events"
+	"lockstep/internal/watch"
+)
+
+// model is what the registry is to be: of each repository its watches by identity, what is in the stream, and
+// how often anything was written of the remotes at a place.
+type model struct {
+	sets    map[string]map[watch.Key]watch.Watch
+	asked   []string
+	written map[string]int
+}
+
+// set makes the watches of a repository others; none when next is empty.
+func (m *model) set(repo string, next map[watch.Key]watch.Watch) {
+	places := map[string]bool{}
+	for _, set := range []map[watch.Key]watch.Watch{m.sets[repo], next} {
+		for _, w := range set {
+			places[watch.Place(w.URL)] = true
+		}
+	}
+	for place := range places {
+		m.written[place]++
+	}
+	if m.sets[repo] = next; len(next) == 0 {
+		delete(m.sets, repo)
+	}
+}
+
+// at are the watches at a place, in order.
+func (m *model) at(place string) (watches []watch.Watch) {
+	for _, set := range m.sets {
+		for _, w := range set {
+			if watch.Place(w.URL) == place {
+				watches = append(watches, w)
+			}
+		}
+	}
+	slices.SortFunc(watches, func(a, b watch.Watch) int {
+		return cmp.Or(strings.Compare(a.Repo.Key(), b.Repo.Key()), strings.Compare(a.App, b.App), strings.Compare(a.Ref.String(), b.Ref.String()))
+	})
+	return watches
+}
+
+// remembered is what a receiver may remember of a place: the version, and when it was the one.
+type remembered struct {
+	version string
+	written int
+}
+
+// change makes of one repository's watches what they are to be, and returns how many are put and removed, or
+// false when that is to be refused.
+func (m *model) change(repo string, put map[watch.Key]watch.Watch, remove []watch.Key) (nput, nremoved int, ok bool) {
+	now := m.sets[repo]
+	next := maps.Clone(now)
+	if next == nil {
+		next = map[watch.Key]watch.Watch{}
+	}
+	for _, key := range remove {
+		if _, there := next[key]; there {
+			nremoved++
+		}
+		delete(next, key)
+	}
+	maps.Copy(next, put)
+	for key, w := range put {
+		was, there := now[key]
+		if !there || slices.Contains(remove, key) || fmt.Sprint(was) != fmt.Sprint(w) {
+			nput++
+		}
+		for _, other := range next {
+			if events.CanonicalRemote(other.URL) != events.CanonicalRemote(w.URL) {
+				return 0, 0, false
+			}
+		}
+	}
+	if len(now) == 0 && len(next) > 0 {
+		for other := range m.sets {
+			if strings.HasPrefix(other, repo+"/") || strings.HasPrefix(repo, other+"/") {
+				return 0, 0, false
+			}
+		}
+	}
+	switch {
+	case maps.EqualFunc(now, next, func(a, b watch.Watch) bool { return fmt.Sprint(a) == fmt.Sprint(b) }):
+	case len(next) == 0:
+		m.set(repo, nil)
+		m.asked = append(m.asked, "removed by force "+repo)
+	default:
+		m.set(repo, next)
+		m.asked = append(m.asked, "due "+repo)
+	}
+	return nput, nremoved, true
+}
+
+// The registry does what the model does, whatever is asked of it in turn.
+func TestTheRegistryIsItsModel(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	repos := []string{"acme/a", "acme/a/sub", "acme/b"}
+	aKey := rapid.Custom(func(t *rapid.T) watch.Key {
+		repo, _ := events.ParseRepoPath(rapid.SampledFrom(repos).Draw(t, "repo"))
+		ref, _ := watch.ParseSelector(rapid.SampledFrom([]string{"", "main"}).Draw(t, "ref"))
+		return watch.Key{App: rapid.SampledFrom([]string{"ci", "docs"}).Draw(t, "app"), Repo: repo, Ref: ref}
+	})
+	hosts := []string{"one.example", "two.example"}
+	aHost := rapid.SampledFrom([]string{hosts[0], hosts[0], hosts[0], hosts[1]})
+	aURL := func(t *rapid.T, repo string) string { // that of its path, or one that another path may have, too
+		return "https://" + aHost.Draw(t, "host") + "/" + rapid.SampledFrom([]string{repo, repo, "acme/a"}).Draw(t, "remote")
+	}
+	var places []string
+	for _, host := range hosts {
+		for _, repo := range repos {
+			places = append(places, host+"/"+repo)
+		}
+	}
+	aWatch := rapid.Custom(func(t *rapid.T) watch.Watch {
+		key := aKey.Draw(t, "key")
+		return watch.Watch{App: key.App, Repo: key.Repo, Ref: key.Ref, URL: aURL(t, key.Repo.String()),
+			Depth: events.Depth(rapid.IntRange(1, 2).Draw(t, "depth"))}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		if err := b.client.FlushAll(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		m := model{sets: map[string]map[watch.Key]watch.Watch{}, written: map[string]int{}}
+		known := map[string][]remembered{} // of places
+		apply := func(put []watch.Watch, remove []watch.Key) {
+			before := maps.Clone(m.sets)
+			type edit struct {
+				put    map[watch.Key]watch.Watch
+				remove []watch.Key
+			}
+			edits := map[string]*edit{}
+			for _, repo := range repos {
+				edits[repo] = &edit{put: map[watch.Key]watch.Watch{}}
+			}
+			sound := true
+			for i, w := range put {
+				edits[w.Repo.Key()].put[w.Key()] = w
+				for _, other := range put[:i] {
+					sound = sound && (!other.Repo.Equal(w.Repo) || events.CanonicalRemote(other.URL) == events.CanonicalRemote(w.URL))
+				}
+			}
+			for _, key := range remove {
+				edits[key.Repo.Key()].remove = append(edits[key.Repo.Key()].remove, key)
+			}
+			nput, nremoved, err := b.Apply(ctx, put, remove)
+			wantPut, wantRemoved, ok := 0, 0, sound
+			for _, putting := range []bool{false, true} { // what is only removed comes first
+				for _, repo := range repos {
+					if e := edits[repo]; ok && (len(e.put) > 0) == putting {
+						p, r, fits := m.change(repo, e.put, e.remove)
+						wantPut, wantRemoved, ok = wantPut+p, wantRemoved+r, fits
+					}
+				}
+			}
+			if nput != wantPut || nremoved != wantRemoved || (err == nil) != ok {
+				t.Fatalf("%d put, %d removed, %v; want %d, %d, %v; before: %v", nput, nremoved, err, wantPut, wantRemoved, ok, before)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) { apply(rapid.SliceOfN(aWatch, 1, 3).Draw(t, "watches"), nil) },
+			"remove": func(t *rapid.T) {
+				apply(nil, rapid.SliceOfNDistinct(aKey, 1, 4, func(k watch.Key) string { return fmt.Sprint(k) }).Draw(t, "keys"))
+			},
+			"apply": func(t *rapid.T) {
+				apply(rapid.SliceOfN(aWatch, 1, 2).Draw(t, "watches"), rapid.SliceOfNDistinct(aKey, 1, 4, func(k watch.Key) string { return fmt.Sprint(k) }).Draw(t, "keys"))
+			},
+			"move": func(t *rapid.T) {
+				from, to := rapid.SampledFrom(repos).Draw(t, "from"), rapid.SampledFrom(repos).Draw(t, "to")
+				url := aURL(t, to)
+				fromPath, _ := events.ParseRepoPath(from)
+				toPath, _ := events.ParseRepoPath(to)
+				want, ok := 0, true
+				next := map[watch.Key]watch.Watch{}
+				for _, w := range m.sets[from] {
+					w.Repo, w.URL = toPath, url
+					if from != to || m.sets[from][w.Key()].URL != url {
+						want++
+					}
+					next[w.Key()] = w
+				}
+				if from != to && want > 0 {
+					for key, w := range m.sets[to] {
+						next[key] = w
+						ok = ok && events.CanonicalRemote(w.URL) == events.CanonicalRemote(url)
+					}
+					for other := range m.sets {
+						ok = ok && (len(m.sets[to]) > 0 || !strings.HasPrefix(other, to+"/") && !strings.HasPrefix(to, other+"/"))
+					}
+				}
+				n, err := b.Move(ctx, fromPath, toPath, url)
+				if !ok {
+					want = 0
+				}
+				if n != want || (err == nil) != ok {
+					t.Fatalf("move %s %s: %d, %v; want %d, %v", from, to, n, err, want, ok)
+				}
+				if want > 0 {
+					m.set(from, nil)
+					m.set(to, next)
+					m.asked = append(m.asked, "due "+to)
+				}
+			},
+			"accept": func(t *rapid.T) {
+				w := aWatch.Draw(t, "watch")
+				place := watch.Place(w.URL)
+				relied := rapid.SampledFrom(append([]remembered{{}}, known[place]...)).Draw(t, "remembered")
+				change, err := w.Change("", "/hooks/x", events.Ref{}, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				verdict, err := b.Accept(ctx, watch.Intake{Versions: map[string]string{place: relied.version}, Changes: []events.Change{change}})
+				want := watch.Stale
+				if relied.version == "" && len(m.at(place)) == 0 || relied.version != "" && relied.written == m.written[place] {
+					want = watch.Accepted
+					m.asked = append(m.asked, "pushed "+w.Repo.Key())
+				}
+				if verdict != want || err != nil {
+					t.Fatalf("%s, %v; want %s", verdict, err, want)
+				}
+			},
+			"": func(t *rapid.T) {
+				listed := 0
+				for _, repo := range repos {
+					at, _ := events.ParseRepoPath(repo)
+					set, err := b.Of(ctx, at)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got := map[watch.Key]watch.Watch{}
+					for _, w := range set.Watches {
+						got[w.Key()] = w
+					}
+					if !maps.EqualFunc(got, m.sets[repo], func(a, b watch.Watch) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) || (set.Version == "") != (len(got) == 0) {
+						t.Fatalf("%s: version %q, %v\nwant %v", repo, set.Version, got, m.sets[repo])
+					}
+					listed += len(got)
+				}
+				for _, place := range places {
+					placed := b.placed("https://" + place)
+					if want := m.at(place); fmt.Sprint(placed.Watches) != fmt.Sprint(want) || (placed.Version == "") != (len(want) == 0) {
+						t.Fatalf("at %s: version %q, %v\nwant %v", place, placed.Version, placed.Watches, want)
+					}
+					if now := (remembered{placed.Version, m.written[place]}); now.version != "" && !slices.Contains(known[place], now) {
+						known[place] = append(known[place], now)
+					}
+				}
+				b.checkPlaces(t)
+				if page, err := b.List(ctx, watch.Query{}); err != nil || len(page.Watches) != listed {
+					t.Fatalf("%d listed, %v; want %d", len(page.Watches), err, listed)
+				}
+				if got := b.asked(); !slices.Equal(got, m.asked) {
+					t.Fatalf("asked %q, want %q", got, m.asked)
+				}
+				m.asked = nil
+			},
+		})
+	})
+}

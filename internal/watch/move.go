@@ -1,0 +1,130 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"strings"
+	"unicode"
+
+	"lockstep/events"
+)
+
+// Move gives the watches of one repository to another path, at the remote url, in one step, and returns how
+// many it changed. A watch of the same app and refs that is there already stays as it is. A look at the remote
+// is asked for, and no removal. Done again it finds nothing to move. From and to may be one repository: of a
+// new spelling, or at a new URL.
+//
+// It refuses to move to where another remote is watched, or to a path above or below one that is.
+func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, url string) (moved int, err error) {
+	err = r.untilWritten(ctx, from, func() error {
+		moved = 0
+		was, err := r.load(ctx, from)
+		if err != nil {
+			return err
+		}
+		watches, err := was.watches()
+		if err != nil || len(watches) == 0 {
+			return err
+		}
+		there, docs := was, map[string]string{}
+		if !from.Equal(to) {
+			if there, err = r.load(ctx, to); err != nil {
+				return err
+			}
+			maps.Copy(docs, there.docs)
+			if err := there.checkRemote(url); err != nil {
+				return err
+			}
+		}
+		for _, w := range watches {
+			w.Repo, w.URL = to, url
+			if _, ok := docs[w.Key().field()]; ok {
+				moved++
+				continue
+			}
+			doc, err := w.document()
+			if err != nil {
+				return err
+			}
+			if doc != was.docs[w.Key().field()] {
+				moved++
+			}
+			docs[w.Key().field()] = doc
+		}
+		if moved == 0 {
+			return nil
+		}
+		if err := tooMany(to, len(docs)); err != nil {
+			return err
+		}
+		rewrites := []rewrite{{there, docs}}
+		if from.Equal(to) {
+			rewrites[0].was.spelled = to.String()
+		} else {
+			rewrites = append(rewrites, rewrite{was: was})
+		}
+		return r.write(ctx, []events.Change{{Type: events.ChangeDue, Source: source, Repo: to}}, rewrites...)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return moved, nil
+}
+
+// checkRemote refuses another remote than the one watched.
+func (c contents) checkRemote(url string) error {
+	watches, err := c.watches()
+	if err != nil {
+		return err
+	}
+	for _, w := range watches {
+		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(url) {
+			return conflict("%s is watched at %s by app %s; what moves there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(url))
+		}
+	}
+	return nil
+}
+
+// document is the watch as the registry keeps it. It refuses what could not be read again.
+func (w Watch) document() (string, error) {
+	w, err := New(w)
+	if err != nil {
+		return "", events.Errorf(events.Permanent, events.ClassMalformed, "watch: %w", err)
+	}
+	doc, err := json.Marshal(w)
+	return string(doc), err
+}
+
+// Silence notes that the app of a watch is not to be notified any more: since when and why, in a few words, as
+// "2026-11-21T18:00:00Z answered 410 Gone". What was noted first stays. Nothing is asked for. To put the watch again, without [Watch.Silenced], is what ends
+// it. A watch that is not there any more is none to silence.
+func (r *Registry) Silence(ctx context.Context, key Key, why string) error {
+	return r.edit(ctx, key.Repo, false, func(docs map[string]string) error {
+		doc, ok := docs[key.field()]
+		if !ok {
+			return nil
+		}
+		w, err := parse([]byte(doc))
+		if err != nil || w.Silenced != "" {
+			return err
+		}
+		w.Silenced = words(why)
+		docs[key.field()], err = w.document()
+		return err
+	})
+}
+
+// words is text on one line, and not much of it.
+func words(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	if runes := []rune(text); len(runes) > 200 {
+		return string(runes[:200]) + "…"
+	}
+	return text
+}
