@@ -18,7 +18,7 @@ local same = head_of(app, repo) == n
 
 if not ours then
   if not same then return 'gone' end
-  if what == 'done' then pop(app, repo, redis.call('ZSCORE', due_of(app), repo)) end
+  if what == 'done' then pop(app, repo, redis.call('ZSCORE', due_of(app), repo) or number(now)) end
   index(app)
   return 'not ours'
 end
