@@ -24,7 +24,7 @@ const Group = "notify"
 // Registry knows the watches; [watch.Registry] does.
 type Registry interface {
 	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
-	Silence(ctx context.Context, key watch.Key, why string) error
+	Silence(ctx context.Context, w watch.Watch, why string) error
 }
 
 // Secrets knows what notifications are signed with; [credential.Store] does.

@@ -180,7 +180,7 @@ func (n *Notifier) gone(ctx context.Context, c claim, asked watch.Watch) (outcom
 		return "", settlement{what: isBack}, errGone
 	}
 	why := time.Now().UTC().Format(time.RFC3339) + " " + errGone.Error()
-	if err := n.cfg.Registry.Silence(ctx, w.Key(), why); err != nil {
+	if err := n.cfg.Registry.Silence(ctx, w, why); err != nil {
 		return "", settlement{what: isBack, delay: idle}, err
 	}
 	return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed + 1}, errGone

@@ -71,7 +71,7 @@ func TestAPlanIsWhatIsDifferent(t *testing.T) {
 	same, changed, gone, others := of(t, "docs", "acme/same", ""), of(t, "docs", "acme/changed", ""), of(t, "docs", "acme/gone", ""), of(t, "ci", "acme/gone", "main")
 	same.NotifyURL, same.NotifySecret = "https://docs.example.com/in", "docs"
 	b.put(same, changed, gone, others)
-	if err := b.Silence(ctx, same.Key(), "answered 410 Gone"); err != nil {
+	if err := b.Silence(ctx, same, "answered 410 Gone"); err != nil {
 		t.Fatal(err)
 	}
 	before := changed

@@ -98,19 +98,20 @@ func (w Watch) document() (string, error) {
 
 // Silence notes that the app of a watch is not to be notified any more: since when and why, in a few words, as
 // "2026-11-21T18:00:00Z answered 410 Gone". What was noted first stays. Nothing is asked for. To put the watch again, without [Watch.Silenced], is what ends
-// it. A watch that is not there any more is none to silence.
-func (r *Registry) Silence(ctx context.Context, key Key, why string) error {
-	return r.edit(ctx, key.Repo, false, func(docs map[string]string) error {
-		doc, ok := docs[key.field()]
+// it. A watch that is not there any more, or is to be notified at another URL by now, is none to silence.
+func (r *Registry) Silence(ctx context.Context, w Watch, why string) error {
+	field := w.Key().field()
+	return r.edit(ctx, w.Repo, false, func(docs map[string]string) error {
+		doc, ok := docs[field]
 		if !ok {
 			return nil
 		}
-		w, err := parse([]byte(doc))
-		if err != nil || w.Silenced != "" {
+		now, err := parse([]byte(doc))
+		if err != nil || now.Silenced != "" || now.NotifyURL != w.NotifyURL {
 			return err
 		}
-		w.Silenced = words(why)
-		docs[key.field()], err = w.document()
+		now.Silenced = words(why)
+		docs[field], err = now.document()
 		return err
 	})
 }

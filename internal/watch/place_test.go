@@ -154,7 +154,7 @@ func TestWhateverIsWrittenOfARemoteMakesWhatWasReadStale(t *testing.T) {
 		"one more app":       {func(b *bench) error { b.put(at(t, "ci", "mirror/widgets", remote, "")); return nil }, watch.Stale},
 		"one path less":      {func(b *bench) error { b.remove(at(t, "docs", "copy/widgets", remote, "").Key()); return nil }, watch.Stale},
 		"one put elsewhere":  {func(b *bench) error { b.put(at(t, "docs", "copy/widgets", renamed, "")); return nil }, watch.Stale},
-		"an app is silenced": {func(b *bench) error { return b.Silence(ctx, at(t, "docs", "copy/widgets", remote, "").Key(), "gone") }, watch.Stale},
+		"an app is silenced": {func(b *bench) error { return b.Silence(ctx, at(t, "docs", "copy/widgets", remote, ""), "gone") }, watch.Stale},
 		"moved, at its path": {func(b *bench) error {
 			_, err := b.Move(ctx, path(t, "copy/widgets"), path(t, "copy/widgets"), renamed)
 			return err

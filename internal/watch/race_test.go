@@ -77,7 +77,7 @@ func TestWhateverHappensAtOnceTheStreamTellsAnOrderOfIt(t *testing.T) {
 					n, err = b.Move(ctx, path(t, left), path(t, right), url)
 					tally.moved.Add(int64(n))
 				default:
-					err = b.Silence(ctx, one.Key(), "gone")
+					err = b.Silence(ctx, one, "gone")
 					tally.silenced.Add(1)
 				}
 				if err != nil {

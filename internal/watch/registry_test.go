@@ -222,8 +222,13 @@ func TestSilence(t *testing.T) {
 	b.put(docs)
 	b.asked()
 	version := b.set("acme/widgets").Version
+	former := docs
+	former.NotifyURL = "https://docs.example.com/former"
+	if err := b.Silence(ctx, former, "gone"); err != nil || b.set("acme/widgets").Watches[0].Silenced != "" {
+		t.Errorf("error %v; want a watch of another URL by now left alone", err)
+	}
 	for _, why := range []string{"2026-11-21T18:00:00Z answered\n410 Gone", "another reason"} {
-		if err := b.Silence(ctx, docs.Key(), why); err != nil {
+		if err := b.Silence(ctx, docs, why); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,7 +239,7 @@ func TestSilence(t *testing.T) {
 	if asked := b.asked(); len(asked) != 0 || set.Version == version {
 		t.Errorf("asked %q, version %s as before", asked, version)
 	}
-	if err := b.Silence(ctx, of(t, "nobody", "acme/none", "").Key(), "x"); err != nil || b.set("acme/none").Version != "" {
+	if err := b.Silence(ctx, of(t, "nobody", "acme/none", ""), "x"); err != nil || b.set("acme/none").Version != "" {
 		t.Errorf("%v", err)
 	}
 	if b.put(docs); b.set("acme/widgets").Watches[0].Silenced != "" {
