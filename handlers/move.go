@@ -68,7 +68,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{Result: result, State: fields}, nil
 	}
 	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}
-	if !known.Synced().IsZero() {
+	if moved.Path != "" && !known.Synced().IsZero() { // or it was removed there before this was settled
 		outcome.StateTo = known.MovedFields(there, change.To, change.URL, job.FenceTo)
 	}
 	if left != "" {

@@ -312,3 +312,23 @@ func TestWatchesWithoutACloneMoveOnlyWithTheRepository(t *testing.T) {
 		t.Errorf("watches %+v, error %v; want them moved", set, err)
 	}
 }
+
+func TestAMoveThatIsSettledAfterItsRemovalKnowsOfNoClone(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.watch("docs", "")
+	w.due("a-0")
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	gadgets, err := events.ParseRepoPath("acme/gadgets")
+	must(t, err)
+	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: gadgets, URL: w.git.URL("acme/gadgets")}
+	w.handleUnsettled("2-0", move) // its worker dies
+	must(t, w.git.Delete("acme/gadgets"))
+	w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: w.git.URL("acme/gadgets")})
+	w.handle("2-0", move)
+	known, err := w.handlers.States.Load(context.Background(), gadgets)
+	must(t, err)
+	if !known.Synced().IsZero() || len(known.Heads()) != 0 {
+		t.Errorf("synced %v, heads %v; there is no clone", known.Synced(), known.Heads())
+	}
+}

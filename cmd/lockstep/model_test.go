@@ -567,8 +567,13 @@ func (m *model) assertState() {
 				m.t.Errorf("%s of %s is known to be at %.12q, want %.12s", ref, r.path, known.Heads()[ref], head)
 			}
 		}
-		if len(heads) == 0 && !known.Synced().IsZero() {
-			m.t.Errorf("%s is known to be synced, and there is nothing to sync", r.path)
+		for ref, head := range known.Heads() {
+			if heads[ref] == "" {
+				m.t.Errorf("%s of %s is known to be at %.12s, and should not be", ref, r.path, head)
+			}
+		}
+		if cloned := r.there && len(r.watches) > 0; !cloned && !known.Synced().IsZero() {
+			m.t.Errorf("%s is known to be synced, and should not be on the volume", r.path)
 		}
 	}
 }

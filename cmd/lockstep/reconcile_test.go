@@ -116,8 +116,10 @@ func TestPollsWaitForWorkersAndNotForRemotes(t *testing.T) {
 	messages := must(subscriber.Subscribe(ctx, topic))(t)
 	for range 3 {
 		must(0, publish(ctx, client, (&demo{}).config(), must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)
-		delivery, _ := stream.DeliveryOf(<-messages)
+		msg := <-messages
+		delivery, _ := stream.DeliveryOf(msg)
 		must(0, delivery.Nack(ctx, time.Hour, false))(t)
+		msg.Ack()
 	}
 	if n := waiting(); n != 0 {
 		t.Errorf("%d wait, want none: all are parked", n)

@@ -291,7 +291,19 @@ func (r Reconciler) known(ctx context.Context, watched map[string]bool, report *
 			if err != nil || summary.Synced.IsZero() || watched[repo.Key()] {
 				continue
 			}
-			if _, there, err := r.Volume.Published(repo); there || err != nil {
+			known, err := r.States.Load(ctx, repo)
+			if err != nil {
+				return err
+			}
+			if _, there, err := r.Volume.Published(repo); there || err != nil || known.Synced().IsZero() {
+				continue
+			}
+			busy, err := r.isBusy(ctx, repo, known)
+			if err != nil {
+				return err
+			}
+			if busy {
+				report.Busy++
 				continue
 			}
 			r.add(ctx, report, Finding{Kind: Missing, Repo: repo, Detail: "it was synced, and is not on the volume; nobody watches it"})

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -51,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := events.Result{Repo: w.own.Repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1}
+	result := events.Result{Repo: w.own.Repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}
 	w.set(state.SyncedFields(result, w.own.URL))
 	w.set(state.AskedByFields(events.Change{Watched: true}, synced.Ref))
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: w.client, Prefix: events.DefaultNamespace.Locks()})
@@ -140,6 +141,39 @@ func TestWhatIsWatchedAgainIsNoOrphan(t *testing.T) {
 	}
 }
 
+// removing is a volume from which acme/widgets has gone, and where that is settled when it is looked at again.
+type removing struct {
+	schedule.Volume
+	w       *world
+	settled bool // or the worker died before
+	looks   int
+}
+
+func (r *removing) Published(repo events.RepoPath) (gitrepo.Published, bool, error) {
+	if !repo.Equal(r.w.own.Repo) {
+		return r.Volume.Published(repo)
+	}
+	if r.looks++; r.looks == 2 && r.settled {
+		r.w.client.Del(context.Background(), events.DefaultNamespace.Repo(repo))
+		r.w.set(state.RemovedFields(events.Result{Repo: repo, Fence: 2}, "2-0"))
+	}
+	return gitrepo.Published{}, false, nil
+}
+
+func TestWhatIsJustBeingRemovedIsNotMissing(t *testing.T) {
+	for _, settled := range []bool{true, false} {
+		w := newWorld(t)
+		w.r.Volume = &removing{Volume: w.r.Volume, w: w, settled: settled}
+		want := []schedule.Kind{schedule.Missing}
+		if settled {
+			want = nil
+		}
+		if kinds, _ := w.found(); !slices.Equal(kinds, want) {
+			t.Errorf("settled %v: found %v, want %v", settled, kinds, want)
+		}
+	}
+}
+
 func TestAnOrphanThatIsBeingWorkedOnIsPassedOver(t *testing.T) {
 	w := newWorld(t)
 	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: events.DefaultNamespace.Locks(), Log: slog.New(slog.DiscardHandler)})
@@ -147,9 +181,11 @@ func TestAnOrphanThatIsBeingWorkedOnIsPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locker.Close(context.Background())
-	if _, err := locker.Acquire(context.Background(), locking.Request{Key: w.own.Repo.Key(), Job: "j1"}); err != nil {
+	lease, err := locker.Acquire(context.Background(), locking.Request{Key: w.own.Repo.Key(), Job: "j1"})
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer lease.Release(context.Background())
 	if kinds, removed := w.found(); len(kinds) > 0 || removed {
 		t.Errorf("found %v, removed %v; want it passed over", kinds, removed)
 	}
