@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/credential"
@@ -125,6 +126,9 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	}
 	former := map[way]bool{} // whether it may be gone
 	for _, w := range set.Watches {
+		if was, is := hostOf(w.URL), hostOf(change.URL); was != is { // as the volume has it for a clone
+			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch it there, with lockstep watch add", change.Repo, was, is)
+		}
 		former[way{w.URL, w.Credential, w.Auto}] = true
 	}
 	if left != "" {
@@ -150,8 +154,14 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	}
 	for _, before := range befores {
 		if !maps.Equal(before.Commits, after.Commits) {
-			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: it is still there, and %s is not the same repository", change.Repo, change.To)
+			// Or somebody has pushed between the two looks: then the next ones agree.
+			return events.Errorf(events.Retryable, events.ClassConflict, "move %s: it is still there, and %s is not the same repository", change.Repo, change.To)
 		}
 	}
 	return nil
+}
+
+func hostOf(remote string) string {
+	host, _, _ := strings.Cut(events.CanonicalRemote(remote), "/")
+	return host
 }

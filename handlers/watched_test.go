@@ -306,7 +306,11 @@ func TestWatchesWithoutACloneMoveOnlyWithTheRepository(t *testing.T) {
 	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
 	gadgets, err := events.ParseRepoPath("acme/gadgets")
 	must(t, err)
-	move.To, move.URL = gadgets, w.git.URL("acme/gadgets")
+	move.To, move.URL = gadgets, strings.Replace(w.git.URL("acme/gadgets"), "127.0.0.1", "localhost", 1)
+	if _, err := w.handle("2-0", move); events.ClassOf(err) != events.ClassConflict || events.DispositionOf(err) != events.Permanent {
+		t.Errorf("gone, and said to be on another host: %v; want a conflict", err)
+	}
+	move.URL = w.git.URL("acme/gadgets")
 	w.mustHandle("2-0", move)
 	if set, err := w.watches.Of(context.Background(), gadgets); err != nil || len(set.Watches) != 1 {
 		t.Errorf("watches %+v, error %v; want them moved", set, err)
