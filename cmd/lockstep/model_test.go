@@ -50,6 +50,7 @@ type model struct {
 	registry *watch.Registry
 	root     string
 	hooks    string // URL of the forge's endpoint
+	seed     uint64
 	random   *rand.Rand
 
 	repos      []*modelRepo
@@ -116,7 +117,7 @@ func newModel(t *testing.T) *model {
 	t.Logf("LOCKSTEP_SEED=%d", seed)
 	m := &model{
 		t: t, git: startGit(t), server: redistest.Start(t, durable...), root: t.TempDir(),
-		random: rand.New(rand.NewPCG(seed, 2)), counts: map[string]int{},
+		seed: seed, random: rand.New(rand.NewPCG(seed, 2)), counts: map[string]int{},
 	}
 	m.client = m.server.Client()
 	m.registry = watch.NewRegistry(m.client, events.DefaultNamespace)
@@ -147,10 +148,10 @@ func (m *model) serve(name string) *process {
 
 // kill has two workers at work, one of which dies again and again.
 func (m *model) kill(ctx context.Context, times int) error {
-	random := rand.New(rand.NewPCG(m.random.Uint64(), 3))
 	var both errgroup.Group
 	for n := range 2 {
 		both.Go(func() error {
+			random := rand.New(rand.NewPCG(m.seed, uint64(3+n)))
 			for i := range times / 2 {
 				p := m.serve(fmt.Sprintf("w%d-%d", n, i))
 				pause(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // when it dies is not a matter of anything

@@ -247,7 +247,7 @@ func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
 	if err := client.Do(ctx, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir())
+	p := start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", t.TempDir())
 	p.awaitLog("cannot serve at present")
 	time.Sleep(2 * redisPause) // tries that say nothing
 	if err := client.Do(ctx, "REPLICAOF", "NO", "ONE").Err(); err != nil {
