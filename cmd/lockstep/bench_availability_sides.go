@@ -136,7 +136,7 @@ func startWorkers(ctx context.Context, r *availabilityRun, std streams, server *
 		return nil, err
 	}
 	for range benchers {
-		w, err := s.start(ctx)
+		w, err := s.start(ctx, config.RoleWorker)
 		if err != nil {
 			s.stop()
 			return nil, err
@@ -160,8 +160,8 @@ func (s *lockstepWorkers) command(ctx context.Context, args ...string) *lockstep
 	return w
 }
 
-func (s *lockstepWorkers) start(ctx context.Context) (*lockstepWorker, error) {
-	w := s.command(ctx, "serve", "--roles", "worker")
+func (s *lockstepWorkers) start(ctx context.Context, roles string) (*lockstepWorker, error) {
+	w := s.command(ctx, "serve", "--roles", roles)
 	if err := w.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
@@ -248,7 +248,7 @@ func (s *lockstepWorkers) killInTurn(during context.Context) error {
 			return err
 		}
 		s.killed++
-		next, err := s.start(context.WithoutCancel(during)) // it outlives the run, up to stop
+		next, err := s.start(context.WithoutCancel(during), config.RoleWorker) // it outlives the run, up to stop
 		if err != nil {
 			return err
 		}

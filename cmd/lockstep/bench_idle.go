@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/internal/config"
 	"lockstep/internal/gittest"
 )
 
@@ -93,7 +94,7 @@ func (b *idleBench) run(ctx context.Context, std streams) (idleResult, error) {
 	if w.program, err = os.Executable(); err != nil {
 		return result, err
 	}
-	worker, err := w.start(ctx)
+	worker, err := w.start(ctx, config.RoleWorker+","+config.RoleScheduler)
 	if err != nil {
 		return result, err
 	}
@@ -125,12 +126,15 @@ func (b *idleBench) spreadPolls(ctx context.Context, server *benchRedis) error {
 	if err != nil {
 		return err
 	}
-	moments := make([]redis.Z, b.repos)
-	for i := range moments {
-		at := now.Add(time.Duration(i) * time.Hour / time.Duration(b.repos))
-		moments[i] = redis.Z{Score: float64(at.UnixMilli()), Member: idleRepo(i)}
-	}
-	return server.client.ZAdd(ctx, events.DefaultNamespace.Poll(), moments...).Err()
+	_, err = server.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i := range b.repos {
+			at := now.Add(time.Duration(i) * time.Hour / time.Duration(b.repos))
+			pipe.HSet(ctx, events.DefaultNamespace.Watches()+"of:"+idleRepo(i), "asked", at.Add(-2*time.Hour).UnixMilli())
+			pipe.ZAdd(ctx, events.DefaultNamespace.Poll(), redis.Z{Score: float64(at.UnixMilli()), Member: idleRepo(i)})
+		}
+		return nil
+	})
+	return err
 }
 
 // serveRepos serves one small repository under many names.
