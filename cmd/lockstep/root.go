@@ -37,7 +37,7 @@ func newRootCommand(std streams) *cobra.Command {
 	root.PersistentFlags().String("config", "", "`file` of settings (default lockstep.yaml if there is one)")
 	root.AddCommand(
 		newSyncCommand(std), newServeCommand(std), newPublishCommand(std), newExecCommand(std),
-		newStatusCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std), newDoctorCommand(std), newDeadCommand(std), newDemoCommand(std), newBenchCommand(std), newVersionCommand(std),
+		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std), newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newBenchCommand(std), newVersionCommand(std),
 	)
 	return root
 }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/config"
+)
+
+// tailFlags say what lockstep tail follows.
+type tailFlags struct {
+	changes, asJSON bool
+	since           time.Duration
+	count           int
+}
+
+func newTailCommand(std streams) *cobra.Command {
+	var f tailFlags
+	cmd := &cobra.Command{
+		Use:   "tail [PREFIX]",
+		Short: "Follow what becomes of repositories, live",
+		Long: "Print each result as it comes, of all repositories or of those whose paths begin with a prefix, until\n" +
+			"interrupted. Nothing is taken from anybody: what others read, they still read.",
+		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
+			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
+			"  lockstep tail --json --count 1 --redis redis://127.0.0.1:6379",
+		Args: wrongUse(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.since < 0 || f.count < 0 {
+				return usageError(errors.New("--since and --count: want 0 or more"))
+			}
+			prefix := strings.ToLower(strings.Join(args, ""))
+			err := onRedis(cmd, std, tailWithin, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				return f.follow(ctx, client, cfg.Namespace(), prefix, std.stdout)
+			})
+			if cmd.Context().Err() != nil { // interrupted, as it is meant to be
+				return nil
+			}
+			return err
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().BoolVar(&f.changes, "changes", false, "print what is asked for, too")
+	cmd.Flags().DurationVar(&f.since, "since", 0, "begin with what came so long ago, as far as it is kept")
+	cmd.Flags().IntVar(&f.count, "count", 0, "end after so many lines; 0: never")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print each event as its JSON document, one a line")
+	return cmd
+}
+
+const (
+	tailWithin = 100 * 365 * 24 * time.Hour // until interrupted
+	tailBatch  = 100
+)
+
+// follow prints events of repositories whose keys begin with prefix.
+func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, prefix string, w io.Writer) error {
+	topics := []string{namespace.Results()}
+	if f.changes {
+		topics = append(topics, namespace.Changes())
+	}
+	now, err := client.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	from := make([]string, len(topics))
+	for i := range from {
+		from[i] = strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"
+	}
+	for printed := 0; ; {
+		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: append(append([]string{}, topics...), from...), Count: tailBatch, Block: time.Second}).Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, stream := range read {
+			for _, entry := range stream.Messages {
+				for i, topic := range topics {
+					if topic == stream.Stream {
+						from[i] = entry.ID
+					}
+				}
+				repo, line := f.line(entry)
+				if !strings.HasPrefix(strings.ToLower(repo), prefix) {
+					continue
+				}
+				if _, err := fmt.Fprintln(w, line); err != nil {
+					return err
+				}
+				if printed++; printed == f.count {
+					return nil
+				}
+			}
+		}
+	}
+}
+
+// line shows an entry, and says which repository it is about.
+func (f *tailFlags) line(entry redis.XMessage) (repo, line string) {
+	payload, _ := entry.Values["payload"].(string)
+	at := entry.ID
+	if ms, _, ok := strings.Cut(entry.ID, "-"); ok {
+		if n, err := strconv.ParseInt(ms, 10, 64); err == nil {
+			at = time.UnixMilli(n).Format("15:04:05.000")
+		}
+	}
+	if r, err := events.ParseResult([]byte(payload)); err == nil {
+		return r.Repo.String(), f.shown(payload, at, strings.Fields(resultLine(r)))
+	}
+	if c, err := events.ParseChange([]byte(payload)); err == nil {
+		words := []string{"asked", kindOf(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID}
+		return c.Repo.String(), f.shown(payload, at, words)
+	}
+	repo, _ = entry.Values["repo"].(string) // of plain fields
+	return repo, f.shown(payload, at, []string{"asked", "plain", repo, entry.ID})
+}
+
+func (f *tailFlags) shown(payload, at string, words []string) string {
+	if f.asJSON && payload != "" {
+		return payload
+	}
+	return at + " " + strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+}
+
+// resultLine is a result in a few words.
+func resultLine(r events.Result) string {
+	head := strings.Join([]string{kindOf(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
+	switch r.Type {
+	case events.ResultSynced:
+		if r.Before == r.After {
+			return head + fmt.Sprintf(" unchanged at %.12s", r.After)
+		}
+		return head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)
+	case events.ResultFailed:
+		return head + " " + string(r.Class) + ": " + r.Error
+	case events.ResultMoved:
+		return head + " to " + r.To.String()
+	case events.ResultPolled:
+		return head + fmt.Sprintf(" %d due %s", r.Due, r.Class)
+	}
+	return head
+}
+
+// kindOf is the word in an event's type that tells its kind: synced, of lockstep.result.synced.v1.
+func kindOf(eventType string) string {
+	parts := strings.Split(eventType, ".")
+	return parts[max(0, len(parts)-2)]
+}

@@ -1,0 +1,41 @@
+package config_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"lockstep/internal/config"
+)
+
+func TestAllSettingsAreShownAndNoPassword(t *testing.T) {
+	environ := []string{
+		"LOCKSTEP_REDIS=redis://u:hunter2@h:1", "LOCKSTEP_PROXY=http://p:hunter2@h:3128", "LOCKSTEP_API_TOKEN=hunter2", "LOCKSTEP_HOOK_X_SECRET=hunter2",
+	}
+	c, err := config.Load(flags(t, "--lease", "20s", "--hosts", "a.example.org"), "", environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	shown := map[string]string{}
+	for _, v := range c.Values() {
+		names = append(names, v.Name)
+		shown[v.Name] = fmt.Sprint(v.Value)
+		if strings.Contains(shown[v.Name], "hunter2") || v.Value == nil {
+			t.Errorf("%s: %v", v.Name, v.Value)
+		}
+	}
+	if shown["lease"] != "20s" || shown["hosts"] != "[a.example.org]" || shown["redis"] != "redis://u:xxxxx@h:1" || shown["adopt"] != "true" {
+		t.Errorf("%v", shown)
+	}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.AddFlags(all, ^config.Group(0))
+	all.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(names, f.Name) {
+			t.Errorf("%s is not shown", f.Name)
+		}
+	})
+}
