@@ -185,7 +185,7 @@ func viewVolume(ctx context.Context, cfg config.Config, client redis.UniversalCl
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	if id != volume.ID() {
+	if err == nil && id != volume.ID() { // of a Redis that lost its data, any may be the one
 		return nil, nil
 	}
 	return volume, nil

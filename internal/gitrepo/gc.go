@@ -32,7 +32,7 @@ type GCResult struct {
 // needs, and measures what remains. It keeps what is published, and adopted clones. The caller holds
 // the lease, as for [Volume.Sync]. Of a repository that is not on the volume it returns the zero result.
 func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
-	if err := checkRequest(req.Repo, req.Fence); err != nil {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return GCResult{}, err
 	}
 	f := v.folder(req.Repo)

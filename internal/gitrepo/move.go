@@ -41,11 +41,11 @@ type MoveResult struct {
 // stays. One of another remote is a conflict. After an error, or a crash, the same request completes the move.
 func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) {
 	onePath := req.From.Equal(req.To)
-	if err := checkRequest(req.From, req.Fence); err != nil {
+	if err := v.checkRequest(req.From, req.Fence); err != nil {
 		return MoveResult{}, err
 	}
-	if err := checkRequest(req.To, max(req.ToFence, 1)); err != nil || req.ToFence == 0 && !onePath {
-		return MoveResult{}, errors.Join(err, checkRequest(req.To, req.ToFence))
+	if err := v.checkRequest(req.To, max(req.ToFence, 1)); err != nil || req.ToFence == 0 && !onePath {
+		return MoveResult{}, errors.Join(err, v.checkRequest(req.To, req.ToFence))
 	}
 	m := &moving{v: v, from: v.folder(req.From), to: v.folder(req.To), req: req}
 	run := m.run

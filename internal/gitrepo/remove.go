@@ -31,7 +31,7 @@ type RemoveRequest struct {
 // What is left of a repository that has moved away stays for its grace, whether another one is removed at its
 // path or none. The fence stays, so that holders older than the removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
-	if err := checkRequest(req.Repo, req.Fence); err != nil {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
 	}
 	f := v.folder(req.Repo)

@@ -30,7 +30,7 @@ type RemoveRefRequest struct {
 // plain name is published for stays, unless the request says so: a name is not taken from readers because a branch
 // was renamed.
 func (v *Volume) RemoveRef(ctx context.Context, req RemoveRefRequest) (removed bool, err error) {
-	if err := checkRequest(req.Repo, req.Fence); err != nil {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
 	}
 	f := v.folder(req.Repo)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -66,7 +68,7 @@ type SyncResult struct {
 // and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
 	s := &syncing{v: v, f: v.folder(req.Repo), req: req}
-	if err := checkRequest(req.Repo, req.Fence); err != nil {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
 	res, err := s.run(ctx)
@@ -81,9 +83,18 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	return res, nil
 }
 
-func checkRequest(repo events.RepoPath, fence uint64) error {
+// checkRequest refuses a request that makes no sense, and any when the volume is not there: whoever wrote to
+// its folder then would write below its mount point.
+func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
 	if repo.IsZero() || fence == 0 {
 		return events.Errorf(events.Permanent, events.ClassInternal, "gitrepo: a request without a repository or a fence")
+	}
+	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
+	switch {
+	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
+		return events.Errorf(events.Retryable, events.ClassVolume, "the volume that was opened at %s is not there any more: mount it again, or restart this process on another", v.root)
+	case err != nil:
+		return volumeError("look for the volume", err)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ const maxProblems = 100
 // its ref has built another. A store that is marked is followed by a next one, fetched anew. What is so
 // marked, and published no more, is not looked at again.
 func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (Report, error) {
-	if err := checkRequest(req.Repo, req.Fence); err != nil {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return Report{}, err
 	}
 	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, hashes: map[inode]plumbing.Hash{}}

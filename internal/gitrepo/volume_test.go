@@ -87,3 +87,21 @@ func TestNoGitIsStarted(t *testing.T) {
 	t.Setenv("PATH", path)
 	w.mustBeSound(widgets, commit)
 }
+
+func TestNothingIsWrittenWhereTheVolumeWas(t *testing.T) {
+	w := newWorld(t)
+	main := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	away := w.volume.Root() + "-away"
+	must(0, os.Rename(w.volume.Root(), away))(t) // unmounted
+	must(0, os.Mkdir(w.volume.Root(), 0o755))(t)
+	_, err := w.volume.Sync(t.Context(), w.request(""))
+	mustFail(t, err, events.ClassVolume, events.Retryable)
+	if entries := must(os.ReadDir(w.volume.Root()))(t); len(entries) != 0 {
+		t.Errorf("%v was written below the mount point", entries)
+	}
+	must(0, os.Remove(w.volume.Root()))(t)
+	must(0, os.Rename(away, w.volume.Root()))(t)
+	w.sync("")
+	w.mustBeSound(widgets, main)
+}

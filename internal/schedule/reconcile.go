@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -230,6 +231,7 @@ func givenTo(known state.Repo) map[string]bool {
 
 // clones looks at what is on the volume and not watched.
 func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report *Report) error {
+	var orphans, others []Finding
 	for repo, err := range r.Volume.Repos() {
 		if err != nil {
 			r.Log.WarnContext(ctx, "cannot look at a repository on the volume", "repo", repo.String(), "error", err)
@@ -262,15 +264,26 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 			report.Busy++
 			continue
 		}
-		found := Finding{Kind: UnwatchedClone, Repo: repo, Detail: "nobody ever watched it"}
-		remove := r.Prune
 		if known.Watched() {
-			found = Finding{Kind: Orphan, Repo: repo, Detail: "nobody watches it any more"}
-			remove = r.Prune || len(watched) > 0
+			orphans = append(orphans, Finding{Kind: Orphan, Repo: repo, Detail: "nobody watches it any more"})
+		} else {
+			others = append(others, Finding{Kind: UnwatchedClone, Repo: repo, Detail: "nobody ever watched it"})
 		}
-		if remove {
+	}
+	few := len(watched) > 0 && len(orphans) <= max(fewOrphans, len(watched)/10)
+	return errors.Join(r.remove(ctx, report, orphans, few || r.Prune), r.remove(ctx, report, others, r.Prune))
+}
+
+// fewOrphans is how many clones are removed at once that were watched and are not, whatever else is watched. More
+// than these and a tenth of what is watched are more likely to be what a Redis has lost, or is yet to be told again.
+const fewOrphans = 10
+
+// remove reports clones, and has them removed if it may be.
+func (r Reconciler) remove(ctx context.Context, report *Report, clones []Finding, mayBe bool) error {
+	for _, found := range clones {
+		if mayBe {
 			found.Asked = "removed"
-			if err := r.ask(ctx, events.Change{Type: events.ChangeRemoved, Repo: repo, Force: true}); err != nil {
+			if err := r.ask(ctx, events.Change{Type: events.ChangeRemoved, Repo: found.Repo, Force: true}); err != nil {
 				return err
 			}
 		}

@@ -2,7 +2,9 @@ package schedule_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -23,6 +25,7 @@ import (
 // world is a clone of acme/widgets that was synced for a watch, which is no more.
 type world struct {
 	t      *testing.T
+	git    *gittest.Server
 	client redis.UniversalClient
 	r      schedule.Reconciler
 	asked  []events.Change
@@ -44,7 +47,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, client: redistest.Start(t).Client()}
+	w := &world{t: t, git: git, client: redistest.Start(t).Client()}
 	if w.own, err = watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}); err != nil {
 		t.Fatal(err)
 	}
@@ -112,6 +115,38 @@ func TestAnOrphanIsRemoved(t *testing.T) {
 }
 
 // late is a registry of whose list the test has the next word.
+func TestManyOrphansAreMoreLikelyALostRegistry(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t)
+	volume := w.r.Volume.(*gitrepo.Volume)
+	for i := range 10 { // and acme/widgets, while one repository is watched
+		path := fmt.Sprintf("acme/more-%d", i)
+		if _, err := w.git.Create(ctx, path, map[string]string{"a": "1"}); err != nil {
+			t.Fatal(err)
+		}
+		repo, err := events.ParseRepoPath(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synced, err := volume.Sync(ctx, gitrepo.SyncRequest{Repo: repo, URL: w.git.URL(path), Fence: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := state.SyncedFields(events.Result{Repo: repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}, w.git.URL(path))
+		maps.Copy(fields, state.AskedByFields(events.Change{Watched: true}, synced.Ref))
+		if err := w.client.HSet(ctx, events.DefaultNamespace.Repo(repo), fields).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || removed {
+		t.Errorf("found %v, removed %v; want them reported alone", kinds, removed)
+	}
+	w.r.Prune = true
+	if _, removed := w.found(); !removed || len(w.asked) < 11 {
+		t.Errorf("to prune, %d changes were asked for", len(w.asked))
+	}
+}
+
 type late struct {
 	schedule.Registry
 	then func()
