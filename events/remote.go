@@ -1,6 +1,7 @@
 package events
 
 import (
+	"net"
 	"net/url"
 	"strings"
 )
@@ -26,4 +27,19 @@ func CanonicalRemote(remote string) string {
 		path = (&url.URL{Path: u.Path}).EscapedPath()
 	}
 	return host + "/" + strings.TrimSuffix(strings.Trim(path, "/"), ".git")
+}
+
+// CanonicalHost is the host of a [CanonicalRemote], with its port unless that is a default one.
+func CanonicalHost(remote string) string {
+	host, _, _ := strings.Cut(CanonicalRemote(remote), "/")
+	return host
+}
+
+// HostPort returns the host of a URL in lower case, with the port unless it is the scheme's own.
+func HostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" || port == map[string]string{"https": "443", "http": "80", "ssh": "22"}[u.Scheme] {
+		return strings.ToLower(u.Hostname())
+	}
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }

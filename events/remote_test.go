@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
@@ -79,4 +80,24 @@ func FuzzRemoteURL(f *testing.F) {
 			t.Fatalf("%q became %q", s, u)
 		}
 	})
+}
+
+func TestHosts(t *testing.T) {
+	for remote, want := range map[string]struct{ canonical, withPort string }{
+		"https://Git.Example.com:443/acme/widgets.git": {"git.example.com", "git.example.com"},
+		"https://git.example.com:80/acme/widgets":      {"git.example.com", "git.example.com:80"},
+		"ssh://git@git.example.com:2222/acme/widgets":  {"git.example.com:2222", "git.example.com:2222"},
+		"http://[::1]:8080/acme/widgets":               {"[::1]:8080", "[::1]:8080"},
+	} {
+		u, err := url.Parse(remote)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := events.CanonicalHost(remote); got != want.canonical {
+			t.Errorf("%s: canonical host %s, want %s", remote, got, want.canonical)
+		}
+		if got := events.HostPort(u); got != want.withPort {
+			t.Errorf("%s: host and port %s, want %s", remote, got, want.withPort)
+		}
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/credential"
@@ -126,7 +125,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	}
 	former := map[way]bool{} // whether it may be gone
 	for _, w := range set.Watches {
-		if was, is := hostOf(w.URL), hostOf(change.URL); was != is { // as the volume has it for a clone
+		if was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL); was != is { // as the volume has it for a clone
 			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch it there, with lockstep watch add", change.Repo, was, is)
 		}
 		former[way{w.URL, w.Credential, w.Auto}] = true
@@ -159,9 +158,4 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 		}
 	}
 	return nil
-}
-
-func hostOf(remote string) string {
-	host, _, _ := strings.Cut(events.CanonicalRemote(remote), "/")
-	return host
 }

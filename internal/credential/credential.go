@@ -34,7 +34,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -197,7 +196,7 @@ func allowed(prefixes []string, remote string) bool {
 	target := path.Clean("/" + to.Path) // where a server that resolves ".." would go
 	for _, prefix := range prefixes {
 		p, err := url.Parse(prefix)
-		if err != nil || p.Host == "" || p.Scheme != to.Scheme || hostPort(p) != hostPort(to) {
+		if err != nil || p.Host == "" || p.Scheme != to.Scheme || events.HostPort(p) != events.HostPort(to) {
 			continue
 		}
 		if p.User != nil && p.User.String() != to.User.String() {
@@ -209,13 +208,4 @@ func allowed(prefixes []string, remote string) bool {
 		}
 	}
 	return false
-}
-
-// hostPort returns the host in lower case, with the port unless it is the scheme's own.
-func hostPort(u *url.URL) string {
-	port := u.Port()
-	if port == "" || port == map[string]string{"https": "443", "http": "80", "ssh": "22"}[u.Scheme] {
-		return strings.ToLower(u.Hostname())
-	}
-	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }

@@ -2,7 +2,6 @@ package forge
 
 import (
 	"errors"
-	"net"
 	"net/url"
 	"strings"
 
@@ -37,7 +36,7 @@ func covers(prefixes []string, remote string) bool {
 	}
 	for _, prefix := range prefixes {
 		p, err := url.Parse(prefix)
-		if err != nil || p.Host == "" || p.Scheme != to.Scheme || hostPort(p) != hostPort(to) {
+		if err != nil || p.Host == "" || p.Scheme != to.Scheme || events.HostPort(p) != events.HostPort(to) {
 			continue
 		}
 		below := strings.TrimSuffix(p.Path, "/")
@@ -46,15 +45,6 @@ func covers(prefixes []string, remote string) bool {
 		}
 	}
 	return false
-}
-
-// hostPort returns the host in lower case, with the port unless it is the scheme's own.
-func hostPort(u *url.URL) string {
-	port := u.Port()
-	if port == "" || port == map[string]string{"https": "443", "http": "80", "ssh": "22"}[u.Scheme] {
-		return strings.ToLower(u.Hostname())
-	}
-	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
 // checkPrefix refuses what cannot be the beginning of a URL to clone by.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -13,8 +12,7 @@ import (
 
 // sameHost refuses a move to another host: whoever may speak for the one may not for the other.
 func sameHost(old, now string) error {
-	was, _, _ := strings.Cut(events.CanonicalRemote(old), "/")
-	is, _, _ := strings.Cut(events.CanonicalRemote(now), "/")
+	was, is := events.CanonicalHost(old), events.CanonicalHost(now)
 	if was == is {
 		return nil
 	}
