@@ -1,0 +1,144 @@
+package dashboard
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/server"
+)
+
+type deadPage struct {
+	Letters []server.DeadLetter
+	Next    string // where to go on
+	Older   bool   // the oldest are shown first
+}
+
+const (
+	lettersShown = 50
+	payloadShown = 64 << 10 // bytes
+)
+
+// loadDead shows a page of dead letters, without what was in them.
+func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, error) {
+	query := stream.Query{Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown}
+	if text := strings.TrimSpace(q.Get("repo")); text != "" {
+		repo, err := events.ParseRepoPath(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+		}
+		query.Match = server.DeadOf(d.cfg.Dead, repo)
+	}
+	page, err := d.cfg.Dead.List(ctx, query)
+	if errors.Is(err, stream.ErrBadID) {
+		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	shown := deadPage{Next: page.Next, Older: query.Oldest}
+	for _, l := range page.Letters {
+		shown.Letters = append(shown.Letters, server.NewDeadLetter(d.cfg.Dead, l, false))
+	}
+	return shown, nil
+}
+
+type letterPage struct {
+	server.DeadLetter
+	Payload string // the event, indented
+	Cut     bool   // and there is more of it
+}
+
+// showLetter shows all of one letter.
+func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
+	letter, err := d.cfg.Dead.Get(r.Context(), r.URL.Query().Get("id"))
+	if err != nil {
+		d.failDead(w, r, err)
+		return
+	}
+	shown := letterPage{DeadLetter: server.NewDeadLetter(d.cfg.Dead, letter, true)}
+	var b bytes.Buffer
+	if json.Indent(&b, shown.Event, "", "  ") == nil {
+		shown.Payload = b.String()
+	}
+	if len(shown.Payload) > payloadShown {
+		shown.Payload, shown.Cut = strings.ToValidUTF8(shown.Payload[:payloadShown], ""), true
+	}
+	if !utf8.ValidString(shown.Payload) {
+		shown.Payload = strings.ToValidUTF8(shown.Payload, "\uFFFD")
+	}
+	shown.Payload = tame(shown.Payload, "\n")
+	d.answer(w, r, http.StatusOK, "letter", "Dead letter "+shown.ID, shown)
+}
+
+// retry puts a letter's entry back into its stream.
+func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
+	id := r.PostForm.Get("id")
+	done, err := d.cfg.Dead.Retry(r.Context(), id)
+	if err == nil {
+		err = done[0].Err
+	}
+	if err != nil {
+		d.failDead(w, r, err)
+		return
+	}
+	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id, "stream", done[0].Stream, "entry", done[0].Entry)
+	d.note(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done[0].Entry))
+	http.Redirect(w, r, "/dashboard/dead", http.StatusSeeOther)
+}
+
+func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {
+	letter, err := d.cfg.Dead.Get(r.Context(), r.URL.Query().Get("id"))
+	if err != nil {
+		d.failDead(w, r, err)
+		return
+	}
+	l := server.NewDeadLetter(d.cfg.Dead, letter, false)
+	d.answer(w, r, http.StatusOK, "confirm", "Drop dead letter "+l.ID+"?", confirmation{
+		Action: "/dashboard/dead/drop", Back: "/dashboard/dead", Button: "Drop the letter", Fields: [][2]string{{"id", l.ID}},
+		Facts: [][2]string{
+			{"Letter", l.ID}, {"Repository", clip(300, cmp.Or(l.Repo, "not known"))}, {"Reason", clip(100, l.Reason)}, {"Error", clip(400, l.Error)},
+		},
+		Warning: "It is gone for good, with what was asked. The repository itself is not touched.",
+	})
+}
+
+// drop removes a letter for good.
+func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
+	id := r.PostForm.Get("id")
+	n, err := d.cfg.Dead.Drop(r.Context(), id)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
+	}
+	if err != nil {
+		d.failDead(w, r, err)
+		return
+	}
+	d.cfg.Log.WarnContext(r.Context(), "dead letter dropped on the dashboard", "by", v.name, "letter", id)
+	d.note(w, fmt.Sprintf("Dead letter %s is dropped.", id))
+	http.Redirect(w, r, "/dashboard/dead", http.StatusSeeOther)
+}
+
+func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {
+	status := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(err, stream.ErrBadID):
+		status = http.StatusBadRequest
+	case errors.Is(err, stream.ErrNoLetter):
+		status = http.StatusNotFound
+	case errors.Is(err, stream.ErrNotRetryable):
+		status = http.StatusConflict
+	default:
+		err = errRedis
+	}
+	d.fail(w, r, status, errors.New(clip(400, strings.TrimPrefix(err.Error(), "stream: "))))
+}

@@ -1,0 +1,379 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/telemetry"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const token = "t0ken-of-the-api"
+
+// desk is a dashboard on a Redis of its own, behind the server that it is mounted on.
+type desk struct {
+	t      *testing.T
+	redis  *redistest.Server
+	client redis.UniversalClient
+	board  *Dashboard
+	stop   context.CancelFunc
+	url    string
+	log    *lines
+}
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func startDesk(t *testing.T, change func(*Config)) *desk {
+	t.Helper()
+	d := &desk{t: t, redis: redistest.Start(t, "--appendonly", "yes"), log: &lines{}}
+	d.client = d.redis.Client()
+	return d.open(change)
+}
+
+// open starts a dashboard on the desk's Redis.
+func (d *desk) open(change func(*Config)) *desk {
+	d.t.Helper()
+	namespace := events.DefaultNamespace
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: namespace.Locks(), Delay: time.Millisecond})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: d.client})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	states := state.NewStore(d.client, namespace)
+	cfg := Config{
+		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",
+		Locks: inspector, Dead: dead, Repos: states, Activities: states, Watches: watch.NewRegistry(d.client, namespace),
+		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
+		Guard:   server.Guard{Token: token, Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	if d.board, err = New(ctx, cfg); err != nil {
+		d.t.Fatal(err)
+	}
+	srv := httptest.NewServer(server.Handler(server.Config{
+		Dashboard: d.board, Token: cfg.Guard.Token, Metrics: http.NotFoundHandler(), Log: cfg.Log,
+	}))
+	d.url = srv.URL
+	d.t.Cleanup(func() {
+		stop()
+		d.board.Wait()
+		srv.Close()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return d
+}
+
+// visit is one request, without following where the answer leads.
+func (d *desk) visit(method, path string, form url.Values, header http.Header) (*http.Response, string) {
+	d.t.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequest(method, d.url+path, body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	if host := header.Get("Host"); host != "" {
+		req.Host = host
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return resp, string(text)
+}
+
+func (d *desk) page(path string, header http.Header) string {
+	d.t.Helper()
+	resp, text := d.visit("GET", path, nil, header)
+	if resp.StatusCode != http.StatusOK {
+		d.t.Fatalf("GET %s: %d %s", path, resp.StatusCode, text)
+	}
+	return text
+}
+
+var bearer = http.Header{"Authorization": {"Bearer " + token}}
+
+// logIn returns the cookie of a new session, and what its forms carry.
+func (d *desk) logIn() (cookie http.Header, csrf string) {
+	d.t.Helper()
+	resp, text := d.visit("POST", "/dashboard/login", url.Values{"token": {token}, "next": {"/dashboard/leases"}}, nil)
+	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/dashboard/leases" || len(resp.Cookies()) != 1 {
+		d.t.Fatalf("login: %d %v %s", resp.StatusCode, resp.Header, text)
+	}
+	cookie = http.Header{"Cookie": {resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value}}
+	return cookie, csrfOf(d.t, d.page("/", cookie))
+}
+
+// csrfOf is what the forms of a page carry.
+func csrfOf(t *testing.T, page string) string {
+	t.Helper()
+	_, after, ok := strings.Cut(page, `name="csrf" value="`)
+	csrf, _, _ := strings.Cut(after, `"`)
+	if !ok || csrf == "" {
+		t.Fatalf("the page has no form: %s", page)
+	}
+	return csrf
+}
+
+// lease takes a lease in the name of a worker.
+func (d *desk) lease(key, worker, job string) *locking.Lease {
+	d.t.Helper()
+	locker, err := locking.New(locking.Config{Redis: d.client, Prefix: events.DefaultNamespace.Locks(), Worker: worker})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	lease, err := locker.Acquire(d.t.Context(), locking.Request{Key: key, Job: job, Operation: "sync"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = lease.Release(ctx) // it may have been taken away
+		_ = locker.Close(ctx)
+	})
+	return lease
+}
+
+// settle adds a result, of a change that was asked for so long ago.
+func (d *desk) settle(result events.Result, delay time.Duration) (entry string) {
+	d.t.Helper()
+	result.ID = fmt.Sprintf("job/%d-0", time.Now().Add(-delay).UnixMilli())
+	if result.Time.IsZero() {
+		result.Time = time.Now()
+	}
+	msg, err := stream.ResultMessage(result)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	fields, err := stream.Fields(msg)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	entry, err = d.client.XAdd(d.t.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Results(), Values: fields}).Result()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return entry
+}
+
+func synced(t *testing.T, repo string) events.Result {
+	t.Helper()
+	path, err := events.ParseRepoPath(repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := events.ParseRef("main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events.Result{Type: events.ResultSynced, Source: "/lockstep/worker/w1", Repo: path, Ref: ref, App: "docs", After: strings.Repeat("a1", 20), Took: 20 * time.Millisecond}
+}
+
+// bury leaves a dead letter of an entry with the given fields.
+func (d *desk) bury(reason, text string, fields map[string]string) (id string) {
+	d.t.Helper()
+	values := []any{"reason", reason, "error", text, "attempts", "3", "stream", events.DefaultNamespace.Changes(),
+		"group", "workers", "consumer", "w1", "entry", "1-0", "at", fmt.Sprint(time.Now().UnixMilli())}
+	for name, value := range fields {
+		values = append(values, "original:"+name, value)
+	}
+	id, err := d.client.XAdd(d.t.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Dead(), Values: values}).Result()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return id
+}
+
+// followed is a browser's stream of events.
+type followed struct {
+	t      *testing.T
+	resp   *http.Response
+	events chan part
+	cancel context.CancelFunc
+}
+
+func (d *desk) follow(query string, header http.Header) *followed {
+	d.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	req, err := http.NewRequestWithContext(ctx, "GET", d.url+"/dashboard/events?"+query, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	f := &followed{t: d.t, resp: resp, events: make(chan part, 1000), cancel: cancel}
+	read := make(chan struct{})
+	go func() { defer close(read); f.read() }()
+	d.t.Cleanup(func() { cancel(); resp.Body.Close(); <-read })
+	return f
+}
+
+// read takes the stream apart as a browser does.
+func (f *followed) read() {
+	defer close(f.events)
+	var p part
+	var rest []byte
+	buffer := make([]byte, 4096)
+	for {
+		n, err := f.resp.Body.Read(buffer)
+		if err != nil {
+			return
+		}
+		rest = append(rest, buffer[:n]...)
+		for {
+			line, after, ok := strings.Cut(string(rest), "\n")
+			if !ok {
+				break
+			}
+			rest = []byte(after)
+			switch {
+			case strings.HasPrefix(line, "event: "):
+				p.name = line[7:]
+			case strings.HasPrefix(line, "data: "):
+				p.content += line[6:] + "\n"
+			case line == "" && p.name != "":
+				f.events <- p
+				p = part{}
+			}
+		}
+	}
+}
+
+// await returns the next part of that name which has the text in it.
+func (f *followed) await(name, text string) part {
+	f.t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		select {
+		case p, ok := <-f.events:
+			if !ok {
+				f.t.Fatalf("the stream ended without %s: %s", name, text)
+			}
+			if p.name == name && strings.Contains(p.content, text) {
+				return p
+			}
+		case <-limit:
+			f.t.Fatalf("never %s: %s", name, text)
+		}
+	}
+}
+
+// ended returns once the stream has.
+func (f *followed) ended() {
+	f.t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		select {
+		case _, ok := <-f.events:
+			if !ok {
+				return
+			}
+		case <-limit:
+			f.t.Fatal("the stream does not end")
+		}
+	}
+}
+
+func eventually(t *testing.T, ok func() bool, what string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+func (d *desk) held(key string) bool {
+	d.t.Helper()
+	status, err := d.board.cfg.Locks.Status(d.t.Context(), key)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return status.Held
+}
+
+// awaitFree returns once nobody has the lease: after it was taken away nobody gets it for a moment.
+func (d *desk) awaitFree(key string) {
+	d.t.Helper()
+	eventually(d.t, func() bool { return !d.held(key) }, key+" is free")
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// dialFrom has a request come from another address of this machine.
+func dialFrom(address string) *http.Transport {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
+}

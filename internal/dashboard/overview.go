@@ -1,0 +1,144 @@
+package dashboard
+
+import (
+	"context"
+	"html/template"
+	"net/url"
+	"strings"
+	"time"
+
+	"lockstep/events/stream"
+	"lockstep/internal/state"
+)
+
+// live are the pages that are.
+func (d *Dashboard) live() []*page {
+	return []*page{
+		{name: "overview", path: "/{$}", title: "Overview", every: beat, load: d.loadOverview,
+			parts: []string{"tiles", "charts", "edge", "minutes", "busy", "results"}},
+		{name: "leases", path: "/dashboard/leases", title: "Leases", every: beat, load: d.loadLeases, parts: []string{"leases"}},
+		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * beat, dear: true, load: d.loadDead,
+			params: []string{"repo", "reason", "order", "after"}, parts: []string{"letters"}},
+		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * beat, dear: true, load: d.loadWatches,
+			params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
+		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * beat, dear: true, load: d.loadRepos,
+			params: []string{"prefix", "after"}, parts: []string{"repos"}},
+		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * beat, load: d.loadRepo,
+			params: []string{"repo"}, parts: []string{"repo"}},
+	}
+}
+
+// overview is what the first page shows.
+type overview struct {
+	Rate     float64 // results a minute, of the last one
+	P50, P95 time.Duration
+	Known    bool // P50 and P95 are, of the last 5 min
+	Outcomes []outcomeCount
+	Changes  stream.GroupStatistics
+	Lagging  bool // Changes.Lag is known
+	Kept     int64
+	Dead     int64
+
+	Busy    []state.Activity
+	Idle    int // more of them that are not shown
+	Recent  []settled
+	Charts  template.HTML // series, as JSON: whole buckets, and those that still fill
+	Edge    template.HTML
+	Minutes []minute
+}
+
+// outcomeCount is how many changes ended so in the last 15 min.
+type outcomeCount struct {
+	Name  string
+	Count int64
+}
+
+// minute is a line of what the charts show, for those who read it: of one that is over.
+type minute struct {
+	At            time.Time
+	Counts        [outcomes]int64
+	P50, P95, P99 time.Duration
+	Known         bool
+}
+
+const busyShown = 30
+
+func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any, error) {
+	p, err := d.tail.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	streams, err := d.cfg.Streams.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := overview{Recent: p.Recent}
+	for _, s := range streams {
+		o.Dead = s.Dead
+		if s.Stream == d.cfg.Changes {
+			o.Kept = s.Length
+			o.Changes.Lag = s.Length // before the first worker has made the group
+			if g, ok := s.Group(d.cfg.Group); ok {
+				o.Changes = g
+			}
+			o.Lagging = o.Changes.Lag >= 0
+		}
+	}
+	if o.Busy, err = d.activities(ctx); err != nil {
+		return nil, err
+	}
+	if len(o.Busy) > busyShown {
+		o.Busy, o.Idle = o.Busy[:busyShown], len(o.Busy)-busyShown
+	}
+	o.measure(p)
+	return o, nil
+}
+
+// activities are what all workers are at; none where nobody can tell.
+func (d *Dashboard) activities(ctx context.Context) ([]state.Activity, error) {
+	if d.cfg.Activities == nil {
+		return nil, nil
+	}
+	return d.cfg.Activities.Activities(ctx)
+}
+
+// measure makes figures of what the tail has seen.
+func (o *overview) measure(p pulse) {
+	last := p.window.total(p.Now, time.Minute)
+	o.Rate = last.all()
+	some := p.window.total(p.Now, 5*time.Minute)
+	o.P50, o.Known = some.quantile(0.5)
+	o.P95, _ = some.quantile(0.95)
+	all := p.window.total(p.Now, span)
+	for i, name := range []string{"synced", "unchanged", "failed", "other"} {
+		o.Outcomes = append(o.Outcomes, outcomeCount{name, int64(all.counts[i] + 0.5)})
+	}
+	edge := p.Now.Truncate(step).Add(-step)
+	o.Charts = p.window.series(p.Now.Add(-span), edge).json()
+	o.Edge = p.window.series(edge, p.Now.Add(2*step)).json()
+	for at := p.Now.Truncate(time.Minute).Add(-time.Minute); at.After(p.Now.Add(-span)); at = at.Add(-time.Minute) {
+		b := p.window.total(at.Add(time.Minute-step), time.Minute)
+		if b.all() == 0 {
+			continue
+		}
+		m := minute{At: at}
+		for i := range m.Counts {
+			m.Counts[i] = int64(b.counts[i] + 0.5)
+		}
+		m.P50, m.Known = b.quantile(0.5)
+		m.P95, _ = b.quantile(0.95)
+		m.P99, _ = b.quantile(0.99)
+		o.Minutes = append(o.Minutes, m)
+	}
+}
+
+// PageOf is the page of the repository that the result is about.
+func (s settled) PageOf() string { return link("/dashboard/repo", "repo", s.Repo) }
+
+// refName is a ref as people say it.
+func refName(ref string) string {
+	if ref == "" {
+		return "default branch"
+	}
+	return clip(120, strings.TrimPrefix(ref, "refs/heads/"))
+}

@@ -1,0 +1,348 @@
+package dashboard
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"lockstep/events"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+var someBusy = []state.Activity{{Repo: "acme/widgets", Worker: "w1", Operation: "sync", Since: time.Now(), Fence: 7,
+	Progress: events.Progress{Phase: events.PhaseFetch, Done: 3 << 20, Total: 6 << 20, Unit: "bytes"}}}
+
+const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
+
+// haunt leaves hostile texts wherever somebody from outside may.
+func (d *desk) haunt() {
+	d.t.Helper()
+	d.bury(evil, evil, map[string]string{"repo": evil, evil: "x"})
+	change, err := events.NewChange(events.Change{ID: "c1", URL: "https://example.org/acme/widgets.git", App: "docs"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.bury("failed", evil+strings.Repeat("long ", 1000), map[string]string{"_watermill_message_uuid": evil, "payload": asJSON(d.t, change)})
+	d.lease("acme/widgets", evil, evil)
+	failed := synced(d.t, "acme/widgets")
+	failed.Type, failed.Class, failed.Error, failed.Source = events.ResultFailed, events.Class(evil), evil+"\u202e\r\nevent: status\n", "/lockstep/worker/"+evil
+	d.settle(failed, time.Second)
+	w, err := watch.New(watch.Watch{App: "docs", URL: "https://example.org/acme/widgets.git", NotifyURL: "https://hooks.example.org/secret-path", NotifySecret: "signing", Paths: []string{"<script>"}})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if _, err := watch.NewRegistry(d.client, events.DefaultNamespace).Put(d.t.Context(), w); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := d.client.HSet(d.t.Context(), events.DefaultNamespace.Repo(w.Repo), "repo", "acme/widgets", "url", "https://example.org/"+evil,
+		"synced", time.Now().Format(time.RFC3339Nano), "head:"+evil, evil, "given:refs/heads/main:"+evil, evil, "failures", "3").Err(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *desk) everyPage() []string {
+	pages := []string{"/", "/dashboard/leases", "/dashboard/dead", "/dashboard/repos", "/dashboard/watches", "/dashboard/repo?repo=acme/widgets",
+		"/dashboard/login", "/dashboard/dead?reason=" + url.QueryEscape(evil), "/dashboard/repos?prefix=" + url.QueryEscape(evil)}
+	for _, e := range d.client.XRange(d.t.Context(), events.DefaultNamespace.Dead(), "-", "+").Val() {
+		pages = append(pages, "/dashboard/dead/letter?id="+e.ID, "/dashboard/dead/drop?id="+e.ID)
+	}
+	return pages
+}
+
+// harm is what in a page could run, or lead elsewhere.
+func harm(t *testing.T, page string) (found []string) {
+	t.Helper()
+	root, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node := range root.Descendants() {
+		if node.Type != html.ElementNode {
+			continue
+		}
+		source := ""
+		for _, a := range node.Attr {
+			local := strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "//") || strings.HasPrefix(a.Val, "#")
+			switch {
+			case a.Key == "src":
+				source = a.Val
+				fallthrough
+			case a.Key == "href" || a.Key == "action" || strings.HasPrefix(a.Key, "hx-get") || a.Key == "sse-connect":
+				if !local {
+					found = append(found, node.Data+" "+a.Key+"="+a.Val)
+				}
+			case strings.HasPrefix(a.Key, "on") || a.Key == "style" || strings.HasPrefix(a.Key, "hx-on"):
+				found = append(found, node.Data+" "+a.Key+"="+a.Val)
+			}
+		}
+		switch node.Data {
+		case "script", "img":
+			if !strings.HasPrefix(source, "/dashboard/static/") {
+				found = append(found, node.Data)
+			}
+		case "style", "iframe", "object", "embed", "base":
+			found = append(found, node.Data)
+		}
+	}
+	if strings.ContainsAny(page, "\u202e\r\x00") {
+		found = append(found, "a text that changes how the rest is shown")
+	}
+	return found
+}
+
+func TestNothingFromOutsideRuns(t *testing.T) {
+	d := startDesk(t, nil)
+	d.haunt()
+	for who, header := range map[string]http.Header{"anybody": nil, "admin": bearer} {
+		for _, page := range d.everyPage() {
+			resp, text := d.visit("GET", page, nil, header)
+			if found := harm(t, text); len(found) > 0 {
+				t.Errorf("%s is harmed by %s: %q", who, page, found)
+			}
+			if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusSeeOther && resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: %d", page, resp.StatusCode)
+			}
+			if len(text) > 60_000 {
+				t.Errorf("%s is %d bytes long", page, len(text))
+			}
+			for name, want := range map[string]string{"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+				"Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin", "X-Frame-Options": "DENY"} {
+				if got := resp.Header.Get(name); got != want {
+					t.Errorf("%s: %s is %q, want %q", page, name, got, want)
+				}
+			}
+		}
+	}
+	f := d.follow("page=overview", bearer)
+	f.await("results", "&lt;script&gt;alert(1)")
+}
+
+func TestWhoIsNotLoggedInSeesWhatTheAPIShows(t *testing.T) {
+	d := startDesk(t, nil)
+	d.haunt()
+	withError := synced(t, "acme/secret")
+	withError.Type, withError.Class, withError.Error = events.ResultFailed, events.ClassBusy, "the-text-of-an-error"
+	d.settle(withError, time.Second)
+	hidden := []string{"the-text-of-an-error", "hooks.example.org", "signing", "https://example.org/acme/widgets.git", `name="csrf"`, "danger", "<dialog"}
+	everything := ""
+	for _, page := range d.everyPage() {
+		if strings.Contains(page, "/dead/") {
+			if resp, _ := d.visit("GET", page, nil, nil); resp.StatusCode != http.StatusSeeOther || !strings.HasPrefix(resp.Header.Get("Location"), "/dashboard/login?next=") {
+				t.Errorf("%s: %d to %s, want the login", page, resp.StatusCode, resp.Header.Get("Location"))
+			}
+			continue
+		}
+		text := d.page(page, nil)
+		for _, secret := range hidden {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s shows %s to anybody", page, secret)
+			}
+		}
+		if page != "/dashboard/login" { // where who is logged in has no business
+			everything += d.page(page, bearer)
+		}
+	}
+	for _, secret := range hidden {
+		if secret != `name="csrf"` && !strings.Contains(everything, secret) {
+			t.Errorf("nowhere is %s shown to who is logged in", secret)
+		}
+	}
+	f := d.follow("page=overview", nil)
+	if p := f.await("results", "acme/secret"); strings.Contains(p.content, "the-text-of-an-error") {
+		t.Error("the stream of events shows an error to anybody")
+	}
+	g := d.follow("page=watches", nil)
+	if p := g.await("watches", "acme/widgets"); strings.Contains(p.content, "hooks.example.org") {
+		t.Error("the stream of events shows where an app is notified to anybody")
+	}
+}
+
+func TestPagesOfListsAndTheirFilters(t *testing.T) {
+	d := startDesk(t, nil)
+	for i := range lettersShown + 5 {
+		d.bury("failed", fmt.Sprintf("error %d.", i), map[string]string{"repo": "acme/widgets"})
+	}
+	d.bury("malformed", "the odd one", map[string]string{"repo": "acme/other"})
+	first := d.page("/dashboard/dead?reason=failed", nil)
+	if strings.Contains(first, "the odd one") || strings.Count(first, "<tr id=") != lettersShown {
+		t.Errorf("%d letters of one reason on a page, want %d", strings.Count(first, "<tr id="), lettersShown)
+	}
+	_, after, _ := strings.Cut(first, `id="next" class="button" href="`)
+	next, _, _ := strings.Cut(after, `"`)
+	if second := d.page(strings.ReplaceAll(next, "&amp;", "&"), nil); strings.Count(second, "<tr id=") != 5 || !strings.Contains(second, "error 0.") {
+		t.Errorf("%d on the next page, want 5", strings.Count(second, "<tr id="))
+	}
+	if page := d.page("/dashboard/dead?repo=acme/other", nil); strings.Count(page, "<tr id=") != 1 {
+		t.Error("the filter by repository does not find the one")
+	}
+	for _, query := range []string{"dead?repo=acme/..", "dead?after=x", "repos?after=x", "watches?after=x", "repo?repo=x"} {
+		if resp, _ := d.visit("GET", "/dashboard/"+query, nil, nil); resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %d, want 400", query, resp.StatusCode)
+		}
+	}
+	if resp, _ := d.visit("GET", "/dashboard/repo?repo=acme/unknown", nil, nil); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("a repository of which nothing is known: %d, want 404", resp.StatusCode)
+	}
+}
+
+func TestDeadLettersAreRetriedAndDropped(t *testing.T) {
+	d := startDesk(t, nil)
+	cookie, csrf := d.logIn()
+	change, err := events.NewChange(events.Change{ID: "c1", URL: "https://example.org/acme/widgets.git"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]string{"_watermill_message_uuid": "c1", "payload": asJSON(t, change)}
+	first, second := d.bury("failed", "no", fields), d.bury("failed", "no", fields)
+	if page := d.page("/dashboard/dead/letter?id="+first, cookie); !strings.Contains(page, "https://example.org/acme/widgets.git") {
+		t.Error("the letter's page does not show its payload")
+	}
+	for name, tc := range map[string]struct {
+		path, id, csrf string
+		header         http.Header
+		status         int
+	}{
+		"retry without a login":   {"retry", first, csrf, nil, http.StatusUnauthorized},
+		"retry without a form":    {"retry", first, "", cookie, http.StatusForbidden},
+		"drop without a form":     {"drop", first, "", cookie, http.StatusForbidden},
+		"drop without a login":    {"drop", first, csrf, nil, http.StatusUnauthorized},
+		"retry of what is none":   {"retry", "x", csrf, cookie, http.StatusBadRequest},
+		"retry of what is gone":   {"retry", "1-0", csrf, cookie, http.StatusNotFound},
+		"drop of what is gone":    {"drop", "1-0", csrf, cookie, http.StatusNotFound},
+		"retry of what is absent": {"retry", "", csrf, cookie, http.StatusBadRequest},
+	} {
+		if resp, text := d.visit("POST", "/dashboard/dead/"+tc.path, url.Values{"id": {tc.id}, "csrf": {tc.csrf}}, tc.header); resp.StatusCode != tc.status {
+			t.Errorf("%s: %d, want %d: %s", name, resp.StatusCode, tc.status, text)
+		}
+	}
+	if n := d.client.XLen(t.Context(), events.DefaultNamespace.Dead()).Val(); n != 2 {
+		t.Fatalf("%d letters are left, want both", n)
+	}
+	resp, _ := d.visit("POST", "/dashboard/dead/retry", url.Values{"id": {first}, "csrf": {csrf}}, cookie)
+	if n := d.client.XLen(t.Context(), events.DefaultNamespace.Changes()).Val(); resp.StatusCode != http.StatusSeeOther || n != 1 {
+		t.Errorf("retried: %d, %d entries in the stream", resp.StatusCode, n)
+	}
+	note := http.Header{"Cookie": {cookie.Get("Cookie") + "; " + resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value}}
+	if page := d.page("/dashboard/dead", note); !strings.Contains(page, "Dead letter "+first+" is back in its stream") {
+		t.Error("the next page does not say what was done")
+	}
+	resp, _ = d.visit("POST", "/dashboard/dead/drop", url.Values{"id": {second}, "csrf": {csrf}}, cookie)
+	if n := d.client.XLen(t.Context(), events.DefaultNamespace.Dead()).Val(); resp.StatusCode != http.StatusSeeOther || n != 0 {
+		t.Errorf("dropped: %d, %d letters are left", resp.StatusCode, n)
+	}
+	for _, want := range []string{`msg="dead letter retried on the dashboard" by=token letter=` + first, `msg="dead letter dropped on the dashboard" by=token letter=` + second} {
+		if !strings.Contains(d.log.String(), want) {
+			t.Errorf("the log does not say %s", want)
+		}
+	}
+}
+
+func TestAnEntryThatCannotBeReadShowsNoField(t *testing.T) {
+	d := startDesk(t, nil)
+	id := d.bury("malformed", "no", map[string]string{"repo": "acme/widgets", "url": "https://user:hunter2@example.org/"})
+	if page := d.page("/dashboard/dead/letter?id="+id, bearer); strings.Contains(page, "hunter2") || !strings.Contains(page, "33 bytes") {
+		t.Error("want the names and sizes of its fields, and no password")
+	}
+}
+
+func TestVendoredFilesAreWhatTheListSays(t *testing.T) {
+	list, err := os.ReadFile("static/vendor/VENDOR.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, line := range regexp.MustCompile(`(?m)^\| (\S+\.(?:js|css|gz)) \| (\S+).*\| ([0-9a-f]{64}) \|$`).FindAllStringSubmatch(string(list), -1) {
+		content, err := os.ReadFile(path.Join("static/vendor", line[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != line[3] {
+			t.Errorf("%s has the sum %x, want %s", line[1], sum, line[3])
+		}
+		listed[path.Base(line[1])] = true
+	}
+	files, err := os.ReadDir("static/vendor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if ext := path.Ext(file.Name()); (ext == ".js" || ext == ".css") && !listed[file.Name()] {
+			t.Errorf("%s is not listed", file.Name())
+		}
+	}
+	if len(listed) != 5 {
+		t.Errorf("%d files are listed, want 5", len(listed))
+	}
+}
+
+func TestFilesAreKeptForGoodByTheirContent(t *testing.T) {
+	d := startDesk(t, nil)
+	where, err := d.board.assets.url("app.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, text := d.visit("GET", where, nil, http.Header{"Accept-Encoding": {"identity"}})
+	if resp.StatusCode != http.StatusOK || !strings.Contains(resp.Header.Get("Cache-Control"), "immutable") || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/css") || !strings.Contains(text, ":root") {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+	if resp, _ := d.visit("GET", where, nil, http.Header{"If-None-Match": {resp.Header.Get("ETag")}, "Accept-Encoding": {"identity"}}); resp.StatusCode != http.StatusNotModified {
+		t.Errorf("again: %d, want 304", resp.StatusCode)
+	}
+	if resp, _ := d.visit("GET", where, nil, http.Header{"Accept-Encoding": {"gzip"}}); resp.Header.Get("Content-Encoding") != "gzip" {
+		t.Errorf("with gzip: %v", resp.Header)
+	}
+	if resp, _ := d.visit("GET", "/dashboard/static/of-another-version/app.css", nil, nil); resp.StatusCode != http.StatusOK || resp.Header.Get("Cache-Control") != "no-cache" {
+		t.Errorf("by another version's name: %d %v", resp.StatusCode, resp.Header)
+	}
+	for _, name := range []string{"vendor/VENDOR.md", "../templates/layout.html", "vendor/htmx.LICENSE", "", "vendor/"} {
+		if resp, _ := d.visit("GET", "/dashboard/static/x/"+name, nil, nil); resp.StatusCode == http.StatusOK {
+			t.Errorf("%q is served", name)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for got, want := range map[string]string{
+		clip(5, "abcdef"): "abcd…", clip(5, "abcde"): "abcde", clip(9, "a\u202eb\x00c\u2028"): "a\ufffdb\ufffdc\ufffd",
+		count(1234567): "1\u202f234\u202f567", count(-1234): "-1\u202f234", count(12): "12", count(0.25): "0.2", count(99.6): "100",
+		size(512): "512\u00a0B", size(1536): "1.5\u00a0KiB", size(300 << 20): "300\u00a0MiB",
+		took(31 * time.Millisecond): "31\u00a0ms", took(1500 * time.Millisecond): "1.5\u00a0s", took(3 * time.Minute): "3\u00a0min", took(72 * time.Hour): "3\u00a0d",
+		link("/x", "a", "", "b", "c&d"): "/x?b=c%26d", link("/x"): "/x", refName("refs/heads/main"): "main", refName(""): "default branch",
+		short(strings.Repeat("ab", 20)): "abababababab", short("ab"): "ab",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if share(50, 200) != 25 || share(5, 0) != 0 || share(9, 3) != 100 {
+		t.Error("a share is wrong")
+	}
+}
+
+func TestWhatIsAtWorkIsShown(t *testing.T) {
+	d := startDesk(t, nil)
+	p := d.board.pages["overview"]
+	v := &view{page: p, parts: map[string]string{}}
+	for _, part := range v.render(overview{Busy: someBusy}, nil) {
+		if part.name == "busy" {
+			for _, want := range []string{"acme/widgets", "fetch", "3.0\u00a0MiB of 6.0\u00a0MiB", `value="50"`, "w1"} {
+				if !strings.Contains(part.content, want) {
+					t.Errorf("%s does not say %s", part.content, want)
+				}
+			}
+			return
+		}
+	}
+	t.Error("no such part")
+}

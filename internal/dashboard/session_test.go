@@ -1,0 +1,45 @@
+package dashboard
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func decoded(value string) string {
+	b, _ := base64.RawURLEncoding.DecodeString(value)
+	return string(b)
+}
+
+func TestASessionEnds(t *testing.T) {
+	s, err := newSessions(token, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := func(ends time.Time) *http.Request {
+		value := make([]byte, 8+sessionID)
+		binary.BigEndian.PutUint64(value, uint64(ends.Unix()))
+		value = append(value, s.sign("session", value)...)
+		r := httptest.NewRequest("GET", "/", nil)
+		r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
+		return r
+	}
+	if _, ok := s.read(signed(time.Now().Add(time.Minute))); !ok {
+		t.Error("one that has not ended is refused")
+	}
+	if _, ok := s.read(signed(time.Now().Add(-time.Second))); ok {
+		t.Error("one that has ended is taken")
+	}
+	// What is signed as a form is no session.
+	r := httptest.NewRequest("GET", "/", nil)
+	value := make([]byte, 8+sessionID)
+	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(time.Hour).Unix()))
+	value = append(value, s.sign("form", value)...)
+	r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
+	if _, ok := s.read(r); ok {
+		t.Error("a form's signature makes a session")
+	}
+}

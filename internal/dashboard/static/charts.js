@@ -1,0 +1,121 @@
+// The two charts of the overview. The service sends the buckets that are over, and again and again those that still
+// fill; what has no bucket is nothing.
+"use strict";
+
+(() => {
+	const outcomes = ["Synced", "Unchanged", "Failed", "Other"];
+	const percentiles = ["p50", "p95", "p99"];
+	let whole = null;
+	let edge = null;
+	let plots = [];
+
+	const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+	const read = (id) => {
+		try { return JSON.parse(document.getElementById(id).textContent); } catch { return null; }
+	};
+
+	// table has a line for each bucket of the time that is shown, up to now.
+	function table() {
+		const known = whole || edge;
+		if (!known) return null;
+		const at = new Map();
+		for (const part of [whole, edge]) part?.at.forEach((t, i) => at.set(t, [part, i]));
+		const newest = Math.max(...at.keys(), Math.floor((Date.now() + skew) / 1000 / known.step) * known.step);
+		const x = [], counts = outcomes.map(() => []), delays = percentiles.map(() => []);
+		for (let t = newest - known.span; t <= newest; t += known.step) {
+			const [part, i] = at.get(t) || [null, 0];
+			x.push(t);
+			counts.forEach((c, n) => c.push(part ? part.counts[n][i] : t < known.from ? null : 0));
+			delays.forEach((d, n) => d.push(part ? part.delays[n][i] : null));
+		}
+		return { x, counts, delays };
+	}
+
+	// stacked puts one on the other: the sum first, and each below it without the one before.
+	const stacked = (counts) => counts.map((_, n) => counts[n].map((_, i) => {
+		if (counts[n][i] === null) return null;
+		let sum = 0;
+		for (let k = n; k < counts.length; k++) sum += counts[k][i];
+		return sum;
+	}));
+
+	const clock = (u, values) => values.map((v) => new Date(v * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }));
+
+	// tens leaves of the lines of a scale the powers of ten.
+	const tens = (u, splits) => splits.map((v) => (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null));
+
+	function draw() {
+		const data = table();
+		if (!data) return;
+		plots.forEach((p) => p.destroy());
+		plots = [];
+		const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+		const common = (box) => ({
+			width: box.clientWidth, height: 170, padding: [8, 6, 0, 0],
+			cursor: { sync: { key: "lockstep" }, drag: { x: false, y: false }, points: { size: 5 } },
+			legend: { live: true },
+		});
+		const shades = ["ok", "calm", "bad", "other"].map(colour);
+		const first = document.querySelector("#throughput .plot");
+		plots.push(new uPlot({
+			...common(first),
+			scales: { y: { range: (u, min, max) => [0, Math.max(5, max * 1.1)] } },
+			axes: [{ ...axis, values: clock, space: 60, size: 28 }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000] }],
+			series: [{ value: (u, v) => (v ? new Date(v * 1000).toLocaleTimeString([], { hour12: false }) : "–") }].concat(outcomes.map((label, n) => ({
+				label, stroke: shades[n], fill: shades[n] + "55", width: 1.25, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }),
+				value: (u, v, s, i) => (i === null ? "–" : u.counts?.[n][i] ?? "–"),
+			}))),
+		}, [data.x, ...stacked(data.counts)], first));
+		plots[0].counts = data.counts;
+		const second = document.querySelector("#latency .plot");
+		const lines = ["ok", "warn", "bad"].map(colour);
+		plots.push(new uPlot({
+			...common(second),
+			scales: { y: { distr: 3, range: (u, min, max) => [Math.min(10, min ?? 10), Math.max(1000, (max ?? 1000) * 1.2)] } },
+			axes: [{ ...axis, values: clock, space: 60, size: 28 }, { ...axis, size: 52, filter: tens, grid: { ...axis.grid, filter: tens }, values: (u, v) => v.map((ms) => (ms === null ? "" : span(ms))) }],
+			series: [{ value: (u, v) => (v ? new Date(v * 1000).toLocaleTimeString([], { hour12: false }) : "–") }].concat(percentiles.map((label, n) => ({
+				label, stroke: lines[n], width: 1.5, spanGaps: true, points: { show: true, size: 3.5, fill: lines[n], stroke: lines[n] },
+				value: (u, v) => (v === null || v === undefined ? "–" : span(v)),
+			}))),
+		}, [data.x, ...data.delays], second));
+	}
+
+	const span = (ms) => (ms < 1000 ? ms + "\u00a0ms" : ms < 60000 ? +(ms / 1000).toFixed(1) + "\u00a0s" : Math.round(ms / 60000) + "\u00a0min");
+
+	function update() {
+		const data = table();
+		if (!data) return;
+		if (plots.length === 0) return draw();
+		plots[0].counts = data.counts;
+		plots[0].setData([data.x, ...stacked(data.counts)]);
+		plots[1].setData([data.x, ...data.delays]);
+	}
+
+	document.body.addEventListener("htmx:sseBeforeMessage", (e) => {
+		if (e.detail.type !== "charts" && e.detail.type !== "edge") return;
+		e.preventDefault();
+		const part = JSON.parse(e.detail.data);
+		if (e.detail.type === "charts") whole = part;
+		else edge = part;
+		update();
+	});
+	document.body.addEventListener("htmx:afterSwap", (e) => {
+		if (e.detail.target?.id !== "view") return;
+		plots = []; // they went with the part that was fetched anew
+		begin();
+	});
+	document.addEventListener("lockstep:theme", draw);
+
+	function begin() {
+		whole = read("charts");
+		edge = read("edge");
+		draw();
+		const watcher = new ResizeObserver(() => plots.forEach((p) => {
+			const width = p.root.parentElement.clientWidth;
+			if (width !== p.width) p.setSize({ width, height: 170 });
+		}));
+		document.querySelectorAll(".plot").forEach((box) => watcher.observe(box));
+	}
+	addEventListener("DOMContentLoaded", begin);
+	setInterval(() => { if (!document.hidden) update(); }, 5000);
+})();

@@ -1,0 +1,190 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+)
+
+// follower is a tail on a Redis of its own that reads when it is told to.
+type follower struct {
+	*desk
+	tail *tail
+}
+
+func newFollower(t *testing.T) *follower {
+	t.Helper()
+	d := &desk{t: t, redis: redistest.Start(t)}
+	d.client = d.redis.Client()
+	return &follower{d, newTail(d.client, events.DefaultNamespace.Results())}
+}
+
+func (f *follower) read() {
+	f.t.Helper()
+	if err := f.tail.read(f.t.Context()); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *follower) total() bucket {
+	f.tail.mu.Lock()
+	defer f.tail.mu.Unlock()
+	return f.tail.window.total(time.Now().Add(f.tail.skew), span)
+}
+
+func TestTheTailBeginsWithWhatWasThereAndGoesOn(t *testing.T) {
+	f := newFollower(t)
+	f.read() // nothing was ever settled
+	if n := f.total(); n.all() != 0 {
+		t.Errorf("%v results of none", n.counts)
+	}
+	f.settle(synced(t, "acme/one"), 50*time.Millisecond)
+	f.read()
+	unchanged := synced(t, "acme/two")
+	unchanged.Before = unchanged.After
+	f.settle(unchanged, time.Second)
+	failed := synced(t, "acme/three")
+	failed.Type, failed.Class, failed.Error = events.ResultFailed, events.ClassBusy, "no"
+	f.settle(failed, time.Minute)
+	polled := synced(t, "acme/four")
+	polled.Type = events.ResultPolled
+	f.settle(polled, time.Hour)
+	f.client.XAdd(t.Context(), &redis.XAddArgs{Stream: f.tail.topic, Values: []string{"payload", "{no result"}})
+	f.read()
+	check := func(tail *tail) {
+		t.Helper()
+		n := tail.window.total(time.Now(), span)
+		if n.counts != [outcomes]float64{1, 1, 1, 1} {
+			t.Errorf("counts %v, want one of each", n.counts)
+		}
+		var shown []string
+		for _, s := range tail.recent {
+			shown = append(shown, s.Outcome+" "+s.Repo)
+		}
+		if got := strings.Join(shown, ", "); got != "failed acme/three, unchanged acme/two, synced acme/one" {
+			t.Errorf("shown %s", got)
+		}
+		if most, ok := n.quantile(1); !ok || most > 70*time.Second { // what nobody waited for does not count
+			t.Errorf("the longest took %v", most)
+		}
+	}
+	check(f.tail)
+	other := newTail(f.client, f.tail.topic)
+	if err := other.read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check(other)
+}
+
+func TestATailThatCannotKeepUpCountsTheNewestForAll(t *testing.T) {
+	f := newFollower(t)
+	if !f.redis.Real {
+		t.Skip("the embedded Redis does not count what was ever added")
+	}
+	f.settle(synced(t, "acme/one"), time.Millisecond)
+	f.read()
+	f.tail.each = readBytes // so that few fit into a read
+	for i := range 10 * readLeast {
+		f.settle(synced(t, fmt.Sprintf("acme/r%d", i)), 10*time.Millisecond)
+	}
+	f.read()
+	if n := f.total(); n.all() < 100.5 || n.all() > 101.5 {
+		t.Errorf("counted %v, want 101: those that were not read, too", n.all())
+	}
+	if newest := f.tail.recent[0].Repo; newest != fmt.Sprintf("acme/r%d", 10*readLeast-1) {
+		t.Errorf("the newest shown is %s", newest)
+	}
+	f.read()
+	if n := f.total(); n.all() > 101.5 {
+		t.Errorf("counted %v after a read of nothing", n.all())
+	}
+}
+
+func TestOfWhatCameBeforeSoMuchIsRead(t *testing.T) {
+	f := newFollower(t)
+	big := synced(t, "acme/big")
+	for i := range 900 {
+		big.Files = append(big.Files, events.File{Path: fmt.Sprintf("folder/file-%d-%s", i, strings.Repeat("x", 400)), Status: events.FileAdded})
+	}
+	const many = 60 // of 400 KB each
+	for range many {
+		f.settle(big, time.Millisecond)
+	}
+	f.tail.each = 400 << 10
+	began := time.Now()
+	f.read()
+	n := f.total()
+	if n.all() >= many || n.all() < 10 {
+		t.Errorf("read %v results of %d, want what comes to some %d bytes", n.all(), many, backBytes)
+	}
+	if !f.tail.window.from.After(began.Add(-span / 2)) {
+		t.Errorf("it is not said that nothing is known of what came before %v", f.tail.window.from)
+	}
+}
+
+func TestATailOutlivesARedisThatLostItsData(t *testing.T) {
+	f := newFollower(t)
+	for range 5 {
+		f.settle(synced(t, "acme/one"), time.Millisecond)
+	}
+	f.read()
+	if err := f.client.FlushAll(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.client.XAdd(t.Context(), &redis.XAddArgs{Stream: f.tail.topic, ID: "5-0", Values: []string{"payload", "x"}})
+	f.tail.measured = time.Time{}
+	f.read()
+	if n := f.total(); n.all() != 0 || f.tail.last != "5-0" {
+		t.Errorf("counted %v up to %s, want to begin anew", n.all(), f.tail.last)
+	}
+}
+
+func TestPercentilesAreRightToSevenPercent(t *testing.T) {
+	var w window
+	now := time.Now()
+	for ms := 1; ms <= 10_000; ms++ {
+		w.add(now, outSynced, time.Duration(ms)*time.Millisecond, 1)
+	}
+	all := w.total(now, time.Minute)
+	for q, want := range map[float64]float64{0.5: 5000, 0.95: 9500, 0.99: 9900} {
+		d, ok := all.quantile(q)
+		if ms := float64(d.Milliseconds()); !ok || ms < want*0.92 || ms > want*1.08 {
+			t.Errorf("p%v is %v, want about %v ms", q*100, d, want)
+		}
+	}
+	if _, ok := new(bucket).quantile(0.5); ok {
+		t.Error("of nothing there is a median")
+	}
+	w.add(now, outSynced, 1000*time.Hour, 1) // fits into the last bin
+	w.add(now, outFailed, -1, 1)             // not known
+	if n := w.total(now, time.Minute); n.counts[outFailed] != 1 {
+		t.Error("what has no delay is not counted")
+	}
+}
+
+func TestTheWindowForgets(t *testing.T) {
+	var w window
+	begin := time.Unix(1_800_000_000, 0)
+	for i := range 2 * steps {
+		w.add(begin.Add(time.Duration(i)*step), outSynced, time.Millisecond, 1)
+	}
+	w.add(begin, outSynced, time.Millisecond, 1) // comes too late
+	now := begin.Add((2*steps - 1) * step)
+	if n := w.total(now, span); n.all() != steps {
+		t.Errorf("%v of the last 15 min, want %d", n.all(), steps)
+	}
+	if n := w.total(now, time.Minute); n.all() != 12 {
+		t.Errorf("%v of the last minute, want 12", n.all())
+	}
+	s := w.series(now.Add(-span), now)
+	if len(s.At) < steps-2 || len(s.At) > steps || len(s.Counts[outSynced]) != len(s.At) || *s.Delays[0][0] != 1 {
+		t.Errorf("%d buckets: %+v", len(s.At), s)
+	}
+}

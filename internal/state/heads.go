@@ -1,0 +1,43 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+)
+
+// headsLooked is about how many fields of a repository [Store.ManyHeads] looks at.
+const headsLooked = 1000
+
+// ManyHeads maps, for each of the repositories, each ref to the commit published for it, in one round trip. Of one with
+// very many refs or apps these are some. A path that is none has no heads.
+func (s *Store) ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error) {
+	replies := make([]*redis.ScanCmd, len(repos))
+	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, path := range repos {
+			if repo, err := events.ParseRepoPath(path); err == nil {
+				replies[i] = pipe.HScan(ctx, s.namespace.Repo(repo), 0, "head:*", headsLooked)
+			}
+		}
+		return nil // each reply has its own error
+	})
+	all := make([]map[string]string, len(repos))
+	for i, reply := range replies {
+		all[i] = map[string]string{}
+		if reply == nil {
+			continue
+		}
+		fields, _, err := reply.Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return nil, fmt.Errorf("load the heads of %s: %w", repos[i], err)
+		}
+		for n := 0; n+1 < len(fields); n += 2 {
+			all[i][strings.TrimPrefix(fields[n], "head:")] = fields[n+1]
+		}
+	}
+	return all, nil
+}
