@@ -23,6 +23,19 @@ const (
 	ChangeDue     ChangeType = "lockstep.change.due.v1"     // it is time to ask the remote whether a watched ref has moved
 )
 
+// Operation is what a change of that type comes to, in a word: sync, remove, move or poll.
+func (t ChangeType) Operation() string {
+	switch t {
+	case ChangeRemoved:
+		return "remove"
+	case ChangeMoved:
+		return "move"
+	case ChangeDue:
+		return "poll"
+	}
+	return "sync"
+}
+
 // BusyPolicy is what to do about a repository that another job holds.
 type BusyPolicy string
 

@@ -12,8 +12,8 @@
 //
 // A change or a result is a CloudEvents 1.0 document in structured JSON mode; its type ends in a
 // version ("lockstep.change.pushed.v1"). A new field is added within a version and ignored by older
-// readers; a changed meaning gets a new version, and a version that is not known here is refused as
-// malformed, never guessed at. Changes are accepted in a second form too, a flat set of fields
+// readers; a changed meaning gets a new version, and a version that is not known here is left to a newer
+// program ([ClassNewer]), never guessed at. Changes are accepted in a second form too, a flat set of fields
 // (repo, url, ref, …), so that redis-cli or three lines of any language can publish one.
 //
 // # What it does not do

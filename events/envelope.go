@@ -2,12 +2,14 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"mime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -100,7 +102,8 @@ func (r Result) MarshalJSON() ([]byte, error) {
 // ParseChange reads a change from a CloudEvents document, or from a flat JSON object of plain
 // fields (repo, url, to, ref, type, id, app, credential, before, after, force, depth, on_busy; all
 // strings, as redis-cli's XADD gives them). In the plain form id may be absent: the caller then knows a
-// better one, the stream entry's. An error has the disposition [Malformed].
+// better one, the stream entry's. An error has the disposition [Malformed]; or [Contention], and the class
+// [ClassNewer], about a type or a version of one that came after this program, which is left to a newer one.
 func ParseChange(document []byte) (Change, error) {
 	if len(document) > maxDocument {
 		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
@@ -114,14 +117,14 @@ func ParseChange(document []byte) (Change, error) {
 		parse = parseCloudEvent
 	}
 	c, err := parse(document)
-	if err != nil {
-		return Change{}, malformed(err)
-	}
 	if c.OnBusy == "" {
 		c.OnBusy = BusyWait
 	}
-	if err := c.check(); err != nil {
-		return Change{}, malformed(err)
+	if err == nil {
+		err = c.check()
+	}
+	if err != nil {
+		return Change{}, cmp.Or(newer(document, changeType, changeTypes), malformed(err))
 	}
 	return c, nil
 }
@@ -226,12 +229,11 @@ func plainType(s string) ChangeType {
 }
 
 // ParseResult reads a result from a CloudEvents document. It vouches for the paths in it: they are
-// relative, with slashes, and lead nowhere above where they start. An error has the disposition
-// [Malformed].
+// relative, with slashes, and lead nowhere above where they start. An error is as one of [ParseChange].
 func ParseResult(document []byte) (Result, error) {
 	r, err := parseResult(document)
 	if err != nil {
-		return Result{}, Errorf(Malformed, ClassMalformed, "malformed result: %w", err)
+		return Result{}, cmp.Or(newer(document, resultType, resultTypes), Errorf(Malformed, ClassMalformed, "malformed result: %w", err))
 	}
 	return r, nil
 }
@@ -244,9 +246,7 @@ func parseResult(document []byte) (Result, error) {
 	if err := doc.check(); err != nil {
 		return Result{}, err
 	}
-	switch ResultType(doc.Type) {
-	case ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled:
-	default:
+	if !slices.Contains(resultTypes, ResultType(doc.Type)) {
 		return Result{}, fmt.Errorf("type %s is not one this version knows", quote(doc.Type))
 	}
 	at, err := parseTime(doc.Time)

@@ -52,6 +52,7 @@ const (
 	ClassStale     Class = "stale"     // a newer holder has been here
 	ClassBusy      Class = "busy"      // another job holds the repository
 	ClassMalformed Class = "malformed" // the event cannot be read
+	ClassNewer     Class = "newer"     // the event is of a type, or a version of one, that came after this program
 	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
 	ClassBehind    Class = "behind"    // the remote does not have the commit yet that its webhook announced
 	ClassShutdown  Class = "shutdown"  // this process is stopping

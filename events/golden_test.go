@@ -47,6 +47,10 @@ func goldenChanges(t testing.TB) map[string]events.Change {
 			Repo: repo(t, "Acme/widgets"), URL: "https://github.com/Acme/widgets.git", Ref: ref(t, "refs/tags/v1"),
 			App: "docs", After: sha1B, OnBusy: events.BusyWait, Watched: true, Foreign: true,
 		},
+		"change_depth_v1": {
+			ID: "cli/1", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime,
+			Repo: repo(t, "Acme/widgets"), URL: "https://github.com/Acme/widgets.git", Depth: 50, OnBusy: events.BusyWait,
+		},
 	}
 }
 
@@ -85,8 +89,16 @@ func goldenResults(t testing.TB) map[string]events.Result {
 		Repo: repo(t, "Acme/widgets"), Deliveries: []string{"poll/1"}, Attempts: 1, Took: 5 * time.Millisecond,
 		Fence: 1795223511284005, Due: 2,
 	}
+	full := synced
+	full.ID, full.Full, full.Truncated = "synced:1795223511289-0", true, false
+	full.Files = []events.File{
+		{Path: "new.txt", From: "old.txt", Status: events.FileRenamed},
+		{Path: "run.sh", Status: events.FileModeChanged},
+		{Path: "caf\ufffd.txt", Raw: "Y2Fm6S50eHQ=", Status: events.FileAdded},
+		{Path: "to/etc", Status: events.FileAdded, Outside: true},
+	}
 	return map[string]events.Result{
-		"result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed,
+		"result_full_v1": full, "result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed,
 		"result_moved_v1": moved, "result_polled_v1": polled,
 	}
 }

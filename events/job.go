@@ -26,6 +26,10 @@ type Job struct {
 	// Newest returns the id of the newest waiting entry known that announces a commit for the same
 	// ref to the same app, or "" when there is none.
 	Newest func(ctx context.Context) (string, error)
+
+	// Progress is told of each phase of the work as it begins, and now and then how far it is. It is cheap, and
+	// safe for concurrent use. Never nil in the hands of a handler that a router calls.
+	Progress func(Progress)
 }
 
 // Announced is the commit that c says its ref names now, or "". All zeros are what forges say of a ref

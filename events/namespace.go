@@ -57,5 +57,8 @@ func (n Namespace) Notifications() string { return string(n) + "notify" }
 // Reconcile is held by the process that compares registry, state and volume, or was the last to.
 func (n Namespace) Reconcile() string { return string(n) + "reconcile" }
 
+// Working is the hash that says what each worker works on now.
+func (n Namespace) Working() string { return string(n) + "working" }
+
 // Patrol is held by the worker that looks after repositories which nobody syncs, or was the last to.
 func (n Namespace) Patrol() string { return string(n) + "patrol" }

@@ -53,6 +53,9 @@ func (l *Lease) Key() string { return l.req.Key }
 // Fence is the number of this grant: higher than that of every earlier grant of the key.
 func (l *Lease) Fence() uint64 { return l.fence }
 
+// Began is when the lease was granted, by this process' clock.
+func (l *Lease) Began() time.Time { return l.began }
+
 // Context derives from the context of Acquire. It is cancelled by Release, and with cause ErrLost
 // when the lease is lost.
 func (l *Lease) Context() context.Context { return l.ctx }

@@ -20,24 +20,32 @@ type Changes struct {
 	Handler   events.Handler
 	Floor     func(events.RepoPath) (uint64, error) // highest fence on the volume; nil: none
 	Log       *slog.Logger
-	// Observe is told of each change's outcome (synced, unchanged, removed, moved, polled, coalesced, failed)
-	// and the class of its error; nil: nobody.
+	// Observe is told of each change's outcome (synced, unchanged, removed, moved, polled, coalesced, failed;
+	// left to a newer version) and the class of its error; nil: nobody.
 	Observe func(outcome, class string)
+
+	// Begin is told of each job as the work on it begins, under its lease and inside its slot; progress is then told
+	// how far that is, and end that it is over. Nil: nobody is.
+	Begin  func(job events.Job) (progress func(events.Progress), end func())
+	Timed  func(Timeline) // told of each change that is settled, after Observe; nil: nobody
+	Worked func(Work)     // told of each attempt at a change; nil: nobody
 }
 
 // Request asks for the lease on a change's repository, and for a move for that on the new path too.
 func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	change, err := read(msg)
 	if err != nil {
+		c.left(msg, err)
 		return nil, err
 	}
+	describe(msg.Context(), c.Source, change)
 	paths := []events.RepoPath{change.Repo}
 	if !change.To.IsZero() && !change.To.Equal(change.Repo) {
 		paths = append(paths, change.To)
 	}
 	reqs := make([]locking.Request, len(paths))
 	for i, path := range paths {
-		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: operation(change.Type)}
+		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation()}
 		if change.OnBusy == events.BusySkip {
 			reqs[i].IfHeld = locking.Skip
 		}
@@ -50,29 +58,43 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	return reqs, nil
 }
 
+// left counts a change that is left to a newer version, and says so: once, however often it comes by.
+func (c *Changes) left(msg *message.Message, err error) {
+	delivery, ok := stream.DeliveryOf(msg)
+	if events.ClassOf(err) != events.ClassNewer || ok && delivery.Delivered() > 1 {
+		return
+	}
+	c.observe("left", string(events.ClassNewer))
+	c.Log.WarnContext(msg.Context(), "change is left to a newer version; finish the upgrade, or it is a dead letter when it is too old", "job", msg.UUID, "error", err)
+}
+
 // Handle works on a change under its lease and commits what came of it.
-func (c *Changes) Handle(msg *message.Message) ([]*message.Message, error) {
-	began := time.Now()
+func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err error) {
 	change, err := read(msg)
 	if err != nil {
 		return nil, err
 	}
-	outcome, err := c.Handler(msg.Context(), job(msg, change))
+	j := job(msg, change)
+	watch, stop := c.start(&j)
+	err = errPanicked // unless it returns
+	defer func() { stop(err) }()
+	outcome, err := c.followed(msg.Context(), j)
 	if err != nil {
 		return nil, err
 	}
+	watch.published = time.Now()
 	result := outcome.Result
-	result.Source, result.Took = c.Source, time.Since(began)
+	result.Source, result.Took = c.Source, watch.published.Sub(watch.began)
 	outcome.Result = result
 	settlement, err := c.settlement(change, outcome)
 	if err != nil {
 		return nil, err
 	}
-	produced, err := Commit(msg, settlement)
-	if err != nil {
+	if produced, err = Commit(msg, settlement); err != nil {
 		return nil, err
 	}
-	c.settled(msg.Context(), change, result)
+	watch.settled = time.Now()
+	c.settled(msg, change, result, watch)
 	if outcome.Covers != nil && msg.Context().Err() == nil { // else nobody waits
 		c.cover(msg, change.Repo, outcome.Covers)
 	}
@@ -126,10 +148,14 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 		outcome = "polled"
 	}
 	c.observe(outcome, string(result.Class))
-	return []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
+	c.timed(timelineOf(msg, change).ended(outcome, time.Now()))
+	outputs := []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
+	tell(msg.Context(), attrOutcome.String(outcome))
+	inject(msg.Context(), outputs)
+	return outputs
 }
 
-func (c *Changes) settled(ctx context.Context, change events.Change, result events.Result) {
+func (c *Changes) settled(msg *message.Message, change events.Change, result events.Result, watch *stopwatch) {
 	outcome := "removed"
 	switch {
 	case result.Type == events.ResultMoved:
@@ -142,13 +168,21 @@ func (c *Changes) settled(ctx context.Context, change events.Change, result even
 		outcome = "synced"
 	}
 	c.observe(outcome, "")
-	c.Log.InfoContext(ctx, "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", outcome,
+	tell(msg.Context(), attrOutcome.String(outcome))
+	c.timed(timelineOf(msg, change).worked(locking.AllFromContext(msg.Context()), watch).ended(outcome, watch.settled))
+	c.Log.InfoContext(msg.Context(), "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", outcome,
 		"after", result.After, "fence", result.Fence, "took", result.Took)
 }
 
 func (c *Changes) observe(outcome, class string) {
 	if c.Observe != nil {
 		c.Observe(outcome, class)
+	}
+}
+
+func (c *Changes) timed(t Timeline) {
+	if c.Timed != nil {
+		c.Timed(t)
 	}
 }
 
@@ -183,6 +217,8 @@ func job(msg *message.Message, change events.Change) events.Job {
 		Confirm: func(context.Context) error { return nil },
 		Latest:  func(context.Context) (string, error) { return "", nil },
 		Newest:  func(context.Context) (string, error) { return "", nil },
+
+		Progress: func(events.Progress) {},
 	}
 	if delivery, ok := stream.DeliveryOf(msg); ok {
 		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest
@@ -193,16 +229,4 @@ func job(msg *message.Message, change events.Change) events.Job {
 		j.FenceTo = leases[len(leases)-1].Fence()
 	}
 	return j
-}
-
-func operation(t events.ChangeType) string {
-	switch t {
-	case events.ChangeRemoved:
-		return "remove"
-	case events.ChangeMoved:
-		return "move"
-	case events.ChangeDue:
-		return "poll"
-	}
-	return "sync"
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -12,6 +13,9 @@ import (
 
 // siblingsAtOnce is how many waiting changes are looked at, and settled, in one step.
 const siblingsAtOnce = 100
+
+// outcomeCoalesced is the outcome of a change that another's work has answered.
+const outcomeCoalesced = "coalesced"
 
 // Key is the key of a change, for [stream.SubscriberConfig]: that of its repository, as of its lock.
 func (c *Changes) Key(msg *message.Message) string {
@@ -33,6 +37,7 @@ func (c *Changes) cover(msg *message.Message, repo events.RepoPath, covers func(
 		return
 	}
 	guard := stream.Guard(lease.Guard())
+	settled := 0
 	for page, more := "", true; more; more = page != "" {
 		siblings, next, err := delivery.Siblings(ctx, page, siblingsAtOnce)
 		if err != nil {
@@ -45,10 +50,12 @@ func (c *Changes) cover(msg *message.Message, repo events.RepoPath, covers func(
 		}
 		n, err := delivery.SettleSiblings(ctx, &guard, batch)
 		if n > 0 {
+			settled += n
+			tell(ctx, attrCoalesced.Int(settled))
 			c.Log.InfoContext(ctx, "changes settled along with another", "repo", repo.String(), "job", msg.UUID, "changes", n)
 		}
 		for range n {
-			c.observe("coalesced", "")
+			c.observe(outcomeCoalesced, "")
 		}
 		if err != nil {
 			c.Log.WarnContext(ctx, "cannot settle changes that are answered too", "repo", repo.String(), "error", err)
@@ -70,7 +77,8 @@ func (c *Changes) covered(ctx context.Context, delivery *stream.Delivery, lease 
 		}
 		outcome, ok := covers(ctx, events.Job{
 			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: lease.Fence(), Confirm: lease.Confirm, Latest: delivery.Latest,
-			Newest: func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) },
+			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) },
+			Progress: func(events.Progress) {},
 		})
 		if !ok {
 			continue
@@ -80,7 +88,14 @@ func (c *Changes) covered(ctx context.Context, delivery *stream.Delivery, lease 
 		if err != nil {
 			continue
 		}
-		batch = append(batch, stream.SiblingSettlement{Sibling: sibling, Outputs: s.Outputs, State: s.State})
+		span := along(ctx, c.Namespace.Changes(), sibling, s.Outputs)
+		batch = append(batch, stream.SiblingSettlement{
+			Sibling: sibling, Outputs: s.Outputs, State: s.State,
+			Settled: func() {
+				c.timed(queued(change, sibling.Entry).ended(outcomeCoalesced, time.Now()))
+				span.End()
+			},
+		})
 	}
 	return batch
 }

@@ -38,9 +38,12 @@ func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) 
 
 // coalescing is a route for changes to which a share of three of the same repository have their way at once.
 // The first handler begins when it sees so many siblings.
-func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler) router.Route {
+func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler, edits ...func(*router.Changes)) router.Route {
 	t.Helper()
 	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
+	for _, edit := range edits {
+		edit(changes)
+	}
 	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Log: quiet(),
 		Key: changes.Key, Window: 16, Share: 3, Visibility: time.Minute})
 	if err != nil {

@@ -15,19 +15,22 @@ import (
 // if it has any, are all still held; over any other Pub/Sub, Commit returns the outputs for the route's
 // publisher, and their delivery and the ack are two steps. Where nobody waits for the first lease it is given
 // back in that step too: after Commit there is nothing left to do under it, unless its context says
-// that it is still held.
+// that it is still held. The outputs carry on the trace of the message's context, if it has one.
 //
 //	return router.Commit(msg, stream.Settlement{Outputs: …})
-func Commit(msg *message.Message, what stream.Settlement) ([]*message.Message, error) {
+func Commit(msg *message.Message, what stream.Settlement) (produced []*message.Message, err error) {
+	inject(msg.Context(), what.Outputs)
 	delivery, ok := stream.DeliveryOf(msg)
 	if !ok {
-		produced := make([]*message.Message, 0, len(what.Outputs))
+		produced = make([]*message.Message, 0, len(what.Outputs))
 		for _, out := range what.Outputs {
 			produced = append(produced, out.Message)
 		}
 		return produced, nil
 	}
 	ctx := msg.Context()
+	settling := child(ctx, "settle")
+	defer func() { end(settling, err) }()
 	leases := locking.AllFromContext(ctx)
 	if len(leases) == 0 {
 		return nil, delivery.Settle(ctx, what)
@@ -41,7 +44,7 @@ func Commit(msg *message.Message, what stream.Settlement) ([]*message.Message, e
 	if !lease.Awaited() {
 		what.Returned = lease.Returned
 	}
-	err := delivery.Settle(ctx, what)
+	err = delivery.Settle(ctx, what)
 	if errors.Is(err, stream.ErrGuard) && leases.Confirm(ctx) == nil {
 		// It had run out while Redis was away, nobody else has had it since, and now it is back.
 		err = delivery.Settle(ctx, what)

@@ -47,6 +47,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		if err == nil {
 			return produced, nil
 		}
+		told(msg, err)
 		if !ok {
 			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
 			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
@@ -71,6 +72,10 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 const lapseFactor = 8
 
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
+
+// newerDoublings is how often the delay of a message that a newer version is to have doubles: no more often than
+// that, for it is chance whose turn it is next.
+const newerDoublings = 4
 
 // disposeTimeout bounds how long a disposition tries to reach Redis.
 const disposeTimeout = 10 * time.Second
@@ -102,6 +107,10 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	case d.Retry.tooOld(delivery.Entry()):
 		log.ErrorContext(ctx, "message is too old to be tried again: dead letter", "max_age", d.Retry.MaxAge)
 		return d.bury(ctx, msg, delivery, "too old", err)
+	case events.ClassOf(err) == events.ClassNewer:
+		wait := d.Retry.delay(min(delivery.Delivered(), newerDoublings))
+		log.DebugContext(ctx, "message goes back: it is for a newer version", "delay", wait)
+		return giveBack(ctx, msg, delivery, wait, false)
 	case disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.InfoContext(ctx, "message goes back: contention", "delay", wait)

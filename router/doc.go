@@ -2,6 +2,7 @@
 //
 // It is Watermill's router with Lockstep's middlewares around each handler, from the outside in:
 //
+//	trace      a span of each delivery, and of its steps, if the route has a tracer
 //	dispose    the one place where an error becomes ack, redeliver-after, failed result or dead letter
 //	recover    a panic is an error like any other
 //	lock       one message at a time per key, over all processes; a timeout goes back to the stream
@@ -19,6 +20,7 @@
 //	none: process killed, hung  comes back when it lapses; dead letter after      yes
 //	                            eight times the attempts
 //	contention, a lost lease    comes back after a delay                         no
+//	a newer version's type      comes back after a short delay, for others      no
 //	any that would come back,   failed result, and a dead letter                 –
 //	of a message past MaxAge
 //	settled along by another    acked: there is nothing left to do               –

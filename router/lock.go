@@ -32,10 +32,14 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 				return nil, err
 			}
 			before := msg.Context()
+			waiting := child(before, "lease wait")
 			leases, err := locker.AcquireAll(before, reqs...)
 			if err != nil {
-				return nil, refused(err)
+				err = refused(err)
+				end(waiting, err)
+				return nil, err
 			}
+			end(waiting, nil)
 			held := leases.Context()
 			msg.SetContext(locking.NewContext(held, leases...))
 			defer func() {

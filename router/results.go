@@ -54,6 +54,7 @@ func (r *Results) Handle(msg *message.Message) ([]*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	describeResult(msg.Context(), result)
 	delivery, ok := stream.DeliveryOf(msg)
 	lease, held := locking.FromContext(msg.Context())
 	if r.Supersedes == nil || !ok || !held {

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Route leads the messages of one topic to a handler.
@@ -27,6 +28,10 @@ type Route struct {
 	Request RequestFunc // which locks a message wants; required with a Locker
 	Slots   *Slots      // nil: unbounded
 	Dispose Disposer
+
+	// Tracer makes a span of each delivery, below the one that the message's metadata names by W3C Trace Context,
+	// and what comes of the message carries it on. Nil: there are none, and nothing is read or written of traces.
+	Tracer trace.Tracer
 }
 
 // Config configures New.
@@ -73,6 +78,9 @@ func add(r *message.Router, route Route) error {
 		h = r.AddConsumerHandler(route.Name, route.Topic, route.Subscriber, consume(route.Handler))
 	} else {
 		h = r.AddHandler(route.Name, route.Topic, route.Subscriber, route.PublishTopic, route.Publisher, route.Handler)
+	}
+	if route.Tracer != nil {
+		h.AddMiddleware(traced(route))
 	}
 	h.AddMiddleware(route.Dispose.Middleware, middleware.Recoverer)
 	if route.Locker != nil {

@@ -36,7 +36,9 @@ func (s *Slots) Room() int { return ahead*cap(s.taken) - int(s.waiting.Load()) }
 // a lease must not take a slot from a repository that could be worked on.
 func (s *Slots) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		if err := s.enter(msg.Context()); err != nil {
+		waiting := child(msg.Context(), "slot wait")
+		err := s.enter(msg.Context())
+		if end(waiting, err); err != nil {
 			return nil, err
 		}
 		defer func() { <-s.taken }()

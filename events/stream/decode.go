@@ -18,17 +18,12 @@ const MetadataUncounted = "lockstep_uncounted"
 
 // decode makes a message of an entry. Whatever is wrong with the entry is an error, never a panic:
 // it was written by somebody else.
-func decode(u redisstream.Unmarshaller, e entry) (msg *message.Message, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			msg, err = nil, fmt.Errorf("unmarshal: panic: %v", r)
-		}
-	}()
+func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	values := make(map[string]any, len(e.fields)/2)
 	for i := 0; i+1 < len(e.fields); i += 2 {
 		values[e.fields[i]] = e.fields[i+1]
 	}
-	msg, err = u.Unmarshal(values)
+	msg, err := unmarshal(u, values)
 	if err != nil {
 		return nil, err
 	}
@@ -45,13 +40,32 @@ func decode(u redisstream.Unmarshaller, e entry) (msg *message.Message, err erro
 	return msg, nil
 }
 
+func unmarshal(u redisstream.Unmarshaller, values map[string]any) (msg *message.Message, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			msg, err = nil, fmt.Errorf("unmarshal: panic: %v", r)
+		}
+	}()
+	return u.Unmarshal(values)
+}
+
+// Metadata is what was published beside a message's payload, of the fields of its entry as XREAD returns them. It is
+// nil when that cannot be read.
+func Metadata(fields map[string]any) message.Metadata {
+	msg, err := unmarshal(unmarshaller{}, fields)
+	if err != nil {
+		return nil
+	}
+	return msg.Metadata
+}
+
 // unmarshaller reads Watermill's wire format, and anything else as plain fields.
 type unmarshaller struct {
 	redisstream.DefaultMarshallerUnmarshaller
 }
 
-// Unmarshal makes of plain fields a message whose payload is a flat JSON object of them, and whose
-// UUID is the field "id", if there is one.
+// Unmarshal makes of plain fields a message whose payload is a flat JSON object of them, whose
+// UUID is the field "id", if there is one, and whose metadata is a trace context, if they have one.
 func (u unmarshaller) Unmarshal(values map[string]any) (*message.Message, error) {
 	if _, ok := values[redisstream.UUIDHeaderKey]; ok {
 		if _, ok := values["payload"]; !ok {
@@ -72,7 +86,13 @@ func (u unmarshaller) Unmarshal(values map[string]any) (*message.Message, error)
 		return nil, err
 	}
 	id, _ := values["id"].(string)
-	return message.NewMessage(id, payload), nil
+	msg := message.NewMessage(id, payload)
+	for _, name := range []string{"traceparent", "tracestate"} { // fields of W3C Trace Context
+		if value, ok := values[name].(string); ok {
+			msg.Metadata.Set(name, value)
+		}
+	}
+	return msg, nil
 }
 
 // encode returns a message's fields in the wire format, for a script to add.

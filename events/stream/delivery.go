@@ -35,7 +35,8 @@ type Delivery struct {
 	times   int
 	since   time.Time
 	msg     *message.Message
-	ctx     context.Context // the message's
+	meta    message.Metadata // as it was published; the message's own is its handler's to change
+	ctx     context.Context  // the message's
 	cancel  context.CancelCauseFunc
 
 	busy atomic.Bool // is being finished, or is: a heartbeat that misses it is no news
@@ -60,6 +61,9 @@ func DeliveryOf(msg *message.Message) (*Delivery, bool) {
 // Stream is the name of the stream.
 func (d *Delivery) Stream() string { return d.sub.group.stream }
 
+// Group is the name of the consumer group.
+func (d *Delivery) Group() string { return d.sub.group.name }
+
 // Entry is the id of the stream entry.
 func (d *Delivery) Entry() string { return d.entry }
 
@@ -73,6 +77,9 @@ func (d *Delivery) Attempt() int { return d.attempt }
 // Delivered is how often the entry has been delivered, this time included and counted or not: what a
 // backoff under contention grows with.
 func (d *Delivery) Delivered() int { return d.times }
+
+// Began is when this consumer took the entry in, this time.
+func (d *Delivery) Began() time.Time { return d.since }
 
 // Latest returns the id that the stream last gave to an entry, which may be gone since.
 func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
@@ -159,8 +166,8 @@ func (d *Delivery) claim(how Outcome) bool {
 	return true
 }
 
-// outcome is how the delivery ended.
-func (d *Delivery) outcome() Outcome {
+// Outcome is how the delivery ended, "" until it has.
+func (d *Delivery) Outcome() Outcome {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.how

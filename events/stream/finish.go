@@ -43,7 +43,7 @@ func (s *subscription) attend(d *Delivery) {
 	if d.claim(end.how) && end.how != Lost {
 		s.endings <- end
 	} else {
-		s.release(d, d.outcome())
+		s.release(d, d.Outcome())
 	}
 }
 

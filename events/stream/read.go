@@ -3,6 +3,7 @@ package stream
 import (
 	"cmp"
 	"context"
+	"maps"
 	"strings"
 	"time"
 )
@@ -156,6 +157,9 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 		}
 		d.ctx, d.cancel = context.WithCancelCause(context.WithValue(s.base, deliveryKey{}, d))
 		d.msg = msg
+		if len(msg.Metadata) > 0 {
+			d.meta = maps.Clone(msg.Metadata)
+		}
 		msg.SetContext(d.ctx)
 		if d.key = s.cfg.Key(msg); !s.flight.admits(d.key) {
 			d.cancel(nil)
@@ -186,7 +190,7 @@ func (s *subscription) hand(stop context.Context, d *Delivery) {
 			s.attends.Go(func() { s.attend(d) })
 			return
 		case <-d.ctx.Done(): // lost, or settled by a sibling
-			s.release(d, cmp.Or(d.outcome(), Lost))
+			s.release(d, cmp.Or(d.Outcome(), Lost))
 			return
 		case <-stop.Done():
 		}
@@ -194,7 +198,7 @@ func (s *subscription) hand(stop context.Context, d *Delivery) {
 	if d.claim(Deferred) {
 		s.endings <- ending{d: d, how: Deferred}
 	} else {
-		s.release(d, d.outcome())
+		s.release(d, d.Outcome())
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 // Sibling is another entry with the same key that waits for its turn: in this consumer's hands, or
 // parked. Entries in other consumers' hands are not to be seen from here.
 type Sibling struct {
-	Entry   string
-	Message *message.Message // to be read, never acked or nacked
+	Entry    string
+	Message  *message.Message // of which payload and UUID may be read; never acked or nacked
+	Metadata message.Metadata // that was published with it, to be read
 
 	delivery *Delivery // nil when it is parked
 }
@@ -22,6 +23,8 @@ type SiblingSettlement struct {
 	Sibling Sibling
 	Outputs []Output     // messages to add to streams, in order
 	State   []HashUpdate // fields to set in hashes
+
+	Settled func() // called once it is known to be settled, and not to block; nil: nobody is told
 }
 
 // Siblings returns waiting entries with the same key, about limit at a time, and how to go on: with
@@ -74,7 +77,7 @@ func (d *Delivery) inFlight() []Sibling {
 	var siblings []Sibling
 	for _, other := range d.sub.flight.of(d.key) {
 		if other != d && !other.busy.Load() && !other.lost.Load() {
-			siblings = append(siblings, Sibling{other.entry, other.msg, other})
+			siblings = append(siblings, Sibling{other.entry, other.msg, other.meta, other})
 		}
 	}
 	slices.SortFunc(siblings, func(a, b Sibling) int { return compareIDs(a.Entry, b.Entry) })
@@ -98,7 +101,7 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 	for _, e := range found {
 		p.last = e.label
 		if msg, err := decode(d.sub.cfg.Unmarshaller, e.entry); err == nil && e.id != d.entry {
-			p.siblings = append(p.siblings, Sibling{Entry: e.id, Message: msg})
+			p.siblings = append(p.siblings, Sibling{Entry: e.id, Message: msg, Metadata: msg.Metadata})
 		}
 	}
 	return p, nil
@@ -128,6 +131,7 @@ const settledAtOnce = 100
 func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	var call settleCall
 	var mine []*Delivery // of the entries of call, nil for one that is parked
+	var told []func()    // likewise: who is told
 	for _, s := range batch {
 		own, owner := s.Sibling.delivery, parked
 		if own != nil {
@@ -143,7 +147,7 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		if err := call.add(s.Sibling.Entry, owner, nil, s.Outputs, s.State); err != nil {
 			return 0, err
 		}
-		mine = append(mine, own)
+		mine, told = append(mine, own), append(told, s.Settled)
 	}
 	if len(mine) == 0 {
 		return 0, nil
@@ -167,6 +171,9 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		case verdictSettled, verdictAlready:
 			settled++
 			own.settledAlong()
+			if told[i] != nil {
+				told[i]()
+			}
 			continue
 		case verdictGuard:
 			err = guard.refused()

@@ -123,10 +123,10 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	q := must(openQuarantine(t.TempDir()))(t)
 	must(0, os.WriteFile(fetchedPack(q.dir), []byte(pack), 0o644))(t)
 	cancel(cause)
-	if err := q.index(ctx, w.volume.cfg); !errors.Is(err, cause) {
+	if err := q.index(ctx, w.volume.cfg, nil); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
-	if err := q.unpack(ctx, store(q), w.volume.cfg); !errors.Is(err, cause) {
+	if err := q.unpack(ctx, store(q), w.volume.cfg, nil); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
 	if err := w.volume.folder(repoPath(t, widgets)).explain(ctx, 1, corrupt("read: %w", cause)); events.ClassOf(err) == events.ClassCorrupt {

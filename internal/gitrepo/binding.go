@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"lockstep/events"
+	"lockstep/internal/unknown"
 )
 
 // binding ties a repository path to its remote, for as long as the repository is on the volume.
@@ -21,6 +22,8 @@ type binding struct {
 
 	// Left tells of the repository that was here and has moved away, for as long as something of it is here.
 	Left *departure `json:"left,omitempty"`
+
+	unknown map[string]json.RawMessage // fields that a newer version has written
 }
 
 // readBinding returns the repository's binding; ok is false when it is not on the volume. There may be a
@@ -37,12 +40,16 @@ func (f folder) readBinding() (b binding, ok bool, err error) {
 		return binding{}, false, events.Errorf(events.Permanent, events.ClassVolume,
 			"%s is damaged: restore it, or delete it and sync again", f.binding())
 	}
-	return b, b.Remote != "", nil
+	b.unknown, err = unknown.Fields(content, b)
+	return b, b.Remote != "", err
 }
 
 func (f folder) writeBinding(b binding) error {
 	content, err := json.Marshal(b)
 	if err != nil {
+		return err
+	}
+	if content, err = unknown.AddTo(content, b.unknown); err != nil {
 		return err
 	}
 	return volumeError("write the repository's binding", replaceFile(f.binding(), append(content, '\n')))

@@ -116,7 +116,7 @@ func TestOpenVolume(t *testing.T) {
 	if again := w.open(root, Config{}); again.ID() != v.ID() || v.ID() == w.volume.ID() || v.ID() == "" {
 		t.Errorf("ids %q, %q, %q", v.ID(), again.ID(), w.volume.ID())
 	}
-	if entries := must(os.ReadDir(filepath.Join(root, adminDir)))(t); len(entries) != 2 {
+	if entries := must(os.ReadDir(filepath.Join(root, adminDir)))(t); len(entries) != 3 {
 		t.Errorf("left behind: %v", entries)
 	}
 	must(0, os.WriteFile(filepath.Join(root, adminDir, "volume"), []byte("\n"), 0o644))(t)

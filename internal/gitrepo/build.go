@@ -23,6 +23,7 @@ import (
 type builder struct {
 	writer
 	maxBytes int64 // in all files
+	gauge    *gauge
 	items    []item
 	made     manifest     // of items, one for one
 	bytes    atomic.Int64 // in the files made
@@ -115,6 +116,7 @@ func (w *checkout) run(dst, last string) (err error) {
 			if w.bytes.Add(int64(w.made[i].size())) > w.maxBytes {
 				return treeTooLarge(w.maxBytes)
 			}
+			w.gauge.count(1)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type wanted struct {
 
 // fetch writes the pack that the remote answers with to a file at path. It returns how shallow what is
 // there will be with that.
-func (r *remote) fetch(ctx context.Context, want wanted, path string) (shallow []plumbing.Hash, err error) {
+func (r *remote) fetch(ctx context.Context, want wanted, path string, g *gauge) (shallow []plumbing.Hash, err error) {
 	within, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	defer func() {
@@ -59,7 +59,7 @@ func (r *remote) fetch(ctx context.Context, want wanted, path string) (shallow [
 	}
 	defer response.Close()
 	out := &sink{w: file}
-	if _, err := io.Copy(out, demultiplexed(request, response)); err != nil {
+	if _, err := io.Copy(measured{out, g}, demultiplexed(request, response)); err != nil {
 		if out.err != nil {
 			return nil, volumeError("write the fetched pack", out.err)
 		}

@@ -153,7 +153,7 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 	for _, entry := range must(os.ReadDir(admin))(t) {
 		left = append(left, entry.Name())
 	}
-	if want := []string{"bind.lock", "repos", "try-young", "volume", "volume-YOUNG"}; !slices.Equal(left, want) {
+	if want := []string{"bind.lock", "layout", "repos", "try-young", "volume", "volume-YOUNG"}; !slices.Equal(left, want) {
 		t.Errorf("left are %v, want %v", left, want)
 	}
 }

@@ -92,6 +92,7 @@ func worthFetchingAfresh(ctx context.Context, err error) bool {
 
 // open reads the plan of a commit that the store is said to hold.
 func (s *syncing) open(ctx context.Context, from store) (err error) {
+	s.gauge.begin(events.PhaseCompare, "", 0)
 	s.use(from)
 	s.plan, err = planCommit(ctx, s.objects, s.tip.commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
 	if err != nil {
@@ -120,14 +121,15 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 	} else if current, err := s.f.currentStore(); err == nil {
 		want.depth = deeper(current.depth(), want.depth)
 	}
-	shallow, err := s.remote.fetch(ctx, want, fetchedPack(q.dir))
+	s.gauge.begin(events.PhaseFetch, "bytes", 0)
+	shallow, err := s.remote.fetch(ctx, want, fetchedPack(q.dir), s.gauge)
 	if err != nil {
 		return err
 	}
 	if len(haves) > 0 {
-		err = q.unpack(ctx, into, s.v.cfg)
+		err = q.unpack(ctx, into, s.v.cfg, s.gauge)
 	} else {
-		err = q.index(ctx, s.v.cfg)
+		err = q.index(ctx, s.v.cfg, s.gauge)
 	}
 	if err != nil {
 		return err
@@ -152,6 +154,7 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 
 // inspect reads the plan of what has been fetched, while it is still in quarantine.
 func (s *syncing) inspect(ctx context.Context, q quarantine, into store) (*plan, error) {
+	s.gauge.begin(events.PhaseCompare, "", 0)
 	both := openObjects(q.dir, into.dir)
 	defer both.Close()
 	return planCommit(ctx, both, s.tip.want, s.lastTree(), s.v.cfg.MaxTreeFiles)

@@ -32,6 +32,7 @@ type receiver struct {
 	file   *os.File // the pack as it came
 	end    int64    // where its objects end and its checksum begins
 	loose  bool     // every object becomes a file of its own
+	gauge  *gauge   // of objects taken in
 
 	entries   []packed
 	refs      []refDelta // sorted by base once the scan is over
@@ -81,12 +82,12 @@ var packMagic = []byte("PACK\x00\x00\x00\x02")
 // openReceiver opens the pack as it came, having checked that it is long enough for the number of
 // objects it claims, and may have as many: there is room made for all of them at once, and twelve bytes
 // could claim 2^32.
-func (q quarantine) openReceiver(ctx context.Context, cfg Config) (*receiver, error) {
+func (q quarantine) openReceiver(ctx context.Context, cfg Config, g *gauge) (*receiver, error) {
 	file, err := os.Open(fetchedPack(q.dir))
 	if err != nil {
 		return nil, volumeError("open the fetched pack", err)
 	}
-	r := &receiver{cfg: cfg, q: q, file: file}
+	r := &receiver{cfg: cfg, q: q, file: file, gauge: g}
 	r.ctx, r.cancel = context.WithTimeoutCause(ctx, cfg.FetchTimeout, events.Errorf(events.Retryable, events.ClassQuota,
 		"it takes longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", cfg.FetchTimeout))
 	if err := r.readHead(); err != nil {
@@ -94,6 +95,7 @@ func (q quarantine) openReceiver(ctx context.Context, cfg Config) (*receiver, er
 		_ = file.Close()
 		return nil, err
 	}
+	g.begin(events.PhaseFetch, "objects", int64(len(r.entries)))
 	return r, nil
 }
 
@@ -241,6 +243,7 @@ func (r *receiver) checkSum(sum hash.Hash) error {
 func (r *receiver) take(i int, kind plumbing.ObjectType, content []byte) error {
 	h := plumbing.ComputeHash(kind, content)
 	r.entries[i].hash = h
+	r.gauge.count(1)
 	if !r.loose {
 		return nil
 	}

@@ -55,7 +55,7 @@ func benchmarkPack(b *testing.B, pack []byte, take func(q quarantine) error) {
 func BenchmarkIndexPack(b *testing.B) {
 	h, _ := newLargeRepo(b)
 	pack := h.packed("", "--all", "--delta-base-offset", "--window=10")
-	benchmarkPack(b, pack, func(q quarantine) error { return q.index(b.Context(), packDefaults(b)) })
+	benchmarkPack(b, pack, func(q quarantine) error { return q.index(b.Context(), packDefaults(b), nil) })
 }
 
 // BenchmarkUnpack takes in thin packs: a push of many files, which stays a pack, and one of few.
@@ -63,7 +63,7 @@ func BenchmarkUnpack(b *testing.B) {
 	h, first := newLargeRepo(b)
 	s := newStore(b)
 	q := received(b, h.packed(first+"\n", "--delta-base-offset", "--window=10"))
-	if err := q.index(b.Context(), packDefaults(b)); err != nil {
+	if err := q.index(b.Context(), packDefaults(b), nil); err != nil {
 		b.Fatal(err)
 	}
 	if err := q.release(s); err != nil {
@@ -74,7 +74,7 @@ func BenchmarkUnpack(b *testing.B) {
 	for name, commit := range map[string]string{"many": many, "few": few} {
 		b.Run(name, func(b *testing.B) {
 			pack := h.packed(commit+"\n^"+first+"\n", "--delta-base-offset", "--window=10")
-			benchmarkPack(b, pack, func(q quarantine) error { return q.unpack(b.Context(), s, packDefaults(b)) })
+			benchmarkPack(b, pack, func(q quarantine) error { return q.unpack(b.Context(), s, packDefaults(b), nil) })
 		})
 	}
 }

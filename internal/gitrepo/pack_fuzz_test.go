@@ -26,7 +26,7 @@ func FuzzPack(f *testing.F) {
 	s := newStore(f)
 	first := h.git("", "rev-parse", "main~2")
 	q := received(f, h.packed(first+"\n", "--delta-base-offset"))
-	if err := q.index(f.Context(), packDefaults(f)); err != nil {
+	if err := q.index(f.Context(), packDefaults(f), nil); err != nil {
 		f.Fatal(err)
 	}
 	if err := q.release(s); err != nil {
@@ -49,7 +49,7 @@ func FuzzPack(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, pack []byte, thin bool) {
 		q := received(t, summed(pack))
-		r, err := q.openReceiver(soon(t), cfg)
+		r, err := q.openReceiver(soon(t), cfg, nil)
 		if err != nil {
 			return
 		}

@@ -62,7 +62,7 @@ func receiveAlone(t *testing.T, job, dir string) {
 	case "large":
 		must(0, s.ensure())(t)
 		writeLargePack(t, q, plumbing.BlobObject, largeBlob, randomBytes())
-		if err = q.index(t.Context(), packDefaults(t)); err == nil {
+		if err = q.index(t.Context(), packDefaults(t), nil); err == nil {
 			err = q.release(s)
 		}
 	case "thin":
@@ -73,16 +73,16 @@ func receiveAlone(t *testing.T, job, dir string) {
 		}
 		m.ref(largeBlobHash(t), delta(largeBlob, largeBlob+4, steps...))
 		must(0, os.WriteFile(fetchedPack(q.dir), m.done(), 0o644))(t)
-		err = q.unpack(t.Context(), s, packDefaults(t))
+		err = q.unpack(t.Context(), s, packDefaults(t), nil)
 	case "bomb":
 		writeLargePack(t, q, plumbing.BlobObject, 1<<30, zeros{})
-		err = mustBeQuota(q.index(t.Context(), packDefaults(t)))
+		err = mustBeQuota(q.index(t.Context(), packDefaults(t), nil))
 	case "bomb of a delta":
 		m := &packMaker{}
 		m.ofs(m.blob(strings.Repeat("x", 1<<20)), delta(1<<20, 1<<29, strings.Repeat(copied(0, 1<<20), 1<<9)))
 		m.ofs(m.blob("x"), delta(1, 1<<30, copied(0, 1)))
 		must(0, os.WriteFile(fetchedPack(q.dir), m.done(), 0o644))(t)
-		err = mustBeQuota(q.unpack(t.Context(), s, packDefaults(t)))
+		err = mustBeQuota(q.unpack(t.Context(), s, packDefaults(t), nil))
 	}
 	if err != nil {
 		t.Fatal(err)

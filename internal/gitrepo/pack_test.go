@@ -178,7 +178,7 @@ func TestWholePacksOfGit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := received(t, h.packed("", append(args, "--all")...))
-			if err := q.index(t.Context(), packDefaults(t)); err != nil {
+			if err := q.index(t.Context(), packDefaults(t), nil); err != nil {
 				t.Fatal(err)
 			}
 			mustBeGits(t, q.dir)
@@ -258,7 +258,7 @@ func TestThinPacks(t *testing.T) {
 			h := gitRepo{h.dir, t, h.changing}
 			s := newStore(t)
 			first := received(t, h.packed(before+"\n", "--delta-base-offset"))
-			if err := first.index(t.Context(), packDefaults(t)); err != nil {
+			if err := first.index(t.Context(), packDefaults(t), nil); err != nil {
 				t.Fatal(err)
 			}
 			if err := first.release(s); err != nil {
@@ -266,7 +266,7 @@ func TestThinPacks(t *testing.T) {
 			}
 			after := h.push(before, files)
 			q := received(t, h.packed(after+"\n^"+before+"\n", "--delta-base-offset"))
-			if err := q.unpack(t.Context(), s, packDefaults(t)); err != nil {
+			if err := q.unpack(t.Context(), s, packDefaults(t), nil); err != nil {
 				t.Fatal(err)
 			}
 			packs, _ := filepath.Glob(filepath.Join(q.dir, "objects", "pack", "*.pack"))
@@ -478,8 +478,8 @@ func mustBeRefused(t *testing.T, pack []byte, class events.Class, disposition ev
 	for _, c := range change {
 		c(&cfg)
 	}
-	mustFail(t, received(t, pack).index(t.Context(), cfg), class, disposition)
-	err := received(t, pack).unpack(t.Context(), newStore(t), cfg)
+	mustFail(t, received(t, pack).index(t.Context(), cfg, nil), class, disposition)
+	err := received(t, pack).unpack(t.Context(), newStore(t), cfg, nil)
 	mustFail(t, err, class, disposition)
 	if strings.Contains(err.Error(), "panic") {
 		t.Error(err)
@@ -540,7 +540,7 @@ func TestPackLimits(t *testing.T) {
 			tc.change(&cfg)
 			pack := m.done()
 			for _, err := range []error{
-				received(t, pack).index(t.Context(), cfg), received(t, pack).unpack(t.Context(), newStore(t), cfg),
+				received(t, pack).index(t.Context(), cfg, nil), received(t, pack).unpack(t.Context(), newStore(t), cfg, nil),
 			} {
 				mustFail(t, err, events.ClassQuota, events.Permanent)
 				if !strings.Contains(err.Error(), tc.says) {
@@ -548,7 +548,7 @@ func TestPackLimits(t *testing.T) {
 				}
 			}
 			pack[len(pack)-1] ^= 1 // now nothing it says can be believed
-			mustFail(t, received(t, pack).index(t.Context(), cfg), events.ClassCorrupt, events.Retryable)
+			mustFail(t, received(t, pack).index(t.Context(), cfg, nil), events.ClassCorrupt, events.Retryable)
 		})
 	}
 }
@@ -561,7 +561,7 @@ func TestNoRoomForTooManyObjects(t *testing.T) {
 	must(0, os.Truncate(fetchedPack(q.dir), size))(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	mustFail(t, q.index(t.Context(), packDefaults(t)), events.ClassCorrupt, events.Retryable) // for its checksum is wrong
+	mustFail(t, q.index(t.Context(), packDefaults(t), nil), events.ClassCorrupt, events.Retryable) // for its checksum is wrong
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > size {
 		t.Errorf("%d MiB allocated", took>>20)
@@ -573,7 +573,7 @@ func TestAPackThatTakesTooLong(t *testing.T) {
 	m.blob("a")
 	cfg := packDefaults(t)
 	cfg.FetchTimeout = -1 // it is over at once
-	err := received(t, m.done()).index(t.Context(), cfg)
+	err := received(t, m.done()).index(t.Context(), cfg, nil)
 	mustFail(t, err, events.ClassQuota, events.Retryable)
 	if !strings.Contains(err.Error(), "fetch-timeout") {
 		t.Error(err)
@@ -586,7 +586,7 @@ func TestLimitsThatAreJustMet(t *testing.T) {
 	m.ofs(m.blob("0123456789"), delta(10, 11, copied(0, 10), insertion("x")))
 	cfg := packDefaults(t)
 	cfg.MaxFileBytes, cfg.MaxInflatedBytes, cfg.MaxTreeFiles = 11, 21, 2-otherObjects
-	if err := received(t, m.done()).index(t.Context(), cfg); err != nil {
+	if err := received(t, m.done()).index(t.Context(), cfg, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -600,14 +600,14 @@ func TestFlippedBits(t *testing.T) {
 	m.ref(blobHash("the base!"), delta(9, 4, copied(4, 4)))
 	pack := m.done()
 	s := newStore(t)
-	if err := received(t, pack).index(t.Context(), packDefaults(t)); err != nil {
+	if err := received(t, pack).index(t.Context(), packDefaults(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	for i := range pack {
 		for _, bit := range []int{i % 8, (i + 4) % 8} {
 			pack[i] ^= 1 << bit
-			mustFail(t, received(t, pack).index(t.Context(), packDefaults(t)), events.ClassCorrupt, events.Retryable)
-			mustFail(t, received(t, pack).unpack(t.Context(), s, packDefaults(t)), events.ClassCorrupt, events.Retryable)
+			mustFail(t, received(t, pack).index(t.Context(), packDefaults(t), nil), events.ClassCorrupt, events.Retryable)
+			mustFail(t, received(t, pack).unpack(t.Context(), s, packDefaults(t), nil), events.ClassCorrupt, events.Retryable)
 			pack[i] ^= 1 << bit
 		}
 	}
@@ -622,7 +622,7 @@ func TestABaseThatTheStoreHasDamaged(t *testing.T) {
 	must(0, os.WriteFile(path, deflated("blob 8\x00not base"), 0o644))(t)
 	m := &packMaker{}
 	m.ref(h, delta(8, 9, copied(0, 8), insertion("!")))
-	mustFail(t, received(t, m.done()).unpack(t.Context(), s, packDefaults(t)), events.ClassCorrupt, events.Retryable)
+	mustFail(t, received(t, m.done()).unpack(t.Context(), s, packDefaults(t), nil), events.ClassCorrupt, events.Retryable)
 }
 
 // TestDeltaTrees takes in trees of deltas that hold many contents at once, or chains beyond what Git makes.
@@ -665,7 +665,7 @@ func TestDeltaTrees(t *testing.T) {
 				}
 			}
 			q := received(t, m.done())
-			if err := q.index(soon(t), packDefaults(t)); err != nil {
+			if err := q.index(soon(t), packDefaults(t), nil); err != nil {
 				t.Fatal(err)
 			}
 			mustHold(t, q, want)
@@ -696,7 +696,7 @@ func TestTheSameObjectTwice(t *testing.T) {
 	m.blob("the base")
 	m.ref(blobHash("the base!"), delta(9, 8, copied(0, 8)))
 	q := received(t, m.done())
-	if err := q.index(t.Context(), packDefaults(t)); err != nil {
+	if err := q.index(t.Context(), packDefaults(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	mustReadAll(t, q.dir) // index-pack gives up on this one
@@ -706,7 +706,7 @@ func TestTheSameObjectTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := received(t, m.done())
-	if err := again.unpack(t.Context(), s, packDefaults(t)); err != nil {
+	if err := again.unpack(t.Context(), s, packDefaults(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	mustHold(t, again, []plumbing.Hash{blobHash("the base"), blobHash("the base!")})
@@ -714,11 +714,11 @@ func TestTheSameObjectTwice(t *testing.T) {
 
 func TestAPackOfNothing(t *testing.T) {
 	q := received(t, (&packMaker{}).done())
-	if err := q.index(t.Context(), packDefaults(t)); err != nil {
+	if err := q.index(t.Context(), packDefaults(t), nil); err != nil {
 		t.Fatal(err)
 	}
 	mustBeGits(t, q.dir)
-	if err := received(t, (&packMaker{}).done()).unpack(t.Context(), newStore(t), packDefaults(t)); err != nil {
+	if err := received(t, (&packMaker{}).done()).unpack(t.Context(), newStore(t), packDefaults(t), nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"lockstep/events"
 )
 
 // publish builds the plan's tree in private and has every name link to it. It returns the tree's
@@ -44,6 +46,7 @@ func (s *syncing) publish(ctx context.Context) (tree string, published bool, err
 // build makes the tree, its .git and its index, waits until all of it is on disk, and gives it its
 // name among the trees.
 func (s *syncing) build(ctx context.Context) error {
+	s.gauge.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
 	if err := os.RemoveAll(dst); err != nil {
 		return volumeError("build the tree", err)
@@ -66,6 +69,7 @@ func (s *syncing) build(ctx context.Context) error {
 		return err
 	}
 	s.v.done("indexed")
+	s.gauge.begin(events.PhasePublish, "", 0)
 	if err := flushTree(dst, files.written); err != nil {
 		return volumeError("build the tree", err)
 	}
@@ -100,7 +104,8 @@ func (s *syncing) checkOut(ctx context.Context, dst string) (*builtFiles, error)
 	if err := os.MkdirAll(dst, 0o755); err != nil {
 		return nil, volumeError("build the tree", err)
 	}
-	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: items}
+	s.gauge.begin(events.PhaseBuild, "files", int64(len(items)))
+	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: items, gauge: s.gauge}
 	last := ""
 	if s.plan.last != nil {
 		last = s.plan.last.path

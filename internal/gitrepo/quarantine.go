@@ -23,8 +23,8 @@ func openQuarantine(dir string) (quarantine, error) {
 }
 
 // index takes in a whole pack as it is, and writes the index that makes it readable.
-func (q quarantine) index(ctx context.Context, cfg Config) error {
-	r, err := q.openReceiver(ctx, cfg)
+func (q quarantine) index(ctx context.Context, cfg Config, g *gauge) error {
+	r, err := q.openReceiver(ctx, cfg, g)
 	if err != nil {
 		return err
 	}
@@ -34,8 +34,8 @@ func (q quarantine) index(ctx context.Context, cfg Config) error {
 
 // unpack takes in a thin pack, completed by what is read from the store: a small one's objects become
 // files of their own, a large one stays a pack.
-func (q quarantine) unpack(ctx context.Context, s store, cfg Config) error {
-	r, err := q.openReceiver(ctx, cfg)
+func (q quarantine) unpack(ctx context.Context, s store, cfg Config, g *gauge) error {
+	r, err := q.openReceiver(ctx, cfg, g)
 	if err != nil {
 		return err
 	}

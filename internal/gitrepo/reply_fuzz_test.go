@@ -52,7 +52,7 @@ func FuzzServerReply(f *testing.F) {
 		for i, haves := range [][]plumbing.Hash{nil, {plumbing.NewHash("2222222222222222222222222222222222222222")}} {
 			path := filepath.Join(t.TempDir(), string(rune('a'+i)))
 			want := wanted{tip: plumbing.NewHash("1111111111111111111111111111111111111111"), haves: haves, shallow: haves}
-			if _, err := r.fetch(context.Background(), want, path); err != nil {
+			if _, err := r.fetch(context.Background(), want, path, nil); err != nil {
 				mustBeClassified(t, err)
 			}
 		}

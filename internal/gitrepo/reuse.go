@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sys/unix"
+
+	"lockstep/events"
 )
 
 // keptSpares is how many spare trees are kept to be brought forward, when that is wanted. There is more
@@ -90,10 +92,12 @@ func (s *syncing) makeOver(ctx context.Context, dst string) (files *builtFiles, 
 			return nil, buildError(err)
 		}
 	}
+	s.gauge.begin(events.PhaseBuild, "files", int64(len(found)))
 	files = &builtFiles{}
 	made := make(map[string]tracked, len(found))
 	w := writer{s.objects, s.v.cfg.Links}
 	for _, d := range found {
+		s.gauge.count(1)
 		if d.after.mode == 0 {
 			continue
 		}

@@ -37,6 +37,10 @@ type SyncRequest struct {
 	// Confirm is called right before the new tree is published and returns once the lease is
 	// proven to be held; nil means always. It should not take long.
 	Confirm func(context.Context) error
+
+	// Progress is told of each phase as it begins and as it has ended, and some times a second how far it is;
+	// nil: nobody is. It is called from several goroutines, one at a time, and should not block.
+	Progress func(events.Progress)
 }
 
 // Tip is where a ref stands.
@@ -67,11 +71,12 @@ type SyncResult struct {
 // may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
 // and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
-	s := &syncing{v: v, f: v.folder(req.Repo), req: req}
+	s := &syncing{v: v, f: v.folder(req.Repo), req: req, gauge: newGauge(req.Progress)}
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
 	res, err := s.run(ctx)
+	s.gauge.end()
 	res.Asked = s.remote != nil
 	s.note(res)
 	s.close()
@@ -120,6 +125,7 @@ type syncing struct {
 	last    *lastTree // see lastTree
 	tree    string    // name of the tree built, until it is published
 	meter   meter     // of the space taken
+	gauge   *gauge    // of progress
 }
 
 func (s *syncing) run(ctx context.Context) (SyncResult, error) {
@@ -193,6 +199,7 @@ func (s *syncing) knows() bool {
 
 // list asks the remote where the ref stands, and looks at what is published for it.
 func (s *syncing) list(ctx context.Context) (err error) {
+	s.gauge.begin(events.PhaseList, "", 0)
 	if s.remote, err = s.v.dial(s.req.URL, s.req.Auth, s.req.Foreign); err != nil {
 		return err
 	}
@@ -227,6 +234,7 @@ func (s *syncing) base() string {
 // changesSince lists what has changed since the commit base. That may be in an older store, from before
 // everything was fetched anew.
 func (s *syncing) changesSince(ctx context.Context, base string) (changes, error) {
+	s.gauge.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
 	if err != nil {
 		return changes{}, err

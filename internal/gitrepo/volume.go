@@ -102,6 +102,9 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {
 		return nil, volumeError("open volume "+root, err)
 	}
+	if err := v.checkLayout(); err != nil {
+		return nil, err
+	}
 	if err := v.tryOut(); err != nil {
 		return nil, volumeError("open volume "+root, err)
 	}

@@ -103,10 +103,25 @@ func (e *refusedError) Error() string { return e.err.Error() }
 
 func (e *refusedError) Unwrap() error { return e.err }
 
+// versionOf reads what all versions of an item have.
+func versionOf(item []byte) (version int, at time.Time) {
+	var k struct {
+		Version int       `json:"version"`
+		At      time.Time `json:"at"`
+	}
+	if json.Unmarshal(item, &k) != nil {
+		return 0, time.Time{}
+	}
+	return k.Version, k.At
+}
+
 // redeliver brings one delivery to Redis. It returns nil for one that is to be dropped.
 func (in *Intake) redeliver(ctx context.Context, item []byte) error {
+	if version, at := versionOf(item); version > keptVersion && time.Since(at) <= in.cfg.Keep {
+		return &refusedError{fmt.Errorf("a delivery of version %d is left to a newer version of this program", version)}
+	}
 	var k kept
-	if err := json.Unmarshal(item, &k); err != nil || len(k.Delivery.Events) == 0 {
+	if err := json.Unmarshal(item, &k); err != nil || len(k.Delivery.Events) == 0 || k.Version > keptVersion {
 		in.cfg.Log.ErrorContext(ctx, "webhook dropped: what was on disk cannot be read", "error", err, "bytes", len(item))
 		in.cfg.Drained("dropped")
 		return nil
@@ -115,9 +130,11 @@ func (in *Intake) redeliver(ctx context.Context, item []byte) error {
 	if !ok || err != nil {
 		src = forge.Source{Name: k.Delivery.Source} // it was verified when it came; all it lacks now is Auto
 	}
+	ctx, end := in.resume(ctx, k)
+	defer func() { end(err) }()
 	within, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
-	out, err := in.deliver(within, src, k.Delivery)
+	out, err := in.deliver(within, src, k.Delivery, k.At)
 	switch {
 	case err != nil && isAway(err):
 		return err

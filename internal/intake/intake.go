@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
 	"lockstep/internal/forge"
@@ -32,6 +34,7 @@ type Config struct {
 	Keep     time.Duration // for which a delivery is known when it comes again, or kept when Redis refuses it; 0: 72 h
 	Log      *slog.Logger
 	Drained  func(outcome string) // told of each delivery that leaves the spool: how it ended, or "dropped"; nil: nobody is
+	Tracer   trace.Tracer         // makes a span of each that leaves the spool; nil: there are none
 }
 
 // Intake takes deliveries. It is safe for concurrent use.
@@ -77,6 +80,7 @@ type Outcome struct {
 // whether or not ctx is done before. An error says that neither takes it: the forge may try again.
 func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) (Outcome, error) {
 	ctx = context.WithoutCancel(ctx) // who does not wait for the answer still wants it done
+	received := time.Now().UTC()
 	if len(d.Events) == 0 {
 		return Outcome{Result: Ignored, Delivery: d.ID, Why: d.Ignored}, nil
 	}
@@ -91,7 +95,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 	}
 	within, cancel := context.WithTimeout(ctx, redisTime)
 	defer cancel()
-	out, err := in.deliver(within, src, d)
+	out, err := in.deliver(within, src, d, received)
 	if err == nil {
 		return out, nil
 	}
@@ -105,17 +109,24 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 
 var errNoSpool = errors.New("there is no spool")
 
-// kept is a delivery as the spool keeps it.
+// kept is a delivery as the spool keeps it. Its version grows when an older program would make something else of
+// it, or nothing; Version and At are where they are in every version.
 type kept struct {
-	At       time.Time      `json:"at"`
-	Delivery forge.Delivery `json:"delivery"`
+	Version  int                    `json:"version"`
+	At       time.Time              `json:"at"`
+	Delivery forge.Delivery         `json:"delivery"`
+	Trace    propagation.MapCarrier `json:"trace,omitempty"` // that it is part of
 }
+
+const keptVersion = 1
 
 func (in *Intake) keep(ctx context.Context, d forge.Delivery) error {
 	if in.cfg.Spool == nil {
 		return errNoSpool
 	}
-	item, err := json.Marshal(kept{time.Now().UTC(), d})
+	at := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, at)
+	item, err := json.Marshal(kept{keptVersion, time.Now().UTC(), d, at})
 	if err != nil {
 		return err
 	}
@@ -124,8 +135,8 @@ func (in *Intake) keep(ctx context.Context, d forge.Delivery) error {
 	return in.cfg.Spool.Append(ctx, item)
 }
 
-// deliver brings a delivery to Redis.
-func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Delivery) (Outcome, error) {
+// deliver brings a delivery to Redis. Its changes say when it was received.
+func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Delivery, received time.Time) (Outcome, error) {
 	out := Outcome{Delivery: d.ID}
 	fresh := false
 	for range staleMost {
@@ -154,6 +165,9 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 		case len(plan.Changes) == 0:
 			out.Result, out.Why = Ignored, plan.Ignored
 			return out, nil
+		}
+		for i := range plan.Changes {
+			plan.Changes[i].Time = received
 		}
 		versions := make(map[string]string, len(placed))
 		for place, at := range placed {

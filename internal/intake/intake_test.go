@@ -329,6 +329,36 @@ func TestWhatCannotBeReadOnDiskBlocksNothing(t *testing.T) {
 	}
 }
 
+// TestADeliveryOfTomorrowWaitsOnDisk has a process meet what a newer one has left, as after a roll-back.
+func TestADeliveryOfTomorrowWaitsOnDisk(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	for _, at := range []time.Time{time.Now(), time.Now().Add(-100 * time.Hour)} {
+		item, err := json.Marshal(map[string]any{"version": 2, "at": at, "delivery": []string{"another shape"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.spool.Append(t.Context(), item); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
+	stop := r.run(r.in)
+	for deadline := time.Now().Add(20 * time.Second); len(r.asked()) < 1 || r.spool.Len() > 1; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("what comes behind it waits for ever")
+		}
+	}
+	stop()
+	if items, err := r.spool.Peek(10); err != nil || len(items) != 1 || !strings.Contains(string(items[0].Data), "another shape") {
+		t.Errorf("%d items, %v; want the one of tomorrow, as it was", len(items), err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if want := []string{"dropped", intake.Accepted}; !slices.Equal(r.drained, want) {
+		t.Errorf("%q, want %q: the one that is too old", r.drained, want)
+	}
+}
+
 func TestADeliveryThatIsRefusedLetsTheOthersPass(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	key := events.DefaultNamespace.Watches() + "at:example.com/acme/broken"

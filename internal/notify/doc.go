@@ -55,5 +55,5 @@
 //	choose.go    whom a result concerns        outbox.go    calls of the *.lua scripts
 //	body.go      what is posted                send.go      boxes to posts
 //	sign.go      how it is signed              post.go      one post
-//	schedule.go  when again
+//	schedule.go  when again                    trace.go     spans of attempts
 package notify

@@ -55,6 +55,10 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if err != nil {
 		return err
 	}
+	if b.left != nil && len(b.results)+len(b.putBack) == 0 {
+		*last = "" // whoever takes it does not tell
+		return b.left
+	}
 	behind, lost, err := n.outbox.feed(ctx, b)
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "NOGROUP"):
@@ -81,14 +85,14 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 // position is the last result that the group has been given. Where there is no group it is made, at the
 // stream's end.
 func (n *Notifier) position(ctx context.Context) (string, error) {
-	err := n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, "$").Err()
+	err := n.cfg.Reader.XGroupCreateMkStream(ctx, n.outbox.results, Group, "$").Err()
 	switch {
 	case err == nil:
 		n.cfg.Log.InfoContext(ctx, "the group of notifications is new: they begin with the next result", "group", Group)
 	case !strings.HasPrefix(err.Error(), "BUSYGROUP"):
 		return "", err
 	}
-	groups, err := n.cfg.Redis.XInfoGroups(ctx, n.outbox.results).Result()
+	groups, err := n.cfg.Reader.XInfoGroups(ctx, n.outbox.results).Result()
 	if err != nil {
 		return "", err
 	}
@@ -122,6 +126,7 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 			if s.Stream == n.outbox.again {
 				back := putBack{id: entry.ID}
 				if i, err := itemOf(entry); err == nil {
+					i.traceContext = n.traceOf(entry)
 					b.items = append(b.items, i)
 				} else {
 					back.unusable = true
@@ -133,21 +138,32 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 			if len(b.items) >= feedItems {
 				break
 			}
-			b.results = append(b.results, entry.ID)
-			if err := n.add(ctx, &b, entry, sets); err != nil {
+			err := n.add(ctx, &b, entry, sets)
+			if events.ClassOf(err) == events.ClassNewer {
+				b.left = err
+				break
+			}
+			if err != nil {
 				return batch{}, err
 			}
+			b.results = append(b.results, entry.ID)
 		}
 	}
 	return b, nil
 }
 
-// add adds to a batch what apps are to be told of a result. What is no result, or is of a type that came after
-// this program, nobody is told of.
+// add adds to a batch what apps are to be told of a result. What is no result nobody is told of. One of a type
+// that came after this program is left to another that knows it, for a while.
 func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets map[string]watch.Set) error {
 	payload, _ := entry.Values["payload"].(string)
 	result, err := events.ParseResult([]byte(payload))
-	if err != nil {
+	switch newer := events.ClassOf(err) == events.ClassNewer; {
+	case newer && n.recent(entry.ID):
+		return fmt.Errorf("result %s: %w", entry.ID, err)
+	case newer:
+		n.cfg.Log.ErrorContext(ctx, "nobody is notified of a result: it is for a newer version, of which no process has taken it", "entry", entry.ID, "error", err)
+		return nil
+	case err != nil:
 		n.cfg.Log.DebugContext(ctx, "result passed over", "entry", entry.ID, "error", err)
 		return nil
 	}
@@ -182,9 +198,11 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 		n.cfg.Log.ErrorContext(ctx, "nobody is notified of a result: it is too long", "repo", repo, "entry", entry.ID, "bytes", len(body))
 		return nil
 	}
+	traced := n.traceOf(entry)
 	for _, w := range chosen {
 		b.items = append(b.items, item{
 			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID, Body: string(body),
+			traceContext: traced,
 		})
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
 	"lockstep/internal/egress"
@@ -38,7 +39,7 @@ type Secrets interface {
 // the others take the defaults.
 type Config struct {
 	Redis     redis.UniversalClient // never closed; must not retry by itself
-	Reader    redis.UniversalClient // one of its connections waits for news; Run closes it when it is told to end
+	Reader    redis.UniversalClient // one of its connections waits for news, and each turn uses it; Run closes it when it is told to end
 	Namespace events.Namespace      // default "lockstep:{0}:"
 	Registry  Registry
 	Secrets   Secrets
@@ -61,9 +62,11 @@ type Config struct {
 
 	Log     *slog.Logger                             // default slog.Default
 	Observe func(outcome string, took time.Duration) // of each attempt, or drop; outcome is one of the Outcome constants
+	Tracer  trace.Tracer                             // makes a span of each attempt, in the trace of its result, of which the app is told; nil: none
 
 	claim time.Duration // how long a claim lasts; tests have less time
 	hold  time.Duration // how long what waits outlives its watch; see outbox.held
+	newer time.Duration // how long what a newer version has written is left to it
 }
 
 // Outcomes of attempts, for [Config.Observe].
@@ -101,6 +104,7 @@ func New(cfg Config) (*Notifier, error) {
 	cfg.AppBytes, cfg.DeadItems = cmp.Or(cfg.AppBytes, 64<<20), cmp.Or(cfg.DeadItems, 50_000)
 	cfg.Grace = cmp.Or(cfg.Grace, 25*time.Second)
 	cfg.claim, cfg.hold = cmp.Or(cfg.claim, claimLasts), cmp.Or(cfg.hold, time.Minute)
+	cfg.newer = cmp.Or(cfg.newer, newerWait)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Schedule == nil {
 		cfg.Schedule = DefaultSchedule()

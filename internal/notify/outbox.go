@@ -36,6 +36,8 @@ var errReply = errors.New("a script's reply makes no sense")
 
 // item is a notification as it waits. It has all that a dead letter needs, and no secret and no URL.
 type item struct {
+	Version int `json:"version"`
+
 	ID    string            `json:"id"` // webhook-id
 	Type  events.ResultType `json:"type"`
 	App   string            `json:"app"`
@@ -43,6 +45,7 @@ type item struct {
 	Ref   watch.Selector    `json:"ref"`
 	Entry string            `json:"entry"` // of results
 	Body  string            `json:"body"`
+	traceContext
 }
 
 func (i item) key() watch.Key { return watch.Key{App: i.App, Repo: i.Repo, Ref: i.Ref} }
@@ -73,6 +76,7 @@ type batch struct {
 	putBack []putBack
 	renames [][2]string // keys of repositories: from, to
 	items   []item
+	left    error // why the next result is left to a newer version
 }
 
 // putBack is an entry of the stream of notifications that somebody put back.
@@ -103,6 +107,7 @@ func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, e
 	}
 	args = append(args, renamesKnown.Milliseconds(), len(b.items))
 	for _, i := range b.items {
+		i.Version = itemVersion
 		text, err := json.Marshal(i)
 		if err != nil {
 			return "", 0, err
@@ -133,6 +138,7 @@ type claim struct {
 	failed        int       // attempts
 	item          item
 	unreadable    error // why there is no item
+	newer         bool  // because a newer version wrote it
 }
 
 // claim takes heads that are due, as many as there is room for beside what is in flight. next is when another will
@@ -170,6 +176,9 @@ func (o outbox) claim(ctx context.Context, f flight) (claims []claim, next time.
 		c := claim{app: texts[0], repo: texts[1], number: texts[2], token: token, taken: taken}
 		c.failed, _ = strconv.Atoi(texts[3])
 		c.unreadable = json.Unmarshal([]byte(texts[4]), &c.item)
+		if entry, newer := isNewer(texts[4]); newer {
+			c.item, c.unreadable, c.newer = item{Entry: entry}, errNewer, true
+		}
 		claims = append(claims, c)
 	}
 	return claims, next, nil

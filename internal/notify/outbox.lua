@@ -72,8 +72,15 @@ local function bury(app, repo, reason, err, attempts)
   local ok, item = pcall(cjson.decode, text)
   if not ok or type(item) ~= 'table' or type(item.body) ~= 'string' then item = {body = text, app = app, repo = repo} end
   local function part(name) return type(item[name]) == 'string' and item[name] or '' end
-  letter(part('entry'), reason, err, attempts, {'_watermill_message_uuid', part('id'), 'payload', part('body'),
-    'type', part('type'), 'app', part('app'), 'repo', part('repo'), 'ref', part('ref'), 'entry', part('entry')})
+  local fields = {'_watermill_message_uuid', part('id'), 'payload', part('body'),
+    'type', part('type'), 'app', part('app'), 'repo', part('repo'), 'ref', part('ref'), 'entry', part('entry')}
+  for _, name in ipairs({'traceparent', 'tracestate'}) do
+    if part(name) ~= '' then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = part(name)
+    end
+  end
+  letter(part('entry'), reason, err, attempts, fields)
 end
 
 -- forget takes away what is noted of a box without a head, and of its app when no other box is left.

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
 	"lockstep/internal/egress"
 	"lockstep/internal/watch"
 )
@@ -69,10 +71,12 @@ func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (asked time.
 	req.Header.Set("webhook-id", i.ID)
 	req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
 	req.Header.Set("webhook-signature", signed)
+	span := traced(req)
 	resp, err := n.client.Do(req)
 	if err != nil {
 		return 0, n.fault(err)
 	}
+	span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
 	// What it answered to is known from here on; a body that trickles changes nothing.
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 	_ = resp.Body.Close()

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/credential"
@@ -342,6 +344,32 @@ func TestTheGroupIsDeleted(t *testing.T) {
 	mustBeInOrder(t, apps.await(atLeast(3)), 3)
 	if !strings.Contains(w.log.String(), "level=WARN msg=\"the group of notifications was deleted") {
 		t.Error("it is not said")
+	}
+}
+
+// used counts the commands of a client.
+type used struct{ n *int }
+
+func (used) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (u used) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		*u.n++
+		return next(ctx, cmd)
+	}
+}
+
+func (used) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook { return next }
+
+// TestTheReaderIsUsedInEachTurn even where Redis refuses all that comes before it reads: who watches it would
+// take the loop for one that hangs.
+func TestTheReaderIsUsedInEachTurn(t *testing.T) {
+	w, commands, last := newWorld(t), 0, ""
+	must(0, w.redis.Set(t.Context(), namespace.Results(), "no stream", 0).Err())(t)
+	cfg := w.config()
+	cfg.Reader.AddHook(used{&commands})
+	if err := must(New(cfg))(t).feedNext(t.Context(), &last); err == nil || commands == 0 {
+		t.Errorf("%d commands, %v", commands, err)
 	}
 }
 

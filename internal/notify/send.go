@@ -97,8 +97,10 @@ func (n *Notifier) send(ctx context.Context) {
 // deliver sends one notification and notes what came of it.
 func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	l.app = c.app
+	ctx, end := n.trace(ctx, c)
 	began := time.Now()
 	outcome, s, err := n.attempt(ctx, c)
+	end(outcome, err)
 	took := time.Since(began)
 	l.asked, l.slow = outcome != "", took >= n.cfg.Timeout/3
 	log := n.cfg.Log.With("app", c.app, "repo", c.item.Repo, "id", c.item.ID, "type", c.item.Type, "attempt", c.failed+1, "took", took)
@@ -128,6 +130,9 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 
 // attempt tries to send. The outcome "" is that it could not be tried, or not to the end.
 func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s settlement, err error) {
+	if c.newer && n.recent(c.item.Entry) {
+		return "", settlement{what: isBack, delay: idle}, c.unreadable
+	}
 	if c.unreadable != nil { // another version wrote it
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonBad}, c.unreadable
 	}

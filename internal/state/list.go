@@ -77,6 +77,9 @@ func (s *Store) list(ctx context.Context, prefix string, cursor uint64, limit in
 			return Page{}, err
 		}
 		page.Repos, page.Next = append(page.Repos, found...), next
+		if len(keys) < limit/8 { // few of so many fit: look at more at once
+			batch = min(2*batch, scanBatch)
+		}
 		if next == 0 || len(page.Repos) >= limit {
 			break
 		}

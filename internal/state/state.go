@@ -227,13 +227,16 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 }
 
 // MovedFields are the fields that a settled move sets at the new path: what is published, what each app was
-// last given, and since when. What the new path knows already, there, stands.
+// last given, since when, and whatever else a newer version has written. What the new path knows already,
+// there, stands.
 func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
 	fields := map[string]string{"repo": to.String(), "url": url}
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "head", "given", "synced", "watched", "byhand":
+		case "repo", "url", "fence", "tombstone", "asked", "newest", "look", failuresField, tripsField, openUntilField:
+			// They are about the old path, its remote, or the changes that were addressed to it.
+		default:
 			fields[name] = value
 		}
 	}

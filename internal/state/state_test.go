@@ -3,7 +3,9 @@ package state_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,5 +98,48 @@ func TestATombstoneBuriesWhatIsOlder(t *testing.T) {
 		if known.Buried(entry) != buried {
 			t.Errorf("entry %s: buried %v, want %v", entry, !buried, buried)
 		}
+	}
+}
+
+// TestWhatANewerVersionHasWrittenIsLeftAlone by syncs, by the removal of a ref, and by a move.
+func TestWhatANewerVersionHasWrittenIsLeftAlone(t *testing.T) {
+	ctx, client := context.Background(), redistest.Start(t).Client()
+	widgets, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gadgets, err := events.ParseRepoPath("acme/gadgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	main, err := events.ParseRef("main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := state.NewStore(client, events.DefaultNamespace)
+	write := func(at events.RepoPath, fields map[string]string) {
+		t.Helper()
+		if err := client.HSet(ctx, events.DefaultNamespace.Repo(at), fields).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synced := events.Result{Type: events.ResultSynced, Repo: widgets, Ref: main, App: "docs", After: "c1", Fence: 7, Time: time.Now()}
+	write(widgets, map[string]string{"mood": "good", "mood:refs/heads/main": "better"})
+	write(widgets, state.SyncedFields(synced, "https://example.com/acme/widgets"))
+	write(widgets, state.AskedFields(main, "bot", state.Asked{Ref: main, Commit: "c1"}))
+	known, err := store.Load(ctx, widgets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range known.FieldsOf(main) {
+		if strings.HasPrefix(name, "mood") {
+			t.Errorf("%s goes with its ref", name)
+		}
+	}
+	moved := known.MovedFields(state.Repo{}, gadgets, "https://example.com/acme/gadgets", 8)
+	want := map[string]string{"mood": "good", "mood:refs/heads/main": "better", "repo": "acme/gadgets", "url": "https://example.com/acme/gadgets",
+		"fence": "8", "synced": moved["synced"], "head:refs/heads/main": "c1", "given:refs/heads/main:docs": "c1"}
+	if !maps.Equal(moved, want) || moved["synced"] == "" {
+		t.Errorf("%v, want %v", moved, want)
 	}
 }

@@ -21,6 +21,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 
 	deliveries   *prometheus.CounterVec
+	attempts     *prometheus.HistogramVec
 	inFlight     *prometheus.GaugeVec
 	finished     *prometheus.HistogramVec
 	lapsed       *prometheus.CounterVec
@@ -35,6 +36,7 @@ type Metrics struct {
 	trims        trims
 	notify       notify
 	schedules    schedules
+	work         work
 }
 
 // New makes metrics with a registry of their own.
@@ -44,6 +46,8 @@ func New() *Metrics {
 		registry: prometheus.NewRegistry(),
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_messages_delivered_total", Help: "Messages handed to a handler, by whether they had been before."}, []string{"stream", "again"}),
+		attempts: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lockstep_message_attempts", Help: "Which attempt a message was delivered for.", Buckets: []float64{1, 2, 3, 4, 6, 8, 12, 16}}, []string{"stream"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_messages_in_flight", Help: "Messages read and not finished."}, []string{"stream"}),
 		finished: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -69,11 +73,12 @@ func New() *Metrics {
 	}
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
-		m.deliveries, m.inFlight, m.finished, m.lapsed, m.lockWaiters, m.lockWait, m.lockHeld, m.lockLost, m.lockDoubtful,
+		m.deliveries, m.attempts, m.inFlight, m.finished, m.lapsed, m.lockWaiters, m.lockWait, m.lockHeld, m.lockLost, m.lockDoubtful,
 		m.changes, m.circuits, m.freed)
 	m.trims = newTrims(m.registry)
 	m.notify = newNotify(m.registry)
 	m.schedules = newSchedules(m.registry)
+	m.work = newWork(m.registry)
 	return m
 }
 
@@ -99,6 +104,7 @@ func (o streamObserver) Delivered(name string, attempt, _ int) {
 		again = "yes"
 	}
 	o.m.deliveries.WithLabelValues(name, again).Inc()
+	o.m.attempts.WithLabelValues(name).Observe(float64(attempt))
 	o.m.inFlight.WithLabelValues(name).Inc()
 }
 

@@ -65,7 +65,7 @@ func (r *Registry) Accept(ctx context.Context, in Intake) (Verdict, error) {
 	}
 	args = append(args, len(in.Changes))
 	for _, c := range in.Changes {
-		entry, err := entryOf(c)
+		entry, err := entryOf(ctx, c)
 		if err != nil {
 			return "", err
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/propagation"
 
 	"lockstep/events"
 	"lockstep/events/stream"
@@ -151,7 +152,7 @@ func (r *Registry) write(ctx context.Context, asked []events.Change, rewrites ..
 		keys = append(keys, r.of(w.was.repo), r.at(before), r.at(after))
 		args = append(args, w.args()...)
 	}
-	args, err := appendChanges(args, asked)
+	args, err := appendChanges(ctx, args, asked)
 	if err != nil {
 		return err
 	}
@@ -170,10 +171,10 @@ func (r *Registry) write(ctx context.Context, asked []events.Change, rewrites ..
 }
 
 // appendChanges appends to a script's arguments how many changes there are, and the entry of each.
-func appendChanges(args []any, changes []events.Change) ([]any, error) {
+func appendChanges(ctx context.Context, args []any, changes []events.Change) ([]any, error) {
 	args = append(args, len(changes))
 	for _, c := range changes {
-		entry, err := entryOf(c)
+		entry, err := entryOf(ctx, c)
 		if err != nil {
 			return nil, err
 		}
@@ -182,8 +183,8 @@ func appendChanges(args []any, changes []events.Change) ([]any, error) {
 	return args, nil
 }
 
-// entryOf is the names and values of a change's entry.
-func entryOf(c events.Change) ([]any, error) {
+// entryOf is the names and values of a change's entry, which carries on the trace of ctx, if it has one.
+func entryOf(ctx context.Context, c events.Change) ([]any, error) {
 	c, err := events.NewChange(c)
 	if err != nil {
 		return nil, err
@@ -192,6 +193,7 @@ func entryOf(c events.Change) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	fields, err := stream.Fields(msg)
 	if err != nil {
 		return nil, fmt.Errorf("marshal change %s: %w", c.ID, err)

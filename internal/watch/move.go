@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"lockstep/events"
+	"lockstep/internal/unknown"
 )
 
 // Move gives the watches of one repository to another path, at the remote url, in one step, and returns how
@@ -43,7 +44,7 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, url strin
 				moved++
 				continue
 			}
-			doc, err := w.document()
+			doc, err := w.inPlaceOf(was.docs[w.Key().field()])
 			if err != nil {
 				return err
 			}
@@ -96,6 +97,21 @@ func (w Watch) document() (string, error) {
 	return string(doc), err
 }
 
+// inPlaceOf is the watch's document in the place of another version of it, with the fields that only the one who
+// wrote that knows.
+func (w Watch) inPlaceOf(old string) (string, error) {
+	doc, err := w.document()
+	if err != nil {
+		return "", err
+	}
+	others, err := unknown.Fields([]byte(old), Watch{})
+	if err != nil {
+		return "", err
+	}
+	whole, err := unknown.AddTo([]byte(doc), others)
+	return string(whole), err
+}
+
 // Silence notes that the app of a watch is not to be notified any more: since when and why, in a few words, as
 // "2026-11-21T18:00:00Z answered 410 Gone". What was noted first stays. Nothing is asked for. To put the watch again, without [Watch.Silenced], is what ends
 // it. A watch that is not there any more, or is to be notified at another URL by now, is none to silence.
@@ -111,7 +127,7 @@ func (r *Registry) Silence(ctx context.Context, w Watch, why string) error {
 			return err
 		}
 		now.Silenced = words(why)
-		docs[field], err = now.document()
+		docs[field], err = now.inPlaceOf(doc)
 		return err
 	})
 }

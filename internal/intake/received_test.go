@@ -1,0 +1,32 @@
+package intake_test
+
+import (
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/intake"
+	"lockstep/internal/spool"
+)
+
+// TestAChangeSaysWhenItsDeliveryWasReceived, however long that waited on disk: latency is measured from there.
+func TestAChangeSaysWhenItsDeliveryWasReceived(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	r.server.Stop()
+	before := time.Now()
+	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
+	after := time.Now()
+	r.server.Restart()
+	r.run(r.in)
+	r.awaitAsked(1)
+	for _, entry := range r.client.XRange(t.Context(), events.DefaultNamespace.Changes(), "-", "+").Val() {
+		payload, _ := entry.Values["payload"].(string)
+		change, err := events.ParseChange([]byte(payload))
+		if err == nil && change.ID != "hub/d1/0" { // the watch's own
+			continue
+		}
+		if err != nil || change.Time.Before(before) || change.Time.After(after) {
+			t.Errorf("received at %v, %v; want it between %v and %v", change.Time, err, before, after)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package notify
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"lockstep/events/stream"
+)
+
+// traceContext is the trace that a notification is part of, as W3C Trace Context writes it. It waits with it in the box.
+type traceContext struct {
+	Parent string `json:"traceparent,omitempty"`
+	State  string `json:"tracestate,omitempty"`
+}
+
+var propagator propagation.TraceContext
+
+// traceOf is the trace that a result, or a dead letter that was put back, is part of; none unless there are spans to be made.
+func (n *Notifier) traceOf(entry redis.XMessage) traceContext {
+	if n.cfg.Tracer == nil {
+		return traceContext{}
+	}
+	text := func(name string) string { s, _ := entry.Values[name].(string); return s }
+	from := propagation.MapCarrier(stream.Metadata(entry.Values))
+	if text("traceparent") != "" {
+		from = propagation.MapCarrier{"traceparent": text("traceparent"), "tracestate": text("tracestate")}
+	}
+	// Only what makes sense is kept, and no more than it needs.
+	sound := propagation.MapCarrier{}
+	propagator.Inject(propagator.Extract(context.Background(), from), sound)
+	return traceContext{sound["traceparent"], sound["tracestate"]}
+}
+
+// trace begins the span of one attempt to tell an app. end ends it with what came of it.
+func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end func(outcome string, err error)) {
+	if n.cfg.Tracer == nil {
+		return ctx, func(string, error) {}
+	}
+	i := c.item
+	ctx = propagator.Extract(ctx, propagation.MapCarrier{"traceparent": i.Parent, "tracestate": i.State})
+	ctx, span := n.cfg.Tracer.Start(ctx, "POST notification", trace.WithSpanKind(trace.SpanKindClient))
+	span.SetAttributes(semconv.HTTPRequestMethodPost, attribute.String("lockstep.notification", i.ID),
+		attribute.String("lockstep.app", c.app), attribute.String("lockstep.repo", i.Repo.String()))
+	if c.failed > 0 {
+		span.SetAttributes(semconv.HTTPRequestResendCount(c.failed))
+	}
+	return ctx, func(outcome string, err error) {
+		span.SetAttributes(attribute.String("lockstep.outcome", outcome))
+		if err != nil && outcome != "" {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
+}
+
+// traced has a request carry on the trace of its context, if that has one. Of where it goes the span is told the host
+// alone: a URL may have a secret in it.
+func traced(req *http.Request) trace.Span {
+	span := trace.SpanFromContext(req.Context())
+	if span.IsRecording() {
+		span.SetAttributes(semconv.ServerAddress(req.URL.Hostname()))
+		if port, err := strconv.Atoi(req.URL.Port()); err == nil {
+			span.SetAttributes(semconv.ServerPort(port))
+		}
+	}
+	propagator.Inject(req.Context(), propagation.HeaderCarrier(req.Header))
+	return span
+}

@@ -1,0 +1,85 @@
+package notify
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"lockstep/events/stream"
+)
+
+const (
+	resultsTrace  = "0af7651916cd43dd8448eb211c80319c"
+	resultsParent = "00-" + resultsTrace + "-b7ad6b7169203331-01"
+)
+
+// publishTraced publishes a result that is part of a trace.
+func (w *world) publishTraced(id string) {
+	w.t.Helper()
+	msg := must(stream.ResultMessage(synced(w.t, id, "docs", "acme/a")))(w.t)
+	msg.Metadata.Set("traceparent", resultsParent)
+	publisher := must(stream.NewPublisher(stream.PublisherConfig{Redis: w.redis}))(w.t)
+	if err := publisher.Publish(namespace.Results(), msg); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestEachAttemptIsASpanOfTheResultsTraceThoughItIsADeadLetterInBetween(t *testing.T) {
+	w := newWorld(t)
+	var up atomic.Bool
+	apps := newReceiver(t, func(http.ResponseWriter, post) int {
+		if up.Load() {
+			return http.StatusOK
+		}
+		return http.StatusBadRequest
+	})
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs?key=hunter2", "acme/a")
+	recorder := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")
+	w.run(soon(2), func(c *Config) { c.Tracer = tracer })
+	w.publishTraced("r1")
+	w.await(OutcomeGivenUp, 1)
+	up.Store(true)
+	if done := must(w.dead().Retry(t.Context(), w.letters()[0].ID))(t); done[0].Err != nil {
+		t.Fatal(done[0].Err)
+	}
+	w.await(OutcomeDelivered, 1)
+	posts, spans := apps.await(atLeast(3)), recorder.Ended()
+	if len(spans) != 3 {
+		t.Fatalf("%d spans, want one for each of 3 attempts", len(spans))
+	}
+	for i, span := range spans {
+		if at := span.Parent(); at.TraceID().String() != resultsTrace || at.SpanID().String() != resultsParent[36:52] {
+			t.Errorf("attempt %d is below %v, want the result's span", i+1, at)
+		}
+		if got, want := posts[i].header.Get("traceparent"), "00-"+resultsTrace+"-"+span.SpanContext().SpanID().String()+"-01"; got != want {
+			t.Errorf("attempt %d sent %q, want %q", i+1, got, want)
+		}
+		if failed := span.Status().Code == codes.Error; failed != (i < 2) {
+			t.Errorf("attempt %d has status %v", i+1, span.Status())
+		}
+		for _, a := range span.Attributes() {
+			if strings.Contains(a.Value.String(), "hunter2") {
+				t.Errorf("attempt %d has %s", i+1, a.Value.String())
+			}
+		}
+	}
+}
+
+func TestWithoutATracerAnAppIsSentNoTrace(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run()
+	w.publishTraced("r1")
+	if p := apps.await(atLeast(1))[0]; p.header.Get("traceparent") != "" {
+		t.Errorf("sent traceparent %q", p.header.Get("traceparent"))
+	}
+}

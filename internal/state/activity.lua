@@ -1,0 +1,32 @@
+-- activity.lua writes down what a worker works on now, and reads what all of them do.
+--
+-- KEYS  1 working (hash): worker → "{ms of Redis' clock when it was written} {what it said}"
+-- ARGV  1 'say'     2 worker   3 what it works on   4 for how long all is kept when nobody says anything, ms
+--         'done'    2 worker, which works on nothing any more
+--         'look'    2 what was written so long ago is forgotten, ms
+--
+-- Returns, of 'look', {now in ms, worker, "{ms} {what it said}", worker, …}; else nothing.
+-- Refuses with WRONGTYPE when the key holds something else; nothing changed.
+
+local working = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+if ARGV[1] == 'done' then
+	redis.call('HDEL', working, ARGV[2])
+elseif ARGV[1] == 'say' then
+	redis.call('HSET', working, ARGV[2], string.format('%.0f ', now) .. ARGV[3])
+	redis.call('PEXPIRE', working, ARGV[4])
+else
+	local reply = {now}
+	local all = redis.call('HGETALL', working)
+	for i = 1, #all, 2 do
+		local at = tonumber(string.match(all[i + 1], '^%d+') or '') or 0
+		if now - at >= tonumber(ARGV[2]) then
+			redis.call('HDEL', working, all[i])
+		else
+			reply[#reply + 1], reply[#reply + 2] = all[i], all[i + 1]
+		end
+	end
+	return reply
+end

@@ -1,0 +1,236 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+)
+
+// clearOTel unsets what the test's own environment has, and sets what the test wants.
+func clearOTel(t *testing.T, env map[string]string) {
+	t.Helper()
+	for _, name := range []string{"OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+		"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_HEADERS", "TRACEPARENT", "TRACESTATE"} {
+		t.Setenv(name, env[name])
+	}
+}
+
+// lines is a log that several goroutines write.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(LogHandler(slog.NewTextHandler(l, nil))) }
+
+func TestTracesAreMadeWhenTheVariablesSaySo(t *testing.T) {
+	const endpoint = "http://127.0.0.1:1"
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		on   bool
+		says string
+	}{
+		"nothing":             {},
+		"an endpoint":         {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, on: true},
+		"one of traces":       {env: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint + "/v1/traces"}, on: true},
+		"otlp by name":        {env: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, on: true},
+		"grpc":                {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, on: true},
+		"the console":         {env: map[string]string{"OTEL_TRACES_EXPORTER": "console"}, on: true},
+		"none":                {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_TRACES_EXPORTER": "none"}},
+		"disabled":            {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_SDK_DISABLED": "true"}},
+		"another exporter":    {env: map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, says: "OTEL_TRACES_EXPORTER: want otlp, console or none"},
+		"no protocol of ours": {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"}, says: "OTEL_EXPORTER_OTLP_PROTOCOL: want"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clearOTel(t, tc.env)
+			var log lines
+			traces := OpenTraces(t.Context(), TracesConfig{Log: log.logger(), Console: &lines{}})
+			defer traces.Close()
+			if on := traces.Tracer("test") != nil; on != tc.on || !strings.Contains(log.String(), tc.says) || tc.says == "" && log.String() != "" {
+				t.Errorf("traces are made: %v, want %v; log: %s", on, tc.on, log.String())
+			}
+		})
+	}
+}
+
+func TestACommandIsPartOfThePipelinesTrace(t *testing.T) {
+	clearOTel(t, map[string]string{"OTEL_TRACES_EXPORTER": "console", "TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+	var console lines
+	traces := OpenTraces(t.Context(), TracesConfig{Console: &console, Version: "v9"})
+	ctx, end := traces.Begin(t.Context(), "lockstep sync")
+	if got := trace.SpanContextFromContext(ctx).TraceID().String(); got != "0af7651916cd43dd8448eb211c80319c" {
+		t.Errorf("trace %s", got)
+	}
+	end(errors.New("it failed"))
+	traces.Close()
+	for _, want := range []string{`"Name":"lockstep sync"`, "b7ad6b7169203331", "it failed", `"v9"`, `"lockstep"`} {
+		if !strings.Contains(console.String(), want) {
+			t.Errorf("no %s in %s", want, console.String())
+		}
+	}
+}
+
+// grpcCollector takes spans by OTLP over gRPC.
+type grpcCollector struct {
+	collectorpb.UnimplementedTraceServiceServer
+	names chan string
+}
+
+func (c grpcCollector) Export(_ context.Context, r *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
+	for _, span := range r.ResourceSpans[0].ScopeSpans[0].Spans {
+		c.names <- span.Name
+	}
+	return &collectorpb.ExportTraceServiceResponse{}, nil
+}
+
+func TestSpansAreSentByGRPCToo(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, collector := grpc.NewServer(), grpcCollector{names: make(chan string, 10)}
+	collectorpb.RegisterTraceServiceServer(server, collector)
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	clearOTel(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+	traces := OpenTraces(t.Context(), TracesConfig{})
+	_, span := traces.Tracer("test").Start(t.Context(), "work")
+	span.End()
+	traces.Close() // sends it
+	select {
+	case name := <-collector.names:
+		if name != "work" {
+			t.Errorf("span %s", name)
+		}
+	default:
+		t.Error("nothing was sent")
+	}
+}
+
+func TestACollectorThatIsAwayCostsOneLineAndTwoSeconds(t *testing.T) {
+	answer := make(chan int, 1) // held by none: the collector hangs
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or it does not hear that the client is gone
+		select {
+		case status := <-answer:
+			w.WriteHeader(status)
+		case <-r.Context().Done():
+		}
+	}))
+	defer collector.Close()
+	clearOTel(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": strings.Replace(collector.URL, "http://", "http://user:hunter2@", 1),
+		"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer hunter2,x-odd=%zz-hunter2,hunter2"})
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000") // for so long, ten minutes, it would go on by itself
+	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "600000")
+	var log lines
+	traces := OpenTraces(t.Context(), TracesConfig{Log: log.logger()})
+	span := func() { _, s := traces.Tracer("test").Start(t.Context(), "work"); s.End() }
+	awaitLine := func(text string, each func()) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), text); time.Sleep(5 * time.Millisecond) {
+			if each(); time.Now().After(deadline) {
+				t.Fatalf("no %q in the log: %s", text, log.String())
+			}
+		}
+	}
+	offer := func(status int) func() {
+		return func() {
+			span()
+			select {
+			case answer <- status:
+			default:
+			}
+		}
+	}
+	awaitLine("traces cannot be sent", offer(http.StatusBadRequest))
+	awaitLine("traces are sent again", offer(http.StatusOK))
+	for range 3 { // it hangs from here on
+		span()
+	}
+	began := time.Now()
+	traces.Close()
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("closed after %v", took)
+	}
+	if n := strings.Count(log.String(), "traces cannot be sent"); n > 2 { // the second when it is closed
+		t.Errorf("said %d times that nothing can be sent:\n%s", n, log.String())
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Errorf("the log has a secret:\n%s", log.String())
+	}
+}
+
+func TestWhatTheSDKSaysIsToldOnceAMinuteWithoutWhatItRepeats(t *testing.T) {
+	var log lines
+	c := &complaints{log: log.logger()}
+	c.logger().Error(errors.New("hunter2"), "escape header value", "value", "hunter2")
+	c.Handle(errors.New("another"))
+	c.Handle(errors.New("and another"))
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "escape header value") || strings.Contains(text, "hunter2") {
+		t.Errorf("log: %s", text)
+	}
+	c.last = c.last.Add(-2 * complaintPause)
+	c.Handle(fmt.Errorf("failed to send to https://user:hunter2@collector/v1/traces: 404"))
+	if text := log.String(); !strings.Contains(text, "passed_over=2") || !strings.Contains(text, "404") || strings.Contains(text, "hunter2") {
+		t.Errorf("log: %s", text)
+	}
+	if text := harmless(fmt.Errorf("traces export: %w", &url.Error{Op: "Post", URL: "http://a?key=hunter2", Err: errors.New("refused")})); text != "refused" {
+		t.Errorf("harmless is %q", text)
+	}
+}
+
+func TestLinesOfASpanSayWhich(t *testing.T) {
+	var log lines
+	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
+	logger := log.logger().With("worker", "w1")
+	logger.InfoContext(trace.ContextWithSpanContext(context.Background(), at), "in a span")
+	logger.InfoContext(context.Background(), "in none")
+	first, second, _ := strings.Cut(log.String(), "\n")
+	if !strings.Contains(first, "trace_id=01000000000000000000000000000000 span_id=0200000000000000") || !strings.Contains(first, "worker=w1") {
+		t.Errorf("line %s", first)
+	}
+	if strings.Contains(second, "trace_id") || strings.Contains(second, "span_id") {
+		t.Errorf("line %s", second)
+	}
+}
+
+func BenchmarkLogHandler(b *testing.B) {
+	for name, log := range map[string]*slog.Logger{
+		"with":    slog.New(LogHandler(slog.NewJSONHandler(&bytes.Buffer{}, nil))),
+		"without": slog.New(slog.NewJSONHandler(&bytes.Buffer{}, nil)),
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				log.DebugContext(b.Context(), "a line that is not written")
+			}
+		})
+	}
+}
