@@ -1,0 +1,51 @@
+package deploy
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+var update = flag.Bool("update", false, "write what is made of other files anew")
+
+const operatorRules = "kubernetes/components/monitoring/rules.yaml"
+
+// TestTheOperatorHasTheSameRules compares what the Prometheus operator is given with what Prometheus is.
+func TestTheOperatorHasTheSameRules(t *testing.T) {
+	var rules yaml.Node
+	if err := yaml.Unmarshal(read(t, rulesFile), &rules); err != nil {
+		t.Fatal(err)
+	}
+	var want bytes.Buffer
+	want.WriteString("# Made of deploy/prometheus/rules.yaml by: go test ./deploy -run SameRules -update\n")
+	encoder := yaml.NewEncoder(&want)
+	encoder.SetIndent(2)
+	withoutComments(&rules)
+	if err := encoder.Encode(map[string]any{
+		"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
+		"metadata": map[string]any{"name": "lockstep", "labels": map[string]string{"app.kubernetes.io/name": "lockstep"}},
+		"spec":     rules.Content[0],
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(operatorRules, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !bytes.Equal(read(t, operatorRules), want.Bytes()) {
+		t.Errorf("%s is not what %s makes of it; run go test ./deploy -run SameRules -update", operatorRules, rulesFile)
+	}
+}
+
+// withoutComments drops them: they are in the file that is read.
+func withoutComments(node *yaml.Node) {
+	node.HeadComment, node.LineComment, node.FootComment = "", "", ""
+	for _, child := range node.Content {
+		withoutComments(child)
+	}
+}

@@ -1,0 +1,228 @@
+package deploy
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"lockstep/internal/config"
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+)
+
+// afterGrace is what a process takes to end beyond the grace: docs/operations.md.
+const afterGrace = 15 * time.Second
+
+// known are the names of all settings.
+func known(t *testing.T) map[string]bool {
+	t.Helper()
+	cfg, err := config.Load(nil, os.DevNull, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, v := range cfg.Values() {
+		names[v.Name] = true
+	}
+	return names
+}
+
+// deployed are the files that say how Lockstep is run, with their text.
+func deployed(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, root := range []string{"../compose.yaml", "../Dockerfile", "kubernetes", "systemd"} {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				files[path] = string(read(t, path))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+func TestOnlySettingsThatAreThereAreSet(t *testing.T) {
+	settings := known(t)
+	variable := regexp.MustCompile(`LOCKSTEP_[A-Z0-9_]+`)
+	secret := regexp.MustCompile(`^LOCKSTEP_(API_TOKEN$|HOOK_|CREDENTIAL_)`)
+	called := regexp.MustCompile(`(?:lockstep |\[)(?:serve|healthcheck|config|doctor|watch)\b.*`)
+	flag := regexp.MustCompile(`--([a-z][a-z-]*)`)
+	variables, flags := 0, 0
+	for path, text := range deployed(t) {
+		for _, name := range variable.FindAllString(text, -1) {
+			variables++
+			if !secret.MatchString(name) && !settings[strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, config.EnvPrefix), "_", "-"))] {
+				t.Errorf("%s: %s sets nothing", path, name)
+			}
+		}
+		for _, command := range called.FindAllString(text, -1) {
+			for _, name := range flag.FindAllStringSubmatch(command, -1) {
+				flags++
+				if !settings[name[1]] && !slices.Contains([]string{"config", "help", "url"}, name[1]) {
+					t.Errorf("%s: there is no flag --%s: %s", path, name[1], command)
+				}
+			}
+		}
+	}
+	if variables < 20 || flags < 4 {
+		t.Errorf("%d variables and %d flags; are the files read as they are written?", variables, flags)
+	}
+}
+
+// pod is what a manifest says of a Pod of ours.
+type pod struct {
+	Spec struct {
+		Template struct {
+			Spec struct {
+				DrainSeconds int `yaml:"terminationGracePeriodSeconds"`
+				Containers   []container
+			}
+		}
+	}
+}
+
+type container struct {
+	Args  []string
+	Env   []variable
+	Ports []struct {
+		Number int `yaml:"containerPort"`
+	}
+	Startup   probe `yaml:"startupProbe"`
+	Liveness  probe `yaml:"livenessProbe"`
+	Readiness probe `yaml:"readinessProbe"`
+	Lifecycle struct {
+		PreStop struct {
+			Sleep struct{ Seconds int }
+		} `yaml:"preStop"`
+	}
+	Mounts []struct {
+		Name string
+		Path string `yaml:"mountPath"`
+	} `yaml:"volumeMounts"`
+}
+
+type probe struct {
+	HTTP struct{ Path string } `yaml:"httpGet"`
+}
+
+type variable struct {
+	Name, Value string
+}
+
+// TestEachPodIsRunWithSoundSettings reads the settings that Pods get as the program would.
+func TestEachPodIsRunWithSoundSettings(t *testing.T) {
+	played := map[string]bool{}
+	for _, file := range []string{"worker", "receiver", "notifier"} {
+		t.Run(file, func(t *testing.T) {
+			p := podIn(t, "kubernetes/base/"+file+".yaml")
+			c := p.Spec.Template.Spec.Containers[0]
+			if !slices.Equal(c.Args, []string{"serve", "--config", "/etc/lockstep/lockstep.yaml"}) {
+				t.Errorf("arguments %q", c.Args)
+			}
+			for _, settings := range []string{"kubernetes/base/lockstep.yaml", "kubernetes/overlays/example/lockstep.yaml"} {
+				cfg := loadWith(t, settings, c.Env)
+				for _, role := range cfg.Roles {
+					played[role] = true
+				}
+				drain := cfg.Grace + afterGrace + time.Duration(c.Lifecycle.PreStop.Sleep.Seconds)*time.Second
+				if given := time.Duration(p.Spec.Template.Spec.DrainSeconds) * time.Second; given < drain {
+					t.Errorf("%s: %v to drain, which may take %v", settings, given, drain)
+				}
+				if _, port, err := net.SplitHostPort(cfg.Listen); err != nil || port != fmt.Sprint(c.Ports[0].Number) {
+					t.Errorf("%s: it listens on %s, and its port is %d", settings, cfg.Listen, c.Ports[0].Number)
+				}
+				if host, _, err := net.SplitHostPort(cfg.AdminListen); err != nil || !net.ParseIP(host).IsLoopback() {
+					t.Errorf("%s: profiles are at %s", settings, cfg.AdminListen)
+				}
+				for _, mount := range c.Mounts {
+					if want := map[string]string{"repos": cfg.Root, "spool": cfg.Spool, "settings": "/etc/lockstep"}[mount.Name]; want != "" && mount.Path != want {
+						t.Errorf("%s: %s is mounted at %s, want %s", settings, mount.Name, mount.Path, want)
+					}
+				}
+			}
+			if c.Startup.HTTP.Path != "/livez" || c.Liveness.HTTP.Path != "/livez" || c.Readiness.HTTP.Path != "/readyz" {
+				t.Error("a process must not be started anew for what it depends on: that is what /readyz is about")
+			}
+		})
+	}
+	if got := slices.Sorted(maps.Keys(played)); !slices.Equal(got, slices.Sorted(slices.Values(config.Roles))) {
+		t.Errorf("roles %q are played, want all", got)
+	}
+}
+
+// podIn is the first document of a manifest.
+func podIn(t *testing.T, path string) pod {
+	t.Helper()
+	var p pod
+	if err := yaml.Unmarshal(read(t, path), &p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// loadWith reads settings as a process with these variables would, but for the secrets, whose files are not here.
+func loadWith(t *testing.T, file string, variables []variable) config.Config {
+	t.Helper()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("a secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"LOCKSTEP_REDIS_PASSWORD_FILE=" + secret}
+	for _, v := range variables {
+		if strings.HasSuffix(v.Name, "_FILE") {
+			v.Value = secret
+		}
+		environ = append(environ, v.Name+"="+v.Value)
+	}
+	cfg, err := config.Load(nil, file, environ)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return cfg
+}
+
+func TestEachPathThatIsAskedIsServed(t *testing.T) {
+	served := httptest.NewServer(server.Handler(server.Config{Metrics: telemetry.New().Handler()}))
+	defer served.Close()
+	path := regexp.MustCompile(`\bpath: (/[a-z/]*)`)
+	asked := map[string]bool{}
+	for _, text := range deployed(t) {
+		for _, found := range path.FindAllStringSubmatch(text, -1) {
+			asked[found[1]] = true
+		}
+	}
+	for _, want := range []string{"/livez", "/readyz", "/metrics", "/hooks/"} {
+		if !asked[want] {
+			t.Errorf("nobody asks %s; are the files read as they are written?", want)
+		}
+	}
+	for p := range asked {
+		if p == "/hooks/" || strings.HasPrefix(p, "/spec/") { // of webhooks; of a patch
+			continue
+		}
+		resp, err := http.Get(served.URL + p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", p, resp.Status)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const unitFile = "systemd/lockstep.service"
+
+// unit is what a unit file sets, each key with all its values.
+func unit(t *testing.T) map[string][]string {
+	t.Helper()
+	set := map[string][]string{}
+	for line := range strings.Lines(string(read(t, unitFile))) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(key, "#") {
+			set[key] = append(set[key], value)
+		}
+	}
+	return set
+}
+
+func TestTheUnitFitsItsSettings(t *testing.T) {
+	u, cfg := unit(t), loadWith(t, "systemd/lockstep.yaml", nil)
+	if stop, err := time.ParseDuration(u["TimeoutStopSec"][0]); err != nil || stop < cfg.Grace+afterGrace {
+		t.Errorf("TimeoutStopSec=%s, and a drain may take %v", u["TimeoutStopSec"][0], cfg.Grace+afterGrace)
+	}
+	if !slices.Contains(u["ReadWritePaths"], cfg.Root) {
+		t.Errorf("root %s cannot be written to: ReadWritePaths=%s", cfg.Root, u["ReadWritePaths"])
+	}
+	if state := "/var/lib/" + u["StateDirectory"][0] + "/"; !strings.HasPrefix(cfg.Spool, state) {
+		t.Errorf("the spool %s is not below %s", cfg.Spool, state)
+	}
+	if !slices.Contains(u["Type"], "notify") || !slices.Contains(u["RestartPreventExitStatus"], "2") || !slices.Contains(u["Restart"], "on-failure") {
+		t.Error("Type, Restart or RestartPreventExitStatus")
+	}
+	tmpfiles := string(read(t, "systemd/tmpfiles.conf"))
+	if !strings.Contains(tmpfiles, "d "+cfg.Root+" 0755 "+u["User"][0]) {
+		t.Errorf("nobody makes %s", cfg.Root)
+	}
+	if !strings.Contains(string(read(t, "systemd/sysusers.conf")), "u "+u["User"][0]+" ") {
+		t.Errorf("nobody makes the user %s", u["User"][0])
+	}
+}
+
+// analyze runs systemd-analyze on a copy of the unit that calls a program which is there.
+func analyze(t *testing.T, args ...string) (output string, err error) {
+	t.Helper()
+	program, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("there is no systemd-analyze in PATH; Debian has it in the package systemd")
+	}
+	dir := t.TempDir()
+	lockstep := filepath.Join(dir, "lockstep")
+	text := strings.ReplaceAll(string(read(t, unitFile)), "/usr/bin/lockstep", lockstep)
+	for path, content := range map[string]string{
+		lockstep: "#!/bin/true\n", filepath.Join(dir, "lockstep.service"): text,
+		filepath.Join(dir, "lockstep.service.d", "credentials.conf"): string(read(t, "systemd/credentials.conf")),
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mode := os.FileMode(0o644)
+		if path == lockstep {
+			mode = 0o755
+		}
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), program, append(args, filepath.Join(dir, "lockstep.service"))...)
+	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestSystemdTakesTheUnit(t *testing.T) {
+	out, err := analyze(t, "--man=no", "verify")
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "lockstep") { // other units of this machine are its own matter
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+	if err != nil {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// TestTheUnitIsHardened wants the exposure that systemd-analyze reckons, of 10, to be no more than 1.5.
+func TestTheUnitIsHardened(t *testing.T) {
+	out, err := analyze(t, "security", "--offline=true", "--threshold=15")
+	if err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	}
+	t.Log(regexp.MustCompile(`Overall exposure level.*`).FindString(out))
+}

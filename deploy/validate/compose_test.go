@@ -1,0 +1,59 @@
+package validate
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+)
+
+// compose is the project as docker compose reads it.
+func compose(t *testing.T) *types.Project {
+	t.Helper()
+	options, err := cli.NewProjectOptions([]string{"../../compose.yaml"}, cli.WithWorkingDirectory("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, err := options.LoadProject(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return project
+}
+
+func TestComposeTakesTheFile(t *testing.T) {
+	project := compose(t)
+	if names := project.ServiceNames(); !slices.Equal(names, []string{"receiver", "redis", "worker-1", "worker-2"}) {
+		t.Errorf("services %q", names)
+	}
+	for name, service := range project.Services {
+		if service.HealthCheck == nil || len(service.HealthCheck.Test) < 2 {
+			t.Errorf("%s has no healthcheck", name)
+		}
+		if name == "redis" {
+			continue
+		}
+		if got := []string(service.HealthCheck.Test); !slices.Equal(got, []string{"CMD", "/lockstep", "healthcheck"}) {
+			t.Errorf("%s: healthcheck %q", name, got)
+		}
+		if service.StopGracePeriod == nil || time.Duration(*service.StopGracePeriod) < 40*time.Second {
+			t.Errorf("%s has %v to drain, want 40 s", name, service.StopGracePeriod)
+		}
+		if !service.ReadOnly || service.Privileged || !slices.Equal(service.CapDrop, []string{"ALL"}) || !slices.Contains(service.SecurityOpt, "no-new-privileges:true") {
+			t.Errorf("%s may do more than it has to", name)
+		}
+		if depends := service.DependsOn["redis"]; depends.Condition != types.ServiceConditionHealthy {
+			t.Errorf("%s does not wait for Redis", name)
+		}
+		for _, port := range service.Ports {
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s: port %s is open to other machines", name, port.Published)
+			}
+		}
+	}
+	if repos := project.Services["worker-1"].Volumes; !slices.EqualFunc(repos, project.Services["worker-2"].Volumes, func(a, b types.ServiceVolumeConfig) bool { return a.Source == b.Source && a.Target == b.Target }) {
+		t.Error("the workers have different volumes")
+	}
+}
