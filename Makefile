@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded test-large soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-embedded test-large validate-deploy soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test-embedded: ## Run the tests that talk to Redis against the embedded one
 
 test-large: ## Run the tests that the race detector is too slow for, or takes too much memory for
 	go test ./internal/gitrepo -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+
+validate-deploy: ## Check manifests, Compose file and Dockerfile with the parsers of those who read them
+	go -C deploy/validate vet ./...
+	go -C deploy/validate test ./... $(TESTFLAGS)
 
 soak: ## Run the long tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./internal/gitrepo -run ManyPushes -v $(TESTFLAGS)

@@ -23,13 +23,15 @@ func newBenchCommand(std streams) *cobra.Command {
 			"  lockstep bench publish\n" +
 			"  lockstep bench availability\n" +
 			"  lockstep bench hooks\n" +
-			"  lockstep bench idle",
-		Args: wrongUse(cobra.NoArgs),
+			"  lockstep bench idle\n" +
+			"  lockstep bench scrape\n" +
+			"  lockstep bench start",
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBenchLockCommand(std), newBenchLockWorkerCommand(std), newBenchFaultsWorkerCommand(std),
 		newBenchHotCommand(std), newBenchHotWorkerCommand(std), newBenchPushesCommand(std), newBenchStreamCommand(std),
-		newBenchPublishCommand(std), newBenchAvailabilityCommand(std), newBenchIdleCommand(std),
+		newBenchPublishCommand(std), newBenchAvailabilityCommand(std), newBenchIdleCommand(std), newBenchScrapeCommand(std), newBenchStartCommand(std),
 		newBenchHooksCommand(std), newBenchHooksBareCommand(std))
 	return cmd
 }
@@ -45,7 +47,7 @@ type lockBench struct {
 	holdMany           int
 	faults             bool
 	lease              time.Duration // with faults
-	asJSON             bool
+	out                output
 }
 
 func newBenchLockCommand(std streams) *cobra.Command {
@@ -67,7 +69,7 @@ func newBenchLockCommand(std streams) *cobra.Command {
 			"  lockstep bench lock --uncontended\n" +
 			"  lockstep bench lock --hold-many 10000 --duration 30s --json\n" +
 			"  lockstep bench lock --faults --duration 60s",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(b.checkFaults(cmd.Flags().Changed), b.check()); err != nil {
 				return usageError(err)
@@ -105,7 +107,7 @@ func newBenchLockCommand(std streams) *cobra.Command {
 	flags.IntVar(&b.holdMany, "hold-many", 0, "measure what it costs to hold so `many` leases")
 	flags.BoolVar(&b.faults, "faults", false, "inject faults (defaults then: --processes 6 --duration 15s --lease 2s)")
 	flags.DurationVar(&b.lease, "lease", 0, "how long a lease outlives its holder, with --faults")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +23,7 @@ type availabilityBench struct {
 	files            int
 	readers, workers int
 	plot             string
-	asJSON           bool
+	out              output
 }
 
 func newBenchAvailabilityCommand(std streams) *cobra.Command {
@@ -40,7 +39,7 @@ func newBenchAvailabilityCommand(std streams) *cobra.Command {
 			"redis-server, of which it starts a private one.",
 		Example: "  lockstep bench availability\n" +
 			"  lockstep bench availability --duration 60s --readers 8 --plot availability.svg --json",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if b.files < 2 || b.readers < 1 || b.workers < 1 || b.duration < time.Second {
 				return usageError(errors.New("want --files of 2 or more, --readers and --workers of 1 or more, and a --duration of 1s or more"))
@@ -50,7 +49,7 @@ func newBenchAvailabilityCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := report.print(std.stdout, b.asJSON); err != nil {
+			if err := report.print(std.stdout, b.out); err != nil {
 				return err
 			}
 			if b.plot != "" {
@@ -67,7 +66,7 @@ func newBenchAvailabilityCommand(std streams) *cobra.Command {
 	flags.IntVar(&b.readers, "readers", 4, "how many readers read at once")
 	flags.IntVar(&b.workers, "workers", 3, "how many workers reset in place")
 	flags.StringVar(&b.plot, "plot", "", "also draw availability over time, into this SVG `file`")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 
@@ -155,9 +154,9 @@ func (r availabilityReport) verdict() error {
 	return errors.New("bench availability: Lockstep did not take part")
 }
 
-func (r availabilityReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r availabilityReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s, Redis %s\n%d files, all of one version, pushed over and over; %d readers; %v each\n\n",
 		r.Machine, r.Machine.Redis, r.Files, r.Readers, r.Duration)

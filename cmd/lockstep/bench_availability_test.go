@@ -46,7 +46,7 @@ func TestBenchAvailabilityOfLockstepIsWhole(t *testing.T) {
 		t.Errorf("the plot is %s", svg)
 	}
 	var table bytes.Buffer
-	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "100.000 %") {
+	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), "100.000 %") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -87,7 +86,7 @@ func (b *lockBench) runContest(ctx context.Context, std streams, server *benchRe
 			result.Median = bench.MedianHandOffs(result.Rounds)
 		}
 	}
-	if err := report.print(std.stdout, b.asJSON); err != nil {
+	if err := report.print(std.stdout, b.out); err != nil {
 		return err
 	}
 	return report.verdict()
@@ -242,9 +241,9 @@ func (w *workerProcess) explain(ctx context.Context, err error) error {
 	return err
 }
 
-func (r contestReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r contestReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	rounds := 0
 	for _, c := range r.Contestants {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +45,7 @@ func (b *lockBench) runFaults(ctx context.Context, std streams, key string) erro
 		_ = os.RemoveAll(dir)
 		return fmt.Errorf("bench with faults: %w", err)
 	}
-	if err := report.print(std.stdout, b.asJSON); err != nil {
+	if err := report.print(std.stdout, b.out); err != nil {
 		_ = os.RemoveAll(dir)
 		return err
 	}
@@ -132,9 +131,9 @@ func (v faultVolume) readLog() ([]bench.Write, error) {
 	return all, lines.Err()
 }
 
-func (r faultReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r faultReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s\n%d processes × %d waiters, one key, lease %v, %v\n\n", r.Machine, r.Processes, r.Waiters, r.Lease, r.Duration)
 	kinds, holders := map[string]int{}, map[string]int{}

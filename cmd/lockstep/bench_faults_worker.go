@@ -123,7 +123,7 @@ func newBenchFaultsWorkerCommand(std streams) *cobra.Command {
 		Use:    "faults-worker",
 		Short:  "One process of lockstep bench lock --faults",
 		Hidden: true,
-		Args:   wrongUse(cobra.NoArgs),
+		Args:   wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			silenceRedis()
 			return w.run(cmd.Context(), cmd.InOrStdin(), std.stdout)

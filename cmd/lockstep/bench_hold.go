@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -38,7 +37,7 @@ func (b *lockBench) runHoldMany(ctx context.Context, std streams, server *benchR
 	if err != nil {
 		return err
 	}
-	if err := report.print(std.stdout, b.asJSON); err != nil {
+	if err := report.print(std.stdout, b.out); err != nil {
 		return err
 	}
 	if report.Lost > 0 {
@@ -122,9 +121,9 @@ func cpuTimes(ctx context.Context, server *benchRedis) (cpuMoment, error) {
 	return m, err
 }
 
-func (r holdReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r holdReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s\n%d leases of %v held for %.1f s, %d lost\n\n", r.Machine, r.Leases, r.Lease, r.Duration.Seconds(), r.Lost)
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)

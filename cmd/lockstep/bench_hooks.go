@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +29,7 @@ type hooksBench struct {
 	storm       int
 	timeout     time.Duration // of a storm
 	idOnly      bool
-	asJSON      bool
+	out         output
 }
 
 func newBenchHooksCommand(std streams) *cobra.Command {
@@ -46,7 +45,7 @@ func newBenchHooksCommand(std streams) *cobra.Command {
 			"before, to a receiver and a worker, while Redis is killed twice. It fails if a delivery that was answered with\n" +
 			"202 has no result, or more than one, or ends before its push. Needs git and redis-server.",
 		Example: "  lockstep bench hooks\n  lockstep bench hooks --rounds 9 --duration 5s --json\n  lockstep bench hooks --storm 10000",
-		Args:    wrongUse(cobra.NoArgs),
+		Args:    wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := b.check(cmd.Flags().Changed); err != nil {
 				return usageError(err)
@@ -72,7 +71,7 @@ func newBenchHooksCommand(std streams) *cobra.Command {
 	flags.IntVar(&b.storm, "storm", 0, "send so `many` deliveries while Redis is killed twice, and look at what comes of each")
 	flags.DurationVar(&b.timeout, "timeout", 10*time.Minute, "when to give up a storm")
 	flags.BoolVar(&b.idOnly, "id-only", false, "have the plain handler add no payload")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 
@@ -163,7 +162,7 @@ func (b *hooksBench) runRace(ctx context.Context, std streams, dir string) error
 		}
 	}
 	report.Ratio = report.Lockstep.Median / report.Bare.Median
-	return report.print(std.stdout, b.asJSON)
+	return report.print(std.stdout, b.out)
 }
 
 func (s *hooksSide) add(took []time.Duration, during time.Duration) {
@@ -173,9 +172,9 @@ func (s *hooksSide) add(took []time.Duration, during time.Duration) {
 	s.Median, s.P50, s.P99 = bench.Median(s.PerSecond), bench.Median(s.p50s), bench.Median(s.p99s)
 }
 
-func (r hooksReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r hooksReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s\n%d connections, bodies of %d bytes, %d repositories, %v; rounds: %d, medians\n\n",
 		r.Machine, r.Connections, r.Body, r.Repos, r.Duration, len(r.Lockstep.PerSecond))

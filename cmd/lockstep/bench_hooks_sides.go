@@ -116,7 +116,7 @@ func newBenchHooksBareCommand(std streams) *cobra.Command {
 		Use:    "hooks-bare",
 		Short:  "The other side of lockstep bench hooks",
 		Hidden: true,
-		Args:   wrongUse(cobra.NoArgs),
+		Args:   wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			silenceRedis()
 			server, errRedis := redisx.Parse(redisURL, "")

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -130,7 +129,7 @@ func (b *hooksBench) runStorm(ctx context.Context, std streams, dir string) (err
 	if err := s.settle(ctx); err != nil {
 		return fmt.Errorf("%w: the receiver says: %s\nthe worker says: %s", err, receiver.said(), worker.said())
 	}
-	if err := s.report.print(std.stdout, b.asJSON); err != nil {
+	if err := s.report.print(std.stdout, b.out); err != nil {
 		return err
 	}
 	return s.report.fault()
@@ -376,9 +375,9 @@ func (r hookStormReport) fault() error {
 	return nil
 }
 
-func (r hookStormReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r hookStormReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s\n%d deliveries over %d repositories; Redis killed %d times, away for %.1f s\n\n",
 		r.Machine, r.Deliveries, r.Repos, r.Kills, r.Down.Seconds())

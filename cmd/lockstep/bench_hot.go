@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ type hotBench struct {
 	work, limit      time.Duration
 	rounds           int
 	peers            []string
-	asJSON           bool
+	out              output
 }
 
 func newBenchHotCommand(std streams) *cobra.Command {
@@ -41,7 +40,7 @@ func newBenchHotCommand(std streams) *cobra.Command {
 			"Without --redis it starts a private redis-server.",
 		Example: "  lockstep bench hot\n" +
 			"  lockstep bench hot --peer 'redsync=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs' --json",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			contestants, err := b.check()
 			if err != nil {
@@ -66,7 +65,7 @@ func newBenchHotCommand(std streams) *cobra.Command {
 	flags.DurationVar(&b.limit, "limit", 2*time.Minute, "how long a run may take; what is not settled by then is lost")
 	flags.IntVar(&b.rounds, "rounds", 5, "how many rounds; the figures are medians")
 	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`; may be repeated")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 
@@ -152,7 +151,7 @@ func (b *hotBench) run(ctx context.Context, std streams, server *benchRedis, con
 			result.Summary = bench.SummarizeHot(result.Rounds)
 		}
 	}
-	if err := report.print(std.stdout, b.asJSON); err != nil {
+	if err := report.print(std.stdout, b.out); err != nil {
 		return err
 	}
 	return report.verdict()
@@ -169,9 +168,9 @@ func (r hotReport) verdict() error {
 	return errors.Join(errs...)
 }
 
-func (r hotReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r hotReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	rounds := 0
 	for _, c := range r.Contestants {

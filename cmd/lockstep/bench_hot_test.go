@@ -41,7 +41,7 @@ func TestBenchHotLosesAndDoublesNothing(t *testing.T) {
 		t.Errorf("it leaves %q", left)
 	}
 	var table bytes.Buffer
-	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "again") {
+	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), "again") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,7 +24,7 @@ type idleBench struct {
 	redis    string
 	repos    int
 	duration time.Duration
-	asJSON   bool
+	out      output
 }
 
 func newBenchIdleCommand(std streams) *cobra.Command {
@@ -37,7 +36,7 @@ func newBenchIdleCommand(std streams) *cobra.Command {
 			"the processor time that it takes. Each is polled once an hour, spread evenly. Without --redis it starts a private\n" +
 			"redis-server.",
 		Example: "  lockstep bench idle\n  lockstep bench idle --repos 10000 --duration 60s --json",
-		Args:    wrongUse(cobra.NoArgs),
+		Args:    wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if b.repos < 1 || b.duration < time.Second {
 				return usageError(errors.New("want at least one repository, and 1s"))
@@ -47,8 +46,8 @@ func newBenchIdleCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if b.asJSON {
-				return json.NewEncoder(std.stdout).Encode(result)
+			if !b.out.isTable() {
+				return b.out.document(std.stdout, result)
 			}
 			_, err = fmt.Fprintf(std.stdout, "%d watched repositories, synced in %v\nidle for %v: %.2f %% of a core with %d polls, %d MB of memory (at most %d MB so far)\n",
 				result.Repos, result.SyncedIn.Round(time.Millisecond), b.duration, 100*result.Core, result.Polls, result.RSS>>20, result.Peak>>20)
@@ -58,7 +57,7 @@ func newBenchIdleCommand(std streams) *cobra.Command {
 	cmd.Flags().StringVar(&b.redis, "redis", "", "Redis `URL` to measure on (default: a private redis-server)")
 	cmd.Flags().IntVar(&b.repos, "repos", 1000, "repositories")
 	cmd.Flags().DurationVar(&b.duration, "duration", 30*time.Second, "how long to leave the worker alone")
-	cmd.Flags().BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 
@@ -164,15 +163,20 @@ func idleRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
 
 // syncAll has every repository watched, and so polled and synced.
 func (b *idleBench) syncAll(ctx context.Context, server *benchRedis, git *gittest.Server) error {
+	return b.syncIn(ctx, server, events.DefaultNamespace, git)
+}
+
+// syncIn is syncAll in a namespace.
+func (b *idleBench) syncIn(ctx context.Context, server *benchRedis, namespace events.Namespace, git *gittest.Server) error {
 	urls := make([]string, b.repos)
 	for i := range urls {
 		urls[i] = git.URL(idleRepo(i))
 	}
-	if err := watchAll(ctx, server.client, events.DefaultNamespace, urls); err != nil {
+	if err := watchAll(ctx, server.client, namespace, urls); err != nil {
 		return err
 	}
 	for {
-		synced, err := server.client.XLen(ctx, events.DefaultNamespace.Results()).Result()
+		synced, err := server.client.XLen(ctx, namespace.Results()).Result()
 		if err != nil || synced >= 2*int64(b.repos) { // each was polled, and synced
 			return err
 		}

@@ -21,7 +21,7 @@ type publishBench struct {
 	sizes          []string
 	repo           string
 	pushes, rounds int
-	asJSON         bool
+	out            output
 }
 
 func newBenchPublishCommand(std streams) *cobra.Command {
@@ -39,7 +39,7 @@ func newBenchPublishCommand(std streams) *cobra.Command {
 		Example: "  lockstep bench publish\n" +
 			"  lockstep bench publish --sizes 60,5000 --pushes 10 --json\n" +
 			"  lockstep bench publish --repo https://github.com/redis/redis.git",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			subjects, err := b.check(cmd.Flags().Changed("sizes"))
 			if err != nil {
@@ -49,7 +49,7 @@ func newBenchPublishCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report.print(std.stdout, b.asJSON)
+			return report.print(std.stdout, b.out)
 		},
 	}
 	flags := cmd.Flags()
@@ -57,7 +57,7 @@ func newBenchPublishCommand(std streams) *cobra.Command {
 	flags.StringVar(&b.repo, "repo", "", "`URL` or path of a repository whose files are used instead, as its default branch has them")
 	flags.IntVar(&b.pushes, "pushes", 30, "how many pushes to each repository are measured")
 	flags.IntVar(&b.rounds, "rounds", 3, "how many first clones of each repository are measured")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -65,9 +64,9 @@ func (r publishedRepo) phase(side, phase string) bench.Course {
 	return bench.NewCourse(r.Pushes.each(side, func(p bench.Publication) time.Duration { return p.Phases[phase] }))
 }
 
-func (r publishReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r publishReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintln(w, r.Machine)
 	for _, table := range []func(io.Writer){r.printPushes, r.printPhases, r.printSteps, r.printClones} {

@@ -61,7 +61,7 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "widgets: 40 files") || !strings.Contains(table.String(), sideWorktree) {
+	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), "widgets: 40 files") || !strings.Contains(table.String(), sideWorktree) {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +30,7 @@ type pushesBench struct {
 	processes int
 	files     int
 	timeout   time.Duration
-	asJSON    bool
+	out       output
 }
 
 func newBenchPushesCommand(std streams) *cobra.Command {
@@ -44,7 +43,7 @@ func newBenchPushesCommand(std streams) *cobra.Command {
 			"from. It fails if a push has no result, or more than one. Needs git and\n" +
 			"redis-server, of which it starts a private one.",
 		Example: "  lockstep bench pushes\n  lockstep bench pushes --pushes 1000 --processes 4 --json",
-		Args:    wrongUse(cobra.NoArgs),
+		Args:    wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if b.pushes < 1 || b.processes < 1 || b.files < 1 || b.timeout <= 0 {
 				return usageError(errors.New("--pushes, --processes, --files and --timeout: want at least 1 of each"))
@@ -61,7 +60,7 @@ func newBenchPushesCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := report.print(std.stdout, b.asJSON); err != nil {
+			if err := report.print(std.stdout, b.out); err != nil {
 				return err
 			}
 			return report.fault()
@@ -72,7 +71,7 @@ func newBenchPushesCommand(std streams) *cobra.Command {
 	flags.IntVar(&b.processes, "processes", 2, "how many worker processes")
 	flags.IntVar(&b.files, "files", 50, "how many files the repository has")
 	flags.DurationVar(&b.timeout, "timeout", 5*time.Minute, "when to give up")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 
@@ -263,9 +262,9 @@ func (r *pushesReport) fault() error {
 	return nil
 }
 
-func (r *pushesReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r *pushesReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s\n%d pushes to one repository, queued, %d worker processes\n\n", r.Machine, r.Pushes, r.Processes)
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +31,7 @@ type streamBench struct {
 	settle      bool
 	slots       int
 	peers       []string
-	asJSON      bool
+	out         output
 }
 
 // streamGroup is the consumer group of every contestant; each has a stream of its own.
@@ -53,7 +52,7 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 			"Without --redis it starts a private redis-server.",
 		Example: "  lockstep bench stream\n  lockstep bench stream --events 200000 --rounds 5 --json\n" +
 			"  lockstep bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if b.events < 1 || b.subscribers < 1 || b.rounds < 1 || b.slots < 1 {
 				return usageError(errors.New("--events, --subscribers, --rounds and --slots: want at least 1 of each"))
@@ -75,7 +74,7 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report.print(std.stdout, b.asJSON)
+			return report.print(std.stdout, b.out)
 		},
 	}
 	flags := cmd.Flags()
@@ -86,7 +85,7 @@ func newBenchStreamCommand(std streams) *cobra.Command {
 	flags.BoolVar(&b.settle, "settle", false, "measure events that are worked on under a lease and settled with a result")
 	flags.IntVar(&b.slots, "slots", 4*runtime.NumCPU(), "how many events are worked on at once, with --settle")
 	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`, with --settle; may be repeated")
-	flags.BoolVar(&b.asJSON, "json", false, "print JSON")
+	b.out.add(cmd)
 	return cmd
 }
 
@@ -328,9 +327,9 @@ func takeWithBatches(ctx context.Context, server *benchRedis, topic string, n in
 	return nil
 }
 
-func (r streamReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r streamReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	what := "events of 300 bytes, a handler that does nothing, one process"
 	if r.Slots > 0 {

@@ -90,7 +90,7 @@ func TestBenchLockMeasuresProcessesAndPeers(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "again") {
+	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), "again") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }
@@ -162,7 +162,7 @@ func TestBenchLockHoldsManyLeases(t *testing.T) {
 		t.Errorf("%+v; want %d leases held for %v, none lost", report, n, d)
 	}
 	var table bytes.Buffer
-	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), fmt.Sprintf("%d leases", n)) {
+	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), fmt.Sprintf("%d leases", n)) {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }
@@ -192,7 +192,7 @@ func TestBenchLockStandsFaults(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := report.print(&table, false); err != nil || !strings.Contains(table.String(), "longest gap, Redis up, s") {
+	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), "longest gap, Redis up, s") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +85,7 @@ func (b *lockBench) runUncontended(ctx context.Context, std streams, server *ben
 			return err
 		}
 	}
-	return report.print(std.stdout, b.asJSON)
+	return report.print(std.stdout, b.out)
 }
 
 // pairsPerSecond repeats pair in several goroutines, each with a key of its own.
@@ -147,9 +146,9 @@ func (r *rawPairs) forget(ctx context.Context, goroutines int, key string) error
 	return nil
 }
 
-func (r pairsReport) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
+func (r pairsReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
 	}
 	fmt.Fprintf(w, "%s\npairs of acquire and release, each goroutine on its own key; rounds: %d of %v, medians\n\n", r.Machine, r.Rounds, r.Duration)
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)

@@ -37,7 +37,7 @@ func newBenchLockWorkerCommand(std streams) *cobra.Command {
 		Use:    "lock-worker",
 		Short:  "One process of lockstep bench lock",
 		Hidden: true,
-		Args:   wrongUse(cobra.NoArgs),
+		Args:   wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			silenceRedis()
 			return w.run(cmd.Context(), cmd.InOrStdin(), std.stdout)

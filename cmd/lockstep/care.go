@@ -24,14 +24,15 @@ type caretaker struct {
 
 // careFlags say which repositories a subcommand takes care of, and how.
 type careFlags struct {
-	all, offline, asJSON bool
+	all, offline bool
+	out          output
 }
 
 func (f *careFlags) add(cmd *cobra.Command) {
 	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories on the volume")
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "do without Redis: no worker may be running")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	f.out.add(cmd)
 }
 
 // repos reads the arguments; none, for all.

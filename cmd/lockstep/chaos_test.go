@@ -101,13 +101,19 @@ func (s *storm) strike(kills, atOnce int) map[string]int {
 	return dead
 }
 
-// assertCalm has two workers finish what is left, and then asks for the zeroes: no result lost, none
-// doubled, no hole in what any app was told, nothing left behind.
+// assertCalm has two workers finish what is left, and then asks for the zeroes.
 func (s *storm) assertCalm(f *follower) {
 	s.t.Helper()
 	for range 2 {
 		start(s.t, append([]string{"serve"}, s.serve()...)...)
 	}
+	s.assertWhole(f)
+}
+
+// assertWhole asks of whoever works now for the zeroes: no result lost, none doubled, no hole in what any app was
+// told, nothing left behind.
+func (s *storm) assertWhole(f *follower) {
+	s.t.Helper()
 	f.await(s.t, s.certain())
 	f.await(s.t, s.calm()) // whose syncs sweep up what the dead have left
 	s.assertNothingLeft()

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"lockstep/internal/config"
 	"lockstep/internal/forge"
@@ -18,7 +18,7 @@ func newConfigCommand(std streams) *cobra.Command {
 		Use:   "config",
 		Short: "Look at the settings",
 		Long:  "Look at the settings as flags, LOCKSTEP_* variables, lockstep.yaml and defaults make them, in that order of precedence.",
-		Args:  wrongUse(cobra.NoArgs),
+		Args:  wrongUse(noArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newConfigPrintCommand(std), newConfigValidateCommand(std))
@@ -28,50 +28,71 @@ func newConfigCommand(std streams) *cobra.Command {
 const allSettings = config.Common | config.Working | config.Serving
 
 func newConfigPrintCommand(std streams) *cobra.Command {
-	var asJSON bool
+	out := output{form: formYAML}
 	cmd := &cobra.Command{
 		Use:     "print",
 		Short:   "Print the settings in force, without passwords",
 		Long:    "Print the settings in force as a lockstep.yaml. Passwords are hidden; tokens and secrets are no settings, and not printed.",
-		Example: "  lockstep config print\n  LOCKSTEP_LEASE=20s lockstep config print --json",
-		Args:    wrongUse(cobra.NoArgs),
+		Example: "  lockstep config print\n  LOCKSTEP_LEASE=20s lockstep config print -o table",
+		Args:    wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := settings(cmd, std)
+			cfg, err := loadSettings(cmd, std)
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				values := map[string]any{}
-				for _, v := range cfg.Values() {
-					values[v.Name] = v.Value
-				}
-				return json.NewEncoder(std.stdout).Encode(values)
-			}
-			for _, v := range cfg.Values() {
-				line, err := yaml.Marshal(map[string]any{v.Name: v.Value})
-				if err != nil {
-					return err
-				}
-				if _, err := std.stdout.Write(line); err != nil {
-					return err
-				}
-			}
-			return nil
+			values := settingsInForce(cfg.Values())
+			return out.show(std, values, values.table)
 		},
 	}
 	config.AddFlags(cmd.Flags(), allSettings)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
+// settingsInForce are one object, with the settings in the order of help.
+type settingsInForce []config.Value
+
+// MarshalJSON is that object.
+func (s settingsInForce) MarshalJSON() ([]byte, error) {
+	var text bytes.Buffer
+	for i, v := range s {
+		value, err := json.Marshal(v.Value)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&text, "%c%q:%s", "{,"[min(i, 1)], v.Name, value)
+	}
+	text.WriteByte('}')
+	return text.Bytes(), nil
+}
+
+func (s settingsInForce) table(w io.Writer) {
+	fmt.Fprintln(w, "SETTING\tVALUE")
+	for _, v := range s {
+		text := fmt.Sprint(v.Value)
+		if list, ok := v.Value.([]string); ok {
+			text = strings.Join(list, ",")
+		}
+		fmt.Fprintf(w, "%s\t%s\n", v.Name, dash(text))
+	}
+}
+
+// soundSettings is what validate has found.
+type soundSettings struct {
+	Sound   bool     `json:"sound"`
+	Sources []string `json:"webhook_sources"`
+}
+
 func newConfigValidateCommand(std streams) *cobra.Command {
+	var out output
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "Check the settings, and the sources of webhooks",
-		Long: "Check what lockstep serve checks before it starts: the settings, the files that they name, and the sources of\n" +
-			"webhooks. Nothing is connected to; for that, see lockstep doctor.",
-		Example: "  lockstep config validate --config lockstep.yaml",
-		Args:    wrongUse(cobra.NoArgs),
+		Long: "Check what lockstep serve checks before it starts: the settings, the files and hosts that they name, and the\n" +
+			"sources of webhooks. Nothing is connected to; for that, see lockstep doctor.",
+		Example: "  lockstep config validate --config lockstep.yaml\n" +
+			"  lockstep config validate --config lockstep.yaml -o json",
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
@@ -81,17 +102,13 @@ func newConfigValidateCommand(std streams) *cobra.Command {
 			if err != nil {
 				return usageError(err)
 			}
-			if cfg.Credentials != "" {
-				if info, err := os.Stat(cfg.Credentials); err != nil {
-					return usageError(fmt.Errorf("credentials: %w", err))
-				} else if !info.IsDir() {
-					return usageError(errors.New("credentials: want a folder with one folder for each credential"))
-				}
-			}
-			_, err = fmt.Fprintf(std.stdout, "the settings are sound; %d sources of webhooks\n", len(sources.Names()))
-			return err
+			names := append([]string{}, sources.Names()...)
+			return out.show(std, soundSettings{true, names}, func(w io.Writer) {
+				fmt.Fprintf(w, "the settings are sound; %d sources of webhooks\n", len(names))
+			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), allSettings)
+	out.add(cmd)
 	return cmd
 }

@@ -30,7 +30,7 @@ func newDeadCommand(std streams) *cobra.Command {
 		Long: "An event that fails for good, or too often, becomes a dead letter: the event as it was, with the reason\n" +
 			"and the error. Letters are kept for a while and then dropped; see --dead-max-age and --dead-max-length\n" +
 			"of lockstep serve.",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
@@ -41,14 +41,14 @@ func newDeadCommand(std streams) *cobra.Command {
 type deadFlags struct {
 	repo, reason string
 	all          bool
-	asJSON       bool
+	out          output
 }
 
 func (f *deadFlags) add(cmd *cobra.Command) {
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&f.repo, "repo", "", "only letters of that `owner/name`")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "only letters given up for that `reason`, as ls shows it")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	f.out.add(cmd)
 }
 
 func (f *deadFlags) query(dead *stream.DeadLetters) (stream.Query, error) {
@@ -84,7 +84,7 @@ func newDeadListCommand(std streams) *cobra.Command {
 		Short: "List dead letters, newest first",
 		Example: "  lockstep dead ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead ls --repo acme/widgets --reason 'attempts used up' --json --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return usageError(fmt.Errorf("--limit %d: want at least 1", limit))
@@ -108,7 +108,7 @@ func newDeadListCommand(std streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.stderr, "lockstep: there are more than %d letters; see --limit\n", limit)
 				}
-				return show(std.stdout, list, flags.asJSON, list.table)
+				return flags.out.show(std, list, list.table)
 			})
 		},
 	}
@@ -119,12 +119,13 @@ func newDeadListCommand(std streams) *cobra.Command {
 }
 
 func newDeadShowCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
-		Use:     "show id",
-		Short:   "Show one dead letter: why it was given up, and the event",
-		Example: "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
-		Args:    wrongUse(cobra.ExactArgs(1)),
+		Use:               "show id",
+		Short:             "Show one dead letter: why it was given up, and the event",
+		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
+		Args:              wrongUse(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeFirst(std, deadIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
 				letter, err := dead.Get(ctx, args[0])
@@ -132,12 +133,12 @@ func newDeadShowCommand(std streams) *cobra.Command {
 					return deadError(err)
 				}
 				detail := deadDetail(server.NewDeadLetter(dead, letter, true))
-				return show(std.stdout, detail, asJSON, detail.table)
+				return out.show(std, detail, detail.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
@@ -152,6 +153,7 @@ func newDeadRetryCommand(std streams) *cobra.Command {
 		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --repo acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
+		ValidArgsFunction: completeFrom(std, deadIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.chosen(args); err != nil {
 				return err
@@ -173,7 +175,7 @@ func newDeadRetryCommand(std streams) *cobra.Command {
 						outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
 					}
 				}
-				if showErr := show(std.stdout, outcome, flags.asJSON, outcome.table); err != nil || showErr != nil {
+				if showErr := flags.out.show(std, outcome, outcome.table); err != nil || showErr != nil {
 					return errors.Join(err, showErr)
 				}
 				if n := len(outcome.Refused); n > 0 {
@@ -196,6 +198,7 @@ func newDeadDropCommand(std streams) *cobra.Command {
 		Example: "  lockstep dead drop 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead drop --reason malformed --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead drop --all --redis redis://127.0.0.1:6379",
+		ValidArgsFunction: completeFrom(std, deadIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.chosen(args); err != nil {
 				return err
@@ -210,7 +213,7 @@ func newDeadDropCommand(std streams) *cobra.Command {
 					return deadError(err)
 				}
 				outcome := deadDropped{n}
-				if err := show(std.stdout, outcome, flags.asJSON, outcome.table); err != nil {
+				if err := flags.out.show(std, outcome, outcome.table); err != nil {
 					return err
 				}
 				if n < len(args) {

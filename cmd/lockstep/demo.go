@@ -5,319 +5,214 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"text/tabwriter"
+	"syscall"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
-
-	"lockstep/events"
-	"lockstep/internal/config"
-	"lockstep/internal/gittest"
-	"lockstep/internal/redisx"
+	"golang.org/x/sync/errgroup"
 )
 
-const (
-	demoRepos  = 8
-	demoFiles  = 40
-	demoPushes = 10 // to each repository before the kill and after it, and three times as many to the hot one
-	demoHot    = "demo/hot"
-)
+// demoFlags say how the demonstration is given.
+type demoFlags struct {
+	duration time.Duration
+	web      string
+	keep     bool
+	out      output
+}
 
 func newDemoCommand(std streams) *cobra.Command {
-	var keep bool
+	var f demoFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the whole of it, on sample repositories",
-		Long: "Start a Git server with sample repositories, an embedded Redis and two worker processes; push to all\n" +
-			"repositories, to one of them most of the time; kill a worker on the way; and read every published tree\n" +
-			"all the while. It ends with a table. Needs git, and nothing else: no Redis, no network.",
-		Example: "  lockstep demo",
-		Args:    wrongUse(cobra.NoArgs),
+		Long: "Start a Git server with sample repositories, an embedded Redis and two worker processes. Push to all\n" +
+			"repositories, to one of them most of the time, for two apps with a token each; kill a worker while it\n" +
+			"holds that one, with kill -9; rewrite a history; and read every published tree all the while, file by\n" +
+			"file. What happens is shown live on standard error, and a table at the end says whether everything was\n" +
+			"as promised. Needs git, and nothing else: no Redis, no network.",
+		Example: "  lockstep demo\n" +
+			"  lockstep demo --web\n" +
+			"  lockstep demo --duration 5s --json",
+		Args: wrongUse(func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && cmd.Flags().Changed("web") && f.web == demoWeb { // --web ADDRESS, of which pflag takes no notice
+				f.web = args[0]
+				return nil
+			}
+			return noArgs(cmd, args)
+		}),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := os.MkdirTemp("", "lockstep-demo-")
-			if err != nil {
-				return err
+			open := cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration")
+			switch {
+			case f.duration < time.Second || f.duration > demoLongest:
+				return usageError(fmt.Errorf("--duration %v: want 1s to %v", f.duration, demoLongest))
+			case open:
+				f.duration = 0
 			}
-			if dir, err = filepath.Abs(dir); err != nil { // a TMPDIR may be relative, and the workers are elsewhere
-				return err
-			}
-			if keep {
-				fmt.Fprintf(std.stdout, "keeping everything in %s\n", dir)
-			} else {
-				defer os.RemoveAll(dir)
-			}
-			ctx, fail := context.WithCancelCause(cmd.Context())
-			defer fail(nil)
-			if err := runDemo(ctx, fail, dir, std); err != nil {
-				return cmp.Or(context.Cause(ctx), err) // what ended it, not what was broken off by that
-			}
-			return nil
+			return f.run(cmd.Context(), std)
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sample repositories and the volume")
+	cmd.Flags().DurationVar(&f.duration, "duration", 15*time.Second, "how long to push; with --web and without this: until interrupted")
+	cmd.Flags().StringVar(&f.web, "web", "", "open the dashboard on it, at this `address`")
+	cmd.Flags().Lookup("web").NoOptDefVal = demoWeb
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the sample repositories and the volume")
+	f.out.add(cmd)
 	return cmd
 }
 
-// demo is one run of the demonstration.
-type demo struct {
-	dir    string
-	root   string
-	fail   context.CancelCauseFunc
-	git    *gittest.Server
-	redis  redisx.Server
-	client redis.UniversalClient
-	repos  []string
-	heads  map[string]string // last pushed commit of each repository
+const (
+	demoWeb      = "127.0.0.1:0" // where the dashboard is when nobody says
+	demoLongest  = 24 * time.Hour
+	demoPatience = 5 * time.Minute  // for what is a matter of seconds, unless others have the machine
+	demoScene    = 20 * time.Second // the longest between two kills
+)
 
-	pushes, reads, torn atomic.Int64
-}
-
-// runDemo runs until it is through or ctx is done; it calls fail when a worker ends by itself.
-func runDemo(ctx context.Context, fail context.CancelCauseFunc, dir string, std streams) error {
-	git, err := gittest.Start(filepath.Join(dir, "remote"))
-	if err != nil {
-		return fmt.Errorf("start the sample Git server: %w", err)
-	}
-	defer git.Close()
-	embedded, err := redisx.StartEmbedded()
+// run gives the demonstration in a folder of its own.
+func (f *demoFlags) run(ctx context.Context, std streams) error {
+	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
 		return err
 	}
-	defer embedded.Close()
-	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), fail: fail, git: git, redis: embedded.Server, client: embedded.Open(), heads: map[string]string{}}
-	defer d.client.Close()
-	d.repos = append(d.repos, demoHot)
-	for i := 1; i < demoRepos; i++ {
-		d.repos = append(d.repos, fmt.Sprintf("demo/sample-%d", i))
+	if dir, err = filepath.Abs(dir); err != nil { // a TMPDIR may be relative, and the workers are elsewhere
+		return err
 	}
+	view := newDemoView(std)
+	defer view.close()
+	if f.keep {
+		view.event("keeping everything in %s", dir)
+	} else {
+		defer os.RemoveAll(dir)
+	}
+	defer context.AfterFunc(ctx, view.close)() // what the end of it tells comes as lines
 
-	began := time.Now()
-	say := func(format string, args ...any) {
-		fmt.Fprintf(std.stdout, "%6.2fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	until := ctx
+	if f.duration == 0 { // an interrupt is how it is meant to end
+		ctx = context.WithoutCancel(ctx)
 	}
-	first, err := d.spawn(ctx, std, "w1")
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer endTidily(until, fail)()
+	report, err := f.give(ctx, until, &demo{dir: dir, fail: fail, std: std, view: view})
 	if err != nil {
+		return cmp.Or(context.Cause(ctx), err) // what ended it, not what was broken off by that
+	}
+	view.close()
+	if err := f.out.show(std, report, report.table); err != nil {
 		return err
 	}
-	defer first.kill()
-	second, err := d.spawn(ctx, std, "w2")
-	if err != nil {
-		return err
-	}
-	defer second.kill()
-	say("two workers (pid %d, %d) on one volume and one Redis", first.pid(), second.pid())
-
-	if err := d.push(ctx, "first", 1); err != nil {
-		return err
-	}
-	if err := d.settled(ctx); err != nil {
-		return err
-	}
-	say("%d repositories cloned", len(d.repos))
-
-	reading, stopReading := context.WithCancel(ctx)
-	var reader sync.WaitGroup
-	defer reader.Wait()
-	defer stopReading()
-	reader.Go(func() { d.read(reading) })
-	if err := d.push(ctx, "more", demoPushes); err != nil {
-		return err
-	}
-	first.kill()
-	say("%d pushes later: worker w1 (pid %d) killed in the middle of it, kill -9", d.pushes.Load()-int64(len(d.repos)), first.pid())
-	if err := d.push(ctx, "yet more", demoPushes); err != nil {
-		return err
-	}
-	say("all %d pushes made, three in ten to %s", d.pushes.Load(), demoHot)
-	if err := d.settled(ctx); err != nil {
-		return err
-	}
-	say("every change settled, what w1 had begun by w2")
-	stopReading()
-	reader.Wait()
-	return d.sum(ctx, std.stdout, time.Since(began))
-}
-
-// child is a worker process.
-type child struct {
-	cmd    *exec.Cmd
-	killed atomic.Bool
-	done   chan struct{}
-}
-
-func (c *child) pid() int { return c.cmd.Process.Pid }
-
-// kill ends the process, if it has not ended, and returns when it has.
-func (c *child) kill() {
-	c.killed.Store(true)
-	_ = c.cmd.Process.Kill()
-	<-c.done
-}
-
-// spawn starts a worker in a process of its own. Its lease is short, so that the demonstration of a
-// crash is too. What the user has set for a service of their own is not for this one.
-func (d *demo) spawn(ctx context.Context, std streams, name string) (*child, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, self, "serve", "--redis", d.redis.String(), "--root", d.root,
-		"--worker", name, "--lease", "2s", "--log-level", "error")
-	cmd.Dir = d.dir // where no lockstep.yaml is
-	cmd.Env = slices.DeleteFunc(slices.Clone(std.environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
-	cmd.Stdout, cmd.Stderr = std.stderr, std.stderr
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start worker %s: %w", name, err)
-	}
-	c := &child{cmd: cmd, done: make(chan struct{})}
-	go func() {
-		defer close(c.done)
-		if err := cmd.Wait(); !c.killed.Load() {
-			d.fail(fmt.Errorf("demo: worker %s ended by itself: %w", name, cmp.Or(err, errors.New("exit status 0"))))
-		}
-	}()
-	return c, nil
-}
-
-// push commits n times to each repository, more to the hot one, and publishes each commit's change.
-func (d *demo) push(ctx context.Context, what string, n int) error {
-	for i := range n {
-		for _, repo := range d.repos {
-			times := 1
-			if repo == demoHot && n > 1 {
-				times = 3
-			}
-			for j := range times {
-				if err := d.pushOne(ctx, repo, fmt.Sprintf("%s %d.%d", what, i, j)); err != nil {
-					return err
-				}
-			}
-		}
+	if !report.AsPromised {
+		return errors.New("demo: something is not as promised; see the table")
 	}
 	return nil
 }
 
-// pushOne makes a commit whose files all say the same, so that a reader can tell a mix of two.
-func (d *demo) pushOne(ctx context.Context, repo, version string) error {
-	files := map[string]string{}
-	for f := range demoFiles {
-		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = version
-	}
-	var commit string
-	var err error
-	if d.heads[repo] == "" {
-		commit, err = d.git.Create(ctx, repo, files)
-	} else {
-		commit, err = d.git.Commit(ctx, repo, gittest.Main, gittest.Edit{Write: files})
-	}
-	if err != nil {
-		return err
-	}
-	d.heads[repo] = commit
-	d.pushes.Add(1)
-	change, err := events.NewChange(events.Change{ID: uuid.NewString(), Source: "/lockstep/demo", URL: d.git.URL(repo), After: commit})
-	if err != nil {
-		return err
-	}
-	return publish(ctx, d.client, d.config(), change)
-}
-
-func (d *demo) config() config.Config {
-	return config.Config{Redis: d.redis.String(), Prefix: string(events.DefaultNamespace)}
-}
-
-// settled waits until every change has its result.
-func (d *demo) settled(ctx context.Context) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		results, err := d.client.XLen(ctx, events.DefaultNamespace.Results()).Result()
-		if err != nil {
-			return err
+// endTidily has a second signal break off what is done at the first one. It would end the process at once, and nobody
+// would delete the folder. Later ones have no effect.
+func endTidily(interrupted context.Context, fail context.CancelCauseFunc) (stop func()) {
+	again, over := make(chan os.Signal, 1), make(chan struct{})
+	forget := context.AfterFunc(interrupted, func() {
+		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+		select {
+		case <-again:
+			fail(errors.New("demo: interrupted twice"))
+		case <-over:
 		}
-		if results >= d.pushes.Load() {
+	})
+	return func() { forget(); close(over) }
+}
+
+// give is the demonstration from beginning to end. It ends early when until is done, and breaks off when
+// ctx is.
+func (f *demoFlags) give(ctx, until context.Context, d *demo) (demoReport, error) {
+	if err := d.open(ctx); err != nil {
+		return demoReport{}, err
+	}
+	defer d.close()
+	backstage, strike := context.WithCancel(ctx)
+	var crew errgroup.Group
+	defer func() { strike(); _ = crew.Wait() }() // whoever fails in it has told d.fail
+	crew.Go(func() error { return d.failing(d.follow(backstage)) })
+	crew.Go(func() error { d.view.run(backstage, d.frame, d.line); return nil })
+	crew.Go(func() error { return d.failing(d.lookAtLeases(backstage)) })
+	if f.web != "" {
+		if err := d.openWeb(backstage, f.web, &crew); err != nil {
+			return demoReport{}, err
+		}
+	}
+
+	for range 2 {
+		if err := d.hire(ctx); err != nil {
+			return demoReport{}, err
+		}
+	}
+	if err := d.watchAll(ctx); err != nil {
+		return demoReport{}, err
+	}
+	reading, stopReading := context.WithCancel(backstage)
+	defer stopReading()
+	for range demoReaders {
+		crew.Go(func() error { d.read(reading); return nil })
+	}
+	if err := d.perform(ctx, until, f.duration); err != nil {
+		return demoReport{}, err
+	}
+	d.view.event("no more pushes: %d were made, %.0f %% of them to %s", d.board.pushes(), d.board.hotShare(), demoHot)
+	if err := d.settled(ctx); err != nil {
+		return demoReport{}, err
+	}
+	stopReading()
+	if err := d.dismiss(ctx); err != nil {
+		return demoReport{}, err
+	}
+	return d.report(ctx)
+}
+
+// perform pushes for as long as the plot takes.
+func (d *demo) perform(ctx, until context.Context, duration time.Duration) error {
+	pushing, stop := context.WithCancel(until)
+	defer stop()
+	var g errgroup.Group
+	g.Go(func() error {
+		defer stop()
+		return d.push(ctx, pushing.Done())
+	})
+	err := d.play(ctx, pushing, duration)
+	stop()
+	return cmp.Or(err, g.Wait())
+}
+
+// play is what happens while pushes are made: in each scene a worker is killed and another begins, and a history
+// is rewritten.
+func (d *demo) play(ctx, until context.Context, duration time.Duration) error {
+	scenes, length := max(1, int(duration/demoScene)), demoScene
+	if duration > 0 {
+		length = duration / time.Duration(scenes)
+	}
+	for scene := 0; duration == 0 || scene < scenes; scene++ {
+		end := time.Now().Add(length)
+		if !pause(until, length/4) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
+		if struck, err := d.crash(ctx, until); !struck || err != nil {
+			return err
 		}
-	}
-}
-
-// read checks published trees, one after the other, until ctx is done: each must be whole, and all
-// its files must be of one version.
-func (d *demo) read(ctx context.Context) {
-	for ctx.Err() == nil {
-		for _, repo := range d.repos {
-			tree, err := filepath.EvalSymlinks(filepath.Join(d.root, repo))
-			d.reads.Add(1)
-			if err != nil || !whole(tree) {
-				d.torn.Add(1)
-			}
+		if !pause(until, length/10) {
+			return nil
 		}
-	}
-}
-
-func whole(tree string) bool {
-	version := ""
-	for f := range demoFiles {
-		text, err := os.ReadFile(filepath.Join(tree, fmt.Sprintf("dir-%d/file-%d", f%5, f)))
-		if err != nil || version != "" && string(text) != version {
-			return false
+		if err := d.hire(ctx); err != nil {
+			return err
 		}
-		version = string(text)
-	}
-	return true
-}
-
-// sum prints the table and fails if anything is not as promised.
-func (d *demo) sum(ctx context.Context, w io.Writer, took time.Duration) error {
-	service, err := readService(ctx, d.client, d.config())
-	if err != nil {
-		return err
-	}
-	behind := 0
-	for _, repo := range d.repos {
-		tree, err := filepath.EvalSymlinks(filepath.Join(d.root, repo))
-		if err != nil || !strings.HasSuffix(tree, "-"+d.heads[repo][:12]) { // a tree's name ends in its commit
-			behind++
+		if !pause(until, length/5) {
+			return nil
 		}
-	}
-	fmt.Fprintln(w)
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
-	for _, row := range []struct {
-		what  string
-		value any
-	}{
-		{"repositories", len(d.repos)},
-		{"pushes", d.pushes.Load()},
-		{"results", service.Results},
-		{"pending", service.Pending},
-		{"dead", service.Dead},
-		{"repositories behind their remote", behind},
-		{"trees read", d.reads.Load()},
-		{"torn or missing trees", d.torn.Load()},
-		{"seconds", fmt.Sprintf("%.1f", took.Seconds())},
-	} {
-		fmt.Fprintf(tw, "%s\t%v\t\n", row.what, row.value)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	if d.torn.Load() > 0 || behind > 0 || service.Dead > 0 || service.Pending > 0 || service.Results != d.pushes.Load() {
-		return errors.New("demo: something is not as promised; see the table")
+		if err := d.rewrite(ctx); err != nil {
+			return err
+		}
+		if !pause(until, time.Until(end)) {
+			return nil
+		}
 	}
 	return nil
 }

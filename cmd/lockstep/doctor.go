@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,23 +41,26 @@ func refused(name, format string, args ...any) check {
 const doctorTimeout = 20 * time.Second
 
 func newDoctorCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check that Redis, the volume and this machine are fit for a worker",
-		Long: "Check what a worker with the same settings would depend on, and say what to do about it: Redis' version,\n" +
-			"persistence, memory and clock; what the volume's file system can do, and its free space; the limit on open\n" +
-			"files. Nothing of a running service is changed. Exit code 1 when something will not work.",
+		Short: "Check that Redis, the volume and this machine are fit for the service",
+		Long: "Check what lockstep serve would depend on with the same settings, and say what to do about it: Redis' version,\n" +
+			"role, persistence, memory, clock and speed; what the volume's file system can do (hard links, renames, locks,\n" +
+			"exchange, sync), its free space and inodes, and whether it is the one of this prefix; who may read the credentials;\n" +
+			"the sources of webhooks, their spool, the address to listen on, the limit on open files. Other machines cannot\n" +
+			"be looked at from here: run it on each. Nothing of a running service is changed; a volume that is not there\n" +
+			"yet is made. Exit code 1 when something will not work.",
 		Example: "  lockstep doctor --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
-			"  lockstep doctor --json",
-		Args: wrongUse(cobra.NoArgs),
+			"  lockstep doctor --config lockstep.yaml -o json",
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
 				return err
 			}
-			checks := examine(cmd.Context(), cfg)
-			if err := printChecks(std.stdout, checks, asJSON); err != nil {
+			checks := examine(cmd.Context(), cfg, std.environ)
+			if err := out.show(std, checks, checks.table); err != nil {
 				return err
 			}
 			failed := 0
@@ -74,23 +75,31 @@ func newDoctorCommand(std streams) *cobra.Command {
 			return nil
 		},
 	}
-	config.AddFlags(cmd.Flags(), config.Common|config.Working)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), allSettings)
+	out.add(cmd)
 	return cmd
 }
 
+// needsVolume reports whether a process with these roles has the volume at its root.
+func needsVolume(cfg config.Config) bool {
+	return cfg.Has(config.RoleWorker) || cfg.Has(config.RoleScheduler)
+}
+
 // examine makes all checks. A part that does not end in time is given up, and its goroutine with it.
-func examine(ctx context.Context, cfg config.Config) []check {
+func examine(ctx context.Context, cfg config.Config, environ []string) checkList {
 	parts := []struct {
 		name string
 		run  func(context.Context) []check
 	}{
 		{"redis", func(ctx context.Context) []check { return examineRedis(ctx, cfg) }},
 		{"volume", func(context.Context) []check { return examineVolume(cfg) }},
-		{"open files", func(context.Context) []check { return []check{openFiles(cfg)} }},
+		{"files", func(context.Context) []check { return examineFiles(cfg, environ) }},
 	}
-	var all []check
+	var all checkList
 	for _, part := range parts {
+		if part.name == "volume" && !needsVolume(cfg) {
+			continue
+		}
 		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 		done := make(chan []check, 1)
 		go func() { done <- part.run(ctx) }()
@@ -105,13 +114,11 @@ func examine(ctx context.Context, cfg config.Config) []check {
 	return all
 }
 
-func printChecks(w io.Writer, checks []check, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(checks)
+type checkList []check
+
+func (l checkList) table(w io.Writer) {
+	marks := map[string]rune{verdictOK: markGood, verdictWarn: markWarn, verdictFail: markBad}
+	for _, c := range l {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", paint(marks[c.Verdict], c.Verdict), c.Name, c.Text)
 	}
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	for _, c := range checks {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", c.Verdict, c.Name, c.Text)
-	}
-	return tw.Flush()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/config"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/redisx"
 )
 
 // What Redis is measured by.
@@ -16,6 +19,7 @@ const (
 	oldestRedis  = "6.2" // XAUTOCLAIM, XADD NOMKSTREAM, trimming by id
 	fullRedis    = "7.0" // it can tell how far a group lags
 	clockTrouble = 2 * time.Second
+	slowRedis    = 20 * time.Millisecond
 )
 
 // examineRedis looks at the Redis that is named.
@@ -36,16 +40,55 @@ func examineRedis(ctx context.Context, cfg config.Config) []check {
 	}
 	took := time.Since(sent)
 	checks := []check{
-		passed("redis", "%s answers in %v", server, took.Round(10*time.Microsecond)),
+		redisSpeed(ctx, client, server, took),
 		redisClock(at, sent, took),
 	}
-	info, err := client.Info(ctx, "server", "replication").Result()
+	info, err := client.Info(ctx, "server", "replication", "persistence", "memory").Result()
 	if err != nil {
 		checks = append(checks, warned("redis version", "INFO is refused, so that it cannot be told: let the user run it, or make sure that it is %s or later", oldestRedis))
 	} else {
 		checks = append(checks, redisVersion(infoField(info, "redis_version")), redisRole(info))
 	}
-	return append(checks, persistence(ctx, client), eviction(ctx, client), writable(ctx, client, cfg))
+	checks = append(checks, persistence(ctx, client, info), eviction(ctx, client, info), writable(ctx, client, cfg))
+	if needsVolume(cfg) {
+		checks = append(checks, sameVolume(ctx, client, cfg))
+	}
+	return checks
+}
+
+// redisSpeed is the quickest of a few answers, so that a hiccup is no finding.
+func redisSpeed(ctx context.Context, client redis.UniversalClient, server redisx.Server, took time.Duration) check {
+	const name = "redis"
+	for range 4 {
+		began := time.Now()
+		if err := client.Ping(ctx).Err(); err != nil {
+			return refused(name, "%w", redisError(server, err))
+		}
+		took = min(took, time.Since(began))
+	}
+	if took > slowRedis {
+		return warned(name, "%s answers in %v: every change asks it some ten times; move it, or the workers, nearer", server, took.Round(time.Millisecond))
+	}
+	return passed(name, "%s answers in %v", server, took.Round(10*time.Microsecond))
+}
+
+// sameVolume wants the volume at root to be the one that workers under the prefix publish to.
+func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Config) check {
+	const name = "volume of this prefix"
+	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return refused(name, "%w", err)
+	}
+	volume, viewErr := gitrepo.ViewVolume(cfg.Root)
+	switch {
+	case err != nil:
+		return passed(name, "none yet: the first worker under prefix %s takes what is at %s", cfg.Prefix, cfg.Root)
+	case viewErr != nil:
+		return refused(name, "%w, and workers under prefix %s publish to volume %s: mount that one there, or choose another --prefix", viewErr, cfg.Prefix, id)
+	case volume.ID() != id:
+		return refused(name, "%s is volume %s, and workers under prefix %s publish to volume %s: mount that one there, or choose another --prefix", cfg.Root, volume.ID(), cfg.Prefix, id)
+	}
+	return passed(name, "%s", id)
 }
 
 // redisClock compares Redis' clock with ours, by the middle of the call.
@@ -113,8 +156,13 @@ func redisSetting(ctx context.Context, client redis.UniversalClient, name string
 	return value, ok
 }
 
-func persistence(ctx context.Context, client redis.UniversalClient) check {
+func persistence(ctx context.Context, client redis.UniversalClient, info string) check {
 	const name = "redis persistence"
+	for _, field := range []string{"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"} {
+		if infoField(info, field) == "err" {
+			return refused(name, "%s is err: Redis could not write to its disk the last time it tried; look at that disk, and at Redis' log", field)
+		}
+	}
 	appendonly, known := redisSetting(ctx, client, "appendonly")
 	if !known {
 		return warned(name, "CONFIG is refused, so that it cannot be told; see to it that appendonly is on")
@@ -132,14 +180,19 @@ func persistence(ctx context.Context, client redis.UniversalClient) check {
 	}
 }
 
-func eviction(ctx context.Context, client redis.UniversalClient) check {
+func eviction(ctx context.Context, client redis.UniversalClient, info string) check {
 	const name = "redis memory"
 	policy, known := redisSetting(ctx, client, "maxmemory-policy")
 	if !known {
 		return warned(name, "CONFIG is refused, so that it cannot be told; see to it that maxmemory-policy is noeviction")
 	}
 	limit, _ := redisSetting(ctx, client, "maxmemory")
+	used, _ := strconv.ParseInt(infoField(info, "used_memory"), 10, 64)
+	most, _ := strconv.ParseInt(limit, 10, 64)
 	switch {
+	case policy == "noeviction" && most > 0 && used > most/5*4:
+		return warned(name, "%s of maxmemory's %s are used: once it is full Redis takes nothing more; raise maxmemory, or lower stream-max-length",
+			gitrepo.BytesText(used), gitrepo.BytesText(most))
 	case policy == "noeviction":
 		return passed(name, "maxmemory-policy is noeviction")
 	case limit == "0":

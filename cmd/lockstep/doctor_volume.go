@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,7 +32,7 @@ func examineVolume(cfg config.Config) []check {
 	for _, trial := range trials {
 		checks = append(checks, trial.on(dir))
 	}
-	return append(checks, exchangeable(dir), caseSensitive(dir), freeSpace(root, cfg), freeInodes(root))
+	return append(checks, syncing(dir), exchangeable(dir), caseSensitive(dir), freeSpace(root, cfg), freeInodes(root))
 }
 
 // trial is something that a worker does all the time.
@@ -67,14 +68,6 @@ var trials = []trial{
 		return nil
 	}},
 	{"file locks", "stale workers are told by them: over NFS mount version 4, or run lockd; do not mount with nolock", tryFlock},
-	{"sync", "a tree is to survive a power cut: look at the disk, and at how the volume is mounted", func(dir string) error {
-		file, err := os.Create(filepath.Join(dir, "file"))
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		return errors.Join(file.Sync(), unix.Syncfs(int(file.Fd())))
-	}},
 }
 
 // tryFlock takes a lock through one descriptor, and wants another to be refused.
@@ -97,6 +90,25 @@ func tryFlock(dir string) error {
 		return fmt.Errorf("flock gives one lock to two: %w", err)
 	}
 	return nil
+}
+
+func syncing(dir string) check {
+	const name = "sync"
+	took, err := timedSync(dir)
+	if err != nil {
+		return refused(name, "%w; a tree is to survive a power cut: look at the disk, and at how the volume is mounted", err)
+	}
+	folder, err := os.Open(dir)
+	if err == nil {
+		err = errors.Join(unix.Syncfs(int(folder.Fd())), folder.Close())
+	}
+	switch {
+	case err != nil:
+		return refused(name, "syncfs: %w; a tree is to survive a power cut: look at how the volume is mounted", err)
+	case took > slowSync:
+		return warned(name, "a file takes %v: every sync waits for that some times over; look for what else writes to this disk", took.Round(time.Millisecond))
+	}
+	return passed(name, "a file takes %v", took.Round(100*time.Microsecond))
 }
 
 func exchangeable(dir string) check {
@@ -191,19 +203,4 @@ func freeInodes(root string) check {
 		return warned(name, "%d of %d: trees are many files; free some, or make a file system with more", st.Ffree, st.Files)
 	}
 	return passed(name, "%d of %d", st.Ffree, st.Files)
-}
-
-// filesPerSlot is how many files a sync may have open, at the worst: folders within folders, twice.
-const filesPerSlot = 600
-
-func openFiles(cfg config.Config) check {
-	const name = "open files"
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return refused(name, "getrlimit: %w", err)
-	}
-	if wanted := uint64(cfg.Slots) * filesPerSlot; limit.Cur < wanted {
-		return warned(name, "at most %d, and %d slots may want %d at the worst; raise ulimit -n, or lower --slots", limit.Cur, cfg.Slots, wanted)
-	}
-	return passed(name, "at most %d, enough for %d slots", limit.Cur, cfg.Slots)
 }

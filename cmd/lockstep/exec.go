@@ -52,6 +52,7 @@ func newExecCommand(std streams) *cobra.Command {
 			}
 			return nil
 		},
+		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {

@@ -47,7 +47,7 @@ func openHooks(cfg workerConfig) (*hookReceiver, error) {
 	metrics := cfg.Metrics.Hooks(spooled)
 	h.intake, err = intake.New(intake.Config{
 		Registry: watch.NewRegistry(h.client, cfg.Namespace()), Sources: sources, Spool: h.spool, Keep: cfg.DeliveriesKeep,
-		Log: cfg.Log, Drained: metrics.Drained,
+		Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver"),
 	})
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
@@ -60,11 +60,13 @@ func openHooks(cfg workerConfig) (*hookReceiver, error) {
 func (h *hookReceiver) spools() bool { return h != nil && h.spool != nil }
 
 // drain brings what is on disk to Redis until stop is called, which waits for its end.
-func (h *hookReceiver) drain(ctx context.Context) (stop func()) {
+func (h *hookReceiver) drain(ctx context.Context, p *pulse) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		p.runs()
+		defer p.rests(errEnded)
 		h.intake.Run(ctx)
 	}()
 	return func() { cancel(); <-done }
@@ -72,6 +74,9 @@ func (h *hookReceiver) drain(ctx context.Context) (stop func()) {
 
 // Close leaves what is on disk to whoever comes next.
 func (h *hookReceiver) Close() error {
+	if h == nil {
+		return nil
+	}
 	var err error
 	if h.spool != nil {
 		err = h.spool.Close()

@@ -20,7 +20,7 @@ func newLocksCommand(std streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "locks",
 		Short: "Show who works on what, or take a lease away",
-		Args:  wrongUse(cobra.NoArgs),
+		Args:  wrongUse(noArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newLocksListCommand(std), newLocksShowCommand(std), newLocksReleaseCommand(std))
@@ -28,12 +28,12 @@ func newLocksCommand(std streams) *cobra.Command {
 }
 
 func newLocksListCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Short:   "List the leases that are held",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
-		Args:    wrongUse(cobra.NoArgs),
+		Args:    wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return inspect(cmd, std, func(ctx context.Context, inspector *locking.Inspector) error {
 				held, err := inspector.List(ctx)
@@ -44,22 +44,23 @@ func newLocksListCommand(std streams) *cobra.Command {
 				for _, status := range held {
 					list = append(list, server.NewLock(status))
 				}
-				return show(std.stdout, list, asJSON, list.table)
+				return out.show(std, list, list.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
 func newLocksShowCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
-		Use:     "show owner/name",
-		Short:   "Show one lease: who holds it, since when, and who waits",
-		Example: "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
-		Args:    wrongUse(cobra.ExactArgs(1)),
+		Use:               "show owner/name",
+		Short:             "Show one lease: who holds it, since when, and who waits",
+		Example:           "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
+		Args:              wrongUse(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -71,26 +72,27 @@ func newLocksShowCommand(std streams) *cobra.Command {
 					return err
 				}
 				detail := lockDetail(server.NewLock(status))
-				return show(std.stdout, detail, asJSON, detail.table)
+				return out.show(std, detail, detail.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
 func newLocksReleaseCommand(std streams) *cobra.Command {
 	var fence uint64
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "release owner/name",
 		Short: "Take a lease away from its holder",
 		Long: "Take a lease away: its holder is told, and its work is cancelled; after a short delay the next in line\n" +
 			"gets it. With --fence that very lease is meant, as locks show names it, and no later one; without,\n" +
 			"whichever is held now.",
-		Example: "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
-		Args:    wrongUse(cobra.ExactArgs(1)),
+		Example:           "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
+		Args:              wrongUse(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeFirst(std, leases),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -112,13 +114,13 @@ func newLocksReleaseCommand(std streams) *cobra.Command {
 					return err
 				}
 				taken := released{repo.String(), fence, server.Party{Worker: former.Worker, Job: former.Job, Operation: former.Operation}}
-				return show(std.stdout, taken, asJSON, taken.table)
+				return out.show(std, taken, taken.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().Uint64Var(&fence, "fence", 0, "`fence` of the lease to take away (default: of the one held now)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 

@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, std streams) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(std.stderr, "lockstep: %s\n", oneLine(err))
+	fmt.Fprintf(std.stderr, "lockstep: %s\n", rendered(oneLine(err), false))
 	return exitCode(err)
 }
 
@@ -102,6 +102,31 @@ func redisError(server redisx.Server, err error) error {
 		return fmt.Errorf("redis at %s refuses; check its password, the user's permissions and --prefix: %w", server, err)
 	}
 	return err
+}
+
+// noArgs refuses arguments: of a group of subcommands, as one that it does not have.
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !cmd.HasSubCommands():
+		return fmt.Errorf("takes no arguments, and got %q", args[0])
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		return fmt.Errorf("%w, did you mean %s?", err, strings.Join(like, " or "))
+	}
+	return err
+}
+
+// flagsTogether refuses flags that exclude each other. Cobra does so too, later, and with an error that
+// nobody can tell from the subcommand's own.
+func flagsTogether(cmd *cobra.Command) error {
+	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+		return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+	}
+	return nil
 }
 
 // wrongUse makes an argument check's error a usage error.

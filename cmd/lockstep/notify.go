@@ -20,13 +20,14 @@ func notifying(ctx context.Context, cfg workerConfig) error {
 	if err != nil {
 		return err
 	}
-	reader := cfg.Redis.Open()
+	p := cfg.vitals.of(notifierHandler)
+	reader := cfg.Redis.With(pulseHook{p}).Open() // it waits for results, a second at a time
 	defer reader.Close()
 	notifier, err := notify.New(notify.Config{
 		Redis: client, Reader: reader, Namespace: namespace,
 		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
 		Hosts: cfg.NotifyHosts, TLS: trusted, UserAgent: "lockstep/" + readBuild().Version,
-		DeadItems: cfg.DeadMaxLength, Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification,
+		DeadItems: cfg.DeadMaxLength, Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
 	})
 	if err != nil {
 		return err
@@ -36,6 +37,8 @@ func notifying(ctx context.Context, cfg workerConfig) error {
 		defer cancel()
 		return notify.Waiting(ctx, client, namespace)
 	})()
+	p.runs()
+	defer p.rests(errEnded)
 	notifier.Run(ctx)
 	return nil
 }

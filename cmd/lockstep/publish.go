@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel/propagation"
 
 	"lockstep/events"
 	"lockstep/events/stream"
@@ -59,13 +60,14 @@ func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change,
 
 func newPublishCommand(std streams) *cobra.Command {
 	var (
-		flags         changeFlags
-		removed, due  bool
-		movedTo       string
-		force, asJSON bool
-		onBusy        string
-		wait          bool
-		timeout       time.Duration
+		flags        changeFlags
+		removed, due bool
+		movedTo      string
+		force        bool
+		out          output
+		onBusy       string
+		wait         bool
+		timeout      time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "publish URL",
@@ -77,7 +79,7 @@ func newPublishCommand(std streams) *cobra.Command {
 			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
 		Args: wrongUse(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			kind := events.ChangePushed
 			switch {
 			case removed:
@@ -102,8 +104,10 @@ func newPublishCommand(std streams) *cobra.Command {
 			if timeout <= 0 {
 				return usageError(fmt.Errorf("timeout %v: want more than 0s", timeout))
 			}
+			_, end := traced(cmd, std)
+			defer func() { end(err) }()
 			if wait {
-				return publishAndWait(cmd, std, change, timeout, asJSON)
+				return publishAndWait(cmd, std, change, timeout, out)
 			}
 			var entry string
 			err = onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
@@ -113,11 +117,9 @@ func newPublishCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return json.NewEncoder(std.stdout).Encode(map[string]string{"id": change.ID, "repo": change.Repo.String(), "entry": entry})
-			}
-			_, err = fmt.Fprintf(std.stdout, "published change %s of %s\n", change.ID, change.Repo)
-			return err
+			return out.show(std, publishedChange{change.ID, change.Repo.String(), entry}, func(w io.Writer) {
+				fmt.Fprintf(w, "published change %s of %s\n", change.ID, change.Repo)
+			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
@@ -132,12 +134,19 @@ func newPublishCommand(std streams) *cobra.Command {
 	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even though the remote still has the repository")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result, and print it")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: how long")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
+// publishedChange is what becomes of a change that nobody waits for.
+type publishedChange struct {
+	ID    string `json:"id"`
+	Repo  string `json:"repo"`
+	Entry string `json:"entry"`
+}
+
 // publishAndWait prints the result as sync does; that a removal has removed is no surprise here.
-func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeout time.Duration, asJSON bool) error {
+func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeout time.Duration, out output) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		entry, err := enqueue(ctx, client, cfg.Namespace(), change)
 		if err != nil {
@@ -149,11 +158,11 @@ func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeo
 			return &exitError{exitTimedOut, fmt.Errorf("change %s of %s is published, and has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err
-		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && !asJSON:
+		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && out.isTable():
 			_, err := fmt.Fprintf(std.stdout, "removed %s\n", strings.TrimSpace(result.Repo.String()+" "+result.Ref.String()))
 			return err
 		}
-		return report(std.stdout, cfg, result, asJSON)
+		return report(std.stdout, cfg, result, out)
 	})
 }
 
@@ -163,7 +172,7 @@ func publish(ctx context.Context, client redis.UniversalClient, cfg config.Confi
 	return err
 }
 
-// enqueue is publish, and returns the change's entry.
+// enqueue is publish, and returns the change's entry. The change carries on the trace of ctx, if it has one.
 func enqueue(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (entry string, err error) {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
@@ -173,5 +182,6 @@ func enqueue(ctx context.Context, client redis.UniversalClient, namespace events
 	if err != nil {
 		return "", err
 	}
+	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	return publisher.Add(ctx, namespace.Changes(), msg)
 }

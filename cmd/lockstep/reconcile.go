@@ -15,7 +15,8 @@ import (
 )
 
 func newReconcileCommand(std streams) *cobra.Command {
-	var prune, dryRun, asJSON bool
+	var prune, dryRun bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "reconcile",
 		Short: "Compare registry, state and volume now, and have all that is watched polled",
@@ -24,7 +25,7 @@ func newReconcileCommand(std streams) *cobra.Command {
 			"reconcile-every, and polls every poll-every.",
 		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onRedis(cmd, std, 10*time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				volume, err := viewVolume(ctx, cfg, client)
@@ -43,14 +44,14 @@ func newReconcileCommand(std streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return show(std.stdout, report, asJSON, func(w io.Writer) { reportTable(w, report) })
+				return out.show(std, report, func(w io.Writer) { reportTable(w, report) })
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
 	cmd.Flags().BoolVar(&prune, "prune", false, "remove clones that nobody ever watched, too")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "ask for nothing")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 

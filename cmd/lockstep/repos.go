@@ -25,7 +25,7 @@ func newReposCommand(std streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repos",
 		Short: "Show what is known of repositories, and take care of them",
-		Args:  wrongUse(cobra.NoArgs),
+		Args:  wrongUse(noArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std))
@@ -33,7 +33,7 @@ func newReposCommand(std streams) *cobra.Command {
 }
 
 func newReposListCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "ls [prefix]",
@@ -43,7 +43,8 @@ func newReposListCommand(std streams) *cobra.Command {
 			"the deployment, also what each takes there.",
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return usageError(fmt.Errorf("limit %d: want at least 1", limit))
@@ -68,13 +69,13 @@ func newReposListCommand(std streams) *cobra.Command {
 				if more {
 					fmt.Fprintf(std.stderr, "lockstep: these are not all; name a prefix, or raise --limit\n")
 				}
-				return show(std.stdout, list, asJSON, list.table)
+				return out.show(std, list, list.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
 	cmd.Flags().IntVar(&limit, "limit", 1000, "how many `repositories` at most")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
@@ -100,13 +101,14 @@ func listRepos(ctx context.Context, store *state.Store, prefix string, limit int
 }
 
 func newReposShowCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "show owner/name",
 		Short: "Show one repository: its heads, what each app was given, its circuit breaker and its lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -130,12 +132,12 @@ func newReposShowCommand(std streams) *cobra.Command {
 					return err
 				}
 				detail := repoDetail{known, disk}
-				return show(std.stdout, detail, asJSON, detail.table)
+				return out.show(std, detail, detail.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 

@@ -23,6 +23,7 @@ func newReposGCCommand(std streams) *cobra.Command {
 			"stays; so do adopted clones, which are yours to delete.",
 		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos gc --all --offline --root /srv/repos",
+		ValidArgsFunction: completeFrom(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repos, err := flags.repos(args)
 			if err != nil {
@@ -30,7 +31,7 @@ func newReposGCCommand(std streams) *cobra.Command {
 			}
 			return flags.onVolume(cmd, std, func(ctx context.Context, c caretaker) error {
 				list, failed := c.collectAll(ctx, repos)
-				if err := show(std.stdout, list, flags.asJSON, list.table); err != nil {
+				if err := flags.out.show(std, list, list.table); err != nil {
 					return err
 				}
 				return partly(ctx, failed, len(list), "not tidied")
@@ -96,6 +97,7 @@ func newReposVerifyCommand(std streams) *cobra.Command {
 			"Exit code 1 when something is damaged.",
 		Example: "  lockstep repos verify --all --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos verify acme/widgets --repair --root /srv/repos --redis redis://127.0.0.1:6379",
+		ValidArgsFunction: completeFrom(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repos, err := flags.repos(args)
 			if err != nil {
@@ -103,7 +105,7 @@ func newReposVerifyCommand(std streams) *cobra.Command {
 			}
 			return flags.onVolume(cmd, std, func(ctx context.Context, c caretaker) error {
 				list, failed := c.verifyAll(ctx, repos, repair)
-				if err := show(std.stdout, list, flags.asJSON, list.table); err != nil {
+				if err := flags.out.show(std, list, list.table); err != nil {
 					return err
 				}
 				what := "damaged; run with --repair, then sync them"

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/config"
+	"lockstep/internal/telemetry"
 )
 
 func newRootCommand(std streams) *cobra.Command {
@@ -25,9 +26,10 @@ func newRootCommand(std streams) *cobra.Command {
 		Example:           "  lockstep sync https://example.com/acme/widgets.git --root repos\n  lockstep serve --redis redis://127.0.0.1:6379 --root repos",
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		Args:              wrongUse(cobra.NoArgs),
+		Args:              wrongUse(noArgs),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return flagsTogether(cmd) },
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // ours refuses a shell that it does not know
 	}
 	root.SetOut(std.stdout)
 	root.SetErr(std.stderr)
@@ -36,24 +38,13 @@ func newRootCommand(std streams) *cobra.Command {
 	})
 	root.PersistentFlags().String("config", "", "`file` of settings (default lockstep.yaml if there is one)")
 	root.AddCommand(
-		newSyncCommand(std), newServeCommand(std), newPublishCommand(std), newExecCommand(std),
-		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std), newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newBenchCommand(std), newVersionCommand(std),
+		newSyncCommand(std), newServeCommand(std), newHealthcheckCommand(std), newPublishCommand(std), newExecCommand(std),
+		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std), newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newBenchCommand(std), newVersionCommand(std), newCompletionCommand(std),
+		newExitCodesTopic(), newEnvironmentTopic(),
 	)
+	root.SetHelpCommand(newHelpCommand())
+	completeAll(root, std)
 	return root
-}
-
-// settings reads a subcommand's settings.
-func settings(cmd *cobra.Command, std streams) (config.Config, error) {
-	path, err := cmd.Flags().GetString("config")
-	if err != nil {
-		return config.Config{}, err
-	}
-	cfg, err := config.Load(cmd.Flags(), path, std.environ)
-	if err != nil {
-		return config.Config{}, usageError(err)
-	}
-	silenceRedis()
-	return cfg, nil
 }
 
 // silenceRedis keeps go-redis from logging what it returns as errors too.
@@ -88,7 +79,7 @@ func newLogger(w io.Writer, cfg config.Config, usual slog.Level) *slog.Logger {
 	}
 	opts := &slog.HandlerOptions{Level: level}
 	if cfg.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		return slog.New(telemetry.LogHandler(slog.NewJSONHandler(w, opts)))
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return slog.New(telemetry.LogHandler(slog.NewTextHandler(w, opts)))
 }

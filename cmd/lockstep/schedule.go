@@ -23,11 +23,16 @@ import (
 func scheduling(ctx context.Context, cfg workerConfig) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
-	namespace := cfg.Namespace()
+	namespace, p := cfg.Namespace(), cfg.vitals.of(schedulerHandler)
 	poller := schedule.Poller{
 		Due: watch.NewRegistry(client, namespace), Usual: cfg.PollEvery, Observe: cfg.Metrics.Polls, Log: cfg.Log,
-		Backlog: func(ctx context.Context) (int, error) { return backlog(ctx, client, namespace) },
+		Backlog: func(ctx context.Context) (int, error) {
+			p.beat()
+			return backlog(ctx, client, namespace)
+		},
 	}
+	p.runs()
+	defer p.rests(errEnded)
 	var both sync.WaitGroup
 	both.Go(func() { poller.Run(ctx) })
 	both.Go(func() { reconcileInTurn(ctx, cfg, client) })

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -54,18 +56,34 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
-	process := workerConfig{Config: cfg, Redis: redisServer, Log: log, Metrics: telemetry.New()}
+	process := workerConfig{Config: cfg, Redis: redisServer, Log: log, Metrics: telemetry.New(), Traces: openTraces(ctx, log)}
+	defer process.Traces.Close()
+	if cfg.Listen != "" && cfg.Has(config.RoleReceiver) {
+		if process.hooks, err = openHooks(process); err != nil {
+			return err
+		}
+		defer process.hooks.Close()
+	}
+	public, admin, err := openListeners(cfg)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	// HTTP outlives the worker, so that its drain can be watched.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	if cfg.Listen != "" {
-		listener, err := net.Listen("tcp", cfg.Listen)
-		if err != nil {
-			return fmt.Errorf("listen: %w; choose another address with --listen", err)
-		}
-		log.InfoContext(ctx, "listening", "address", listener.Addr().String())
-		g.Go(func() error { return listen(serving, ctx, listener, process) })
+	asked := redisServer.Open()
+	defer asked.Close()
+	process.vitals = newVitals(process)
+	process.vitals.describe(process.Metrics)
+	process.live, process.ready = health(ctx, process, asked)
+	if admin != nil {
+		log.InfoContext(ctx, "listening for operators", "address", admin.Addr().String())
+		g.Go(func() error { return administer(serving, admin, process) })
+	}
+	if public != nil {
+		log.InfoContext(ctx, "listening", "address", public.Addr().String())
+		g.Go(func() error { return listen(serving, public, process) })
 	}
 	if cfg.Has(config.RoleWorker) {
 		g.Go(func() error {
@@ -85,6 +103,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	} else {
 		context.AfterFunc(ctx, stopServing)
 	}
+	if socket := os.Getenv("NOTIFY_SOCKET"); socket != "" {
+		told := supervisor{socket: socket, watchdog: watchdogOf(os.Getenv), live: process.live, ready: process.ready, log: log}
+		g.Go(func() error { told.run(serving, ctx); return nil })
+	}
 	if cfg.Has(config.RoleScheduler) {
 		g.Go(func() error { return scheduling(ctx, process) })
 	}
@@ -96,6 +118,24 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return nil // told to stop before Redis came
 	}
 	return err
+}
+
+// openListeners opens what the settings name, and nothing when one of them cannot be had.
+func openListeners(cfg config.Config) (public, admin net.Listener, err error) {
+	if cfg.Listen != "" {
+		if public, err = net.Listen("tcp", cfg.Listen); err != nil {
+			return nil, nil, fmt.Errorf("listen: %w; choose another address with --listen", err)
+		}
+	}
+	if cfg.AdminListen != "" {
+		if admin, err = net.Listen("tcp", cfg.AdminListen); err != nil {
+			if public != nil {
+				_ = public.Close()
+			}
+			return nil, nil, fmt.Errorf("admin-listen: %w; choose another address with --admin-listen", err)
+		}
+	}
+	return public, admin, nil
 }
 
 // openRedis is the Redis that is named, or an embedded one.
@@ -112,8 +152,8 @@ func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (redisx
 	return embedded.Server, embedded.Close, nil
 }
 
-// listen serves HTTP until ctx is done. It is not ready any more once running is.
-func listen(ctx, running context.Context, listener net.Listener, cfg workerConfig) error {
+// listen serves HTTP until ctx is done.
+func listen(ctx context.Context, listener net.Listener, cfg workerConfig) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
@@ -125,7 +165,7 @@ func listen(ctx, running context.Context, listener net.Listener, cfg workerConfi
 	if err != nil {
 		return err
 	}
-	figures := telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
+	figures := streamFigures(cfg, client)
 	cfg.Metrics.Export(figures)
 	waiters := cfg.Redis.Open() // of its own: who waits for a result keeps a connection busy
 	defer waiters.Close()
@@ -133,32 +173,15 @@ func listen(ctx, running context.Context, listener net.Listener, cfg workerConfi
 	if err != nil {
 		return err
 	}
-	var hooks *hookReceiver
-	if cfg.Has(config.RoleReceiver) {
-		if hooks, err = openHooks(cfg); err != nil {
-			return err
-		}
-	}
-	if hooks != nil {
-		defer hooks.Close()
-	}
 	httpConfig := server.Config{
 		Changes: tracker, Repos: state.NewStore(client, namespace),
-		Locks: inspector, Dead: dead, Streams: figures, Watches: watch.NewRegistry(client, namespace),
+		Locks: server.ShareLocks(inspector), Dead: dead, Streams: figures, Watches: watch.NewRegistry(client, namespace),
 		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
-		Ready: func(ctx context.Context) error {
-			if running.Err() != nil {
-				return errors.New("this process is stopping")
-			}
-			if err := client.Ping(ctx).Err(); err != nil && !hooks.spools() { // or webhooks would be sent nowhere
-				return fmt.Errorf("redis at %s does not answer", cfg.Redis)
-			}
-			return nil
-		},
+		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"),
 	}
-	if hooks != nil {
-		httpConfig.Hooks = &hooks.http
-		defer hooks.drain(ctx)()
+	if cfg.hooks != nil {
+		httpConfig.Hooks = &cfg.hooks.http
+		defer cfg.hooks.drain(ctx, cfg.vitals.of(hooksHandler))()
 	}
 	if cfg.Has(config.RoleReceiver) {
 		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -167,5 +190,19 @@ func listen(ctx, running context.Context, listener net.Listener, cfg workerConfi
 		}
 		httpConfig.Publisher = publisher
 	}
+	if cfg.Dashboard {
+		board, closeBoard, err := openDashboard(ctx, cfg, client, listener, httpConfig)
+		if err != nil {
+			return err
+		}
+		defer closeBoard()
+		httpConfig.Dashboard = board
+	}
 	return server.Serve(ctx, listener, httpConfig)
+}
+
+// streamFigures are the figures of the deployment's streams.
+func streamFigures(cfg workerConfig, client redis.UniversalClient) *telemetry.Streams {
+	namespace := cfg.Namespace()
+	return telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
 }

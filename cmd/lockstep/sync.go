@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -28,19 +29,20 @@ const silent = slog.LevelError + 4
 func newSyncCommand(std streams) *cobra.Command {
 	var (
 		flags   changeFlags
-		asJSON  bool
+		out     output
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "sync URL",
 		Short: "Bring one repository up to date, now",
 		Long: "Enqueue a change for one repository, wait for its result, and report it. With --redis, workers that\n" +
-			"serve there do the work; without, a worker and an embedded Redis run for as long as it takes.",
+			"serve there do the work; without, a worker and an embedded Redis run for as long as it takes. If that is\n" +
+			"long, standard error says how far it is: bars on a terminal, elsewhere a line every 10 s.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379",
 		Args: wrongUse(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			cfg, err := settings(cmd, std)
 			if err != nil {
 				return err
@@ -52,19 +54,23 @@ func newSyncCommand(std streams) *cobra.Command {
 			if timeout <= 0 {
 				return usageError(fmt.Errorf("timeout %v: want more than 0s", timeout))
 			}
+			traces, end := traced(cmd, std)
+			defer func() { end(err) }()
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
 			var result events.Result
+			progress := newDisplay(std, cfg, change.Repo, out)
 			advice := "is a worker running? see lockstep status"
 			if cfg.Redis == "" {
 				advice = "the remote or the volume is slow; allow for more with --timeout"
 				if !cmd.Flags().Changed("max-attempts") {
 					cfg.MaxAttempts = 1 // somebody is waiting for the answer
 				}
-				result, err = syncEmbedded(ctx, cfg, std, change)
+				result, err = syncEmbedded(ctx, cfg, std, traces, change, progress)
 			} else {
-				result, err = syncThrough(ctx, cfg, change)
+				result, err = syncThrough(ctx, cfg, change, progress)
 			}
+			progress.close(err != nil || result.Type == events.ResultFailed)
 			// A network's own timeouts claim to be context.DeadlineExceeded too, so ask the context.
 			if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return &exitError{exitTimedOut, fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
@@ -72,28 +78,31 @@ func newSyncCommand(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report(std.stdout, cfg, result, asJSON)
+			return report(std.stdout, cfg, result, out)
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working)
 	flags.add(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	out.add(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long to wait for the result")
 	return cmd
 }
 
 // syncThrough has the workers of a running service do it.
-func syncThrough(ctx context.Context, cfg config.Config, change events.Change) (events.Result, error) {
+func syncThrough(ctx context.Context, cfg config.Config, change events.Change, progress *display) (events.Result, error) {
 	server, err := cfg.RedisServer()
 	if err != nil {
 		return events.Result{}, usageError(err)
 	}
-	result, err := request(ctx, server, cfg, change)
+	client := server.Open()
+	defer client.Close()
+	defer progress.follow(ctx, client, cfg, change)()
+	result, err := request(ctx, client, cfg, change)
 	return result, redisError(server, err)
 }
 
 // syncEmbedded has a worker of its own do it, on a Redis of its own.
-func syncEmbedded(ctx context.Context, cfg config.Config, std streams, change events.Change) (events.Result, error) {
+func syncEmbedded(ctx context.Context, cfg config.Config, std streams, traces *telemetry.Traces, change events.Change, progress *display) (events.Result, error) {
 	embedded, err := redisx.StartEmbedded()
 	if err != nil {
 		return events.Result{}, err
@@ -104,12 +113,14 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std streams, change ev
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return work(ctx, workerConfig{
-			Config: cfg, Redis: embedded.Server, Log: newLogger(std.stderr, cfg, silent), Metrics: telemetry.New(),
+			Config: cfg, Redis: embedded.Server, Log: newLogger(std.stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, progress: progress.show,
 		})
 	})
 	g.Go(func() error {
 		var err error
-		if result, err = request(ctx, embedded.Server, cfg, change); err != nil {
+		client := embedded.Open()
+		defer client.Close()
+		if result, err = request(ctx, client, cfg, change); err != nil {
 			return err
 		}
 		return errAnswered
@@ -121,9 +132,7 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std streams, change ev
 }
 
 // request publishes the change and waits for the result that answers it.
-func request(ctx context.Context, server redisx.Server, cfg config.Config, change events.Change) (events.Result, error) {
-	client := server.Open()
-	defer client.Close()
+func request(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (events.Result, error) {
 	entry, err := enqueue(ctx, client, cfg.Namespace(), change)
 	if err != nil {
 		return events.Result{}, err
@@ -132,20 +141,20 @@ func request(ctx context.Context, server redisx.Server, cfg config.Config, chang
 }
 
 // report prints what became of the change; a failed one is an error.
-func report(w io.Writer, cfg config.Config, r events.Result, asJSON bool) error {
+func report(w io.Writer, cfg config.Config, r events.Result, out output) error {
 	where := filepath.Join(cfg.Root, r.Path)
 	if cfg.Redis != "" {
 		where = r.Path + " below the root of the service"
 	}
-	if asJSON {
-		if err := reportJSON(w, r); err != nil {
+	if !out.isTable() {
+		if err := reportData(w, r, out); err != nil {
 			return err
 		}
 	}
 	switch {
 	case r.Type == events.ResultFailed:
 		return errors.New(r.Error)
-	case asJSON:
+	case !out.isTable():
 		return nil
 	case r.Type == events.ResultRemoved:
 		_, err := fmt.Fprintf(w, "%s was removed after this was asked for\n", r.Repo)
@@ -169,8 +178,8 @@ func report(w io.Writer, cfg config.Config, r events.Result, asJSON bool) error 
 	return err
 }
 
-// reportJSON prints the result's own fields, without the envelope, on one line.
-func reportJSON(w io.Writer, r events.Result) error {
+// reportData prints the result's own fields, without the envelope.
+func reportData(w io.Writer, r events.Result, out output) error {
 	document, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -190,5 +199,5 @@ func reportJSON(w io.Writer, r events.Result) error {
 	if r.Type == events.ResultSynced && r.Files == nil {
 		envelope.Data["files"] = []events.File{}
 	}
-	return json.NewEncoder(w).Encode(envelope.Data)
+	return out.document(w, envelope.Data)
 }

@@ -121,7 +121,7 @@ func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
 		want string
 	}{
 		"settings that are wrong twice":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, exitUsage, "slots 0: want 1 to 4096; log-level"},
-		"a variable that is wrong":       {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, exitUsage, "'slots' cannot parse"},
+		"a variable that is wrong":       {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, exitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
 		"no time at all":                 {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, exitUsage, "timeout 0s"},
 		"a path that escapes":            {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, exitUsage, "not a repository path"},
 		"a secret in the URL":            {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, exitUsage, "name a credential instead"},

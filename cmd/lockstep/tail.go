@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +20,10 @@ import (
 
 // tailFlags say what lockstep tail follows.
 type tailFlags struct {
-	changes, asJSON bool
-	since           time.Duration
-	count           int
+	changes bool
+	since   time.Duration
+	count   int
+	out     output
 }
 
 func newTailCommand(std streams) *cobra.Command {
@@ -33,14 +35,15 @@ func newTailCommand(std streams) *cobra.Command {
 			"interrupted. Nothing is taken from anybody: what others read, they still read.",
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
-			"  lockstep tail --json --count 1 --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.MaximumNArgs(1)),
+			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
+		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.since < 0 || f.count < 0 {
 				return usageError(errors.New("--since and --count: want 0 or more"))
 			}
 			prefix := strings.ToLower(strings.Join(args, ""))
-			err := onRedis(cmd, std, tailWithin, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			err := onRedis(cmd, std, forEver, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				return f.follow(ctx, client, cfg.Namespace(), prefix, std.stdout)
 			})
 			if cmd.Context().Err() != nil { // interrupted, as it is meant to be
@@ -53,14 +56,11 @@ func newTailCommand(std streams) *cobra.Command {
 	cmd.Flags().BoolVar(&f.changes, "changes", false, "print what is asked for, too")
 	cmd.Flags().DurationVar(&f.since, "since", 0, "begin with what came so long ago, as far as it is kept")
 	cmd.Flags().IntVar(&f.count, "count", 0, "end after so many lines; 0: never")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print each event as its JSON document, one a line")
+	f.out.add(cmd)
 	return cmd
 }
 
-const (
-	tailWithin = 100 * 365 * 24 * time.Hour // until interrupted
-	tailBatch  = 100
-)
+const tailBatch = 100
 
 // follow prints events of repositories whose keys begin with prefix.
 func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, prefix string, w io.Writer) error {
@@ -91,11 +91,16 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, na
 						from[i] = entry.ID
 					}
 				}
-				repo, line := f.line(entry)
+				repo, line := entryLine(entry)
 				if !strings.HasPrefix(strings.ToLower(repo), prefix) {
 					continue
 				}
-				if _, err := fmt.Fprintln(w, line); err != nil {
+				if f.out.isTable() {
+					_, err = fmt.Fprintln(w, line)
+				} else {
+					err = f.out.next(w, documentOf(stream.Stream, entry))
+				}
+				if err != nil {
 					return err
 				}
 				if printed++; printed == f.count {
@@ -106,8 +111,8 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, na
 	}
 }
 
-// line shows an entry, and says which repository it is about.
-func (f *tailFlags) line(entry redis.XMessage) (repo, line string) {
+// entryLine shows an entry, and says which repository it is about.
+func entryLine(entry redis.XMessage) (repo, line string) {
 	payload, _ := entry.Values["payload"].(string)
 	at := entry.ID
 	if ms, _, ok := strings.Cut(entry.ID, "-"); ok {
@@ -116,21 +121,34 @@ func (f *tailFlags) line(entry redis.XMessage) (repo, line string) {
 		}
 	}
 	if r, err := events.ParseResult([]byte(payload)); err == nil {
-		return r.Repo.String(), f.shown(payload, at, strings.Fields(resultLine(r)))
+		return r.Repo.String(), shown(at, resultLine(r))
 	}
 	if c, err := events.ParseChange([]byte(payload)); err == nil {
-		words := []string{"asked", kindOf(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID}
-		return c.Repo.String(), f.shown(payload, at, words)
+		return c.Repo.String(), shown(at, "asked", kindOf(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID)
 	}
 	repo, _ = entry.Values["repo"].(string) // of plain fields
-	return repo, f.shown(payload, at, []string{"asked", "plain", repo, entry.ID})
+	return repo, shown(at, "asked", "plain", repo, entry.ID)
 }
 
-func (f *tailFlags) shown(payload, at string, words []string) string {
-	if f.asJSON && payload != "" {
-		return payload
+// shown is words on one line, of which some may be empty, and some be what others have chosen.
+func shown(words ...string) string {
+	return rendered(strings.Join(strings.Fields(strings.Join(words, " ")), " "), false)
+}
+
+// documentOf is an entry's event; of one that has none, its fields.
+func documentOf(stream string, entry redis.XMessage) any {
+	payload, _ := entry.Values["payload"].(string)
+	if json.Valid([]byte(payload)) {
+		return json.RawMessage(payload)
 	}
-	return at + " " + strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+	return plainEntry{stream, entry.ID, entry.Values}
+}
+
+// plainEntry is an entry that somebody has written without an event, or with a broken one.
+type plainEntry struct {
+	Stream string         `json:"stream"`
+	Entry  string         `json:"entry"`
+	Fields map[string]any `json:"fields"`
 }
 
 // resultLine is a result in a few words.

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -12,9 +12,9 @@ import (
 // build says which build this is, as the Go toolchain recorded it.
 type build struct {
 	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Time     string `json:"time,omitempty"`
-	Modified bool   `json:"modified,omitempty"`
+	Revision string `json:"revision"`           // empty when it was not built from a repository
+	Time     string `json:"time,omitempty"`     // of the revision
+	Modified bool   `json:"modified,omitempty"` // since
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -31,7 +31,7 @@ func readBuild() build {
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			b.Commit = s.Value
+			b.Revision = s.Value
 		case "vcs.time":
 			b.Time = s.Value
 		case "vcs.modified":
@@ -42,21 +42,19 @@ func readBuild() build {
 }
 
 func newVersionCommand(std streams) *cobra.Command {
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print which build this is",
 		Example: "  lockstep version --json",
-		Args:    wrongUse(cobra.NoArgs),
+		Args:    wrongUse(noArgs),
 		RunE: func(*cobra.Command, []string) error {
 			b := readBuild()
-			if asJSON {
-				return json.NewEncoder(std.stdout).Encode(b)
-			}
-			_, err := fmt.Fprintf(std.stdout, "lockstep %s %.12s %s %s\n", b.Version, b.Commit, b.Go, b.Platform)
-			return err
+			return out.show(std, b, func(w io.Writer) {
+				fmt.Fprintf(w, "lockstep %s %.12s %s %s\n", b.Version, b.Revision, b.Go, b.Platform)
+			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }

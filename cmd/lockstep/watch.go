@@ -28,7 +28,7 @@ func newWatchCommand(std streams) *cobra.Command {
 		Long: "A watch is an app's standing interest in a repository: which refs of it are kept on the volume, with which\n" +
 			"credential, how often the remote is asked without a webhook, and where results are posted. Whoever adds or\n" +
 			"changes one has the repository looked at at once; with its last watch the clone is removed.",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newWatchAddCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
@@ -86,7 +86,7 @@ func (f *watchFlags) watch(url string) (watch.Watch, error) {
 
 func newWatchAddCommand(std streams) *cobra.Command {
 	var flags watchFlags
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "add URL",
 		Short: "Have an app watch a repository",
@@ -117,13 +117,13 @@ func newWatchAddCommand(std streams) *cobra.Command {
 				case slices.ContainsFunc(before.Watches, func(b watch.Watch) bool { return b.App == w.App && b.Ref == w.Ref }):
 					outcome.Outcome = "changed"
 				}
-				return show(std.stdout, outcome, asJSON, outcome.table)
+				return out.show(std, outcome, outcome.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	flags.add(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
@@ -148,7 +148,8 @@ func refText(s watch.Selector) string {
 
 func newWatchRemoveCommand(std streams) *cobra.Command {
 	var app, ref string
-	var allRefs, asJSON bool
+	var allRefs bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "rm owner/name",
 		Short: "Have an app watch a repository no more",
@@ -157,7 +158,8 @@ func newWatchRemoveCommand(std streams) *cobra.Command {
 		Example: "  lockstep watch rm acme/widgets --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --all-refs --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -187,7 +189,7 @@ func newWatchRemoveCommand(std streams) *cobra.Command {
 					return notWatched(ctx, registry, repo, app)
 				}
 				outcome := watchesRemoved{removed}
-				return show(std.stdout, outcome, asJSON, outcome.table)
+				return out.show(std, outcome, outcome.table)
 			})
 		},
 	}
@@ -195,7 +197,7 @@ func newWatchRemoveCommand(std streams) *cobra.Command {
 	cmd.Flags().StringVar(&app, "app", "", "the `app` that is to watch no more; required")
 	cmd.Flags().StringVar(&ref, "ref", "", "the `branch, ref or pattern` that it watches (default: the remote's default branch)")
 	cmd.Flags().BoolVar(&allRefs, "all-refs", false, "all that the app watches of the repository")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 

@@ -13,7 +13,8 @@ import (
 )
 
 func newWatchImportCommand(std streams) *cobra.Command {
-	var prune, dryRun, asJSON bool
+	var prune, dryRun bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "import FILE",
 		Short: "Make watches what a file says",
@@ -23,7 +24,8 @@ func newWatchImportCommand(std streams) *cobra.Command {
 			"changes. What was done before an error is done: import again.",
 		Example: "  lockstep watch import watches.yaml --dry-run --prune --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch export --app docs | lockstep watch import - --redis redis://127.0.0.2:6379",
-		Args: wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(cobra.ExactArgs(1)),
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			watches, err := readWatches(cmd, args[0])
 			if err != nil {
@@ -40,14 +42,14 @@ func newWatchImportCommand(std streams) *cobra.Command {
 					}
 				}
 				outcome := newWatchesImported(plan, dryRun)
-				return show(std.stdout, outcome, asJSON, outcome.table)
+				return out.show(std, outcome, outcome.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().BoolVar(&prune, "prune", false, "remove what the apps in the file watch and is not in it")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be done, and do nothing")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 

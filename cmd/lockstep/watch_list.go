@@ -14,14 +14,15 @@ import (
 func newWatchListCommand(std streams) *cobra.Command {
 	var app string
 	var limit int
-	var asJSON bool
+	var out output
 	cmd := &cobra.Command{
 		Use:   "ls [prefix]",
 		Short: "List watches",
 		Long:  "List all watches, those of one app, or those of repositories whose paths begin with a prefix.",
 		Example: "  lockstep watch ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch ls acme/ --app docs --json --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return usageError(fmt.Errorf("--limit %d: want at least 1", limit))
@@ -34,14 +35,14 @@ func newWatchListCommand(std streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.stderr, "lockstep: there are more than %d watches; name a prefix, or raise --limit\n", limit)
 				}
-				return show(std.stdout, list, asJSON, list.table)
+				return out.show(std, list, list.table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&app, "app", "", "only watches of that `app`")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most so `many`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	out.add(cmd)
 	return cmd
 }
 
@@ -107,7 +108,8 @@ func newWatchExportCommand(std streams) *cobra.Command {
 			"whose paths begin with a prefix.",
 		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
-		Args: wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
 				list, _, err := listWatches(ctx, registry, prefixOf(args), app, 0)

@@ -21,6 +21,7 @@ import (
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
+	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/watch"
@@ -37,8 +38,14 @@ type workerConfig struct {
 	Redis   redisx.Server
 	Log     *slog.Logger
 	Metrics *telemetry.Metrics
+	Traces  *telemetry.Traces // nil: there are none
 
-	step func(name string) // see gitrepo.Config; nil: nobody is told
+	hooks       *hookReceiver  // takes webhooks; nil: nobody does
+	vitals      *vitals        // told how its parts are; nil: nobody asks
+	live, ready *server.Health // what is made of that
+
+	step     func(name string)     // see gitrepo.Config; nil: nobody is told
+	progress func(events.Progress) // told how far each job is; nil: nobody is
 }
 
 // work takes changes and works on them until ctx is done, then drains: what is in flight finishes
@@ -61,10 +68,14 @@ func work(ctx context.Context, cfg workerConfig) error {
 		return err
 	}
 	defer volume.Close()
+	cfg.vitals.opened(volume.ID())
+	p := cfg.vitals.of(changesHandler)
+	p.rests(errAwaiting)
 	claim := func() error { return claimVolume(ctx, commands, namespace, volume) }
 	if err := awaitRedis(ctx, cfg.Redis, log, claim); err != nil {
 		return err
 	}
+	p.rests(errStarting)
 
 	pubsub := cfg.Redis.Open()
 	defer pubsub.Close()
@@ -80,6 +91,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 		return err
 	}
 	states := state.NewStore(commands, namespace)
+	reporter := state.NewReporter(commands, namespace, name, log)
 	handle := handlers.Handlers{
 		Repos:       volume,
 		States:      states,
@@ -93,11 +105,13 @@ func work(ctx context.Context, cfg workerConfig) error {
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
 		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
+		Begin: cfg.begin(reporter), Timed: timed(cfg.Metrics),
+		Worked: func(w router.Work) { cfg.Metrics.Worked(w.Operation, w.Took, w.Received, w.Err) },
 	}
 	slots := router.NewSlots(cfg.Slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: slots.Room,
+		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: beating(p, slots.Room),
 		Log: log, Observer: cfg.Metrics.Stream(),
 	})
 	if err != nil {
@@ -107,7 +121,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 		Log: log, CloseTimeout: cfg.Grace + drainMargin,
 		Routes: []router.Route{{
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-			Locker: locker, Request: changes.Request, Slots: slots,
+			Locker: locker, Request: changes.Request, Slots: slots, Tracer: cfg.Traces.Tracer("worker"),
 			Dispose: router.Disposer{
 				Failed: changes.Failed, Log: log,
 				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
@@ -126,8 +140,11 @@ func work(ctx context.Context, cfg workerConfig) error {
 			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, every: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
 		}.run(trimming)
 	})
+	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // a drain is to be seen, too
+	trims.Go(func() { reporter.Run(reporting) })
 	defer cfg.Metrics.Volume(figuresOf(volume))()
 	defer trims.Wait()
+	defer stopReporting()
 	defer stopTrimming()
 
 	stopped := make(chan error, 1)
@@ -137,6 +154,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 	}
 	select {
 	case <-r.Running():
+		p.runs()
 		log.InfoContext(ctx, "worker takes changes", "root", volume.Root(), "slots", cfg.Slots)
 	case err := <-stopped: // it could not subscribe
 		return broken(err)
@@ -144,11 +162,23 @@ func work(ctx context.Context, cfg workerConfig) error {
 	}
 	select {
 	case <-ctx.Done():
+		p.rests(errDraining)
 		log.InfoContext(ctx, "worker drains", "grace", cfg.Grace)
 	case err := <-stopped:
 		return broken(err)
 	}
 	return drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
+}
+
+// begin tells of a job both the reporter and whoever else is to know.
+func (cfg workerConfig) begin(reporter *state.Reporter) func(events.Job) (func(events.Progress), func()) {
+	if cfg.progress == nil {
+		return reporter.Begin
+	}
+	return func(job events.Job) (func(events.Progress), func()) {
+		progress, end := reporter.Begin(job)
+		return func(p events.Progress) { progress(p); cfg.progress(p) }, end
+	}
 }
 
 // volumeConfig is what the settings say of the volume.

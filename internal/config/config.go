@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -78,9 +79,15 @@ type Config struct {
 	PollEvery    time.Duration `koanf:"poll-every"`
 	Reconcile    time.Duration `koanf:"reconcile-every"`
 	Listen       string        `koanf:"listen"`
+	AdminListen  string        `koanf:"admin-listen"`
 	APITokenFile string        `koanf:"api-token-file"`
 	Grace        time.Duration `koanf:"grace"`
 	NotifyHosts  []string      `koanf:"notify-hosts"`
+
+	Dashboard      bool     `koanf:"dashboard"`
+	AdminHeader    string   `koanf:"admin-header"`
+	AdminUsers     []string `koanf:"admin-users"`
+	TrustedProxies []string `koanf:"trusted-proxies"`
 
 	Hooks          string        `koanf:"hooks"`
 	Spool          string        `koanf:"spool"`
@@ -92,6 +99,7 @@ type Config struct {
 	DeadMaxAge      time.Duration `koanf:"dead-max-age"`
 	DeadMaxLength   int           `koanf:"dead-max-length"`
 
+	proxies       []netip.Prefix // trusted-proxies, parsed
 	redisPassword string
 	apiToken      string
 	hasHooks      bool // webhook sources are named
@@ -108,6 +116,9 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 		return Config{}, err
 	}
 	variables := env.Provider("\x00", env.Opt{Prefix: EnvPrefix, TransformFunc: setting, EnvironFunc: func() []string { return environ }})
+	if err := checkVariables(environ); err != nil {
+		return Config{}, err
+	}
 	if err := k.Load(variables, nil); err != nil {
 		return Config{}, fmt.Errorf("environment: %w", err)
 	}
@@ -259,6 +270,7 @@ var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
 	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)
+	c.AdminUsers, c.TrustedProxies = separate(c.AdminUsers), separate(c.TrustedProxies)
 	if len(c.Roles) == 0 {
 		return fmt.Errorf("roles: want some of %s", strings.Join(Roles, ", "))
 	}
@@ -286,6 +298,12 @@ func (c *Config) checkServe() error {
 		return fmt.Errorf("dead-max-age %v: want at least 1h", c.DeadMaxAge)
 	case c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000:
 		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength) // beyond 100,000 nobody counts what is dropped
+	}
+	if err := c.checkProxies(); err != nil {
+		return err
+	}
+	if c.Listen != "" && !strings.Contains(c.Listen, ":") {
+		return fmt.Errorf("listen %q: want host:port, as in 127.0.0.1:8080", c.Listen)
 	}
 	// Webhooks are guarded by their signatures. Beside them, without a token, the API changes nothing for others.
 	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !c.hasHooks && !loopback(c.Listen) {

@@ -65,7 +65,7 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"a file that is not YAML":           {file: "\t{", want: "config file"},
 		"a prefix without a hash tag":       {args: []string{"--prefix", "lockstep:"}, want: "hash tag"},
 		"a wait shorter than a lease":       {args: []string{"--lock-wait", "5s"}, want: "lock-wait 5s is shorter than lease 10s"},
-		"a duration that is none":           {environ: []string{"LOCKSTEP_LEASE=soon"}, want: "lease"},
+		"a duration that is none":           {environ: []string{"LOCKSTEP_LEASE=soon"}, want: "LOCKSTEP_LEASE"},
 		"no slots":                          {args: []string{"--slots", "0"}, want: "slots 0"},
 		"a role that is none":               {args: []string{"--roles", "poet"}, want: `"poet"`},
 		"an unguarded public receiver":      {args: []string{"--listen", ":8080"}, want: "api-token-file"},

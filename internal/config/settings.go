@@ -34,6 +34,7 @@ const (
 	Serving                   // the service alone
 	Reading                   // subcommands that read what is published
 	Keeping                   // subcommands that take care of the volume
+	Probing                   // subcommands that ask a running process
 )
 
 type entry struct {
@@ -87,8 +88,13 @@ var settings = []entry{
 	{"roles", Serving, Roles, "receiver,worker,notifier,scheduler", "`roles` to play: receiver (webhooks and changes over HTTP), worker, notifier (results to apps), scheduler (polls, reconciling)"},
 	{"poll-every", Serving, time.Hour, "", "`duration` between two polls of a watched repository, with jitter, unless its watches say otherwise; 0: those that leave it open are not polled"},
 	{"reconcile-every", Serving, 6 * time.Hour, "", "`duration` between two comparisons of registry, state and volume; 0: never"},
-	{"listen", Serving, "", "none", "`address` for HTTP: changes, metrics, health"},
+	{"listen", Serving | Probing, "", "none", "`address` for HTTP: changes, metrics, health"},
+	{"admin-listen", Serving | Probing, "", "none", "`address` for operators alone: profiles, metrics, health; 127.0.0.1:6060, say"},
 	{"api-token-file", Serving, "", "none", "`file` with the bearer token that publishing over HTTP takes (or LOCKSTEP_API_TOKEN)"},
+	{"dashboard", Serving, true, "true", "show the dashboard at / where HTTP is served; see docs/dashboard.md"},
+	{"admin-header", Serving, "", "none", "`header` in which a trusted proxy names the user who may change something on the dashboard, such as X-Forwarded-User; wants trusted-proxies"},
+	{"admin-users", Serving, []string{}, "whoever the proxy names", "`users` whose name in admin-header is taken; none: any"},
+	{"trusted-proxies", Serving, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header is believed, as in 10.0.0.0/8"},
 	{"hooks", Serving, "", "none", "`folder` of webhook sources, one folder each with files such as forge, secret; see docs/webhooks.md"},
 	{"spool", Serving, "spool", "", "`folder` on a disk of this machine that keeps webhooks while Redis is away; empty: they are refused then"},
 	{"spool-max-bytes", Serving, int64(1 << 30), "1 GiB", "`bytes` of webhooks that each process keeps there"},
@@ -121,32 +127,22 @@ func find(name string) (entry, bool) {
 // fits refuses a YAML value of another type than the setting's. Converted it would be something that
 // nobody meant: 300 is 300 ns, true is one slot, a list is its first folder.
 func (s entry) fits(value any) error {
-	ok, want := false, ""
+	ok := false
 	switch s.value.(type) {
-	case string:
+	case string, time.Duration:
 		_, ok = value.(string)
-		want = "text, in quotes if need be"
-	case int:
+	case int, int64:
 		_, ok = value.(int)
-		want = "a whole number"
-	case int64:
-		_, ok = value.(int)
-		want = "a whole number"
 	case bool:
 		_, ok = value.(bool)
-		want = "true or false"
-	case time.Duration:
-		_, ok = value.(string)
-		want = "a duration with its unit, as in 90s"
 	case []string:
 		_, ok = value.(string)
 		if list, isList := value.([]any); isList {
 			ok = !slices.ContainsFunc(list, func(item any) bool { _, isText := item.(string); return !isText })
 		}
-		want = "a list of texts"
 	}
 	if !ok {
-		return fmt.Errorf("%s: want %s", s.name, want)
+		return fmt.Errorf("%s: want %s", s.name, s.want())
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // isolatedEnv is an environment in which git sees no configuration but the repository's own.
@@ -48,6 +49,7 @@ func Git(ctx context.Context, dir, stdin string, args ...string) (string, error)
 	cmd.Dir = dir
 	cmd.Env = append(isolatedEnv(), fmt.Sprintf("GIT_AUTHOR_DATE=%d +0000", epoch), fmt.Sprintf("GIT_COMMITTER_DATE=%d +0000", epoch))
 	cmd.Stdin = strings.NewReader(stdin)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for whoever runs it
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

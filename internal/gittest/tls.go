@@ -29,7 +29,7 @@ func (s *Server) secured(listener net.Listener) (net.Listener, error) {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
 	leaf, leafKey, err := certificate(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"git.test"},
+		Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"git.test", "git.example.com"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, authority, authorityKey)
 	if err != nil {

@@ -49,6 +49,9 @@ func Parse(raw, password string) (Server, error) {
 		return Server{}, errors.New("redis: the URL does not parse; want redis://host:port")
 	}
 	scheme, topology, _ := strings.Cut(u.Scheme, "+")
+	if scheme != "redis" && scheme != "rediss" && scheme != "unix" {
+		return Server{}, fmt.Errorf("redis: unknown scheme %q; want redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://", u.Scheme)
+	}
 	u.Scheme = scheme
 	server := Server{shown: shown(u)}
 	switch topology {

@@ -39,7 +39,6 @@ func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 	return server.Config{
 		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Changes: tracker, Loopback: true,
 		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
-		Ready: func(context.Context) error { return nil },
 	}
 }
 
@@ -95,7 +94,7 @@ func post(t *testing.T, url string) (id, location string) {
 
 func TestAChangeIsFollowedToItsResult(t *testing.T) {
 	redisServer := redistest.Start(t)
-	srv := httptest.NewServer(server.Handler(tracked(t, redisServer)))
+	srv := httptest.NewServer(documented(t, tracked(t, redisServer)))
 	defer srv.Close()
 	id, location := post(t, srv.URL)
 	for _, query := range []string{"", "?wait=10ms", "?wait=1ns"} {
@@ -125,7 +124,7 @@ func TestAChangeIsFollowedToItsResult(t *testing.T) {
 
 func TestWhatCannotBeFollowed(t *testing.T) {
 	redisServer := redistest.Start(t)
-	srv := httptest.NewServer(server.Handler(tracked(t, redisServer)))
+	srv := httptest.NewServer(documented(t, tracked(t, redisServer)))
 	defer srv.Close()
 	for name, tc := range map[string]struct {
 		path   string
@@ -154,7 +153,7 @@ func TestWhatCannotBeFollowed(t *testing.T) {
 func TestAResultWantsTheToken(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	cfg.Token = "t0ken"
-	srv := httptest.NewServer(server.Handler(cfg))
+	srv := httptest.NewServer(documented(t, cfg))
 	defer srv.Close()
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "other": http.StatusUnauthorized, "t0ken": http.StatusNotFound} {
 		if status, text := do(t, "GET", srv.URL+"/api/v1/changes/1-0", "", http.Header{"Authorization": {"Bearer " + token}}); status != want {
@@ -180,7 +179,7 @@ func TestOnlySoManyMayWait(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	waits := endless{make(chan struct{})}
 	cfg.Changes = waits
-	srv := httptest.NewServer(server.Handler(cfg))
+	srv := httptest.NewServer(documented(t, cfg))
 	defer srv.Close()
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -244,7 +243,7 @@ type silent struct{ message.Publisher }
 func TestAPublisherThatDoesNotSayWhereWillDo(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	cfg.Publisher = silent{cfg.Publisher}
-	srv := httptest.NewServer(server.Handler(cfg))
+	srv := httptest.NewServer(documented(t, cfg))
 	defer srv.Close()
 	if status, text := do(t, "POST", srv.URL+"/api/v1/changes", plain, nil); status != http.StatusAccepted || strings.Contains(text, "entry") {
 		t.Errorf("%d %s", status, text)

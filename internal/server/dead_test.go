@@ -29,10 +29,9 @@ func startAdmin(t *testing.T) (url string, redisServer *redistest.Server) {
 		t.Fatal(err)
 	}
 	namespace := events.DefaultNamespace
-	srv := httptest.NewServer(server.Handler(server.Config{
+	srv := httptest.NewServer(documented(t, server.Config{
 		Dead: dead, Streams: telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results()),
 		Token: "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
-		Ready: func(context.Context) error { return nil },
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, redisServer
@@ -161,6 +160,7 @@ func TestWhatNamesALetterWantsTheTokenAndSayWhatTheyDid(t *testing.T) {
 		{"a drop", "DELETE", empty, auth, http.StatusOK},
 		{"a second drop", "DELETE", empty, auth, http.StatusNotFound},
 		{"a drop of no id", "DELETE", "x", auth, http.StatusBadRequest},
+		{"a look at no id", "GET", "x", auth, http.StatusBadRequest},
 		{"a look at what is gone", "GET", whole, auth, http.StatusNotFound},
 	} {
 		if status, text := do(t, tc.method, base+tc.path, "", tc.header); status != tc.status || !json.Valid([]byte(text)) {

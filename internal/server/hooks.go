@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
 	"lockstep/internal/forge"
 	"lockstep/internal/intake"
 )
@@ -40,7 +43,7 @@ type hookAnswer struct {
 }
 
 // takeHook answers one delivery. All that is logged of it has been verified; an outcome is logged once.
-func takeHook(hooks Hooks, log *slog.Logger) http.Handler {
+func takeHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handler {
 	room := newBudget(hooksRoom)
 	if hooks.Observe == nil {
 		hooks.Observe = func(string, string, time.Duration) {}
@@ -58,7 +61,7 @@ func takeHook(hooks Hooks, log *slog.Logger) http.Handler {
 			log.ErrorContext(r.Context(), "a webhook's source cannot be read", "error", err)
 			h.unavailable("this source is not set up right now; try again")
 		} else {
-			h.take(hooks.Intake, room)
+			h.take(hooks.Intake, room, tracer, began)
 		}
 		hooks.Observe(string(src.Kind), h.outcome, time.Since(began))
 	})
@@ -73,7 +76,7 @@ type hook struct {
 	outcome string
 }
 
-func (h *hook) take(taker Taker, room *budget) {
+func (h *hook) take(taker Taker, room *budget, tracer trace.Tracer, began time.Time) {
 	body, release, err := room.read(h.w, h.r)
 	defer release()
 	if err != nil {
@@ -88,18 +91,24 @@ func (h *hook) take(taker Taker, room *budget) {
 	case err != nil:
 		h.refuse(http.StatusBadRequest, "unreadable", err)
 		return
-	case d.Ping:
+	}
+	span := h.trace(tracer, began, d)
+	defer span.End()
+	if d.Ping {
 		h.done(d, "ping", 0, "")
 		reply(h.w, http.StatusOK, hookAnswer{Delivery: d.ID, Pong: true})
 		return
 	}
 	out, err := taker.Take(h.r.Context(), h.src, d)
+	span.SetAttributes(attribute.String("lockstep.outcome", out.Result), attribute.Int("lockstep.changes", out.Changes))
 	if err != nil {
+		answered(span, http.StatusServiceUnavailable)
 		h.log.ErrorContext(h.r.Context(), "webhook not taken", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
 			"repo", intake.Repo(d).String(), "error", err)
 		h.unavailable("neither Redis nor the disk takes the delivery now; try again")
 		return
 	}
+	answered(span, http.StatusAccepted)
 	h.done(d, out.Result, out.Changes, out.Why)
 	reply(h.w, http.StatusAccepted, hookAnswer{
 		Delivery: out.Delivery, Accepted: out.Changes, Ignored: out.Why,

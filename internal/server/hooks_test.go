@@ -59,10 +59,9 @@ func serveHooks(t *testing.T, taker server.Taker) (url string, log *lockedLog, m
 	t.Helper()
 	m := telemetry.New()
 	log = &lockedLog{}
-	srv := httptest.NewServer(server.Handler(server.Config{
+	srv := httptest.NewServer(documented(t, server.Config{
 		Hooks:   &server.Hooks{Sources: hubSources(t), Intake: taker, Observe: m.Hooks(nil).Request},
 		Metrics: m.Handler(), Log: slog.New(slog.NewTextHandler(log, nil)),
-		Ready: func(context.Context) error { return nil },
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, log, func() string {

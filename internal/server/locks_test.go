@@ -109,9 +109,8 @@ func TestWithoutATokenAPublicListenerTakesNoLeaseAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := server.Handler(server.Config{ // not Loopback
+	handler := documented(t, server.Config{ // not Loopback
 		Locks: inspector, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
-		Ready: func(context.Context) error { return nil },
 	})
 	request := httptest.NewRequest("DELETE", fmt.Sprint("http://localhost/api/v1/locks/acme/widgets?fence=", lease.Fence()), nil)
 	response := httptest.NewRecorder()

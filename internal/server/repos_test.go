@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,9 +27,9 @@ func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(server.Handler(server.Config{
+	srv := httptest.NewServer(documented(t, server.Config{
 		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Metrics: telemetry.New().Handler(),
-		Log: slog.New(slog.DiscardHandler), Ready: func(context.Context) error { return nil },
+		Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, redisServer
@@ -36,9 +37,10 @@ func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
 
 func TestARepositoryShowsItsHeadsItsCircuitAndItsLease(t *testing.T) {
 	url, redisServer := startRepos(t)
+	head := strings.Repeat("abc0", 10)
 	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
 	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "Acme/Widgets", "fence", 7,
-		"synced", "2026-11-21T01:02:03Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", "abc", "given:refs/heads/main:docs", "abc",
+		"synced", "2026-11-21T01:02:03Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", head, "given:refs/heads/main:docs", head,
 		"failures", 6, "circuit_trips", 2, "circuit_open_until", open.UnixMilli()).Err()
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +52,7 @@ func TestARepositoryShowsItsHeadsItsCircuitAndItsLease(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	c := repo.Circuit
-	if repo.Repo != "Acme/Widgets" || repo.Heads["refs/heads/main"] != "abc" || len(repo.Given) != 1 || repo.Given[0].App != "docs" || !repo.Lock.Held ||
+	if repo.Repo != "Acme/Widgets" || repo.Heads["refs/heads/main"] != head || len(repo.Given) != 1 || repo.Given[0].App != "docs" || !repo.Lock.Held ||
 		c.Phase != state.CircuitOpen || c.Failures != 6 || c.Trips != 2 || !c.OpenUntil.Equal(open) {
 		t.Errorf("%s", text)
 	}

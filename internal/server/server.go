@@ -16,9 +16,11 @@
 //	PUT    /api/v1/watches               put one watch: 201, 200 if it was there; 400, 409 when it excludes another, 413
 //	DELETE /api/v1/watches               ?repo= ?app= ?ref=: remove one; 404
 //	POST   /hooks/{source}               a forge's webhook: 202 with what became of it; 200 to a ping; 400, 401, 404, 413, 429, 503
+//	GET    /api/v1/openapi.yaml          all of this as an OpenAPI document
+//	GET    /, /dashboard/…               the dashboard, if there is one
 //	GET    /metrics                      Prometheus
-//	GET    /livez                        200 as long as the process runs
-//	GET    /readyz                       200 when Redis answers, or webhooks are spooled, and the process is not stopping, else 503
+//	GET    /livez                        200 as long as the process works, else 503; ?verbose
+//	GET    /readyz                       200 when work may be sent to it, else 503; ?verbose for each handler and dependency
 //
 // What changes something, or shows a result or a watch, wants the bearer token, or else is 401; without a token it is 403 unless the
 // listener and the request are of this machine. A 202 means that the change is in the Redis stream, as
@@ -28,8 +30,6 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,11 +37,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
 	"lockstep/events/stream"
@@ -64,29 +65,40 @@ type Config struct {
 	Streams   Streams           // to show; nil: none
 	Watches   Watches           // to show, put and remove; nil: none
 	Hooks     *Hooks            // takes webhooks; nil: there are none
+	Dashboard http.Handler      // answers / and what is below /dashboard/; nil: there is none
 	Token     string            // bearer token for what changes something; empty: this machine alone may do it
 	Loopback  bool              // only this machine can connect; Serve sees for itself
-	Ready     func(ctx context.Context) error
+	Live      *Health           // whether the process works; nil: it does
+	Ready     *Health           // whether work may be sent to it; nil: it may
 	Metrics   http.Handler
 	Log       *slog.Logger
+	Tracer    trace.Tracer // makes spans of what asks for changes; nil: there are none
 
 	running context.Context // done when Serve is told to stop; nil: it never is
 }
 
 // Serve answers on listener until ctx is done, then lets requests in flight finish, briefly.
 func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
-	address, ok := listener.Addr().(*net.TCPAddr)
-	cfg.Loopback = ok && address.IP.IsLoopback()
+	cfg.Loopback = Loopback(listener)
 	cfg.running = ctx
-	srv := &http.Server{
-		Handler:           Handler(cfg),
+	return serve(ctx, listener, newServer(Handler(cfg), cfg.Log))
+}
+
+// newServer is a server whose clients have bounded time and room.
+func newServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      60 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// serve runs srv until ctx is done, and then until requests in flight have ended, or their time is up.
+func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- srv.Serve(listener) }()
 	select {
@@ -107,9 +119,30 @@ func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
 
 // Handler is the server's handler.
 func Handler(cfg Config) http.Handler {
-	mux := http.NewServeMux()
+	// A page in somebody's browser must not reach a receiver that trusts its loopback interface.
+	return http.NewCrossOriginProtection().Handler(mount(cfg))
+}
+
+// routes is a mux that knows its patterns, which openapi.yaml is held against.
+type routes struct {
+	http.ServeMux
+	patterns []string
+}
+
+func (r *routes) Handle(pattern string, handler http.Handler) {
+	r.patterns = append(r.patterns, pattern)
+	r.ServeMux.Handle(pattern, handler)
+}
+
+func (r *routes) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	r.Handle(pattern, http.HandlerFunc(handler))
+}
+
+// mount puts a handler behind each pattern that cfg has one for.
+func mount(cfg Config) *routes {
+	mux := &routes{}
 	if cfg.Publisher != nil {
-		mux.Handle("POST /api/v1/changes", guarded(cfg, receive(cfg)))
+		mux.Handle("POST /api/v1/changes", guarded(cfg, traced(cfg, "POST", "/api/v1/changes", receive(cfg))))
 	}
 	if cfg.Changes != nil {
 		running := cfg.running
@@ -138,59 +171,20 @@ func Handler(cfg Config) http.Handler {
 	}
 	if cfg.Watches != nil {
 		mux.Handle("GET /api/v1/watches", guarded(cfg, listWatches(cfg.Watches)))
-		mux.Handle("PUT /api/v1/watches", guarded(cfg, putWatch(cfg.Watches)))
-		mux.Handle("DELETE /api/v1/watches", guarded(cfg, removeWatch(cfg.Watches)))
+		mux.Handle("PUT /api/v1/watches", guarded(cfg, traced(cfg, "PUT", "/api/v1/watches", putWatch(cfg.Watches))))
+		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg, "DELETE", "/api/v1/watches", removeWatch(cfg.Watches))))
 	}
 	if cfg.Hooks != nil {
-		mux.Handle("POST /hooks/{source}", takeHook(*cfg.Hooks, cfg.Log))
+		mux.Handle("POST /hooks/{source}", takeHook(*cfg.Hooks, cfg.Log, cfg.Tracer))
+	}
+	if cfg.Dashboard != nil {
+		mux.Handle("GET /{$}", cfg.Dashboard)
+		mux.Handle("/dashboard/", cfg.Dashboard)
 	}
 	mux.Handle("GET /metrics", cfg.Metrics)
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := cfg.Ready(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n")
-	})
-	// A page in somebody's browser must not reach a receiver that trusts its loopback interface.
-	return http.NewCrossOriginProtection().Handler(mux)
-}
-
-// guarded lets requests with the token through. Hashing first makes the comparison take the same
-// time for every wrong token, its length included. Where no token is asked for, only this machine is
-// listened to, and the request must have been meant for it: a browser can be made to take the
-// loopback interface for the page's own site, but not to say so.
-func guarded(cfg Config, next http.Handler) http.Handler {
-	if cfg.Token == "" {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !cfg.Loopback || !local(r.Host) {
-				fail(w, http.StatusForbidden, errors.New("without an API token this is for localhost alone; set api-token-file"))
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
-	want := sha256.Sum256([]byte(cfg.Token))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		got := sha256.Sum256([]byte(given))
-		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="lockstep"`)
-			fail(w, http.StatusUnauthorized, errors.New("want the API token as a bearer token"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// local reports whether host, with or without a port, is this machine by a name that only it has.
-func local(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	probes(mux, cfg.Live, cfg.Ready)
+	mux.Handle("GET /api/v1/openapi.yaml", describe())
+	return mux
 }
 
 func receive(cfg Config) http.Handler {
@@ -235,6 +229,8 @@ func publish(ctx context.Context, cfg Config, change events.Change) (entry strin
 	if err != nil {
 		return "", err
 	}
+	describeChange(ctx, change)
+	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	if publisher, ok := cfg.Publisher.(adder); ok {

@@ -31,16 +31,16 @@ func startServer(t *testing.T, token string) (url string, redisServer *redistest
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(server.Handler(server.Config{
+	srv := httptest.NewServer(documented(t, server.Config{
 		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Token: token, Metrics: telemetry.New().Handler(),
 		Locks: inspector, Loopback: true,
 		Log: slog.New(slog.DiscardHandler),
-		Ready: func(ctx context.Context) error {
-			if client.Ping(ctx).Err() != nil {
-				return errors.New("redis does not answer")
+		Ready: server.NewHealth(server.Check{Name: "redis", Now: func() error {
+			if client.Ping(context.Background()).Err() != nil {
+				return errors.New("it does not answer")
 			}
 			return nil
-		},
+		}}),
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, redisServer

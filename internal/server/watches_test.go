@@ -21,10 +21,9 @@ import (
 func startWatches(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
-	srv := httptest.NewServer(server.Handler(server.Config{
+	srv := httptest.NewServer(documented(t, server.Config{
 		Watches: watch.NewRegistry(redisServer.Client(), events.DefaultNamespace),
 		Token:   "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
-		Ready: func(context.Context) error { return nil },
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL + "/api/v1/watches", redisServer

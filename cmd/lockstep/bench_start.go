@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/bench"
+	"lockstep/internal/config"
+)
+
+// startBench is what the flags of lockstep bench start say.
+type startBench struct {
+	redis  string
+	repos  int
+	starts int
+	out    output
+}
+
+func newBenchStartCommand(std streams) *cobra.Command {
+	var b startBench
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Measure how long a service takes to be ready",
+		Long: "Have many small repositories watched and one worker sync them, as lockstep bench idle does; then start a service\n" +
+			"with all roles on that Redis and that volume again and again, and see after what time it says that it is ready.\n" +
+			"Without --redis it starts a private redis-server.",
+		Example: "  lockstep bench start\n  lockstep bench start --repos 10000 --starts 10 -o json",
+		Args:    wrongUse(noArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if b.repos < 1 || b.starts < 1 {
+				return usageError(errors.New("want at least one repository, and one start"))
+			}
+			silenceRedis()
+			report, err := b.run(cmd.Context(), std)
+			if err != nil {
+				return err
+			}
+			return report.print(std.stdout, b.out)
+		},
+	}
+	cmd.Flags().StringVar(&b.redis, "redis", "", "Redis `URL` to measure on (default: a private redis-server)")
+	cmd.Flags().IntVar(&b.repos, "repos", 1000, "repositories")
+	cmd.Flags().IntVar(&b.starts, "starts", 10, "how many starts are measured")
+	b.out.add(cmd)
+	return cmd
+}
+
+// startReport is how long starts took.
+type startReport struct {
+	Machine benchMachine    `json:"machine"`
+	Repos   int             `json:"repos"`
+	Took    []time.Duration `json:"took_ns"` // from the start of the process until it is ready
+	P50     time.Duration   `json:"p50_ns"`
+	Max     time.Duration   `json:"max_ns"`
+}
+
+func (r startReport) print(w io.Writer, out output) error {
+	if !out.isTable() {
+		return out.document(w, r)
+	}
+	_, err := fmt.Fprintf(w, "%s; %d watched repositories, all on the volume\nready after %s ms (median of %d starts), %s ms at most\n",
+		r.Machine, r.Repos, millis(r.P50), len(r.Took), millis(r.Max))
+	return err
+}
+
+func (b *startBench) run(ctx context.Context, std streams) (startReport, error) {
+	report := startReport{Repos: b.repos}
+	server, err := openBenchRedis(ctx, b.redis)
+	if err != nil {
+		return report, err
+	}
+	defer server.Close()
+	report.Machine = server.machine()
+	dir, err := os.MkdirTemp("", "lockstep-bench-start-")
+	if err != nil {
+		return report, err
+	}
+	defer os.RemoveAll(dir)
+	idle := idleBench{repos: b.repos}
+	git, err := idle.serveRepos(ctx, filepath.Join(dir, "git"))
+	if err != nil {
+		return report, err
+	}
+	defer git.Close()
+	w := &lockstepWorkers{availabilityRun: &availabilityRun{dir: dir}, std: std, server: server}
+	if w.program, err = os.Executable(); err != nil {
+		return report, err
+	}
+	fmt.Fprintf(std.stderr, "syncing %d repositories\n", b.repos)
+	worker, err := w.start(ctx, config.RoleWorker+","+config.RoleScheduler)
+	if err != nil {
+		return report, err
+	}
+	defer func() { _ = worker.kill() }()
+	if err := idle.syncAll(ctx, server, git); err != nil {
+		return report, err
+	}
+	if err := idle.spreadPolls(ctx, server); err != nil {
+		return report, err
+	}
+	for i := range b.starts {
+		fmt.Fprintf(std.stderr, "start %d of %d\n", i+1, b.starts)
+		took, err := b.once(ctx, w)
+		if err != nil {
+			return report, err
+		}
+		report.Took = append(report.Took, took)
+	}
+	report.P50, report.Max = bench.Median(report.Took), slices.Max(report.Took)
+	return report, nil
+}
+
+// once starts a service, and stops it when it is ready.
+func (b *startBench) once(ctx context.Context, w *lockstepWorkers) (time.Duration, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	address := listener.Addr().String() // nobody else's for the next few milliseconds
+	if err := listener.Close(); err != nil {
+		return 0, err
+	}
+	service := w.command(ctx, "serve", "--listen", address)
+	began := time.Now()
+	if err := service.cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start a service: %w", err)
+	}
+	err = awaitReady(ctx, "http://"+address+"/readyz", time.Minute)
+	took := time.Since(began)
+	_ = service.cmd.Process.Signal(syscall.SIGTERM)
+	if ended := service.cmd.Wait(); err != nil || ended != nil {
+		return 0, fmt.Errorf("a service that starts and stops: %w\n%s", errors.Join(err, ended), service.said.String())
+	}
+	return took, nil
+}
+
+// awaitReady returns once the URL is answered 200.
+func awaitReady(ctx context.Context, url string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if !pause(ctx, 2*time.Millisecond) {
+			return fmt.Errorf("it is not ready: %w", context.Cause(ctx))
+		}
+	}
+}

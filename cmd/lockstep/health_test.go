@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+)
+
+// listening is the address that a process says it listens on.
+func (p *process) listening(as string) string {
+	p.t.Helper()
+	line := `msg=` + as + ` address=`
+	p.awaitLog(line)
+	_, after, _ := strings.Cut(p.log.String(), line)
+	address, _, _ := strings.Cut(after, "\n")
+	return address
+}
+
+// healthOf is what /livez or /readyz says, with the reason of each check that fails, by name, and whether it counts.
+func healthOf(t *testing.T, url string) (status int, failed map[string]server.Finding, names string) {
+	t.Helper()
+	req := must(http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody))(t)
+	req.Header.Set("Accept", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, ""
+	}
+	defer resp.Body.Close()
+	var r server.Report
+	if err := json.Unmarshal(must(io.ReadAll(resp.Body))(t), &r); err != nil {
+		t.Fatal(err)
+	}
+	failed = map[string]server.Finding{}
+	var all []string
+	for _, c := range r.Checks {
+		all = append(all, c.Name)
+		if !c.OK {
+			failed[c.Name] = c
+		}
+	}
+	return resp.StatusCode, failed, strings.Join(all, " ")
+}
+
+func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
+	server, root := redistest.Start(t), t.TempDir()
+	p := start(t, "serve", "--redis", server.URL(), "--root", root, "--listen", "127.0.0.1:0", "--roles", "worker,scheduler,notifier")
+	url := "http://" + p.listening("listening")
+	eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
+	if _, _, names := healthOf(t, url+"/readyz"); names != "shutdown redis volume changes scheduler notifier" {
+		t.Errorf("checks %q", names)
+	}
+	if _, _, names := healthOf(t, url+"/livez"); names != "changes scheduler notifier" {
+		t.Errorf("live checks %q", names)
+	}
+
+	unready := func(check, reason string) {
+		t.Helper()
+		eventually(t, func() bool {
+			status, failed, _ := healthOf(t, url+"/readyz")
+			return status == http.StatusServiceUnavailable && failed[check].Counts && strings.Contains(failed[check].Reason, reason)
+		}, "not ready, for %s: %s", check, reason)
+		if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
+			t.Errorf("%s: livez %d; it would be started anew, which is no help", reason, status)
+		}
+	}
+	ready := func() {
+		t.Helper()
+		eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready again")
+	}
+	admin := filepath.Join(root, ".lockstep")
+	id := must(os.ReadFile(filepath.Join(admin, "volume")))(t)
+	must(0, os.Rename(admin, admin+"-away"))(t)
+	unready("volume", "is it mounted?")
+	must(0, os.Rename(admin+"-away", admin))(t)
+	ready()
+	must(0, os.WriteFile(filepath.Join(admin, "volume"), []byte("ANOTHERVOLUMEALTOGETHER\n"), 0o644))(t)
+	unready("volume", "another one is mounted")
+	must(0, os.WriteFile(filepath.Join(admin, "volume"), id, 0o644))(t)
+	ready()
+	server.Stop()
+	unready("redis", "does not answer")
+	server.Restart()
+	ready()
+}
+
+func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
+	server := redistest.StartReal(t)
+	if err := server.Client().Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
+	url := "http://" + p.listening("listening")
+	p.awaitLog("waiting for redis")
+	status, failed, _ := healthOf(t, url+"/readyz")
+	if status != http.StatusServiceUnavailable || failed["redis"].Reason != "it answers, and cannot be used yet" || failed["changes"].Reason != errAwaiting.Error() {
+		t.Errorf("%d %+v", status, failed)
+	}
+	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
+		t.Errorf("livez %d", status)
+	}
+	if err := server.Client().Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
+}
+
+func TestWhoKeepsWebhooksOnDiskIsReadyWithoutRedis(t *testing.T) {
+	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver that works, too": "receiver,worker"} {
+		t.Run(name, func(t *testing.T) {
+			redisServer, dir := redistest.Start(t), t.TempDir()
+			spool := filepath.Join(dir, "spool")
+			redisServer.Stop()
+			p := start(t, "serve", "--roles", roles, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--redis", redisServer.URL(),
+				"--root", t.TempDir(), "--spool", spool, "--hooks", must(writeSource(dir, testHookSecret))(t))
+			url := "http://" + p.listening("listening")
+			eventually(t, func() bool {
+				status, failed, _ := healthOf(t, url+"/readyz")
+				return status == http.StatusOK && failed["redis"].Reason != "" && !failed["redis"].Counts
+			}, "it is ready, and says that Redis is away")
+			if os.Getuid() == 0 { // to whom every folder is open: it has to be gone
+				must(0, os.Rename(spool, spool+"-away"))(t)
+			} else {
+				must(0, os.Chmod(spool, 0o500))(t)
+			}
+			eventually(t, func() bool {
+				status, failed, _ := healthOf(t, url+"/readyz")
+				return status == http.StatusServiceUnavailable && failed["redis"].Counts && failed["spool"].Counts
+			}, "without either it is not")
+		})
+	}
+}
+
+func TestWhatHealthSaysIsForAnybody(t *testing.T) {
+	server, root := redistest.Start(t), filepath.Join(t.TempDir(), "private-root")
+	address := strings.TrimPrefix(server.URL(), "redis://")
+	server.Stop()
+	cmd := command(t, "serve", "--root", root, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--roles", "worker,notifier,scheduler")
+	cmd.Env = append(os.Environ(), "LOCKSTEP_REDIS=redis://someone:hunter2@"+address)
+	p := startCommand(t, cmd)
+	admin, public := "http://"+p.listening(`"listening for operators"`), "http://"+p.listening("listening")
+	p.awaitLog("waiting for redis")
+	must(0, os.Rename(filepath.Join(root, ".lockstep"), filepath.Join(root, "away")))(t)
+	for _, url := range []string{public + "/readyz", public + "/readyz?verbose", admin + "/readyz?verbose", public + "/livez?verbose"} {
+		resp := must(http.Get(url))(t)
+		text := string(must(io.ReadAll(resp.Body))(t))
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK && !strings.Contains(text, "does not answer") {
+			t.Errorf("%s: %d %s", url, resp.StatusCode, text)
+		}
+		for _, secret := range []string{"hunter2", "someone", address, root} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s says %q:\n%s", url, secret, text)
+			}
+		}
+	}
+}
+
+func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
+	server := redistest.Start(t)
+	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+	admin, public := "http://"+p.listening(`"listening for operators"`), "http://"+p.listening("listening")
+	get := func(url string) (status int, text string) {
+		resp := must(http.Get(url))(t)
+		defer resp.Body.Close()
+		return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
+	}
+	if status, text := get(admin + "/debug/pprof/goroutine?debug=2"); status != http.StatusOK || !strings.Contains(text, "goroutine ") {
+		t.Errorf("%d %.100s", status, text)
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline"} {
+		if status, _ := get(public + path); status != http.StatusNotFound {
+			t.Errorf("the public listener has %s: %d", path, status)
+		}
+	}
+	if code := p.terminate(); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTheAdminListenerSpeaksForAProcessWithoutAnother(t *testing.T) {
+	server := redistest.Start(t)
+	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--admin-listen", "127.0.0.1:0")
+	admin := "http://" + p.listening(`"listening for operators"`)
+	eventually(t, func() bool { status, _, _ := healthOf(t, admin+"/readyz"); return status == http.StatusOK }, "it is ready")
+	resp := must(http.Get(admin + "/metrics"))(t)
+	defer resp.Body.Close()
+	if text := string(must(io.ReadAll(resp.Body))(t)); !strings.Contains(text, "lockstep_streams_up 1") {
+		t.Errorf("metrics have no streams:\n%.500s", text)
+	}
+	if code := p.terminate(); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}

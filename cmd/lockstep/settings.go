@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/config"
+	"lockstep/internal/egress"
+)
+
+// settings reads a subcommand's settings. Of one that works on repositories it also looks at what they name.
+func settings(cmd *cobra.Command, std streams) (config.Config, error) {
+	cfg, err := loadSettings(cmd, std)
+	if err == nil && cmd.Flags().Lookup("credentials") != nil {
+		err = usage(checkNamed(cfg))
+	}
+	return cfg, err
+}
+
+// loadSettings reads a subcommand's settings.
+func loadSettings(cmd *cobra.Command, std streams) (config.Config, error) {
+	path, err := cmd.Flags().GetString("config")
+	if err != nil {
+		return config.Config{}, err
+	}
+	cfg, err := config.Load(cmd.Flags(), path, std.environ)
+	if err != nil {
+		return config.Config{}, usageError(err)
+	}
+	silenceRedis()
+	return cfg, nil
+}
+
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError(err)
+}
+
+// checkNamed looks at the hosts, the proxy and the files that the settings name, and connects to nothing.
+func checkNamed(cfg config.Config) error {
+	_, hosts := egress.ParseHosts("notify-hosts", cfg.NotifyHosts)
+	return errors.Join(volumeConfig(cfg).Net.Check(), hosts, checkCredentials(cfg.Credentials),
+		checkAddress("listen", cfg.Listen), checkAddress("admin-listen", cfg.AdminListen))
+}
+
+func checkCredentials(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("credentials: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("credentials: %s is no folder; want one with a folder for each credential", dir)
+	}
+	return nil
+}
+
+func checkAddress(name, address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
+	}
+	return nil
+}

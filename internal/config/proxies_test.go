@@ -1,0 +1,40 @@
+package config_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/internal/config"
+)
+
+func TestAProxyThatNamesUsersIsNamedInFull(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a header that anybody may send":  {[]string{"--admin-header", "X-Forwarded-User"}, "set trusted-proxies"},
+		"proxies that say nothing":        {[]string{"--trusted-proxies", "10.0.0.0/8"}, "set admin-header"},
+		"users whom nobody names":         {[]string{"--admin-users", "ada"}, "set admin-header and trusted-proxies"},
+		"a header that every client has":  {[]string{"--admin-header", "User-Agent", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
+		"a header that is none":           {[]string{"--admin-header", "X User", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
+		"everybody as a proxy":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "0.0.0.0/0"}, "that is everybody"},
+		"everybody as a proxy, with IPv6": {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/8,::/0"}, "that is everybody"},
+		"a proxy by name":                 {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "proxy.example"}, "want an address or a range"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := config.Load(flags(t, tc.args...), "", nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+	c, err := config.Load(flags(t, "--admin-header", "X-Forwarded-User"), "", []string{"LOCKSTEP_TRUSTED_PROXIES=10.1.2.3/8, ::1 ::ffff:192.0.2.1", "LOCKSTEP_ADMIN_USERS=ada,bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32")}
+	if got := c.Proxies(); !slices.Equal(got, want) || !slices.Equal(c.AdminUsers, []string{"ada", "bob"}) || !c.Dashboard {
+		t.Errorf("proxies %v, users %v, dashboard %v", got, c.AdminUsers, c.Dashboard)
+	}
+}

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// checkVariables refuses a variable whose text is no value of its setting, and says which one it is.
+func checkVariables(environ []string) error {
+	for _, pair := range environ {
+		variable, text, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(variable, EnvPrefix) {
+			continue
+		}
+		name, value := setting(variable, text)
+		if value == nil {
+			continue
+		}
+		if s, _ := find(name); !s.parses(text) {
+			return fmt.Errorf("%s %q: want %s", variable, text, s.want())
+		}
+	}
+	return nil
+}
+
+// parses reports whether a text is a value of the setting.
+func (s entry) parses(text string) bool {
+	var err error
+	switch s.value.(type) {
+	case int:
+		_, err = strconv.Atoi(text)
+	case int64:
+		_, err = strconv.ParseInt(text, 10, 64)
+	case bool:
+		_, err = strconv.ParseBool(text)
+	case time.Duration:
+		_, err = time.ParseDuration(text)
+	}
+	return err == nil
+}
+
+// want is what a value of the setting looks like.
+func (s entry) want() string {
+	switch s.value.(type) {
+	case int, int64:
+		return "a whole number"
+	case bool:
+		return "true or false"
+	case time.Duration:
+		return "a duration with its unit, as in 90s"
+	case []string:
+		return "a list of texts"
+	}
+	return "text, in quotes if need be"
+}

@@ -1,0 +1,97 @@
+package server_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"runtime/pprof"
+	"testing"
+
+	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
+)
+
+var profiles = []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/profile", "/debug/pprof/trace"}
+
+func TestProfilesAreForOperatorsAlone(t *testing.T) {
+	const path = "/debug/pprof/goroutine?debug=1"
+	bearer := http.Header{"Authorization": {"Bearer t0ken"}}
+	for name, tc := range map[string]struct {
+		loopback bool
+		token    string
+		header   http.Header
+		status   int
+	}{
+		"on this machine":                                {true, "", nil, 200},
+		"on this machine, though there is a token":       {true, "t0ken", nil, 200},
+		"on this machine, for a page of another name":    {true, "", http.Header{"Host": {"rebound.example"}}, 403},
+		"elsewhere without a token":                      {false, "", nil, 403},
+		"elsewhere without a token, for localhost":       {false, "", http.Header{"Host": {"localhost"}}, 403},
+		"elsewhere without the token that is wanted":     {false, "t0ken", nil, 401},
+		"elsewhere with the token":                       {false, "t0ken", bearer, 200},
+		"elsewhere with a token where there is none yet": {false, "", bearer, 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(server.AdminHandler(server.Config{Token: tc.token, Loopback: tc.loopback, Metrics: telemetry.New().Handler()}))
+			defer srv.Close()
+			if status, text := do(t, "GET", srv.URL+path, "", tc.header); status != tc.status {
+				t.Errorf("%d %.200s, want %d", status, text, tc.status)
+			}
+			for _, open := range []string{"/metrics", "/livez", "/readyz"} {
+				if status, _ := do(t, "GET", srv.URL+open, "", nil); status != http.StatusOK {
+					t.Errorf("%s: %d", open, status)
+				}
+			}
+		})
+	}
+}
+
+func TestNoProfileIsPublic(t *testing.T) {
+	url, _ := startServer(t, "t0ken")
+	for _, path := range profiles {
+		for _, method := range []string{"GET", "POST"} {
+			if status, _ := do(t, method, url+path, "", http.Header{"Authorization": {"Bearer t0ken"}}); status != http.StatusNotFound {
+				t.Errorf("%s %s: %d, want 404", method, path, status)
+			}
+		}
+	}
+}
+
+func TestAProfileUnderWayEndsWithTheProcess(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- server.ServeAdmin(ctx, listener, server.Config{Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler)})
+	}()
+	profiled := make(chan struct{})
+	go func() {
+		defer close(profiled)
+		for { // it is refused while the loop below has the profiler
+			resp, err := http.Get("http://" + listener.Addr().String() + "/debug/pprof/profile?seconds=60")
+			if err != nil {
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+	}()
+	for pprof.StartCPUProfile(io.Discard) == nil { // until the request has it
+		pprof.StopCPUProfile()
+		runtime.Gosched()
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	<-profiled
+}
