@@ -1,12 +1,17 @@
 package deploy
 
 import (
+	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"lockstep/internal/config"
+	"lockstep/internal/egress"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
 )
@@ -141,7 +147,7 @@ func TestEachPodIsRunWithSoundSettings(t *testing.T) {
 					played[role] = true
 				}
 				drain := cfg.Grace + afterGrace + time.Duration(c.Lifecycle.PreStop.Sleep.Seconds)*time.Second
-				if given := time.Duration(p.Spec.Template.Spec.DrainSeconds) * time.Second; given < drain {
+				if given := time.Duration(p.Spec.Template.Spec.DrainSeconds) * time.Second; given <= drain {
 					t.Errorf("%s: %v to drain, which may take %v", settings, given, drain)
 				}
 				if _, port, err := net.SplitHostPort(cfg.Listen); err != nil || port != fmt.Sprint(c.Ports[0].Number) {
@@ -163,6 +169,53 @@ func TestEachPodIsRunWithSoundSettings(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(played)); !slices.Equal(got, slices.Sorted(slices.Values(config.Roles))) {
 		t.Errorf("roles %q are played, want all", got)
+	}
+}
+
+// TestTheExampleLetsItsCredentialsBeUsed: every URL that a credential of the example may be sent to is one that its settings
+// let be asked, and so is GitHub's API, where the tokens of an App come from.
+func TestTheExampleLetsItsCredentialsBeUsed(t *testing.T) {
+	cfg := loadWith(t, "kubernetes/overlays/example/lockstep.yaml", []variable{{Name: "LOCKSTEP_API_TOKEN_FILE"}})
+	decoder := yaml.NewDecoder(bytes.NewReader(read(t, "kubernetes/overlays/example/secrets.yaml")))
+	asked := 0
+	for {
+		var secret struct {
+			Metadata struct{ Name string }
+			Data     map[string]string `yaml:"stringData"`
+		}
+		if err := decoder.Decode(&secret); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(secret.Metadata.Name, "lockstep-credential-") {
+			continue
+		}
+		name, listed := "hosts", cfg.Hosts
+		if _, signs := secret.Data["signingSecret"]; signs {
+			name, listed = "notify-hosts", cfg.NotifyHosts
+		}
+		hosts, err := egress.ParseHosts(name, listed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls := strings.Fields(secret.Data["urls"])
+		if _, app := secret.Data["githubAppID"]; app {
+			urls = append(urls, cmp.Or(secret.Data["githubURL"], "https://api.github.com"))
+		}
+		for _, text := range urls {
+			asked++
+			u, err := url.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (egress.Policy{Hosts: hosts}).CheckName(u.Hostname(), u.Port()); err != nil {
+				t.Errorf("%s: %v", secret.Metadata.Name, err)
+			}
+		}
+	}
+	if asked < 4 {
+		t.Errorf("%d URLs; are the secrets read as they are written?", asked)
 	}
 }
 

@@ -39,6 +39,9 @@ func TestTheUnitFitsItsSettings(t *testing.T) {
 	if !slices.Contains(u["Type"], "notify") || !slices.Contains(u["RestartPreventExitStatus"], "2") || !slices.Contains(u["Restart"], "on-failure") {
 		t.Error("Type, Restart or RestartPreventExitStatus")
 	}
+	if !slices.Contains(u["Environment"], "GOTRACEBACK=crash") || !slices.Contains(u["LimitCORE"], "0") {
+		t.Error("a panic ends with exit code 2, which is not tried again, or else leaves a core with secrets in it")
+	}
 	tmpfiles := string(read(t, "systemd/tmpfiles.conf"))
 	if !strings.Contains(tmpfiles, "d "+cfg.Root+" 0755 "+u["User"][0]) {
 		t.Errorf("nobody makes %s", cfg.Root)

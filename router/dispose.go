@@ -73,9 +73,17 @@ const lapseFactor = 8
 
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
-// newerDoublings is how often the delay of a message that a newer version is to have doubles: no more often than
-// that, for it is chance whose turn it is next.
-const newerDoublings = 4
+// The delay of a message that a newer version is to have. It doubles no more often than newerDoublings at first, for
+// it is chance whose turn it is next. Where newerPatience turns have brought no newer one there may be none for days,
+// or ever, as when the type is a mistake: with each so many more turns it doubles once more.
+const (
+	newerDoublings = 4
+	newerPatience  = 64
+)
+
+func (r Retry) newer(delivered int) time.Duration {
+	return r.delay(min(delivered, newerDoublings) + delivered/newerPatience)
+}
 
 // disposeTimeout bounds how long a disposition tries to reach Redis.
 const disposeTimeout = 10 * time.Second
@@ -108,7 +116,7 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		log.ErrorContext(ctx, "message is too old to be tried again: dead letter", "max_age", d.Retry.MaxAge)
 		return d.bury(ctx, msg, delivery, "too old", err)
 	case events.ClassOf(err) == events.ClassNewer:
-		wait := d.Retry.delay(min(delivery.Delivered(), newerDoublings))
+		wait := d.Retry.newer(delivery.Delivered())
 		log.DebugContext(ctx, "message goes back: it is for a newer version", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	case disposition == events.Contention:

@@ -35,3 +35,17 @@ func TestALongBaseDoesNotOverflow(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatNobodyNewerTakesComesByLessAndLess(t *testing.T) {
+	r := Retry{}.withDefaults()
+	turns, inTheFirstMinutes := 0, 0
+	for age := time.Duration(0); age < r.MaxAge; turns++ {
+		if age < 5*time.Minute {
+			inTheFirstMinutes++
+		}
+		age += r.newer(turns + 1)
+	}
+	if inTheFirstMinutes < 5*60/8 || turns > 5000 {
+		t.Errorf("%d turns in 5 minutes, want one every 8 s or more; %d in all, want few", inTheFirstMinutes, turns)
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp/kb"
 
 	"lockstep/events"
@@ -33,6 +35,8 @@ func TestTheDashboardInABrowser(t *testing.T) {
 		{"a lease is released by keyboard alone", releaseByKeyboard},
 		{"a lease is released without JavaScript", releaseWithoutScript},
 		{"dead letters are retried and dropped", retryAndDrop},
+		{"what cannot be fetched says why", whatFails},
+		{"a tab that nobody looks at follows nothing", hiddenTab},
 		{"the login works without TLS, too", plainLogin},
 		{"every page on a phone, dark and light, is accessible", everyPage},
 		{"Redis goes and comes back", redisAway},
@@ -70,6 +74,7 @@ func liveSync(t *testing.T, b *board, open func(*testing.T) *tab) {
 		t.Errorf("a sync shows up after %d ms", worst)
 	}
 	page.await(`document.querySelectorAll("#throughput canvas").length === 1 && document.querySelectorAll("#latency canvas").length === 1`)
+	page.await(`["#throughput", "#latency"].every((c) => !document.querySelector(c + " .u-legend").innerText.includes("–"))`)
 }
 
 func readOnly(t *testing.T, b *board, open func(*testing.T) *tab) {
@@ -214,6 +219,44 @@ func retryAndDrop(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page.await(`streams.length > 1 && streams.at(-1).readyState === EventSource.OPEN && streams.slice(0, -1).every((s) => s.readyState === EventSource.CLOSED)`)
 }
 
+// whatFails is a filter that makes no sense, and a session that has ended on a page that does not follow.
+func whatFails(t *testing.T, b *board, open func(*testing.T) *tab) {
+	id := b.letter("acme/kept")
+	page := asAdmin(t, open, "/dashboard/dead")
+	page.live()
+	page.expect("400")
+	page.typing("input[name=repo]", "acme")
+	page.await(`document.getElementById("alert").innerText.includes("acme")`)
+	page.typing("input[name=repo]", "/kept")
+	page.await(`document.getElementById("alert").innerText === "" && location.search.includes("kept")`)
+	page.open("/dashboard/dead/letter?id=" + id)
+	page.do(call(network.ClearBrowserCookies, cdp.Empty{}))
+	page.click("a.danger")
+	page.await(`location.pathname === "/dashboard/login" && document.getElementById("token") !== null`)
+	page.logIn(boardToken)
+	page.await(`location.pathname === "/dashboard/dead/drop" && document.getElementById("sure") !== null`)
+}
+
+// hiddenTab is one that comes up behind others, or whose service answers only while it is there.
+func hiddenTab(t *testing.T, _ *board, open func(*testing.T) *tab) {
+	page := open(t)
+	page.open("/dashboard/leases")
+	page.live()
+	value[int](page, `window.streams = [], window.make = htmx.createEventSource, htmx.createEventSource = (url) => { const s = make(url); streams.push(s); return s; }, 0`)
+	hide := func(hidden bool) {
+		value[int](page, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %t, configurable: true}), 0`, hidden))
+	}
+	hide(true)
+	value[int](page, `reload(), 0`)
+	page.await(`streams.length === 1 && streams[0].readyState === EventSource.CLOSED && document.getElementById("live").dataset.state === "off"`)
+	hide(false)
+	value[int](page, `document.dispatchEvent(new Event("visibilitychange")), 0`)
+	page.live()
+	if n := page.text(`streams.filter((s) => s.readyState === EventSource.OPEN).length`); n != "1" {
+		t.Errorf("%s streams are open, want the one", n)
+	}
+}
+
 func everyPage(t *testing.T, b *board, open func(*testing.T) *tab) {
 	b.stage()
 	for _, repo := range []string{"platform/infrastructure", "acme/website"} {
@@ -270,6 +313,10 @@ func redisAway(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page.open("/")
 	page.live()
 	b.redis.Stop()
+	page.await(`document.getElementById("alert").innerText.startsWith("Redis does not answer.")`)
+	page.expect("503")
+	value[int](page, `reload(), 0`) // as a tab does that is looked at again
+	page.live()
 	page.await(`document.getElementById("alert").innerText.startsWith("Redis does not answer.")`)
 	b.redis.Restart()
 	page.await(`document.getElementById("alert").innerText === ""`)

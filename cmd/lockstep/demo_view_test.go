@@ -71,6 +71,30 @@ func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.log.String()))
 }
 
+// On the web Ctrl-C is how it is meant to end: Git, in the middle of a push, must not hear of it.
+func TestADemoOnTheWebIsEndedFromTheKeyboard(t *testing.T) {
+	d := demoOnATerminal(t, nil, "--web")
+	d.awaitLog("all of them cloned")
+	must(d.terminal.keyboard.Write([]byte{3}))(t)
+	if code := d.ended(time.Minute); code != exitDone {
+		t.Errorf("exit code %d, want 0:\n%s", code, tail(d.log.String(), 2000))
+	}
+	assertNothingLeft(t, d.tmp, demoWorkers(t, d.log.String()))
+}
+
+// Who is impatient leaves no more behind than who is not.
+func TestADemoThatIsInterruptedTwiceLeavesNothingBehind(t *testing.T) {
+	d := demoOnATerminal(t, nil)
+	d.awaitLog("all of them cloned")
+	must(d.terminal.keyboard.Write([]byte{3}))(t)
+	d.awaitLog("^C")
+	must(d.terminal.keyboard.Write([]byte{3}))(t)
+	if code := d.ended(30 * time.Second); code != exitFailed {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	assertNothingLeft(t, d.tmp, demoWorkers(t, d.log.String()))
+}
+
 func TestADemoOnATerminalWithoutColours(t *testing.T) {
 	d := demoOnATerminal(t, []string{"NO_COLOR=1"})
 	d.awaitLog("trees read, 0 torn")

@@ -46,7 +46,10 @@ func unmarshal(u redisstream.Unmarshaller, values map[string]any) (msg *message.
 			msg, err = nil, fmt.Errorf("unmarshal: panic: %v", r)
 		}
 	}()
-	return u.Unmarshal(values)
+	if msg, err = u.Unmarshal(values); err == nil && msg == nil {
+		return nil, errors.New("unmarshal: no message, and no error")
+	}
+	return msg, err
 }
 
 // Metadata is what was published beside a message's payload, of the fields of its entry as XREAD returns them. It is

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
@@ -57,6 +58,22 @@ func TestAnEntryThatCannotBeReadBecomesADeadLetterAndTheLoopGoesOn(t *testing.T)
 				t.Errorf("original field is %q; want %q", got, fields[1])
 			}
 		})
+	}
+}
+
+// nothing is an unmarshaller that returns neither a message nor an error.
+type nothing struct{}
+
+func (nothing) Unmarshal(map[string]any) (*message.Message, error) { return nil, nil }
+
+func TestAnUnmarshallerOfNothingEndsNoProcess(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	start(t, server, "a", func(cfg *stream.SubscriberConfig) { cfg.Unmarshaller = nothing{} })
+	publish(t, client, 1)
+	clean(t, client)
+	if all := entries(t, client, dead); len(all) != 1 || all[0].Values["reason"] != "undecodable" {
+		t.Errorf("dead letters %v", all)
 	}
 }
 

@@ -21,6 +21,7 @@ func TestAProxyThatNamesUsersIsNamedInFull(t *testing.T) {
 		"a header that is none":           {[]string{"--admin-header", "X User", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
 		"everybody as a proxy":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "0.0.0.0/0"}, "that is everybody"},
 		"everybody as a proxy, with IPv6": {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/8,::/0"}, "that is everybody"},
+		"everybody, with IPv4 in IPv6":    {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "::ffff:0.0.0.0/96"}, "that is everybody"},
 		"a proxy by name":                 {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "proxy.example"}, "want an address or a range"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -29,11 +30,11 @@ func TestAProxyThatNamesUsersIsNamedInFull(t *testing.T) {
 			}
 		})
 	}
-	c, err := config.Load(flags(t, "--admin-header", "X-Forwarded-User"), "", []string{"LOCKSTEP_TRUSTED_PROXIES=10.1.2.3/8, ::1 ::ffff:192.0.2.1", "LOCKSTEP_ADMIN_USERS=ada,bob"})
+	c, err := config.Load(flags(t, "--admin-header", "X-Forwarded-User"), "", []string{"LOCKSTEP_TRUSTED_PROXIES=10.1.2.3/8, ::1 ::ffff:192.0.2.1 ::ffff:172.16.0.0/108", "LOCKSTEP_ADMIN_USERS=ada,bob"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32")}
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("172.16.0.0/12")}
 	if got := c.Proxies(); !slices.Equal(got, want) || !slices.Equal(c.AdminUsers, []string{"ada", "bob"}) || !c.Dashboard {
 		t.Errorf("proxies %v, users %v, dashboard %v", got, c.AdminUsers, c.Dashboard)
 	}

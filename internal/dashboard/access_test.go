@@ -31,6 +31,7 @@ func TestWhoMayChangeSomething(t *testing.T) {
 		"the token by another scheme":          {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Basic " + token}}, ""},
 		"this machine, which has a token":      {server.Guard{Token: token, Loopback: true}, Proxy{}, "127.0.0.1", "localhost", nil, ""},
 		"this machine without one":             {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost:8080", nil, "localhost"},
+		"this machine through a proxy":         {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost", http.Header{"X-Forwarded-For": {"192.0.2.1"}}, ""},
 		"this machine by a rebound name":       {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "evil.example", nil, ""},
 		"others without one":                   {server.Guard{}, Proxy{}, "192.0.2.1", "localhost", nil, ""},
 		"no token, and none given":             {server.Guard{}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer "}}, ""},
@@ -68,6 +69,31 @@ func TestWhoMayChangeSomething(t *testing.T) {
 				t.Errorf("forms are bound to %q", v.proof)
 			}
 		})
+	}
+}
+
+func TestTriesAreCountedByTheClientBehindAllProxies(t *testing.T) {
+	a, err := newAccess(Config{Guard: server.Guard{Token: token}, Proxy: Proxy{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		from, forwarded, want string
+	}{
+		"nobody between":                 {"192.0.2.1", "", "192.0.2.1"},
+		"who says so himself":            {"192.0.2.1", "203.0.113.9", "192.0.2.1"},
+		"through a proxy":                {"10.1.0.1", "203.0.113.9, 192.0.2.1", "192.0.2.1"},
+		"through two":                    {"10.1.0.1", "203.0.113.9, 192.0.2.1, 10.1.0.2", "192.0.2.1"},
+		"through a proxy that says none": {"10.1.0.1", "", "10.1.0.1"},
+		"through one that says nonsense": {"10.1.0.1", "192.0.2.1, unknown", "10.1.0.1"},
+		"through one, by IPv6":           {"::ffff:10.1.0.1", "::ffff:192.0.2.1", "192.0.2.1"},
+	} {
+		r := httptest.NewRequest("POST", "/dashboard/login", nil)
+		r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(tc.from), 4711).String()
+		r.Header.Set("X-Forwarded-For", tc.forwarded)
+		if got := a.origin(r); got.String() != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
 	}
 }
 
@@ -199,7 +225,7 @@ func TestTheHeaderOfATrustedProxyIsBelievedAlone(t *testing.T) {
 			}
 		}
 	}
-	const may = "You may change what is here."
+	const may = "You may make changes."
 	if page := from("127.0.0.2"); !strings.Contains(page, may) || !strings.Contains(page, ">ada<") {
 		t.Error("the proxy's user may change nothing")
 	}

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -56,7 +58,17 @@ type letterPage struct {
 	server.DeadLetter
 	Payload string // the event, indented
 	Cut     bool   // and there is more of it
+	Sizes   []sized
+	More    int // of Sizes that are not shown
 }
+
+// sized is a field of an entry that could not be read.
+type sized struct {
+	Name  string
+	Bytes int
+}
+
+const fieldsShown = 100
 
 // showLetter shows all of one letter.
 func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
@@ -77,6 +89,10 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 		shown.Payload = strings.ToValidUTF8(shown.Payload, "\uFFFD")
 	}
 	shown.Payload = tame(shown.Payload, "\n")
+	for _, name := range slices.Sorted(maps.Keys(shown.Fields)) {
+		shown.Sizes = append(shown.Sizes, sized{name, shown.Fields[name]})
+	}
+	shown.Sizes, shown.More = first(fieldsShown, shown.Sizes)
 	d.answer(w, r, http.StatusOK, "letter", "Dead letter "+shown.ID, shown)
 }
 
@@ -93,7 +109,7 @@ func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id, "stream", done[0].Stream, "entry", done[0].Entry)
 	d.note(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done[0].Entry))
-	http.Redirect(w, r, "/dashboard/dead", http.StatusSeeOther)
+	http.Redirect(w, r, listBehind(r), http.StatusSeeOther)
 }
 
 func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {
@@ -112,6 +128,15 @@ func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visito
 	})
 }
 
+// listBehind is the list that a form was on, with its filter; else all of it.
+func listBehind(r *http.Request) string {
+	const list = "/dashboard/dead"
+	if u, err := url.Parse(r.Referer()); err == nil && u.Path == list {
+		return safeNext(u.RequestURI())
+	}
+	return list
+}
+
 // drop removes a letter for good.
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
@@ -125,7 +150,7 @@ func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	d.cfg.Log.WarnContext(r.Context(), "dead letter dropped on the dashboard", "by", v.name, "letter", id)
 	d.note(w, fmt.Sprintf("Dead letter %s is dropped.", id))
-	http.Redirect(w, r, "/dashboard/dead", http.StatusSeeOther)
+	http.Redirect(w, r, listBehind(r), http.StatusSeeOther)
 }
 
 func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {

@@ -17,7 +17,7 @@ const (
 	maxClients  = 64
 	keptClients = 16 // of them for those who are logged in: strangers cannot take every place
 	maxQueued   = 32 // parts that a client may be behind
-	maxDear     = 2  // dear pages read at once
+	maxDear     = 2  // dear pages read at once for strangers, and as many for those who are logged in
 )
 
 // errFull means that as many look as may.
@@ -31,7 +31,7 @@ type hub struct {
 	ctx  context.Context // done when nothing is to run any more
 	log  *slog.Logger
 	tail *tail
-	dear chan struct{}
+	dear map[bool]chan struct{} // by whether somebody is logged in
 	runs sync.WaitGroup
 
 	mu      sync.Mutex
@@ -59,7 +59,7 @@ type client struct {
 type part struct{ name, content string }
 
 func newHub(ctx context.Context, log *slog.Logger, tail *tail) *hub {
-	h := &hub{ctx: ctx, log: log, tail: tail, dear: make(chan struct{}, maxDear), views: map[string]*view{}}
+	h := &hub{ctx: ctx, log: log, tail: tail, dear: map[bool]chan struct{}{false: make(chan struct{}, maxDear), true: make(chan struct{}, maxDear)}, views: map[string]*view{}}
 	tail.start = h.run
 	return h
 }
@@ -86,9 +86,10 @@ func (h *hub) load(ctx context.Context, p *page, query url.Values, admin bool) (
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if p.dear {
+		turn := h.dear[admin]
 		select {
-		case h.dear <- struct{}{}:
-			defer func() { <-h.dear }()
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
 		case <-ctx.Done():
 			return nil, fmt.Errorf("read %s: %w", p.name, errBusy)
 		}

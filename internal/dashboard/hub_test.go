@@ -51,11 +51,17 @@ func TestAStreamEndsWithTheDashboard(t *testing.T) {
 func TestNoMoreBrowsersFollowThanMay(t *testing.T) {
 	d := startDesk(t, nil)
 	d.board.hub.mu.Lock()
+	d.board.hub.clients = maxClients - keptClients
+	d.board.hub.mu.Unlock()
+	if resp, text := d.visit("GET", "/dashboard/events?page=leases", nil, nil); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("a stranger in the places of those who are logged in: %d %s, want 503", resp.StatusCode, text)
+	}
+	d.board.hub.mu.Lock()
 	d.board.hub.clients = maxClients - 1
 	d.board.hub.mu.Unlock()
-	f := d.follow("page=leases", nil)
+	f := d.follow("page=leases", bearer)
 	f.await("leases", "")
-	if resp, text := d.visit("GET", "/dashboard/events?page=leases", nil, nil); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+	if resp, text := d.visit("GET", "/dashboard/events?page=leases", nil, bearer); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("one more: %d %s, want 503", resp.StatusCode, text)
 	}
 	f.cancel()
@@ -192,6 +198,48 @@ func TestNobodyLooksNothingIsRead(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("something runs on while nobody looks")
 	}
+}
+
+func TestWhatNobodyWaitsForIsNotReadOn(t *testing.T) {
+	h, p := still(t, func() any { return overview{} })
+	began, ended := make(chan struct{}), make(chan struct{})
+	p.load = func(ctx context.Context, _ url.Values, _ bool) (any, error) {
+		close(began)
+		<-ctx.Done()
+		close(ended)
+		return nil, ctx.Err()
+	}
+	_, leave, err := h.follow(p, url.Values{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	leave()
+	h.mu.Lock()
+	views := len(h.views)
+	h.mu.Unlock()
+	if views != 0 {
+		t.Errorf("%d views that nobody looks at", views)
+	}
+	select {
+	case <-ended:
+	case <-time.After(readTimeout / 2):
+		t.Error("it is read for nobody")
+	}
+}
+
+func TestWhoHasToWaitForALongListIsToldSo(t *testing.T) {
+	d := startDesk(t, nil)
+	for range maxDear {
+		d.board.hub.dear[false] <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := d.board.hub.load(ctx, d.board.pages["repos"], url.Values{}, false)
+	if text := string(downFor(err, false)); !strings.Contains(text, "too many lists") {
+		t.Errorf("%v is told as %q", err, text)
+	}
+	d.page("/dashboard/repos", bearer) // who is logged in waits for no stranger
 }
 
 func TestADearReadIsSharedAndRare(t *testing.T) {

@@ -27,7 +27,8 @@ type lease struct {
 
 type leasesPage struct {
 	Leases  []lease
-	More    int // that are not shown
+	Held    int
+	More    int // of them that are not shown
 	Waiting int // processes, for any of them
 }
 
@@ -39,13 +40,11 @@ func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, 
 	if err != nil {
 		return nil, err
 	}
-	p := leasesPage{Leases: all}
+	p := leasesPage{Held: len(all)}
 	for _, l := range all {
 		p.Waiting += len(l.Waiters)
 	}
-	if len(all) > leasesShown {
-		p.Leases, p.More = all[:leasesShown], len(all)-leasesShown
-	}
+	p.Leases, p.More = first(leasesShown, all)
 	return p, nil
 }
 
@@ -98,15 +97,15 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 	case !status.Held || status.Fence != fence:
 		d.fail(w, r, http.StatusConflict, errNotHeld(repo, fence))
 	default:
-		d.answer(w, r, http.StatusOK, "confirm", "Take the lease on "+repo.String()+" away?", confirmation{
+		d.answer(w, r, http.StatusOK, "confirm", "Release the lease on "+repo.String()+"?", confirmation{
 			Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
 			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}},
 			Facts: [][2]string{
-				{"Repository", repo.String()}, {"Held by", clip(200, status.Holder.Worker)}, {"Operation", clip(40, status.Holder.Operation)},
+				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)}, {"Operation", clip(40, status.Holder.Operation)},
 				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)}, {"Waiting", strconv.Itoa(len(status.Waiters))},
 			},
 			Since: status.Holder.Since,
-			Warning: "Its work is cancelled and comes again. The next in line gets the lease after a moment, with a higher fence. " +
+			Warning: "The holder's work is cancelled and will be delivered again. The next in line gets the lease after a moment, with a higher fence. " +
 				"A worker that hangs can do no harm meanwhile: with this fence it changes nothing any more.",
 		})
 	}

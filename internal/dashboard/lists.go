@@ -144,6 +144,8 @@ type repoPage struct {
 	Apps  []given
 	Bytes int64
 	Sized bool
+
+	MoreHeads, MoreApps int // that are not shown
 }
 
 type head struct{ Ref, Commit string }
@@ -170,8 +172,15 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, _ bool) (any, er
 		shown.Head = append(shown.Head, head{ref, known.Heads[ref]})
 	}
 	for _, g := range known.Given {
-		shown.Apps = append(shown.Apps, given{cmp.Or(g.App, "nobody in particular"), g.Ref, g.Commit})
+		shown.Apps = append(shown.Apps, given{cmp.Or(g.App, "no app"), g.Ref, g.Commit})
 	}
-	shown.Head, shown.Apps = shown.Head[:min(len(shown.Head), refsShown)], shown.Apps[:min(len(shown.Apps), refsShown)]
+	shown.Head, shown.MoreHeads = first(refsShown, shown.Head)
+	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
 	return shown, nil
+}
+
+// first is the beginning of a list, and how many more there are.
+func first[T any](n int, all []T) (shown []T, more int) {
+	n = min(n, len(all))
+	return all[:n], len(all) - n
 }

@@ -87,9 +87,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any
 	if o.Busy, err = d.activities(ctx); err != nil {
 		return nil, err
 	}
-	if len(o.Busy) > busyShown {
-		o.Busy, o.Idle = o.Busy[:busyShown], len(o.Busy)-busyShown
-	}
+	o.Busy, o.Idle = first(busyShown, o.Busy)
 	o.measure(p)
 	return o, nil
 }

@@ -196,6 +196,71 @@ func TestPagesOfListsAndTheirFilters(t *testing.T) {
 	}
 }
 
+func TestWhatCannotBeReadIsNotBlamedOnRedis(t *testing.T) {
+	d := startDesk(t, nil)
+	d.haunt()
+	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Watches()+"of:acme/widgets", "docs ", `{"app":"docs","from":"the future"}`).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for who, header := range map[string]http.Header{"": nil, "docs": bearer} {
+		resp, text := d.visit("GET", "/dashboard/watches", nil, header)
+		if resp.StatusCode != http.StatusServiceUnavailable || strings.Contains(text, "Redis does not answer") || !strings.Contains(text, "could not be read") {
+			t.Errorf("%d %s", resp.StatusCode, text)
+		}
+		if told := strings.Contains(text, "by app &#34;docs&#34;"); told != (who != "") {
+			t.Errorf("which watch it is is told: %v, to %q", told, who)
+		}
+	}
+}
+
+func TestALongTextCostsNoMoreThanWhatIsShownOfIt(t *testing.T) {
+	d := startDesk(t, nil)
+	long := strings.Repeat("‮long", 200<<10)
+	for range 3 {
+		d.bury(long, long, map[string]string{"repo": long, long: "x"})
+	}
+	fields := map[string]string{}
+	for i := range 5000 {
+		fields[fmt.Sprint("field-", i)] = "x"
+	}
+	d.bury("malformed", "no", fields)
+	for _, path := range d.everyPage() {
+		if _, text := d.visit("GET", path, nil, bearer); len(text) > 60_000 {
+			t.Errorf("%s is %d bytes long", path, len(text))
+		}
+	}
+	if n := testing.AllocsPerRun(5, func() { clip(40, long) }); n > 20 {
+		t.Errorf("%v allocations", n)
+	}
+	if got := clip(3, long); got != "�l…" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTheWayBackIsAPageThatIsThere(t *testing.T) {
+	d := startDesk(t, nil)
+	for path, want := range map[string]string{
+		"/dashboard/leases/release": "/dashboard/login?next=%2Fdashboard%2Fleases", "/dashboard/dead/retry": "/dashboard/login?next=%2Fdashboard%2Fdead",
+		"/dashboard/logout": "/dashboard/login",
+	} {
+		if _, text := d.visit("POST", path, url.Values{}, nil); strings.Count(text, `href="`+want+`"`) != 3 {
+			t.Errorf("%s: the links to the login do not lead back to the list: %s", path, text)
+		}
+	}
+	cookie, csrf := d.logIn()
+	for referer, want := range map[string]string{
+		d.url + "/dashboard/dead?reason=failed&repo=acme%2Fwidgets": "/dashboard/dead?reason=failed&repo=acme%2Fwidgets",
+		d.url + "/dashboard/dead/letter?id=1-0":                     "/dashboard/dead", "https://evil.example//x": "/dashboard/dead", "": "/dashboard/dead",
+	} {
+		id := d.bury("malformed", "no", map[string]string{"repo": "acme/widgets"})
+		header := cookie.Clone()
+		header.Set("Referer", referer)
+		if resp, text := d.visit("POST", "/dashboard/dead/drop", url.Values{"id": {id}, "csrf": {csrf}}, header); resp.Header.Get("Location") != want {
+			t.Errorf("from %s to %s %s, want %s", referer, resp.Header.Get("Location"), text, want)
+		}
+	}
+}
+
 func TestDeadLettersAreRetriedAndDropped(t *testing.T) {
 	d := startDesk(t, nil)
 	cookie, csrf := d.logIn()

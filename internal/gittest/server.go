@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -87,7 +87,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 		Args:   []string{"http-backend"},
 		Env:    append(isolatedEnv(), "GIT_PROJECT_ROOT="+dir, "GIT_HTTP_EXPORT_ALL=1"),
 		Stderr: io.Discard,
-		Logger: log.New(io.Discard, "", 0), // a client that has left is none of the caller's business
+		Logger: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients that leave are no news
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop

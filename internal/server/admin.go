@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -40,9 +41,21 @@ func AdminHandler(cfg Config) http.Handler {
 		"POST /debug/pprof/symbol": pprof.Symbol,
 		"GET /debug/pprof/trace":   pprof.Trace,
 	} {
-		mux.Handle(pattern, guarded(cfg, handler))
+		mux.Handle(pattern, guarded(cfg, ownSite(handler)))
 	}
 	mux.Handle("GET /metrics", cfg.Metrics)
 	probes(mux, cfg.Live, cfg.Ready)
 	return mux
+}
+
+// ownSite refuses what a page of another site has a browser ask for: it could not see a profile, but have one taken.
+func ownSite(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Sec-Fetch-Site") {
+		case "", "none", "same-origin":
+			next.ServeHTTP(w, r)
+		default:
+			fail(w, http.StatusForbidden, errors.New("this is not for pages of other sites"))
+		}
+	})
 }

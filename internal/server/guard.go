@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -24,10 +25,10 @@ var (
 
 // Check is nil for a request that is let through. Where no token is asked for, only this machine is
 // listened to, and the request must have been meant for it: a browser can be made to take the
-// loopback interface for the page's own site, but not to say so.
+// loopback interface for the page's own site, but not to say so. What a proxy passes on is not of this machine.
 func (g Guard) Check(r *http.Request) error {
 	if g.Token == "" {
-		if !g.Loopback || !local(r.Host) {
+		if !g.Loopback || !local(r.Host) || forwarded(r) {
 			return ErrNotLocal
 		}
 		return nil
@@ -66,6 +67,13 @@ func guarded(cfg Config, next http.Handler) http.Handler {
 func Loopback(listener net.Listener) bool {
 	address, ok := listener.Addr().(*net.TCPAddr)
 	return ok && address.IP.IsLoopback()
+}
+
+// forwarded reports whether a proxy says that it asks for somebody else, who need not be on this machine.
+func forwarded(r *http.Request) bool {
+	return slices.ContainsFunc([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"}, func(name string) bool {
+		return len(r.Header.Values(name)) > 0
+	})
 }
 
 // local reports whether host, with or without a port, is this machine by a name that only it has.

@@ -71,17 +71,13 @@ func (h *Health) Report(ctx context.Context) Report {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkFor)
 	defer cancel()
-	ended := make([]<-chan struct{}, len(h.probes))
+	runs := make([]*run, len(h.probes))
 	for i, p := range h.probes {
-		ended[i] = p.begin()
+		runs[i] = p.begin()
 	}
 	found := make(map[string]error, len(h.probes))
 	for i, p := range h.probes {
-		select {
-		case <-ended[i]:
-		case <-ctx.Done():
-		}
-		found[p.check.Name] = p.result()
+		found[p.check.Name] = runs[i].result(ctx)
 	}
 	for _, p := range h.probes {
 		f := Finding{Name: p.check.Name, OK: true, Counts: true}
@@ -110,58 +106,67 @@ func (c Check) counts(found map[string]error) bool {
 type probe struct {
 	check Check
 
-	mu      sync.Mutex
-	running chan struct{} // closed at the end of the run that is under way; nil: none is
-	err     error         // of the last run that has ended
-	ended   time.Time     // when that was
+	mu   sync.Mutex
+	last *run // the one under way, or else the last that has ended; nil before the first
+}
+
+// run is one making of a check.
+type run struct {
+	done  chan struct{} // closed at its end
+	err   error         // from then on
+	ended time.Time     // likewise
+}
+
+// fresh reports whether the run is under way, or ended so lately that another would find the same.
+func (r *run) fresh() bool {
+	select {
+	case <-r.done:
+	default:
+		return true
+	}
+	if r.err != nil {
+		return time.Since(r.ended) < failFresh
+	}
+	return time.Since(r.ended) < passFresh
+}
+
+// result is what the run has found, once it has, or that it has not when ctx is done.
+func (r *run) result(ctx context.Context) error {
+	select {
+	case <-r.done:
+		return r.err
+	default:
+	}
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		return errNoAnswer
+	}
 }
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// begin sees to it that there is a fresh result once the channel is closed.
-func (p *probe) begin() <-chan struct{} {
+// begin returns a fresh run.
+func (p *probe) begin() *run {
 	if p.check.Now != nil {
-		return closed
+		return &run{done: closed, err: p.check.Now()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running != nil {
-		return p.running
+	if p.last == nil || !p.last.fresh() {
+		p.last = &run{done: make(chan struct{})}
+		go p.last.make(p.check)
 	}
-	fresh := passFresh
-	if p.err != nil {
-		fresh = failFresh
-	}
-	if !p.ended.IsZero() && time.Since(p.ended) < fresh {
-		return closed
-	}
-	done := make(chan struct{})
-	p.running = done
-	go p.run(done)
-	return done
+	return p.last
 }
 
-// run makes the check. Whoever asked first may be gone before the others: it is not cancelled with them. One that
+// make makes the check. Whoever asked first may be gone before the others: it is not cancelled with them. One that
 // hangs, as on a file system whose server is away, keeps this goroutine and no other.
-func (p *probe) run(done chan struct{}) {
+func (r *run) make(check Check) {
+	defer close(r.done)
 	ctx, cancel := context.WithTimeout(context.Background(), checkFor)
 	defer cancel()
-	err := p.check.Run(ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.err, p.ended, p.running = err, time.Now(), nil
-	close(done)
-}
-
-// result is that of the last run, unless one has begun since and is still under way.
-func (p *probe) result() error {
-	if p.check.Now != nil {
-		return p.check.Now()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running != nil {
-		return errNoAnswer
-	}
-	return p.err
+	r.err = check.Run(ctx)
+	r.ended = time.Now()
 }

@@ -81,7 +81,7 @@ func activitiesOf(worker, value string, now time.Time) []Activity {
 	ms, err := strconv.ParseInt(head, 10, 64)
 	at := time.UnixMilli(ms).UTC()
 	var jobs []said
-	if err != nil || now.Sub(at) > workingFresh || json.Unmarshal([]byte(document), &jobs) != nil {
+	if err != nil || now.Sub(at).Abs() > workingFresh || json.Unmarshal([]byte(document), &jobs) != nil {
 		return nil
 	}
 	all := make([]Activity, len(jobs))

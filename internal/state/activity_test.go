@@ -116,7 +116,7 @@ func TestADeadWorkerIsNotSeenAndThenForgotten(t *testing.T) {
 	said := func(ago time.Duration) string {
 		return fmt.Sprintf(`%d [{"repo":"acme/widgets","job":"c1","operation":"sync","fence":7,"took_ms":1000}]`, now.Add(-ago).UnixMilli())
 	}
-	client.HSet(ctx, key, "alive", said(0), "dead", said(30*time.Second), "forgotten", said(2*time.Minute),
+	client.HSet(ctx, key, "alive", said(0), "dead", said(30*time.Second), "forgotten", said(2*time.Minute), "ahead", said(-time.Hour),
 		"no moment", "[]", "no JSON", fmt.Sprintf("%d [", now.UnixMilli()), "nothing", "")
 	all, err := store.Activities(ctx)
 	if err != nil || len(all) != 1 || all[0].Worker != "alive" {
@@ -188,6 +188,22 @@ func TestWhatIsSaidIsLittle(t *testing.T) {
 			t.Errorf("%d calls in the hour after, %d of which take it back; want one", n, done)
 		}
 	})
+}
+
+// TestTheDeadAreForgottenThoughNobodyLooks is of workers that crash again and again beside one that does not.
+func TestTheDeadAreForgottenThoughNobodyLooks(t *testing.T) {
+	client, key := redistest.Start(t).Client(), events.DefaultNamespace.Working()
+	client.HSet(t.Context(), key, "dead", "1795223511284 []", "dead, too", "1795223511284 []")
+	r, _ := reporting(t, client, "alive")
+	progress, end := r.Begin(jobFor(t, "c1", "https://example.com/acme/widgets.git"))
+	defer end()
+	for done, deadline := int64(1), time.Now().Add(time.Minute); client.HLen(t.Context(), key).Val() != 1 || !client.HExists(t.Context(), key, "alive").Val(); done++ {
+		if time.Now().After(deadline) {
+			t.Fatalf("there are %v", client.HKeys(t.Context(), key).Val())
+		}
+		progress(events.Progress{Phase: events.PhaseFetch, Done: done, Unit: "bytes"})
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func TestOnlyTheLongestOfManyAreToldOf(t *testing.T) {

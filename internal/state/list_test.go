@@ -61,6 +61,22 @@ func TestAListHasEachRepositoryOnce(t *testing.T) {
 	}
 }
 
+func TestFewOfManyAreFoundOnTheFirstPages(t *testing.T) {
+	ctx, client := context.Background(), redistest.Start(t).Client()
+	pipe := client.Pipeline()
+	for n := range 20_000 {
+		pipe.HSet(ctx, fmt.Sprintf("lockstep:{0}:repo:acme/repo-%d", n), "fence", 1)
+	}
+	pipe.HSet(ctx, "lockstep:{0}:repo:zoo/x", "fence", 1)
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	page, err := state.NewStore(client, events.DefaultNamespace).List(ctx, "zoo/", 0, 50)
+	if err != nil || len(page.Repos) != 1 || page.Next != 0 {
+		t.Errorf("%+v, %v; want the one", page, err)
+	}
+}
+
 func TestALoadedRepositorySaysWhoWasGivenWhat(t *testing.T) {
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	repo, err := events.ParseRepoPath("acme/widgets")

@@ -103,21 +103,29 @@ function say(state) {
 // reload fetches the live part of the page anew, and with it another stream of events.
 const reload = () => htmx.ajax("GET", location.href, { target: "#view", select: "#view", swap: "outerHTML" });
 
+const following = () => source !== null && source.readyState !== EventSource.CLOSED;
+
+function rest() {
+	source?.close();
+	source = null;
+	say(paused ? "paused" : "off");
+}
+
 document.body.addEventListener("htmx:sseOpen", (e) => {
 	source = e.detail.source;
-	say("on");
+	// Nobody has asked for one that comes to a tab behind others, or while all is held still: a browser has few to give.
+	if (paused || document.hidden) rest();
+	else say("on");
 });
-document.body.addEventListener("htmx:sseError", () => say("lost"));
+document.body.addEventListener("htmx:sseError", () => { if (!paused) say("lost"); });
 if (light) say("off");
 if (pause) {
 	pause.hidden = false;
 	pause.addEventListener("click", () => {
 		paused = !paused;
-		pause.setAttribute("aria-pressed", String(paused));
 		pause.textContent = paused ? "Resume" : "Pause";
 		if (paused) {
-			source?.close();
-			say("paused");
+			rest();
 		} else {
 			say("off");
 			reload();
@@ -131,15 +139,33 @@ document.addEventListener("visibilitychange", () => {
 	if (!light || paused) return;
 	clearTimeout(away);
 	if (document.hidden) {
-		away = setTimeout(() => {
-			source?.close();
-			source = null;
-			say("off");
-		}, 30000);
-	} else if (source === null || source.readyState === EventSource.CLOSED) {
+		away = setTimeout(rest, 30000);
+	} else if (!following()) {
 		reload();
 	}
 });
+
+// What cannot be fetched says why, and is fetched again as long as somebody looks and nothing follows.
+document.body.addEventListener("htmx:beforeSwap", (e) => {
+	if (e.detail.target?.id !== "view" || e.detail.xhr.status < 400) return;
+	const page = new DOMParser().parseFromString(e.detail.xhr.responseText, "text/html");
+	if (page.getElementById("view")) { // it says itself what is the matter, and follows
+		e.detail.shouldSwap = true;
+		e.detail.isError = false;
+		return;
+	}
+	document.getElementById("alert").textContent = page.querySelector("[role=alert]")?.textContent || "The service does not answer.";
+	again();
+});
+for (const broken of ["htmx:sendError", "htmx:timeout"]) {
+	document.body.addEventListener(broken, (e) => { if (e.detail.target?.id === "view") again(); });
+}
+
+function again() {
+	if (following()) return;
+	say("lost");
+	setTimeout(() => { if (!following() && !paused && !document.hidden) reload(); }, 3000);
+}
 
 // What Redis' absence has to say comes as text of its own.
 document.body.addEventListener("htmx:sseBeforeMessage", (e) => {
@@ -157,11 +183,15 @@ if (dialog) {
 	document.body.addEventListener("htmx:beforeRequest", (e) => {
 		if (e.detail.target === dialog) asker = e.detail.elt;
 	});
+	const plainly = () => location.assign(asker.href); // that page says why not
 	document.body.addEventListener("htmx:beforeSwap", (e) => {
-		if (e.detail.target !== dialog || e.detail.xhr.status === 200) return;
+		if (e.detail.target !== dialog || e.detail.xhr.responseText.includes('id="question"')) return;
 		e.detail.shouldSwap = false;
-		location.assign(asker.href); // it says why not
+		plainly();
 	});
+	for (const broken of ["htmx:sendError", "htmx:timeout"]) {
+		document.body.addEventListener(broken, (e) => { if (e.detail.target === dialog) plainly(); });
+	}
 	document.body.addEventListener("htmx:afterSwap", (e) => {
 		if (e.detail.target !== dialog) return;
 		dialog.showModal();

@@ -39,7 +39,18 @@
 		return sum;
 	}));
 
-	const clock = (u, values) => values.map((v) => new Date(v * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }));
+	// Moments are UTC, as they are in the tables and in logs.
+	const utc = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
+	const clock = (u, values) => values.map((v) => utc(v).slice(0, 5));
+	const moment = { value: (u, v) => (v ? utc(v) : "–") };
+
+	// latest has the legend say what the newest bucket that is over and has something in it says, while nothing is pointed at.
+	function latest(u) {
+		if (u.cursor.idx !== null && u.cursor.idx !== undefined) return;
+		let at = u.data[0].length - 2;
+		while (at > 0 && u.data[1][at] === null) at--;
+		u.setLegend({ idx: at }, false);
+	}
 
 	// tens leaves of the lines of a scale the powers of ten.
 	const tens = (u, splits) => splits.map((v) => (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null));
@@ -54,6 +65,7 @@
 			width: box.clientWidth, height: 170, padding: [8, 6, 0, 0],
 			cursor: { sync: { key: "lockstep" }, drag: { x: false, y: false }, points: { size: 5 } },
 			legend: { live: true },
+			hooks: { setCursor: [latest] },
 		});
 		const shades = ["ok", "calm", "bad", "other"].map(colour);
 		const first = document.querySelector("#throughput .plot");
@@ -61,7 +73,7 @@
 			...common(first),
 			scales: { y: { range: (u, min, max) => [0, Math.max(5, max * 1.1)] } },
 			axes: [{ ...axis, values: clock, space: 60, size: 28 }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000] }],
-			series: [{ value: (u, v) => (v ? new Date(v * 1000).toLocaleTimeString([], { hour12: false }) : "–") }].concat(outcomes.map((label, n) => ({
+			series: [moment].concat(outcomes.map((label, n) => ({
 				label, stroke: shades[n], fill: shades[n] + "55", width: 1.25, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }),
 				value: (u, v, s, i) => (i === null ? "–" : u.counts?.[n][i] ?? "–"),
 			}))),
@@ -73,11 +85,12 @@
 			...common(second),
 			scales: { y: { distr: 3, range: (u, min, max) => [Math.min(10, min ?? 10), Math.max(1000, (max ?? 1000) * 1.2)] } },
 			axes: [{ ...axis, values: clock, space: 60, size: 28 }, { ...axis, size: 52, filter: tens, grid: { ...axis.grid, filter: tens }, values: (u, v) => v.map((ms) => (ms === null ? "" : span(ms))) }],
-			series: [{ value: (u, v) => (v ? new Date(v * 1000).toLocaleTimeString([], { hour12: false }) : "–") }].concat(percentiles.map((label, n) => ({
+			series: [moment].concat(percentiles.map((label, n) => ({
 				label, stroke: lines[n], width: 1.5, spanGaps: true, points: { show: true, size: 3.5, fill: lines[n], stroke: lines[n] },
 				value: (u, v) => (v === null || v === undefined ? "–" : span(v)),
 			}))),
 		}, [data.x, ...data.delays], second));
+		plots.forEach(latest);
 	}
 
 	const span = (ms) => (ms < 1000 ? ms + "\u00a0ms" : ms < 60000 ? +(ms / 1000).toFixed(1) + "\u00a0s" : Math.round(ms / 60000) + "\u00a0min");
@@ -89,6 +102,7 @@
 		plots[0].counts = data.counts;
 		plots[0].setData([data.x, ...stacked(data.counts)]);
 		plots[1].setData([data.x, ...data.delays]);
+		plots.forEach(latest);
 	}
 
 	document.body.addEventListener("htmx:sseBeforeMessage", (e) => {
@@ -106,14 +120,16 @@
 	});
 	document.addEventListener("lockstep:theme", draw);
 
+	const watcher = new ResizeObserver(() => plots.forEach((p) => {
+		const width = p.root.parentElement.clientWidth;
+		if (width !== p.width) p.setSize({ width, height: 170 });
+	}));
+
 	function begin() {
 		whole = read("charts");
 		edge = read("edge");
 		draw();
-		const watcher = new ResizeObserver(() => plots.forEach((p) => {
-			const width = p.root.parentElement.clientWidth;
-			if (width !== p.width) p.setSize({ width, height: 170 });
-		}));
+		watcher.disconnect();
 		document.querySelectorAll(".plot").forEach((box) => watcher.observe(box));
 	}
 	addEventListener("DOMContentLoaded", begin);
