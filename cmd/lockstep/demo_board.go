@@ -15,6 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gittest"
+	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
 
@@ -227,8 +228,8 @@ func (d *demo) follow(ctx context.Context) error {
 	defer client.Close()
 	for from := "0"; ctx.Err() == nil; {
 		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
-		if errors.Is(err, redis.Nil) || ctx.Err() != nil {
-			continue
+		if errors.Is(err, redis.Nil) || redisx.Unavailable(err) || ctx.Err() != nil {
+			continue // it is in this process: what is late comes
 		}
 		if err != nil {
 			return fmt.Errorf("demo: follow the results: %w", err)

@@ -65,7 +65,7 @@ func (d *demo) report(ctx context.Context) (demoReport, error) {
 	r := demoReport{
 		Repositories: len(b.repos), Pushes: b.pushesLocked(), Changes: b.issued, Results: b.results,
 		Hot: d.sum(b.repos[:1]), Cold: d.sum(b.repos[1:]), Parallel: d.git.MaxRepos(),
-		Killed: len(b.takeover), Lease: demoLease.Seconds(), Delayed: len(b.delayed),
+		Killed: len(b.takeover), Lease: inSeconds(d.lease), Delayed: len(b.delayed),
 		Reads: b.reads, Seconds: inSeconds(time.Since(b.began)),
 		Missing: len(b.waiting), Doubled: b.doubled, Failed: b.failed, Torn: b.torn, Behind: d.behind(),
 		WrongTokens: d.wrongTokens(), Pending: service.Pending, Dead: service.Dead,

@@ -46,6 +46,7 @@ type demo struct {
 	git    *gittest.Server
 	redis  redisx.Server
 	client redis.UniversalClient
+	lease  time.Duration // of the workers
 	locks  *locking.Inspector
 	trap   chan func() // see remote
 	tokens []string    // of demoApps
@@ -64,6 +65,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 			d.close()
 		}
 	}()
+	began := time.Now()
 	d.root, d.trap = filepath.Join(d.dir, "volume"), make(chan func())
 	if d.git, err = gittest.Start(filepath.Join(d.dir, "remote"), gittest.WithBefore(d.remote)); err != nil {
 		return fmt.Errorf("start the sample Git server: %w", err)
@@ -73,7 +75,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.redis, d.client = embedded.Server, embedded.Open()
+	d.redis, d.client = embedded.Server, patient(embedded.Open())
 	d.shut = append(d.shut, embedded.Close, func() { _ = d.client.Close() })
 	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: events.DefaultNamespace.Locks()}); err != nil {
 		return err
@@ -92,7 +94,16 @@ func (d *demo) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	d.lease = max(demoLease, min(time.Since(began).Round(time.Second/10), demoLeaseAtMost))
 	return nil
+}
+
+// patient is a client that waits for Redis as long as we do for all else: it is in this process, and slow when that is.
+func patient(client redis.UniversalClient) redis.UniversalClient {
+	if c, ok := client.(*redis.Client); ok {
+		return c.WithTimeout(demoPatience)
+	}
+	return client
 }
 
 // close ends what open and hire started, in the opposite order.
