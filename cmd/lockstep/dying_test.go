@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/config"
+	"lockstep/internal/logtest"
 	"lockstep/internal/telemetry"
 )
 
@@ -167,7 +168,7 @@ func scriptsFlag(t *testing.T) string {
 // dying is a dying worker's process, seen from the test.
 type dying struct {
 	cmd  *exec.Cmd
-	log  buffer
+	log  logtest.Buffer
 	done chan struct{}
 }
 

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +20,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gittest"
+	"lockstep/internal/logtest"
 )
 
 // TestMain lets this test binary be the lockstep command, and a worker that dies: testscript puts it
@@ -33,26 +33,8 @@ func TestMain(m *testing.M) {
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	log  *buffer
+	log  *logtest.Buffer
 	done chan struct{}
-}
-
-// buffer is a process's standard error, readable while the process runs.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // command makes a lockstep command with an environment of its own.
@@ -76,7 +58,7 @@ func start(t *testing.T, args ...string) *process {
 // startCommand is start for a command with an environment of its own.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, cmd: cmd, log: &buffer{}, done: make(chan struct{})}
+	p := &process{t: t, cmd: cmd, log: &logtest.Buffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

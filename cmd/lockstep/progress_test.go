@@ -22,6 +22,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gittest"
+	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 )
@@ -30,7 +31,7 @@ import (
 type pty struct {
 	file     *os.File
 	keyboard io.Writer // what is typed
-	seen     *buffer
+	seen     *logtest.Buffer
 	done     chan struct{} // closed once all has been read
 }
 
@@ -44,7 +45,7 @@ func openPTY(t *testing.T) *pty {
 	must(0, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))(t)
 	n := must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
 	must(0, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))(t)
-	p := &pty{file: must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t), keyboard: master, seen: &buffer{}, done: make(chan struct{})}
+	p := &pty{file: must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t), keyboard: master, seen: &logtest.Buffer{}, done: make(chan struct{})}
 	go func() {
 		_, _ = io.Copy(p.seen, master) // to the error that says that nobody has the terminal open any more
 		close(p.done)
@@ -106,10 +107,10 @@ func large(t *testing.T, git *gittest.Server, repo string) {
 }
 
 // onTerminal runs lockstep with a terminal for its standard error.
-func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *buffer, ended *process) {
+func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *logtest.Buffer, ended *process) {
 	t.Helper()
 	cmd := command(t, args...)
-	stdout = &buffer{}
+	stdout = &logtest.Buffer{}
 	cmd.Env = append(os.Environ(), append([]string{"TERM=xterm", "CI="}, env...)...)
 	cmd.Stdout, cmd.Stderr = stdout, p.file
 	ended = &process{t: t, cmd: cmd, log: p.seen, done: make(chan struct{})}

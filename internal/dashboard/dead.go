@@ -154,15 +154,8 @@ func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 }
 
 func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {
-	status := http.StatusServiceUnavailable
-	switch {
-	case errors.Is(err, stream.ErrBadID):
-		status = http.StatusBadRequest
-	case errors.Is(err, stream.ErrNoLetter):
-		status = http.StatusNotFound
-	case errors.Is(err, stream.ErrNotRetryable):
-		status = http.StatusConflict
-	default:
+	status := server.DeadStatus(err)
+	if status == http.StatusServiceUnavailable {
 		err = errRedis
 	}
 	d.fail(w, r, status, errors.New(clip(400, strings.TrimPrefix(err.Error(), "stream: "))))

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -40,30 +40,12 @@ type desk struct {
 	board  *Dashboard
 	stop   context.CancelFunc
 	url    string
-	log    *lines
-}
-
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log    *logtest.Buffer
 }
 
 func startDesk(t *testing.T, change func(*Config)) *desk {
 	t.Helper()
-	d := &desk{t: t, redis: redistest.Start(t, "--appendonly", "yes"), log: &lines{}}
+	d := &desk{t: t, redis: redistest.Start(t, "--appendonly", "yes"), log: &logtest.Buffer{}}
 	d.client = d.redis.Client()
 	return d.open(change)
 }

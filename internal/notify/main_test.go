@@ -23,6 +23,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/credential"
+	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/watch"
 )
@@ -127,7 +128,7 @@ type world struct {
 	redis    redis.UniversalClient
 	registry *watch.Registry
 	dir      string // of credentials
-	log      *logBuffer
+	log      *logtest.Buffer
 	outcomes chan string
 }
 
@@ -136,7 +137,7 @@ func newWorld(t *testing.T, args ...string) *world {
 	server := redistest.Start(t, args...)
 	client := server.Client()
 	w := &world{t: t, server: server, redis: client, registry: watch.NewRegistry(client, namespace), dir: t.TempDir(),
-		log: &logBuffer{}, outcomes: make(chan string, 10_000)}
+		log: &logtest.Buffer{}, outcomes: make(chan string, 10_000)}
 	w.credential("signer", secret, former, "http://127.0.0.1/ http://localhost/")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -292,21 +293,4 @@ func (w *world) everything() string {
 		fmt.Fprintf(&b, "%s %s\n", key, must(json.Marshal(value))(w.t))
 	}
 	return b.String()
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -220,16 +220,22 @@ func dropDead(dead Dead) http.Handler {
 }
 
 func failDead(w http.ResponseWriter, err error) {
-	status := http.StatusServiceUnavailable
-	switch {
-	case errors.Is(err, stream.ErrBadID):
-		status = http.StatusBadRequest
-	case errors.Is(err, stream.ErrNoLetter):
-		status = http.StatusNotFound
-	case errors.Is(err, stream.ErrNotRetryable):
-		status = http.StatusConflict
-	default:
+	status := DeadStatus(err)
+	if status == http.StatusServiceUnavailable {
 		err = errors.New("Redis does not answer; look at the letter, then try again")
 	}
 	fail(w, status, errors.New(strings.TrimPrefix(err.Error(), "stream: ")))
+}
+
+// DeadStatus is the status of an answer to who wanted something of a dead letter: 503 when it is not the letter's fault.
+func DeadStatus(err error) int {
+	switch {
+	case errors.Is(err, stream.ErrBadID):
+		return http.StatusBadRequest
+	case errors.Is(err, stream.ErrNoLetter):
+		return http.StatusNotFound
+	case errors.Is(err, stream.ErrNotRetryable):
+		return http.StatusConflict
+	}
+	return http.StatusServiceUnavailable
 }

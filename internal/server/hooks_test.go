@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/forge"
 	"lockstep/internal/intake"
+	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
@@ -29,24 +29,6 @@ import (
 const pushOfWidgets = `{"ref":"refs/heads/main","before":"0000000000000000000000000000000000000000","after":"cccccccccccccccccccccccccccccccccccccccc",
 "repository":{"full_name":"acme/widgets","clone_url":"https://example.com/acme/widgets.git","default_branch":"main"}}`
 
-// log is what a handler has logged.
-type lockedLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // takes is a Taker as a function.
 type takes func(forge.Delivery) (intake.Outcome, error)
 
@@ -55,10 +37,10 @@ func (f takes) Take(_ context.Context, _ forge.Source, d forge.Delivery) (intake
 }
 
 // serveHooks serves webhooks of the source hub, which taker takes.
-func serveHooks(t *testing.T, taker server.Taker) (url string, log *lockedLog, metrics func() string) {
+func serveHooks(t *testing.T, taker server.Taker) (url string, log *logtest.Buffer, metrics func() string) {
 	t.Helper()
 	m := telemetry.New()
-	log = &lockedLog{}
+	log = &logtest.Buffer{}
 	srv := httptest.NewServer(documented(t, server.Config{
 		Hooks:   &server.Hooks{Sources: hubSources(t), Intake: taker, Observe: m.Hooks(nil).Request},
 		Metrics: m.Handler(), Log: slog.New(slog.NewTextHandler(log, nil)),

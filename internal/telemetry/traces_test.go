@@ -12,13 +12,14 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
+
+	"lockstep/internal/logtest"
 )
 
 // clearOTel unsets what the test's own environment has, and sets what the test wants.
@@ -30,25 +31,9 @@ func clearOTel(t *testing.T, env map[string]string) {
 	}
 }
 
-// lines is a log that several goroutines write.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+func logger(to *logtest.Buffer) *slog.Logger {
+	return slog.New(LogHandler(slog.NewTextHandler(to, nil)))
 }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lines) logger() *slog.Logger { return slog.New(LogHandler(slog.NewTextHandler(l, nil))) }
 
 func TestTracesAreMadeWhenTheVariablesSaySo(t *testing.T) {
 	const endpoint = "http://127.0.0.1:1"
@@ -70,8 +55,8 @@ func TestTracesAreMadeWhenTheVariablesSaySo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clearOTel(t, tc.env)
-			var log lines
-			traces := OpenTraces(t.Context(), TracesConfig{Log: log.logger(), Console: &lines{}})
+			var log logtest.Buffer
+			traces := OpenTraces(t.Context(), TracesConfig{Log: logger(&log), Console: &logtest.Buffer{}})
 			defer traces.Close()
 			if on := traces.Tracer("test") != nil; on != tc.on || !strings.Contains(log.String(), tc.says) || tc.says == "" && log.String() != "" {
 				t.Errorf("traces are made: %v, want %v; log: %s", on, tc.on, log.String())
@@ -82,7 +67,7 @@ func TestTracesAreMadeWhenTheVariablesSaySo(t *testing.T) {
 
 func TestACommandIsPartOfThePipelinesTrace(t *testing.T) {
 	clearOTel(t, map[string]string{"OTEL_TRACES_EXPORTER": "console", "TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
-	var console lines
+	var console logtest.Buffer
 	traces := OpenTraces(t.Context(), TracesConfig{Console: &console, Version: "v9"})
 	ctx, end := traces.Begin(t.Context(), "lockstep sync")
 	if got := trace.SpanContextFromContext(ctx).TraceID().String(); got != "0af7651916cd43dd8448eb211c80319c" {
@@ -150,8 +135,8 @@ func TestACollectorThatIsAwayCostsOneLineAndTwoSeconds(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000") // for so long, ten minutes, it would go on by itself
 	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "600000")
-	var log lines
-	traces := OpenTraces(t.Context(), TracesConfig{Log: log.logger()})
+	var log logtest.Buffer
+	traces := OpenTraces(t.Context(), TracesConfig{Log: logger(&log)})
 	span := func() { _, s := traces.Tracer("test").Start(t.Context(), "work"); s.End() }
 	awaitLine := func(text string, each func()) {
 		t.Helper()
@@ -189,8 +174,8 @@ func TestACollectorThatIsAwayCostsOneLineAndTwoSeconds(t *testing.T) {
 }
 
 func TestWhatTheSDKSaysIsToldOnceAMinuteWithoutWhatItRepeats(t *testing.T) {
-	var log lines
-	c := &complaints{log: log.logger()}
+	var log logtest.Buffer
+	c := &complaints{log: logger(&log)}
 	c.logger().Error(errors.New("hunter2"), "escape header value", "value", "hunter2")
 	c.Handle(errors.New("another"))
 	c.Handle(errors.New("and another"))
@@ -208,9 +193,9 @@ func TestWhatTheSDKSaysIsToldOnceAMinuteWithoutWhatItRepeats(t *testing.T) {
 }
 
 func TestLinesOfASpanSayWhich(t *testing.T) {
-	var log lines
+	var log logtest.Buffer
 	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
-	logger := log.logger().With("worker", "w1")
+	logger := logger(&log).With("worker", "w1")
 	logger.InfoContext(trace.ContextWithSpanContext(context.Background(), at), "in a span")
 	logger.InfoContext(context.Background(), "in none")
 	first, second, _ := strings.Cut(log.String(), "\n")
