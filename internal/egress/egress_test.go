@@ -27,7 +27,7 @@ func TestScopeOf(t *testing.T) {
 	for ip, want := range map[string]scope{
 		"93.184.216.34": public, "2606:2800:220:1::1": public, "100.128.0.1": public, "172.32.0.1": public,
 		"10.1.2.3": private, "172.16.0.1": private, "192.168.1.1": private, "127.0.0.1": private, "127.9.9.9": private, "::1": private,
-		"100.64.0.1": private, "fd00:ec2::254": private, "::ffff:10.0.0.1": private, "64:ff9b::a00:1": private, "2002:0a00:0001::": private,
+		"100.64.0.1": private, "fd00:ec2::253": private, "fd00:ec2::254": never, "::ffff:10.0.0.1": private, "64:ff9b::a00:1": private, "2002:0a00:0001::": private,
 		"::127.0.0.1": private, "64:ff9b:1::5db8:d822": private, "240.0.0.1": private, "fec0::1": private,
 		"169.254.169.254": never, "fe80::1": never, "fe80::1%eth0": never, "::ffff:169.254.169.254": never, "64:ff9b::a9fe:a9fe": never,
 		"64:ff9b:1::a9fe:a9fe": never, "2002:a9fe:a9fe::": never, "::169.254.169.254": never, "224.0.0.1": never, "ff02::1": never,
