@@ -71,6 +71,7 @@ func TestAnUnmarshallerOfNothingEndsNoProcess(t *testing.T) {
 	client := server.Client()
 	start(t, server, "a", func(cfg *stream.SubscriberConfig) { cfg.Unmarshaller = nothing{} })
 	publish(t, client, 1)
+	eventually(t, "there is a dead letter", func() bool { return len(entries(t, client, dead)) == 1 })
 	clean(t, client)
 	if all := entries(t, client, dead); len(all) != 1 || all[0].Values["reason"] != "undecodable" {
 		t.Errorf("dead letters %v", all)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -97,7 +98,11 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 	for i := range restarts {
 		eventually(t, "work goes on", func() bool { return enough((i + 1) * total / (restarts + 2)) })
 		server.Stop()
-		time.Sleep(50 * time.Millisecond) // long enough to be noticed
+		if i == 0 {
+			eventually(t, "all workers notice", func() bool {
+				return !slices.ContainsFunc(workers, func(w *worker) bool { return w.log.count("level=ERROR") == 0 })
+			})
+		}
 		server.Restart()
 	}
 	<-published
