@@ -15,6 +15,7 @@ import (
 )
 
 func TestBenchAvailabilityOfLockstepIsWhole(t *testing.T) {
+	longBench(t)
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)
 	}

@@ -144,7 +144,7 @@ func (b *scrapeBench) run(ctx context.Context, std streams, dir string) (scrapeR
 
 // knowRepos writes the state of so many repositories, as syncs leave it.
 func knowRepos(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, n int) error {
-	const atOnce = 1000
+	const atOnce = 200
 	for from := 0; from < n; from += atOnce {
 		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for i := from; i < min(from+atOnce, n); i++ {

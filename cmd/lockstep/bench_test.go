@@ -167,6 +167,15 @@ func TestBenchLockHoldsManyLeases(t *testing.T) {
 	}
 }
 
+// longBench skips a benchmark's own test under the race detector, which makes it many times longer; the tests with an
+// embedded Redis run without.
+func longBench(t *testing.T) {
+	t.Helper()
+	if underRace {
+		t.Skip("a benchmark, and the race detector is on")
+	}
+}
+
 func TestBenchLockStandsFaults(t *testing.T) {
 	redistest.StartReal(t).Stop() // or skip: there must be a redis-server, though not this one
 	stdout, stderr, code := runLockstep(t, nil, "bench", "lock", "--faults", "--processes", "3", "--waiters", "2",

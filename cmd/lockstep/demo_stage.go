@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/config"
 	"lockstep/internal/gittest"
 	"lockstep/internal/redisx"
@@ -209,10 +210,19 @@ func (d *demo) watchAll(ctx context.Context) error {
 	return nil
 }
 
-// settled returns when every change has its result.
+// settled returns when every change has its result, and nothing else is in a worker's hands: the first clones, and polls.
 func (d *demo) settled(ctx context.Context) error {
 	began, left := time.Now(), d.board.unsettled()
-	if err := d.await(ctx, func() (bool, error) { return d.board.unsettled() == 0, nil }, "settled"); err != nil {
+	all := func() (bool, error) {
+		if d.board.unsettled() > 0 {
+			return false, nil
+		}
+		namespace := events.DefaultNamespace
+		changes, err := stream.Stats(ctx, d.client, string(namespace), namespace.Changes())
+		group, _ := changes.Group(workers)
+		return group.Pending == 0, err
+	}
+	if err := d.await(ctx, all, "settled"); err != nil {
 		return err
 	}
 	if left > 0 {

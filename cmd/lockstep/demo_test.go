@@ -19,6 +19,9 @@ import (
 // startDemo starts a demonstration and returns it, its folder for temporary files, and its workers, once it has begun.
 func startDemo(t *testing.T, args ...string) (p *process, tmp string, workers []int) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
 	tmp = t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	p = start(t, append([]string{"demo"}, args...)...)

@@ -20,6 +20,9 @@ type terminalDemo struct {
 // demoOnATerminal starts a demonstration on a terminal of its own, as a shell would.
 func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDemo {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
 	d := &terminalDemo{terminal: openPTY(t), tmp: t.TempDir()}
 	cmd := command(t, append([]string{"demo"}, args...)...)
 	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "TMPDIR="+d.tmp), environ...)

@@ -106,6 +106,9 @@ var atWork = []string{
 // secret that "…" stands for. Beside these, "go run ./cmd/lockstep" and "go build" are this build; redis-cli finds this
 // Redis; and what does not end by itself is left running, as by a reader with another terminal.
 func TestTheDocumentsCommandsRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
 	if _, err := exec.LookPath("curl"); err != nil {
 		if os.Getenv("LOCKSTEP_TEST_REDIS") == "real" {
 			t.Fatal("there is no curl in PATH; install it")

@@ -121,6 +121,9 @@ func TestColoursAreForTerminalsAlone(t *testing.T) {
 }
 
 func TestStatusIsShownAgainAndAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
 	server := redistest.Start(t)
 	terminal := openPTY(t)
 	ctx, interrupt := context.WithCancel(context.Background())

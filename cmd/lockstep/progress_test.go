@@ -123,6 +123,9 @@ func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *log
 var movingBar = regexp.MustCompile(`fetch +[|/\\-] \d+\.\d KiB  \d+s`)
 
 func TestALongSyncShowsABarOnATerminal(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
 	git := startGit(t)
 	large(t, git, "acme/widgets")
 	gate, server := newGated(t, git), redistest.Start(t)

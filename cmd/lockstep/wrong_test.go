@@ -12,6 +12,9 @@ import (
 
 // TestWrongInputIsOneLineThatSaysWhatToChange gives settings that make no sense, or cannot be met.
 func TestWrongInputIsOneLineThatSaysWhatToChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
 	dir := t.TempDir()
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
