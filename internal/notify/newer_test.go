@@ -47,8 +47,10 @@ func TestAResultOfTomorrowIsLeftToANewerVersion(t *testing.T) {
 	}
 
 	// A newer version takes it: the group goes on behind it.
-	entries := must(w.redis.XRange(t.Context(), namespace.Results(), "-", "+").Result())(t)
-	must(0, w.redis.XGroupSetID(t.Context(), namespace.Results(), Group, entries[1].ID).Err())(t)
+	taken := must(w.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{
+		Group: Group, Consumer: "tomorrow", Streams: []string{namespace.Results(), ">"}, Count: 1, Block: -1,
+	}).Result())(t)
+	must(w.redis.XAck(t.Context(), namespace.Results(), Group, taken[0].Messages[0].ID).Result())(t)
 	w.await(OutcomeDelivered, 1)
 	if posts := apps.await(atLeast(2)); posts[1].result.ID != "a22" {
 		t.Errorf("sent %s, want what comes behind it", posts[1].result.ID)
