@@ -122,14 +122,7 @@ func (b *hooksBench) runRace(ctx context.Context, std streams, dir string) error
 	namespace := events.Namespace("lockstep-bench:{" + uuid.NewString() + "}:")
 	defer clearPrefix(context.WithoutCancel(ctx), server, namespace)
 	secret := uuid.NewString()
-	load, err := newHookLoad(b.repos, secret)
-	if err != nil {
-		return err
-	}
-	if err := watchAll(ctx, server.client, namespace, load.urls); err != nil {
-		return err
-	}
-	ours, err := startHookReceiver(ctx, std, dir, secret, "--redis", server.url, "--prefix", string(namespace))
+	load, ours, err := startWatchedReceiver(ctx, std, dir, server, namespace, b.repos, secret)
 	if err != nil {
 		return err
 	}

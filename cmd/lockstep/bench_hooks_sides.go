@@ -37,6 +37,19 @@ type servedProcess struct {
 	done chan struct{} // closed when it has ended
 }
 
+// startWatchedReceiver starts a receiver under a prefix, and makes a load of webhooks for it whose repositories are watched there.
+func startWatchedReceiver(ctx context.Context, std streams, dir string, server *benchRedis, namespace events.Namespace, repos int, secret string) (*hookLoad, *servedProcess, error) {
+	load, err := newHookLoad(repos, secret)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := watchAll(ctx, server.client, namespace, load.urls); err != nil {
+		return nil, nil, err
+	}
+	receiver, err := startHookReceiver(ctx, std, dir, secret, "--redis", server.url, "--prefix", string(namespace))
+	return load, receiver, err
+}
+
 // startHookReceiver starts lockstep serve as a receiver, with its one source below dir.
 func startHookReceiver(ctx context.Context, std streams, dir, secret string, args ...string) (*servedProcess, error) {
 	hooks, err := writeSource(dir, secret)

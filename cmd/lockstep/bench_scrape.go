@@ -288,15 +288,7 @@ func seriesIn(text string) int {
 // underLoad sends webhooks to a receiver that nobody watches, one that is scraped once a second, and one that is
 // scraped twenty times, in turn.
 func (b *scrapeBench) underLoad(ctx context.Context, std streams, dir string, server *benchRedis, namespace events.Namespace, report *scrapeReport) error {
-	secret := uuid.NewString()
-	load, err := newHookLoad(50, secret)
-	if err != nil {
-		return err
-	}
-	if err := watchAll(ctx, server.client, namespace, load.urls); err != nil {
-		return err
-	}
-	receiver, err := startHookReceiver(ctx, std, dir, secret, "--redis", server.url, "--prefix", string(namespace))
+	load, receiver, err := startWatchedReceiver(ctx, std, dir, server, namespace, 50, uuid.NewString())
 	if err != nil {
 		return err
 	}
