@@ -34,8 +34,9 @@ var (
 var ErrNotHeld = errors.New("lease is not held")
 
 const (
-	maxWaiters = 1000 // that a Status lists
-	scanBatch  = 1000
+	maxWaiters  = 1000 // that a Status lists
+	scanBatch   = 1000
+	statusBatch = 100 // in one request
 )
 
 // InspectorConfig is what NewInspector needs. Only Redis is required.
@@ -80,8 +81,39 @@ type Waiter struct{ Worker, Job, Operation string }
 
 // Status reads the lock of key. A key that nobody ever asked for is not held.
 func (i *Inspector) Status(ctx context.Context, key string) (Status, error) {
-	lock := i.cfg.Prefix + key
-	reply, err := statusScript.Run(ctx, i.cfg.Redis, []string{lock, lock + queueSuffix, lock + waitersSuffix}, maxWaiters).StringSlice()
+	return statusOf(key, statusScript.Run(ctx, i.cfg.Redis, statusKeys(i.cfg.Prefix+key), maxWaiters))
+}
+
+// statuses reads many locks in one request, as soon as Redis knows the script: each at a moment of its own.
+func (i *Inspector) statuses(ctx context.Context, locks []string) ([]Status, error) {
+	replies := make([]*redis.Cmd, len(locks))
+	pipe := i.cfg.Redis.Pipeline()
+	for n, lock := range locks {
+		replies[n] = statusScript.EvalSha(ctx, pipe, statusKeys(lock), maxWaiters)
+	}
+	_, _ = pipe.Exec(ctx) // each reply has its own error
+	all := make([]Status, len(locks))
+	for n, lock := range locks {
+		key := strings.TrimPrefix(lock, i.cfg.Prefix)
+		var err error
+		if redis.HasErrorPrefix(replies[n].Err(), "NOSCRIPT") {
+			all[n], err = i.Status(ctx, key)
+		} else {
+			all[n], err = statusOf(key, replies[n])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func statusKeys(lock string) []string {
+	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
+}
+
+func statusOf(key string, cmd *redis.Cmd) (Status, error) {
+	reply, err := cmd.StringSlice()
 	if err != nil {
 		return Status{}, fmt.Errorf("status of %s: %w", key, err)
 	}
@@ -114,17 +146,18 @@ func (i *Inspector) List(ctx context.Context) ([]Status, error) {
 		if err != nil {
 			return err
 		}
+		var out []string
 		for n, flag := range flags {
-			if flag != 1 {
-				continue
+			if flag == 1 {
+				out = append(out, locks[n])
 			}
-			status, err := i.Status(ctx, strings.TrimPrefix(locks[n], i.cfg.Prefix))
+		}
+		for batch := range slices.Chunk(out, statusBatch) {
+			some, err := i.statuses(ctx, batch)
 			if err != nil {
 				return err
 			}
-			if status.Held {
-				held = append(held, status)
-			}
+			held = append(held, slices.DeleteFunc(some, func(s Status) bool { return !s.Held })...)
 		}
 		return nil
 	})
