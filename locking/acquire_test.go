@@ -175,7 +175,26 @@ func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
 func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
 	server := redistest.Start(t)
 	holder, waiter, third := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
-	for range 40 {
+	hears(t, waiter, holder)
+	fastest := time.Hour
+	for range 3 { // a machine may be slow for a while
+		held := must(t, holder, "k", "37")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})
+		there, let := waiter.asked.hold(locking.ReleaseHash)
+		cancel()
+		wantErr(t, soon(t, done, "the cancelled wait").err, context.Canceled)
+		soon(t, there, "the word that it waits no more")
+		release(t, held) // Redis has not heard that, and grants the lease
+		let()
+		begun := time.Now()
+		release(t, must(t, third, "k", "43"))
+		fastest = min(fastest, time.Since(begun))
+	}
+	if fastest > 400*time.Millisecond {
+		t.Errorf("the key was free only after %v: a grant was not given back", fastest)
+	}
+	for range 40 { // or at whatever moment
 		held := must(t, holder, "k", "37")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})
@@ -184,11 +203,7 @@ func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
 		if r := soon(t, done, "the wait"); r.err == nil {
 			release(t, r.lease)
 		}
-		begun := time.Now()
 		release(t, must(t, third, "k", "43"))
-		if took := time.Since(begun); took > 400*time.Millisecond {
-			t.Fatalf("the key was free only after %v: a grant was not given back", took)
-		}
 	}
 }
 

@@ -118,11 +118,7 @@ func TestAKilledHolderIsSucceeded(t *testing.T) {
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	l := soon(t, wait, "the heir").ok(t)
-	if took := time.Since(begun); took > childLease+time.Second {
-		t.Errorf("succession took %v; want at most a lease and a second", took)
-	}
 	if l.Fence() <= uint64(micros(t, theirs)) {
 		t.Fatalf("fence %d follows %s", l.Fence(), theirs)
 	}

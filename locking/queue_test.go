@@ -135,18 +135,22 @@ func TestADeadWaiterIsPassedOver(t *testing.T) {
 			client := server.Client()
 			clustered := func(cfg *locking.Config) { cfg.Cluster = cluster }
 			a, c := start(t, server, "a", clustered), start(t, server, "c", clustered)
-			held := must(t, a, "k", "a")
 			far := time.Now().Add(time.Hour).UnixMicro()
-			client.ZAdd(t.Context(), prefix+"k:queue", member(-1, "dead"), member(-2, "lapsed"))
-			client.HSet(t.Context(), prefix+"k:waiters",
-				"dead", fmt.Sprintf(`%d {"channel":"nobody","worker":"d","key":"k","job":"d","operation":"","floor":"0"}`, far),
-				"lapsed", `1 {"channel":"nobody","worker":"l","key":"k","job":"l","operation":"","floor":"0"}`)
-			wait := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "c"})
-			begun := time.Now()
-			release(t, held)
-			release(t, soon(t, wait, "the living waiter").ok(t))
-			if took := time.Since(begun); cluster != (took > 500*time.Millisecond) {
-				t.Fatalf("the living waiter had to wait for %v", took)
+			fastest := time.Hour
+			for range 3 { // a machine may be slow for a while
+				held := must(t, a, "k", "a")
+				client.ZAdd(t.Context(), prefix+"k:queue", member(-1, "dead"), member(-2, "lapsed"))
+				client.HSet(t.Context(), prefix+"k:waiters",
+					"dead", fmt.Sprintf(`%d {"channel":"nobody","worker":"d","key":"k","job":"d","operation":"","floor":"0"}`, far),
+					"lapsed", `1 {"channel":"nobody","worker":"l","key":"k","job":"l","operation":"","floor":"0"}`)
+				wait := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "c"})
+				begun := time.Now()
+				release(t, held)
+				release(t, soon(t, wait, "the living waiter").ok(t))
+				fastest = min(fastest, time.Since(begun))
+			}
+			if cluster != (fastest > 500*time.Millisecond) {
+				t.Fatalf("the living waiter had to wait for %v", fastest)
 			}
 		})
 	}

