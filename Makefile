@@ -15,11 +15,12 @@ build: ## Build the static binary bin/lockstep
 test: ## Run all tests with the race detector, against a real redis-server where there is one
 	go test -race ./... $(TESTFLAGS)
 
-# The packages whose tests talk to Redis, directly or through the command.
-redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ {print $$1}')
+# The packages whose tests talk to Redis, directly or through the command. Of gitrepo's only a few do.
+redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ && !/^lockstep\/internal\/gitrepo / {print $$1}')
 
 test-embedded: ## Run the tests that talk to Redis against the embedded one
 	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
+	LOCKSTEP_TEST_REDIS=embedded go test ./internal/gitrepo -run 'Tree.*Result|Groups?|WithoutAnAnswer|ResultsAre' $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector is too slow for, or takes too much memory for
 	go test ./internal/gitrepo -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
