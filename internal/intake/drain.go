@@ -14,7 +14,6 @@ import (
 const (
 	drainBatch = 256 // deliveries that are dropped from the spool at once
 	drainTime  = 5 * time.Second
-	adoptEvery = 15 * time.Second
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 )
@@ -25,34 +24,40 @@ func (in *Intake) Run(ctx context.Context) {
 	if in.cfg.Spool == nil {
 		return
 	}
-	adopt := time.NewTicker(adoptEvery)
+	adopt := time.NewTicker(in.cfg.Adopt)
 	defer adopt.Stop()
 	in.adopt(ctx)
-	wait, away := firstPause, false
+	wait, away, refused := firstPause, false, ""
 	for ctx.Err() == nil {
 		n, err := in.drain(ctx)
-		switch {
-		case err == nil && n > 0:
+		if err == nil && n > 0 {
 			if away {
 				in.cfg.Log.InfoContext(ctx, "redis takes webhooks again; those on disk go first")
 			}
 			wait, away = firstPause, false
 			continue
-		case err != nil && ctx.Err() == nil:
-			if !away {
+		}
+		var again <-chan time.Time
+		appended := in.cfg.Spool.Appended()
+		if err != nil && ctx.Err() == nil {
+			_, refusal := errors.AsType[*refusedError](err)
+			switch {
+			case refusal && err.Error() != refused:
+				refused = err.Error()
+				in.cfg.Log.WarnContext(ctx, "a webhook is refused and waits on disk, behind the others; trying again", "error", err)
+			case !refusal && !away:
+				away = true
 				in.cfg.Log.WarnContext(ctx, "webhooks wait on disk; trying again", "error", err)
 			}
-			away = true
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
+			if !refusal {
+				appended = nil // it would meet the same
 			}
-			wait = min(2*wait, lastPause)
-			continue
+			again, wait = time.After(wait), min(2*wait, lastPause)
 		}
 		select {
 		case <-ctx.Done():
-		case <-in.cfg.Spool.Appended():
+		case <-again:
+		case <-appended:
 		case <-adopt.C:
 			in.adopt(ctx)
 		}
@@ -70,13 +75,16 @@ func (in *Intake) adopt(ctx context.Context) {
 }
 
 // drain brings the oldest deliveries to Redis, and returns how many have left the spool. The error is that
-// of the first that has to wait.
+// of the first that has to wait. What cannot be dropped, for the disk is full, is not brought there once more.
 func (in *Intake) drain(ctx context.Context) (n int, err error) {
+	if err := in.drop(); err != nil {
+		return 0, err
+	}
 	items, err := in.cfg.Spool.Peek(drainBatch)
 	if err != nil {
 		return 0, err
 	}
-	var done, back []spool.Item
+	var back []spool.Item
 	var refused error
 	for _, item := range items {
 		err = in.redeliver(ctx, item.Data)
@@ -87,13 +95,26 @@ func (in *Intake) drain(ctx context.Context) (n int, err error) {
 		if err != nil {
 			break // Redis is away: this one stays the first
 		}
-		done = append(done, item)
+		in.done = append(in.done, item)
 	}
-	err = errors.Join(err, in.cfg.Spool.Drop(done...), in.cfg.Spool.SetBack(back...))
-	if err == nil && len(done) == 0 {
+	n = len(in.done)
+	err = errors.Join(err, in.drop(), in.cfg.Spool.SetBack(back...))
+	if err == nil && n == 0 {
 		err = refused
 	}
-	return len(done), err
+	return n, err
+}
+
+// drop takes out of the spool what Redis has.
+func (in *Intake) drop() error {
+	if len(in.done) == 0 {
+		return nil
+	}
+	err := in.cfg.Spool.Drop(in.done...)
+	if err == nil {
+		in.done = nil
+	}
+	return err
 }
 
 // refusedError is an error that another delivery need not meet.

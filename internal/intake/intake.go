@@ -32,6 +32,7 @@ type Config struct {
 	Sources  *forge.Sources
 	Spool    *spool.Spool  // nil: none; what Redis does not take is refused
 	Keep     time.Duration // for which a delivery is known when it comes again, or kept when Redis refuses it; 0: 72 h
+	Adopt    time.Duration // how often it looks for what dead processes have left in the spool's folder; 0: 15 s
 	Log      *slog.Logger
 	Drained  func(outcome string) // told of each delivery that leaves the spool: how it ended, or "dropped"; nil: nobody is
 	Tracer   trace.Tracer         // makes a span of each that leaves the spool; nil: there are none
@@ -41,6 +42,7 @@ type Config struct {
 type Intake struct {
 	cfg   Config
 	cache *cache
+	done  []spool.Item // Redis has them, and the spool still does; Run's alone
 }
 
 // New makes an Intake.
@@ -50,6 +52,9 @@ func New(cfg Config) (*Intake, error) {
 	}
 	if cfg.Keep == 0 {
 		cfg.Keep = 72 * time.Hour
+	}
+	if cfg.Adopt == 0 {
+		cfg.Adopt = 15 * time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -89,7 +94,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 	}
 	var full error
 	if in.cfg.Spool != nil && in.cfg.Spool.Len() > 0 {
-		if full = in.keep(ctx, d); full == nil {
+		if full = in.keep(ctx, d, received); full == nil {
 			return Outcome{Result: Spooled, Delivery: d.ID}, nil
 		}
 	}
@@ -100,7 +105,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 		return out, nil
 	}
 	if full == nil {
-		if full = in.keep(ctx, d); full == nil {
+		if full = in.keep(ctx, d, received); full == nil {
 			return Outcome{Result: Spooled, Delivery: d.ID}, nil
 		}
 	}
@@ -120,13 +125,13 @@ type kept struct {
 
 const keptVersion = 1
 
-func (in *Intake) keep(ctx context.Context, d forge.Delivery) error {
+func (in *Intake) keep(ctx context.Context, d forge.Delivery, received time.Time) error {
 	if in.cfg.Spool == nil {
 		return errNoSpool
 	}
 	at := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, at)
-	item, err := json.Marshal(kept{keptVersion, time.Now().UTC(), d, at})
+	item, err := json.Marshal(kept{keptVersion, received, d, at})
 	if err != nil {
 		return err
 	}

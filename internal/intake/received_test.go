@@ -28,5 +28,8 @@ func TestAChangeSaysWhenItsDeliveryWasReceived(t *testing.T) {
 		if err != nil || change.Time.Before(before) || change.Time.After(after) {
 			t.Errorf("received at %v, %v; want it between %v and %v", change.Time, err, before, after)
 		}
+		if change.Time.Sub(before) > after.Sub(change.Time) { // what took long was to find out that Redis is away
+			t.Errorf("received %v after it came, and %v before it was on disk", change.Time.Sub(before), after.Sub(change.Time))
+		}
 	}
 }

@@ -15,12 +15,13 @@ import (
 // file is a bbolt database of items by ascending keys of 8 bytes. Who has it open has it locked. Nobody
 // uses one from two goroutines at once.
 type file struct {
-	path  string
-	db    *bolt.DB
-	os    *os.File // db's, which it does not show
-	items int
-	bytes int64
-	gone  bool // closed, or given up
+	path    string
+	db      *bolt.DB
+	os      *os.File // db's, which it does not show
+	items   int
+	bytes   int64
+	adopted bool // another process' once
+	gone    bool // closed, or given up
 }
 
 var (

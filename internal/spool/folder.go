@@ -81,6 +81,7 @@ func (s *Spool) Adopt() (items int, err error) {
 		case f.items == 0:
 			f.remove()
 		default:
+			f.adopted = true
 			s.adopted = append(s.adopted, f)
 			s.mu.Lock()
 			s.elsewise += f.items

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -101,7 +102,24 @@ func (s *Spool) Append(ctx context.Context, item []byte) error {
 	case <-b.done:
 		return b.err
 	case <-ctx.Done():
+		s.forgo(b, item)
 		return fmt.Errorf("spool: the disk does not answer: %w", context.Cause(ctx))
+	}
+}
+
+// forgo takes an item that nobody waits for any more out of its batch, unless the disk has that already: under one
+// that hangs, items would fill the memory.
+func (s *Spool) forgo(b *batch, item []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.batch != b {
+		return
+	}
+	same := func(other []byte) bool { return len(item) > 0 && len(other) > 0 && &other[0] == &item[0] }
+	if i := slices.IndexFunc(b.items, same); i >= 0 {
+		b.items = slices.Delete(b.items, i, i+1)
+		s.items--
+		s.bytes -= int64(len(item) + itemCost)
 	}
 }
 
@@ -178,8 +196,26 @@ func (s *Spool) Peek(most int) ([]Item, error) {
 // Drop forgets items that [Spool.Peek] has returned.
 func (s *Spool) Drop(items ...Item) error { return s.settle(items, false) }
 
-// SetBack puts items that [Spool.Peek] has returned behind all others.
-func (s *Spool) SetBack(items ...Item) error { return s.settle(items, true) }
+// SetBack puts items that [Spool.Peek] has returned behind all others. Those of an adopted file become our own: as
+// long as one is left there, ours do not have their turn. Killed in between, it leaves them in both.
+func (s *Spool) SetBack(items ...Item) error {
+	var own, adopted []Item
+	var data [][]byte
+	for _, item := range items {
+		if !item.file.adopted {
+			own = append(own, item)
+			continue
+		}
+		adopted, data = append(adopted, item), append(data, item.Data)
+	}
+	if len(data) > 0 {
+		if err := s.write(data); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
+		s.count(len(data), costOf(data))
+	}
+	return errors.Join(s.settle(adopted, false), s.settle(own, true))
+}
 
 func (s *Spool) settle(items []Item, back bool) error {
 	s.disk.Lock()

@@ -425,3 +425,32 @@ func BenchmarkAppend(b *testing.B) {
 		})
 	}
 }
+
+func TestWhatIsSetBackOfTheDeadGoesBehindOurOwn(t *testing.T) {
+	dir := t.TempDir()
+	s, dead := open(t, dir, spool.Config{}), open(t, dir, spool.Config{})
+	add(t, dead, "a", "b")
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	add(t, s, "own")
+	if n, err := s.Adopt(); n != 2 || err != nil {
+		t.Fatalf("adopted %d, error %v", n, err)
+	}
+	items, err := s.Peek(10)
+	if err != nil || len(items) != 2 {
+		t.Fatalf("peek %v, error %v", items, err)
+	}
+	if err := s.SetBack(items[0]); err != nil {
+		t.Fatal(err)
+	}
+	if n, bytes := s.Figures(); n != 3 || s.Len() != 2 || bytes != 2*64+4 {
+		t.Errorf("it counts %d items, %d of its own with %d bytes", n, s.Len(), bytes)
+	}
+	if got, want := take(t, s), []string{"b", "own", "a"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if left := files(t, dir); len(left) != 1 {
+		t.Errorf("files %q, want the adopted one deleted", left)
+	}
+}

@@ -1,0 +1,141 @@
+package intake_test
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/intake"
+	"lockstep/internal/spool"
+)
+
+// breakPlace has the registry refuse whatever is about acme/broken, as when somebody else's key is in its place.
+func (r *rig) breakPlace() {
+	r.t.Helper()
+	if err := r.client.Set(r.t.Context(), events.DefaultNamespace.Watches()+"at:example.com/acme/broken", "no hash", 0).Err(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// awaitChanges returns once webhooks have asked for so many changes.
+func (r *rig) awaitChanges(n int) {
+	r.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); len(r.asked()) < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%d changes, want %d", len(r.asked()), n)
+		}
+	}
+}
+
+// leave has a process that dies leave deliveries in a folder.
+func (r *rig) leave(dir string, names ...string) {
+	r.t.Helper()
+	dead, err := spool.Open(dir, spool.Config{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.server.Stop()
+	alive := r.in
+	r.in = r.intake(dead)
+	for _, name := range names {
+		r.must(push(r.t, "left by the dead: "+name, name), intake.Spooled)
+	}
+	r.in = alive
+	if err := dead.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.server.Restart()
+}
+
+func TestWhatTheDeadHaveLeftAndIsRefusedLetsTheOthersPass(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, dir, spool.Config{})
+	r.breakPlace()
+	r.leave(dir, "acme/broken")
+	if n, err := r.spool.Adopt(); n != 1 || err != nil {
+		t.Fatalf("adopted %d, %v", n, err)
+	}
+	r.server.Stop()
+	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
+	r.server.Restart()
+	r.run(r.in)
+	r.awaitChanges(1)
+}
+
+func TestWhatTheDeadHaveLeftIsDeliveredThoughAnotherIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, dir, spool.Config{})
+	r.breakPlace()
+	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
+	r.run(r.in)
+	r.leave(dir, "acme/widgets")
+	for deadline := time.Now().Add(20 * time.Second); len(r.asked()) < 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody adopts it")
+		}
+	}
+}
+
+func TestThatADeliveryIsRefusedIsSaidOnce(t *testing.T) {
+	r := newRig(t, t.TempDir(), spool.Config{})
+	r.breakPlace()
+	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
+	r.run(r.in)
+	for n, id := range []string{"d1", "d2", "d3", "d4"} {
+		r.must(push(t, id, "acme/widgets"), intake.Spooled)
+		r.awaitChanges(n + 1)
+	}
+	if said := r.log.String(); strings.Count(said, "level=WARN") != 1 || strings.Contains(said, "redis takes webhooks again") {
+		t.Errorf("want one warning, and nothing of Redis, which was there: %s", said)
+	}
+}
+
+// TestWhatTheDiskDoesNotForgetIsDeliveredOnce runs in a process of its own: no file of that can be written to.
+func TestWhatTheDiskDoesNotForgetIsDeliveredOnce(t *testing.T) {
+	const alone = "INTAKE_TEST_FULL_DISK"
+	if os.Getenv(alone) == "" {
+		child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		child.Env = append(os.Environ(), alone+"=1")
+		if out, err := child.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	r := newRig(t, t.TempDir(), spool.Config{})
+	r.server.Stop()
+	for _, id := range []string{"d1", "d2", "d3"} {
+		r.must(push(t, id, "acme/widgets"), intake.Spooled)
+	}
+	r.server.Restart()
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1, Max: was.Max}); err != nil { // a full disk
+		t.Fatal(err)
+	}
+	r.run(r.in)
+	r.awaitChanges(3)
+	spooled := r.spool.Len()
+	r.must(push(t, "d4", "acme/widgets"), intake.Accepted) // there is no room behind them
+	time.Sleep(300 * time.Millisecond)                     // for a few tries
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitAsked(4)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if spooled != 3 || !slices.Equal(r.drained, slices.Repeat([]string{intake.Accepted}, 3)) {
+		t.Errorf("with %d that cannot be forgotten: %q; want each taken once", spooled, r.drained)
+	}
+}
