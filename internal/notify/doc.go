@@ -38,6 +38,8 @@
 //	the process is told to stop     posts finish within the grace; those that do not are given back, due at once
 //	the group is deleted            it is made anew where it was, as far as a process that runs knows; if none does,
 //	                                at the stream's end by the first, and what came in between is not told
+//	Redis loses its last results,   what comes next is told, though its ids may be earlier ones: who has waited in vain
+//	or all                          looks where the group is
 //	a process is stopped, or slow   it gives back what it has not begun to post within a third of the claim
 //	the repository is renamed       what waits under the former name goes where the watch under the new one says;
 //	                                the two names are no one order

@@ -45,10 +45,12 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	}
 	streams := []string{n.outbox.results, n.outbox.again, *last, "0"}
 	read, err := n.cfg.Reader.XRead(ctx, &redis.XReadArgs{Streams: streams, Count: feedAtOnce, Block: feedBlock}).Result()
-	if errors.Is(err, redis.Nil) || ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, redis.Nil):
+		return n.lookBack(ctx, last)
+	case err != nil:
 		return err
 	}
 	b, err := n.batch(ctx, *last, read)
@@ -104,10 +106,34 @@ func (n *Notifier) position(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("the consumer group %s was deleted just now", Group)
 }
 
+// lookBack sees, when nothing has come for a while, whether the group is still where it was. Redis may have lost its
+// last writes, or all: then what comes may have ids before the last that this process knows, and would never be read.
+func (n *Notifier) lookBack(ctx context.Context, last *string) error {
+	groups, err := n.cfg.Reader.XInfoGroups(ctx, n.outbox.results).Result()
+	if err != nil && !redis.HasErrorPrefix(err, "no such key") {
+		return err
+	}
+	for _, g := range groups {
+		if g.Name == Group {
+			*last = g.LastDeliveredID
+			return nil
+		}
+	}
+	return n.restore(ctx, *last)
+}
+
 // restore makes the group anew, which somebody deleted, or Redis lost, where it was as far as this process knows.
-// Another process may know better, or worse: then some of it is sent again, by the same ids.
+// Another process may know better, or worse: then some of it is sent again, by the same ids. A stream that has not
+// come as far is another, of which nothing was told.
 func (n *Notifier) restore(ctx context.Context, last string) error {
-	err := n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, last).Err()
+	newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
+	if err != nil {
+		return err
+	}
+	if len(newest) == 0 || events.EntryAfter(last, newest[0].ID) {
+		last = "0-0"
+	}
+	err = n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, last).Err()
 	switch {
 	case err == nil:
 		n.cfg.Log.WarnContext(ctx, "the group of notifications was deleted: it is made anew where it was", "group", Group, "at", last)

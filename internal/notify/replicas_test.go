@@ -375,19 +375,23 @@ func TestTheReaderIsUsedInEachTurn(t *testing.T) {
 	}
 }
 
-// stalled is a registry that keeps one call waiting for as long as the whole process would be stopped: it heeds no deadline.
-type stalled struct {
+// paused is a registry that keeps who posts waiting until it is let go, as if the whole process were stopped: it heeds no
+// deadline.
+type paused struct {
 	Registry
-	calls atomic.Int64
-	at    int64
-	stall time.Duration
+	begun chan struct{} // has room for one
+	let   chan struct{}
 }
 
-func (s *stalled) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
-	if _, posting := ctx.Deadline(); posting && s.calls.Add(1) == s.at { // who feeds has none, and asks once or twice
-		time.Sleep(s.stall)
+func (p paused) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
+	if _, posting := ctx.Deadline(); posting { // who feeds has none
+		select {
+		case p.begun <- struct{}{}:
+		default:
+		}
+		<-p.let
 	}
-	return s.Registry.Of(context.WithoutCancel(ctx), repo)
+	return p.Registry.Of(context.WithoutCancel(ctx), repo)
 }
 
 // TestAProcessThatWasStopped does not post what another has been sending since.
@@ -396,15 +400,24 @@ func TestAProcessThatWasStopped(t *testing.T) {
 	apps := newReceiver(t, ok)
 	w.signsFor(apps.URL)
 	w.watch("docs", apps.URL+"/docs", "acme/a")
+	p := paused{begun: make(chan struct{}, 1), let: make(chan struct{})}
+	let := sync.OnceFunc(func() { close(p.let) })
 	stop := w.run(func(c *Config) {
-		c.claim, c.Timeout = 300*time.Millisecond, 100*time.Millisecond
-		c.Registry = &stalled{Registry: c.Registry, at: 1, stall: 400 * time.Millisecond}
+		c.claim, c.Timeout, c.Grace = 300*time.Millisecond, 100*time.Millisecond, time.Hour
+		p.Registry, c.Registry = c.Registry, &p
 	})
+	defer let()
 	w.publish(synced(t, "0//docs acme/a", "docs", "acme/a"), synced(t, "1//docs acme/a", "docs", "acme/a"))
+	<-p.begun
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }() // it begins nothing more, and is not through with this
+	w.run()
 	w.await(OutcomeDelivered, 2)
-	mustBeInOrder(t, apps.await(atLeast(2)), 2)
-	stop()
-	if n := len(apps.await(atLeast(2))); n != 2 || !strings.Contains(w.log.String(), errLate.Error()) {
-		t.Errorf("%d posts", n)
+	let()
+	<-stopped
+	posts := apps.await(atLeast(2))
+	mustBeInOrder(t, posts, 2)
+	if len(posts) != 2 || !strings.Contains(w.log.String(), errLate.Error()) {
+		t.Errorf("%d posts", len(posts))
 	}
 }

@@ -1,0 +1,68 @@
+package notify
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// TestAStreamThatIsBegunAnewWithEarlierIds is told of from its beginning: Redis has lost its data, or somebody has repaired
+// a stream that had an id of the far future.
+func TestAStreamThatIsBegunAnewWithEarlierIds(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run()
+	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: "99999999999999-0", Values: []string{"a", "b"}}).Result())(t)
+	w.publish(synced(t, "a1", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 1)
+	must(w.redis.Del(t.Context(), namespace.Results()).Result())(t)
+	w.publish(synced(t, "a22", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 1)
+	w.publish(synced(t, "a333", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 1)
+	if posts := apps.await(atLeast(3)); posts[1].result.ID != "a22" || posts[2].result.ID != "a333" {
+		t.Errorf("sent %s, %s", posts[1].result.ID, posts[2].result.ID)
+	}
+}
+
+// TestAFailOverThatSetsTheGroupBack has the stream go on with ids before the last that was fed: a replica was promoted that
+// had not seen it, by a clock that is behind.
+func TestAFailOverThatSetsTheGroupBack(t *testing.T) {
+	w := newWorld(t)
+	apps := newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w.run()
+	w.publish(synced(t, "a1", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 1)
+	before := must(w.redis.XRange(t.Context(), namespace.Results(), "-", "+").Result())(t)
+	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: "99999999999999-0", Values: []string{"a", "b"}}).Result())(t)
+	w.awaitGroup("99999999999999-0")
+	must(w.redis.TxPipelined(t.Context(), func(replica redis.Pipeliner) error {
+		replica.Del(t.Context(), namespace.Results())
+		replica.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: before[0].ID, Values: before[0].Values})
+		return replica.XGroupCreate(t.Context(), namespace.Results(), Group, before[0].ID).Err()
+	}))(t)
+	w.publish(synced(t, "a22", "docs", "acme/a"))
+	w.await(OutcomeDelivered, 1)
+	if posts := apps.await(atLeast(2)); len(posts) != 2 || posts[1].result.ID != "a22" {
+		t.Errorf("%d posts, the last of %s; want each told once", len(posts), posts[len(posts)-1].result.ID)
+	}
+}
+
+// awaitGroup returns once the group has been given a result.
+func (w *world) awaitGroup(entry string) {
+	w.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		groups := must(w.redis.XInfoGroups(w.t.Context(), namespace.Results()).Result())(w.t)
+		if len(groups) == 1 && groups[0].LastDeliveredID == entry {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("the group is at %v", groups)
+		}
+	}
+}
