@@ -124,7 +124,7 @@ func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stre
 	return s, nil
 }
 
-// Failed is the result of a change that is given up.
+// Failed is the result of a change that is to be given up.
 func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stream.Output {
 	change, err := read(msg)
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 	j := job(msg, change)
 	j.Attempt = attempts
 	result := j.Result(events.ResultFailed)
-	if change.Type == events.ChangeDue && skipped(cause) {
+	if skippedPoll(change, cause) {
 		result.Type = events.ResultPolled // it comes again
 	}
 	result.Source = c.Source
@@ -143,16 +143,29 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 	if err != nil {
 		return nil
 	}
-	outcome := "failed"
-	if result.Type == events.ResultPolled {
-		outcome = "polled"
-	}
-	c.observe(outcome, string(result.Class))
-	c.timed(timelineOf(msg, change).ended(outcome, time.Now()))
 	outputs := []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
-	tell(msg.Context(), attrOutcome.String(outcome))
 	inject(msg.Context(), outputs)
 	return outputs
+}
+
+// GivenUp counts a change that was given up.
+func (c *Changes) GivenUp(msg *message.Message, cause error, _ int) {
+	change, err := read(msg)
+	if err != nil {
+		return
+	}
+	outcome := "failed"
+	if skippedPoll(change, cause) {
+		outcome = "polled"
+	}
+	c.observe(outcome, string(events.ClassOf(cause)))
+	tell(msg.Context(), attrOutcome.String(outcome))
+	c.timed(timelineOf(msg, change).ended(outcome, time.Now()))
+}
+
+// skippedPoll reports whether a change is a poll that was skipped.
+func skippedPoll(change events.Change, cause error) bool {
+	return change.Type == events.ChangeDue && skipped(cause)
 }
 
 func (c *Changes) settled(msg *message.Message, change events.Change, result events.Result, watch *stopwatch) {

@@ -24,7 +24,10 @@ type Disposer struct {
 	// Failed makes what is published about a message that is given up for err after some attempts.
 	// Nil: nothing is. It may return nothing for a message of which nothing can be said.
 	Failed func(msg *message.Message, err error, attempts int) []stream.Output
-	Log    *slog.Logger // default slog.Default
+	// GivenUp is told of each message that was given up, once that is settled: one that another consumer has
+	// meanwhile is for that one to give up. Nil: nobody is.
+	GivenUp func(msg *message.Message, err error, attempts int)
+	Log     *slog.Logger // default slog.Default
 }
 
 // Middleware applies the disposer. With Lockstep's own subscriber nothing that it could dispose of
@@ -108,11 +111,11 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		return d.bury(ctx, msg, delivery, "malformed", err)
 	case skipped(err):
 		log.InfoContext(ctx, "message skipped")
-		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
+		return d.giveUp(ctx, msg, delivery, err)
 	case disposition == events.Permanent:
 		log.ErrorContext(ctx, "message failed for good")
-		return delivery.Settle(ctx, stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
-	case d.Retry.tooOld(delivery.Entry()):
+		return d.giveUp(ctx, msg, delivery, err)
+	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered()):
 		log.ErrorContext(ctx, "message is too old to be tried again: dead letter", "max_age", d.Retry.MaxAge)
 		return d.bury(ctx, msg, delivery, "too old", err)
 	case events.ClassOf(err) == events.ClassNewer:
@@ -151,18 +154,30 @@ func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delive
 	return delivery.Nack(ctx, wait, failed)
 }
 
-// bury makes a dead letter, and tells those who wait for the message what became of it.
-func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, reason string, err error) error {
-	return delivery.DeadLetter(ctx,
-		stream.Reason{Reason: reason, Error: oneLine(err), Attempts: delivery.Attempt()},
-		stream.Settlement{Outputs: d.failed(msg, err, delivery.Attempt())})
+// giveUp tells those who wait for the message what became of it.
+func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
+	return d.givenUp(msg, delivery, err, delivery.Settle(ctx, d.failed(msg, delivery, err)))
 }
 
-func (d Disposer) failed(msg *message.Message, err error, attempts int) []stream.Output {
-	if d.Failed == nil {
-		return nil
+// bury makes a dead letter, too.
+func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, reason string, err error) error {
+	letter := stream.Reason{Reason: reason, Error: oneLine(err), Attempts: delivery.Attempt()}
+	return d.givenUp(msg, delivery, err, delivery.DeadLetter(ctx, letter, d.failed(msg, delivery, err)))
+}
+
+func (d Disposer) failed(msg *message.Message, delivery *stream.Delivery, err error) (s stream.Settlement) {
+	if d.Failed != nil {
+		s.Outputs = d.Failed(msg, err, delivery.Attempt())
 	}
-	return d.Failed(msg, err, attempts)
+	return s
+}
+
+// givenUp tells of a message that is settled, and passes on why one is not.
+func (d Disposer) givenUp(msg *message.Message, delivery *stream.Delivery, err, settled error) error {
+	if settled == nil && d.GivenUp != nil {
+		d.GivenUp(msg, err, delivery.Attempt())
+	}
+	return settled
 }
 
 // oneLine is the error's text on one line of bounded length, for logs, results and dead letters.

@@ -2,8 +2,6 @@ package router
 
 import (
 	"math/rand/v2"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -31,13 +29,14 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// tooOld goes by the moment in a stream entry's id, which is by Redis' clock. An id that somebody made up
-// is never too old.
-func (r Retry) tooOld(entry string) bool {
-	head, _, _ := strings.Cut(entry, "-")
-	ms, err := strconv.ParseInt(head, 10, 64)
-	published := time.UnixMilli(ms)
-	return err == nil && published.Year() >= 2000 && time.Since(published) > r.MaxAge
+// tooOld goes by the moment in a stream entry's id, which is by Redis' clock. Of an id that somebody made up, of long ago
+// or of the future, it goes by how often the message has been delivered: the longest delays fit into MaxAge so often.
+func (r Retry) tooOld(entry string, delivered int) bool {
+	published := queuedAt(entry)
+	if published.IsZero() {
+		return time.Duration(delivered-1) > r.MaxAge/r.Max
+	}
+	return time.Since(published) > r.MaxAge
 }
 
 // delay is how long to wait after the n-th try, n from 1: Base doubled with each, at most Max, of

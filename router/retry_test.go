@@ -1,6 +1,7 @@
 package router
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -47,5 +48,25 @@ func TestWhatNobodyNewerTakesComesByLessAndLess(t *testing.T) {
 	}
 	if inTheFirstMinutes < 5*60/8 || turns > 5000 {
 		t.Errorf("%d turns in 5 minutes, want one every 8 s or more; %d in all, want few", inTheFirstMinutes, turns)
+	}
+}
+
+func TestWhatHasAnIDThatSomebodyMadeUpIsTooOldOneDay(t *testing.T) {
+	r := Retry{}.withDefaults()
+	for name, entry := range map[string]string{
+		"long ago": "1-0", "the far future": "99999999999999-0", "beyond any clock": "18446744073709551615-0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			age, turns := time.Duration(0), 1
+			for ; !r.tooOld(entry, turns) && age < 2*r.MaxAge; turns++ {
+				age += r.newer(turns)
+			}
+			if age < r.MaxAge/2 || age > r.MaxAge {
+				t.Errorf("too old after %v and %d turns, want within %v", age, turns, r.MaxAge)
+			}
+		})
+	}
+	if young := strconv.FormatInt(time.Now().UnixMilli(), 10) + "-0"; r.tooOld(young, 1<<20) {
+		t.Error("one that is young by its id is too old for the turns that it had")
 	}
 }

@@ -69,7 +69,7 @@ func timelineRoute(t *testing.T, d *diary, handler events.Handler) router.Route 
 	return router.Route{
 		Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
 		Locker: newLocker(t, client, time.Minute), Request: changes.Request, Slots: router.NewSlots(1),
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}},
+		Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}},
 	}
 }
 

@@ -105,7 +105,7 @@ func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
 		}}
 	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Tracer: tracer,
 		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Slots: router.NewSlots(1),
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet()}})
+		Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet()}})
 
 	both := ended(t, recorder, process, 2)
 	first, second := both[0], both[1]
@@ -165,10 +165,18 @@ func TestAFailureIsAnErrorOfTheSpanAndWaitingIsNone(t *testing.T) {
 		return events.Outcome{}, errors.New("a hiccup")
 	}}
 	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Tracer: tracer,
-		Locker: newLocker(t, client, 10*time.Millisecond), Request: changes.Request,
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
-	waited := ended(t, recorder, process, 1)[0]
-	if waited.Status().Code != codes.Unset || attr(waited, "lockstep.end") != "deferred" || attr(waited, "error.type") != string(events.ClassBusy) {
+		Locker: newLocker(t, client, 50*time.Millisecond), Request: changes.Request,
+		Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
+	var waited sdktrace.ReadOnlySpan
+	stopWhen(t, func() bool { // Redis may now and then take too long to say who has it
+		for _, span := range ended(t, recorder, process, 1) {
+			if attr(span, "error.type") == string(events.ClassBusy) {
+				waited = span
+			}
+		}
+		return waited != nil
+	})
+	if waited.Status().Code != codes.Unset || attr(waited, "lockstep.end") != "deferred" {
 		t.Errorf("one that waited in vain: %v %v", waited.Status(), waited.Attributes())
 	}
 	if err := leases.Release(context.Background()); err != nil {
@@ -261,7 +269,7 @@ func TestWithoutATracerNothingIsReadOrWrittenOfTraces(t *testing.T) {
 		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
 	}}
 	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, Log: quiet()}})
+		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet()}})
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
 	if entry := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val()[0]; entry.Values["metadata"] != "" {
 		t.Errorf("the result has metadata %q, want none", entry.Values["metadata"])

@@ -123,7 +123,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
 			Locker: locker, Request: changes.Request, Slots: slots, Tracer: cfg.Traces.Tracer("worker"),
 			Dispose: router.Disposer{
-				Failed: changes.Failed, Log: log,
+				Failed: changes.Failed, GivenUp: changes.GivenUp, Log: log,
 				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
 			},
 		}},
