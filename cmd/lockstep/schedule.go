@@ -54,7 +54,7 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 // reconcileInTurn reconciles whenever it is this process's turn, which is whoever's comes first once the
 // last turn is over, provided that the volume is at hand.
 func reconcileInTurn(ctx context.Context, cfg workerConfig, client redis.UniversalClient) {
-	every := cfg.Reconcile
+	every := cfg.ReconcileEvery
 	if every == 0 {
 		return
 	}

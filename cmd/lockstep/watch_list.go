@@ -80,8 +80,8 @@ func (l watchList) table(w io.Writer) {
 		if one.Auto {
 			remote += " (by itself)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Repo, one.App, refText(one.Ref), orDash(one.Credential),
-			orDash(one.Depth.String()), orDash(one.Poll.String()), notifyText(one), remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Repo, one.App, refText(one.Ref), dash(one.Credential),
+			dash(one.Depth.String()), dash(one.Poll.String()), notifyText(one), remote)
 	}
 }
 
@@ -89,14 +89,7 @@ func notifyText(w watch.Watch) string {
 	if w.NotifyURL != "" && w.Silenced != "" {
 		return "silenced " + printable(w.Silenced)
 	}
-	return orDash(printable(w.NotifyURL))
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
+	return dash(printable(w.NotifyURL))
 }
 
 func newWatchExportCommand(std streams) *cobra.Command {

@@ -23,7 +23,7 @@
 //	a clone that was watched, and is not       removed: its removal was lost
 //	a clone that nobody ever watched           reported; it was asked for by hand. Removed if told to prune
 //
-// What is being worked on is passed over. When nothing at all is watched, or many clones are not watched any more,
+// What is being worked on is passed over, and what has a watch that cannot be read. When nothing at all is watched, or many clones are not watched any more,
 // more than ten and a tenth of what is, they are reported and stay unless told to prune: then it is more likely that the
 // registry was lost, or is just being filled again.
 package schedule

@@ -30,7 +30,7 @@ const (
 
 // Run polls until ctx is done. While Redis is away it goes on trying.
 func (p Poller) Run(ctx context.Context) {
-	late := false
+	late, failing := false, false
 	for sleep := rand.N(minSleep); ; {
 		select {
 		case <-ctx.Done():
@@ -55,10 +55,16 @@ func (p Poller) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			p.Log.DebugContext(ctx, "cannot look for polls that are due", "error", err)
-			sleep = maxSleep/2 + rand.N(maxSleep/2)
+			if !failing {
+				p.Log.WarnContext(ctx, "nothing is polled for now: it cannot be told what is due", "error", err)
+			}
+			failing, sleep = true, maxSleep/2+rand.N(maxSleep/2)
 			continue
-		case taken > 0 && p.Observe != nil:
+		case failing:
+			p.Log.InfoContext(ctx, "polls go on")
+			failing = false
+		}
+		if taken > 0 && p.Observe != nil {
 			p.Observe(taken)
 		}
 		if sleep = min(max(next, minSleep), maxSleep); taken == pollsAtOnce {

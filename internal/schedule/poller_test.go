@@ -121,6 +121,9 @@ func TestAPollerGoesOnWhenRedisIsBack(t *testing.T) {
 	if len(s.polls) == 0 {
 		t.Error("no polls when Redis is back")
 	}
+	if log := s.log.String(); strings.Count(log, "level=WARN") != 1 || strings.Count(log, "level=INFO") != 1 {
+		t.Errorf("log:\n%s\nwant one warning that nothing is polled, and one word that it is again", log)
+	}
 	s = &script{waiting: []int{0}, away: away}
 	s.run(t, time.Minute)
 	if len(s.looks) != 0 || s.asked < 4 {

@@ -14,9 +14,9 @@ import (
 	"lockstep/locking"
 )
 
-// Registry lists watches; a [watch.Registry] does.
+// Registry knows what is watched; a [watch.Registry] does.
 type Registry interface {
-	List(ctx context.Context, q watch.Query) (watch.Page, error)
+	Repos(ctx context.Context) iter.Seq2[events.RepoPath, error]
 	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
 }
 
@@ -101,13 +101,17 @@ func (r Reconciler) Run(ctx context.Context) (Report, error) {
 // watched looks at each repository that is watched, and returns which are.
 func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]bool, error) {
 	watched := map[string]bool{}
-	for repo, err := range r.watchedRepos(ctx) {
+	for repo, err := range r.Registry.Repos(ctx) {
 		if err != nil {
 			return nil, err
 		}
 		watched[repo.Key()] = true
 		report.Watched++
 		found, busy, err := r.inspect(ctx, repo)
+		if unsound(err) {
+			r.Log.WarnContext(ctx, "what is watched of a repository cannot be read: it is not compared", "repo", repo.String(), "error", err)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -128,29 +132,10 @@ func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]boo
 	return watched, nil
 }
 
-func (r Reconciler) watchedRepos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
-	return func(yield func(events.RepoPath, error) bool) {
-		last := ""
-		for q := (watch.Query{Limit: 1000}); ; {
-			page, err := r.Registry.List(ctx, q)
-			if err != nil {
-				yield(events.RepoPath{}, err)
-				return
-			}
-			for _, w := range page.Watches {
-				if w.Repo.Key() == last {
-					continue
-				}
-				last = w.Repo.Key()
-				if !yield(w.Repo, nil) {
-					return
-				}
-			}
-			if q.After = page.Next; q.After == "" {
-				return
-			}
-		}
-	}
+// unsound reports whether what the registry keeps of a repository is at fault, and not the way there.
+func unsound(err error) bool {
+	_, ok := errors.AsType[*events.Error](err)
+	return ok
 }
 
 // inspect looks for what is wrong with a watched repository. It reads before it asks whether the
@@ -250,10 +235,10 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 			return err
 		}
 		set, err := r.Registry.Of(ctx, repo)
-		if err != nil {
+		if err != nil && !unsound(err) {
 			return err
 		}
-		if len(set.Watches) > 0 { // since the list was read
+		if err != nil || len(set.Watches) > 0 { // since the list was read
 			continue
 		}
 		busy, err := r.isBusy(ctx, repo, known)

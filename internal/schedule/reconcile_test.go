@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -152,10 +153,11 @@ type late struct {
 	then func()
 }
 
-func (l late) List(ctx context.Context, q watch.Query) (watch.Page, error) {
-	page, err := l.Registry.List(ctx, q)
-	l.then()
-	return page, err
+func (l late) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
+	return func(yield func(events.RepoPath, error) bool) {
+		l.Registry.Repos(ctx)(yield)
+		l.then()
+	}
 }
 
 func TestWhatIsWatchedAgainIsNoOrphan(t *testing.T) {
@@ -223,5 +225,27 @@ func TestAnOrphanThatIsBeingWorkedOnIsPassedOver(t *testing.T) {
 	defer lease.Release(context.Background())
 	if kinds, removed := w.found(); len(kinds) > 0 || removed {
 		t.Errorf("found %v, removed %v; want it passed over", kinds, removed)
+	}
+}
+
+// TestAWatchThatCannotBeReadHoldsUpNothingElse: what it is about is left alone, and all else is compared.
+func TestAWatchThatCannotBeReadHoldsUpNothingElse(t *testing.T) {
+	w := newWorld(t)
+	w.put(watch.Watch{App: "docs", URL: w.git.URL("acme/any")})
+	key := events.DefaultNamespace.Watches() + "of:acme/any"
+	if err := w.client.HSet(context.Background(), key, "docs ", "{").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || !removed {
+		t.Errorf("found %q, removal asked for: %v", kinds, removed)
+	}
+	w.put(w.own) // of this the clone stays, too
+	own := events.DefaultNamespace.Watches() + "of:" + w.own.Repo.Key()
+	if err := w.client.HSet(context.Background(), own, "docs ", "{").Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.asked = nil
+	if kinds, removed := w.found(); len(kinds) > 0 || removed {
+		t.Errorf("found %q, removal asked for: %v", kinds, removed)
 	}
 }

@@ -63,7 +63,7 @@
 //	nobody schedules for a while       all is due once, and not as often as was missed
 //	the clock of Redis is set back     a repository is asked for once too often, and then as before
 //	a watch cannot be read             Of, At, List and Put of its repository fail, naming it: it is not taken for none, by
-//	                                   which a clone would be removed. Remove and a new Put of it work
+//	                                   which a clone would be removed. Remove and a new Put of it work, and Repos has it
 //	a path watched at two remotes      refused by Put, Add, Plan and Move, as the volume would refuse the second; so are paths
 //	                                   of which one lies in the other, and the 1,001st watch of a repository
 //

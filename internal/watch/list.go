@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -81,6 +82,33 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 	}
 	page.Next = after.String()
 	return page, nil
+}
+
+// Repos are the repositories that are watched, in order, those whose watches cannot be read among them; or an error
+// of Redis, and then no more. One that is watched throughout is among them.
+func (r *Registry) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
+	return func(yield func(events.RepoPath, error) bool) {
+		for after := (position{}); ; {
+			found, err := r.sets(ctx, "", after)
+			if err != nil {
+				yield(events.RepoPath{}, err)
+				return
+			}
+			for _, kept := range found {
+				after = position{kept.repo.Key(), lastField}
+				repo, err := events.ParseRepoPath(kept.spelled)
+				if err != nil {
+					repo = kept.repo
+				}
+				if len(kept.docs) > 0 && !yield(repo, nil) {
+					return
+				}
+			}
+			if len(found) < reposAtOnce {
+				return
+			}
+		}
+	}
 }
 
 // position is where a watch stands in the list. Fields are in the order of apps, then refs, for no app's name

@@ -51,6 +51,20 @@ func TestWatchesAreListedInPages(t *testing.T) {
 			t.Errorf("limit %d: %d pages, want %d", limit, pages, most)
 		}
 	}
+	var repos, wantRepos []string
+	for repo, err := range b.Repos(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		repos = append(repos, repo.String())
+	}
+	for _, w := range want {
+		repo, _, _ := strings.Cut(w, " ")
+		wantRepos = append(wantRepos, repo)
+	}
+	if wantRepos = slices.Compact(wantRepos); !slices.Equal(repos, wantRepos) {
+		t.Errorf("%d repositories, want %d", len(repos), len(wantRepos))
+	}
 	for name, tc := range map[string]struct {
 		q    watch.Query
 		want []string

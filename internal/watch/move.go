@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"net/url"
 	"strings"
 	"unicode"
 
@@ -11,15 +12,15 @@ import (
 	"lockstep/internal/unknown"
 )
 
-// Move gives the watches of one repository to another path, at the remote url, in one step, and returns how
-// many it changed. A watch of the same app and refs that is there already stays as it is. A look at the remote
-// is asked for, and no removal. Done again it finds nothing to move. From and to may be one repository: of a
-// new spelling, or at a new URL.
+// Move gives the watches of one repository to another path, at the remote moved, in one step, and returns how
+// many it changed. One that goes by SSH goes on doing so, and one over HTTP too. A watch of the same app and refs
+// that is there already stays as it is. A look at the remote is asked for, and no removal. Done again it finds
+// nothing to move. From and to may be one repository: of a new spelling, or at a new URL.
 //
 // It refuses to move to where another remote is watched, or to a path above or below one that is.
-func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, url string) (moved int, err error) {
+func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved string) (n int, err error) {
 	err = r.untilWritten(ctx, from, func() error {
-		moved = 0
+		n = 0
 		was, err := r.load(ctx, from)
 		if err != nil {
 			return err
@@ -34,14 +35,14 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, url strin
 				return err
 			}
 			maps.Copy(docs, there.docs)
-			if err := there.checkRemote(url); err != nil {
+			if err := there.checkRemote(moved); err != nil {
 				return err
 			}
 		}
 		for _, w := range watches {
-			w.Repo, w.URL = to, url
+			w.Repo, w.URL = to, wayTo(moved, w.URL)
 			if _, ok := docs[w.Key().field()]; ok {
-				moved++
+				n++
 				continue
 			}
 			doc, err := w.inPlaceOf(was.docs[w.Key().field()])
@@ -49,11 +50,11 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, url strin
 				return err
 			}
 			if doc != was.docs[w.Key().field()] {
-				moved++
+				n++
 			}
 			docs[w.Key().field()] = doc
 		}
-		if moved == 0 {
+		if n == 0 {
 			return nil
 		}
 		if err := tooMany(to, len(docs)); err != nil {
@@ -70,18 +71,36 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, url strin
 	if err != nil {
 		return 0, err
 	}
-	return moved, nil
+	return n, nil
+}
+
+// wayTo is the URL of the remote at moved by which it is fetched as it was so far, by SSH or over HTTP: a credential is of
+// one of the two. It is moved itself where the other need not be the same repository.
+func wayTo(moved, soFar string) string {
+	if isSSH(moved) == isSSH(soFar) {
+		return moved
+	}
+	there, err := url.Parse(moved)
+	way, otherErr := url.Parse(soFar)
+	if err != nil || otherErr != nil {
+		return moved
+	}
+	way.Path, way.RawPath = there.Path, there.RawPath
+	if text := way.String(); events.CheckRemote(text) == nil && events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
+		return text
+	}
+	return moved
 }
 
 // checkRemote refuses another remote than the one watched.
-func (c contents) checkRemote(url string) error {
+func (c contents) checkRemote(remote string) error {
 	watches, err := c.watches()
 	if err != nil {
 		return err
 	}
 	for _, w := range watches {
-		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(url) {
-			return conflict("%s is watched at %s by app %s; what moves there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(url))
+		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(remote) {
+			return conflict("%s is watched at %s by app %s; what moves there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
 		}
 	}
 	return nil
