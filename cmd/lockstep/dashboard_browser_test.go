@@ -39,7 +39,7 @@ func browser(t *testing.T) context.Context {
 		t.Skip("needs chromium")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()),
+		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute), // to start
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("no-proxy-server", true), chromedp.Flag("lang", "en-GB"),
 		chromedp.Flag("host-resolver-rules", "MAP "+plainHost+" 127.0.0.1"),
@@ -78,7 +78,7 @@ func openTab(t *testing.T, browser context.Context, base string) *tab {
 		t.Fatal(err)
 	}
 	var stop context.CancelFunc
-	b.ctx, stop = context.WithTimeout(ctx, time.Minute)
+	b.ctx, stop = context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(stop)
 	b.do(call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}))
 	b.size(1280, 900)
@@ -193,7 +193,7 @@ func (b *tab) text(expression string) string {
 func (b *tab) await(expression string) {
 	b.t.Helper()
 	var last error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`Boolean(`+expression+`)`))
 		if ok {
 			return
@@ -236,9 +236,12 @@ func (b *tab) logIn(token string) {
 	b.click("form[action='/dashboard/login'] button")
 }
 
-// fits checks that the page is no wider than the screen.
+// fits checks that the page is no wider than the screen, and that all tabs are on it.
 func (b *tab) fits() {
 	b.t.Helper()
+	if hidden := b.text(`[...document.querySelectorAll("nav li a")].filter((a) => a.getBoundingClientRect().right > innerWidth).map((a) => a.textContent)`); hidden != "" {
+		b.t.Errorf("%s: not on the screen: %s", b.text(`location.pathname`), hidden)
+	}
 	if wide := b.text(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide != "0" {
 		b.t.Errorf("%s is wider than the screen by %s", b.text(`location.pathname`), wide)
 	}

@@ -17,8 +17,8 @@ func timed(m *telemetry.Metrics) func(router.Timeline) {
 	}
 }
 
-// describe exports which build a process is, and which of its handlers run.
-func (v *vitals) describe(m *telemetry.Metrics) {
+// export exports which build a process is, and which of its handlers run.
+func (v *vitals) export(m *telemetry.Metrics) {
 	b := readBuild()
 	m.Build(b.Version, b.Revision)
 	m.Handlers(func() map[string]bool {

@@ -31,7 +31,7 @@ func newServeCommand(std streams) *cobra.Command {
 			"Without --redis an embedded Redis is used: for trying out, alone, and gone with the process.",
 		Example: "  lockstep serve --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep serve --roles receiver --listen 127.0.0.1:8080 --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.NoArgs),
+		Args: wrongUse(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
@@ -75,7 +75,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	asked := redisServer.Open()
 	defer asked.Close()
 	process.vitals = newVitals(process)
-	process.vitals.describe(process.Metrics)
+	process.vitals.export(process.Metrics)
 	process.live, process.ready = health(ctx, process, asked)
 	if admin != nil {
 		log.InfoContext(ctx, "listening for operators", "address", admin.Addr().String())

@@ -75,14 +75,14 @@ type Config struct {
 	CircuitFailures int           `koanf:"circuit-failures"`
 	CircuitOpen     time.Duration `koanf:"circuit-open"`
 
-	Roles        []string      `koanf:"roles"`
-	PollEvery    time.Duration `koanf:"poll-every"`
-	Reconcile    time.Duration `koanf:"reconcile-every"`
-	Listen       string        `koanf:"listen"`
-	AdminListen  string        `koanf:"admin-listen"`
-	APITokenFile string        `koanf:"api-token-file"`
-	Grace        time.Duration `koanf:"grace"`
-	NotifyHosts  []string      `koanf:"notify-hosts"`
+	Roles          []string      `koanf:"roles"`
+	PollEvery      time.Duration `koanf:"poll-every"`
+	ReconcileEvery time.Duration `koanf:"reconcile-every"`
+	Listen         string        `koanf:"listen"`
+	AdminListen    string        `koanf:"admin-listen"`
+	APITokenFile   string        `koanf:"api-token-file"`
+	Grace          time.Duration `koanf:"grace"`
+	NotifyHosts    []string      `koanf:"notify-hosts"`
 
 	Dashboard      bool     `koanf:"dashboard"`
 	AdminHeader    string   `koanf:"admin-header"`
@@ -193,7 +193,7 @@ func (c *Config) check(environ []string) error {
 		return fmt.Errorf("api-token-file: %w", err)
 	}
 	if c.apiToken == "" {
-		c.apiToken = lookup(environ, EnvPrefix+"API_TOKEN")
+		c.apiToken = Variable(environ, EnvPrefix+"API_TOKEN")
 	}
 	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool { return strings.HasPrefix(pair, EnvPrefix+"HOOK_") })
 	if c.Redis != "" {
@@ -284,8 +284,8 @@ func (c *Config) checkServe() error {
 		return fmt.Errorf("grace %v: want 0s or more", c.Grace)
 	case c.PollEvery != 0 && c.PollEvery < time.Second:
 		return fmt.Errorf("poll-every %v: want 0s or at least 1s", c.PollEvery)
-	case c.Reconcile != 0 && c.Reconcile < time.Second:
-		return fmt.Errorf("reconcile-every %v: want 0s or at least 1s", c.Reconcile)
+	case c.ReconcileEvery != 0 && c.ReconcileEvery < time.Second:
+		return fmt.Errorf("reconcile-every %v: want 0s or at least 1s", c.ReconcileEvery)
 	case c.SpoolMaxBytes < 1<<20:
 		return fmt.Errorf("spool-max-bytes %d: want at least 1048576", c.SpoolMaxBytes)
 	case c.DeliveriesKeep < time.Hour:
@@ -302,8 +302,8 @@ func (c *Config) checkServe() error {
 	if err := c.checkProxies(); err != nil {
 		return err
 	}
-	if c.Listen != "" && !strings.Contains(c.Listen, ":") {
-		return fmt.Errorf("listen %q: want host:port, as in 127.0.0.1:8080", c.Listen)
+	if err := errors.Join(CheckAddress("listen", c.Listen), CheckAddress("admin-listen", c.AdminListen)); err != nil {
+		return err
 	}
 	// Webhooks are guarded by their signatures. Beside them, without a token, the API changes nothing for others.
 	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !c.hasHooks && !loopback(c.Listen) {
@@ -348,6 +348,21 @@ func hasPassword(redisURL string) bool {
 	return has
 }
 
+// CheckAddress refuses what nobody can listen at. An empty address is none.
+func CheckAddress(name, address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
+	}
+	return nil
+}
+
 func loopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -372,7 +387,8 @@ func readSecret(path string) (string, error) {
 	return secret, nil
 }
 
-func lookup(environ []string, name string) string {
+// Variable is the value of an environment variable, "" when it is not set. environ is as [os.Environ] gives it.
+func Variable(environ []string, name string) string {
 	for _, pair := range environ {
 		if value, ok := strings.CutPrefix(pair, name+"="); ok {
 			return value

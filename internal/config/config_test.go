@@ -69,6 +69,8 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"no slots":                          {args: []string{"--slots", "0"}, want: "slots 0"},
 		"a role that is none":               {args: []string{"--roles", "poet"}, want: `"poet"`},
 		"an unguarded public receiver":      {args: []string{"--listen", ":8080"}, want: "api-token-file"},
+		"an address without a port":         {args: []string{"--listen", "127.0.0.1"}, want: `listen "127.0.0.1": want host:port`},
+		"a port that is none":               {args: []string{"--admin-listen", "127.0.0.1:httq"}, want: `admin-listen "127.0.0.1:httq": want host:port`},
 		"a password in an argument":         {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
 		"a Redis URL of another kind":       {args: []string{"--redis", "http://h"}, want: "redis:"},
 		"a missing secret file":             {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},

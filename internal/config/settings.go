@@ -47,7 +47,7 @@ type entry struct {
 
 // settings is all there is to set, in the order in which help and README show it.
 var settings = []entry{
-	{"redis", Common, "", "none", "Redis `URL` (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://); none: an embedded one, gone with the process"},
+	{"redis", Common, "", "none", "Redis `URL` (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://); serve and sync without it: an embedded one, gone with the process"},
 	{"redis-password-file", Common, "", "none", "`file` with the Redis password"},
 	{"prefix", Common, "lockstep:{0}:", "", "`prefix` of all Redis keys, with one {hash tag}"},
 	{"log-level", Common, "", "info; sync logs nothing", "least `level` to log: debug, info, warn or error"},
@@ -88,9 +88,9 @@ var settings = []entry{
 	{"roles", Serving, Roles, "receiver,worker,notifier,scheduler", "`roles` to play: receiver (webhooks and changes over HTTP), worker, notifier (results to apps), scheduler (polls, reconciling)"},
 	{"poll-every", Serving, time.Hour, "", "`duration` between two polls of a watched repository, with jitter, unless its watches say otherwise; 0: those that leave it open are not polled"},
 	{"reconcile-every", Serving, 6 * time.Hour, "", "`duration` between two comparisons of registry, state and volume; 0: never"},
-	{"listen", Serving | Probing, "", "none", "`address` for HTTP: changes, metrics, health"},
+	{"listen", Serving | Probing, "", "none", "`address` for HTTP: webhooks, the API, the dashboard, metrics, health"},
 	{"admin-listen", Serving | Probing, "", "none", "`address` for operators alone: profiles, metrics, health; 127.0.0.1:6060, say"},
-	{"api-token-file", Serving, "", "none", "`file` with the bearer token that publishing over HTTP takes (or LOCKSTEP_API_TOKEN)"},
+	{"api-token-file", Serving, "", "none", "`file` with the bearer token of the HTTP API and the dashboard (or LOCKSTEP_API_TOKEN)"},
 	{"dashboard", Serving, true, "true", "show the dashboard at / where HTTP is served; see docs/dashboard.md"},
 	{"admin-header", Serving, "", "none", "`header` in which a trusted proxy names the user who may change something on the dashboard, such as X-Forwarded-User; wants trusted-proxies"},
 	{"admin-users", Serving, []string{}, "whoever the proxy names", "`users` whose name in admin-header is taken; none: any"},

@@ -22,7 +22,7 @@ type Config struct {
 	Results    string                // the stream of results
 	Changes    string                // the stream of changes
 	Group      string                // who works on them
-	Locks      server.Locks
+	Locks      server.Locks          // listed often: [server.ShareLocks]
 	Dead       server.Dead
 	Streams    server.Streams
 	Repos      Repos
@@ -68,7 +68,6 @@ type Dashboard struct {
 	pages  map[string]*page // by name
 	hub    *hub
 	tail   *tail
-	leases *shared[[]lease]
 	access access
 }
 
@@ -94,7 +93,6 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results)}
-	d.leases = &shared[[]lease]{every: beat, read: d.readLeases}
 	d.hub = newHub(ctx, cfg.Log, d.tail)
 	if d.pages, err = d.parsePages(); err != nil {
 		return nil, err

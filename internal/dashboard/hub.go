@@ -59,7 +59,8 @@ type client struct {
 type part struct{ name, content string }
 
 func newHub(ctx context.Context, log *slog.Logger, tail *tail) *hub {
-	h := &hub{ctx: ctx, log: log, tail: tail, dear: map[bool]chan struct{}{false: make(chan struct{}, maxDear), true: make(chan struct{}, maxDear)}, views: map[string]*view{}}
+	h := &hub{ctx: ctx, log: log, tail: tail, views: map[string]*view{}}
+	h.dear = map[bool]chan struct{}{false: make(chan struct{}, maxDear), true: make(chan struct{}, maxDear)}
 	tail.start = h.run
 	return h
 }
@@ -149,10 +150,14 @@ func (h *hub) keep(ctx context.Context, v *view) {
 			h.log.DebugContext(ctx, "dashboard cannot read", "page", v.page.name, "error", err)
 		}
 		h.tell(v, v.render(data, err))
+		pause := pace(v.page.every, spent)
+		if err != nil { // it was waiting that took so long, and somebody waits for its end
+			pause = min(pause, readTimeout)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pace(v.page.every, spent)):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -195,37 +200,4 @@ func (h *hub) tell(v *view, parts []part) {
 			}
 		}
 	}
-}
-
-// shared keeps what an expensive read has found for as long as that is fresh, for all who ask.
-type shared[T any] struct {
-	every time.Duration
-	read  func(ctx context.Context) (T, error)
-
-	mu    sync.Mutex
-	until time.Time
-	value T
-	err   error
-}
-
-func (s *shared[T]) get(ctx context.Context) (T, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Now().Before(s.until) {
-		return s.value, s.err
-	}
-	// Others may be waiting for what this caller asks for: it is not to be cancelled with the caller.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
-	defer cancel()
-	began := time.Now()
-	s.value, s.err = s.read(ctx)
-	s.until = time.Now().Add(pace(s.every, time.Since(began)))
-	return s.value, s.err
-}
-
-// forget has the next caller read anew.
-func (s *shared[T]) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.until = time.Time{}
 }

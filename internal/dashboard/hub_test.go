@@ -2,12 +2,14 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -99,7 +101,7 @@ func still(t *testing.T, says func() any) (*hub, *page) {
 
 func TestWhoCannotFollowIsDropped(t *testing.T) {
 	var n atomic.Int64
-	h, p := still(t, func() any { return overview{Idle: int(n.Add(1)), Busy: someBusy} })
+	h, p := still(t, func() any { return overview{More: int(n.Add(1)), Busy: someBusy} })
 	slow, leave, err := h.follow(p, url.Values{}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -202,11 +204,11 @@ func TestNobodyLooksNothingIsRead(t *testing.T) {
 
 func TestWhatNobodyWaitsForIsNotReadOn(t *testing.T) {
 	h, p := still(t, func() any { return overview{} })
-	began, ended := make(chan struct{}), make(chan struct{})
+	began, ended := make(chan struct{}), make(chan error, 1)
 	p.load = func(ctx context.Context, _ url.Values, _ bool) (any, error) {
 		close(began)
 		<-ctx.Done()
-		close(ended)
+		ended <- ctx.Err()
 		return nil, ctx.Err()
 	}
 	_, leave, err := h.follow(p, url.Values{}, false)
@@ -221,10 +223,8 @@ func TestWhatNobodyWaitsForIsNotReadOn(t *testing.T) {
 	if views != 0 {
 		t.Errorf("%d views that nobody looks at", views)
 	}
-	select {
-	case <-ended:
-	case <-time.After(readTimeout / 2):
-		t.Error("it is read for nobody")
+	if err := <-ended; !errors.Is(err, context.Canceled) { // but when its time was over
+		t.Errorf("it is read for nobody: %v", err)
 	}
 }
 
@@ -242,18 +242,7 @@ func TestWhoHasToWaitForALongListIsToldSo(t *testing.T) {
 	d.page("/dashboard/repos", bearer) // who is logged in waits for no stranger
 }
 
-func TestADearReadIsSharedAndRare(t *testing.T) {
-	var reads atomic.Int64
-	s := shared[int64]{every: time.Hour, read: func(context.Context) (int64, error) { return reads.Add(1), nil }}
-	for range 5 {
-		if n, err := s.get(t.Context()); n != 1 || err != nil {
-			t.Errorf("%d, %v; want what was read first", n, err)
-		}
-	}
-	s.forget()
-	if n, _ := s.get(t.Context()); n != 2 {
-		t.Errorf("%d after it was forgotten, want another read", n)
-	}
+func TestADearReadIsRare(t *testing.T) {
 	if p := pace(beat, time.Second); p != 19*time.Second {
 		t.Errorf("after a read of 1 s the next is in %v, want 19 s", p)
 	}
@@ -285,4 +274,40 @@ func TestLinesOfAPartStayInIt(t *testing.T) {
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+}
+
+func TestAPageRecoversSoonAfterARedisThatDidNotAnswer(t *testing.T) {
+	p := &page{name: "minutes", parts: []string{"busy"}, every: beat, template: startDesk(t, nil).board.pages["overview"].template}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(nil, ""))
+		defer h.wait()
+		defer cancel()
+		away := true
+		p.load = func(ctx context.Context, _ url.Values, _ bool) (any, error) {
+			if away {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return overview{Busy: someBusy}, nil
+		}
+		c, leave, err := h.follow(p, url.Values{}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+		if said := <-c.parts; said.name != "status" || said.content == "" {
+			t.Fatalf("%+v, want to be told that Redis does not answer", said)
+		}
+		away = false
+		back := time.Now()
+		for said := range c.parts {
+			if said.name == "busy" {
+				break
+			}
+		}
+		if took := time.Since(back); took > 2*readTimeout {
+			t.Errorf("it says so for %v after Redis is back", took)
+		}
+	})
 }

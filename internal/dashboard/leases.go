@@ -36,7 +36,7 @@ const leasesShown = 200
 
 // loadLeases shows all leases, the longest held first.
 func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, error) {
-	all, err := d.leases.get(ctx)
+	all, err := d.readLeases(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,6 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 	case err != nil:
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
 	default:
-		d.leases.forget()
 		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(), "fence", fence,
 			"worker", former.Worker, "job", former.Job, "operation", former.Operation)
 		d.note(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker, former.Job, fence))

@@ -30,7 +30,7 @@ func (d *Dashboard) live() []*page {
 
 // overview is what the first page shows.
 type overview struct {
-	Rate     float64 // results a minute, of the last one
+	Rate     float64 // results a minute, over the last one
 	P50, P95 time.Duration
 	Known    bool // P50 and P95 are, of the last 5 min
 	Outcomes []outcomeCount
@@ -40,7 +40,7 @@ type overview struct {
 	Dead     int64
 
 	Busy    []state.Activity
-	Idle    int // more of them that are not shown
+	More    int // of them that are not shown
 	Recent  []settled
 	Charts  template.HTML // series, as JSON: whole buckets, and those that still fill
 	Edge    template.HTML
@@ -87,7 +87,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any
 	if o.Busy, err = d.activities(ctx); err != nil {
 		return nil, err
 	}
-	o.Busy, o.Idle = first(busyShown, o.Busy)
+	o.Busy, o.More = first(busyShown, o.Busy)
 	o.measure(p)
 	return o, nil
 }
@@ -102,8 +102,7 @@ func (d *Dashboard) activities(ctx context.Context) ([]state.Activity, error) {
 
 // measure makes figures of what the tail has seen.
 func (o *overview) measure(p pulse) {
-	last := p.window.total(p.Now, time.Minute)
-	o.Rate = last.all()
+	o.Rate = p.window.perMinute(p.Now)
 	some := p.window.total(p.Now, 5*time.Minute)
 	o.P50, o.Known = some.quantile(0.5)
 	o.P95, _ = some.quantile(0.95)

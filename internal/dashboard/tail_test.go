@@ -188,3 +188,21 @@ func TestTheWindowForgets(t *testing.T) {
 		t.Errorf("%d buckets: %+v", len(s.At), s)
 	}
 }
+
+func TestTheRateIsThatOfTheTimeThatIsKnown(t *testing.T) {
+	now := time.Unix(1_800_000_003, 0) // 3 s into a bucket
+	for name, known := range map[string]time.Duration{
+		"the last 15 min": span, "the last 20 s": 20 * time.Second, "the last 2 s": 2 * time.Second,
+	} {
+		w := window{from: now.Add(-known)}
+		for at := w.from; at.Before(now); at = at.Add(100 * time.Millisecond) { // 600 a minute
+			w.add(at, outSynced, time.Millisecond, 1)
+		}
+		if rate := w.perMinute(now); rate < 590 || rate > 610 {
+			t.Errorf("of %s: %.0f a minute, want 600", name, rate)
+		}
+	}
+	if rate := new(window).perMinute(now); rate != 0 {
+		t.Errorf("%v a minute of nothing", rate)
+	}
+}

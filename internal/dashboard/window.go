@@ -83,6 +83,25 @@ func (b *bucket) merge(other *bucket) {
 	}
 }
 
+// perMinute is how many came a minute: in the buckets of the last minute that are over, or in what is known of them.
+func (w *window) perMinute(now time.Time) float64 {
+	until := now.Truncate(step)
+	since := until.Add(-time.Minute)
+	if w.from.After(since) {
+		since = w.from
+	}
+	if !until.After(since) { // so much comes that less than a bucket is known
+		until = now
+	}
+	n := 0.0
+	for i := range w.ring {
+		if b := &w.ring[i]; b.at >= since.Truncate(step).Unix() && b.at < until.Unix() {
+			n += b.all()
+		}
+	}
+	return n * float64(time.Minute) / float64(max(until.Sub(since), tailPause))
+}
+
 // all is how many came.
 func (b *bucket) all() float64 {
 	n := 0.0

@@ -77,8 +77,7 @@ func showChange(changes Changes, running context.Context) http.Handler {
 		case progress.State == stream.ChangeUnknown:
 			fail(w, http.StatusNotFound, errors.New("there is no such change, or its result is not kept any more"))
 		default:
-			w.Header().Set("Retry-After", "5")
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			unavailable(w)
 		}
 	})
 }

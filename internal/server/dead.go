@@ -120,7 +120,7 @@ func listDead(dead Dead) http.Handler {
 		}
 		page, err := dead.List(r.Context(), query)
 		if err != nil {
-			failDead(w, err)
+			failLook(w, err)
 			return
 		}
 		list := struct {
@@ -166,7 +166,7 @@ func showDead(dead Dead) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		letter, err := dead.Get(r.Context(), r.PathValue("id"))
 		if err != nil {
-			failDead(w, err)
+			failLook(w, err)
 			return
 		}
 		reply(w, http.StatusOK, NewDeadLetter(dead, letter, true))
@@ -219,6 +219,16 @@ func dropDead(dead Dead) http.Handler {
 	})
 }
 
+// failLook answers who only wanted to look.
+func failLook(w http.ResponseWriter, err error) {
+	if DeadStatus(err) == http.StatusServiceUnavailable {
+		unavailable(w)
+		return
+	}
+	failDead(w, err)
+}
+
+// failDead answers who wanted to change something, which may have been changed.
 func failDead(w http.ResponseWriter, err error) {
 	status := DeadStatus(err)
 	if status == http.StatusServiceUnavailable {

@@ -146,6 +146,6 @@ func (h *hook) refuse(status int, outcome string, err error) {
 
 func (h *hook) unavailable(why string) {
 	h.outcome = "unavailable"
-	h.w.Header().Set("Retry-After", "5")
+	h.w.Header().Set("Retry-After", retryAfter)
 	fail(h.w, http.StatusServiceUnavailable, errors.New(why))
 }

@@ -55,7 +55,7 @@ func listLocks(locks Locks) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		held, err := locks.List(r.Context())
 		if err != nil {
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			unavailable(w)
 			return
 		}
 		list := make([]Lock, 0, len(held))
@@ -75,7 +75,7 @@ func showLock(locks Locks) http.Handler {
 		}
 		status, err := locks.Status(r.Context(), repo.Key())
 		if err != nil {
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			unavailable(w)
 			return
 		}
 		reply(w, http.StatusOK, NewLock(status))

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"lockstep/locking"
@@ -12,13 +13,16 @@ import (
 type sharedLocks struct {
 	Locks
 
+	taken atomic.Int64 // when a lease was taken away last, in ns since 1970
+
 	turn  chan struct{} // full while somebody lists; guards what follows
-	until time.Time     // when what follows is stale
+	began time.Time     // when the last list was
+	until time.Time     // when it is stale
 	last  []locking.Status
 }
 
-// ShareLocks makes locks for many who look: what List returns may be twenty times as old as a list takes. The
-// others ask anew.
+// ShareLocks makes locks for many who look: what List returns may be twenty times as old as a list takes, but not older
+// than the last ForceRelease. The others ask anew.
 func ShareLocks(locks Locks) Locks {
 	return &sharedLocks{Locks: locks, turn: make(chan struct{}, 1)}
 }
@@ -28,6 +32,11 @@ const (
 	listTime  = 10 * time.Second
 )
 
+func (s *sharedLocks) ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error) {
+	defer func() { s.taken.Store(time.Now().UnixNano()) }() // after an error, too: the lease may be gone
+	return s.Locks.ForceRelease(ctx, key, fence)
+}
+
 func (s *sharedLocks) List(ctx context.Context) ([]locking.Status, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -36,7 +45,7 @@ func (s *sharedLocks) List(ctx context.Context) ([]locking.Status, error) {
 	}
 	defer func() { <-s.turn }()
 	began := time.Now()
-	if began.Before(s.until) {
+	if began.Before(s.until) && s.began.UnixNano() >= s.taken.Load() {
 		return s.last, nil
 	}
 	// Others may be waiting for what this caller asks for: it is not to be cancelled with the caller.
@@ -46,6 +55,6 @@ func (s *sharedLocks) List(ctx context.Context) ([]locking.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.last, s.until = list, time.Now().Add(listShare*time.Since(began))
+	s.last, s.began, s.until = list, began, time.Now().Add(listShare*time.Since(began))
 	return list, nil
 }

@@ -19,6 +19,10 @@ type slowLocks struct {
 	asked int
 }
 
+func (s *slowLocks) ForceRelease(context.Context, string, uint64) (locking.Holder, error) {
+	return locking.Holder{}, s.err
+}
+
 func (s *slowLocks) List(context.Context) ([]locking.Status, error) {
 	time.Sleep(s.takes)
 	s.asked++
@@ -58,6 +62,21 @@ func TestAListOfLocksIsSharedForAsLongAsItIsDear(t *testing.T) {
 		}
 		if locks.asked != 4 {
 			t.Errorf("asked %d times, want one for each that failed", locks.asked)
+		}
+	})
+}
+
+func TestAListOfLocksDoesNotShowALeaseThatWasTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := &slowLocks{takes: time.Second}
+		shared := server.ShareLocks(locks)
+		for want := 1; want <= 2; want++ {
+			if _, err := shared.List(t.Context()); err != nil || locks.asked != want {
+				t.Errorf("asked %d times, want %d: %v", locks.asked, want, err)
+			}
+			if _, err := shared.ForceRelease(t.Context(), "acme/widgets", 1); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

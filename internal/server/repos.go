@@ -58,7 +58,7 @@ func NewRepoSummary(s state.Summary) RepoSummary {
 }
 
 // ErrUnknownRepo means that nothing is known of a repository.
-var ErrUnknownRepo = errors.New("nothing is known of this repository; it was never asked for under this prefix")
+var ErrUnknownRepo = errors.New("nothing is known of this repository; no worker has met it under this prefix")
 
 // ReadRepo reads all that is known of one repository: [ErrUnknownRepo] when that is nothing.
 func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPath) (Repo, error) {
@@ -104,7 +104,7 @@ func listRepos(repos Repos) http.Handler {
 		}
 		page, err := repos.List(r.Context(), query.Get("prefix"), cursor, limit)
 		if err != nil {
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			unavailable(w)
 			return
 		}
 		shown := struct {
@@ -133,7 +133,7 @@ func showRepo(repos Repos, locks Locks) http.Handler {
 		case errors.Is(err, ErrUnknownRepo):
 			fail(w, http.StatusNotFound, err)
 		case err != nil:
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			unavailable(w)
 		default:
 			reply(w, http.StatusOK, shown)
 		}

@@ -52,6 +52,8 @@ const (
 	maxBody         = 1 << 20 // bytes
 	publishTimeout  = 5 * time.Second
 	shutdownTimeout = 5 * time.Second
+
+	retryAfter = "5" // seconds, while Redis is away
 )
 
 // Config configures a Server.
@@ -142,7 +144,7 @@ func (r *routes) HandleFunc(pattern string, handler func(http.ResponseWriter, *h
 func mount(cfg Config) *routes {
 	mux := &routes{}
 	if cfg.Publisher != nil {
-		mux.Handle("POST /api/v1/changes", guarded(cfg, traced(cfg, "POST", "/api/v1/changes", receive(cfg))))
+		mux.Handle("POST /api/v1/changes", guarded(cfg, traced(cfg.Tracer, receive(cfg))))
 	}
 	if cfg.Changes != nil {
 		running := cfg.running
@@ -171,8 +173,8 @@ func mount(cfg Config) *routes {
 	}
 	if cfg.Watches != nil {
 		mux.Handle("GET /api/v1/watches", guarded(cfg, listWatches(cfg.Watches)))
-		mux.Handle("PUT /api/v1/watches", guarded(cfg, traced(cfg, "PUT", "/api/v1/watches", putWatch(cfg.Watches))))
-		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg, "DELETE", "/api/v1/watches", removeWatch(cfg.Watches))))
+		mux.Handle("PUT /api/v1/watches", guarded(cfg, traced(cfg.Tracer, putWatch(cfg.Watches))))
+		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg.Tracer, removeWatch(cfg.Watches))))
 	}
 	if cfg.Hooks != nil {
 		mux.Handle("POST /hooks/{source}", takeHook(*cfg.Hooks, cfg.Log, cfg.Tracer))
@@ -212,7 +214,7 @@ func receive(cfg Config) http.Handler {
 		entry, err := publish(r.Context(), cfg, change)
 		if err != nil {
 			cfg.Log.ErrorContext(r.Context(), "change not published", "repo", change.Repo.String(), "job", change.ID, "error", err)
-			w.Header().Set("Retry-After", "5")
+			w.Header().Set("Retry-After", retryAfter)
 			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not take the change now; try again"))
 			return
 		}
@@ -242,6 +244,12 @@ func publish(ctx context.Context, cfg Config, change events.Change) (entry strin
 
 func fail(w http.ResponseWriter, status int, err error) {
 	reply(w, status, map[string]string{"error": err.Error()})
+}
+
+// unavailable answers while Redis does not, when nothing was changed.
+func unavailable(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", retryAfter)
+	fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
 }
 
 func reply(w http.ResponseWriter, status int, body any) {

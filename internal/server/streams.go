@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"lockstep/events/stream"
@@ -49,7 +48,7 @@ func listStreams(streams Streams) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		all, err := streams.Read(r.Context())
 		if err != nil {
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+			unavailable(w)
 			return
 		}
 		list := struct {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -18,13 +19,13 @@ import (
 
 // traced makes a span of each request to what asks for changes. It belongs inside the guard: whoever is let through may
 // say which trace the request is part of, and that it is to be recorded; who is not costs no span.
-func traced(cfg Config, method, route string, next http.Handler) http.Handler {
-	if cfg.Tracer == nil {
+func traced(tracer trace.Tracer, next http.Handler) http.Handler {
+	if tracer == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		ctx, span := cfg.Tracer.Start(ctx, method+" "+route, ofRequest(method, route)...)
+		ctx, span := tracer.Start(ctx, r.Pattern, ofRequest(r)...)
 		defer span.End()
 		answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, r.WithContext(ctx))
@@ -32,7 +33,9 @@ func traced(cfg Config, method, route string, next http.Handler) http.Handler {
 	})
 }
 
-func ofRequest(method, route string) []trace.SpanStartOption {
+// ofRequest says which route a request has taken, by the pattern that it was matched by.
+func ofRequest(r *http.Request) []trace.SpanStartOption {
+	method, route, _ := strings.Cut(r.Pattern, " ")
 	return []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
 		semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route))}
 }
@@ -71,8 +74,7 @@ func (h *hook) trace(tracer trace.Tracer, began time.Time, d forge.Delivery) tra
 	if tracer == nil {
 		return trace.SpanFromContext(context.Background())
 	}
-	const route = "/hooks/{source}"
-	ctx, span := tracer.Start(h.r.Context(), "POST "+route, append(ofRequest("POST", route), trace.WithTimestamp(began))...)
+	ctx, span := tracer.Start(h.r.Context(), h.r.Pattern, append(ofRequest(h.r), trace.WithTimestamp(began))...)
 	span.SetAttributes(attribute.String("lockstep.source", h.src.Name), attribute.String("lockstep.event", d.Event),
 		attribute.String("lockstep.delivery", d.ID), attribute.String("lockstep.repo", intake.Repo(d).String()))
 	h.r = h.r.WithContext(ctx)

@@ -144,7 +144,6 @@ func failWatch(w http.ResponseWriter, err error) {
 	case class == events.ClassConfig: // one that cannot be read
 		fail(w, http.StatusInternalServerError, err)
 	default:
-		w.Header().Set("Retry-After", "5")
-		fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+		unavailable(w)
 	}
 }

@@ -1,5 +1,5 @@
-// Package telemetry counts what Lockstep does, for Prometheus. No metric carries a repository's
-// name: there may be a million of them.
+// Package telemetry counts what Lockstep does, for Prometheus, and traces it, for OpenTelemetry. No metric carries a
+// repository's name: there may be a million of them.
 package telemetry
 
 import (
@@ -16,7 +16,7 @@ import (
 	"lockstep/locking"
 )
 
-// Metrics are one process's metrics. It observes what its methods' types say.
+// Metrics are one process's metrics. Its methods count, or are the observers that do.
 type Metrics struct {
 	registry *prometheus.Registry
 
