@@ -7,7 +7,7 @@ TESTFLAGS ?=
 .PHONY: help build test test-embedded test-large validate-deploy soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 go build -trimpath -o bin/lockstep ./cmd/lockstep

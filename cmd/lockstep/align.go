@@ -7,6 +7,8 @@ import (
 	"unicode"
 
 	"golang.org/x/term"
+
+	"lockstep/internal/config"
 )
 
 // Marks of colours in a table's cells. They take no room, and become escape sequences where these are wanted.
@@ -23,25 +25,17 @@ var sequences = map[rune]string{markEnd: "\x1b[0m", markGood: "\x1b[32m", markWa
 // paint marks text with a colour.
 func paint(mark rune, text string) string { return string(mark) + text + string(markEnd) }
 
-// colours reports whether standard output wants them: it is a terminal, and nobody has said no.
-func (s streams) colours() bool {
-	return terminal(s.stdout) && variable(s.environ, "NO_COLOR") == "" && variable(s.environ, "TERM") != "dumb"
+// colours reports whether w, which is one of the streams, wants them: it is a terminal, and nobody has said no.
+func (s streams) colours(w io.Writer) bool {
+	return terminal(w) && s.variable("NO_COLOR") == "" && s.variable("TERM") != "dumb"
 }
+
+func (s streams) variable(name string) string { return config.Variable(s.environ, name) }
 
 // terminal reports whether w is one, so that people look at what is printed as it comes.
 func terminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// variable is the value of an environment variable, "" when it is not set.
-func variable(environ []string, name string) string {
-	for _, pair := range environ {
-		if value, found := strings.CutPrefix(pair, name+"="); found {
-			return value
-		}
-	}
-	return ""
 }
 
 // gap is how far columns are apart.
@@ -116,4 +110,27 @@ func rendered(cell string, colours bool) string {
 		}
 	}
 	return b.String()
+}
+
+// printable is text of somebody else's on one line of a terminal, of bounded length.
+func printable(text string) string {
+	const most = 200
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "�"))
+	if short := []rune(text); len(short) > most {
+		text = string(short[:most]) + "…"
+	}
+	return text
+}
+
+// dash is a cell that has something in it.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

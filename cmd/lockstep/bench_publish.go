@@ -31,7 +31,7 @@ func newBenchPublishCommand(std streams) *cobra.Command {
 		Short: "Measure how long a push takes to its readers, and a first clone",
 		Long: "Push one file at a time to repositories of several sizes, served by a real Git server, and print how long\n" +
 			"it takes until the tree is readable at its published name: with Lockstep, as it is by default and with\n" +
-			"--reuse-trees; with git fetch and git reset --hard, which changes the tree under its readers; and with git\n" +
+			"--tree-reuse; with git fetch and git reset --hard, which changes the tree under its readers; and with git\n" +
 			"fetch, git worktree add and a link that is flipped. All take their turns at each push. Then first clones,\n" +
 			"against git clone --depth 1. It fails if anybody publishes anything else than what was pushed. Needs git.\n\n" +
 			"A size is redis or git, for a repository of as many files and bytes as theirs, or a number of files.\n" +

@@ -20,7 +20,7 @@ import (
 // The contestants, by the names that reports have.
 const (
 	sideLinked   = "lockstep"
-	sideReused   = "lockstep --reuse-trees"
+	sideReused   = "lockstep --tree-reuse"
 	sideReset    = "git reset --hard"
 	sideWorktree = "git worktree add"
 	sideClone    = "git clone --depth 1"

@@ -30,7 +30,7 @@ func newCompletionCommand(std streams) *cobra.Command {
 		Short: "Print a script that completes commands, flags and arguments in a shell",
 		Long: "Print a script for bash, zsh, fish or powershell. Beside commands and flags it completes repositories, leases,\n" +
 			"dead letters and apps, when LOCKSTEP_REDIS, lockstep.yaml or a --redis before it names the Redis that knows them;\n" +
-			"for that it asks for a second at most.",
+			"for that it asks for a second at most. The one for bash wants the package bash-completion.",
 		Example: "  source <(lockstep completion bash)\n" +
 			"  lockstep completion bash > /etc/bash_completion.d/lockstep\n" +
 			"  lockstep completion zsh > \"${fpath[1]}/_lockstep\"\n" +

@@ -297,11 +297,7 @@ type deadList []server.DeadLetter
 func (l deadList) table(w io.Writer) {
 	fmt.Fprintln(w, "ID\tAGE\tREPOSITORY\tREASON\tATTEMPTS\tSTREAM\tGROUP\tERROR")
 	for _, letter := range l {
-		repo := letter.Repo
-		if repo == "" {
-			repo = "-"
-		}
-		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, time.Since(letter.At).Round(time.Second), repo,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, spell(time.Since(letter.At)), dash(letter.Repo),
 			printable(letter.Reason), letter.Attempts, printable(letter.Stream), printable(letter.Group), printable(letter.Error))
 	}
 }
@@ -310,7 +306,7 @@ type deadDetail server.DeadLetter
 
 func (d deadDetail) table(w io.Writer) {
 	fmt.Fprintf(w, "letter\t%s\n", d.ID)
-	fmt.Fprintf(w, "given up\t%s (%v ago), after %d attempts\n", d.At.Format(time.RFC3339), time.Since(d.At).Round(time.Second), d.Attempts)
+	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), spell(time.Since(d.At)), d.Attempts)
 	fmt.Fprintf(w, "reason\t%s\n", printable(d.Reason))
 	fmt.Fprintf(w, "error\t%s\n", printable(d.Error))
 	fmt.Fprintf(w, "from\t%s, entry %s\n", printable(d.Stream), printable(d.Entry))
@@ -326,21 +322,6 @@ func (d deadDetail) table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "repository\t%s\n", d.Repo)
 	fmt.Fprintf(w, "event\t%s\n", d.Event)
-}
-
-// printable is text of somebody else's on one line of a terminal, of bounded length.
-func printable(text string) string {
-	const most = 200
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "�"))
-	if short := []rune(text); len(short) > most {
-		text = string(short[:most]) + "…"
-	}
-	return text
 }
 
 type deadRetried struct {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"lockstep/internal/config"
 )
 
 // demoFlags say how the demonstration is given.
@@ -45,6 +47,9 @@ func newDemoCommand(std streams) *cobra.Command {
 		}),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			open := cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration")
+			if err := usage(config.CheckAddress("--web", f.web)); err != nil {
+				return err
+			}
 			switch {
 			case f.duration < time.Second || f.duration > demoLongest:
 				return usageError(fmt.Errorf("--duration %v: want 1s to %v", f.duration, demoLongest))

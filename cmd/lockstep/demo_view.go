@@ -40,7 +40,7 @@ type demoView struct {
 
 func newDemoView(std streams) *demoView {
 	v := &demoView{w: std.stderr, began: time.Now()}
-	if terminal(std.stderr) && variable(std.environ, "NO_COLOR") == "" && variable(std.environ, "TERM") != "dumb" {
+	if std.colours(std.stderr) {
 		v.live = true
 		fmt.Fprint(v.w, hideCursor)
 	}

@@ -154,7 +154,8 @@ func spoolFolder(dir string) check {
 // slowSync is what a disk takes that is overloaded, or far away.
 const slowSync = 250 * time.Millisecond
 
-// timedSync writes a file in dir, syncs it, and deletes it.
+// timedSync writes a file in dir, syncs it, and deletes it. It tries three times, and the quickest counts: one may
+// have to wait for what others have written just then.
 func timedSync(dir string) (time.Duration, error) {
 	file, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
@@ -162,14 +163,18 @@ func timedSync(dir string) (time.Duration, error) {
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	if _, err := file.WriteString("try"); err != nil {
-		return 0, err
+	quickest := time.Hour
+	for range 3 {
+		if _, err := file.WriteString("try"); err != nil {
+			return 0, err
+		}
+		began := time.Now()
+		if err := file.Sync(); err != nil {
+			return 0, fmt.Errorf("sync: %w", err)
+		}
+		quickest = min(quickest, time.Since(began))
 	}
-	began := time.Now()
-	if err := file.Sync(); err != nil {
-		return 0, fmt.Errorf("sync: %w", err)
-	}
-	return time.Since(began), nil
+	return quickest, nil
 }
 
 func listenAddress(address string) check {

@@ -103,7 +103,7 @@ func treeError(err error) error {
 		return usageError(err)
 	case errors.Is(err, tree.ErrGone):
 		return &exitError{exitGone, fmt.Errorf("%w; run in the current one, by its name", err)}
-	case errors.Is(err, tree.ErrNotPublished):
+	case errors.Is(err, tree.ErrNotPublished), errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w; check --root and the name, spelled as on disk, or sync it first", err)
 	}
 	return err

@@ -75,7 +75,7 @@ func readyURL(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	switch {
 	case err != nil:
-		return "", usageError(fmt.Errorf("listen: %w; want host:port", err))
+		return "", err // checked by config.Load
 	case port == "0" || port == "":
 		return "", usageError(fmt.Errorf("listen %s: the port is chosen at the start; name it with --url", listen))
 	}

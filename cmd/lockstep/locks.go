@@ -140,8 +140,8 @@ type lockList []server.Lock
 func (l lockList) table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tOPERATION\tJOB\tWORKER\tHELD FOR\tREMAINING\tWAITING\tFENCE")
 	for _, lock := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%v\t%d\t%d\n", lock.Repo, lock.Holder.Operation, lock.Holder.Job, lock.Holder.Worker,
-			time.Since(*lock.Since).Round(time.Second), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%v\t%d\t%d\n", lock.Repo, lock.Holder.Operation, lock.Holder.Job, lock.Holder.Worker,
+			spell(time.Since(*lock.Since)), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
 	}
 }
 
@@ -151,7 +151,7 @@ func (l lockDetail) table(w io.Writer) {
 	fmt.Fprintf(w, "repository\t%s\n", l.Repo)
 	if l.Held {
 		fmt.Fprintf(w, "held by\tjob %s (%s) on %s\n", l.Holder.Job, l.Holder.Operation, l.Holder.Worker)
-		fmt.Fprintf(w, "since\t%s (%v)\n", l.Since.Format(time.RFC3339), time.Since(*l.Since).Round(time.Second))
+		fmt.Fprintf(w, "since\t%s (%s)\n", l.Since.Format(time.RFC3339), spell(time.Since(*l.Since)))
 		fmt.Fprintf(w, "remaining\t%v\n", remaining(server.Lock(l)))
 	} else {
 		fmt.Fprintf(w, "held by\tnobody\n")
@@ -159,7 +159,11 @@ func (l lockDetail) table(w io.Writer) {
 	if l.Fence != 0 {
 		fmt.Fprintf(w, "fence\t%d\n", l.Fence)
 	}
-	for i, waiter := range l.Waiters {
+	waiterRows(w, l.Waiters)
+}
+
+func waiterRows(w io.Writer, waiters []server.Party) {
+	for i, waiter := range waiters {
 		fmt.Fprintf(w, "waits, %d\tjob %s (%s) on %s\n", i+1, waiter.Job, waiter.Operation, waiter.Worker)
 	}
 }

@@ -68,7 +68,7 @@ func (o *output) show(std streams, data any, table func(io.Writer)) error {
 	}
 	var rows bytes.Buffer
 	table(&rows)
-	_, err := io.WriteString(std.stdout, align(rows.String(), std.colours()))
+	_, err := io.WriteString(std.stdout, align(rows.String(), std.colours(std.stdout)))
 	return err
 }
 

@@ -62,7 +62,7 @@ type stretch struct {
 func newDisplay(std streams, cfg config.Config, repo events.RepoPath, out output) *display {
 	ctx, stop := context.WithCancel(context.Background())
 	d := &display{view: &lines{w: std.stderr, repo: repo}, stop: stop, now: stretch{began: time.Now()}}
-	if terminal(std.stderr) && out.isTable() && cfg.LogLevel == "" && variable(std.environ, "TERM") != "dumb" && variable(std.environ, "CI") == "" {
+	if terminal(std.stderr) && out.isTable() && cfg.LogLevel == "" && std.variable("TERM") != "dumb" && std.variable("CI") == "" {
 		d.view = &bars{w: std.stderr}
 	}
 	d.drawn.Go(func() { d.run(ctx) })

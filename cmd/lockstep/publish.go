@@ -102,7 +102,7 @@ func newPublishCommand(std streams) *cobra.Command {
 				return usageError(err)
 			}
 			if timeout <= 0 {
-				return usageError(fmt.Errorf("timeout %v: want more than 0s", timeout))
+				return usageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
 			}
 			_, end := traced(cmd, std)
 			defer func() { end(err) }()
@@ -149,7 +149,10 @@ type publishedChange struct {
 func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeout time.Duration, out output) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		entry, err := enqueue(ctx, client, cfg.Namespace(), change)
-		if err != nil {
+		switch {
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // as in sync
+			return &exitError{exitTimedOut, fmt.Errorf("change %s of %s: redis has not taken it within %v, and may have it all the same", change.ID, change.Repo, timeout)}
+		case err != nil:
 			return err
 		}
 		result, err := await(ctx, client, cfg, entry)

@@ -47,14 +47,10 @@ func newReposListCommand(std streams) *cobra.Command {
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
-				return usageError(fmt.Errorf("limit %d: want at least 1", limit))
-			}
-			prefix := ""
-			if len(args) == 1 {
-				prefix = args[0]
+				return usageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onRedis(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefix, limit)
+				summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
 				if err != nil {
 					return err
 				}
@@ -115,23 +111,10 @@ func newReposShowCommand(std streams) *cobra.Command {
 				return usageError(err)
 			}
 			return onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
+				detail, err := readRepo(ctx, client, cfg, repo)
 				if err != nil {
 					return err
 				}
-				known, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
-				if err != nil {
-					return err
-				}
-				volume, err := viewVolume(ctx, cfg, client)
-				if err != nil {
-					return err
-				}
-				disk, err := describe(volume, repo.String())
-				if err != nil {
-					return err
-				}
-				detail := repoDetail{known, disk}
 				return out.show(std, detail, detail.table)
 			})
 		},
@@ -181,9 +164,27 @@ func (l repoList) table(w io.Writer) {
 	}
 }
 
+// repoDetail is all that is known of one repository, and what is on the volume when that is at hand.
 type repoDetail struct {
 	server.Repo
 	Volume *onDisk `json:"volume,omitempty"`
+}
+
+func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath) (repoDetail, error) {
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
+	if err != nil {
+		return repoDetail{}, err
+	}
+	known, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+	if err != nil {
+		return repoDetail{}, err
+	}
+	volume, err := viewVolume(ctx, cfg, client)
+	if err != nil {
+		return repoDetail{}, err
+	}
+	disk, err := describe(volume, repo.String())
+	return repoDetail{known, disk}, err
 }
 
 func (r repoDetail) table(w io.Writer) {
@@ -211,6 +212,7 @@ func (r repoDetail) table(w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
+	waiterRows(w, r.Lock.Waiters)
 	r.Volume.table(w)
 }
 

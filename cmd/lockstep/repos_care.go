@@ -130,6 +130,9 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 				v.Report, err = c.volume.Verify(ctx, gitrepo.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
 				return err
 			})
+			if len(repos) == 0 && events.ClassOf(err) == events.ClassNotFound {
+				return nil // it has gone since it was listed
+			}
 		}
 		v.Error = errorText(err)
 		if err == nil && v.Found > 0 {
@@ -185,11 +188,4 @@ func errorText(err error) string {
 		return ""
 	}
 	return oneLine(err)
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

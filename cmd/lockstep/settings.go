@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -45,8 +44,7 @@ func usage(err error) error {
 // checkNamed looks at the hosts, the proxy and the files that the settings name, and connects to nothing.
 func checkNamed(cfg config.Config) error {
 	_, hosts := egress.ParseHosts("notify-hosts", cfg.NotifyHosts)
-	return errors.Join(volumeConfig(cfg).Net.Check(), hosts, checkCredentials(cfg.Credentials),
-		checkAddress("listen", cfg.Listen), checkAddress("admin-listen", cfg.AdminListen))
+	return errors.Join(volumeConfig(cfg).Net.Check(), hosts, checkCredentials(cfg.Credentials))
 }
 
 func checkCredentials(dir string) error {
@@ -59,20 +57,6 @@ func checkCredentials(dir string) error {
 		return fmt.Errorf("credentials: %w", err)
 	case !info.IsDir():
 		return fmt.Errorf("credentials: %s is no folder; want one with a folder for each credential", dir)
-	}
-	return nil
-}
-
-func checkAddress(name, address string) error {
-	if address == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
-	}
-	if err != nil {
-		return fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
 	}
 	return nil
 }

@@ -1,12 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"io"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,19 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
-	"lockstep/internal/server"
-	"lockstep/internal/state"
-	"lockstep/locking"
 )
-
-// repoStatus is what is known of one repository.
-type repoStatus struct {
-	Repo   string            `json:"repo"`
-	Heads  map[string]string `json:"heads"` // ref to published commit
-	Fence  uint64            `json:"fence,omitempty"`
-	Synced *time.Time        `json:"synced,omitempty"`
-	Lock   server.Lock       `json:"lock"`
-}
 
 func newStatusCommand(std streams) *cobra.Command {
 	var out output
@@ -61,7 +44,7 @@ func newStatusCommand(std streams) *cobra.Command {
 				service := serviceReader{client: client, cfg: cfg, within: lookWithin}
 				look := func(ctx context.Context) (tabled, error) {
 					if len(args) == 1 {
-						return readRepo(ctx, client, cfg.Namespace(), repo)
+						return readRepo(ctx, client, cfg, repo)
 					}
 					return service.read(ctx)
 				}
@@ -87,43 +70,3 @@ func newStatusCommand(std streams) *cobra.Command {
 }
 
 const statusWithin = 10 * time.Second
-
-func readRepo(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, repo events.RepoPath) (repoStatus, error) {
-	known, err := state.NewStore(client, namespace).Load(ctx, repo)
-	if err != nil {
-		return repoStatus{}, err
-	}
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
-	if err != nil {
-		return repoStatus{}, err
-	}
-	lock, err := inspector.Status(ctx, repo.Key())
-	if err != nil {
-		return repoStatus{}, err
-	}
-	status := repoStatus{Repo: cmp.Or(known.Spelled(), repo.String()), Heads: known.Heads(), Fence: known.Fence(), Lock: server.NewLock(lock)}
-	if at := known.Synced(); !at.IsZero() {
-		status.Synced = &at
-	}
-	return status, nil
-}
-
-func (s repoStatus) table(w io.Writer) {
-	fmt.Fprintf(w, "repository\t%s\n", s.Repo)
-	if s.Synced == nil {
-		fmt.Fprintf(w, "synced\tnever\n")
-	} else {
-		fmt.Fprintf(w, "synced\t%s (fence %d)\n", s.Synced.Format(time.RFC3339), s.Fence)
-	}
-	for _, ref := range slices.Sorted(maps.Keys(s.Heads)) {
-		fmt.Fprintf(w, "head\t%s\t%.12s\n", ref, s.Heads[ref])
-	}
-	if !s.Lock.Held {
-		fmt.Fprintf(w, "lease\tfree\n")
-		return
-	}
-	fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", s.Lock.Holder.Operation, s.Lock.Holder.Job, s.Lock.Holder.Worker, s.Lock.Since.Format(time.RFC3339))
-	for i, waiter := range s.Lock.Waiters {
-		fmt.Fprintf(w, "waits, %d\tjob %s (%s) on %s\n", i+1, waiter.Job, waiter.Operation, waiter.Worker)
-	}
-}

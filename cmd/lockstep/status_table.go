@@ -27,7 +27,11 @@ func (s serviceStatus) table(w io.Writer) {
 	if s.OldestMS > 0 {
 		oldest = "; the oldest for " + spell(time.Duration(s.OldestMS)*time.Millisecond)
 	}
-	fmt.Fprintf(w, "changes\t%d kept, %s unread, %d pending (%d due, %d late)%s\n", s.Changes, orUnknown(s.Unread), s.Pending, s.Due, s.Late, oldest)
+	unread := "unread unknown"
+	if s.Unread >= 0 {
+		unread = fmt.Sprintf("%d unread", s.Unread)
+	}
+	fmt.Fprintf(w, "changes\t%d kept, %s, %d pending (%d due, %d late)%s\n", s.Changes, unread, s.Pending, s.Due, s.Late, oldest)
 	fmt.Fprintf(w, "results\t%d kept, %s\n", s.Results, s.Settled)
 	leases := fmt.Sprintf("%d held", s.Leases.Held)
 	if !s.Leases.Complete {

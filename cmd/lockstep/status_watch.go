@@ -86,7 +86,7 @@ func newScreen(std streams) *screen {
 func (s *screen) show(data tabled) error {
 	var rows bytes.Buffer
 	data.table(&rows)
-	text := align(rows.String(), s.std.colours())
+	text := align(rows.String(), s.std.colours(s.std.stdout))
 	if s.file == nil {
 		_, err := io.WriteString(s.std.stdout, text+"\n")
 		return err

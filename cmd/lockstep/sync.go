@@ -52,7 +52,7 @@ func newSyncCommand(std streams) *cobra.Command {
 				return err
 			}
 			if timeout <= 0 {
-				return usageError(fmt.Errorf("timeout %v: want more than 0s", timeout))
+				return usageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
 			}
 			traces, end := traced(cmd, std)
 			defer func() { end(err) }()

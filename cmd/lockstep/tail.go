@@ -42,7 +42,7 @@ func newTailCommand(std streams) *cobra.Command {
 			if f.since < 0 || f.count < 0 {
 				return usageError(errors.New("--since and --count: want 0 or more"))
 			}
-			prefix := strings.ToLower(strings.Join(args, ""))
+			prefix := strings.ToLower(prefixOf(args))
 			err := onRedis(cmd, std, forEver, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				return f.follow(ctx, client, cfg.Namespace(), prefix, std.stdout)
 			})
