@@ -253,7 +253,7 @@ func TestAnUnreachableRedisIsNoTimeout(t *testing.T) {
 // nothingQueued checks that p's withdrawn tickets are gone from the queue of key.
 func nothingQueued(t *testing.T, server *redistest.Server, p process, key string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	wantErr(t, p.Close(ctx), nil) // it waits for withdrawals
 	client := server.Client()

@@ -25,7 +25,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const prefix = "{t}:"
+const (
+	prefix   = "{t}:"
+	patience = 30 * time.Second // how long a test waits for what must come
+)
 
 // process is a Locker with what it said and asked: one process, as far as others can tell.
 type process struct {
@@ -119,8 +122,8 @@ func soon[T any](t testing.TB, ch <-chan T, what string) T {
 	select {
 	case v := <-ch:
 		return v
-	case <-time.After(15 * time.Second):
-		t.Fatalf("%s: nothing after 15 s", what)
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing after %v", what, patience)
 		panic("unreachable")
 	}
 }
@@ -264,9 +267,9 @@ func (r *recorder) count(message string) int { return len(r.all(message)) }
 // await returns once message was logged n times.
 func (r *recorder) await(t testing.TB, message string, n int) {
 	t.Helper()
-	timer := time.AfterFunc(15*time.Second, r.changed.Broadcast)
+	timer := time.AfterFunc(patience, r.changed.Broadcast)
 	defer timer.Stop()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(patience)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.records[message]) < n {

@@ -184,7 +184,7 @@ func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
 
 func TestALongHeldLeaseIsRenewed(t *testing.T) {
 	server := redistest.Start(t)
-	p, other := start(t, server, "w1", lease(200*time.Millisecond)), start(t, server, "w2", lease(200*time.Millisecond))
+	p, other := start(t, server, "w1", lease(800*time.Millisecond)), start(t, server, "w2", lease(800*time.Millisecond))
 	l := must(t, p, "k", "1")
 	_, err := other.Acquire(t.Context(), locking.Request{Key: "k", Wait: time.Second})
 	wantErr(t, err, locking.ErrTimeout)

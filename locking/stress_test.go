@@ -123,7 +123,7 @@ func TestFencesHoldThroughFaults(t *testing.T) {
 	storage.Lock()
 	before := storage.accepted
 	storage.Unlock()
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		storage.Lock()
 		going := storage.accepted > before+10
 		storage.Unlock()

@@ -7,9 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"lockstep/events"
+	"lockstep/internal/gitrepo"
 	"lockstep/internal/gittest"
 	"lockstep/internal/redistest"
+	"lockstep/locking"
 )
 
 // TestCareOfTheVolume has a clone adopted, a tree damaged, found and repaired, and trees dropped, all
@@ -95,6 +99,34 @@ func TestCareOfTheVolume(t *testing.T) {
 		t.Errorf("trees %v", trees)
 	}
 	lockstep(exitDone, "repos", "verify", "--all", "--offline", "--root", root)
+}
+
+// TestWhatGoesMeanwhileIsNoDamage has a repository removed while all are verified: it is listed, and then it is its turn.
+func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
+	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
+	git := startGit(t)
+	volume := must(gitrepo.OpenVolume(root, gitrepo.Config{}))(t)
+	defer volume.Close()
+	for _, name := range []string{"acme/widgets", "acme/gadgets"} {
+		must(git.Create(ctx, name, map[string]string{"a": "1"}))(t)
+		repo := must(events.ParseRepoPath(name))(t)
+		must(volume.Sync(ctx, gitrepo.SyncRequest{Repo: repo, URL: git.URL(name), Fence: 1}))(t)
+	}
+	gone := must(events.ParseRepoPath("acme/gadgets"))(t)
+	client, namespace := server.Client(), events.DefaultNamespace
+	locker := must(locking.New(locking.Config{Redis: client, Prefix: namespace.Locks(), Worker: "w1"}))(t)
+	defer locker.Close(ctx)
+	inspector := must(locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()}))(t)
+	var verify *process
+	must(0, locker.Do(ctx, locking.Request{Key: gone.Key(), Floor: 1}, func(ctx context.Context, lease *locking.Lease) error {
+		verify = start(t, "repos", "verify", "--all", "--json", "--redis", server.URL(), "--root", root)
+		eventually(t, func() bool { return len(must(inspector.Status(ctx, gone.Key()))(t).Waiters) > 0 }, "verify waits for %s", gone)
+		_, err := volume.Remove(ctx, gitrepo.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
+		return err
+	}))(t)
+	if code := verify.ended(time.Minute); code != exitDone || !strings.Contains(verify.log.String(), "acme/widgets") || strings.Contains(verify.log.String(), "acme/gadgets") {
+		t.Errorf("exit code %d, want 0, and what is there: %s", code, verify.log)
+	}
 }
 
 func TestCareIsNotTakenLightly(t *testing.T) {

@@ -116,9 +116,12 @@ func (s *storm) assertWhole(f *follower) {
 	s.t.Helper()
 	f.await(s.t, s.certain())
 	f.await(s.t, s.calm()) // whose syncs sweep up what the dead have left
+	eventually(s.t, s.idle, "what Redis has taken without saying so is done, too")
 	s.assertNothingLeft()
 	s.assertTrees()
 
+	kept := must(s.client.XRange(s.t.Context(), events.DefaultNamespace.Results(), "-", "+").Result())(s.t)
+	eventually(s.t, func() bool { return len(f.soFar()) >= len(kept) }, "a consumer has been given %d results", len(kept))
 	answered := f.answered()
 	lost, doubled, uncertain := 0, 0, 0
 	for _, a := range s.sent {
@@ -134,7 +137,6 @@ func (s *storm) assertWhole(f *follower) {
 	if lost != 0 || doubled != 0 {
 		s.t.Errorf("%d results lost and %d doubled, want none", lost, doubled)
 	}
-	kept := must(s.client.XRange(s.t.Context(), events.DefaultNamespace.Results(), "-", "+").Result())(s.t)
 	var entries []string
 	for _, entry := range kept {
 		entries = append(entries, entry.ID)

@@ -86,8 +86,7 @@ func TestAServiceTrimsItsStreamsAndShowsThem(t *testing.T) {
 	}
 	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
 	p.awaitLog("worker takes changes")
-	_, after, _ := strings.Cut(p.log.String(), "msg=listening address=")
-	address, _, _ := strings.Cut(after, "\n")
+	address := p.listening("listening")
 	get := func(path string) string {
 		t.Helper()
 		resp := must(http.Get("http://" + address + path))(t)

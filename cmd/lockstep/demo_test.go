@@ -56,7 +56,7 @@ func assertNothingLeft(t *testing.T, tmp string, workers []int) {
 func TestADemoThatIsInterruptedLeavesNothingBehind(t *testing.T) {
 	p, tmp, workers := startDemo(t)
 	_ = p.cmd.Process.Signal(os.Interrupt)
-	if code := p.ended(30 * time.Second); code != exitFailed || !strings.Contains(p.log.String(), "\nlockstep: interrupt signal received\n") {
+	if code := p.ended(time.Minute); code != exitFailed || !strings.Contains(p.log.String(), "\nlockstep: interrupt signal received\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)
@@ -67,7 +67,7 @@ func TestADemoEndsWithTheWorkerItCountsOn(t *testing.T) {
 	if err := syscall.Kill(workers[1], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.ended(30 * time.Second); code != exitFailed || !strings.Contains(p.log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
+	if code := p.ended(time.Minute); code != exitFailed || !strings.Contains(p.log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)

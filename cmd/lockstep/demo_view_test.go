@@ -66,7 +66,7 @@ func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
 	d := demoOnATerminal(t, nil)
 	d.awaitLog("all of them cloned")
 	must(d.terminal.keyboard.Write([]byte{3}))(t)
-	if code := d.ended(30 * time.Second); code != exitFailed {
+	if code := d.ended(time.Minute); code != exitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	d.awaitLog("lockstep: interrupt signal received")
@@ -92,7 +92,7 @@ func TestADemoThatIsInterruptedTwiceLeavesNothingBehind(t *testing.T) {
 	must(d.terminal.keyboard.Write([]byte{3}))(t)
 	d.awaitLog("^C")
 	must(d.terminal.keyboard.Write([]byte{3}))(t)
-	if code := d.ended(30 * time.Second); code != exitFailed {
+	if code := d.ended(time.Minute); code != exitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.log.String()))
@@ -102,7 +102,7 @@ func TestADemoOnATerminalWithoutColours(t *testing.T) {
 	d := demoOnATerminal(t, []string{"NO_COLOR=1"})
 	d.awaitLog("trees read, 0 torn")
 	must(d.terminal.keyboard.Write([]byte{3}))(t)
-	d.ended(30 * time.Second)
+	d.ended(time.Minute)
 	if drawn := strings.ReplaceAll(d.log.String(), "^C", ""); strings.Contains(drawn, "\x1b") {
 		t.Errorf("escape sequences: %q", drawn)
 	}

@@ -99,10 +99,11 @@ func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
 	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
 	url := "http://" + p.listening("listening")
 	p.awaitLog("waiting for redis")
-	status, failed, _ := healthOf(t, url+"/readyz")
-	if status != http.StatusServiceUnavailable || failed["redis"].Reason != "it answers, and cannot be used yet" || failed["changes"].Reason != errAwaiting.Error() {
-		t.Errorf("%d %+v", status, failed)
-	}
+	eventually(t, func() bool { // a look at Redis that takes too long says that instead
+		status, failed, _ := healthOf(t, url+"/readyz")
+		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
+			failed["changes"].Reason == errAwaiting.Error()
+	}, "it is not ready, and says why")
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)
 	}

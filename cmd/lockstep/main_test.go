@@ -119,7 +119,7 @@ func runLockstep(t *testing.T, env []string, args ...string) (stdout, stderr str
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
+	defer time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
 	_ = cmd.Wait() // the exit code says it all
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
@@ -133,6 +133,18 @@ func eventually(t *testing.T, ok func() bool, format string, args ...any) {
 		}
 	}
 	t.Fatalf("never: "+format, args...)
+}
+
+// inTime runs something with more and more time, until that is enough: how much it takes is the machine's affair.
+func inTime(t *testing.T, first time.Duration, run func(d time.Duration) error) {
+	t.Helper()
+	var err error
+	for d := first; d < 30*time.Second; d *= 5 {
+		if err = run(d); err == nil {
+			return
+		}
+	}
+	t.Error(err)
 }
 
 func startGit(t *testing.T, opts ...gittest.Option) *gittest.Server {

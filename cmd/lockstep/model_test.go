@@ -11,13 +11,13 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -604,10 +604,17 @@ func (m *model) assertNoToken() {
 	found.Range(func(where, _ any) bool { m.t.Errorf("a secret is in %v", where); return true })
 }
 
-// freeAddress is one of this machine that nobody listens on.
+// freeAddress is one of this machine that nobody listens on, nor is given who asks for any: a socket of ours has it,
+// which does not listen. Who names the address may listen there, for both sockets have SO_REUSEADDR, as all of Go's do.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer listener.Close()
-	return listener.Addr().String()
+	fd := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	must(0, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))(t)
+	must(0, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
+	name, ok := must(syscall.Getsockname(fd))(t).(*syscall.SockaddrInet4)
+	if !ok {
+		t.Fatal("the socket has no address")
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.Port)
 }

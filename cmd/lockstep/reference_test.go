@@ -50,7 +50,8 @@ func reference() string {
 		"- Data goes to standard output, logs and errors to standard error. `-o json` prints one document on one line, `-o yaml` the same\n" +
 		"  keys; commands that go on print a line, or a `---` and a document, for each. There are colours on a terminal alone, and none with\n" +
 		"  `NO_COLOR` set.\n" +
-		"- `source <(lockstep completion bash)` completes commands, flags, repositories, leases, dead letters and apps.\n\n" +
+		"- `source <(lockstep completion bash)`, with the package bash-completion, completes commands, flags, repositories, leases, dead\n" +
+		"  letters and apps.\n\n" +
 		"| exit code | what |\n|---|---|\n")
 	for _, c := range exitCodes {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.code, c.what)

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,7 +58,11 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	if err := publish(ctx, client, (&demo{}).config(), second); err != nil {
 		t.Fatal(err)
 	}
-	p.awaitLog("job=c2 entry=")
+	due := "lockstep:{0}:due:changes:" + workers
+	later := strconv.FormatInt(time.Now().Add(30*time.Minute).UnixMilli(), 10)
+	eventually(t, func() bool {
+		return must(client.ZCount(ctx, due, later, "+inf").Result())(t) == 2
+	}, "both changes are parked until the circuit half-opens")
 	if n := asked.Load(); n != times {
 		t.Errorf("the remote was asked %d times more while the circuit was open", n-times)
 	}
@@ -66,7 +71,6 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // an hour later
 		t.Fatal(err)
 	}
-	due := "lockstep:{0}:due:changes:" + workers
 	for _, id := range must(client.ZRange(ctx, due, 0, -1).Result())(t) {
 		if err := client.ZAddXX(ctx, due, redis.Z{Score: float64(time.Now().UnixMilli()), Member: id}).Err(); err != nil {
 			t.Fatal(err)

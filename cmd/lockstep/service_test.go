@@ -170,25 +170,21 @@ func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
 	server, root := redistest.Start(t), t.TempDir()
 	client := server.Client()
 	head := must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	args := []string{"serve", "--redis", server.URL(), "--root", root, "--lease", "30s", "--lock-wait", "60s", "--grace", "500ms"}
+	args := []string{"serve", "--redis", server.URL(), "--root", root, "--lease", "5m", "--lock-wait", "5m", "--grace", "500ms"}
 	first := start(t, args...)
 	change := must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
 	if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
 		t.Fatal(err)
 	}
 	<-held // the first worker is asking the remote
-	began := time.Now()
 	if code := first.terminate(); code != exitDone {
 		t.Errorf("exit code %d after SIGTERM, want 0", code)
 	}
 	close(release)
 	start(t, args...)
-	r := awaitResults(t, client, 1)[0]
+	r := awaitResults(t, client, 1)[0] // with less patience than the lease would take to lapse
 	if r.Type != events.ResultSynced || r.After != head || r.Attempts != 1 {
 		t.Errorf("result %+v; want a sync that counts as the first attempt", r)
-	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("handed over after %v: the lease of 30 s had to lapse", took)
 	}
 	assertIdle(t, client)
 }
@@ -235,7 +231,7 @@ func TestAServiceWhoseRootCannotBeUsedSaysSoAndEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := start(t, "serve", "--root", filepath.Join(file, "below"), "--log-level", "error")
-	if code := p.ended(30 * time.Second); code != exitFailed || strings.Count(p.log.String(), "\n") != 1 {
+	if code := p.ended(time.Minute); code != exitFailed || strings.Count(p.log.String(), "\n") != 1 {
 		t.Errorf("exit code %d, want 1 and one line: %s", code, tail(p.log.String(), 1000))
 	}
 }
@@ -275,9 +271,7 @@ func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
 	server := redistest.Start(t)
 	must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
-	p.awaitLog("worker takes changes")
-	_, after, _ := strings.Cut(p.log.String(), "msg=listening address=")
-	address, _, _ := strings.Cut(after, "\n")
+	address := p.listening("listening")
 	get := func(path string) int {
 		resp, err := http.Get("http://" + address + path)
 		if err != nil {
@@ -286,9 +280,7 @@ func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
 		defer resp.Body.Close()
 		return resp.StatusCode
 	}
-	if status := get("/readyz"); status != http.StatusOK {
-		t.Errorf("readyz %d, want 200", status)
-	}
+	eventually(t, func() bool { return get("/readyz") == http.StatusOK }, "it is ready")
 	change := must(events.NewChange(events.Change{URL: git.URL("acme/widgets")}))(t)
 	if err := publish(ctx, server.Client(), (&demo{}).config(), change); err != nil {
 		t.Fatal(err)

@@ -164,25 +164,46 @@ func TestSyncTimesOutWhenNobodyWorks(t *testing.T) {
 	}
 }
 
+func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
+	server := redistest.Start(t)
+	inTime(t, 100*time.Millisecond, func(d time.Duration) error {
+		_, stderr, code := runLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--wait", "--timeout", d.String())
+		if code != exitTimedOut || !strings.Contains(stderr, "is published, and has no result within "+d.String()+"; is a worker running?") {
+			return fmt.Errorf("exit code %d, error %q", code, stderr)
+		}
+		return nil
+	})
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t) // it takes connections, and answers nothing
+	defer silent.Close()
+	_, stderr, code := runLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", "100ms")
+	if code != exitTimedOut || !strings.Contains(stderr, "redis has not taken it within 100ms, and may have it all the same") {
+		t.Errorf("exit code %d, error %q", code, stderr)
+	}
+}
+
 func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
 	ctx := context.Background()
 	held := make(chan struct{}, 10)
-	git := startGit(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
-		held <- struct{}{}
+	git := startGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+		if repo == "acme/gadgets" {
+			held <- struct{}{}
+		}
 		<-ctx.Done()
 	}))
-	must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	const soon = 15 * time.Second // less than the grace of a service
+	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
+		must(git.Create(ctx, repo, map[string]string{"a": "1"}))(t)
+	}
+	patient := filepath.Join(t.TempDir(), "lockstep.yaml") // a service that stops would wait for so long
+	must(0, os.WriteFile(patient, []byte("grace: 5m\n"), 0o600))(t)
 
-	p := start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s")
-	if code := p.ended(soon); code != exitTimedOut || !strings.Contains(p.log.String(), "no result within 1s; the remote or the volume is slow") {
+	p := start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", patient)
+	if code := p.ended(time.Minute); code != exitTimedOut || !strings.Contains(p.log.String(), "no result within 1s; the remote or the volume is slow") {
 		t.Errorf("exit code %d, want 4: %s", code, p.log)
 	}
-	<-held
-	p = start(t, "sync", git.URL("acme/widgets"))
+	p = start(t, "sync", git.URL("acme/gadgets"), "--config", patient)
 	<-held
 	_ = p.cmd.Process.Signal(os.Interrupt)
-	if code := p.ended(soon); code != exitFailed || strings.Count(p.log.String(), "\n") != 1 {
+	if code := p.ended(time.Minute); code != exitFailed || strings.Count(p.log.String(), "\n") != 1 {
 		t.Errorf("exit code %d, want 1 and one line: %s", code, p.log)
 	}
 }

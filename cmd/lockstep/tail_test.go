@@ -19,7 +19,7 @@ func TestTailFollowsWhatComes(t *testing.T) {
 	head := must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	must(git.Create(ctx, "other/widgets", map[string]string{"a": "1"}))(t)
 	start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root)
-	follower := start(t, "tail", "Acme/", "--since", "1m", "--changes", "--count", "4", "--redis", server.URL())
+	follower := start(t, "tail", "Acme/", "--since", "1h", "--changes", "--count", "4", "--redis", server.URL())
 	ask := func(repo, app string) {
 		change := must(events.NewChange(events.Change{ID: "c-" + app, URL: git.URL(repo), App: app}))(t)
 		must(0, publish(ctx, client, (&demo{}).config(), change))(t)
@@ -40,11 +40,11 @@ func TestTailFollowsWhatComes(t *testing.T) {
 	if strings.Contains(said, "other/") {
 		t.Errorf("another's repository in\n%s", said)
 	}
-	stdout, _, code := runLockstep(t, nil, "tail", "--since", "1m", "--count", "1", "--json", "--redis", server.URL())
+	stdout, _, code := runLockstep(t, nil, "tail", "--since", "1h", "--count", "1", "--json", "--redis", server.URL())
 	if decodeJSON(t, stdout)["specversion"] != "1.0" || code != exitDone {
 		t.Errorf("exit code %d: %s", code, stdout)
 	}
-	forever := start(t, "tail", "--since", "1m", "--redis", server.URL())
+	forever := start(t, "tail", "--since", "1h", "--redis", server.URL())
 	forever.awaitLog("synced acme/widgets")
 	if code := forever.terminate(); code != exitDone {
 		t.Errorf("interrupted, its exit code is %d", code)

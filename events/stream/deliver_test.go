@@ -5,14 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
 )
+
+// pushedOn returns once each due moment is later by d than it is now, and fails the test unless consumer still has the n entries.
+func pushedOn(t testing.TB, client redis.UniversalClient, consumer string, n int64, d time.Duration) {
+	t.Helper()
+	ctx := context.Background()
+	first, err := client.ZRangeWithScores(ctx, due, 0, -1).Result()
+	if err != nil || int64(len(first)) != n {
+		t.Fatalf("%d due moments, %v; want %d", len(first), err, n)
+	}
+	eventually(t, "all due moments are pushed on", func() bool {
+		return !slices.ContainsFunc(first, func(z redis.Z) bool {
+			return client.ZScore(ctx, due, z.Member.(string)).Val() < z.Score+float64(d.Milliseconds())
+		})
+	})
+	if has := pending(t, client)[consumer]; has != n {
+		t.Errorf("%s has %d entries; want its %d", consumer, has, n)
+	}
+}
 
 func TestEveryMessageIsDeliveredOnceInOrder(t *testing.T) {
 	server := redistest.Start(t)
@@ -155,12 +175,13 @@ func TestAttemptsCountFailuresButNotContention(t *testing.T) {
 func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
+	short := func(c *stream.SubscriberConfig) { c.Visibility = 2 * time.Second }
 	a := start(t, server, "a", short)
 	publish(t, client, 1)
 	m := a.next()
 	b := start(t, server, "b", short)
-	b.none(time.Second)
+	pushedOn(t, client, "a", 1, 900*time.Millisecond) // by two heartbeats
+	b.none(10 * time.Millisecond)
 	a.none(10 * time.Millisecond)
 	if err := m.Context().Err(); err != nil {
 		t.Fatalf("the message's context: %v", err)
@@ -172,12 +193,10 @@ func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
 func TestMessagesThatNobodyAskedForYetAreKeptToo(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond }
 	publish(t, client, 5)
-	a := start(t, server, "a", short)
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 1200 * time.Millisecond })
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 5 })
-	b := start(t, server, "b", short)
-	b.none(600 * time.Millisecond)
+	pushedOn(t, client, "a", 5, 200*time.Millisecond)
 	for range 5 {
 		a.next().Ack()
 	}

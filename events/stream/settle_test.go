@@ -274,11 +274,11 @@ func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
 			client := server.Client()
 			client.HSet(ctx, lock, "owner", "me", "fence", "7", "expires", "9000000000000000")
 			publishKeyed(t, client, "k", 1)
-			w := start(t, server, "a", keyed(16, 1, time.Minute))
-			m := w.next()
 			if tc.prepare != nil {
 				tc.prepare(client)
 			}
+			w := start(t, server, "a", keyed(16, 1, time.Minute)) // reads all at once
+			m := w.next()
 			if strings.Contains(name, "parked") {
 				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, shelf).Val() > 0 })
 			}

@@ -28,7 +28,7 @@ const (
 	due   = "lockstep:{0}:due:changes:workers"
 	tries = "lockstep:{0}:tries:changes:workers"
 
-	patience = 20 * time.Second // how long a test waits for what must come
+	patience = 30 * time.Second // how long a test waits for what must come
 )
 
 func TestMain(m *testing.M) {

@@ -146,7 +146,7 @@ func (w *world) finds(word string, want ...string) {
 		want[i] = repo + "@refs/heads/" + want[i]
 	}
 	var out strings.Builder
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		out.Reset()
 		if err := command(context.Background(), &out, w.service, []string{"search", word}); err != nil {
 			w.t.Fatal(err)

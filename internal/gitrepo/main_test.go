@@ -186,7 +186,7 @@ func must[T any](value T, err error) func(*testing.T) T {
 
 // soon bounds how long a test waits for a signal that must come.
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

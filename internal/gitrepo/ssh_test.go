@@ -73,7 +73,7 @@ func TestSyncOverSSH(t *testing.T) {
 // mustLetGo waits until no connection is left open.
 func mustLetGo(t *testing.T, server *gittest.SSHServer) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); server.Open() > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); server.Open() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d connections are still open", server.Open())
 		}
@@ -308,7 +308,7 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 			if err := <-ended; !errors.Is(err, cause) {
 				t.Errorf("got %v", err)
 			}
-			if took := time.Since(began); took > 3*time.Second {
+			if took := time.Since(began); took > idleTimeout/2 { // it would have ended by itself
 				t.Errorf("it took %v", took)
 			}
 			mustLetGo(t, server)

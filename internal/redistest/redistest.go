@@ -21,6 +21,9 @@ import (
 	"lockstep/internal/redisx"
 )
 
+// startTime is how long a server may take to start, on a machine that is busy with others.
+const startTime = time.Minute
+
 // Server is a Redis that belongs to one test and ends with it.
 type Server struct {
 	Addr string // host:port
@@ -112,7 +115,7 @@ func (s *Server) launch() error {
 	go func() { _ = cmd.Wait(); close(exited) }()
 	client := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
 	defer client.Close()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(startTime)
 	for {
 		// A pong alone could come from a stranger on the port: our own log must say that it listens.
 		if strings.Contains(s.log.String(), "Ready to accept connections") && client.Ping(context.Background()).Err() == nil {
@@ -125,7 +128,7 @@ func (s *Server) launch() error {
 		case <-deadline:
 			_ = cmd.Process.Kill()
 			<-exited
-			return fmt.Errorf("redis-server is not ready after 20 s:\n%s", s.log)
+			return fmt.Errorf("redis-server is not ready after %v:\n%s", startTime, s.log)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -152,16 +155,20 @@ func (s *Server) Restart() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var err error
+	start := s.launch
 	if s.mem != nil {
 		// miniredis leaves its context cancelled, and blocking commands then never answer.
 		s.mem.Ctx, s.mem.CtxCancel = context.WithCancel(context.Background())
-		err = s.mem.Restart()
-	} else {
-		err = s.launch()
+		start = s.mem.Restart
 	}
-	if err != nil {
-		s.t.Fatalf("restart Redis on %s: %v", s.Addr, err)
+	// Meanwhile the port may have been given to a connection, of another process or of a client that dials it.
+	for deadline := time.Now().Add(startTime); ; time.Sleep(10 * time.Millisecond) {
+		switch err := start(); {
+		case err == nil:
+			return
+		case time.Now().After(deadline):
+			s.t.Fatalf("restart Redis on %s: %v", s.Addr, err)
+		}
 	}
 }
 

@@ -2,7 +2,9 @@ package redistest_test
 
 import (
 	"context"
+	"net"
 	"testing"
+	"time"
 
 	"lockstep/internal/redistest"
 )
@@ -21,5 +23,19 @@ func TestAServerComesBackAtItsAddress(t *testing.T) {
 	server.Restart()
 	if got, err := client.Get(ctx, "k").Result(); err != nil || got != "v" {
 		t.Fatalf("after the restart: %q, %v; want what was persisted", got, err)
+	}
+}
+
+func TestAServerComesBackThoughItsPortIsTakenForAMoment(t *testing.T) {
+	server := redistest.Start(t)
+	server.Stop()
+	other, err := net.Listen("tcp", server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { _ = other.Close() })
+	server.Restart()
+	if err := server.Client().Ping(context.Background()).Err(); err != nil {
+		t.Errorf("after the restart: %v", err)
 	}
 }

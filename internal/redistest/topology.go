@@ -17,7 +17,7 @@ import (
 
 const (
 	masterName = "m"
-	formTime   = 20 * time.Second // for servers to find each other
+	formTime   = time.Minute // for servers to find each other
 )
 
 // Sentinel is a master with one replica, and three Sentinels that watch over them.
