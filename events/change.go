@@ -89,6 +89,9 @@ func NewChange(c Change) (Change, error) {
 	}
 	c.URL = RemoteURL(c.URL)
 	if c.Repo.IsZero() && c.URL != "" && c.Type != ChangeMoved {
+		if err := CheckRemote(c.URL); err != nil { // for its reason says more than that of a path which cannot be derived
+			return Change{}, malformed(err)
+		}
 		repo, err := RepoPathFromURL(c.URL)
 		if err != nil {
 			return Change{}, malformed(fmt.Errorf("no repo given and none can be derived from url: %w", err))

@@ -38,6 +38,16 @@ func terminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
+// terminalSize is how many columns and rows the terminal has that w is; none, when w is no terminal or does not say.
+func terminalSize(w io.Writer) (columns, rows int) {
+	if file, ok := w.(*os.File); ok {
+		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil {
+			return columns, rows
+		}
+	}
+	return 0, 0
+}
+
 // gap is how far columns are apart.
 const gap = 2
 

@@ -41,7 +41,7 @@ func newBenchHotWorkerCommand(std streams) *cobra.Command {
 		Short:     "One process of lockstep bench hot",
 		Hidden:    true,
 		ValidArgs: []string{"queue", "work"},
-		Args:      wrongUse(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),
+		Args:      wrongUse(cobra.MatchAll(oneArg, cobra.OnlyValidArgs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			silenceRedis()
 			server, errRedis := redisx.Parse(w.redis, "")

@@ -124,7 +124,7 @@ func newDeadShowCommand(std streams) *cobra.Command {
 		Use:               "show id",
 		Short:             "Show one dead letter: why it was given up, and the event",
 		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(oneArg),
 		ValidArgsFunction: completeFirst(std, deadIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {

@@ -2,15 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 )
 
 const (
@@ -45,16 +43,6 @@ func newDemoView(std streams) *demoView {
 		fmt.Fprint(v.w, hideCursor)
 	}
 	return v
-}
-
-// terminalRows is the height of the terminal that w is, or that of an old one when it does not say.
-func terminalRows(w io.Writer) int {
-	if file, ok := w.(*os.File); ok {
-		if _, rows, err := term.GetSize(int(file.Fd())); err == nil && rows > 0 {
-			return rows
-		}
-	}
-	return 24
 }
 
 // close takes the picture away and gives the terminal back. What is told later comes as lines.
@@ -111,7 +99,9 @@ func (v *demoView) draw(picture string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.live {
-		v.show("", lines[:min(len(lines), max(1, terminalRows(v.w)-1))])
+		_, rows := terminalSize(v.w)
+		rows = cmp.Or(rows, 24) // as an old one has that does not say
+		v.show("", lines[:min(len(lines), max(1, rows-1))])
 	}
 }
 

@@ -59,7 +59,7 @@ func newLocksShowCommand(std streams) *cobra.Command {
 		Use:               "show owner/name",
 		Short:             "Show one lease: who holds it, since when, and who waits",
 		Example:           "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(oneArg),
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
@@ -91,7 +91,7 @@ func newLocksReleaseCommand(std streams) *cobra.Command {
 			"gets it. With --fence that very lease is meant, as locks show names it, and no later one; without,\n" +
 			"whichever is held now.",
 		Example:           "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(oneArg),
 		ValidArgsFunction: completeFirst(std, leases),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])

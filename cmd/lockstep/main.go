@@ -120,6 +120,24 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return err
 }
 
+// oneArg wants the argument that the command's use names.
+func oneArg(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("%s is missing", argument(cmd))
+	}
+	return oneArgAtMost(cmd, args)
+}
+
+func oneArgAtMost(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("takes one %s, and got %q too", argument(cmd), args[1])
+	}
+	return nil
+}
+
+// argument is what a command's use calls its argument.
+func argument(cmd *cobra.Command) string { return strings.Trim(strings.Fields(cmd.Use)[1], "[]") }
+
 // flagsTogether refuses flags that exclude each other. Cobra does so too, later, and with an error that
 // nobody can tell from the subcommand's own.
 func flagsTogether(cmd *cobra.Command) error {

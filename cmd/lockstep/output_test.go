@@ -95,6 +95,28 @@ func TestNobodyElseCommandsTheTerminal(t *testing.T) {
 	}
 }
 
+func TestHelpIsAsWideAsTheTerminal(t *testing.T) {
+	help := func(w io.Writer) {
+		run(t.Context(), []string{"serve", "--help"}, streams{stdout: w, stderr: io.Discard})
+	}
+	terminal := openPTY(t)
+	help(terminal.file)
+	_ = terminal.file.Close()
+	<-terminal.done
+	var piped bytes.Buffer
+	help(&piped)
+	seen := strings.ReplaceAll(terminal.seen.String(), "\r\n", "\n")
+	_, flags, _ := strings.Cut(seen, "\nFlags:\n")
+	if strings.Join(strings.Fields(seen), " ") != strings.Join(strings.Fields(piped.String()), " ") || !strings.Contains(flags, "--root") {
+		t.Errorf("not the same help:\n%s", seen)
+	}
+	for line := range strings.Lines(flags) {
+		if len([]rune(line)) > 101 { // 100, and its end
+			t.Errorf("%q is wider than the terminal", line)
+		}
+	}
+}
+
 func TestColoursAreForTerminalsAlone(t *testing.T) {
 	root := t.TempDir()
 	doctor := func(stdout io.Writer, environ ...string) {

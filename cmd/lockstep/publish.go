@@ -78,7 +78,7 @@ func newPublishCommand(std streams) *cobra.Command {
 			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.ExactArgs(1)),
+		Args: wrongUse(oneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			kind := events.ChangePushed
 			switch {

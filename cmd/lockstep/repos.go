@@ -43,7 +43,7 @@ func newReposListCommand(std streams) *cobra.Command {
 			"the deployment, also what each takes there.",
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(oneArgAtMost),
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
@@ -103,7 +103,7 @@ func newReposShowCommand(std streams) *cobra.Command {
 		Short: "Show one repository: its heads, what each app was given, its circuit breaker and its lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(oneArg),
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])

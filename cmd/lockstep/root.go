@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,6 +44,8 @@ func newRootCommand(std streams) *cobra.Command {
 		newExitCodesTopic(), newEnvironmentTopic(),
 	)
 	root.SetHelpCommand(newHelpCommand())
+	columns, _ := terminalSize(std.stdout)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)))
 	completeAll(root, std)
 	return root
 }

@@ -26,7 +26,7 @@ func newStatusCommand(std streams) *cobra.Command {
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",
-		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(oneArgAtMost),
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var repo events.RepoPath

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/term"
-
 	"lockstep/internal/redisx"
 )
 
@@ -92,8 +90,8 @@ func (s *screen) show(data tabled) error {
 		return err
 	}
 	lines := strings.SplitAfter(text, "\n")
-	if _, height, err := term.GetSize(int(s.file.Fd())); err == nil && height > 1 {
-		lines = lines[:min(len(lines), height-1)]
+	if _, rows := terminalSize(s.file); rows > 1 {
+		lines = lines[:min(len(lines), rows-1)]
 	}
 	text = strings.ReplaceAll(strings.Join(lines, ""), "\n", "\x1b[K\n")
 	_, err := io.WriteString(s.file, "\x1b[H"+text+"\x1b[J")

@@ -41,7 +41,7 @@ func newSyncCommand(std streams) *cobra.Command {
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.ExactArgs(1)),
+		Args: wrongUse(oneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			cfg, err := settings(cmd, std)
 			if err != nil {

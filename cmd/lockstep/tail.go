@@ -36,7 +36,7 @@ func newTailCommand(std streams) *cobra.Command {
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(oneArgAtMost),
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.since < 0 || f.count < 0 {

@@ -95,7 +95,7 @@ func newWatchAddCommand(std streams) *cobra.Command {
 			"were silenced takes them up again.",
 		Example: "  lockstep watch add https://example.com/acme/widgets.git --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch add git@example.com:acme/widgets.git --app ci --ref 'refs/tags/v*' --credential bot --poll 5m --redis redis://127.0.0.1:6379",
-		Args: wrongUse(cobra.ExactArgs(1)),
+		Args: wrongUse(oneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := flags.watch(args[0])
 			if err != nil {
@@ -158,7 +158,7 @@ func newWatchRemoveCommand(std streams) *cobra.Command {
 		Example: "  lockstep watch rm acme/widgets --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --all-refs --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(oneArg),
 		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])

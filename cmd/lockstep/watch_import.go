@@ -24,7 +24,7 @@ func newWatchImportCommand(std streams) *cobra.Command {
 			"changes. What was done before an error is done: import again.",
 		Example: "  lockstep watch import watches.yaml --dry-run --prune --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch export --app docs | lockstep watch import - --redis redis://127.0.0.2:6379",
-		Args:              wrongUse(cobra.ExactArgs(1)),
+		Args:              wrongUse(oneArg),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			watches, err := readWatches(cmd, args[0])

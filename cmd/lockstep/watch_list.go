@@ -21,7 +21,7 @@ func newWatchListCommand(std streams) *cobra.Command {
 		Long:  "List all watches, those of one app, or those of repositories whose paths begin with a prefix.",
 		Example: "  lockstep watch ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch ls acme/ --app docs --json --redis redis://127.0.0.1:6379",
-		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(oneArgAtMost),
 		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
@@ -101,7 +101,7 @@ func newWatchExportCommand(std streams) *cobra.Command {
 			"whose paths begin with a prefix.",
 		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
-		Args:              wrongUse(cobra.MaximumNArgs(1)),
+		Args:              wrongUse(oneArgAtMost),
 		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {

@@ -65,7 +65,7 @@ func Parse(raw, password string) (Server, error) {
 		err = fmt.Errorf("unknown topology %q; want sentinel or cluster", topology)
 	}
 	if err != nil {
-		return Server{}, fmt.Errorf("redis: %w", err)
+		return Server{}, fmt.Errorf("redis: %s", strings.TrimPrefix(err.Error(), "redis: ")) // which go-redis' own have
 	}
 	return server, nil
 }
