@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,4 +31,11 @@ func await(ctx context.Context, client redis.UniversalClient, cfg config.Config,
 		err = errForgotten
 	}
 	return progress.Result, err
+}
+
+// timedOut reports whether the time of ctx is over. A connection that was given it may see that a moment before ctx does;
+// and a network's own timeouts claim to be context.DeadlineExceeded too, so that errors do not tell.
+func timedOut(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline) && !errors.Is(ctx.Err(), context.Canceled)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -150,14 +149,14 @@ func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeo
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		entry, err := enqueue(ctx, client, cfg.Namespace(), change)
 		switch {
-		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // as in sync
+		case err != nil && timedOut(ctx):
 			return &exitError{exitTimedOut, fmt.Errorf("change %s of %s: redis has not taken it within %v, and may have it all the same", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err
 		}
 		result, err := await(ctx, client, cfg, entry)
 		switch {
-		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case err != nil && timedOut(ctx):
 			return &exitError{exitTimedOut, fmt.Errorf("change %s of %s is published, and has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err

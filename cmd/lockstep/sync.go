@@ -71,8 +71,7 @@ func newSyncCommand(std streams) *cobra.Command {
 				result, err = syncThrough(ctx, cfg, change, progress)
 			}
 			progress.close(err != nil || result.Type == events.ResultFailed)
-			// A network's own timeouts claim to be context.DeadlineExceeded too, so ask the context.
-			if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			if err != nil && timedOut(ctx) {
 				return &exitError{exitTimedOut, fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
 			}
 			if err != nil {

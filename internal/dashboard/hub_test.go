@@ -283,9 +283,9 @@ func TestAPageRecoversSoonAfterARedisThatDidNotAnswer(t *testing.T) {
 		h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(nil, ""))
 		defer h.wait()
 		defer cancel()
-		away := true
+		var back atomic.Bool
 		p.load = func(ctx context.Context, _ url.Values, _ bool) (any, error) {
-			if away {
+			if !back.Load() {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
@@ -299,14 +299,14 @@ func TestAPageRecoversSoonAfterARedisThatDidNotAnswer(t *testing.T) {
 		if said := <-c.parts; said.name != "status" || said.content == "" {
 			t.Fatalf("%+v, want to be told that Redis does not answer", said)
 		}
-		away = false
-		back := time.Now()
+		back.Store(true)
+		since := time.Now()
 		for said := range c.parts {
 			if said.name == "busy" {
 				break
 			}
 		}
-		if took := time.Since(back); took > 2*readTimeout {
+		if took := time.Since(since); took > 2*readTimeout {
 			t.Errorf("it says so for %v after Redis is back", took)
 		}
 	})
