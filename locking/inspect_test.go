@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/redistest"
 	"lockstep/locking"
@@ -83,25 +80,6 @@ func TestListShowsWhatIsHeldAndNothingElse(t *testing.T) {
 	}
 }
 
-// requests counts how often a client asks: a pipeline is one request.
-type requests struct{ n atomic.Int32 }
-
-func (r *requests) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *requests) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		r.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (r *requests) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		r.n.Add(1)
-		return next(ctx, cmds)
-	}
-}
-
 func TestManyLocksAreListedInFewRequests(t *testing.T) {
 	const n = 250
 	server := redistest.Start(t)
@@ -109,7 +87,7 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 	for k := range n {
 		defer release(t, must(t, p, fmt.Sprintf("k%03d", k), fmt.Sprint(k)))
 	}
-	client, asked := server.Client(), &requests{}
+	client, asked := server.Client(), &redistest.RoundTrips{}
 	client.AddHook(asked)
 	i, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: prefix})
 	if err != nil {
@@ -121,7 +99,7 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		asked.n.Store(0)
+		asked.Store(0)
 		list, err := i.List(t.Context())
 		if err != nil || len(list) != n {
 			t.Fatalf("%d locks, %v; want %d", len(list), err, n)
@@ -131,7 +109,7 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 				t.Errorf("%s is held by %+v", s.Key, s.Holder)
 			}
 		}
-		if got := asked.n.Load(); known && got > n/10 {
+		if got := asked.Load(); known && got > n/10 {
 			t.Errorf("%d requests for %d locks; want one for many", got, n)
 		}
 	}

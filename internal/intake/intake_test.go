@@ -412,34 +412,15 @@ func TestWhatADeadProcessHasLeftIsDelivered(t *testing.T) {
 
 func TestTheCacheOfADeliverysWatchesSavesARoundTrip(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
-	count := &counter{}
+	count := &redistest.RoundTrips{}
 	r.client.AddHook(count)
 	r.put(watch.Watch{App: "docs", Repo: repo(t, "mirror/w"), URL: widgets})
 	for n := range 5 {
 		r.must(push(t, fmt.Sprint("d", n), "acme/widgets"), intake.Accepted)
 	}
-	before := count.n
+	before := count.Load()
 	r.must(push(t, "d9", "acme/widgets"), intake.Accepted)
-	if count.n != before+1 {
-		t.Errorf("%d commands for a delivery, want one", count.n-before)
-	}
-}
-
-// counter counts commands, several that go together as one.
-type counter struct{ n int }
-
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.n++
-		return next(ctx, cmds)
-	}
-}
-
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.n++
-		return next(ctx, cmd)
+	if count.Load() != before+1 {
+		t.Errorf("%d commands for a delivery, want one", count.Load()-before)
 	}
 }

@@ -2,7 +2,6 @@ package notify
 
 import (
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -10,10 +9,7 @@ import (
 // TestAStreamThatIsBegunAnewWithEarlierIds is told of from its beginning: Redis has lost its data, or somebody has repaired
 // a stream that had an id of the far future.
 func TestAStreamThatIsBegunAnewWithEarlierIds(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: "99999999999999-0", Values: []string{"a", "b"}}).Result())(t)
 	w.publish(synced(t, "a1", "docs", "acme/a"))
@@ -31,10 +27,7 @@ func TestAStreamThatIsBegunAnewWithEarlierIds(t *testing.T) {
 // TestAFailOverThatSetsTheGroupBack has the stream go on with ids before the last that was fed: a replica was promoted that
 // had not seen it, by a clock that is behind.
 func TestAFailOverThatSetsTheGroupBack(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	w.publish(synced(t, "a1", "docs", "acme/a"))
 	w.await(OutcomeDelivered, 1)
@@ -56,13 +49,8 @@ func TestAFailOverThatSetsTheGroupBack(t *testing.T) {
 // awaitGroup returns once the group has been given a result.
 func (w *world) awaitGroup(entry string) {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	w.eventually(func() bool {
 		groups := must(w.redis.XInfoGroups(w.t.Context(), namespace.Results()).Result())(w.t)
-		if len(groups) == 1 && groups[0].LastDeliveredID == entry {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("the group is at %v", groups)
-		}
-	}
+		return len(groups) == 1 && groups[0].LastDeliveredID == entry
+	}, "the group is at %s", entry)
 }

@@ -44,10 +44,7 @@ given = json.load(sys.stdin)
 print(str(verify(given["Secret"], given["Headers"], given["Body"].encode())).lower(), end="")
 `, "python3"},
 	}
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	w.publish(synced(t, "r1", "docs", "acme/a"))
 	p := apps.await(atLeast(1))[0]

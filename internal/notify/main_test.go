@@ -159,6 +159,25 @@ func (w *world) credential(name, secret, former, urls string) {
 	}
 }
 
+// newApp is a world in which app docs watches acme/a, and a server that takes what it is told.
+func newApp(t *testing.T) (*world, *receiver) {
+	t.Helper()
+	w, apps := newWorld(t), newReceiver(t, ok)
+	w.signsFor(apps.URL)
+	w.watch("docs", apps.URL+"/docs", "acme/a")
+	return w, apps
+}
+
+// eventually polls for what no signal tells of.
+func (w *world) eventually(holds func() bool, format string, args ...any) {
+	w.t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: "+format, args...)
+		}
+	}
+}
+
 // signsFor has the credential sign for servers.
 func (w *world) signsFor(urls ...string) {
 	w.credential("signer", secret, former, strings.Join(urls, " "))

@@ -20,19 +20,12 @@ func (w *world) ofTomorrow() {
 // awaitLog returns once that was logged.
 func (w *world) awaitLog(text string) {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); !strings.Contains(w.log.String(), text); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("nobody says %q", text)
-		}
-	}
+	w.eventually(func() bool { return strings.Contains(w.log.String(), text) }, "somebody says %q", text)
 }
 
 // TestAResultOfTomorrowIsLeftToANewerVersion, and what is before it is not.
 func TestAResultOfTomorrowIsLeftToANewerVersion(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	w.publish(synced(t, "a1", "docs", "acme/a"))
 	w.ofTomorrow()
@@ -59,10 +52,7 @@ func TestAResultOfTomorrowIsLeftToANewerVersion(t *testing.T) {
 
 // TestAResultOfTomorrowDoesNotWaitForEver passes it over when no newer version has come.
 func TestAResultOfTomorrowDoesNotWaitForEver(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, _ := newApp(t)
 	w.run(func(c *Config) { c.newer = 100 * time.Millisecond })
 	w.ofTomorrow()
 	w.publish(synced(t, "a1", "docs", "acme/a"))
@@ -74,10 +64,7 @@ func TestAResultOfTomorrowDoesNotWaitForEver(t *testing.T) {
 
 // TestAResultOfTheFarFutureIsNotWaitedFor is of an entry whose id somebody made up.
 func TestAResultOfTheFarFutureIsNotWaitedFor(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, _ := newApp(t)
 	w.run()
 	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{
 		Stream: namespace.Results(), ID: "99999999999999-0", Values: []string{"payload", `{"type":"lockstep.result.any.v9"}`},
@@ -88,10 +75,7 @@ func TestAResultOfTheFarFutureIsNotWaitedFor(t *testing.T) {
 
 // TestANotificationOfTomorrow waits in its box for as long as another may take it, and is a dead letter then.
 func TestANotificationOfTomorrow(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, _ := newApp(t)
 	n := w.fed(synced(t, "a1", "docs", "acme/a"))
 	box := n.outbox.prefix + "box:docs acme/a"
 	head := must(w.redis.LIndex(t.Context(), box, 0).Result())(t)

@@ -195,10 +195,7 @@ func verify(t *testing.T, key []byte, p post) bool {
 }
 
 func TestWhatIsPosted(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	result := synced(t, "push-4711/1795223511201-0", "docs", "acme/a")
 	w.publish(result)

@@ -201,10 +201,7 @@ func TestTheGroupHoldsNothingBack(t *testing.T) {
 }
 
 func TestNotificationsBeginWithTheGroup(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.publish(synced(t, "before", "docs", "acme/a"))
 	w.run()
 	w.publish(synced(t, "after", "docs", "acme/a"))
@@ -328,10 +325,7 @@ func TestACluster(t *testing.T) {
 
 // TestTheGroupIsDeleted by hand: nothing is missed while a process plays the role.
 func TestTheGroupIsDeleted(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	result := func(i int) events.Result { return synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a") }
 	w.publish(result(0))
@@ -396,10 +390,7 @@ func (p paused) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
 
 // TestAProcessThatWasStopped does not post what another has been sending since.
 func TestAProcessThatWasStopped(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	p := paused{begun: make(chan struct{}, 1), let: make(chan struct{})}
 	let := sync.OnceFunc(func() { close(p.let) })
 	stop := w.run(func(c *Config) {

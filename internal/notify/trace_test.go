@@ -73,10 +73,7 @@ func TestEachAttemptIsASpanOfTheResultsTraceThoughItIsADeadLetterInBetween(t *te
 }
 
 func TestWithoutATracerAnAppIsSentNoTrace(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, ok)
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
+	w, apps := newApp(t)
 	w.run()
 	w.publishTraced("r1")
 	if p := apps.await(atLeast(1))[0]; p.header.Get("traceparent") != "" {

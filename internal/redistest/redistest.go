@@ -18,6 +18,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/internal/logtest"
 	"lockstep/internal/redisx"
 )
 
@@ -36,7 +37,7 @@ type Server struct {
 	mu     sync.Mutex
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once cmd is reaped
-	log    *lockedBuffer
+	log    *logtest.Buffer
 	mem    *miniredis.Miniredis
 }
 
@@ -105,7 +106,7 @@ func (s *Server) launch() error {
 		return err
 	}
 	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--daemonize", "no"}, s.args...)
-	s.log = &lockedBuffer{}
+	s.log = &logtest.Buffer{}
 	cmd := exec.Command("redis-server", args...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	if err := cmd.Start(); err != nil {
@@ -202,21 +203,4 @@ func (s *Server) Port() int {
 	_, port, _ := net.SplitHostPort(s.Addr)
 	n, _ := strconv.Atoi(port)
 	return n
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/logtest"
 )
 
 const (
@@ -51,7 +53,7 @@ func StartSentinel(t testing.TB) *Sentinel {
 
 func startSentinel(t testing.TB, master int) (addr string) {
 	t.Helper()
-	dir, log := t.TempDir(), &lockedBuffer{}
+	dir, log := t.TempDir(), &logtest.Buffer{}
 	for range 5 { // as in startReal
 		addr = freeAddr(t)
 		_, port, _ := net.SplitHostPort(addr)

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -44,19 +43,6 @@ func has(t *testing.T, text string, lines ...string) {
 	}
 }
 
-// asked counts round trips.
-type asked struct{ n atomic.Int64 }
-
-func (a *asked) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (a *asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { a.n.Add(1); return next(ctx, cmd) }
-}
-
-func (a *asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { a.n.Add(1); return next(ctx, cmds) }
-}
-
 func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -68,7 +54,7 @@ func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
 	client.ZAdd(ctx, stream.DueKey(string(events.DefaultNamespace), changes, "workers"), redis.Z{Score: 1, Member: "1-1"})
 	client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Dead(), Values: []string{"reason", "r"}})
 
-	hook := &asked{}
+	hook := &redistest.RoundTrips{}
 	client.AddHook(hook)
 	metrics, streams := telemetry.New(), telemetry.NewStreams(client, string(events.DefaultNamespace), changes, results)
 	metrics.Export(streams)
@@ -84,7 +70,7 @@ func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
 		t.Error("no age of the oldest unsettled")
 	}
 
-	first := hook.n.Load()
+	first := hook.Load()
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() { scrape(t, metrics) })
@@ -95,7 +81,7 @@ func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	wg.Wait()
-	if n := hook.n.Load(); n != first {
+	if n := hook.Load(); n != first {
 		t.Errorf("%d more round trips; want the figures to be kept for a while", n-first)
 	}
 }
