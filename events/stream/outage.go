@@ -20,6 +20,11 @@ const (
 
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
+
+	// aftermath is how long calls may still fail once Redis has answered again: they were under way when
+	// it went, or want a new connection, and the pool answers that from memory until its own probe, which
+	// is one a second, has come through.
+	aftermath = 2 * time.Second
 )
 
 // outage notices when Redis goes away and when it is back, and says each once however many
@@ -29,13 +34,15 @@ type outage struct {
 
 	mu    sync.Mutex
 	since time.Time // zero while Redis answers
-	long  time.Time // when the last long outage ended
+	until time.Time // when the last outage ended
+	long  time.Time // when the last long one did
 }
 
-// failed takes note that Redis did not do what was asked.
+// failed takes note that Redis did not do what was asked, unless that may be a remnant of the last outage. Of
+// a new one the next try tells.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
-	first := o.since.IsZero()
+	first := o.since.IsZero() && time.Since(o.until) >= aftermath
 	if first {
 		o.since = time.Now()
 	}
@@ -53,9 +60,11 @@ func (o *outage) failed(ctx context.Context, err error) {
 func (o *outage) answered(ctx context.Context, long time.Duration) {
 	o.mu.Lock()
 	since := o.since
-	o.since = time.Time{}
-	if !since.IsZero() && time.Since(since) >= long {
-		o.long = time.Now()
+	if !since.IsZero() {
+		o.since, o.until = time.Time{}, time.Now()
+		if o.until.Sub(since) >= long {
+			o.long = o.until
+		}
 	}
 	o.mu.Unlock()
 	if !since.IsZero() {

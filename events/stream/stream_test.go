@@ -85,6 +85,23 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 	return w
 }
 
+// outages is how often the worker has said that Redis is away, and that it is back. The first word of an
+// outage may be a refusal: the embedded Redis, when it is stopped, still answers the scripts that run.
+func (w *worker) outages() (away, back int) {
+	said := w.log.String()
+	return strings.Count(said, "; retrying"), strings.Count(said, "Redis is back")
+}
+
+// backAgain waits until the worker has said that Redis is back as often as that it was away, which is
+// once at least and so many times at most.
+func (w *worker) backAgain(most int) {
+	w.t.Helper()
+	eventually(w.t, "the worker is back", func() bool { away, back := w.outages(); return away == back })
+	if away, _ := w.outages(); away < 1 || away > most {
+		w.t.Errorf("Redis went away %d times; want once, and %d times at most; log:\n%s", away, most, w.log)
+	}
+}
+
 func (w *worker) next() *message.Message {
 	w.t.Helper()
 	select {
