@@ -171,7 +171,7 @@ func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
 	if _, err := pipe.Exec(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the worker sees it", func() bool { return w.log.count("level=ERROR") == 1 })
+	eventually(t, "the worker sees it", func() bool { away, _ := w.outages(); return away == 1 })
 	w.none(50 * time.Millisecond)
 	if n := len(pending(t, client)); n != 0 {
 		t.Fatal("an entry was taken without a due moment")

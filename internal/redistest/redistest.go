@@ -73,8 +73,9 @@ func startEmbedded(t testing.TB) *Server {
 	if err := m.Start(); err != nil {
 		t.Fatalf("start the embedded Redis: %v", err)
 	}
-	t.Cleanup(m.Close)
-	return &Server{Addr: m.Addr(), t: t, mem: m}
+	s := &Server{Addr: m.Addr(), t: t, mem: m}
+	t.Cleanup(s.Stop)
+	return s
 }
 
 func startReal(t testing.TB, args []string) *Server {
@@ -140,6 +141,11 @@ func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mem != nil {
+		// Connections first: Close takes the server away from scripts that run, which then answer with an error.
+		if server := s.mem.Server(); server != nil {
+			s.mem.CtxCancel() // of commands that block
+			server.Close()
+		}
 		s.mem.Close()
 		return
 	}

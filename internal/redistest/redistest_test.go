@@ -2,9 +2,13 @@ package redistest_test
 
 import (
 	"context"
+	"errors"
 	"net"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/redistest"
 )
@@ -23,6 +27,36 @@ func TestAServerComesBackAtItsAddress(t *testing.T) {
 	server.Restart()
 	if got, err := client.Get(ctx, "k").Result(); err != nil || got != "v" {
 		t.Fatalf("after the restart: %q, %v; want what was persisted", got, err)
+	}
+}
+
+func TestAServerThatIsStoppedAnswersNoScriptWithAnError(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	for range 10 {
+		var callers sync.WaitGroup
+		for range 8 {
+			callers.Go(func() {
+				for {
+					err := client.Eval(ctx, "for _ = 1, 20 do redis.call('INCR', KEYS[1]) end", []string{"n"}).Err()
+					switch reply, replied := errors.AsType[redis.Error](err); {
+					case err == redis.Nil:
+					case replied:
+						t.Errorf("a server that is being stopped answers: %v", reply)
+						return
+					default:
+						return
+					}
+				}
+			})
+		}
+		for client.Get(ctx, "n").Err() != nil { // until a script has run
+		}
+		server.Stop()
+		callers.Wait()
+		server.Restart()
+		client.Del(ctx, "n")
 	}
 }
 
