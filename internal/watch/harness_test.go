@@ -24,7 +24,11 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	client := redistest.Start(t).Client()
+	return benchOn(t, redistest.Start(t))
+}
+
+func benchOn(t testing.TB, server *redistest.Server) *bench {
+	client := server.Client()
 	return &bench{watch.NewRegistry(client, events.DefaultNamespace), t, client}
 }
 
