@@ -34,14 +34,13 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		From: change.Repo, To: change.To, URL: change.URL, Auth: gitrepo.Auth(secret), OldAuth: gitrepo.Auth(former),
 		Fence: job.Fence, ToFence: job.FenceTo, Foreign: change.Foreign, Confirm: job.Confirm,
 	})
-	left := "" // the remote of a clone at the old path, which has come since the move was first worked on
+	var since gitrepo.Published // what has come to the old path since the move was first worked on
+	hasCome := false
 	if err == nil && !change.To.Equal(change.Repo) {
-		var published gitrepo.Published
-		published, _, err = h.Repos.Published(change.Repo)
-		left = published.Remote
+		since, hasCome, err = h.Repos.Published(change.Repo)
 	}
-	if err == nil && (left != "" || !moved.Moved) {
-		err = h.checkSame(ctx, change, secret, left)
+	if err == nil && (hasCome || !moved.Moved) {
+		err = h.checkSame(ctx, change, secret, since)
 	}
 	if err != nil {
 		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
@@ -71,7 +70,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if moved.Path != "" && !known.Synced().IsZero() { // or it was removed there before this was settled
 		outcome.StateTo = known.MovedFields(there, change.To, change.URL, job.FenceTo)
 	}
-	if left != "" {
+	if hasCome {
 		rest, err := events.NewChange(events.Change{
 			ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo, Force: true,
 		})
@@ -116,9 +115,9 @@ func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (cred
 }
 
 // checkSame refuses a move of which the volume cannot tell that it is one: of watches without a clone, or
-// after a clone has come to the old path, at the remote left. Each former remote has to have the same refs as
-// the new one, as when it leads there; that of a watch may be gone.
-func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, left string) error {
+// after something has come to the old path. Each former remote has to have the same refs as the new one, as when it
+// leads there; it may be gone, unless what has come has been published from it.
+func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, since gitrepo.Published) error {
 	set, err := h.Watches.Of(ctx, change.Repo)
 	if err != nil {
 		return redisFault(err)
@@ -130,8 +129,8 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 		}
 		former[way{w.URL, w.Credential, w.Auto}] = true
 	}
-	if left != "" {
-		former[way{left, change.Credential, change.Foreign}] = false
+	if since.Remote != "" {
+		former[way{since.Remote, change.Credential, change.Foreign}] = len(since.Commits) == 0
 	}
 	var befores []gitrepo.Refs
 	for w, mayBeGone := range former {

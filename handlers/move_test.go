@@ -148,6 +148,31 @@ func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
 	}
 }
 
+// One by the old name that the forge does not answer for leaves no clone, of which the move would have to tell whose it is.
+func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.handlers.Watches = &dying{Registry: *w.watches}
+	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	if _, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")}); events.ClassOf(err) != events.ClassNotFound {
+		t.Fatalf("a sync by the old name: %v, want not found", err)
+	}
+	r := w.mustHandle("2-0", move)
+	if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+		t.Errorf("result %+v", r)
+	}
+	w.mustBeWatched(w.repo(), 0)
+	w.mustBeWatched(move.To, 1)
+	for i, change := range w.next {
+		w.mustHandle("5-"+string(rune('0'+i)), change)
+	}
+	if _, there, err := w.handlers.Repos.Published(w.repo()); there || err != nil {
+		t.Errorf("at the old path %v, error %v; want nothing left", there, err)
+	}
+}
+
 // The registry would refuse what the volume would not: that is found out before anything has moved.
 func TestAMoveToWhereAnotherRemoteIsWatchedMovesNothing(t *testing.T) {
 	w := newWorld(t)
