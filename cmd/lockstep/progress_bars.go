@@ -14,11 +14,12 @@ import (
 
 // bars are for a terminal: one for each phase that lasts, the last one moving.
 type bars struct {
-	w    io.Writer
-	all  *mpb.Progress // nil before the first
-	bar  *mpb.Bar      // nil while there is none
-	name string        // of the phase that it shows
-	took *atomic.Int64 // ns of that
+	w     io.Writer
+	all   *mpb.Progress // nil before the first
+	bar   *mpb.Bar      // nil while there is none
+	name  string        // of the phase that it shows
+	total int64         // of that; 0 when nobody knows
+	took  *atomic.Int64 // ns of that
 }
 
 func (b *bars) draw(p events.Progress, phase, _ time.Duration) {
@@ -54,17 +55,22 @@ func (b *bars) begin(p events.Progress, name string) {
 		}
 		return after
 	}
-	b.name, b.took = name, took
+	b.name, b.total, b.took = name, p.Total, took
 	b.bar = b.all.New(p.Total, style, mpb.BarWidth(width), mpb.BarFillerClearOnComplete(),
 		mpb.PrependDecorators(decor.Name(fmt.Sprintf("%-18s", name))), mpb.AppendDecorators(decor.Any(text)))
 }
 
-// finish completes the bar that there is.
+// finish completes the bar that there is: its phase is over, however far it was when last seen.
 func (b *bars) finish() {
-	if b.bar != nil {
+	switch {
+	case b.bar == nil:
+		return
+	case b.total > 0:
+		b.bar.SetCurrent(b.total) // SetTotal is without effect on a bar that has one
+	default:
 		b.bar.SetTotal(-1, true)
-		b.bar = nil
 	}
+	b.bar = nil
 }
 
 func (b *bars) close(failed bool) {

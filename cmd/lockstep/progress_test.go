@@ -155,6 +155,22 @@ func TestALongSyncShowsABarOnATerminal(t *testing.T) {
 	}
 }
 
+// Who looks once a second does not see the last file of a phase.
+func TestABarEndsWithItsPhaseHoweverFarItWasSeen(t *testing.T) {
+	p := openPTY(t)
+	b := &bars{w: p.file}
+	b.draw(events.Progress{Phase: events.PhaseBuild, Done: 150, Total: 200, Unit: "files"}, 2*time.Second, 2*time.Second)
+	b.draw(events.Progress{Phase: events.PhasePublish}, 0, 3*time.Second)
+	closed := make(chan struct{})
+	go func() { b.close(false); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(time.Minute):
+		t.Fatalf("the bars are not closed; the terminal shows %q", p.seen)
+	}
+	eventually(t, func() bool { return strings.Contains(p.seen.String(), "200 of 200 files") }, "all files")
+}
+
 func TestNoBarWhereNobodyLooks(t *testing.T) {
 	git := startGit(t)
 	large(t, git, "acme/widgets")
