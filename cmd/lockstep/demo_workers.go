@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"lockstep/internal/apart"
 	"lockstep/internal/config"
 )
 
@@ -97,14 +96,15 @@ func (d *demo) hire(ctx context.Context) error {
 	cmd.Env = slices.DeleteFunc(slices.Clone(d.std.environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	said := d.view.lines(name)
 	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // for we are their Redis
+	// Ctrl-C is for us; we tell our workers. If we are killed they go too, for we are their Redis.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 
 	c := &child{name: name, cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for Pdeathsig is about the thread that started the process
 		defer runtime.UnlockOSThread()
-		err := apart.Start(cmd) // Ctrl-C is for us; we tell our workers
+		err := cmd.Start()
 		started <- err
 		if err != nil {
 			return

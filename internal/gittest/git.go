@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-
-	"lockstep/internal/apart"
 )
 
 // isolatedEnv is an environment in which git sees no configuration but the repository's own.
@@ -52,7 +50,7 @@ func Git(ctx context.Context, dir, stdin string, args ...string) (string, error)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := apart.Start(cmd)
+	err := startApart(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

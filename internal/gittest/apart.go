@@ -1,5 +1,4 @@
-// Package apart starts processes that are not meant by what is typed at the terminal.
-package apart
+package gittest
 
 import (
 	"os/exec"
@@ -9,13 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start is cmd.Start in a process group of its own, so that Ctrl-C is for whoever runs it. Between fork and
-// that group the process is still among those that the terminal means: it is born with the signal blocked.
-func Start(cmd *exec.Cmd) error {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Setpgid = true
+// startApart is cmd.Start in a process group of its own, so that Ctrl-C is for whoever runs it. Between fork and
+// that group the process is still one that the terminal means: it is born with the signal blocked, and Git leaves
+// it so.
+func startApart(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	runtime.LockOSThread() // the mask is the thread's, and the process inherits it
 	defer runtime.UnlockOSThread()
 	var interrupt, before unix.Sigset_t
