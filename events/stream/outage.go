@@ -34,18 +34,20 @@ type outage struct {
 
 	mu    sync.Mutex
 	since time.Time // zero while Redis answers
-	until time.Time // when the last outage ended
-	long  time.Time // when the last long one did
+	said  bool      // that it went away, and not yet that it is back
+	until time.Time // when that was last said
+	long  time.Time // when the last long outage ended
 }
 
-// failed takes note that Redis did not do what was asked, unless that may be a remnant of the last outage. Of
-// a new one the next try tells.
+// failed takes note that Redis did not do what was asked. In the aftermath of an outage it says nothing: if there is
+// a new one, the tries after that tell.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
-	first := o.since.IsZero() && time.Since(o.until) >= aftermath
-	if first {
+	if o.since.IsZero() {
 		o.since = time.Now()
 	}
+	first := !o.said && time.Since(o.until) >= aftermath
+	o.said = o.said || first
 	o.mu.Unlock()
 	switch {
 	case !first:
@@ -59,15 +61,16 @@ func (o *outage) failed(ctx context.Context, err error) {
 // answered takes note that it did. An outage is long when it took more than the given time.
 func (o *outage) answered(ctx context.Context, long time.Duration) {
 	o.mu.Lock()
-	since := o.since
-	if !since.IsZero() {
-		o.since, o.until = time.Time{}, time.Now()
-		if o.until.Sub(since) >= long {
-			o.long = o.until
-		}
+	since, said := o.since, o.said
+	if !since.IsZero() && time.Since(since) >= long {
+		o.long = time.Now()
 	}
+	if said {
+		o.until = time.Now()
+	}
+	o.since, o.said = time.Time{}, false
 	o.mu.Unlock()
-	if !since.IsZero() {
+	if said {
 		o.log.InfoContext(ctx, "Redis is back", "away", time.Since(since).Round(time.Millisecond))
 	}
 }

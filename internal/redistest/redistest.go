@@ -143,7 +143,9 @@ func (s *Server) Stop() {
 	if s.mem != nil {
 		// Connections first: Close takes the server away from scripts that run, which then answer with an error.
 		if server := s.mem.Server(); server != nil {
-			s.mem.CtxCancel() // of commands that block
+			s.mem.Lock() // or one that is about to block never hears of it
+			s.mem.CtxCancel()
+			s.mem.Unlock()
 			server.Close()
 		}
 		s.mem.Close()

@@ -60,6 +60,39 @@ func TestAServerThatIsStoppedAnswersNoScriptWithAnError(t *testing.T) {
 	}
 }
 
+func TestAServerIsStoppedThoughCommandsBlock(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	pipe := server.Client().Pipeline()
+	for range 3000 { // so that a look at it takes a while
+		pipe.XAdd(ctx, &redis.XAddArgs{Stream: "s", Values: []any{"a", "b"}})
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		client := server.Client()
+		var clients sync.WaitGroup
+		for range 4 {
+			clients.Go(func() { client.XRead(ctx, &redis.XReadArgs{Streams: []string{"s", "$"}, Block: time.Hour}) })
+		}
+		for range 2 {
+			clients.Go(func() { // each has those that block look again
+				for client.Incr(ctx, "n").Err() == nil {
+				}
+			})
+		}
+		for range 50 {
+			if err := client.Incr(ctx, "n").Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		server.Stop()
+		clients.Wait()
+		server.Restart()
+	}
+}
+
 func TestAServerComesBackThoughItsPortIsTakenForAMoment(t *testing.T) {
 	server := redistest.Start(t)
 	server.Stop()

@@ -1,0 +1,65 @@
+package stream
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockstep/internal/logtest"
+)
+
+// A call that was under way, or a pool that remembers, fails when Redis has answered others again.
+func TestWhatStillFailsWhenRedisIsBackIsNoNewOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, said := context.Background(), &logtest.Buffer{}
+		o := &outage{log: slog.New(slog.NewTextHandler(said, nil))}
+		expect := func(away, back int) {
+			t.Helper()
+			if got := strings.Count(said.String(), "is unavailable"); got != away {
+				t.Errorf("said %d times that Redis is away, want %d", got, away)
+			}
+			if got := strings.Count(said.String(), "is back"); got != back {
+				t.Errorf("said %d times that Redis is back, want %d", got, back)
+			}
+		}
+		o.failed(ctx, io.EOF)
+		time.Sleep(300 * time.Millisecond)
+		o.failed(ctx, io.EOF)
+		expect(1, 0)
+		o.answered(ctx, time.Second)
+		expect(1, 1)
+		for range 10 {
+			o.failed(ctx, io.EOF)
+			o.answered(ctx, time.Second)
+			time.Sleep(100 * time.Millisecond)
+		}
+		expect(1, 1)
+
+		// A new outage is said when it lasts, and has lasted from its first failure.
+		o.failed(ctx, io.EOF)
+		time.Sleep(aftermath)
+		if !o.recent(2 * time.Second) {
+			t.Error("what began in the aftermath of another outage is not known to be long")
+		}
+		o.failed(ctx, io.EOF)
+		expect(2, 1)
+		o.answered(ctx, 2*time.Second)
+		expect(2, 2)
+		if !strings.Contains(said.String(), "away=2s") || !o.recent(2*time.Second) {
+			t.Errorf("it was away for two seconds; log:\n%s", said)
+		}
+
+		// One that ends before it is said is long all the same.
+		o.failed(ctx, io.EOF)
+		time.Sleep(aftermath - time.Millisecond)
+		o.answered(ctx, time.Second)
+		expect(2, 2)
+		if !o.recent(time.Second) {
+			t.Error("an outage that was not said is not long")
+		}
+	})
+}
