@@ -148,7 +148,7 @@ func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
 	}
 }
 
-// One by the old name that the forge does not answer for leaves no clone, of which the move would have to tell whose it is.
+// One by the old name that the forge does not answer for leaves no clone.
 func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -165,11 +165,52 @@ func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T)
 	}
 	w.mustBeWatched(w.repo(), 0)
 	w.mustBeWatched(move.To, 1)
-	for i, change := range w.next {
+	rest := w.next
+	for i, change := range rest {
 		w.mustHandle("5-"+string(rune('0'+i)), change)
 	}
 	if _, there, err := w.handlers.Repos.Published(w.repo()); there || err != nil {
 		t.Errorf("at the old path %v, error %v; want nothing left", there, err)
+	}
+	w.create(map[string]string{"another": "1"})
+	w.mustHandle("6-0", events.Change{URL: w.git.URL("acme/widgets")})
+	for i, change := range rest { // late
+		if _, err := w.handle("7-"+string(rune('0'+i)), change); events.ClassOf(err) != events.ClassConflict || !w.published() {
+			t.Errorf("error %v, published %v; want what has come since kept", err, w.published())
+		}
+	}
+}
+
+// A forge says of what is hidden from a credential that there is no such repository, too.
+func TestALateMoveLeavesWhoWatchesWhatIsHidden(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.mustHandle("2-0", move)
+	w.watch("scan", "")
+	for _, sync := range []bool{false, true} {
+		if sync {
+			if _, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")}); events.ClassOf(err) != events.ClassNotFound {
+				t.Fatalf("a sync of what is hidden: %v", err)
+			}
+		}
+		if _, err := w.handle("4-0", move); events.ClassOf(err) != events.ClassNotFound {
+			t.Errorf("asked for before: %v: error %v, want not found", sync, err)
+		}
+		w.mustBeWatched(w.repo(), 1)
+	}
+}
+
+// A clone of which no ref is published any more is one all the same.
+func TestALateMoveLeavesACloneWithoutNames(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.mustHandle("2-0", move)
+	w.create(map[string]string{"another": "1"})
+	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+	w.mustHandle("4-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
+	must(t, w.git.Delete("acme/widgets"))
+	if _, err := w.handle("5-0", move); events.ClassOf(err) != events.ClassNotFound {
+		t.Errorf("error %v, want not found", err)
 	}
 }
 

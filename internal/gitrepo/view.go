@@ -66,6 +66,7 @@ type Published struct {
 	Commits map[events.Ref]string
 	Plain   events.Ref // what the plain name is published for; zero when there is no such name
 	Remote  string     // that the repository is bound to, as it was first given
+	Fetched bool       // whether anything ever came from there; else it was only asked, and may have known nothing
 }
 
 // Published says what names name now. It takes no lease and asks nobody, at the cost of reading a few small
@@ -81,6 +82,11 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 		return Published{}, false, err
 	}
 	p := Published{Commits: commits, Remote: b.Remote}
+	if p.Fetched = len(commits) > 0; !p.Fetched {
+		if p.Fetched, err = v.isUsed(f, b); err != nil {
+			return Published{}, false, err
+		}
+	}
 	if ref, err := events.ParseRef(v.current(f, b, b.Repo.String()).ref); err == nil {
 		p.Plain = ref
 	}
