@@ -14,6 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/intake"
+	"lockstep/internal/redistest"
 	"lockstep/internal/spool"
 )
 
@@ -88,7 +89,14 @@ func TestThatADeliveryIsRefusedIsSaidOnce(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	r.breakPlace()
 	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
+	var tries redistest.RoundTrips
+	r.client.AddHook(&tries)
 	r.run(r.in)
+	for deadline := time.Now().Add(20 * time.Second); tries.Load() < 4; time.Sleep(time.Millisecond) { // by then three are over
+		if time.Now().After(deadline) {
+			t.Fatalf("it is tried %d times", tries.Load())
+		}
+	}
 	for n, id := range []string{"d1", "d2", "d3", "d4"} {
 		r.must(push(t, id, "acme/widgets"), intake.Spooled)
 		r.awaitChanges(n + 1)
