@@ -39,23 +39,20 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if err == nil && !change.To.Equal(change.Repo) {
 		since, hasCome, err = h.Repos.Published(change.Repo)
 	}
+	if err == nil && (hasCome || !moved.Moved) {
+		err = h.checkSame(ctx, change, secret, since)
+	}
 	if err != nil {
 		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
-	}
-	known, err := h.States.Load(ctx, change.Repo)
-	if err != nil {
-		return events.Outcome{}, redisFault(err)
-	}
-	settled := moved.Moved && known.Gone() // once before: whoever watches the old path may mean another repository
-	if hasCome || settled || !moved.Moved {
-		if err := h.checkSame(ctx, change, secret, since, settled); err != nil {
-			return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
-		}
 	}
 	if _, err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
 		if _, refused := errors.AsType[*events.Error](err); refused {
 			return events.Outcome{}, err
 		}
+		return events.Outcome{}, redisFault(err)
+	}
+	known, err := h.States.Load(ctx, change.Repo)
+	if err != nil {
 		return events.Outcome{}, redisFault(err)
 	}
 	there, err := h.States.Load(ctx, change.To)
@@ -121,8 +118,8 @@ func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (cred
 
 // checkSame refuses a move of which the volume cannot tell that it is one: of watches without a clone, or
 // after something has come to the old path. Each former remote has to have the same refs as the new one, as when it
-// leads there; or it is gone, unless something was fetched from it since, or the move was settled before.
-func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, since gitrepo.Published, settled bool) error {
+// leads there; or it is gone, unless something was fetched from it since.
+func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, since gitrepo.Published) error {
 	set, err := h.Watches.Of(ctx, change.Repo)
 	if err != nil {
 		return redisFault(err)
@@ -132,10 +129,10 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 		if was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL); was != is { // as the volume has it for a clone
 			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch it there, with lockstep watch add", change.Repo, was, is)
 		}
-		former[way{w.URL, w.Credential, w.Auto}] = !settled
+		former[way{w.URL, w.Credential, w.Auto}] = true
 	}
 	if since.Remote != "" {
-		former[way{since.Remote, change.Credential, change.Foreign}] = !settled && !since.Fetched
+		former[way{since.Remote, change.Credential, change.Foreign}] = !since.Fetched
 	}
 	var befores []gitrepo.Refs
 	for w, mayBeGone := range former {

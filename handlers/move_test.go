@@ -181,25 +181,6 @@ func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T)
 	}
 }
 
-// A forge says of what is hidden from a credential that there is no such repository, too.
-func TestALateMoveLeavesWhoWatchesWhatIsHidden(t *testing.T) {
-	w := newWorld(t)
-	move := w.renamed()
-	w.mustHandle("2-0", move)
-	w.watch("scan", "")
-	for _, sync := range []bool{false, true} {
-		if sync {
-			if _, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")}); events.ClassOf(err) != events.ClassNotFound {
-				t.Fatalf("a sync of what is hidden: %v", err)
-			}
-		}
-		if _, err := w.handle("4-0", move); events.ClassOf(err) != events.ClassNotFound {
-			t.Errorf("asked for before: %v: error %v, want not found", sync, err)
-		}
-		w.mustBeWatched(w.repo(), 1)
-	}
-}
-
 // A clone of which no ref is published any more is one all the same.
 func TestALateMoveLeavesACloneWithoutNames(t *testing.T) {
 	w := newWorld(t)

@@ -93,11 +93,8 @@ func (r Repo) Synced() time.Time {
 // the entry asks is past. It is not when there is a clone again.
 func (r Repo) Buried(entry string) bool {
 	tombstone := r.fields["tombstone"]
-	return r.Gone() && (entry == tombstone || events.EntryAfter(tombstone, entry))
+	return tombstone != "" && r.fields["synced"] == "" && (entry == tombstone || events.EntryAfter(tombstone, entry))
 }
-
-// Gone reports whether the clone was removed, or has moved away, and was not synced again since.
-func (r Repo) Gone() bool { return r.fields["tombstone"] != "" && r.fields["synced"] == "" }
 
 // Asked is what the remote once said.
 type Asked struct {
