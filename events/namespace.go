@@ -8,6 +8,9 @@ import (
 // DefaultNamespace is the [Namespace] of a deployment that names none.
 const DefaultNamespace Namespace = "lockstep:{0}:"
 
+// WorkersGroup is the consumer group of workers on the stream of changes.
+const WorkersGroup = "workers"
+
 // Namespace is the prefix of all Redis keys of one deployment. It contains a hash tag, so that on
 // Redis Cluster all of them live in one slot and one script can change them together.
 type Namespace string

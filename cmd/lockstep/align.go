@@ -1,14 +1,8 @@
 package main
 
 import (
-	"io"
-	"os"
 	"strings"
 	"unicode"
-
-	"golang.org/x/term"
-
-	"lockstep/internal/config"
 )
 
 // Marks of colours in a table's cells. They take no room, and become escape sequences where these are wanted.
@@ -24,29 +18,6 @@ var sequences = map[rune]string{markEnd: "\x1b[0m", markGood: "\x1b[32m", markWa
 
 // paint marks text with a colour.
 func paint(mark rune, text string) string { return string(mark) + text + string(markEnd) }
-
-// colours reports whether w, which is one of the streams, wants them: it is a terminal, and nobody has said no.
-func (s streams) colours(w io.Writer) bool {
-	return terminal(w) && s.variable("NO_COLOR") == "" && s.variable("TERM") != "dumb"
-}
-
-func (s streams) variable(name string) string { return config.Variable(s.environ, name) }
-
-// terminal reports whether w is one, so that people look at what is printed as it comes.
-func terminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// terminalSize is how many columns and rows the terminal has that w is; none, when w is no terminal or does not say.
-func terminalSize(w io.Writer) (columns, rows int) {
-	if file, ok := w.(*os.File); ok {
-		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil {
-			return columns, rows
-		}
-	}
-	return 0, 0
-}
 
 // gap is how far columns are apart.
 const gap = 2

@@ -12,10 +12,6 @@ import (
 	"lockstep/internal/config"
 )
 
-func trackerConfig(client redis.UniversalClient, namespace events.Namespace) stream.TrackerConfig {
-	return stream.TrackerConfig{Redis: client, Changes: namespace.Changes(), Group: workers, Results: namespace.Results()}
-}
-
 // errForgotten means that nothing more will come of a change that was published.
 var errForgotten = errors.New("the change is gone from Redis without a result: its data was lost, or it was settled and trimmed away")
 

@@ -8,33 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 )
-
-func newBenchCommand(std streams) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure on this machine, side by side with others",
-		Example: "  lockstep bench lock\n" +
-			"  lockstep bench lock --hold-many 10000\n" +
-			"  lockstep bench hot\n" +
-			"  lockstep bench pushes\n" +
-			"  lockstep bench stream\n" +
-			"  lockstep bench publish\n" +
-			"  lockstep bench availability\n" +
-			"  lockstep bench hooks\n" +
-			"  lockstep bench idle\n" +
-			"  lockstep bench scrape\n" +
-			"  lockstep bench start",
-		Args: wrongUse(noArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newBenchLockCommand(std), newBenchLockWorkerCommand(std), newBenchFaultsWorkerCommand(std),
-		newBenchHotCommand(std), newBenchHotWorkerCommand(std), newBenchPushesCommand(std), newBenchStreamCommand(std),
-		newBenchPublishCommand(std), newBenchAvailabilityCommand(std), newBenchIdleCommand(std), newBenchScrapeCommand(std), newBenchStartCommand(std),
-		newBenchHooksCommand(std), newBenchHooksBareCommand(std))
-	return cmd
-}
 
 // lockBench is what the flags of lockstep bench lock say.
 type lockBench struct {
@@ -132,14 +106,5 @@ func (b *lockBench) check() error {
 // thisProgram is the contestant that runs us again, as a worker.
 func thisProgram() (contestant, error) {
 	path, err := os.Executable()
-	return contestant{name: "lockstep", argv: []string{path, "bench", "lock-worker"}}, err
-}
-
-// monotonic is the clock that all processes of this machine share, in nanoseconds.
-func monotonic() (int64, error) {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0, fmt.Errorf("read the monotonic clock: %w", err)
-	}
-	return t.Nano(), nil
+	return contestant{name: "lockstep", argv: []string{path, "lock-worker"}}, err
 }

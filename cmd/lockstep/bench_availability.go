@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
+	"lockstep/bench/availability"
 	"lockstep/internal/gittest"
 )
 
@@ -83,7 +83,7 @@ type availabilityReport struct {
 // availabilityResult is what one contestant's readers met.
 type availabilityResult struct {
 	Name string `json:"name"`
-	bench.Availability
+	availability.Availability
 	Pushes int `json:"pushes"`
 	Forced int `json:"forced"` // of these
 
@@ -92,7 +92,7 @@ type availabilityResult struct {
 	Killed int `json:"killed"` // workers
 	GCs    int `json:"gcs"`    // times that the store was compacted
 
-	OverTime []bench.ReadPoint `json:"over_time"`
+	OverTime []availability.ReadPoint `json:"over_time"`
 }
 
 // sideLockstep is the contestant that must not fail.
@@ -172,9 +172,9 @@ func (r availabilityReport) print(w io.Writer, out output) error {
 
 // draw writes the plot.
 func (r availabilityReport) draw(path string) error {
-	plot := bench.Plot{Title: "Reads of one complete version, while pushes go on", Run: r.Duration}
+	plot := availability.Plot{Title: "Reads of one complete version, while pushes go on", Run: r.Duration}
 	for _, c := range r.Contestants {
-		plot.Lines = append(plot.Lines, bench.Line{Name: fmt.Sprintf("%s: %s %% of %d reads", c.Name, c.Percent(), c.Reads), Points: c.OverTime})
+		plot.Lines = append(plot.Lines, availability.Line{Name: fmt.Sprintf("%s: %s %% of %d reads", c.Name, c.Percent(), c.Reads), Points: c.OverTime})
 	}
 	file, err := os.Create(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
+	"lockstep/bench/availability"
 	"lockstep/internal/gittest"
 )
 
@@ -65,7 +65,7 @@ func (r *availabilityRun) play(ctx context.Context, start func(*availabilityRun)
 	timed, cancel := context.WithTimeout(ctx, r.duration)
 	defer cancel()
 	g, during := errgroup.WithContext(timed)
-	reads, began := make([][]bench.TreeRead, r.readers), time.Now()
+	reads, began := make([][]availability.TreeRead, r.readers), time.Now()
 	g.Go(func() error { return s.run(during) })
 	g.Go(func() error { return r.push(during, s, first, &result) })
 	for i := range reads {
@@ -81,8 +81,8 @@ func (r *availabilityRun) play(ctx context.Context, start func(*availabilityRun)
 		return result, context.Cause(ctx)
 	}
 	all := slices.Concat(reads...)
-	result.Availability = bench.JudgeReads(all)
-	result.OverTime = bench.ReadsOverTime(all, r.duration, stretches)
+	result.Availability = availability.JudgeReads(all)
+	result.OverTime = availability.ReadsOverTime(all, r.duration, stretches)
 	return result, s.report(ctx, &result)
 }
 
@@ -103,7 +103,7 @@ func (r *availabilityRun) push(during context.Context, s syncers, first string, 
 		if err := s.pushed(ctx, commit); err != nil {
 			return err
 		}
-		pause(during, pushPause)
+		sleep(during, pushPause)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func readVersion(content []byte) (version int, whole bool) {
 }
 
 // read reads the whole tree, over and over.
-func (r *availabilityRun) read(during context.Context, published string, began time.Time) (reads []bench.TreeRead, err error) {
+func (r *availabilityRun) read(during context.Context, published string, began time.Time) (reads []availability.TreeRead, err error) {
 	for during.Err() == nil {
 		at := time.Since(began)
 		read, err := r.readOnce(published)
@@ -144,13 +144,13 @@ func (r *availabilityRun) read(during context.Context, published string, began t
 		}
 		read.At = at
 		reads = append(reads, read)
-		pause(during, readPause)
+		sleep(during, readPause)
 	}
 	return reads, nil
 }
 
 // readOnce opens the published name, and then reads every file below what it has opened.
-func (r *availabilityRun) readOnce(published string) (read bench.TreeRead, err error) {
+func (r *availabilityRun) readOnce(published string) (read availability.TreeRead, err error) {
 	tree, err := os.OpenRoot(published)
 	if errors.Is(err, fs.ErrNotExist) {
 		read.Missing = r.files

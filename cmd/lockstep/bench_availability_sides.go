@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -132,7 +131,7 @@ type lockstepWorker struct {
 func startWorkers(ctx context.Context, r *availabilityRun, std streams, server *benchRedis) (syncers, error) {
 	s := &lockstepWorkers{availabilityRun: r, std: std, server: server, first: r.git.Head(r.repo, "refs/heads/"+gittest.Main)}
 	var err error
-	if s.program, err = os.Executable(); err != nil {
+	if s.program, err = lockstepProgram(ctx, std, r.dir); err != nil {
 		return nil, err
 	}
 	for range benchers {
@@ -211,7 +210,7 @@ func (s *lockstepWorkers) awaitFirst(ctx context.Context) error {
 		if err != nil || len(results) > 0 {
 			return err
 		}
-		if !pause(ctx, 10*time.Millisecond) {
+		if !sleep(ctx, 10*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
@@ -242,7 +241,7 @@ func (s *lockstepWorkers) run(ctx context.Context) error {
 }
 
 func (s *lockstepWorkers) killInTurn(during context.Context) error {
-	for n := 0; pause(during, killEvery); n++ {
+	for n := 0; sleep(during, killEvery); n++ {
 		i := n % len(s.running)
 		if err := s.running[i].kill(); err != nil {
 			return err
@@ -258,7 +257,7 @@ func (s *lockstepWorkers) killInTurn(during context.Context) error {
 }
 
 func (s *lockstepWorkers) collect(during context.Context) error {
-	for pause(during, gcEvery) {
+	for sleep(during, gcEvery) {
 		gc := s.command(during, "repos", "gc", s.repo)
 		err := gc.cmd.Run()
 		if during.Err() != nil {

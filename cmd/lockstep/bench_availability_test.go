@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/bench"
+	"lockstep/bench/availability"
 )
 
 func TestBenchAvailabilityOfLockstepIsWhole(t *testing.T) {
@@ -63,28 +63,28 @@ func TestAReaderTellsWhatIsWrongWithATree(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, dir string)
-		want   bench.TreeRead
+		want   availability.TreeRead
 	}{
-		"nothing": {func(*testing.T, string) {}, bench.TreeRead{Versions: []int{7}}},
+		"nothing": {func(*testing.T, string) {}, availability.TreeRead{Versions: []int{7}}},
 		"a file is missing": {
 			func(t *testing.T, dir string) { must(0, os.Remove(filepath.Join(dir, r.path(3))))(t) },
-			bench.TreeRead{Missing: 1, Versions: []int{7}},
+			availability.TreeRead{Missing: 1, Versions: []int{7}},
 		},
 		"a file is empty": {
 			func(t *testing.T, dir string) { must(0, os.Truncate(filepath.Join(dir, r.path(11)), 0))(t) },
-			bench.TreeRead{Torn: 1, Versions: []int{7}},
+			availability.TreeRead{Torn: 1, Versions: []int{7}},
 		},
 		"a file lacks its end": {
 			func(t *testing.T, dir string) { must(0, os.Truncate(filepath.Join(dir, r.path(11)), 50))(t) },
-			bench.TreeRead{Torn: 1, Versions: []int{7}},
+			availability.TreeRead{Torn: 1, Versions: []int{7}},
 		},
 		"a file is of another version": {
 			func(t *testing.T, dir string) {
 				write(t, dir, map[string]string{r.path(5): r.version(8)[r.path(5)]})
 			},
-			bench.TreeRead{Versions: []int{7, 8}},
+			availability.TreeRead{Versions: []int{7, 8}},
 		},
-		"there is no tree": {func(t *testing.T, dir string) { must(0, os.RemoveAll(dir))(t) }, bench.TreeRead{Missing: 12}},
+		"there is no tree": {func(t *testing.T, dir string) { must(0, os.RemoveAll(dir))(t) }, availability.TreeRead{Missing: 12}},
 	} {
 		dir := filepath.Join(t.TempDir(), "tree")
 		write(t, dir, r.version(7))
@@ -97,7 +97,7 @@ func TestAReaderTellsWhatIsWrongWithATree(t *testing.T) {
 
 func TestBenchAvailabilityFailsBelowAllReads(t *testing.T) {
 	result := func(name string, whole int) availabilityResult {
-		return availabilityResult{Name: name, Availability: bench.Availability{Reads: 100_000, Whole: whole, Versions: 9, Missing: 100_000 - whole}}
+		return availabilityResult{Name: name, Availability: availability.Availability{Reads: 100_000, Whole: whole, Versions: 9, Missing: 100_000 - whole}}
 	}
 	sound := availabilityReport{Contestants: []availabilityResult{result("reset in place", 3), result(sideLockstep, 100_000)}}
 	if err := sound.verdict(); err != nil {

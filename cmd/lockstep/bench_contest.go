@@ -2,12 +2,10 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,35 +13,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
+	"lockstep/internal/stats"
 )
-
-const (
-	benchWarmUp = 250 * time.Millisecond // all contend, nothing counts
-	roundGrace  = 30 * time.Second       // for processes to start and to end
-)
-
-// contestant is a program that speaks the worker protocol of bench/README.md.
-type contestant struct {
-	name string
-	argv []string
-}
-
-func parsePeer(flag string) (contestant, error) {
-	name, command, _ := strings.Cut(flag, "=")
-	argv := strings.Fields(command)
-	if name == "" || len(argv) == 0 {
-		return contestant{}, fmt.Errorf("--peer is %q; want NAME=COMMAND …", flag)
-	}
-	return contestant{name, argv}, nil
-}
 
 // contestResult is what one contestant did.
 type contestResult struct {
-	Name    string           `json:"name"`
-	Version string           `json:"version,omitempty"`
-	Median  bench.HandOffs   `json:"median"`
-	Rounds  []bench.HandOffs `json:"rounds"`
+	Name    string          `json:"name"`
+	Version string          `json:"version,omitempty"`
+	Median  lock.HandOffs   `json:"median"`
+	Rounds  []lock.HandOffs `json:"rounds"`
 }
 
 // contestReport is the whole of it.
@@ -83,7 +62,7 @@ func (b *lockBench) runContest(ctx context.Context, std streams, server *benchRe
 			result := &report.Contestants[i]
 			result.Name, result.Version = who.name, version
 			result.Rounds = append(result.Rounds, figures)
-			result.Median = bench.MedianHandOffs(result.Rounds)
+			result.Median = lock.MedianHandOffs(result.Rounds)
 		}
 	}
 	if err := report.print(std.stdout, b.out); err != nil {
@@ -104,7 +83,7 @@ func (r contestReport) verdict() error {
 }
 
 // contend is one round of one contestant.
-func (b *lockBench) contend(ctx context.Context, std streams, server *benchRedis, who contestant, key string) (bench.HandOffs, string, error) {
+func (b *lockBench) contend(ctx context.Context, std streams, server *benchRedis, who contestant, key string) (lock.HandOffs, string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, benchWarmUp+b.duration+roundGrace, errors.New("its processes do not end"))
 	defer cancel()
 	args := append(who.argv[1:len(who.argv):len(who.argv)], "--redis", server.url, "--key", key, "--waiters", strconv.Itoa(b.waiters),
@@ -113,7 +92,7 @@ func (b *lockBench) contend(ctx context.Context, std streams, server *benchRedis
 	for i := range workers {
 		w, err := startWorkerProcess(ctx, std, who.argv[0], args)
 		if err != nil {
-			return bench.HandOffs{}, "", err
+			return lock.HandOffs{}, "", err
 		}
 		defer w.kill()
 		workers[i] = w
@@ -122,90 +101,52 @@ func (b *lockBench) contend(ctx context.Context, std streams, server *benchRedis
 	for _, w := range workers {
 		var err error
 		if version, err = w.ready(); err != nil {
-			return bench.HandOffs{}, "", w.explain(ctx, err)
+			return lock.HandOffs{}, "", w.explain(ctx, err)
 		}
 	}
 	first, err := monotonic()
 	if err != nil {
-		return bench.HandOffs{}, "", err
+		return lock.HandOffs{}, "", err
 	}
 	for _, w := range workers {
 		if _, err := io.WriteString(w.stdin, "\n"); err != nil {
-			return bench.HandOffs{}, "", w.explain(ctx, err)
+			return lock.HandOffs{}, "", w.explain(ctx, err)
 		}
 	}
 	last, err := monotonic()
 	if err != nil {
-		return bench.HandOffs{}, "", err
+		return lock.HandOffs{}, "", err
 	}
-	perProcess := make([][]bench.Grant, len(workers))
+	perProcess := make([][]lock.Grant, len(workers))
 	var g errgroup.Group
 	for i, w := range workers {
 		g.Go(func() (err error) {
-			if perProcess[i], err = w.grants(i, b.waiters); err != nil {
+			if perProcess[i], err = grantsOf(w, i, b.waiters); err != nil {
 				return w.explain(ctx, err)
 			}
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return bench.HandOffs{}, "", err
+		return lock.HandOffs{}, "", err
 	}
-	var all []bench.Grant
+	var all []lock.Grant
 	for _, grants := range perProcess {
 		all = append(all, grants...)
 	}
-	during := bench.Contention{
+	during := lock.Contention{
 		Processes: b.processes, Waiters: b.waiters,
 		From: last + benchWarmUp.Nanoseconds(), To: first + (benchWarmUp + b.duration).Nanoseconds(),
 	}
-	return bench.Summarize(during, all), version, nil
-}
-
-// workerProcess is one process of a contestant.
-type workerProcess struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	stderr bytes.Buffer // not to be read before the process has ended
-	ended  bool
-}
-
-func startWorkerProcess(ctx context.Context, std streams, name string, args []string) (*workerProcess, error) {
-	w := &workerProcess{cmd: exec.CommandContext(ctx, name, args...)}
-	w.cmd.Env, w.cmd.Stderr = std.environ, &w.stderr
-	w.cmd.WaitDelay = time.Second
-	var err error
-	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	stdout, err := w.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	w.stdout = bufio.NewReader(stdout)
-	return w, w.cmd.Start()
-}
-
-// ready waits for the worker's first line, and returns the version in it.
-func (w *workerProcess) ready() (string, error) {
-	line, err := w.stdout.ReadString('\n')
-	if err != nil {
-		return "", fmt.Errorf("a worker is not ready: %w", err)
-	}
-	version, ok := strings.CutPrefix(strings.TrimSpace(line), "ready")
-	if !ok {
-		return "", fmt.Errorf("a worker says %q; want ready", line)
-	}
-	return strings.TrimSpace(version), nil
+	return lock.Summarize(during, all), version, nil
 }
 
 // grants reads the worker's lines and waits for its end.
-func (w *workerProcess) grants(process, waiters int) ([]bench.Grant, error) {
-	var grants []bench.Grant
+func grantsOf(w *workerProcess, process, waiters int) ([]lock.Grant, error) {
+	var grants []lock.Grant
 	lines := bufio.NewScanner(w.stdout)
 	for lines.Scan() {
-		g, err := bench.ParseGrant(process, lines.Text())
+		g, err := lock.ParseGrant(process, lines.Text())
 		if err != nil {
 			return nil, err
 		}
@@ -219,26 +160,6 @@ func (w *workerProcess) grants(process, waiters int) ([]bench.Grant, error) {
 	}
 	w.ended = true
 	return grants, w.cmd.Wait()
-}
-
-func (w *workerProcess) kill() {
-	if !w.ended {
-		w.ended = true
-		_ = w.cmd.Process.Kill()
-		_ = w.cmd.Wait()
-	}
-}
-
-// explain ends the process and adds what it had to say, and why it was ended.
-func (w *workerProcess) explain(ctx context.Context, err error) error {
-	w.kill()
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	if said := strings.TrimSpace(w.stderr.String()); said != "" {
-		return fmt.Errorf("%w: it says: %s", err, said)
-	}
-	return err
 }
 
 func (r contestReport) print(w io.Writer, out output) error {
@@ -264,11 +185,4 @@ func (r contestReport) print(w io.Writer, out output) error {
 	return tw.Flush()
 }
 
-func millis(d time.Duration) string {
-	if d == 0 {
-		return "–" // there was none
-	}
-	return fmt.Sprintf("%.3f", float64(d)/float64(time.Millisecond))
-}
-
-func share(s bench.Spread) string { return fmt.Sprintf("%d/%d %.2f", s.Fewest, s.Most, s.Ratio) }
+func share(s stats.Spread) string { return fmt.Sprintf("%d/%d %.2f", s.Fewest, s.Most, s.Ratio) }

@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
 )
 
 // What a run with faults does unless it is told otherwise.
@@ -24,13 +24,13 @@ const (
 
 // faultReport is the whole of a run with faults.
 type faultReport struct {
-	Machine   benchMachine       `json:"machine"`
-	Processes int                `json:"processes"`
-	Waiters   int                `json:"waiters"`
-	Lease     time.Duration      `json:"lease_ns"`
-	Duration  time.Duration      `json:"duration_ns"`
-	Figures   bench.FaultFigures `json:"figures"`
-	Faults    []injectedFault    `json:"faults"`
+	Machine   benchMachine      `json:"machine"`
+	Processes int               `json:"processes"`
+	Waiters   int               `json:"waiters"`
+	Lease     time.Duration     `json:"lease_ns"`
+	Duration  time.Duration     `json:"duration_ns"`
+	Figures   lock.FaultFigures `json:"figures"`
+	Faults    []injectedFault   `json:"faults"`
 }
 
 // runFaults has processes contend for one key while everything goes wrong, and judges the log of
@@ -74,7 +74,7 @@ func (b *lockBench) contendWithFaults(ctx context.Context, std streams, volume f
 	defer d.bench.Close()
 	report.Machine = d.bench.machine()
 
-	args := []string{"bench", "faults-worker", "--redis", d.bench.url, "--key", key, "--volume", volume.dir,
+	args := []string{"faults-worker", "--redis", d.bench.url, "--key", key, "--volume", volume.dir,
 		"--waiters", strconv.Itoa(b.waiters), "--lease", b.lease.String()}
 	d.start = func() (*workerProcess, error) { return startWorkerProcess(ctx, std, self.argv[0], args) }
 	for range b.processes {
@@ -103,14 +103,14 @@ func (b *lockBench) contendWithFaults(ctx context.Context, std streams, volume f
 		return report, err
 	}
 	report.Faults = d.injected
-	report.Figures = bench.JudgeFaults(bench.FaultRun{
-		Span: bench.Span{From: d.from, To: d.from + b.duration.Nanoseconds()}, Lease: b.lease, Log: log, Down: d.down,
+	report.Figures = lock.JudgeFaults(lock.FaultRun{
+		Span: lock.Span{From: d.from, To: d.from + b.duration.Nanoseconds()}, Lease: b.lease, Log: log, Down: d.down,
 	})
 	return report, nil
 }
 
 // readLog reads all of the log.
-func (v faultVolume) readLog() ([]bench.Write, error) {
+func (v faultVolume) readLog() ([]lock.Write, error) {
 	file, err := os.Open(v.path("log"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -119,10 +119,10 @@ func (v faultVolume) readLog() ([]bench.Write, error) {
 		return nil, err
 	}
 	defer file.Close()
-	var all []bench.Write
+	var all []lock.Write
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		w, err := bench.ParseWrite(lines.Text())
+		w, err := lock.ParseWrite(lines.Text())
 		if err != nil {
 			return nil, err
 		}

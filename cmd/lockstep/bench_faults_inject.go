@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
 )
 
 // The kinds of fault.
@@ -45,7 +45,7 @@ type faultDriver struct {
 	workers  []*workerProcess
 	taken    map[*workerProcess]bool // by a fault that is under way
 	injected []injectedFault
-	down     []bench.Span
+	down     []lock.Span
 }
 
 // inject injects all kinds of faults, all at once, until the duration is over. Nothing is stopped
@@ -63,7 +63,7 @@ func (d *faultDriver) inject(ctx context.Context) error {
 
 // killWorkers kills one after the other, a fourth of them in mid-hold, and starts others instead.
 func (d *faultDriver) killWorkers(ctx, during context.Context) error {
-	for pause(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
+	for sleep(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
 		var victim *workerProcess
 		err := d.strike(during, rand.N(4) == 0, faultKill, func(w *workerProcess) error {
 			victim = w
@@ -97,7 +97,7 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 
 // stopWorkers stops one at a time, half of them in mid-hold, for longer than a lease.
 func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
-	for pause(during, d.lease/4+rand.N(d.lease/4)) {
+	for sleep(during, d.lease/4+rand.N(d.lease/4)) {
 		var victim *workerProcess
 		err := d.strike(during, rand.N(2) == 0, faultStop, func(w *workerProcess) error {
 			victim = w
@@ -106,7 +106,7 @@ func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
 		if err != nil {
 			return err
 		}
-		pause(during, d.lease+d.lease/8+rand.N(d.lease/4))
+		sleep(during, d.lease+d.lease/8+rand.N(d.lease/4))
 		if err := victim.cmd.Process.Signal(unix.SIGCONT); err != nil {
 			return victim.explain(ctx, fmt.Errorf("resume a worker: %w", err))
 		}
@@ -138,7 +138,7 @@ func stopProcess(pid int) error {
 }
 
 func (d *faultDriver) killSubscriptions(during context.Context) {
-	for pause(during, 200*time.Millisecond+rand.N(400*time.Millisecond)) {
+	for sleep(during, 200*time.Millisecond+rand.N(400*time.Millisecond)) {
 		if n, err := d.bench.client.ClientKillByFilter(during, "TYPE", "pubsub").Result(); err == nil && n > 0 {
 			d.note(faultPubSub, 0, false)
 		}
@@ -149,7 +149,7 @@ func (d *faultDriver) killSubscriptions(during context.Context) {
 func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 	every := max(d.duration/5, d.lease)
 	empty := rand.N(2) == 0
-	for ; pause(during, every*3/4+rand.N(every/2)); empty = !empty {
+	for ; sleep(during, every*3/4+rand.N(every/2)); empty = !empty {
 		kind := faultRestart
 		if empty {
 			kind = faultEmpty
@@ -188,7 +188,7 @@ func (d *faultDriver) strike(during context.Context, holder bool, kind string, f
 		if hit || err != nil {
 			return err
 		}
-		if !pause(during, 500*time.Microsecond) {
+		if !sleep(during, 500*time.Microsecond) {
 			break
 		}
 	}

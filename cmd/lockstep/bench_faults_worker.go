@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
 	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
@@ -74,7 +74,7 @@ func (v faultVolume) write(fence uint64, end bool, goroutine int) error {
 				return err
 			}
 		}
-		w := bench.Write{Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
+		w := lock.Write{Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
 		if w.At, err = monotonic(); err != nil {
 			return err
 		}
@@ -88,23 +88,23 @@ func (v faultVolume) write(fence uint64, end bool, goroutine int) error {
 }
 
 // last is the newest write in the log, if there is one. The caller is in the guard.
-func (v faultVolume) last() (bench.Write, bool, error) {
+func (v faultVolume) last() (lock.Write, bool, error) {
 	log, err := os.Open(v.path("log"))
 	if errors.Is(err, os.ErrNotExist) {
-		return bench.Write{}, false, nil
+		return lock.Write{}, false, nil
 	}
 	if err != nil {
-		return bench.Write{}, false, err
+		return lock.Write{}, false, err
 	}
 	defer log.Close()
-	if _, err := log.Seek(-bench.WriteSize, io.SeekEnd); err != nil {
-		return bench.Write{}, false, err
+	if _, err := log.Seek(-lock.WriteSize, io.SeekEnd); err != nil {
+		return lock.Write{}, false, err
 	}
 	line, err := io.ReadAll(log)
 	if err != nil {
-		return bench.Write{}, false, err
+		return lock.Write{}, false, err
 	}
-	w, err := bench.ParseWrite(string(line))
+	w, err := lock.ParseWrite(string(line))
 	return w, err == nil, err
 }
 
@@ -182,7 +182,7 @@ func (w faultWorker) work(ctx context.Context, locker *locking.Locker, goroutine
 		if err := w.volume.write(lease.Fence(), false, goroutine); err != nil {
 			return err
 		}
-		pause(lease.Context(), rand.N(3*time.Millisecond))
+		sleep(lease.Context(), rand.N(3*time.Millisecond))
 		// Also when the lease is lost: a holder that does not look is what the guard is for.
 		if err := w.volume.write(lease.Fence(), true, goroutine); err != nil {
 			return err
@@ -190,16 +190,4 @@ func (w faultWorker) work(ctx context.Context, locker *locking.Locker, goroutine
 		_ = lease.Release(ctx) // what Redis does not hear of lapses
 	}
 	return nil
-}
-
-// pause waits for d, and returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

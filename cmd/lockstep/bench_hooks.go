@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
 	"lockstep/events"
+	"lockstep/internal/stats"
 	"lockstep/internal/watch"
 )
 
@@ -160,9 +160,9 @@ func (b *hooksBench) runRace(ctx context.Context, std streams, dir string) error
 
 func (s *hooksSide) add(took []time.Duration, during time.Duration) {
 	s.PerSecond = append(s.PerSecond, float64(len(took))/during.Seconds())
-	p := bench.NewLatency(took)
+	p := stats.NewLatency(took)
 	s.p50s, s.p99s = append(s.p50s, p.P50), append(s.p99s, p.P99)
-	s.Median, s.P50, s.P99 = bench.Median(s.PerSecond), bench.Median(s.p50s), bench.Median(s.p99s)
+	s.Median, s.P50, s.P99 = stats.Median(s.PerSecond), stats.Median(s.p50s), stats.Median(s.p99s)
 }
 
 func (r hooksReport) print(w io.Writer, out output) error {
@@ -187,19 +187,6 @@ func watchAll(ctx context.Context, client redis.UniversalClient, namespace event
 	}
 	_, err := watch.NewRegistry(client, namespace).Put(ctx, watches...)
 	return err
-}
-
-// clearPrefix deletes what a run has left in a Redis that others use too.
-func clearPrefix(ctx context.Context, server *benchRedis, namespace events.Namespace) {
-	if server.private != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, roundGrace)
-	defer cancel()
-	keys := server.client.Scan(ctx, 0, string(namespace)+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		_ = server.client.Unlink(ctx, keys.Val()).Err() // the next run has another prefix
-	}
 }
 
 // writeSource makes a folder of sources that has one, hub, of GitHub.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -12,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,20 +20,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 )
 
-// hookSecret is the variable that tells the bare handler its secret.
-const hookSecret = "LOCKSTEP_BENCH_HOOK_SECRET"
-
-// servedProcess is a process that takes webhooks at an address. Its log is in a file.
-type servedProcess struct {
-	cmd  *exec.Cmd
-	addr string
-	log  string
-	done chan struct{} // closed when it has ended
-}
+// hookSecret is the environment variable with the bare handler's secret.
+const hookSecret = "BENCH_HOOK_SECRET"
 
 // startWatchedReceiver starts a receiver under a prefix, and makes a load of webhooks for it whose repositories are watched there.
 func startWatchedReceiver(ctx context.Context, std streams, dir string, server *benchRedis, namespace events.Namespace, repos int, secret string) (*hookLoad, *servedProcess, error) {
@@ -57,7 +46,7 @@ func startHookReceiver(ctx context.Context, std streams, dir, secret string, arg
 		return nil, err
 	}
 	args = append([]string{"serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--hooks", hooks, "--spool", filepath.Join(dir, "spool")}, args...)
-	return startServed(ctx, std.environ, dir, "receiver", args...)
+	return startLockstep(ctx, std, dir, "receiver", args...)
 }
 
 // startBareHandler starts the plainest handler.
@@ -68,58 +57,11 @@ func startBareHandler(ctx context.Context, std streams, redisURL string, namespa
 	}
 	defer os.RemoveAll(dir)
 	environ := append(slices.Clone(std.environ), hookSecret+"="+secret)
-	return startServed(ctx, environ, dir, "bare", "bench", "hooks-bare", "--redis", redisURL, "--prefix", string(namespace), fmt.Sprintf("--payload=%v", payload))
-}
-
-// startServed starts this program with a log below dir, and returns once it says where it listens.
-func startServed(ctx context.Context, environ []string, dir, name string, args ...string) (*servedProcess, error) {
-	program, err := os.Executable()
+	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &servedProcess{log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	p.cmd = exec.Command(program, args...)
-	p.cmd.Dir = dir // where no lockstep.yaml is
-	p.cmd.Env = slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
-		return strings.HasPrefix(pair, config.EnvPrefix) && !strings.HasPrefix(pair, hookSecret)
-	})
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start lockstep %s: %w", name, err)
-	}
-	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	for {
-		said, err := os.ReadFile(p.log)
-		if err != nil {
-			p.kill()
-			return nil, err
-		}
-		if _, after, ok := bytes.Cut(said, []byte("msg=listening address=")); ok {
-			if addr, _, whole := bytes.Cut(after, []byte("\n")); whole {
-				p.addr = string(addr)
-				return p, nil
-			}
-		}
-		select {
-		case <-p.done:
-			return nil, fmt.Errorf("lockstep %s ended: %s", name, said)
-		case <-ctx.Done():
-			p.kill()
-			return nil, context.Cause(ctx)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-// kill ends the process at once.
-func (p *servedProcess) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.done
+	return startServed(ctx, environ, self, dir, "bare", "hooks-bare", "--redis", redisURL, "--prefix", string(namespace), fmt.Sprintf("--payload=%v", payload))
 }
 
 func newBenchHooksBareCommand(std streams) *cobra.Command {

@@ -18,9 +18,9 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
 	"lockstep/events"
 	"lockstep/internal/gittest"
+	"lockstep/internal/stats"
 )
 
 const (
@@ -68,7 +68,7 @@ type hookStormReport struct {
 	Down       time.Duration `json:"redis_down_ns"`
 	Sending    time.Duration `json:"sending_ns"` // until the last had its answer
 	Took       time.Duration `json:"took_ns"`    // until the last had its result
-	Latency    bench.Latency `json:"latency"`
+	Latency    stats.Latency `json:"latency"`
 	Accepted   int           `json:"accepted"`
 	Spooled    int           `json:"spooled"`
 	Again      int           `json:"sent_again"`
@@ -115,7 +115,7 @@ func (b *hooksBench) runStorm(ctx context.Context, std streams, dir string) (err
 		return err
 	}
 	defer receiver.kill()
-	worker, err := startServed(ctx, std.environ, dir, "worker", "serve", "--roles", "worker", "--redis", s.bench.url, "--root", s.root,
+	worker, err := startLockstep(ctx, std, dir, "worker", "serve", "--roles", "worker", "--redis", s.bench.url, "--root", s.root,
 		"--listen", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -133,15 +133,6 @@ func (b *hooksBench) runStorm(ctx context.Context, std streams, dir string) (err
 		return err
 	}
 	return s.report.fault()
-}
-
-// said is the end of the process's log.
-func (p *servedProcess) said() string {
-	said, _ := os.ReadFile(p.log)
-	if len(said) > 2000 {
-		said = said[len(said)-2000:]
-	}
-	return string(said)
 }
 
 // prepare makes the repositories, each with as many commits as it will have pushes, which nobody sees yet.
@@ -200,7 +191,7 @@ func (s *hookStorm) rage(ctx context.Context, addr string) error {
 	killed := make(chan error, 1)
 	go func() { killed <- s.killRedis(ctx) }()
 	err := g.Wait()
-	s.report.Sending, s.report.Latency = time.Since(began), bench.NewLatency(all)
+	s.report.Sending, s.report.Latency = time.Since(began), stats.NewLatency(all)
 	return errors.Join(err, <-killed)
 }
 
@@ -208,7 +199,7 @@ func (s *hookStorm) rage(ctx context.Context, addr string) error {
 func (s *hookStorm) killRedis(ctx context.Context) error {
 	for _, after := range []int{s.storm / 3, 2 * s.storm / 3} {
 		for s.sent.Load() < int64(after) {
-			if !pause(ctx, time.Millisecond) {
+			if !sleep(ctx, time.Millisecond) {
 				return nil // the senders know why
 			}
 		}
@@ -218,7 +209,7 @@ func (s *hookStorm) killRedis(ctx context.Context) error {
 		}
 		s.report.Kills++
 		s.report.Down += time.Duration(down.To - down.From)
-		if !pause(context.WithoutCancel(ctx), stormBreath) {
+		if !sleep(context.WithoutCancel(ctx), stormBreath) {
 			return nil
 		}
 	}
@@ -257,7 +248,7 @@ func (s *hookStorm) pushAll(ctx context.Context, addr string, repo *stormRepo) (
 				if status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests {
 					return took, fmt.Errorf("a delivery is answered with %d %s", status, answer)
 				}
-				if !pause(ctx, 100*time.Millisecond) {
+				if !sleep(ctx, 100*time.Millisecond) {
 					return took, context.Cause(ctx)
 				}
 				continue
@@ -325,14 +316,14 @@ func (s *hookStorm) settle(ctx context.Context) error {
 		if err := read(); err != nil {
 			return err
 		}
-		if !pause(ctx, 10*time.Millisecond) {
+		if !sleep(ctx, 10*time.Millisecond) {
 			return fmt.Errorf("%w: %d deliveries have no result", context.Cause(ctx), missing)
 		}
 	}
 	s.report.Took = s.report.Sending + time.Since(began)
 	// What is doubled comes after what it doubles: all that is left is worked off first.
 	for idle := false; !idle; {
-		pending, err := s.bench.client.XPending(ctx, events.DefaultNamespace.Changes(), workers).Result()
+		pending, err := s.bench.client.XPending(ctx, events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
 		if err != nil {
 			return err
 		}
@@ -341,7 +332,7 @@ func (s *hookStorm) settle(ctx context.Context) error {
 			return err
 		}
 		idle = pending.Count == 0 && len(groups) > 0 && groups[0].Lag == 0
-		if !idle && !pause(ctx, 10*time.Millisecond) {
+		if !idle && !sleep(ctx, 10*time.Millisecond) {
 			return fmt.Errorf("%w: %d changes are pending", context.Cause(ctx), pending.Count)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
+	"lockstep/bench/hot"
 )
 
 // hotBench is what the flags of lockstep bench hot say.
@@ -90,7 +90,7 @@ func (b *hotBench) contestants() ([]contestant, error) {
 	if err != nil {
 		return nil, err
 	}
-	contestants := []contestant{{name: "lockstep", argv: []string{path, "bench", "hot-worker"}}}
+	contestants := []contestant{{name: "lockstep", argv: []string{path, "hot-worker"}}}
 	for _, flag := range b.peers {
 		peer, err := parsePeer(flag)
 		if err != nil {
@@ -103,10 +103,10 @@ func (b *hotBench) contestants() ([]contestant, error) {
 
 // hotResult is what one contestant did.
 type hotResult struct {
-	Name    string           `json:"name"`
-	Version string           `json:"version,omitempty"`
-	Summary bench.HotSummary `json:"summary"`
-	Rounds  []bench.HotRound `json:"rounds"`
+	Name    string         `json:"name"`
+	Version string         `json:"version,omitempty"`
+	Summary hot.HotSummary `json:"summary"`
+	Rounds  []hot.HotRound `json:"rounds"`
 }
 
 // hotReport is the whole of it.
@@ -124,7 +124,7 @@ type hotReport struct {
 func (b *hotBench) run(ctx context.Context, std streams, server *benchRedis, contestants []contestant) error {
 	// A prefix of its own: nobody who uses this Redis knows it, nor does an earlier run.
 	prefix := "lockstep-bench:{" + uuid.NewString() + "}:"
-	hot := bench.HotTasks(b.events, b.repos)
+	tasks := hot.HotTasks(b.events, b.repos)
 	report := hotReport{
 		Machine: server.machine(), Events: b.events, Repos: b.repos, Processes: b.processes, Slots: b.slots, Work: b.work,
 		Contestants: make([]hotResult, len(contestants)),
@@ -134,12 +134,12 @@ func (b *hotBench) run(ctx context.Context, std streams, server *benchRedis, con
 			fmt.Fprintf(std.stderr, "round %d of %d: %s\n", round+1, b.rounds, who.name)
 			result := &report.Contestants[i]
 			result.Name = who.name
-			var r bench.HotRound
+			var r hot.HotRound
 			for _, turn := range []struct {
 				name    string
-				tasks   []bench.Task
-				figures *bench.HotFigures
-			}{{"hot", hot, &r.Hot}, {"calm", bench.Cold(hot), &r.Calm}} {
+				tasks   []hot.Task
+				figures *hot.HotFigures
+			}{{"hot", tasks, &r.Hot}, {"calm", hot.Cold(tasks), &r.Calm}} {
 				var err error
 				// No run meets what another has left behind.
 				run := hotRun{hotBench: b, who: who, tasks: turn.tasks, server: server, prefix: fmt.Sprintf("%s%d:%d:%s:", prefix, round, i, turn.name)}
@@ -148,7 +148,7 @@ func (b *hotBench) run(ctx context.Context, std streams, server *benchRedis, con
 				}
 			}
 			result.Rounds = append(result.Rounds, r)
-			result.Summary = bench.SummarizeHot(result.Rounds)
+			result.Summary = hot.SummarizeHot(result.Rounds)
 		}
 	}
 	if err := report.print(std.stdout, b.out); err != nil {
@@ -188,12 +188,4 @@ func (r hotReport) print(w io.Writer, out output) error {
 		fmt.Fprintf(tw, "ratio\t%s\t%s\t\t\t\t\t\n", ratioRange(s.RatioP50), ratioRange(s.RatioP99))
 	}
 	return tw.Flush()
-}
-
-func secondsRange(r bench.Range[time.Duration]) string {
-	return fmt.Sprintf("%.3f (%.3f–%.3f)", r.Median.Seconds(), r.Lowest.Seconds(), r.Highest.Seconds())
-}
-
-func ratioRange(r bench.Range[float64]) string {
-	return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Median, r.Lowest, r.Highest)
 }

@@ -14,14 +14,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
+	"lockstep/bench/hot"
 )
 
 // hotRun is one turn of one contestant: all tasks are queued, then its processes begin.
 type hotRun struct {
 	*hotBench
 	who    contestant
-	tasks  []bench.Task
+	tasks  []hot.Task
 	server *benchRedis
 	prefix string // of all its keys
 }
@@ -29,7 +29,7 @@ type hotRun struct {
 var errHotLimit = errors.New("its processes do not end")
 
 // play returns what became of the tasks, and the contestant's version.
-func (r hotRun) play(ctx context.Context, std streams) (figures bench.HotFigures, version string, err error) {
+func (r hotRun) play(ctx context.Context, std streams) (figures hot.HotFigures, version string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.limit, errHotLimit)
 	defer cancel()
 	defer func() { err = errors.Join(err, r.clear(context.WithoutCancel(ctx))) }()
@@ -59,7 +59,7 @@ func (r hotRun) play(ctx context.Context, std streams) (figures bench.HotFigures
 		}
 	}
 	done, err := r.watch(ctx, workers)
-	return bench.JudgeHot(r.tasks, began, done), version, err
+	return hot.JudgeHot(r.tasks, began, done), version, err
 }
 
 // queue has the contestant queue all tasks, before any of its workers is there.
@@ -84,13 +84,13 @@ func (r hotRun) args(what string, more ...string) []string {
 
 // watch reads what the workers say, and ends them when every task has been settled. Those who have
 // not come that far when ctx ends are killed, and what they have not said was not done.
-func (r hotRun) watch(ctx context.Context, workers []*workerProcess) ([]bench.Done, error) {
+func (r hotRun) watch(ctx context.Context, workers []*workerProcess) ([]hot.Done, error) {
 	var (
 		mu      sync.Mutex
-		done    []bench.Done
+		done    []hot.Done
 		settled = map[int]bool{}
 	)
-	say := func(d bench.Done) {
+	say := func(d hot.Done) {
 		mu.Lock()
 		defer mu.Unlock()
 		done = append(done, d)
@@ -106,7 +106,7 @@ func (r hotRun) watch(ctx context.Context, workers []*workerProcess) ([]bench.Do
 	var g errgroup.Group
 	for _, w := range workers {
 		g.Go(func() error {
-			if err := w.eachDone(say); err != nil && ctx.Err() == nil {
+			if err := eachDone(w, say); err != nil && ctx.Err() == nil {
 				return w.explain(ctx, err)
 			}
 			return nil
@@ -122,10 +122,10 @@ func (r hotRun) watch(ctx context.Context, workers []*workerProcess) ([]bench.Do
 }
 
 // eachDone reads the worker's lines until it ends.
-func (w *workerProcess) eachDone(say func(bench.Done)) error {
+func eachDone(w *workerProcess, say func(hot.Done)) error {
 	lines := bufio.NewScanner(w.stdout)
 	for lines.Scan() {
-		d, err := bench.ParseDone(lines.Text())
+		d, err := hot.ParseDone(lines.Text())
 		if err != nil {
 			return err
 		}

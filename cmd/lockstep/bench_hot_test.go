@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/hot"
 	"lockstep/internal/redistest"
 )
 
@@ -48,11 +48,11 @@ func TestBenchHotLosesAndDoublesNothing(t *testing.T) {
 }
 
 // playHot has one process of a peer take part, that is a shell script.
-func playHot(t *testing.T, server *benchRedis, limit time.Duration, work string) (bench.HotFigures, error) {
+func playHot(t *testing.T, server *benchRedis, limit time.Duration, work string) (hot.HotFigures, error) {
 	t.Helper()
 	b := hotBench{processes: 1, slots: 1, work: time.Millisecond, limit: limit}
 	script := `case $1 in queue) cat >/dev/null;; work) ` + work + `;; esac`
-	run := hotRun{hotBench: &b, who: contestant{name: "peer", argv: []string{"sh", "-c", script, "sh"}}, tasks: bench.HotTasks(4, 2), server: server, prefix: "p:"}
+	run := hotRun{hotBench: &b, who: contestant{name: "peer", argv: []string{"sh", "-c", script, "sh"}}, tasks: hot.HotTasks(4, 2), server: server, prefix: "p:"}
 	figures, _, err := run.play(t.Context(), streams{})
 	return figures, err
 }
@@ -62,13 +62,13 @@ func TestBenchHotCountsWhatAPeerLosesAndDoubles(t *testing.T) {
 	t.Cleanup(redis.Close)
 	for name, tc := range map[string]struct {
 		lines string
-		want  bench.HotFigures
+		want  hot.HotFigures
 	}{
-		"each once":   {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 42\n`, bench.HotFigures{}},
-		"one lost":    {`0 10 11 12\n1 20 21 22\n2 30 31 32\n`, bench.HotFigures{Lost: 1}},
-		"not settled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 0\n`, bench.HotFigures{Lost: 1}},
-		"one doubled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n2 33 34 35\n3 40 41 42\n`, bench.HotFigures{Doubled: 1}},
-		"two at once": {`0 10 90 91\n1 10 90 91\n2 10 90 91\n3 10 90 91\n`, bench.HotFigures{Overlaps: 2}},
+		"each once":   {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 42\n`, hot.HotFigures{}},
+		"one lost":    {`0 10 11 12\n1 20 21 22\n2 30 31 32\n`, hot.HotFigures{Lost: 1}},
+		"not settled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 0\n`, hot.HotFigures{Lost: 1}},
+		"one doubled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n2 33 34 35\n3 40 41 42\n`, hot.HotFigures{Doubled: 1}},
+		"two at once": {`0 10 90 91\n1 10 90 91\n2 10 90 91\n3 10 90 91\n`, hot.HotFigures{Overlaps: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, time.Second, func(limit time.Duration) error {
@@ -107,7 +107,7 @@ func TestABenchHotPeerThatIsNoWorkerIsNamed(t *testing.T) {
 
 func TestBenchHotFailsWhereEventsAreLost(t *testing.T) {
 	sound := hotResult{Name: "sound"}
-	broken := hotResult{Name: "broken", Summary: bench.HotSummary{Lost: 3}}
+	broken := hotResult{Name: "broken", Summary: hot.HotSummary{Lost: 3}}
 	if err := (hotReport{Contestants: []hotResult{sound}}).verdict(); err != nil {
 		t.Errorf("got %v; want no error", err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
+	"lockstep/bench/hot"
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/redisx"
@@ -103,7 +103,7 @@ func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace even
 	defer pubsub.Close()
 	for _, client := range []redis.UniversalClient{commands, reader, pubsub} { // connected before the start
 		if err := client.Ping(ctx).Err(); err != nil {
-			return redisError(server, err)
+			return redisx.Explain(server, err)
 		}
 	}
 	locker, err := locking.New(locking.Config{Redis: commands, PubSub: pubsub, Prefix: namespace.Locks()})
@@ -115,7 +115,7 @@ func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace even
 	slots := router.NewSlots(w.slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
+		Group: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
 	})
 	if err != nil {
 		return err
@@ -158,14 +158,14 @@ func (w hotWorker) run(ctx context.Context, server redisx.Server, namespace even
 func (w hotWorker) handler(changes router.Changes, client redis.UniversalClient, stdout io.Writer) message.HandlerFunc {
 	along := settledAlong{client: client, changes: changes, from: "-"}
 	var mu sync.Mutex
-	say := func(d bench.Done) error {
+	say := func(d hot.Done) error {
 		mu.Lock()
 		defer mu.Unlock()
 		_, err := fmt.Fprintln(stdout, d.Event, d.Began, d.Ended, d.Settled)
 		return err
 	}
 	return func(msg *message.Message) ([]*message.Message, error) {
-		var done bench.Done
+		var done hot.Done
 		watched := changes
 		watched.Handler = func(_ context.Context, job events.Job) (out events.Outcome, err error) {
 			if done.Event, err = strconv.Atoi(job.Change.ID); err != nil {
@@ -212,7 +212,7 @@ type settledAlong struct {
 	from    string // where to go on reading the results
 }
 
-func (a *settledAlong) tell(ctx context.Context, say func(bench.Done) error) error {
+func (a *settledAlong) tell(ctx context.Context, say func(hot.Done) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	entries, err := a.client.XRange(context.WithoutCancel(ctx), a.changes.Namespace.Results(), a.from, "+").Result()
@@ -237,7 +237,7 @@ func (a *settledAlong) tell(ctx context.Context, say func(bench.Done) error) err
 		if err != nil {
 			return err
 		}
-		if err := say(bench.Done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
+		if err := say(hot.Done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -90,7 +89,7 @@ func (b *idleBench) run(ctx context.Context, std streams) (idleResult, error) {
 	defer git.Close()
 
 	w := &lockstepWorkers{availabilityRun: &availabilityRun{dir: dir}, std: std, server: server}
-	if w.program, err = os.Executable(); err != nil {
+	if w.program, err = lockstepProgram(ctx, std, dir); err != nil {
 		return result, err
 	}
 	worker, err := w.start(ctx, config.RoleWorker+","+config.RoleScheduler)
@@ -180,7 +179,7 @@ func (b *idleBench) syncIn(ctx context.Context, server *benchRedis, namespace ev
 		if err != nil || synced >= 2*int64(b.repos) { // each was polled, and synced
 			return err
 		}
-		if !pause(ctx, 50*time.Millisecond) {
+		if !sleep(ctx, 50*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
@@ -192,7 +191,7 @@ func (b *idleBench) look(ctx context.Context, worker *exec.Cmd, result *idleResu
 	if err != nil {
 		return err
 	}
-	if !pause(ctx, b.duration) {
+	if !sleep(ctx, b.duration) {
 		return context.Cause(ctx)
 	}
 	after, err := processorTime(worker.Process.Pid)
@@ -205,37 +204,4 @@ func (b *idleBench) look(ctx context.Context, worker *exec.Cmd, result *idleResu
 	}
 	result.Peak, err = processMemory(worker.Process.Pid, "VmHWM")
 	return err
-}
-
-// processorTime is what a process has taken, in user and kernel mode; Linux counts it in ticks of 10 ms.
-func processorTime(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have anything in it
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat makes no sense", pid)
-	}
-	user, err := strconv.ParseInt(fields[11], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	kernel, err := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+kernel) * 10 * time.Millisecond, err
-}
-
-// processMemory reads a line of a process' status, in bytes.
-func processMemory(pid int, name string) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, found := strings.Cut(string(status), name+":")
-	var kB int64
-	if _, err := fmt.Sscan(rest, &kB); err != nil || !found {
-		return 0, fmt.Errorf("/proc/%d/status does not say %s", pid, name)
-	}
-	return kB << 10, nil
 }

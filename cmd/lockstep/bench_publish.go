@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
+	"lockstep/bench/publish"
 	"lockstep/internal/gittest"
 )
 
@@ -110,30 +109,6 @@ func (b *publishBench) check(sizesGiven bool) ([]publishSubject, error) {
 	return subjects, nil
 }
 
-// gitMachine is what the figures depend on.
-type gitMachine struct {
-	Git      string `json:"git"`
-	Redis    string `json:"redis,omitempty"` // where one takes part
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-	Cores    int    `json:"cores"`
-}
-
-func newGitMachine(ctx context.Context) (gitMachine, error) {
-	version, err := gittest.Git(ctx, "/", "", "version")
-	if err != nil {
-		return gitMachine{}, usageError(fmt.Errorf("git is needed: %w", err))
-	}
-	return gitMachine{
-		Git: strings.TrimPrefix(version, "git version "), Go: runtime.Version(),
-		Platform: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(),
-	}, nil
-}
-
-func (m gitMachine) String() string {
-	return fmt.Sprintf("git %s, %s %s, %d cores", m.Git, m.Go, m.Platform, m.Cores)
-}
-
 // run measures one repository after the other.
 func (b *publishBench) run(ctx context.Context, std streams, subjects []publishSubject) (publishReport, error) {
 	report := publishReport{Pushes: b.pushes, Rounds: b.rounds}
@@ -202,4 +177,4 @@ type publishedRepo struct {
 
 // publishTurns are the turns that each contestant had, by its name. What one did in its nth turn, the
 // others did right before or after in theirs.
-type publishTurns map[string][]bench.Publication
+type publishTurns map[string][]publish.Publication

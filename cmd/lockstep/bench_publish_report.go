@@ -8,7 +8,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/publish"
+	"lockstep/internal/stats"
 )
 
 // publishReport is the whole of it.
@@ -39,14 +40,14 @@ func (r *publishReport) compare() {
 		repo := &r.Repos[i]
 		linked, reused := repo.Pushes.seen(sideLinked), repo.Pushes.seen(sideReused)
 		reset, resetSynced := repo.Pushes.seen(sideReset), repo.Pushes.synced(sideReset)
-		repo.LinkedToReset = bench.MedianRatio(linked, reset)
-		repo.LinkedToResetSynced = bench.MedianRatio(linked, resetSynced)
-		repo.LinkedToWorktree = bench.MedianRatio(linked, repo.Pushes.seen(sideWorktree))
-		repo.ReusedToReset = bench.MedianRatio(reused, reset)
-		repo.ReusedToResetSynced = bench.MedianRatio(reused, resetSynced)
+		repo.LinkedToReset = stats.MedianRatio(linked, reset)
+		repo.LinkedToResetSynced = stats.MedianRatio(linked, resetSynced)
+		repo.LinkedToWorktree = stats.MedianRatio(linked, repo.Pushes.seen(sideWorktree))
+		repo.ReusedToReset = stats.MedianRatio(reused, reset)
+		repo.ReusedToResetSynced = stats.MedianRatio(reused, resetSynced)
 		first := repo.Clones.seen(sideLinked)
-		repo.CloneToClone = bench.MedianRatio(first, repo.Clones.seen(sideClone))
-		repo.CloneToCloneSynced = bench.MedianRatio(first, repo.Clones.synced(sideClone))
+		repo.CloneToClone = stats.MedianRatio(first, repo.Clones.seen(sideClone))
+		repo.CloneToCloneSynced = stats.MedianRatio(first, repo.Clones.synced(sideClone))
 	}
 	if len(r.Repos) > 1 {
 		byFiles := func(a, b publishedRepo) int { return cmp.Compare(a.Files, b.Files) }
@@ -56,12 +57,12 @@ func (r *publishReport) compare() {
 	}
 }
 
-func (r publishedRepo) publishStep(side string) bench.Course {
-	return bench.NewCourse(r.Pushes.each(side, bench.Publication.PublishStep))
+func (r publishedRepo) publishStep(side string) publish.Course {
+	return publish.NewCourse(r.Pushes.each(side, publish.Publication.PublishStep))
 }
 
-func (r publishedRepo) phase(side, phase string) bench.Course {
-	return bench.NewCourse(r.Pushes.each(side, func(p bench.Publication) time.Duration { return p.Phases[phase] }))
+func (r publishedRepo) phase(side, phase string) publish.Course {
+	return publish.NewCourse(r.Pushes.each(side, func(p publish.Publication) time.Duration { return p.Phases[phase] }))
 }
 
 func (r publishReport) print(w io.Writer, out output) error {
@@ -92,7 +93,7 @@ func (r publishReport) printPushes(w io.Writer) {
 	for _, repo := range r.Repos {
 		fmt.Fprintf(w, "%s\t\t\t\t\t\t\t\n", repo.heading())
 		row := func(name string, durations []time.Duration, reset, synced, worktree, reused string) {
-			c := bench.NewCourse(durations)
+			c := publish.NewCourse(durations)
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, millis(c.P50), millis(c.P90), reset, synced, worktree, reused)
 		}
 		row(sideLinked, repo.Pushes.seen(sideLinked), ratio(repo.LinkedToReset), ratio(repo.LinkedToResetSynced), ratio(repo.LinkedToWorktree), none)
@@ -108,14 +109,14 @@ func (r publishReport) printPushes(w io.Writer) {
 
 func (r publishReport) printPhases(w io.Writer) {
 	fmt.Fprint(w, "Where Lockstep's time goes: medians, ms\n\t")
-	for _, phase := range bench.Phases() {
+	for _, phase := range publish.Phases() {
 		fmt.Fprintf(w, "%s\t", phase)
 	}
 	fmt.Fprintln(w)
 	for _, repo := range r.Repos {
 		for _, side := range []string{sideLinked, sideReused} {
 			fmt.Fprintf(w, "%s, %s\t", repo.Name, side)
-			for _, phase := range bench.Phases() {
+			for _, phase := range publish.Phases() {
 				fmt.Fprintf(w, "%s\t", millis(repo.phase(side, phase).P50))
 			}
 			fmt.Fprintln(w)
@@ -131,7 +132,7 @@ func (r publishReport) printSteps(w io.Writer) {
 		fmt.Fprintf(w, "%s\t", repo.heading())
 		for _, side := range []string{sideReused, sideLinked} {
 			step := repo.publishStep(side)
-			fmt.Fprintf(w, "%s\t%s\t%s\t", millis(step.P50), millis(step.P90), millis(repo.phase(side, bench.PhaseIndex).P50))
+			fmt.Fprintf(w, "%s\t%s\t%s\t", millis(step.P50), millis(step.P90), millis(repo.phase(side, publish.PhaseIndex).P50))
 		}
 		fmt.Fprintln(w)
 	}
@@ -145,11 +146,9 @@ func (r publishReport) printClones(w io.Writer) {
 	fmt.Fprintf(w, "A first clone until readers see it: %d rounds, medians, ms; ratios are the rounds' median\n", r.Rounds)
 	fmt.Fprintf(w, "\t%s\t%s\tratio\t%s, on disk\tratio\t\n", sideLinked, sideClone, "git clone")
 	for _, repo := range r.Repos {
-		median := func(durations []time.Duration) string { return millis(bench.NewCourse(durations).P50) }
+		median := func(durations []time.Duration) string { return millis(publish.NewCourse(durations).P50) }
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t\n", repo.heading(), median(repo.Clones.seen(sideLinked)), median(repo.Clones.seen(sideClone)),
 			ratio(repo.CloneToClone), median(repo.Clones.synced(sideClone)), ratio(repo.CloneToCloneSynced))
 	}
 	fmt.Fprintf(w, "at most\t\t\t%s\t\t\t\n", ratio(targetClone))
 }
-
-func ratio(r float64) string { return fmt.Sprintf("%.2f", r) }

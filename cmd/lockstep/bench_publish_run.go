@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/publish"
 	"lockstep/events"
 	"lockstep/internal/gittest"
 )
@@ -115,17 +115,17 @@ func (r *publishRun) cloneOnce(ctx context.Context, round int, into *publishedRe
 	dir := filepath.Join(r.dir, "first")
 	turns := []struct {
 		name  string
-		clone func() (bench.Publication, error)
+		clone func() (publish.Publication, error)
 	}{
-		{sideLinked, func() (bench.Publication, error) {
+		{sideLinked, func() (publish.Publication, error) {
 			side, err := openEngineSide(dir, r.repo, url, false)
 			if err != nil {
-				return bench.Publication{}, err
+				return publish.Publication{}, err
 			}
 			defer side.close()
 			return side.publish(ctx)
 		}},
-		{sideClone, func() (p bench.Publication, err error) {
+		{sideClone, func() (p publish.Publication, err error) {
 			began := time.Now()
 			if err := cloneWithGit(ctx, url, dir); err != nil {
 				return p, err
@@ -153,7 +153,7 @@ func (r *publishRun) cloneOnce(ctx context.Context, round int, into *publishedRe
 	return nil
 }
 
-func (t publishTurns) add(name string, p bench.Publication) publishTurns {
+func (t publishTurns) add(name string, p publish.Publication) publishTurns {
 	if t == nil {
 		t = publishTurns{}
 	}
@@ -236,9 +236,9 @@ func (r *publishRun) change(ctx context.Context, path string, n int) (content st
 
 // turn has a contestant publish a push, and makes sure that it has. Nobody pays for what another has
 // written: that is on disk before.
-func (r *publishRun) turn(ctx context.Context, side namedSide, path, content string) (bench.Publication, error) {
+func (r *publishRun) turn(ctx context.Context, side namedSide, path, content string) (publish.Publication, error) {
 	if err := syncFileSystem(r.dir); err != nil {
-		return bench.Publication{}, err
+		return publish.Publication{}, err
 	}
 	p, err := side.publish(ctx)
 	if err != nil {
@@ -256,14 +256,14 @@ func (r *publishRun) turn(ctx context.Context, side namedSide, path, content str
 
 // seen is when readers saw each of a contestant's turns; synced, when each was on disk too.
 func (t publishTurns) seen(name string) []time.Duration {
-	return t.each(name, func(p bench.Publication) time.Duration { return p.Seen })
+	return t.each(name, func(p publish.Publication) time.Duration { return p.Seen })
 }
 
 func (t publishTurns) synced(name string) []time.Duration {
-	return t.each(name, func(p bench.Publication) time.Duration { return p.Synced })
+	return t.each(name, func(p publish.Publication) time.Duration { return p.Synced })
 }
 
-func (t publishTurns) each(name string, figure func(bench.Publication) time.Duration) []time.Duration {
+func (t publishTurns) each(name string, figure func(publish.Publication) time.Duration) []time.Duration {
 	durations := make([]time.Duration, len(t[name]))
 	for i, p := range t[name] {
 		durations[i] = figure(p)
@@ -273,5 +273,5 @@ func (t publishTurns) each(name string, figure func(bench.Publication) time.Dura
 
 // reused is how many of a contestant's turns brought an older tree forward.
 func (t publishTurns) reused(name string) int {
-	return len(slices.DeleteFunc(slices.Clone(t[name]), func(p bench.Publication) bool { return !p.Reused }))
+	return len(slices.DeleteFunc(slices.Clone(t[name]), func(p publish.Publication) bool { return !p.Reused }))
 }

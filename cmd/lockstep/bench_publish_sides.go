@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lockstep/bench"
+	"lockstep/bench/publish"
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/gittest"
@@ -29,7 +29,7 @@ const (
 // publishSide is one way to bring pushes to readers. It is used by one goroutine.
 type publishSide interface {
 	// publish brings what was pushed to readers.
-	publish(ctx context.Context) (bench.Publication, error)
+	publish(ctx context.Context) (publish.Publication, error)
 
 	// tree is the path that readers open.
 	tree() string
@@ -44,7 +44,7 @@ type engineSide struct {
 	volume *gitrepo.Volume
 	req    gitrepo.SyncRequest
 	began  time.Time
-	marks  []bench.Mark
+	marks  []publish.Mark
 }
 
 // openEngineSide opens a volume of its own. What a push replaces is spare at once.
@@ -56,22 +56,22 @@ func openEngineSide(root string, repo events.RepoPath, url string, reuse bool) (
 }
 
 func (s *engineSide) mark(step string) {
-	s.marks = append(s.marks, bench.Mark{Step: step, At: time.Since(s.began)})
+	s.marks = append(s.marks, publish.Mark{Step: step, At: time.Since(s.began)})
 }
 
-func (s *engineSide) publish(ctx context.Context) (bench.Publication, error) {
+func (s *engineSide) publish(ctx context.Context) (publish.Publication, error) {
 	s.req.Fence++
 	s.marks, s.began = nil, time.Now()
 	result, err := s.volume.Sync(ctx, s.req)
 	if err != nil {
-		return bench.Publication{}, err
+		return publish.Publication{}, err
 	}
 	if !result.Published {
-		return bench.Publication{}, errors.New("a push was not seen")
+		return publish.Publication{}, errors.New("a push was not seen")
 	}
-	s.mark(bench.Returned)
+	s.mark(publish.Returned)
 	s.volume.AwaitDeletions() // or they would be in the way of those whose turn comes next
-	p := bench.Publication{Phases: bench.SplitPhases(s.marks)}
+	p := publish.Publication{Phases: publish.SplitPhases(s.marks)}
 	for _, m := range s.marks {
 		if m.Step == "flipped" {
 			p.Seen = m.At
@@ -114,12 +114,6 @@ func (s *engineSide) tree() string {
 func (s *engineSide) tidy(context.Context) error { return nil } // the next sync does
 func (s *engineSide) close()                     { s.volume.Close() }
 
-// cloneWithGit clones the last commit alone. Housekeeping is off: it would go on in the background.
-func cloneWithGit(ctx context.Context, url, dir string, args ...string) error {
-	_, err := gittest.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
-	return err
-}
-
 // resetSide is a clone that is reset in place. Its readers see it change file by file.
 type resetSide struct{ dir string }
 
@@ -127,7 +121,7 @@ func openResetSide(ctx context.Context, dir, url string) (*resetSide, error) {
 	return &resetSide{dir}, cloneWithGit(ctx, url, dir)
 }
 
-func (s *resetSide) publish(ctx context.Context) (p bench.Publication, err error) {
+func (s *resetSide) publish(ctx context.Context) (p publish.Publication, err error) {
 	began := time.Now()
 	if _, err := gittest.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
 		return p, err
@@ -166,7 +160,7 @@ func (s *worktreeSide) clone() string         { return filepath.Join(s.dir, "clo
 func (s *worktreeSide) tree() string          { return filepath.Join(s.dir, "published") }
 func (s *worktreeSide) worktree(n int) string { return filepath.Join(s.dir, fmt.Sprint("tree-", n)) }
 
-func (s *worktreeSide) publish(ctx context.Context) (p bench.Publication, err error) {
+func (s *worktreeSide) publish(ctx context.Context) (p publish.Publication, err error) {
 	s.n++
 	began := time.Now()
 	if _, err := gittest.Git(ctx, s.clone(), "", "fetch", "--quiet"); err != nil {

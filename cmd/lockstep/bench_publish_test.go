@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/publish"
 	"lockstep/internal/gittest"
 )
 
@@ -44,8 +44,8 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 		}
 		for _, name := range []string{sideLinked, sideReused} {
 			for _, p := range repo.Pushes[name] {
-				sum := -p.Phases[bench.PhaseAfter] - p.Seen
-				for _, phase := range bench.Phases() {
+				sum := -p.Phases[publish.PhaseAfter] - p.Seen
+				for _, phase := range publish.Phases() {
 					if p.Phases[phase] <= 0 {
 						t.Errorf("%s, %s: phase %q took %v", repo.Name, name, phase, p.Phases[phase])
 					}
@@ -70,8 +70,8 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 // brokenSide publishes nothing.
 type brokenSide struct{ dir string }
 
-func (s brokenSide) publish(context.Context) (bench.Publication, error) {
-	return bench.Publication{}, nil
+func (s brokenSide) publish(context.Context) (publish.Publication, error) {
+	return publish.Publication{}, nil
 }
 func (s brokenSide) tree() string               { return s.dir }
 func (s brokenSide) tidy(context.Context) error { return nil }
@@ -95,7 +95,7 @@ func TestBenchPublishFailsWhereAPushIsNotPublished(t *testing.T) {
 
 func TestBenchPublishComparesTheLargestWithTheSmallest(t *testing.T) {
 	repo := func(files int, build time.Duration) publishedRepo {
-		p := bench.Publication{Phases: map[string]time.Duration{bench.PhaseBuild: build, bench.PhaseIndex: time.Duration(files), bench.PhaseFlip: 1}}
+		p := publish.Publication{Phases: map[string]time.Duration{publish.PhaseBuild: build, publish.PhaseIndex: time.Duration(files), publish.PhaseFlip: 1}}
 		return publishedRepo{Files: files, Pushes: publishTurns{sideReused: {p}}}
 	}
 	report := publishReport{Repos: []publishedRepo{repo(500, 99), repo(60, 1), repo(50_000, 9)}}

@@ -111,7 +111,7 @@ func (b *pushesBench) run(ctx context.Context, std streams, dir string) (report 
 	}
 
 	began := time.Now()
-	stop, err := b.start(std, server, dir)
+	stop, err := b.start(ctx, std, server, dir)
 	defer stop()
 	if err != nil {
 		return report, err
@@ -197,8 +197,8 @@ func (b *pushesBench) queue(ctx context.Context, server *benchRedis, namespace e
 }
 
 // start starts the worker processes; stop ends them.
-func (b *pushesBench) start(std streams, server *benchRedis, dir string) (stop func(), err error) {
-	program, err := os.Executable()
+func (b *pushesBench) start(ctx context.Context, std streams, server *benchRedis, dir string) (stop func(), err error) {
+	program, err := lockstepProgram(ctx, std, dir)
 	if err != nil {
 		return func() {}, err
 	}

@@ -48,7 +48,7 @@ func openBenchRedis(ctx context.Context, url string) (*benchRedis, error) {
 	b := &benchRedis{Server: server, url: url, client: server.Open()}
 	if err := b.client.Ping(ctx).Err(); err != nil {
 		b.Close()
-		return nil, redisError(server, err)
+		return nil, redisx.Explain(server, err)
 	}
 	return b, nil
 }

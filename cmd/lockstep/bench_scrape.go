@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
 	"lockstep/events"
+	"lockstep/internal/stats"
 	"lockstep/internal/telemetry"
 )
 
@@ -102,7 +102,7 @@ func against(rounds, unwatched []scrapedRound) (perSecond, each float64) {
 		rates = append(rates, r.PerSecond/unwatched[i].PerSecond)
 		costs = append(costs, float64(r.Each)/float64(unwatched[i].Each))
 	}
-	return bench.Median(rates), bench.Median(costs)
+	return stats.Median(rates), stats.Median(costs)
 }
 
 func (r scrapeReport) print(w io.Writer, out output) error {
@@ -173,7 +173,7 @@ func (b *scrapeBench) alone(ctx context.Context, std streams, dir string, server
 		return err
 	}
 	defer git.Close()
-	service, err := startServed(ctx, std.environ, dir, "service", "serve", "--listen", "127.0.0.1:0", "--redis", server.url, "--prefix", string(namespace),
+	service, err := startLockstep(ctx, std, dir, "service", "serve", "--listen", "127.0.0.1:0", "--redis", server.url, "--prefix", string(namespace),
 		"--root", filepath.Join(dir, "root"), "--log-level", "info")
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (b *scrapeBench) alone(ctx context.Context, std streams, dir string, server
 	if err != nil {
 		return err
 	}
-	report.Took = bench.NewLatency(took).P50
+	report.Took = stats.NewLatency(took).P50
 	report.CPU, report.Commands = after.since(before, b.scrapes)
 	if report.Fresh, report.Asks, err = b.fresh(ctx, server, namespace); err != nil {
 		return err
@@ -335,7 +335,7 @@ func (b *scrapeBench) underLoad(ctx context.Context, std streams, dir string, se
 
 // scrapeEvery scrapes until ctx is done; never, if every is 0.
 func scrapeEvery(ctx context.Context, addr string, every time.Duration) {
-	for every > 0 && pause(ctx, every) {
+	for every > 0 && sleep(ctx, every) {
 		_, _ = scrape(ctx, addr) // what counts is what it costs
 	}
 }

@@ -139,11 +139,11 @@ func TestMetricsNameNoRepositoryAndNoApp(t *testing.T) {
 		must(git.Create(t.Context(), repo, map[string]string{"a": "1"}))(t)
 		for _, app := range []string{"app-one", "app-two"} {
 			change := must(events.NewChange(events.Change{URL: git.URL(repo), App: app}))(t)
-			must(0, publish(t.Context(), redisServer.Client(), (&demo{}).config(), change))(t)
+			must(0, publishChange(t.Context(), redisServer.Client(), events.DefaultNamespace, change))(t)
 		}
 	}
 	missing := must(events.NewChange(events.Change{URL: git.URL("secretive/none"), App: "app-one"}))(t)
-	must(0, publish(t.Context(), redisServer.Client(), (&demo{}).config(), missing))(t)
+	must(0, publishChange(t.Context(), redisServer.Client(), events.DefaultNamespace, missing))(t)
 	awaitResults(t, redisServer.Client(), 2*repos)
 	text := must(scrape(t.Context(), address))(t)
 	for _, name := range []string{"secretive", "app-one", "app-two", "refs/heads"} {

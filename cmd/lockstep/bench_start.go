@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/bench"
 	"lockstep/internal/config"
+	"lockstep/internal/stats"
 )
 
 // startBench is what the flags of lockstep bench start say.
@@ -94,7 +94,7 @@ func (b *startBench) run(ctx context.Context, std streams) (startReport, error) 
 	}
 	defer git.Close()
 	w := &lockstepWorkers{availabilityRun: &availabilityRun{dir: dir}, std: std, server: server}
-	if w.program, err = os.Executable(); err != nil {
+	if w.program, err = lockstepProgram(ctx, std, dir); err != nil {
 		return report, err
 	}
 	fmt.Fprintf(std.stderr, "syncing %d repositories\n", b.repos)
@@ -117,7 +117,7 @@ func (b *startBench) run(ctx context.Context, std streams) (startReport, error) 
 		}
 		report.Took = append(report.Took, took)
 	}
-	report.P50, report.Max = bench.Median(report.Took), slices.Max(report.Took)
+	report.P50, report.Max = stats.Median(report.Took), slices.Max(report.Took)
 	return report, nil
 }
 
@@ -160,7 +160,7 @@ func awaitReady(ctx context.Context, url string, within time.Duration) error {
 				return nil
 			}
 		}
-		if !pause(ctx, 2*time.Millisecond) {
+		if !sleep(ctx, 2*time.Millisecond) {
 			return fmt.Errorf("it is not ready: %w", context.Cause(ctx))
 		}
 	}

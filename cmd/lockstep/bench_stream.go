@@ -18,8 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
+	"lockstep/bench/hot"
 	"lockstep/events/stream"
+	"lockstep/internal/stats"
 )
 
 // streamBench is what the flags of lockstep bench stream say.
@@ -135,8 +136,8 @@ func (b *streamBench) run(ctx context.Context, std streams, server *benchRedis) 
 // runSettled measures whole workers: lease, result and settlement for each event.
 func (b *streamBench) runSettled(ctx context.Context, std streams, server *benchRedis) (streamReport, error) {
 	report := streamReport{Machine: server.machine(), Events: b.events, Slots: b.slots, Rounds: b.rounds}
-	hot := &hotBench{processes: 1, slots: b.slots, rounds: b.rounds, peers: b.peers, limit: 5 * time.Minute}
-	contestants, err := hot.contestants()
+	load := &hotBench{processes: 1, slots: b.slots, rounds: b.rounds, peers: b.peers, limit: 5 * time.Minute}
+	contestants, err := load.contestants()
 	if err != nil {
 		return report, err
 	}
@@ -144,13 +145,13 @@ func (b *streamBench) runSettled(ctx context.Context, std streams, server *bench
 	for i, c := range contestants {
 		names[i] = c.name
 	}
-	tasks := make([]bench.Task, b.events)
+	tasks := make([]hot.Task, b.events)
 	for i := range tasks {
-		tasks[i] = bench.Task{Event: i, Repo: fmt.Sprintf("bench/repo-%d", i)}
+		tasks[i] = hot.Task{Event: i, Repo: fmt.Sprintf("bench/repo-%d", i)}
 	}
 	prefix := "lockstep-bench:{" + uuid.NewString() + "}:"
 	report.Rows, err = b.alternate(std, names, func(round, i int) (float64, error) {
-		run := hotRun{hotBench: hot, who: contestants[i], tasks: tasks, server: server, prefix: fmt.Sprintf("%s%d:%d:", prefix, round, i)}
+		run := hotRun{hotBench: load, who: contestants[i], tasks: tasks, server: server, prefix: fmt.Sprintf("%s%d:%d:", prefix, round, i)}
 		figures, _, err := run.play(ctx, std)
 		if err == nil && figures.Lost+figures.Doubled+figures.Overlaps > 0 {
 			err = fmt.Errorf("%d events lost, %d done twice, %d two at once", figures.Lost, figures.Doubled, figures.Overlaps)
@@ -176,7 +177,7 @@ func (b *streamBench) alternate(std streams, names []string, measure func(round,
 	}
 	rows := make([]streamRow, len(names))
 	for i, name := range names {
-		rows[i] = streamRow{name, bench.Median(rates[i]), bench.Median(ratios[i])}
+		rows[i] = streamRow{name, stats.Median(rates[i]), stats.Median(ratios[i])}
 	}
 	return rows, nil
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
 	"lockstep/internal/redistest"
 )
 
@@ -58,9 +58,9 @@ func benchWaiters(t *testing.T, server *redistest.Server, d time.Duration) map[i
 	}
 	waiters := map[int]bool{}
 	var last int64
-	var grants []bench.Grant
+	var grants []lock.Grant
 	for lines.Scan() {
-		g := must(bench.ParseGrant(0, lines.Text()))(t)
+		g := must(lock.ParseGrant(0, lines.Text()))(t)
 		if g.Asked < began || g.Released-g.Granted < time.Millisecond.Nanoseconds() {
 			t.Errorf("grant %+v: asked before the start at %d, or not held for 1 ms", g, began)
 		}
@@ -71,7 +71,7 @@ func benchWaiters(t *testing.T, server *redistest.Server, d time.Duration) map[i
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	all := bench.Summarize(bench.Contention{Processes: 1, Waiters: 3, From: began, To: last + 1}, grants)
+	all := lock.Summarize(lock.Contention{Processes: 1, Waiters: 3, From: began, To: last + 1}, grants)
 	if all.Overlaps != 0 || all.Grants != len(grants) {
 		t.Errorf("%+v of %d grants; want them all, one after the other", all, len(grants))
 	}
@@ -113,7 +113,7 @@ func TestBenchLockMeasuresProcessesAndPeers(t *testing.T) {
 
 func TestBenchLockFailsWhereALockIsNone(t *testing.T) {
 	sound := contestResult{Name: "sound"}
-	broken := contestResult{Name: "broken", Median: bench.HandOffs{Overlaps: 3}}
+	broken := contestResult{Name: "broken", Median: lock.HandOffs{Overlaps: 3}}
 	if err := (contestReport{Contestants: []contestResult{sound}}).verdict(); err != nil {
 		t.Errorf("got %v; want no error", err)
 	}
@@ -180,15 +180,6 @@ func TestBenchLockHoldsManyLeases(t *testing.T) {
 	var table bytes.Buffer
 	if err := report.print(&table, output{}); err != nil || !strings.Contains(table.String(), fmt.Sprintf("%d leases", n)) {
 		t.Errorf("%v\n%s", err, table.String())
-	}
-}
-
-// longBench skips a benchmark's own test under the race detector, which makes it many times longer; the tests with an
-// embedded Redis run without.
-func longBench(t *testing.T) {
-	t.Helper()
-	if underRace {
-		t.Skip("a benchmark, and the race detector is on")
 	}
 }
 

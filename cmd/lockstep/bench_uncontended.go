@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
+	"lockstep/internal/stats"
 	"lockstep/locking"
 )
 
@@ -80,7 +80,7 @@ func (b *lockBench) runUncontended(ctx context.Context, std streams, server *ben
 			}
 			lockers, raws, ratios = append(lockers, l), append(raws, r), append(ratios, l/r)
 		}
-		report.Rows = append(report.Rows, pairsRow{goroutines, bench.Median(lockers), bench.Median(raws), bench.Median(ratios)})
+		report.Rows = append(report.Rows, pairsRow{goroutines, stats.Median(lockers), stats.Median(raws), stats.Median(ratios)})
 		if err := raw.forget(ctx, goroutines, key); err != nil {
 			return err
 		}

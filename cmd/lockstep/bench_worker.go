@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
 	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
@@ -72,7 +72,7 @@ func (w lockWorker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) 
 	defer cancel()
 	defer time.AfterFunc(w.duration, cancel).Stop()
 
-	grants := make([][]bench.Grant, w.waiters) // printed at the end: not to measure the pipe
+	grants := make([][]lock.Grant, w.waiters) // printed at the end: not to measure the pipe
 	var g errgroup.Group
 	for i := range grants {
 		g.Go(func() (err error) {
@@ -93,11 +93,11 @@ func (w lockWorker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) 
 }
 
 // contend acquires, holds and releases until ctx ends.
-func (w lockWorker) contend(ctx context.Context, locker *locking.Locker, waiter int) ([]bench.Grant, error) {
-	var grants []bench.Grant
+func (w lockWorker) contend(ctx context.Context, locker *locking.Locker, waiter int) ([]lock.Grant, error) {
+	var grants []lock.Grant
 	req := locking.Request{Key: w.key, Job: strconv.Itoa(waiter), Operation: "bench", Wait: w.duration + time.Minute}
 	for ctx.Err() == nil {
-		g := bench.Grant{Waiter: waiter}
+		g := lock.Grant{Waiter: waiter}
 		var err error
 		if g.Asked, err = monotonic(); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func openBenchLocker(ctx context.Context, server redisx.Server, lease time.Durat
 	err := client.Ping(ctx).Err()
 	_ = client.Close()
 	if err != nil {
-		return nil, nil, redisError(server, err)
+		return nil, nil, redisx.Explain(server, err)
 	}
 	return newBenchLocker(ctx, server, lease)
 }

@@ -7,12 +7,12 @@ import (
 	"io"
 	"log/slog"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
 	"lockstep/internal/config"
 	"lockstep/internal/gitrepo"
+	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
 
@@ -90,7 +90,7 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std streams, fn func(context.Co
 	}
 	defer volume.Close()
 	if err := claimVolume(ctx, commands, cfg.Namespace(), volume); err != nil {
-		return redisError(server, err)
+		return redisx.Explain(server, err)
 	}
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
@@ -100,7 +100,7 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std streams, fn func(context.Co
 		return err
 	}
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
-	return redisError(server, fn(ctx, caretaker{volume, locker}))
+	return redisx.Explain(server, fn(ctx, caretaker{volume, locker}))
 }
 
 // each calls fn for every repository named, or for all. It goes on after a failure, which fn reports, and
@@ -170,26 +170,6 @@ func (d *onDisk) table(w io.Writer) {
 	for _, clone := range d.Adopted {
 		fmt.Fprintf(w, "adopted clone\t%s (%s); it is nobody's any more: delete it when you do not need it\n", clone.Path, gitrepo.BytesText(clone.Bytes))
 	}
-}
-
-// viewVolume is the volume of the deployment when it is at hand, else nil: root need not be mounted where
-// somebody asks what is known.
-func viewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*gitrepo.Volume, error) {
-	volume, err := gitrepo.ViewVolume(cfg.Root)
-	if errors.Is(err, gitrepo.ErrNoVolume) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, err
-	}
-	if err == nil && id != volume.ID() { // of a Redis that lost its data, any may be the one
-		return nil, nil
-	}
-	return volume, nil
 }
 
 // describe is what volume, which may be nil, has of a repository; nil for nothing.

@@ -15,10 +15,6 @@ import (
 	"lockstep/events"
 )
 
-// With LOCKSTEP_SOAK these tests take their full length. LOCKSTEP_SEED repeats a run's pushes and kills,
-// though not what the machine makes of them.
-func soaking() bool { return os.Getenv("LOCKSTEP_SOAK") != "" }
-
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
 // TestAWorkerKilledAtAnyMomentCostsNothing kills workers with SIGKILL before and after every step, and at

@@ -22,7 +22,7 @@ func openDashboard(ctx context.Context, cfg workerConfig, client redis.Universal
 	namespace := cfg.Namespace()
 	states := state.NewStore(client, namespace)
 	shown := dashboard.Config{
-		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: workers,
+		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Locks: api.Locks, Dead: api.Dead, Streams: api.Streams, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
 		PollEvery: cfg.PollEvery,
 		Guard:     server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},

@@ -295,7 +295,7 @@ var pictures = map[string]string{
 func (b *tab) screenshot(name string) {
 	b.t.Helper()
 	var paths []string
-	if shown, ok := pictures[name]; ok && *update {
+	if shown, ok := pictures[name]; ok && os.Getenv("LOCKSTEP_SCREENSHOTS") != "" {
 		paths = append(paths, "../../docs/screenshots/"+shown+".png")
 	}
 	if dir := os.Getenv("LOCKSTEP_SCREENSHOTS"); dir != "" {

@@ -4,17 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-
-	"lockstep/internal/config"
 )
 
 // demoFlags say how the demonstration is given.
@@ -23,48 +19,6 @@ type demoFlags struct {
 	web      string
 	keep     bool
 	out      output
-}
-
-func newDemoCommand(std streams) *cobra.Command {
-	var f demoFlags
-	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "Show the whole of it, on sample repositories",
-		Long: "Start a Git server with sample repositories, an embedded Redis and two worker processes. Push to all\n" +
-			"repositories, to one of them most of the time, for two apps with a token each; kill a worker while it\n" +
-			"holds that one, with kill -9; rewrite a history; and read every published tree all the while, file by\n" +
-			"file. What happens is shown live on standard error, and a table at the end says whether everything was\n" +
-			"as promised. Needs git, and nothing else: no Redis, no network.",
-		Example: "  lockstep demo\n" +
-			"  lockstep demo --web\n" +
-			"  lockstep demo --duration 5s --json",
-		Args: wrongUse(func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && cmd.Flags().Changed("web") && f.web == demoWeb { // --web ADDRESS, of which pflag takes no notice
-				f.web = args[0]
-				return nil
-			}
-			return noArgs(cmd, args)
-		}),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			open := cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration")
-			if err := usage(config.CheckAddress("--web", f.web)); err != nil {
-				return err
-			}
-			switch {
-			case f.duration < time.Second || f.duration > demoLongest:
-				return usageError(fmt.Errorf("--duration %v: want 1s to %v", f.duration, demoLongest))
-			case open:
-				f.duration = 0
-			}
-			return f.run(cmd.Context(), std)
-		},
-	}
-	cmd.Flags().DurationVar(&f.duration, "duration", 15*time.Second, "how long to push; with --web and without this: until interrupted")
-	cmd.Flags().StringVar(&f.web, "web", "", "open the dashboard on it, at this `address`")
-	cmd.Flags().Lookup("web").NoOptDefVal = demoWeb
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the sample repositories and the volume")
-	f.out.add(cmd)
-	return cmd
 }
 
 const (
@@ -197,25 +151,25 @@ func (d *demo) play(ctx, until context.Context, duration time.Duration) error {
 	}
 	for scene := 0; duration == 0 || scene < scenes; scene++ {
 		end := time.Now().Add(length)
-		if !pause(until, length/4) {
+		if !sleep(until, length/4) {
 			return nil
 		}
 		if struck, err := d.crash(ctx, until); !struck || err != nil {
 			return err
 		}
-		if !pause(until, length/10) {
+		if !sleep(until, length/10) {
 			return nil
 		}
 		if err := d.hire(ctx); err != nil {
 			return err
 		}
-		if !pause(until, length/5) {
+		if !sleep(until, length/5) {
 			return nil
 		}
 		if err := d.rewrite(ctx); err != nil {
 			return err
 		}
-		if !pause(until, time.Until(end)) {
+		if !sleep(until, time.Until(end)) {
 			return nil
 		}
 	}

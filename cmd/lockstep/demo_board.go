@@ -254,7 +254,7 @@ func (d *demo) follow(ctx context.Context) error {
 
 // lookAtLeases notes who holds the leases, some times a second, until ctx is done.
 func (d *demo) lookAtLeases(ctx context.Context) error {
-	for pause(ctx, demoFrame) {
+	for sleep(ctx, demoFrame) {
 		for _, repo := range d.board.repos {
 			lock, err := d.lock(ctx, repo)
 			if ctx.Err() != nil {

@@ -95,7 +95,7 @@ func (d *demo) pushOne(ctx context.Context, repo, parent string) error {
 		if err != nil {
 			return err
 		}
-		if err := publish(ctx, d.client, d.config(), change); err != nil {
+		if err := publishChange(ctx, d.client, events.DefaultNamespace, change); err != nil {
 			return err
 		}
 	}

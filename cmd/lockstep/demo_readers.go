@@ -25,7 +25,7 @@ func (d *demo) read(ctx context.Context) {
 			if d.board.readOne(err) {
 				d.view.event("TORN: %s: %v", repo.name, err)
 			}
-			if !pause(ctx, demoReadPause) {
+			if !sleep(ctx, demoReadPause) {
 				return
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/internal/stats"
 )
 
 // demoReport is how a demonstration went.
@@ -102,7 +102,7 @@ func (d *demo) sum(repos []*demoRepo) (s demoFor) {
 		latencies = append(latencies, repo.latencies...)
 	}
 	s.Coalesced = max(0, s.Changes-s.Asked)
-	l := bench.NewLatency(latencies)
+	l := stats.NewLatency(latencies)
 	s.P50MS, s.P99MS = l.P50.Milliseconds(), l.P99.Milliseconds()
 	return s
 }

@@ -176,7 +176,7 @@ func (d *demo) remote(ctx context.Context, repo, service string) {
 		default:
 		}
 	}
-	pause(ctx, demoLatency)
+	sleep(ctx, demoLatency)
 }
 
 // watchAll has the apps watch the repositories, which has them cloned, and returns when they are.
@@ -219,7 +219,7 @@ func (d *demo) settled(ctx context.Context) error {
 		}
 		namespace := events.DefaultNamespace
 		changes, err := stream.Stats(ctx, d.client, string(namespace), namespace.Changes())
-		group, _ := changes.Group(workers)
+		group, _ := changes.Group(events.WorkersGroup)
 		return group.Pending == 0, err
 	}
 	if err := d.await(ctx, all, "settled"); err != nil {
@@ -240,7 +240,7 @@ func (d *demo) await(ctx context.Context, done func() (bool, error), what string
 			return err
 		case time.Since(began) > demoPatience:
 			return fmt.Errorf("demo: not everything is %s after %v; say --keep and look at what the workers logged", what, demoPatience)
-		case !pause(ctx, 20*time.Millisecond):
+		case !sleep(ctx, 20*time.Millisecond):
 			return context.Cause(ctx)
 		}
 	}

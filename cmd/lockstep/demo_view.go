@@ -78,7 +78,7 @@ func (v *demoView) run(ctx context.Context, frame func() string, line func() str
 		if v.isLive() {
 			v.draw(frame())
 		}
-		if !pause(ctx, every) {
+		if !sleep(ctx, every) {
 			return
 		}
 		if !v.isLive() {

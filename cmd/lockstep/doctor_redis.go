@@ -36,7 +36,7 @@ func examineRedis(ctx context.Context, cfg config.Config) []check {
 	sent := time.Now()
 	at, err := client.Time(ctx).Result()
 	if err != nil {
-		return []check{refused("redis", "%w", redisError(server, err))}
+		return []check{refused("redis", "%w", redisx.Explain(server, err))}
 	}
 	took := time.Since(sent)
 	checks := []check{
@@ -62,7 +62,7 @@ func redisSpeed(ctx context.Context, client redis.UniversalClient, server redisx
 	for range 4 {
 		began := time.Now()
 		if err := client.Ping(ctx).Err(); err != nil {
-			return refused(name, "%w", redisError(server, err))
+			return refused(name, "%w", redisx.Explain(server, err))
 		}
 		took = min(took, time.Since(began))
 	}

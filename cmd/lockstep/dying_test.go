@@ -126,7 +126,7 @@ func dyingMain() {
 	var left int64
 	std := streams{os.Stdout, os.Stderr, os.Environ()}
 	cmd := &cobra.Command{SilenceUsage: true, RunE: func(cmd *cobra.Command, _ []string) error {
-		cfg, err := settings(cmd, std)
+		cfg, err := config.Load(cmd.Flags(), "", std.environ)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,6 @@ func dyingMain() {
 		})
 	}}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working|config.Serving)
-	cmd.Flags().String("config", "", "")
 	cmd.Flags().StringVar(&d.moment, "moment", "", "")
 	cmd.Flags().Int64Var(&left, "pass", 0, "")
 	cmd.Flags().StringToStringVar(&d.scripts, "scripts", nil, "")

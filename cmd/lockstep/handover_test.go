@@ -66,7 +66,7 @@ func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
 	args = append(args, "--redis", server.URL(), "--root", t.TempDir())
 	first := start(t, args...)
 	change := must(events.NewChange(events.Change{URL: git.URL("acme/widgets")}))(t)
-	must(0, publish(t.Context(), server.Client(), (&demo{}).config(), change))(t)
+	must(0, publishChange(t.Context(), server.Client(), events.DefaultNamespace, change))(t)
 	next(t, requests)
 	start(t, args...).awaitLog("worker takes changes")
 
@@ -92,11 +92,11 @@ func TestAStoppedWorkersChangesRunElsewhereAtOnce(t *testing.T) {
 	first := start(t, args...)
 	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
 		change := must(events.NewChange(events.Change{URL: git.URL(repo)}))(t)
-		must(0, publish(t.Context(), client, (&demo{}).config(), change))(t)
+		must(0, publishChange(t.Context(), client, events.DefaultNamespace, change))(t)
 	}
 	working := next(t, requests).repo // the other waits for the only slot
 	eventually(t, func() bool {
-		pending, err := client.XPending(t.Context(), events.DefaultNamespace.Changes(), workers).Result()
+		pending, err := client.XPending(t.Context(), events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
 		return err == nil && pending.Count == 2
 	}, "the first worker has both changes")
 	start(t, args...).awaitLog("worker takes changes")

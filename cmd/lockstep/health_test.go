@@ -14,16 +14,6 @@ import (
 	"lockstep/internal/server"
 )
 
-// listening is the address that a process says it listens on.
-func (p *process) listening(as string) string {
-	p.t.Helper()
-	line := `msg=` + as + ` address=`
-	p.awaitLog(line)
-	_, after, _ := strings.Cut(p.log.String(), line)
-	address, _, _ := strings.Cut(after, "\n")
-	return address
-}
-
 // healthOf is what /livez or /readyz says, with the reason of each check that fails, by name, and whether it counts.
 func healthOf(t *testing.T, url string) (status int, failed map[string]server.Finding, names string) {
 	t.Helper()
@@ -102,7 +92,7 @@ func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
 	eventually(t, func() bool { // a look at Redis that takes too long says that instead
 		status, failed, _ := healthOf(t, url+"/readyz")
 		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
-			failed["changes"].Reason == errAwaiting.Error()
+			failed["changes"].Reason == "it waits for Redis"
 	}, "it is not ready, and says why")
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)

@@ -27,11 +27,11 @@ type hookReceiver struct {
 func openHooks(cfg workerConfig) (*hookReceiver, error) {
 	sources, err := forge.LoadSources(cfg.Hooks, os.Environ())
 	if err != nil {
-		return nil, usageError(err)
+		return nil, invalid(err)
 	}
 	if len(sources.Names()) == 0 {
 		if cfg.Hooks != "" {
-			return nil, usageError(errors.New("webhook sources: " + cfg.Hooks + " has none; a source is a folder with the files forge and secret"))
+			return nil, invalid(errors.New("webhook sources: " + cfg.Hooks + " has none; a source is a folder with the files forge and secret"))
 		}
 		return nil, nil
 	}

@@ -31,7 +31,7 @@ func (s *storm) follow() *follower {
 		for from := "0"; ctx.Err() == nil; {
 			read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: time.Second}).Result()
 			if err != nil {
-				pause(ctx, 10*time.Millisecond)
+				sleep(ctx, 10*time.Millisecond)
 				continue
 			}
 			f.mu.Lock()

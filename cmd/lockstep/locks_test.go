@@ -32,7 +32,7 @@ func TestALeaseCanBeLookedAtAndTakenAway(t *testing.T) {
 	}
 	for _, id := range []string{"c1", "c2"} {
 		change := must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
-		if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
+		if err := publishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -65,7 +65,7 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 	asked := 5
 	for n := range 50 { // so many at once that some are answered along with others
 		change := must(events.NewChange(events.Change{ID: fmt.Sprint("c", n), URL: git.URL("acme/widgets")}))(t)
-		must(0, publish(ctx, client, (&demo{}).config(), change))(t)
+		must(0, publishChange(ctx, client, events.DefaultNamespace, change))(t)
 	}
 	asked += 50
 	must(git.Create(ctx, "acme/gadgets", map[string]string{"a": "1"}))(t)
@@ -74,7 +74,7 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 		{Type: events.ChangeRemoved, URL: git.URL("acme/gadgets"), Force: true},
 		{URL: git.URL("acme/nothing")}, // there is none: it fails
 	} {
-		must(0, publish(ctx, client, (&demo{}).config(), must(events.NewChange(change))(t)))(t)
+		must(0, publishChange(ctx, client, events.DefaultNamespace, must(events.NewChange(change))(t)))(t)
 		asked++
 		awaitResults(t, client, asked)
 	}

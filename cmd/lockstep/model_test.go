@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -153,7 +152,7 @@ func (m *model) kill(ctx context.Context, times int) error {
 			random := rand.New(rand.NewPCG(m.seed, uint64(3+n)))
 			for i := range times / 2 {
 				p := m.serve(fmt.Sprintf("w%d-%d", n, i))
-				pause(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // when it dies is not a matter of anything
+				sleep(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // when it dies is not a matter of anything
 				p.kill()
 			}
 			return nil
@@ -625,19 +624,4 @@ func (m *model) assertNoToken() {
 		}
 	}
 	found.Range(func(where, _ any) bool { m.t.Errorf("a secret is in %v", where); return true })
-}
-
-// freeAddress is one of this machine that nobody listens on, nor is given who asks for any: a socket of ours has it,
-// which does not listen. Who names the address may listen there, for both sockets have SO_REUSEADDR, as all of Go's do.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	fd := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	must(0, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))(t)
-	must(0, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
-	name, ok := must(syscall.Getsockname(fd))(t).(*syscall.SockaddrInet4)
-	if !ok {
-		t.Fatal("the socket has no address")
-	}
-	return fmt.Sprintf("127.0.0.1:%d", name.Port)
 }

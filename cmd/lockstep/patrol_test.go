@@ -27,7 +27,7 @@ func TestAPatrolDropsWhatIsOver(t *testing.T) {
 	sync := func(id string) {
 		t.Helper()
 		change := must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
-		if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
+		if err := publishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,41 +17,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/events"
 	"lockstep/internal/gittest"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 )
-
-// pty is a terminal: what is written to its file can be read from the buffer.
-type pty struct {
-	file     *os.File
-	keyboard io.Writer // what is typed
-	seen     *logtest.Buffer
-	done     chan struct{} // closed once all has been read
-}
-
-func openPTY(t *testing.T) *pty {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("there are no terminals here: %v", err)
-	}
-	fd := int(master.Fd())
-	must(0, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))(t)
-	n := must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
-	must(0, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))(t)
-	p := &pty{file: must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t), keyboard: master, seen: &logtest.Buffer{}, done: make(chan struct{})}
-	go func() {
-		_, _ = io.Copy(p.seen, master) // to the error that says that nobody has the terminal open any more
-		close(p.done)
-	}()
-	t.Cleanup(func() { _ = p.file.Close(); <-p.done; _ = master.Close() })
-	return p
-}
 
 // gated is a way to the Git server that sends some of a pack, and the rest once it is opened.
 type gated struct {
@@ -258,7 +228,7 @@ func TestADeadWorkersWorkIsSeenNoMore(t *testing.T) {
 	}
 	first := serving("first")
 	change := must(events.NewChange(events.Change{ID: "c1", URL: gate.url("acme/widgets")}))(t)
-	must(0, publish(ctx, client, (&demo{}).config(), change))(t)
+	must(0, publishChange(ctx, client, events.DefaultNamespace, change))(t)
 	eventually(t, busy("first"), "activity of the first worker")
 	serving("second")
 	first.kill()

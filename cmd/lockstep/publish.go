@@ -11,10 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"go.opentelemetry.io/otel/propagation"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/config"
 )
 
@@ -166,24 +164,4 @@ func publishAndWait(cmd *cobra.Command, std streams, change events.Change, timeo
 		}
 		return report(std.stdout, cfg, result, out)
 	})
-}
-
-// publish appends a change to the stream of changes.
-func publish(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) error {
-	_, err := enqueue(ctx, client, cfg.Namespace(), change)
-	return err
-}
-
-// enqueue is publish, and returns the change's entry. The change carries on the trace of ctx, if it has one.
-func enqueue(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (entry string, err error) {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
-	if err != nil {
-		return "", err
-	}
-	msg, err := stream.ChangeMessage(change)
-	if err != nil {
-		return "", err
-	}
-	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
-	return publisher.Add(ctx, namespace.Changes(), msg)
 }

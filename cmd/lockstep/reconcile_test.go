@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,7 +33,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 		heads[name] = must(git.Create(ctx, "acme/"+name, map[string]string{"a": "1"}))(t)
 		if name == "by-hand" {
 			change := must(events.NewChange(events.Change{URL: git.URL("acme/by-hand")}))(t)
-			must(0, publish(ctx, client, (&demo{}).config(), change))(t)
+			must(0, publishChange(ctx, client, events.DefaultNamespace, change))(t)
 			continue
 		}
 		must(registry.Put(ctx, must(watch.New(watch.Watch{App: "docs", URL: git.URL("acme/" + name)}))(t)))(t)
@@ -100,37 +99,8 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 // isQuiet reports whether no change waits and none is being worked on.
 func isQuiet(ctx context.Context, client redis.UniversalClient) bool {
 	figures, err := stream.Stats(ctx, client, string(events.DefaultNamespace), events.DefaultNamespace.Changes())
-	group, _ := figures.Group(workers)
+	group, _ := figures.Group(events.WorkersGroup)
 	return err == nil && group.Lag == 0 && group.Pending == 0
-}
-
-// What is parked until a remote is well again does not put off the polls of the others.
-func TestPollsWaitForWorkersAndNotForRemotes(t *testing.T) {
-	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one cannot tell what was read
-	topic := events.DefaultNamespace.Changes()
-	waiting := func() int { return must(backlog(ctx, client, events.DefaultNamespace))(t) }
-	if n := waiting(); n != 0 {
-		t.Errorf("%d wait before there is a stream", n)
-	}
-	subscriber := must(stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(events.DefaultNamespace), Group: workers}))(t)
-	messages := must(subscriber.Subscribe(ctx, topic))(t)
-	for range 3 {
-		must(0, publish(ctx, client, (&demo{}).config(), must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)
-		msg := <-messages
-		delivery, _ := stream.DeliveryOf(msg)
-		must(0, delivery.Nack(ctx, time.Hour, false))(t)
-		msg.Ack()
-	}
-	if n := waiting(); n != 0 {
-		t.Errorf("%d wait, want none: all are parked", n)
-	}
-	must(0, subscriber.Close())(t)
-	for range 3 {
-		must(0, publish(ctx, client, (&demo{}).config(), must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)
-	}
-	if n := waiting(); n != 3 {
-		t.Errorf("%d wait, want those that nobody has read", n)
-	}
 }
 
 func TestNothingIsRemovedWhenTheRegistryIsLost(t *testing.T) {

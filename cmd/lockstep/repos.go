@@ -215,20 +215,3 @@ func (r repoDetail) table(w io.Writer) {
 	waiterRows(w, r.Lock.Waiters)
 	r.Volume.table(w)
 }
-
-func synced(r server.RepoSummary) string {
-	switch {
-	case r.Removed != "":
-		return "removed by entry " + r.Removed
-	case r.Synced == nil:
-		return "never"
-	}
-	return r.Synced.Format(time.RFC3339)
-}
-
-func circuit(c server.Circuit) string {
-	if c.OpenUntil != nil {
-		return "open until " + c.OpenUntil.Format(time.RFC3339)
-	}
-	return string(c.Phase)
-}

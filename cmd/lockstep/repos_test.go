@@ -37,7 +37,7 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	t.Cleanup(remote.Close)
 	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--circuit-failures", "2", "--circuit-open", "1h", "--retry-base", "10ms")
 	change := must(events.NewChange(events.Change{ID: "c1", URL: remote.URL + "/acme/widgets.git"}))(t)
-	if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
+	if err := publishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 		t.Fatal(err)
 	}
 	p.awaitLog("circuit opens")
@@ -55,10 +55,10 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	}
 	times := asked.Load()
 	second := must(events.NewChange(events.Change{ID: "c2", URL: change.URL}))(t)
-	if err := publish(ctx, client, (&demo{}).config(), second); err != nil {
+	if err := publishChange(ctx, client, events.DefaultNamespace, second); err != nil {
 		t.Fatal(err)
 	}
-	due := "lockstep:{0}:due:changes:" + workers
+	due := "lockstep:{0}:due:changes:" + events.WorkersGroup
 	later := strconv.FormatInt(time.Now().Add(30*time.Minute).UnixMilli(), 10)
 	eventually(t, func() bool {
 		return must(client.ZCount(ctx, due, later, "+inf").Result())(t) == 2

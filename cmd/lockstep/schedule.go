@@ -47,7 +47,7 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 	if err != nil {
 		return 0, err
 	}
-	group, _ := figures.Group(workers)
+	group, _ := figures.Group(events.WorkersGroup)
 	return int(max(group.Lag, 0) + group.Late), nil
 }
 
@@ -108,7 +108,9 @@ func reconciler(cfg config.Config, client redis.UniversalClient, volume *gitrepo
 	}
 	return schedule.Reconciler{
 		Registry: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: volume, Locks: inspector,
-		Publish: func(ctx context.Context, change events.Change) error { return publish(ctx, client, cfg, change) },
-		Source:  "/lockstep/reconcile", Log: log,
+		Publish: func(ctx context.Context, change events.Change) error {
+			return publishChange(ctx, client, namespace, change)
+		},
+		Source: "/lockstep/reconcile", Log: log,
 	}, nil
 }

@@ -15,7 +15,7 @@ import (
 func settings(cmd *cobra.Command, std streams) (config.Config, error) {
 	cfg, err := loadSettings(cmd, std)
 	if err == nil && cmd.Flags().Lookup("credentials") != nil {
-		err = usage(checkNamed(cfg))
+		err = usageError(checkNamed(cfg))
 	}
 	return cfg, err
 }
@@ -32,13 +32,6 @@ func loadSettings(cmd *cobra.Command, std streams) (config.Config, error) {
 	}
 	silenceRedis()
 	return cfg, nil
-}
-
-func usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return usageError(err)
 }
 
 // checkNamed looks at the hosts, the proxy and the files that the settings name, and connects to nothing.

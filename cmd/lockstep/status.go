@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -68,5 +67,3 @@ func newStatusCommand(std streams) *cobra.Command {
 	out.add(cmd)
 	return cmd
 }
-
-const statusWithin = 10 * time.Second

@@ -179,7 +179,7 @@ func (s *serviceStatus) readStreams(ctx context.Context, client redis.UniversalC
 	}
 	s.Changes, s.Results, s.Dead = changes.Length, results.Length, changes.Dead
 	s.Unread = changes.Length // all of them, before the first worker has made the group
-	if g, ok := changes.Group(workers); ok {
+	if g, ok := changes.Group(events.WorkersGroup); ok {
 		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Consumers
 		s.Due, s.Late, s.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
 	}

@@ -198,3 +198,20 @@ func spell(d time.Duration) string {
 	}
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
+
+func synced(r server.RepoSummary) string {
+	switch {
+	case r.Removed != "":
+		return "removed by entry " + r.Removed
+	case r.Synced == nil:
+		return "never"
+	}
+	return r.Synced.Format(time.RFC3339)
+}
+
+func circuit(c server.Circuit) string {
+	if c.OpenUntil != nil {
+		return "open until " + c.OpenUntil.Format(time.RFC3339)
+	}
+	return string(c.Phase)
+}

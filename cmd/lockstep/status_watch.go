@@ -103,3 +103,5 @@ func (s *screen) end() {
 		_, _ = io.WriteString(s.file, "\x1b[?7h")
 	}
 }
+
+const statusWithin = 10 * time.Second

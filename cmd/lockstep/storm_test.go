@@ -89,7 +89,7 @@ func (s *storm) serve() []string {
 func (s *storm) blow(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if n, err := s.backlog(ctx); s.pushes > 0 && (err != nil || n > 400) {
-			pause(ctx, 20*time.Millisecond)
+			sleep(ctx, 20*time.Millisecond)
 			continue
 		}
 		repo, ref := s.repos[0], stormRefs[s.rand.IntN(2)]
@@ -103,7 +103,7 @@ func (s *storm) blow(ctx context.Context) error {
 		if err := s.push(repo, ref, times); err != nil {
 			return err
 		}
-		pause(ctx, time.Duration(s.rand.IntN(60))*time.Millisecond)
+		sleep(ctx, time.Duration(s.rand.IntN(60))*time.Millisecond)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (s *storm) announce(repo, ref, app, commit string) error {
 		if err != nil {
 			return err
 		}
-		err = publish(context.Background(), s.client, (&demo{}).config(), change)
+		err = publishChange(context.Background(), s.client, events.DefaultNamespace, change)
 		s.mu.Lock()
 		s.sent = append(s.sent, announcement{id, err == nil})
 		s.mu.Unlock()
@@ -225,9 +225,9 @@ func (s *storm) assertNothingLeft() {
 	inspector := must(locking.NewInspector(locking.InspectorConfig{Redis: s.client, Prefix: events.DefaultNamespace.Locks()}))(s.t)
 	eventually(s.t, func() bool { return len(must(inspector.List(ctx))(s.t)) == 0 }, "no lease is held")
 	prefix, changes := string(events.DefaultNamespace), events.DefaultNamespace.Changes()
-	keys := []string{stream.DueKey(prefix, changes, workers)}
+	keys := []string{stream.DueKey(prefix, changes, events.WorkersGroup)}
 	for _, kind := range []string{"tries", "shelf", "labels"} {
-		keys = append(keys, prefix+kind+":changes:"+workers)
+		keys = append(keys, prefix+kind+":changes:"+events.WorkersGroup)
 	}
 	for _, key := range keys {
 		if n := must(s.client.Exists(ctx, key).Result())(s.t); n != 0 {

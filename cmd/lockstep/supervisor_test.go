@@ -1,46 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"lockstep/internal/redistest"
-	"lockstep/internal/server"
 )
-
-// systemd is the other end of sd_notify: its messages as they come.
-func systemd(t *testing.T) (socket string, next func() string) {
-	t.Helper()
-	socket = filepath.Join(t.TempDir(), "notify")
-	conn := must(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
-	t.Cleanup(func() { conn.Close() })
-	return socket, func() string {
-		t.Helper()
-		must(0, conn.SetReadDeadline(time.Now().Add(time.Minute)))(t)
-		message := make([]byte, 4096)
-		return string(message[:must(conn.Read(message))(t)])
-	}
-}
-
-// awaits reads messages until one has the word.
-func awaits(t *testing.T, next func() string, word string) string {
-	t.Helper()
-	for {
-		if message := next(); strings.Contains("\n"+message+"\n", "\n"+word+"\n") {
-			return message
-		}
-	}
-}
 
 func TestSystemdIsToldHowTheProcessIs(t *testing.T) {
 	redisServer := redistest.Start(t)
@@ -58,76 +26,5 @@ func TestSystemdIsToldHowTheProcessIs(t *testing.T) {
 	awaits(t, next, "STOPPING=1")
 	if code := p.ended(time.Minute); code != exitDone {
 		t.Errorf("exit code %d", code)
-	}
-}
-
-func TestTheWatchdogHearsOfWhatLives(t *testing.T) {
-	socket, next := systemd(t)
-	var hung atomic.Bool
-	live := server.NewHealth(server.Check{Name: "changes", Now: func() error {
-		if hung.Load() {
-			return errors.New("it hangs")
-		}
-		return nil
-	}})
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s := supervisor{socket: socket, watchdog: 2 * time.Millisecond, live: live, log: slog.New(slog.DiscardHandler)}
-		s.run(ctx, t.Context())
-	}()
-	awaits(t, next, "WATCHDOG=1")
-	hung.Store(true)
-	for range 1000 { // fewer are on their way
-		if !strings.Contains(next(), "WATCHDOG=1") {
-			break
-		}
-	}
-	for range 20 {
-		if message := next(); strings.Contains(message, "WATCHDOG=1") {
-			t.Fatalf("message %q of a process that hangs", message)
-		}
-	}
-	hung.Store(false)
-	awaits(t, next, "WATCHDOG=1")
-	stop()
-	<-ended
-}
-
-func TestTheWatchdogOfAnotherProcessIsNotOurs(t *testing.T) {
-	for name, tc := range map[string]struct {
-		pid, usec string
-		want      time.Duration
-	}{
-		"ours":      {strconv.Itoa(os.Getpid()), "30000000", 30 * time.Second},
-		"anybody's": {"", "30000000", 30 * time.Second},
-		"another's": {"1", "30000000", 0},
-		"none":      {"", "", 0},
-		"nonsense":  {"", "-5", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env := map[string]string{"WATCHDOG_PID": tc.pid, "WATCHDOG_USEC": tc.usec}
-			if got := watchdogOf(func(name string) string { return env[name] }); got != tc.want {
-				t.Errorf("%v, want %v", got, tc.want)
-			}
-		})
-	}
-}
-
-// TestSystemdHearsOfTheStopOfAProcessWithoutAWorker is of one that serves nobody any more as soon as it is told to stop.
-func TestSystemdHearsOfTheStopOfAProcessWithoutAWorker(t *testing.T) {
-	for range 20 { // for which it hears of first is chance
-		socket, next := systemd(t)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			supervisor{socket: socket, log: slog.New(slog.DiscardHandler)}.run(ctx, ctx)
-		}()
-		awaits(t, next, "READY=1")
-		stop()
-		<-ended
-		awaits(t, next, "STOPPING=1")
 	}
 }

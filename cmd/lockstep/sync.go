@@ -97,7 +97,7 @@ func syncThrough(ctx context.Context, cfg config.Config, change events.Change, p
 	defer client.Close()
 	defer progress.follow(ctx, client, cfg, change)()
 	result, err := request(ctx, client, cfg, change)
-	return result, redisError(server, err)
+	return result, redisx.Explain(server, err)
 }
 
 // syncEmbedded has a worker of its own do it, on a Redis of its own.

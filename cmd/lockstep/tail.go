@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,11 +129,6 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 	return repo, shown(at, "asked", "plain", repo, entry.ID)
 }
 
-// shown is words on one line, of which some may be empty, and some be what others have chosen.
-func shown(words ...string) string {
-	return rendered(strings.Join(strings.Fields(strings.Join(words, " ")), " "), false)
-}
-
 // documentOf is an entry's event; of one that has none, its fields.
 func documentOf(stream string, entry redis.XMessage) any {
 	payload, _ := entry.Values["payload"].(string)
@@ -149,29 +143,4 @@ type plainEntry struct {
 	Stream string         `json:"stream"`
 	Entry  string         `json:"entry"`
 	Fields map[string]any `json:"fields"`
-}
-
-// resultLine is a result in a few words.
-func resultLine(r events.Result) string {
-	head := strings.Join([]string{kindOf(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
-	switch r.Type {
-	case events.ResultSynced:
-		if r.Before == r.After {
-			return head + fmt.Sprintf(" unchanged at %.12s", r.After)
-		}
-		return head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)
-	case events.ResultFailed:
-		return head + " " + string(r.Class) + ": " + r.Error
-	case events.ResultMoved:
-		return head + " to " + r.To.String()
-	case events.ResultPolled:
-		return head + fmt.Sprintf(" %d due %s", r.Due, r.Class)
-	}
-	return head
-}
-
-// kindOf is the word in an event's type that tells its kind: synced, of lockstep.result.synced.v1.
-func kindOf(eventType string) string {
-	parts := strings.Split(eventType, ".")
-	return parts[max(0, len(parts)-2)]
 }

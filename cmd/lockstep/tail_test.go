@@ -22,7 +22,7 @@ func TestTailFollowsWhatComes(t *testing.T) {
 	follower := start(t, "tail", "Acme/", "--since", "1h", "--changes", "--count", "4", "--redis", server.URL())
 	ask := func(repo, app string) {
 		change := must(events.NewChange(events.Change{ID: "c-" + app, URL: git.URL(repo), App: app}))(t)
-		must(0, publish(ctx, client, (&demo{}).config(), change))(t)
+		must(0, publishChange(ctx, client, events.DefaultNamespace, change))(t)
 	}
 	ask("other/widgets", "nobody")
 	ask("acme/widgets", "docs")

@@ -52,7 +52,7 @@ func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return publish(ctx, client, (&demo{}).config(), change)
+		return publishChange(ctx, client, events.DefaultNamespace, change)
 	}
 	push := func(n string) string {
 		return must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": n}}))(t)

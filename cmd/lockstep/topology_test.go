@@ -74,7 +74,7 @@ func TestTheNextChangeHealsWhatAFailoverLost(t *testing.T) {
 		}
 		return must(events.NewChange(events.Change{ID: uuid.NewString(), Source: "/test", URL: git.URL(repo(i)), After: commit}))(t)
 	}
-	announce := func(change events.Change) error { return publish(ctx, client, (&demo{}).config(), change) }
+	announce := func(change events.Change) error { return publishChange(ctx, client, events.DefaultNamespace, change) }
 
 	for i := range repos {
 		must(0, announce(push(i, 1)))(t)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 
 	"github.com/spf13/cobra"
@@ -9,11 +8,6 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/telemetry"
 )
-
-// openTraces makes what sends spans, nil unless the OTEL_* variables ask for it.
-func openTraces(ctx context.Context, log *slog.Logger) *telemetry.Traces {
-	return telemetry.OpenTraces(ctx, telemetry.TracesConfig{Version: readBuild().Version, Log: log})
-}
 
 // traced puts a one-shot subcommand under a span of its own, if there are any. end is to be called with what became of it.
 func traced(cmd *cobra.Command, std streams) (traces *telemetry.Traces, end func(error)) {

@@ -29,9 +29,6 @@ import (
 	"lockstep/router"
 )
 
-// workers is the consumer group of those who work on changes.
-const workers = "workers"
-
 // workerConfig is what a worker needs beside its settings.
 type workerConfig struct {
 	config.Config
@@ -111,7 +108,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 	slots := router.NewSlots(cfg.Slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: workers, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: beating(p, slots.Room),
+		Group: events.WorkersGroup, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: beating(p, slots.Room),
 		Log: log, Observer: cfg.Metrics.Stream(),
 	})
 	if err != nil {
@@ -181,25 +178,6 @@ func (cfg workerConfig) begin(reporter *state.Reporter) func(events.Job) (func(e
 	}
 }
 
-// volumeConfig is what the settings say of the volume.
-func volumeConfig(cfg config.Config) gitrepo.Config {
-	return gitrepo.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: gitrepo.LinkPolicy(cfg.OutsideLinks),
-		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
-		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
-		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
-		Net: gitrepo.NetConfig{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
-	}
-}
-
-// resultsOf tells the volume how far consumers have settled the stream of results.
-func resultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (gitrepo.Horizon, error) {
-	return func(ctx context.Context) (gitrepo.Horizon, error) {
-		h, err := stream.ReadHorizon(ctx, client, namespace.Results())
-		return gitrepo.Horizon(h), err
-	}
-}
-
 // retention is how much of the streams is kept.
 func retention(cfg workerConfig, client redis.UniversalClient, log *slog.Logger) stream.TrimmerConfig {
 	namespace, maxLen := cfg.Namespace(), int64(cfg.StreamMaxLength)
@@ -258,10 +236,10 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case !redisx.Unavailable(err):
-			return redisError(server, err)
+			return redisx.Explain(server, err)
 		case !waiting:
 			waiting = true
-			log.ErrorContext(ctx, "waiting for redis", "error", redisError(server, err))
+			log.ErrorContext(ctx, "waiting for redis", "error", redisx.Explain(server, err))
 		}
 		select {
 		case <-ctx.Done():
@@ -269,21 +247,4 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 		case <-time.After(redisPause):
 		}
 	}
-}
-
-// claimVolume makes sure that all workers of one deployment publish to the same volume.
-func claimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *gitrepo.Volume) error {
-	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
-		return err
-	}
-	id, err := client.Get(ctx, namespace.Volume()).Result()
-	if err != nil {
-		return err
-	}
-	if id != volume.ID() {
-		return fmt.Errorf("root %s is volume %s, and workers under prefix %s publish to volume %s: mount that one, "+
-			"choose another --prefix, or, if that volume is gone for good, delete the key %s",
-			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package bench_test
+package lock_test
 
 import (
 	"slices"
@@ -6,16 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
+	"lockstep/internal/stats"
 )
 
 // grants reads lines of "<process> <waiter> <asked> <granted> <released>", as merged from workers.
-func grants(t *testing.T, lines ...string) []bench.Grant {
+func grants(t *testing.T, lines ...string) []lock.Grant {
 	t.Helper()
-	var all []bench.Grant
+	var all []lock.Grant
 	for _, line := range lines {
 		process, rest, _ := strings.Cut(line, " ")
-		g, err := bench.ParseGrant(int(process[0]-'0'), rest)
+		g, err := lock.ParseGrant(int(process[0]-'0'), rest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,66 +26,66 @@ func grants(t *testing.T, lines ...string) []bench.Grant {
 }
 
 func TestFiguresOfAContest(t *testing.T) {
-	two := bench.Contention{Processes: 2, Waiters: 1, From: 0, To: 100}
+	two := lock.Contention{Processes: 2, Waiters: 1, From: 0, To: 100}
 	for name, tc := range map[string]struct {
-		in    bench.Contention
+		in    lock.Contention
 		lines []string
-		want  bench.HandOffs
+		want  lock.HandOffs
 	}{
-		"nobody ever got it": {in: two, want: bench.HandOffs{LongestWait: 100, PerProcess: bench.Spread{Ratio: 1}, PerWaiter: bench.Spread{Ratio: 1}}},
+		"nobody ever got it": {in: two, want: lock.HandOffs{LongestWait: 100, PerProcess: stats.Spread{Ratio: 1}, PerWaiter: stats.Spread{Ratio: 1}}},
 		"taking turns, whichever process reports first": {
 			in: two,
 			lines: []string{
 				"1 0 0 25 45", "1 0 45 75 95", // after 5, and after 10
 				"0 0 0 0 20", "0 0 20 50 65", // after 5
 			},
-			want: bench.HandOffs{
+			want: lock.HandOffs{
 				Grants: 4, Busy: 0.75,
-				HandOff: bench.Latency{P50: 5, P99: 10, Max: 10}, Between: bench.Latency{P50: 5, P99: 10, Max: 10},
+				HandOff: stats.Latency{P50: 5, P99: 10, Max: 10}, Between: stats.Latency{P50: 5, P99: 10, Max: 10},
 				LongestWait: 35, // of process 0 at the end
-				PerProcess:  bench.Spread{Fewest: 2, Most: 2, Ratio: 1}, PerWaiter: bench.Spread{Fewest: 2, Most: 2, Ratio: 1},
+				PerProcess:  stats.Spread{Fewest: 2, Most: 2, Ratio: 1}, PerWaiter: stats.Spread{Fewest: 2, Most: 2, Ratio: 1},
 			},
 		},
 		"the same process again does not count as between": {
 			in:    two,
 			lines: []string{"0 0 0 0 10", "0 0 10 11 20", "1 0 0 24 98"},
-			want: bench.HandOffs{
+			want: lock.HandOffs{
 				Grants: 3, Busy: 0.93,
-				HandOff: bench.Latency{P50: 1, P99: 4, Max: 4}, Between: bench.Latency{P50: 4, P99: 4, Max: 4},
+				HandOff: stats.Latency{P50: 1, P99: 4, Max: 4}, Between: stats.Latency{P50: 4, P99: 4, Max: 4},
 				LongestWait: 80,
-				PerProcess:  bench.Spread{Fewest: 1, Most: 2, Ratio: 0.5}, PerWaiter: bench.Spread{Fewest: 1, Most: 2, Ratio: 0.5},
+				PerProcess:  stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5}, PerWaiter: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5},
 			},
 		},
 		"a starved waiter's wait counts though it has no line": {
-			in:    bench.Contention{Processes: 1, Waiters: 2, From: 0, To: 100},
+			in:    lock.Contention{Processes: 1, Waiters: 2, From: 0, To: 100},
 			lines: []string{"0 1 0 0 50", "0 1 50 50 100"},
-			want: bench.HandOffs{
+			want: lock.HandOffs{
 				Grants: 2, Busy: 1, LongestWait: 100,
-				PerProcess: bench.Spread{Fewest: 2, Most: 2, Ratio: 1}, PerWaiter: bench.Spread{Fewest: 0, Most: 2, Ratio: 0},
+				PerProcess: stats.Spread{Fewest: 2, Most: 2, Ratio: 1}, PerWaiter: stats.Spread{Fewest: 0, Most: 2, Ratio: 0},
 			},
 		},
 		"two holders at once": {
 			in:    two,
 			lines: []string{"0 0 0 0 50", "1 0 0 40 45", "1 0 45 49 100", "0 0 50 100 100"},
-			want: bench.HandOffs{
+			want: lock.HandOffs{
 				Grants: 3, Busy: 1.06, Overlaps: 2, LongestWait: 50,
-				PerProcess: bench.Spread{Fewest: 1, Most: 2, Ratio: 0.5}, PerWaiter: bench.Spread{Fewest: 1, Most: 2, Ratio: 0.5},
+				PerProcess: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5}, PerWaiter: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5},
 			},
 		},
 		"what came before and after is left out, but for the wait it cut": {
-			in:    bench.Contention{Processes: 2, Waiters: 1, From: 100, To: 200},
+			in:    lock.Contention{Processes: 2, Waiters: 1, From: 100, To: 200},
 			lines: []string{"0 0 0 10 20", "1 0 0 90 110", "0 0 20 120 150", "1 0 110 210 250"},
-			want: bench.HandOffs{
+			want: lock.HandOffs{
 				Grants: 1, Busy: 0.4,
-				HandOff: bench.Latency{P50: 10, P99: 10, Max: 10}, Between: bench.Latency{P50: 10, P99: 10, Max: 10},
+				HandOff: stats.Latency{P50: 10, P99: 10, Max: 10}, Between: stats.Latency{P50: 10, P99: 10, Max: 10},
 				LongestWait: 90,
-				PerProcess:  bench.Spread{Fewest: 0, Most: 1}, PerWaiter: bench.Spread{Fewest: 0, Most: 1},
+				PerProcess:  stats.Spread{Fewest: 0, Most: 1}, PerWaiter: stats.Spread{Fewest: 0, Most: 1},
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.want.GrantsPerSecond = float64(tc.want.Grants) / time.Duration(100).Seconds()
-			if got := bench.Summarize(tc.in, grants(t, tc.lines...)); got != tc.want {
+			if got := lock.Summarize(tc.in, grants(t, tc.lines...)); got != tc.want {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
 		})
@@ -101,7 +102,7 @@ func TestALineThatIsNoGrantIsRefused(t *testing.T) {
 		"granted too soon": "0 3 2 4",
 		"released before":  "0 1 3 2",
 	} {
-		if g, err := bench.ParseGrant(0, line); err == nil {
+		if g, err := lock.ParseGrant(0, line); err == nil {
 			t.Errorf("%s: %q is %+v; want an error", name, line, g)
 		}
 	}
@@ -124,30 +125,30 @@ func TestPercentileIsTheNearestRank(t *testing.T) {
 		"the largest":            {hundred, 1, 100},
 		"99th of few is largest": {[]int{1, 2, 3}, 0.99, 3},
 	} {
-		if got := bench.Percentile(tc.values, tc.p); got != tc.want {
+		if got := stats.Percentile(tc.values, tc.p); got != tc.want {
 			t.Errorf("%s: got %d; want %d", name, got, tc.want)
 		}
 	}
 	values := []int{9, 1, 5}
-	if got := bench.Median(values); got != 5 || !slices.Equal(values, []int{9, 1, 5}) {
+	if got := stats.Median(values); got != 5 || !slices.Equal(values, []int{9, 1, 5}) {
 		t.Errorf("median %d of %v; want 5, and the values as they were", got, values)
 	}
 }
 
 func TestMediansOfRoundsKeepTheWorstWaitAndEveryOverlap(t *testing.T) {
-	rounds := []bench.HandOffs{
-		{Grants: 10, Busy: 0.9, Between: bench.Latency{P99: 7}, LongestWait: 3, PerWaiter: bench.Spread{Fewest: 1, Most: 2, Ratio: 0.5}},
-		{Grants: 30, Busy: 0.7, Between: bench.Latency{P99: 9}, LongestWait: 9, Overlaps: 1, PerWaiter: bench.Spread{Fewest: 3, Most: 3, Ratio: 1}},
-		{Grants: 20, Busy: 0.8, Between: bench.Latency{P99: 8}, LongestWait: 4, Overlaps: 2, PerWaiter: bench.Spread{Fewest: 0, Most: 9, Ratio: 0}},
+	rounds := []lock.HandOffs{
+		{Grants: 10, Busy: 0.9, Between: stats.Latency{P99: 7}, LongestWait: 3, PerWaiter: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5}},
+		{Grants: 30, Busy: 0.7, Between: stats.Latency{P99: 9}, LongestWait: 9, Overlaps: 1, PerWaiter: stats.Spread{Fewest: 3, Most: 3, Ratio: 1}},
+		{Grants: 20, Busy: 0.8, Between: stats.Latency{P99: 8}, LongestWait: 4, Overlaps: 2, PerWaiter: stats.Spread{Fewest: 0, Most: 9, Ratio: 0}},
 	}
-	want := bench.HandOffs{
-		Grants: 20, Busy: 0.8, Between: bench.Latency{P99: 8}, LongestWait: 9, Overlaps: 3,
-		PerWaiter: bench.Spread{Fewest: 1, Most: 3, Ratio: 0.5},
+	want := lock.HandOffs{
+		Grants: 20, Busy: 0.8, Between: stats.Latency{P99: 8}, LongestWait: 9, Overlaps: 3,
+		PerWaiter: stats.Spread{Fewest: 1, Most: 3, Ratio: 0.5},
 	}
-	if got := bench.MedianHandOffs(rounds); got != want {
+	if got := lock.MedianHandOffs(rounds); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if got := bench.MedianHandOffs(nil); got != (bench.HandOffs{}) {
+	if got := lock.MedianHandOffs(nil); got != (lock.HandOffs{}) {
 		t.Errorf("of no rounds: %+v; want zeros", got)
 	}
 }

@@ -1,4 +1,4 @@
-package bench
+package hot
 
 import (
 	"cmp"
@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"lockstep/internal/stats"
 )
 
 // Task is one event of the run with a hot repository.
@@ -71,7 +73,7 @@ func ParseDone(line string) (Done, error) {
 
 // HotFigures are what became of tasks that were all queued at the start.
 type HotFigures struct {
-	Cold    Latency       `json:"cold"`        // from the start to settled, of events not to the hot repository
+	Cold    stats.Latency `json:"cold"`        // from the start to settled, of events not to the hot repository
 	AllDone time.Duration `json:"all_done_ns"` // from the start to the last one settled
 
 	// None of these may be.
@@ -119,7 +121,7 @@ func JudgeHot(tasks []Task, start int64, done []Done) HotFigures {
 		}
 	}
 	f.Lost = len(tasks) - len(settled)
-	f.Cold = NewLatency(cold)
+	f.Cold = stats.NewLatency(cold)
 	return f
 }
 
@@ -129,24 +131,17 @@ type HotRound struct {
 	Calm HotFigures `json:"calm"`
 }
 
-// Range is how one figure came out over several rounds.
-type Range[T cmp.Ordered] struct {
-	Median  T `json:"median"`
-	Lowest  T `json:"lowest"`
-	Highest T `json:"highest"`
-}
-
 // HotSummary is what all rounds of one contestant showed. The ratios are those of a cold event's
 // latency with the hot repository to the one without, in the same round.
 type HotSummary struct {
-	P50         Range[time.Duration] `json:"cold_p50_ns"`
-	P99         Range[time.Duration] `json:"cold_p99_ns"`
-	AllDone     Range[time.Duration] `json:"all_done_ns"`
-	CalmP50     Range[time.Duration] `json:"calm_p50_ns"`
-	CalmP99     Range[time.Duration] `json:"calm_p99_ns"`
-	CalmAllDone Range[time.Duration] `json:"calm_all_done_ns"`
-	RatioP50    Range[float64]       `json:"ratio_p50"`
-	RatioP99    Range[float64]       `json:"ratio_p99"`
+	P50         stats.Range[time.Duration] `json:"cold_p50_ns"`
+	P99         stats.Range[time.Duration] `json:"cold_p99_ns"`
+	AllDone     stats.Range[time.Duration] `json:"all_done_ns"`
+	CalmP50     stats.Range[time.Duration] `json:"calm_p50_ns"`
+	CalmP99     stats.Range[time.Duration] `json:"calm_p99_ns"`
+	CalmAllDone stats.Range[time.Duration] `json:"calm_all_done_ns"`
+	RatioP50    stats.Range[float64]       `json:"ratio_p50"`
+	RatioP99    stats.Range[float64]       `json:"ratio_p99"`
 
 	Lost     int `json:"lost"` // in all rounds, with the hot repository and without; and so on
 	Doubled  int `json:"doubled"`
@@ -156,14 +151,14 @@ type HotSummary struct {
 // SummarizeHot takes the rounds together.
 func SummarizeHot(rounds []HotRound) HotSummary {
 	s := HotSummary{
-		P50:         rangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.Cold.P50 }),
-		P99:         rangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.Cold.P99 }),
-		AllDone:     rangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.AllDone }),
-		CalmP50:     rangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.Cold.P50 }),
-		CalmP99:     rangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.Cold.P99 }),
-		CalmAllDone: rangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.AllDone }),
-		RatioP50:    rangeOf(rounds, func(r HotRound) float64 { return ratio(r.Hot.Cold.P50, r.Calm.Cold.P50) }),
-		RatioP99:    rangeOf(rounds, func(r HotRound) float64 { return ratio(r.Hot.Cold.P99, r.Calm.Cold.P99) }),
+		P50:         stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.Cold.P50 }),
+		P99:         stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.Cold.P99 }),
+		AllDone:     stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.AllDone }),
+		CalmP50:     stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.Cold.P50 }),
+		CalmP99:     stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.Cold.P99 }),
+		CalmAllDone: stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.AllDone }),
+		RatioP50:    stats.RangeOf(rounds, func(r HotRound) float64 { return stats.Ratio(r.Hot.Cold.P50, r.Calm.Cold.P50) }),
+		RatioP99:    stats.RangeOf(rounds, func(r HotRound) float64 { return stats.Ratio(r.Hot.Cold.P99, r.Calm.Cold.P99) }),
 	}
 	for _, r := range rounds {
 		for _, f := range []HotFigures{r.Hot, r.Calm} {
@@ -187,23 +182,4 @@ func (s HotSummary) Err() error {
 	count(s.Doubled, "events done twice")
 	count(s.Overlaps, "two at once on one repository")
 	return errors.Join(errs...)
-}
-
-// ratio is a to b, and 0 when there is no b: then nothing was settled, and that is said elsewhere.
-func ratio(a, b time.Duration) float64 {
-	if b == 0 {
-		return 0
-	}
-	return float64(a) / float64(b)
-}
-
-func rangeOf[R any, T cmp.Ordered](rounds []R, figure func(R) T) Range[T] {
-	if len(rounds) == 0 {
-		return Range[T]{}
-	}
-	values := make([]T, len(rounds))
-	for i, r := range rounds {
-		values[i] = figure(r)
-	}
-	return Range[T]{Median: Median(values), Lowest: slices.Min(values), Highest: slices.Max(values)}
 }

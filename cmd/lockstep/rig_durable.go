@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/bench"
+	"lockstep/bench/lock"
 )
 
 // durableRedis is a private redis-server that has on disk what it has acknowledged.
@@ -81,7 +81,7 @@ func (r *durableRedis) serves(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !pause(ctx, 5*time.Millisecond) {
+		if !sleep(ctx, 5*time.Millisecond) {
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}
@@ -89,8 +89,8 @@ func (r *durableRedis) serves(ctx context.Context) error {
 
 // restart kills the server, leaves it away for so long, and starts it again, with its data or empty.
 // It returns when it did not serve.
-func (r *durableRedis) restart(ctx context.Context, empty bool, away time.Duration) (bench.Span, error) {
-	var down bench.Span
+func (r *durableRedis) restart(ctx context.Context, empty bool, away time.Duration) (lock.Span, error) {
+	var down lock.Span
 	var err error
 	if down.From, err = monotonic(); err != nil {
 		return down, err
@@ -101,7 +101,7 @@ func (r *durableRedis) restart(ctx context.Context, empty bool, away time.Durati
 			return down, err
 		}
 	}
-	if !pause(ctx, away) {
+	if !sleep(ctx, away) {
 		return down, context.Cause(ctx)
 	}
 	if err := r.launch(ctx); err != nil {

@@ -1,9 +1,11 @@
-package bench
+package publish
 
 import (
 	"maps"
 	"testing"
 	"time"
+
+	"lockstep/internal/stats"
 )
 
 func TestMarksSplitASyncIntoPhases(t *testing.T) {
@@ -44,10 +46,10 @@ func TestThePublishStepLeavesTheIndexOut(t *testing.T) {
 
 func TestRatiosArePairedTurnByTurn(t *testing.T) {
 	fast, slow := []time.Duration{10, 1, 30}, []time.Duration{20, 4, 40}
-	if got := MedianRatio(fast, slow); got != 0.5 {
+	if got := stats.MedianRatio(fast, slow); got != 0.5 {
 		t.Errorf("got %v, want the median of 0.5, 0.25 and 0.75", got)
 	}
-	if got := MedianRatio(nil, slow); got != 0 {
+	if got := stats.MedianRatio(nil, slow); got != 0 {
 		t.Errorf("of nothing: got %v, want 0", got)
 	}
 	if got := NewCourse([]time.Duration{9, 1, 5, 3, 10, 2, 8, 4, 6, 7}); got != (Course{P50: 5, P90: 9}) {

@@ -1,15 +1,16 @@
-package bench_test
+package hot_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"lockstep/bench"
+	"lockstep/bench/hot"
+	"lockstep/internal/stats"
 )
 
 func TestHalfOfTheEventsAreHotAndTheOthersSpread(t *testing.T) {
-	tasks := bench.HotTasks(400, 100)
+	tasks := hot.HotTasks(400, 100)
 	perRepo := map[string]int{}
 	alternations := 0
 	for i, task := range tasks {
@@ -35,8 +36,8 @@ func TestHalfOfTheEventsAreHotAndTheOthersSpread(t *testing.T) {
 }
 
 func TestLeavingOutTheHotEventsChangesNothingElse(t *testing.T) {
-	tasks := bench.HotTasks(40, 10)
-	cold := bench.Cold(tasks)
+	tasks := hot.HotTasks(40, 10)
+	cold := hot.Cold(tasks)
 	if len(tasks) != 40 || len(cold) != 20 {
 		t.Fatalf("%d of %d are cold; want 20 of 40", len(cold), len(tasks))
 	}
@@ -48,11 +49,11 @@ func TestLeavingOutTheHotEventsChangesNothingElse(t *testing.T) {
 }
 
 // doneOf reads lines of the worker protocol.
-func doneOf(t *testing.T, lines ...string) []bench.Done {
+func doneOf(t *testing.T, lines ...string) []hot.Done {
 	t.Helper()
-	var all []bench.Done
+	var all []hot.Done
 	for _, line := range lines {
-		d, err := bench.ParseDone(line)
+		d, err := hot.ParseDone(line)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,49 +63,49 @@ func doneOf(t *testing.T, lines ...string) []bench.Done {
 }
 
 func TestFiguresOfARunWithAHotRepository(t *testing.T) {
-	tasks := []bench.Task{
+	tasks := []hot.Task{
 		{Event: 0, Repo: "hot", Hot: true}, {Event: 1, Repo: "a"}, {Event: 2, Repo: "b"}, {Event: 3, Repo: "hot", Hot: true}, {Event: 4, Repo: "a"},
 	}
 	for name, tc := range map[string]struct {
 		lines []string
-		want  bench.HotFigures
+		want  hot.HotFigures
 	}{
-		"nothing was done": {want: bench.HotFigures{Lost: 5}},
+		"nothing was done": {want: hot.HotFigures{Lost: 5}},
 		"each once, whoever reports first": {
 			lines: []string{"4 125 135 140", "0 100 110 112", "3 110 120 190", "1 102 112 115", "2 103 113 120"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 90},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 90},
 		},
 		"the end of one is the beginning of the next": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 130", "4 110 120 140"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40},
 		},
 		"one is missing": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 130"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 15, P99: 20, Max: 20}, AllDone: 30, Lost: 1},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 15, P99: 20, Max: 20}, AllDone: 30, Lost: 1},
 		},
 		"one was done and never settled": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 0", "4 110 120 140"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Lost: 1},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Lost: 1},
 		},
 		"done again because it could not be settled": {
 			lines: []string{"0 100 110 112", "1 100 110 0", "1 140 150 155", "2 100 110 120", "3 110 120 130", "4 110 120 140"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 40, P99: 55, Max: 55}, AllDone: 55, Doubled: 1},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 40, P99: 55, Max: 55}, AllDone: 55, Doubled: 1},
 		},
 		"done three times, and settled three times": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "1 130 140 145", "1 150 160 165", "2 100 110 120", "3 110 120 130", "4 110 120 140"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
 		},
 		"an event from elsewhere": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 130", "4 110 120 140", "7 100 110 999"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
 		},
 		"two at once on two repositories, one inside a long one": {
 			lines: []string{"0 100 130 131", "3 105 110 111", "1 100 110 115", "2 100 110 120", "4 109 120 140"},
-			want:  bench.HotFigures{Cold: bench.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Overlaps: 2},
+			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Overlaps: 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := bench.JudgeHot(tasks, 100, doneOf(t, tc.lines...)); got != tc.want {
+			if got := hot.JudgeHot(tasks, 100, doneOf(t, tc.lines...)); got != tc.want {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
 		})
@@ -121,33 +122,33 @@ func TestALineThatSaysNothingWasDoneIsRefused(t *testing.T) {
 		"ended too soon":      "0 3 2 4",
 		"settled before ends": "0 1 3 2",
 	} {
-		if d, err := bench.ParseDone(line); err == nil {
+		if d, err := hot.ParseDone(line); err == nil {
 			t.Errorf("%s: %q is %+v; want an error", name, line, d)
 		}
 	}
 }
 
 func TestRatiosAreOfOneRoundAndFaultsOfAll(t *testing.T) {
-	round := func(hot, calm time.Duration) bench.HotRound {
-		return bench.HotRound{
-			Hot:  bench.HotFigures{Cold: bench.Latency{P50: hot, P99: 2 * hot}, AllDone: 5 * hot},
-			Calm: bench.HotFigures{Cold: bench.Latency{P50: calm, P99: 4 * calm}, AllDone: 5 * calm},
+	round := func(busy, calm time.Duration) hot.HotRound {
+		return hot.HotRound{
+			Hot:  hot.HotFigures{Cold: stats.Latency{P50: busy, P99: 2 * busy}, AllDone: 5 * busy},
+			Calm: hot.HotFigures{Cold: stats.Latency{P50: calm, P99: 4 * calm}, AllDone: 5 * calm},
 		}
 	}
-	rounds := []bench.HotRound{round(20, 10), round(30, 30), round(40, 10)}
+	rounds := []hot.HotRound{round(20, 10), round(30, 30), round(40, 10)}
 	rounds[0].Hot.Lost, rounds[1].Calm.Lost = 1, 2
 	rounds[1].Hot.Doubled, rounds[2].Calm.Doubled = 3, 4
 	rounds[2].Hot.Overlaps, rounds[0].Calm.Overlaps = 5, 6
-	got := bench.SummarizeHot(rounds)
-	want := bench.HotSummary{
-		P50:         bench.Range[time.Duration]{Median: 30, Lowest: 20, Highest: 40},
-		P99:         bench.Range[time.Duration]{Median: 60, Lowest: 40, Highest: 80},
-		AllDone:     bench.Range[time.Duration]{Median: 150, Lowest: 100, Highest: 200},
-		CalmP50:     bench.Range[time.Duration]{Median: 10, Lowest: 10, Highest: 30},
-		CalmP99:     bench.Range[time.Duration]{Median: 40, Lowest: 40, Highest: 120},
-		CalmAllDone: bench.Range[time.Duration]{Median: 50, Lowest: 50, Highest: 150},
-		RatioP50:    bench.Range[float64]{Median: 2, Lowest: 1, Highest: 4},
-		RatioP99:    bench.Range[float64]{Median: 1, Lowest: 0.5, Highest: 2},
+	got := hot.SummarizeHot(rounds)
+	want := hot.HotSummary{
+		P50:         stats.Range[time.Duration]{Median: 30, Lowest: 20, Highest: 40},
+		P99:         stats.Range[time.Duration]{Median: 60, Lowest: 40, Highest: 80},
+		AllDone:     stats.Range[time.Duration]{Median: 150, Lowest: 100, Highest: 200},
+		CalmP50:     stats.Range[time.Duration]{Median: 10, Lowest: 10, Highest: 30},
+		CalmP99:     stats.Range[time.Duration]{Median: 40, Lowest: 40, Highest: 120},
+		CalmAllDone: stats.Range[time.Duration]{Median: 50, Lowest: 50, Highest: 150},
+		RatioP50:    stats.Range[float64]{Median: 2, Lowest: 1, Highest: 4},
+		RatioP99:    stats.Range[float64]{Median: 1, Lowest: 0.5, Highest: 2},
 		Lost:        3, Doubled: 7, Overlaps: 11,
 	}
 	if got != want {
@@ -159,10 +160,10 @@ func TestRatiosAreOfOneRoundAndFaultsOfAll(t *testing.T) {
 			t.Errorf("it says %v; want %q", err, fault)
 		}
 	}
-	if err := bench.SummarizeHot([]bench.HotRound{round(1, 0)}).Err(); err != nil {
+	if err := hot.SummarizeHot([]hot.HotRound{round(1, 0)}).Err(); err != nil {
 		t.Errorf("of a round without faults: %v; want nothing", err)
 	}
-	if got := bench.SummarizeHot(nil); got != (bench.HotSummary{}) {
+	if got := hot.SummarizeHot(nil); got != (hot.HotSummary{}) {
 		t.Errorf("of no rounds: %+v; want zeros", got)
 	}
 }

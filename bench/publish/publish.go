@@ -1,8 +1,10 @@
-package bench
+package publish
 
 import (
 	"slices"
 	"time"
+
+	"lockstep/internal/stats"
 )
 
 // Mark is a step of a sync that was announced, At so long after the sync began.
@@ -74,15 +76,5 @@ type Course struct {
 // NewCourse reads the percentiles off durations, in any order.
 func NewCourse(durations []time.Duration) Course {
 	sorted := slices.Sorted(slices.Values(durations))
-	return Course{P50: Percentile(sorted, 0.5), P90: Percentile(sorted, 0.9)}
-}
-
-// MedianRatio is the median of the ratios of two contestants' durations, turn by turn: of one turn both
-// met the same machine. It is zero when there were none.
-func MedianRatio(of, to []time.Duration) float64 {
-	ratios := make([]float64, min(len(of), len(to)))
-	for i := range ratios {
-		ratios[i] = float64(of[i]) / float64(to[i])
-	}
-	return Median(ratios)
+	return Course{P50: stats.Percentile(sorted, 0.5), P90: stats.Percentile(sorted, 0.9)}
 }

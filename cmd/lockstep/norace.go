@@ -2,4 +2,5 @@
 
 package main
 
+// underRace reports whether the race detector is on.
 const underRace = false

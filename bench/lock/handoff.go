@@ -1,4 +1,4 @@
-package bench
+package lock
 
 import (
 	"cmp"
@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"lockstep/internal/stats"
 )
 
 // Grant is one time that a waiter held the lock: from the return of its acquire to the moment just
@@ -54,12 +56,12 @@ type HandOffs struct {
 
 	// A hand-off lasts from just before one holder's release to the return of the next one's
 	// acquire. Between counts only those whose two holders were in different processes.
-	HandOff Latency `json:"hand_off"`
-	Between Latency `json:"hand_off_between_processes"`
+	HandOff stats.Latency `json:"hand_off"`
+	Between stats.Latency `json:"hand_off_between_processes"`
 
 	LongestWait time.Duration `json:"longest_wait_ns"` // also of who was still waiting at the end
-	PerProcess  Spread        `json:"grants_per_process"`
-	PerWaiter   Spread        `json:"grants_per_waiter"`
+	PerProcess  stats.Spread  `json:"grants_per_process"`
+	PerWaiter   stats.Spread  `json:"grants_per_waiter"`
 	Overlaps    int           `json:"overlaps"` // grants made while another holder had not released
 }
 
@@ -109,8 +111,8 @@ func Summarize(c Contention, grants []Grant) HandOffs {
 	}
 	f.GrantsPerSecond = float64(f.Grants) / time.Duration(c.To-c.From).Seconds()
 	f.Busy = float64(busy) / float64(c.To-c.From)
-	f.HandOff, f.Between = NewLatency(all), NewLatency(between)
-	f.PerProcess, f.PerWaiter = NewSpread(perProcess), NewSpread(perWaiter)
+	f.HandOff, f.Between = stats.NewLatency(all), stats.NewLatency(between)
+	f.PerProcess, f.PerWaiter = stats.NewSpread(perProcess), stats.NewSpread(perWaiter)
 	return f
 }
 
@@ -120,28 +122,28 @@ func MedianHandOffs(rounds []HandOffs) HandOffs {
 	if len(rounds) == 0 {
 		return HandOffs{}
 	}
-	latency := func(of func(HandOffs) Latency) Latency {
-		return Latency{
-			P50: medianOf(rounds, func(f HandOffs) time.Duration { return of(f).P50 }),
-			P99: medianOf(rounds, func(f HandOffs) time.Duration { return of(f).P99 }),
-			Max: medianOf(rounds, func(f HandOffs) time.Duration { return of(f).Max }),
+	latency := func(of func(HandOffs) stats.Latency) stats.Latency {
+		return stats.Latency{
+			P50: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P50 }),
+			P99: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P99 }),
+			Max: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).Max }),
 		}
 	}
-	spread := func(of func(HandOffs) Spread) Spread {
-		return Spread{
-			Fewest: medianOf(rounds, func(f HandOffs) int { return of(f).Fewest }),
-			Most:   medianOf(rounds, func(f HandOffs) int { return of(f).Most }),
-			Ratio:  medianOf(rounds, func(f HandOffs) float64 { return of(f).Ratio }),
+	spread := func(of func(HandOffs) stats.Spread) stats.Spread {
+		return stats.Spread{
+			Fewest: stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Fewest }),
+			Most:   stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Most }),
+			Ratio:  stats.MedianOf(rounds, func(f HandOffs) float64 { return of(f).Ratio }),
 		}
 	}
 	m := HandOffs{
-		Grants:          medianOf(rounds, func(f HandOffs) int { return f.Grants }),
-		GrantsPerSecond: medianOf(rounds, func(f HandOffs) float64 { return f.GrantsPerSecond }),
-		Busy:            medianOf(rounds, func(f HandOffs) float64 { return f.Busy }),
-		HandOff:         latency(func(f HandOffs) Latency { return f.HandOff }),
-		Between:         latency(func(f HandOffs) Latency { return f.Between }),
-		PerProcess:      spread(func(f HandOffs) Spread { return f.PerProcess }),
-		PerWaiter:       spread(func(f HandOffs) Spread { return f.PerWaiter }),
+		Grants:          stats.MedianOf(rounds, func(f HandOffs) int { return f.Grants }),
+		GrantsPerSecond: stats.MedianOf(rounds, func(f HandOffs) float64 { return f.GrantsPerSecond }),
+		Busy:            stats.MedianOf(rounds, func(f HandOffs) float64 { return f.Busy }),
+		HandOff:         latency(func(f HandOffs) stats.Latency { return f.HandOff }),
+		Between:         latency(func(f HandOffs) stats.Latency { return f.Between }),
+		PerProcess:      spread(func(f HandOffs) stats.Spread { return f.PerProcess }),
+		PerWaiter:       spread(func(f HandOffs) stats.Spread { return f.PerWaiter }),
 	}
 	for _, f := range rounds {
 		m.LongestWait = max(m.LongestWait, f.LongestWait)

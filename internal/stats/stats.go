@@ -1,4 +1,4 @@
-package bench
+package stats
 
 import (
 	"cmp"
@@ -53,11 +53,47 @@ func NewSpread(counts []int) Spread {
 	return s
 }
 
-// medianOf is the median of one figure over rounds.
-func medianOf[R any, T cmp.Ordered](rounds []R, figure func(R) T) T {
+// MedianOf is the median of one figure over rounds.
+func MedianOf[R any, T cmp.Ordered](rounds []R, figure func(R) T) T {
 	values := make([]T, len(rounds))
 	for i, r := range rounds {
 		values[i] = figure(r)
 	}
 	return Median(values)
+}
+
+// Range is how one figure came out over several rounds.
+type Range[T cmp.Ordered] struct {
+	Median  T `json:"median"`
+	Lowest  T `json:"lowest"`
+	Highest T `json:"highest"`
+}
+
+func RangeOf[R any, T cmp.Ordered](rounds []R, figure func(R) T) Range[T] {
+	if len(rounds) == 0 {
+		return Range[T]{}
+	}
+	values := make([]T, len(rounds))
+	for i, r := range rounds {
+		values[i] = figure(r)
+	}
+	return Range[T]{Median: Median(values), Lowest: slices.Min(values), Highest: slices.Max(values)}
+}
+
+// Ratio is a to b, and 0 when there is no b: then nothing was settled, and that is said elsewhere.
+func Ratio(a, b time.Duration) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+// MedianRatio is the median of the ratios of two contestants' durations, turn by turn: of one turn both
+// met the same machine. It is zero when there were none.
+func MedianRatio(of, to []time.Duration) float64 {
+	ratios := make([]float64, min(len(of), len(to)))
+	for i := range ratios {
+		ratios[i] = float64(of[i]) / float64(to[i])
+	}
+	return Median(ratios)
 }
