@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"lockstep/bench/rig"
 )
 
 // GapSlack is how much longer than a lease a key may go without a new holder, whatever happens to
@@ -51,20 +53,12 @@ func ParseWrite(line string) (Write, error) {
 	return w, nil
 }
 
-// Span is a stretch of time.
-type Span struct{ From, To int64 }
-
-// overlap is how much of s lies in o.
-func (s Span) overlap(o Span) time.Duration {
-	return max(0, time.Duration(min(s.To, o.To)-max(s.From, o.From)))
-}
-
 // FaultRun is what happened to one key, and to the Redis its lock is in, while faults were injected.
 type FaultRun struct {
-	Span
+	rig.Span
 	Lease time.Duration
-	Log   []Write // in the order of the log
-	Down  []Span  // when Redis did not serve; no two at once
+	Log   []Write    // in the order of the log
+	Down  []rig.Span // when Redis did not serve; no two at once
 }
 
 // FaultFigures are what a run with faults showed.
@@ -93,14 +87,14 @@ type FaultFigures struct {
 func JudgeFaults(run FaultRun) FaultFigures {
 	f := FaultFigures{MayGap: run.Lease + GapSlack}
 	for _, down := range run.Down {
-		f.Down += run.overlap(down)
+		f.Down += run.Overlap(down)
 	}
 	gap := func(from, to int64) {
-		g := Span{from, to}
+		g := rig.Span{From: from, To: to}
 		long := time.Duration(to - from)
 		up := long
 		for _, down := range run.Down {
-			up -= g.overlap(down)
+			up -= g.Overlap(down)
 		}
 		f.LongestGap = max(f.LongestGap, long)
 		if up > f.LongestGapUp {

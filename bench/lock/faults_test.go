@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockstep/bench/lock"
+	"lockstep/bench/rig"
 )
 
 // writes reads lines of "<at, ms> <fence> begin|end accepted|refused <pid> <goroutine>".
@@ -29,7 +30,7 @@ func TestFaultsAreJudgedByTheLog(t *testing.T) {
 	const limit = 3 * time.Second // a lease of 2 s, and the slack
 	for name, tc := range map[string]struct {
 		log    []string
-		down   []lock.Span
+		down   []rig.Span
 		want   lock.FaultFigures
 		broken string // in the error
 	}{
@@ -118,7 +119,7 @@ func TestFaultsAreJudgedByTheLog(t *testing.T) {
 		},
 		"the time without Redis is not the lock's": {
 			log:  []string{"100 7 begin accepted 1 0", "3600 8 begin accepted 1 0"},
-			down: []lock.Span{{From: ms(50), To: ms(400)}, {From: ms(1000), To: ms(1500)}, {From: ms(3900), To: ms(4300)}},
+			down: []rig.Span{{From: ms(50), To: ms(400)}, {From: ms(1000), To: ms(1500)}, {From: ms(3900), To: ms(4300)}},
 			want: lock.FaultFigures{
 				Grants: 2, Takeovers: 1, Down: 950 * time.Millisecond,
 				LongestGap: 3500 * time.Millisecond, LongestGapUp: 2700 * time.Millisecond, GapUpAt: 100 * time.Millisecond,
@@ -126,7 +127,7 @@ func TestFaultsAreJudgedByTheLog(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run := lock.FaultRun{Span: lock.Span{To: ms(4000)}, Lease: 2 * time.Second, Log: writes(t, tc.log...), Down: tc.down}
+			run := lock.FaultRun{Span: rig.Span{To: ms(4000)}, Lease: 2 * time.Second, Log: writes(t, tc.log...), Down: tc.down}
 			tc.want.MayGap = limit
 			tc.want.GrantsPerSecond = float64(tc.want.Grants) / 4
 			got := lock.JudgeFaults(run)

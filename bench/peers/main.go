@@ -1,5 +1,5 @@
-// Command peers lets other Redis locks take part in lockstep bench lock, and other stream workers in
-// lockstep bench hot. It speaks the worker protocols of ../README.md, and shares no code with what it
+// Command peers lets other Redis locks take part in bench lock, and other stream workers in
+// bench hot. It speaks the worker protocols of ../README.md, and shares no code with what it
 // is measured against.
 //
 //	peers redsync|redislock|rueidislock --redis URL --key KEY --waiters N --hold D --duration D

@@ -18,11 +18,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// stock is a contestant of lockstep bench hot: Watermill's own router and Redis Streams subscribers,
+// stock is a contestant of bench hot: Watermill's own router and Redis Streams subscribers,
 // with redsync's lock in the handler, all with their defaults. A subscriber has one message in hand at
 // a time, so each slot is a subscriber.
 //
-// As stock-results, for lockstep bench stream, it does the whole of what Lockstep does: it reads a
+// As stock-results, for bench stream, it does the whole of what Lockstep does: it reads a
 // change's document, publishes a result's with the stock publisher, and keeps the repository's state.
 type stock struct {
 	redis, prefix string

@@ -3,4 +3,9 @@
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 Redis unavailable, 4 timed out.
 package main
 
-func main() { Main(run) }
+import (
+	"lockstep/internal/cli"
+	"lockstep/internal/cli/term"
+)
+
+func main() { term.Main(cli.Run) }

@@ -1,0 +1,254 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"lockstep/bench/rig"
+	"lockstep/internal/app"
+)
+
+// The kinds of fault.
+const (
+	FaultKill    = "kill -9"
+	FaultStop    = "SIGSTOP"
+	FaultPubSub  = "pub/sub kill"
+	FaultRestart = "Redis restart with its data"
+	FaultEmpty   = "Redis restart empty"
+)
+
+// injectedFault is one fault of a run.
+type injectedFault struct {
+	Kind   string        `json:"kind"`
+	At     time.Duration `json:"at_ns"` // since the start of the run
+	PID    int           `json:"pid,omitempty"`
+	Holder bool          `json:"holder,omitempty"` // it was known to hold the key
+}
+
+// faultDriver does to workers and to Redis what must not hurt a lock.
+type faultDriver struct {
+	lease, duration time.Duration
+	volume          FaultVolume
+	redis           *rig.DurableRedis
+	bench           *rig.Redis // the same server
+	start           func() (*rig.Worker, error)
+	from            int64
+
+	mu       sync.Mutex
+	workers  []*rig.Worker
+	taken    map[*rig.Worker]bool // by a fault that is under way
+	injected []injectedFault
+	down     []rig.Span
+}
+
+// inject injects all kinds of faults, all at once, until the duration is over. Nothing is stopped
+// or away any more when it returns: what a fault has begun it ends, and what it started lives on.
+func (d *faultDriver) inject(ctx context.Context) error {
+	g, during := errgroup.WithContext(ctx)
+	during, cancel := context.WithTimeout(during, d.duration)
+	defer cancel()
+	g.Go(func() error { return d.killWorkers(ctx, during) })
+	g.Go(func() error { return d.stopWorkers(ctx, during) })
+	g.Go(func() error { d.killSubscriptions(during); return nil })
+	g.Go(func() error { return d.restartRedis(ctx, during) })
+	return g.Wait()
+}
+
+// killWorkers kills one after the other, a fourth of them in mid-hold, and starts others instead.
+func (d *faultDriver) killWorkers(ctx, during context.Context) error {
+	for app.Sleep(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
+		var victim *rig.Worker
+		err := d.strike(during, rand.N(4) == 0, FaultKill, func(w *rig.Worker) error {
+			victim = w
+			return w.Cmd.Process.Kill()
+		})
+		if err != nil {
+			return err
+		}
+		victim.Kill()
+		if victim.Cmd.ProcessState.Exited() {
+			return victim.Explain(ctx, errors.New("a worker has ended by itself"))
+		}
+		next, err := d.start()
+		if err != nil {
+			return err
+		}
+		d.mu.Lock()
+		for i, w := range d.workers {
+			if w == victim {
+				d.workers[i] = next
+			}
+		}
+		delete(d.taken, victim)
+		d.mu.Unlock()
+		if _, err := next.Ready(); err != nil {
+			return next.Explain(ctx, err)
+		}
+	}
+	return nil
+}
+
+// stopWorkers stops one at a time, half of them in mid-hold, for longer than a lease.
+func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
+	for app.Sleep(during, d.lease/4+rand.N(d.lease/4)) {
+		var victim *rig.Worker
+		err := d.strike(during, rand.N(2) == 0, FaultStop, func(w *rig.Worker) error {
+			victim = w
+			return stopProcess(w.Cmd.Process.Pid)
+		})
+		if err != nil {
+			return err
+		}
+		app.Sleep(during, d.lease+d.lease/8+rand.N(d.lease/4))
+		if err := victim.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+			return victim.Explain(ctx, fmt.Errorf("resume a worker: %w", err))
+		}
+		d.mu.Lock()
+		delete(d.taken, victim)
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// stopProcess returns once the process has stopped.
+func stopProcess(pid int) error {
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		return fmt.Errorf("stop a worker: %w", err)
+	}
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("stop a worker: %w", err)
+		case !status.Stopped():
+			return errors.New("a worker has ended by itself")
+		default:
+			return nil
+		}
+	}
+}
+
+func (d *faultDriver) killSubscriptions(during context.Context) {
+	for app.Sleep(during, 200*time.Millisecond+rand.N(400*time.Millisecond)) {
+		if n, err := d.bench.Client.ClientKillByFilter(during, "TYPE", "pubsub").Result(); err == nil && n > 0 {
+			d.note(FaultPubSub, 0, false)
+		}
+	}
+}
+
+// restartRedis restarts it about four times, with its data and without in turn.
+func (d *faultDriver) restartRedis(ctx, during context.Context) error {
+	every := max(d.duration/5, d.lease)
+	empty := rand.N(2) == 0
+	for ; app.Sleep(during, every*3/4+rand.N(every/2)); empty = !empty {
+		kind := FaultRestart
+		if empty {
+			kind = FaultEmpty
+		}
+		d.note(kind, 0, false)
+		down, err := d.redis.Restart(ctx, empty, 100*time.Millisecond+rand.N(300*time.Millisecond))
+		if err != nil {
+			return err
+		}
+		d.mu.Lock()
+		d.down = append(d.down, down)
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// strike does f to a worker that nothing else is being done to: to the one that holds the key, if it
+// is asked to and finds one soon, or else to any. Nobody is in the guard meanwhile, for what a lock
+// does is measured, not what a process does that stops in mid-write.
+func (d *faultDriver) strike(during context.Context, holder bool, kind string, f func(*rig.Worker) error) error {
+	for deadline := time.Now().Add(100 * time.Millisecond); holder && time.Now().Before(deadline); {
+		hit := false
+		err := d.volume.Guarded(func() error {
+			last, ok, err := d.volume.last()
+			if err != nil || !ok || last.End || last.Refused {
+				return err
+			}
+			victim := d.take(func(w *rig.Worker) bool { return w.Cmd.Process.Pid == last.PID })
+			if victim == nil {
+				return nil
+			}
+			hit = true
+			d.note(kind, last.PID, true)
+			return f(victim)
+		})
+		if hit || err != nil {
+			return err
+		}
+		if !app.Sleep(during, 500*time.Microsecond) {
+			break
+		}
+	}
+	return d.volume.Guarded(func() error {
+		victim := d.take(func(*rig.Worker) bool { return true })
+		d.note(kind, victim.Cmd.Process.Pid, false)
+		return f(victim)
+	})
+}
+
+// take takes any worker that is free and that will do. It is nil when none will.
+func (d *faultDriver) take(will func(*rig.Worker) bool) *rig.Worker {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range rand.Perm(len(d.workers)) {
+		if w := d.workers[i]; !d.taken[w] && will(w) {
+			d.taken[w] = true
+			return w
+		}
+	}
+	return nil
+}
+
+func (d *faultDriver) note(kind string, pid int, holder bool) {
+	at, err := rig.Monotonic()
+	if err != nil {
+		panic(err) // it was read before
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.injected = append(d.injected, injectedFault{kind, time.Duration(at - d.from), pid, holder})
+}
+
+// finish lets all workers come to their end.
+func (d *faultDriver) finish(ctx context.Context) error {
+	for _, w := range d.workers {
+		_ = w.Stdin.Close()
+	}
+	late := time.AfterFunc(rig.RoundGrace, func() {
+		for _, w := range d.workers {
+			_ = w.Cmd.Process.Kill()
+		}
+	})
+	defer late.Stop()
+	var errs []error
+	for _, w := range d.workers {
+		w.Ended = true
+		if err := w.Cmd.Wait(); err != nil {
+			errs = append(errs, w.Explain(ctx, fmt.Errorf("a worker: %w", err)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Kill leaves no process behind.
+func (d *faultDriver) Kill() {
+	for _, w := range d.workers {
+		w.Kill()
+	}
+	d.redis.Kill()
+	_ = os.RemoveAll(d.redis.Dir)
+}

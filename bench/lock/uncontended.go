@@ -1,0 +1,162 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/bench/rig"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/stats"
+	"lockstep/locking"
+)
+
+// The least that a lock with a fence can do: lock sets the key if it is absent and returns the next
+// fence, or 0; unlock deletes the key if it is still ours.
+var (
+	rawLock = redis.NewScript(`
+		if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
+		return redis.call('INCR', KEYS[2])`)
+	rawUnlock = redis.NewScript(`
+		if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+		return redis.call('DEL', KEYS[1])`)
+)
+
+// pairsRow compares pairs of acquire and release with pairs of the raw scripts, one key for each
+// goroutine.
+type pairsRow struct {
+	Goroutines int     `json:"goroutines"`
+	Locker     float64 `json:"locker_pairs_per_second"`
+	Raw        float64 `json:"raw_pairs_per_second"`
+	Ratio      float64 `json:"ratio"` // median of the rounds' ratios
+}
+
+type PairsReport struct {
+	Machine  rig.Machine   `json:"machine"`
+	Rounds   int           `json:"rounds"`
+	Duration time.Duration `json:"duration_ns"`
+	Rows     []pairsRow    `json:"rows"`
+}
+
+// runUncontended measures both kinds of pairs in turn, with 1 and with 16 goroutines.
+func (b *Bench) runUncontended(ctx context.Context, std term.Streams, server *rig.Redis, key string) error {
+	locker, closeLocker, err := openLocker(ctx, server.Server, lease10)
+	if err != nil {
+		return err
+	}
+	defer closeLocker()
+	raw := &rawPairs{client: server.Open()} // a client like the Locker's own
+	defer raw.client.Close()
+	ours := func(ctx context.Context, key string) error {
+		lease, err := locker.Acquire(ctx, locking.Request{Key: key, Operation: "bench"})
+		if err != nil {
+			return err
+		}
+		return lease.Release(ctx)
+	}
+	report := PairsReport{Machine: server.Machine(), Rounds: b.rounds, Duration: b.Duration}
+	for _, goroutines := range []int{1, 16} {
+		for _, pair := range []func(context.Context, string) error{ours, raw.pair} { // connections, scripts
+			if _, err := pairsPerSecond(ctx, goroutines, rig.WarmUp, key, pair); err != nil {
+				return err
+			}
+		}
+		var lockers, raws, ratios []float64
+		for round := range b.rounds {
+			fmt.Fprintf(std.Stderr, "round %d of %d: %d goroutines\n", round+1, b.rounds, goroutines)
+			l, err := pairsPerSecond(ctx, goroutines, b.Duration, key, ours)
+			if err != nil {
+				return err
+			}
+			r, err := pairsPerSecond(ctx, goroutines, b.Duration, key, raw.pair)
+			if err != nil {
+				return err
+			}
+			lockers, raws, ratios = append(lockers, l), append(raws, r), append(ratios, l/r)
+		}
+		report.Rows = append(report.Rows, pairsRow{goroutines, stats.Median(lockers), stats.Median(raws), stats.Median(ratios)})
+		if err := raw.forget(ctx, goroutines, key); err != nil {
+			return err
+		}
+	}
+	return report.Print(std.Stdout, b.out)
+}
+
+// pairsPerSecond repeats pair in several goroutines, each with a key of its own.
+func pairsPerSecond(ctx context.Context, goroutines int, d time.Duration, key string, pair func(context.Context, string) error) (float64, error) {
+	var pairs atomic.Int64
+	began := time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range goroutines {
+		g.Go(func() error {
+			n := int64(0)
+			for ; time.Since(began) < d; n++ {
+				if err := pair(ctx, goroutineKey(key, i)); err != nil {
+					return err
+				}
+			}
+			pairs.Add(n)
+			return nil
+		})
+	}
+	err := g.Wait()
+	return float64(pairs.Load()) / time.Since(began).Seconds(), err
+}
+
+func goroutineKey(key string, i int) string { return key + ":" + strconv.Itoa(i) }
+
+// rawPairs locks and unlocks with the raw scripts.
+type rawPairs struct {
+	client redis.UniversalClient
+	tokens atomic.Int64
+}
+
+func rawKeys(key string) []string { return []string{benchPrefix + key, benchPrefix + key + ":fence"} }
+
+func (r *rawPairs) pair(ctx context.Context, key string) error {
+	key += ":raw"
+	keys, token := rawKeys(key), strconv.FormatInt(r.tokens.Add(1), 36)
+	fence, err := rawLock.Run(ctx, r.client, keys, token, lease10.Milliseconds()).Int64()
+	if err != nil {
+		return err
+	}
+	deleted, err := rawUnlock.Run(ctx, r.client, keys[:1], token).Int64()
+	if err != nil {
+		return err
+	}
+	if fence == 0 || deleted == 0 {
+		return errors.New("a key that nobody contends for was held, or was not ours")
+	}
+	return nil
+}
+
+// forget deletes the fences.
+func (r *rawPairs) forget(ctx context.Context, goroutines int, key string) error {
+	for i := range goroutines {
+		if err := r.client.Del(ctx, rawKeys(goroutineKey(key, i)+":raw")...).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r PairsReport) Print(w io.Writer, out term.Output) error {
+	if !out.IsTable() {
+		return out.Document(w, r)
+	}
+	fmt.Fprintf(w, "%s\npairs of acquire and release, each goroutine on its own key; rounds: %d of %v, medians\n\n", r.Machine, r.Rounds, r.Duration)
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "goroutines\tpairs/s\traw scripts, pairs/s\tratio\t")
+	for _, row := range r.Rows {
+		fmt.Fprintf(tw, "%d\t%.0f\t%.0f\t%.2f\t\n", row.Goroutines, row.Locker, row.Raw, row.Ratio)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,181 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/bench/rig"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gittest"
+)
+
+// publishBench is what the flags of bench publish say.
+type publishBench struct {
+	sizes          []string
+	repo           string
+	pushes, rounds int
+	out            term.Output
+}
+
+func NewCommand(std term.Streams) *cobra.Command {
+	var b publishBench
+	cmd := &cobra.Command{
+		Use:   "publish",
+		Short: "Measure how long a push takes to its readers, and a first clone",
+		Long: "Push one file at a time to repositories of several sizes, served by a real Git server, and print how long\n" +
+			"it takes until the tree is readable at its published name: with Lockstep, as it is by default and with\n" +
+			"--tree-reuse; with git fetch and git reset --hard, which changes the tree under its readers; and with git\n" +
+			"fetch, git worktree add and a link that is flipped. All take their turns at each push. Then first clones,\n" +
+			"against git clone --depth 1. It fails if anybody publishes anything else than what was pushed. Needs git.\n\n" +
+			"A size is redis or git, for a repository of as many files and bytes as theirs, or a number of files.\n" +
+			"TMPDIR says where it all is: on the kind of file system that the volume would be on.",
+		Example: "  go run ./bench publish\n" +
+			"  go run ./bench publish --sizes 60,5000 --pushes 10 --json\n" +
+			"  go run ./bench publish --repo https://github.com/redis/redis.git",
+		Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			subjects, err := b.check(cmd.Flags().Changed("sizes"))
+			if err != nil {
+				return term.UsageError(err)
+			}
+			report, err := b.Run(cmd.Context(), std, subjects)
+			if err != nil {
+				return err
+			}
+			return report.Print(std.Stdout, b.out)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&b.sizes, "sizes", []string{"redis", "git", "60", "50000"}, "`sizes` of the repositories to make: redis, git, or a number of files")
+	flags.StringVar(&b.repo, "repo", "", "`URL` or path of a repository whose files are used instead, as its default branch has them")
+	flags.IntVar(&b.pushes, "pushes", 30, "how many pushes to each repository are measured")
+	flags.IntVar(&b.rounds, "rounds", 3, "how many first clones of each repository are measured")
+	b.out.Add(cmd)
+	return cmd
+}
+
+// publishSubject is a repository to measure with: one to make, or a copy of another.
+type publishSubject struct {
+	name  string
+	shape gittest.Shape
+	from  string // URL or path; "" for one to make
+}
+
+// Sizes as of 2026; a repository of a number of files has as many bytes in each as one of 50,000 files
+// and 170 MB.
+const (
+	redisFiles, redisBytes = 1_700, 25_000_000
+	gitFiles, gitBytes     = 4_800, 55_000_000
+	bytesPerFile           = 3_400
+)
+
+// check returns what is measured. Sizes that nobody asked for give way to a repository that was named.
+func (b *publishBench) check(sizesGiven bool) ([]publishSubject, error) {
+	if b.pushes < 1 || b.rounds < 1 {
+		return nil, errors.New("--pushes and --rounds: want at least 1 of each")
+	}
+	var subjects []publishSubject
+	if b.repo == "" || sizesGiven {
+		for _, size := range b.sizes {
+			subject := publishSubject{name: size}
+			switch size {
+			case "redis":
+				subject.shape = gittest.Shape{Files: redisFiles, Bytes: redisBytes}
+			case "git":
+				subject.shape = gittest.Shape{Files: gitFiles, Bytes: gitBytes}
+			default:
+				files, err := strconv.Atoi(size)
+				if err != nil || files < 2 {
+					return nil, fmt.Errorf("--sizes has %q; want redis, git, or a number of files from 2 on", size)
+				}
+				subject.shape = gittest.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
+			}
+			subjects = append(subjects, subject)
+		}
+	}
+	if b.repo != "" {
+		name := strings.TrimSuffix(filepath.Base(strings.TrimSuffix(b.repo, "/")), ".git")
+		subjects = append(subjects, publishSubject{name: name, from: b.repo})
+	}
+	if len(subjects) == 0 {
+		return nil, errors.New("--sizes is empty, and there is no --repo: nothing to measure with")
+	}
+	return subjects, nil
+}
+
+// Run measures one repository after the other.
+func (b *publishBench) Run(ctx context.Context, std term.Streams, subjects []publishSubject) (PublishReport, error) {
+	report := PublishReport{Pushes: b.pushes, Rounds: b.rounds}
+	var err error
+	if report.Machine, err = rig.NewGitMachine(ctx); err != nil {
+		return report, err
+	}
+	for _, subject := range subjects {
+		measured, err := b.measure(ctx, std, subject)
+		if err != nil {
+			return report, fmt.Errorf("bench %s: %w", subject.name, err)
+		}
+		report.Repos = append(report.Repos, measured)
+	}
+	report.Compare()
+	return report, nil
+}
+
+// measure serves a repository, and measures first clones of it and then pushes to it.
+func (b *publishBench) measure(ctx context.Context, std term.Streams, subject publishSubject) (PublishedRepo, error) {
+	dir, err := os.MkdirTemp("", "lockstep-bench-publish-")
+	if err != nil {
+		return PublishedRepo{}, err
+	}
+	defer os.RemoveAll(dir)
+	git, err := gittest.Start(filepath.Join(dir, "remote"))
+	if err != nil {
+		return PublishedRepo{}, err
+	}
+	defer git.Close()
+	fmt.Fprintf(std.Stderr, "%s: make the repository\n", subject.name)
+	r := &PublishRun{publishBench: b, git: git, Dir: dir}
+	if err := r.prepare(ctx, subject); err != nil {
+		return PublishedRepo{}, err
+	}
+	measured := PublishedRepo{Name: subject.name, Files: r.files, Bytes: r.bytes}
+	for round := range b.rounds {
+		fmt.Fprintf(std.Stderr, "%s: first clones, round %d of %d\n", subject.name, round+1, b.rounds)
+		if err := r.cloneOnce(ctx, round, &measured); err != nil {
+			return PublishedRepo{}, err
+		}
+	}
+	fmt.Fprintf(std.Stderr, "%s: %d pushes\n", subject.name, b.pushes)
+	err = r.push(ctx, &measured)
+	return measured, err
+}
+
+// PublishedRepo is what was measured with one repository.
+type PublishedRepo struct {
+	Name  string `json:"name"`
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
+
+	Pushes PublishTurns `json:"pushes"`
+	Clones PublishTurns `json:"first_clones"`
+
+	// Of Lockstep to the others, each the median of the turns' ratios.
+	LinkedToReset       float64 `json:"linked_to_reset"`
+	LinkedToResetSynced float64 `json:"linked_to_reset_synced"`
+	LinkedToWorktree    float64 `json:"linked_to_worktree"`
+	ReusedToReset       float64 `json:"reused_to_reset"`
+	ReusedToResetSynced float64 `json:"reused_to_reset_synced"`
+	CloneToClone        float64 `json:"first_clone_to_git_clone"`
+	CloneToCloneSynced  float64 `json:"first_clone_to_git_clone_synced"`
+}
+
+// PublishTurns are the turns that each contestant had, by its name. What one did in its nth turn, the
+// others did right before or after in theirs.
+type PublishTurns map[string][]Publication

@@ -1,0 +1,202 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/bench/rig"
+	"lockstep/events"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/gittest"
+)
+
+// The contestants, by the names that reports have.
+const (
+	SideLinked   = "lockstep"
+	SideReused   = "lockstep --tree-reuse"
+	SideReset    = "git reset --hard"
+	SideWorktree = "git worktree add"
+	SideClone    = "git clone --depth 1"
+)
+
+// publishSide is one way to bring pushes to readers. It is used by one goroutine.
+type publishSide interface {
+	// publish brings what was pushed to readers.
+	publish(ctx context.Context) (Publication, error)
+
+	// tree is the path that readers open.
+	tree() string
+
+	// tidy does what is left to do once readers see the tree.
+	tidy(ctx context.Context) error
+	Close()
+}
+
+// engineSide is Lockstep.
+type engineSide struct {
+	volume *gitrepo.Volume
+	req    gitrepo.SyncRequest
+	began  time.Time
+	marks  []Mark
+}
+
+// openEngineSide opens a volume of its own. What a push replaces is spare at once.
+func openEngineSide(root string, repo events.RepoPath, url string, reuse bool) (*engineSide, error) {
+	s := &engineSide{req: gitrepo.SyncRequest{Repo: repo, URL: url}}
+	var err error
+	s.volume, err = gitrepo.OpenVolume(root, gitrepo.Config{Grace: 1, ReuseTrees: reuse, Step: s.mark})
+	return s, err
+}
+
+func (s *engineSide) mark(step string) {
+	s.marks = append(s.marks, Mark{Step: step, At: time.Since(s.began)})
+}
+
+func (s *engineSide) publish(ctx context.Context) (Publication, error) {
+	s.req.Fence++
+	s.marks, s.began = nil, time.Now()
+	result, err := s.volume.Sync(ctx, s.req)
+	if err != nil {
+		return Publication{}, err
+	}
+	if !result.Published {
+		return Publication{}, errors.New("a push was not seen")
+	}
+	s.mark(Returned)
+	s.volume.AwaitDeletions() // or they would be in the way of those whose turn comes next
+	p := Publication{Phases: SplitPhases(s.marks)}
+	for _, m := range s.marks {
+		if m.Step == "flipped" {
+			p.Seen = m.At
+		}
+	}
+	p.Reused, err = hasOlderFolder(s.tree(), s.began)
+	return p, err
+}
+
+// hasOlderFolder reports whether a tree has a folder that was last changed before the moment. One just
+// built has none; one brought forward has, unless the changes are in all of its folders.
+func hasOlderFolder(tree string, moment time.Time) (found bool, err error) {
+	const coarse = 20 * time.Millisecond // a file system's clock lags behind by a tick
+	tree, err = filepath.EvalSymlinks(tree)
+	if err != nil {
+		return false, err
+	}
+	err = filepath.WalkDir(tree, func(_ string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !entry.IsDir():
+			return nil
+		case entry.Name() == ".git":
+			return fs.SkipDir
+		}
+		info, err := entry.Info()
+		if err == nil && info.ModTime().Before(moment.Add(-coarse)) {
+			found, err = true, fs.SkipAll
+		}
+		return err
+	})
+	return found, err
+}
+
+func (s *engineSide) tree() string {
+	return filepath.Join(s.volume.Root(), filepath.FromSlash(s.req.Repo.String()))
+}
+
+func (s *engineSide) tidy(context.Context) error { return nil } // the next sync does
+func (s *engineSide) Close()                     { s.volume.Close() }
+
+// resetSide is a clone that is reset in place. Its readers see it change file by file.
+type resetSide struct{ dir string }
+
+func openResetSide(ctx context.Context, dir, url string) (*resetSide, error) {
+	return &resetSide{dir}, rig.CloneWithGit(ctx, url, dir)
+}
+
+func (s *resetSide) publish(ctx context.Context) (p Publication, err error) {
+	began := time.Now()
+	if _, err := gittest.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
+		return p, err
+	}
+	if _, err := gittest.Git(ctx, s.dir, "", "reset", "--quiet", "--hard", "FETCH_HEAD"); err != nil {
+		return p, err
+	}
+	p.Seen = time.Since(began)
+	err = syncFileSystem(s.dir)
+	p.Synced = time.Since(began)
+	return p, err
+}
+
+func (s *resetSide) tree() string               { return s.dir }
+func (s *resetSide) tidy(context.Context) error { return nil }
+func (s *resetSide) Close()                     {}
+
+// worktreeSide is a clone that has a new work tree made for each push, to which a link is flipped.
+type worktreeSide struct {
+	dir string
+	n   int
+}
+
+func openWorktreeSide(ctx context.Context, dir, url string) (*worktreeSide, error) {
+	s := &worktreeSide{dir: dir}
+	if err := rig.CloneWithGit(ctx, url, s.clone(), "--no-checkout"); err != nil {
+		return nil, err
+	}
+	if _, err := s.publish(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *worktreeSide) clone() string         { return filepath.Join(s.dir, "clone") }
+func (s *worktreeSide) tree() string          { return filepath.Join(s.dir, "published") }
+func (s *worktreeSide) worktree(n int) string { return filepath.Join(s.dir, fmt.Sprint("tree-", n)) }
+
+func (s *worktreeSide) publish(ctx context.Context) (p Publication, err error) {
+	s.n++
+	began := time.Now()
+	if _, err := gittest.Git(ctx, s.clone(), "", "fetch", "--quiet"); err != nil {
+		return p, err
+	}
+	if _, err := gittest.Git(ctx, s.clone(), "", "worktree", "add", "--quiet", "--detach", s.worktree(s.n), "FETCH_HEAD"); err != nil {
+		return p, err
+	}
+	next := s.tree() + ".next"
+	if err := os.Symlink(filepath.Base(s.worktree(s.n)), next); err != nil {
+		return p, err
+	}
+	err = os.Rename(next, s.tree())
+	p.Seen = time.Since(began)
+	return p, err
+}
+
+func (s *worktreeSide) tidy(ctx context.Context) error {
+	if s.n < 2 {
+		return nil
+	}
+	_, err := gittest.Git(ctx, s.clone(), "", "worktree", "remove", "--force", s.worktree(s.n-1))
+	return err
+}
+
+func (s *worktreeSide) Close() {}
+
+// syncFileSystem waits until everything written to path's file system is on disk.
+func syncFileSystem(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("sync the file system of %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+package app
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// What is parked until a remote is well again does not put off the polls of the others.
+func TestPollsWaitForWorkersAndNotForRemotes(t *testing.T) {
+	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one cannot tell what was read
+	topic := events.DefaultNamespace.Changes()
+	waiting := func() int { return proctest.Must(backlog(ctx, client, events.DefaultNamespace))(t) }
+	if n := waiting(); n != 0 {
+		t.Errorf("%d wait before there is a stream", n)
+	}
+	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(events.DefaultNamespace), Group: events.WorkersGroup}))(t)
+	messages := proctest.Must(subscriber.Subscribe(ctx, topic))(t)
+	for range 3 {
+		proctest.Must(0, PublishChange(ctx, client, events.DefaultNamespace, proctest.Must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)
+		msg := <-messages
+		delivery, _ := stream.DeliveryOf(msg)
+		proctest.Must(0, delivery.Nack(ctx, time.Hour, false))(t)
+		msg.Ack()
+	}
+	if n := waiting(); n != 0 {
+		t.Errorf("%d wait, want none: all are parked", n)
+	}
+	proctest.Must(0, subscriber.Close())(t)
+	for range 3 {
+		proctest.Must(0, PublishChange(ctx, client, events.DefaultNamespace, proctest.Must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)
+	}
+	if n := waiting(); n != 3 {
+		t.Errorf("%d wait, want those that nobody has read", n)
+	}
+}

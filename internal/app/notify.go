@@ -1,0 +1,44 @@
+package app
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"lockstep/internal/credential"
+	"lockstep/internal/egress"
+	"lockstep/internal/notify"
+	"lockstep/internal/watch"
+)
+
+// notifying delivers results to apps until ctx is done, and then for the grace at most.
+func notifying(ctx context.Context, cfg Config) error {
+	client := cfg.Redis.Open()
+	defer client.Close()
+	namespace := cfg.Namespace()
+	trusted, err := egress.Trust(cfg.CAFile)
+	if err != nil {
+		return err
+	}
+	p := cfg.vitals.of(notifierHandler)
+	reader := cfg.Redis.With(pulseHook{p}).Open() // it waits for results, a second at a time
+	defer reader.Close()
+	notifier, err := notify.New(notify.Config{
+		Redis: client, Reader: reader, Namespace: namespace,
+		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
+		Hosts: cfg.NotifyHosts, TLS: trusted, UserAgent: "lockstep/" + ReadBuild().Version,
+		DeadItems: cfg.DeadMaxLength, Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
+	})
+	if err != nil {
+		return err
+	}
+	defer cfg.Metrics.Outbox(func() (int64, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		return notify.Waiting(ctx, client, namespace)
+	})()
+	p.runs()
+	defer p.rests(errEnded)
+	notifier.Run(ctx)
+	return nil
+}

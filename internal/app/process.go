@@ -1,0 +1,188 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events/stream"
+	"lockstep/internal/config"
+	"lockstep/internal/redisx"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/telemetry"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	switch {
+	case cfg.Listen == "" && len(cfg.Roles) == 1 && cfg.Has(config.RoleReceiver):
+		return invalid(errors.New("nothing to do: the receiver role wants --listen"))
+	case cfg.Redis == "" && !cfg.Has(config.RoleWorker):
+		return invalid(errors.New("a process without a worker wants --redis: nobody else reads an embedded one"))
+	}
+	redisServer, closeRedis, err := openRedis(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	process := Config{Config: cfg, Redis: redisServer, Log: log, Metrics: telemetry.New(), Traces: OpenTraces(ctx, log)}
+	defer process.Traces.Close()
+	if cfg.Listen != "" && cfg.Has(config.RoleReceiver) {
+		if process.hooks, err = openHooks(process); err != nil {
+			return err
+		}
+		defer process.hooks.Close()
+	}
+	public, admin, err := openListeners(cfg)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	// HTTP outlives the worker, so that its drain can be watched.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	asked := redisServer.Open()
+	defer asked.Close()
+	process.vitals = newVitals(process)
+	process.vitals.export(process.Metrics)
+	process.live, process.ready = health(ctx, process, asked)
+	if admin != nil {
+		log.InfoContext(ctx, "listening for operators", "address", admin.Addr().String())
+		g.Go(func() error { return administer(serving, admin, process) })
+	}
+	if public != nil {
+		log.InfoContext(ctx, "listening", "address", public.Addr().String())
+		g.Go(func() error { return Listen(serving, public, process) })
+	}
+	if cfg.Has(config.RoleWorker) {
+		g.Go(func() error {
+			defer stopServing()
+			for {
+				err := Work(ctx, process)
+				if ctx.Err() != nil || !redisx.Unavailable(err) {
+					return err
+				}
+				log.WarnContext(ctx, "redis went away while the worker started; starting it again", "error", err)
+				select {
+				case <-ctx.Done():
+				case <-time.After(redisPause):
+				}
+			}
+		})
+	} else {
+		context.AfterFunc(ctx, stopServing)
+	}
+	if socket := os.Getenv("NOTIFY_SOCKET"); socket != "" {
+		told := supervisor{socket: socket, watchdog: watchdogOf(os.Getenv), live: process.live, ready: process.ready, log: log}
+		g.Go(func() error { told.Run(serving, ctx); return nil })
+	}
+	if cfg.Has(config.RoleScheduler) {
+		g.Go(func() error { return scheduling(ctx, process) })
+	}
+	if cfg.Has(config.RoleNotifier) {
+		g.Go(func() error { return notifying(ctx, process) })
+	}
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil // told to stop before Redis came
+	}
+	return err
+}
+
+// openListeners opens what the settings name, and nothing when one of them cannot be had.
+func openListeners(cfg config.Config) (public, admin net.Listener, err error) {
+	if cfg.Listen != "" {
+		if public, err = net.Listen("tcp", cfg.Listen); err != nil {
+			return nil, nil, fmt.Errorf("listen: %w; choose another address with --listen", err)
+		}
+	}
+	if cfg.AdminListen != "" {
+		if admin, err = net.Listen("tcp", cfg.AdminListen); err != nil {
+			if public != nil {
+				_ = public.Close()
+			}
+			return nil, nil, fmt.Errorf("admin-listen: %w; choose another address with --admin-listen", err)
+		}
+	}
+	return public, admin, nil
+}
+
+// openRedis is the Redis that is named, or an embedded one.
+func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (redisx.Server, func(), error) {
+	if cfg.Redis != "" {
+		server, err := cfg.RedisServer()
+		return server, func() {}, err
+	}
+	embedded, err := redisx.StartEmbedded()
+	if err != nil {
+		return redisx.Server{}, nil, err
+	}
+	log.WarnContext(ctx, "no --redis is named: using an embedded one, whose data is gone with this process", "redis", embedded.String())
+	return embedded.Server, embedded.Close, nil
+}
+
+// Listen serves HTTP until ctx is done.
+func Listen(ctx context.Context, listener net.Listener, cfg Config) error {
+	client := cfg.Redis.Open()
+	defer client.Close()
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
+	if err != nil {
+		return err
+	}
+	namespace := cfg.Namespace()
+	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: string(namespace), Dead: namespace.Dead()})
+	if err != nil {
+		return err
+	}
+	figures := streamFigures(cfg, client)
+	cfg.Metrics.Export(figures)
+	waiters := cfg.Redis.Open() // of its own: who waits for a result keeps a connection busy
+	defer waiters.Close()
+	tracker, err := stream.NewTracker(TrackerConfig(waiters, namespace))
+	if err != nil {
+		return err
+	}
+	httpConfig := server.Config{
+		Changes: tracker, Repos: state.NewStore(client, namespace),
+		Locks: server.ShareLocks(inspector), Dead: dead, Streams: figures, Watches: watch.NewRegistry(client, namespace),
+		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
+		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"),
+	}
+	if cfg.hooks != nil {
+		httpConfig.Hooks = &cfg.hooks.http
+		defer cfg.hooks.drain(ctx, cfg.vitals.of(hooksHandler))()
+	}
+	if cfg.Has(config.RoleReceiver) {
+		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		if err != nil {
+			return err
+		}
+		httpConfig.Publisher = publisher
+	}
+	if cfg.Dashboard {
+		board, closeBoard, err := openDashboard(ctx, cfg, client, listener, httpConfig)
+		if err != nil {
+			return err
+		}
+		defer closeBoard()
+		httpConfig.Dashboard = board
+	}
+	return server.Serve(ctx, listener, httpConfig)
+}
+
+// streamFigures are the figures of the deployment's streams.
+func streamFigures(cfg Config, client redis.UniversalClient) *telemetry.Streams {
+	namespace := cfg.Namespace()
+	return telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
+}
+
+func invalid(err error) error { return &config.InvalidError{Err: err} }

@@ -1,0 +1,70 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/config"
+	"lockstep/internal/gitrepo"
+)
+
+// VolumeConfig is what the settings say of the volume.
+func VolumeConfig(cfg config.Config) gitrepo.Config {
+	return gitrepo.Config{
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: gitrepo.LinkPolicy(cfg.OutsideLinks),
+		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
+		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
+		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
+		Net: gitrepo.NetConfig{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
+	}
+}
+
+// ResultsOf tells the volume how far consumers have settled the stream of results.
+func ResultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (gitrepo.Horizon, error) {
+	return func(ctx context.Context) (gitrepo.Horizon, error) {
+		h, err := stream.ReadHorizon(ctx, client, namespace.Results())
+		return gitrepo.Horizon(h), err
+	}
+}
+
+// ClaimVolume makes sure that all workers of one deployment publish to the same volume.
+func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *gitrepo.Volume) error {
+	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
+		return err
+	}
+	id, err := client.Get(ctx, namespace.Volume()).Result()
+	if err != nil {
+		return err
+	}
+	if id != volume.ID() {
+		return fmt.Errorf("root %s is volume %s, and workers under prefix %s publish to volume %s: mount that one, "+
+			"choose another --prefix, or, if that volume is gone for good, delete the key %s",
+			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
+	}
+	return nil
+}
+
+// ViewVolume is the volume of the deployment when it is at hand, else nil: root need not be mounted where
+// somebody asks what is known.
+func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*gitrepo.Volume, error) {
+	volume, err := gitrepo.ViewVolume(cfg.Root)
+	if errors.Is(err, gitrepo.ErrNoVolume) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	if err == nil && id != volume.ID() { // of a Redis that lost its data, any may be the one
+		return nil, nil
+	}
+	return volume, nil
+}

@@ -1,0 +1,345 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/server"
+	"lockstep/internal/status"
+)
+
+// deadWithin is how long looking through, retrying or dropping all letters may take.
+const deadWithin = 5 * time.Minute
+
+func newDeadCommand(std term.Streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dead",
+		Short: "Show the events that were given up, put them back, or drop them",
+		Long: "An event that fails for good, or too often, becomes a dead letter: the event as it was, with the reason\n" +
+			"and the error. Letters are kept for a while and then dropped; see --dead-max-age and --dead-max-length\n" +
+			"of lockstep serve.",
+		Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
+	return cmd
+}
+
+// deadFlags choose letters.
+type deadFlags struct {
+	repo, reason string
+	all          bool
+	out          term.Output
+}
+
+func (f *deadFlags) Add(cmd *cobra.Command) {
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().StringVar(&f.repo, "repo", "", "only letters of that `owner/name`")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "only letters given up for that `reason`, as ls shows it")
+	f.out.Add(cmd)
+}
+
+func (f *deadFlags) query(dead *stream.DeadLetters) (stream.Query, error) {
+	q := stream.Query{Reason: f.reason}
+	if f.repo != "" {
+		repo, err := events.ParseRepoPath(f.repo)
+		if err != nil {
+			return q, term.UsageError(err)
+		}
+		q.Match = server.DeadOf(dead, repo)
+	}
+	return q, nil
+}
+
+// chosen says whether ids and flags name letters, and in one way only.
+func (f *deadFlags) chosen(ids []string) error {
+	filtered := f.repo != "" || f.reason != ""
+	switch {
+	case len(ids) > 0 && (filtered || f.all):
+		return term.UsageError(errors.New("name letters either by id or by --repo, --reason and --all"))
+	case len(ids) == 0 && !filtered && !f.all:
+		return term.UsageError(errors.New("name letters by id, --repo or --reason; for all of them say --all"))
+	}
+	return nil
+}
+
+func newDeadListCommand(std term.Streams) *cobra.Command {
+	var flags deadFlags
+	var limit int
+	var oldest bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List dead letters, newest first",
+		Example: "  lockstep dead ls --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead ls --repo acme/widgets --reason 'attempts used up' --json --redis redis://127.0.0.1:6379",
+		Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
+			}
+			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
+				query, err := flags.query(dead)
+				if err != nil {
+					return err
+				}
+				query.Oldest = oldest
+				list, more := deadList{}, false
+				for letter, err := range letters(ctx, dead, query) {
+					if err != nil {
+						return err
+					}
+					if more = len(list) == limit; more {
+						break
+					}
+					list = append(list, server.NewDeadLetter(dead, letter, false))
+				}
+				if more {
+					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; see --limit\n", limit)
+				}
+				return flags.out.Show(std, list, list.Table)
+			})
+		},
+	}
+	flags.Add(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 100, "list at most so `many`")
+	cmd.Flags().BoolVar(&oldest, "oldest", false, "list the oldest first")
+	return cmd
+}
+
+func newDeadShowCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	cmd := &cobra.Command{
+		Use:               "show id",
+		Short:             "Show one dead letter: why it was given up, and the event",
+		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: completeFirst(std, deadIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
+				letter, err := dead.Get(ctx, args[0])
+				if err != nil {
+					return deadError(err)
+				}
+				detail := deadDetail(server.NewDeadLetter(dead, letter, true))
+				return out.Show(std, detail, detail.Table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	out.Add(cmd)
+	return cmd
+}
+
+func newDeadRetryCommand(std term.Streams) *cobra.Command {
+	var flags deadFlags
+	cmd := &cobra.Command{
+		Use:   "retry [id...]",
+		Short: "Put events back into their streams",
+		Long: "Put the events of dead letters back into the streams that they came from, oldest first, and remove the\n" +
+			"letters. Each event keeps its id, starts anew with its attempts, and goes to every consumer group of its\n" +
+			"stream, also to those that had no trouble with it. A letter that is gone is not retried twice.",
+		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead retry --repo acme/widgets --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
+		ValidArgsFunction: completeFrom(std, deadIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.chosen(args); err != nil {
+				return err
+			}
+			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
+				ids, err := flags.ids(ctx, dead, args)
+				if err != nil {
+					return err
+				}
+				done, err := dead.Retry(ctx, ids...)
+				if errors.Is(err, stream.ErrBadID) {
+					return deadError(err)
+				}
+				outcome := deadRetried{Retried: []server.DeadRetried{}, Refused: []server.DeadRetried{}}
+				for _, one := range done {
+					if one.Err == nil {
+						outcome.Retried = append(outcome.Retried, server.NewDeadRetried(one))
+					} else {
+						outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
+					}
+				}
+				if showErr := flags.out.Show(std, outcome, outcome.Table); err != nil || showErr != nil {
+					return errors.Join(err, showErr)
+				}
+				if n := len(outcome.Refused); n > 0 {
+					return fmt.Errorf("%d of %d letters are not retried: %s", n, len(ids), outcome.Refused[0].Error)
+				}
+				return nil
+			})
+		},
+	}
+	flags.Add(cmd)
+	cmd.Flags().BoolVar(&flags.all, "all", false, "retry all letters")
+	return cmd
+}
+
+func newDeadDropCommand(std term.Streams) *cobra.Command {
+	var flags deadFlags
+	cmd := &cobra.Command{
+		Use:   "drop [id...]",
+		Short: "Drop dead letters for good",
+		Example: "  lockstep dead drop 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead drop --reason malformed --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead drop --all --redis redis://127.0.0.1:6379",
+		ValidArgsFunction: completeFrom(std, deadIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.chosen(args); err != nil {
+				return err
+			}
+			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
+				ids, err := flags.ids(ctx, dead, args)
+				if err != nil {
+					return err
+				}
+				n, err := dead.Drop(ctx, ids...)
+				if err != nil {
+					return deadError(err)
+				}
+				outcome := deadDropped{n}
+				if err := flags.out.Show(std, outcome, outcome.Table); err != nil {
+					return err
+				}
+				if n < len(args) {
+					return fmt.Errorf("%d of %d letters are not there; see lockstep dead ls", len(args)-n, len(args))
+				}
+				return nil
+			})
+		},
+	}
+	flags.Add(cmd)
+	cmd.Flags().BoolVar(&flags.all, "all", false, "drop all letters")
+	return cmd
+}
+
+// onDead runs fn with the dead letters of the Redis that is named.
+func onDead(cmd *cobra.Command, std term.Streams, fn func(context.Context, *stream.DeadLetters) error) error {
+	return onRedis(cmd, std, deadWithin, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
+		if err != nil {
+			return err
+		}
+		return fn(ctx, dead)
+	})
+}
+
+// ids are those given, or else those of the letters that the flags choose, oldest first. A letter that
+// is written meanwhile is not among them, so that one that fails again is not retried for ever.
+func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters, given []string) ([]string, error) {
+	if len(given) > 0 {
+		return given, nil
+	}
+	query, err := f.query(dead)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for letter, err := range letters(ctx, dead, query) {
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, letter.ID)
+	}
+	slices.Reverse(ids) // they come newest first
+	return ids, nil
+}
+
+// letters are those that q chooses, page by page; an error is the last of them.
+func letters(ctx context.Context, dead *stream.DeadLetters, q stream.Query) iter.Seq2[stream.Letter, error] {
+	return func(yield func(stream.Letter, error) bool) {
+		for {
+			page, err := dead.List(ctx, q)
+			if err != nil {
+				yield(stream.Letter{}, err)
+				return
+			}
+			for _, letter := range page.Letters {
+				if !yield(letter, nil) {
+					return
+				}
+			}
+			if q.After = page.Next; page.Next == "" {
+				return
+			}
+		}
+	}
+}
+
+// deadError makes a wrong id a wrong use.
+func deadError(err error) error {
+	switch {
+	case errors.Is(err, stream.ErrBadID):
+		return term.UsageError(fmt.Errorf("%s; see lockstep dead ls", strings.TrimPrefix(err.Error(), "stream: ")))
+	case errors.Is(err, stream.ErrNoLetter):
+		return fmt.Errorf("%s; see lockstep dead ls", strings.TrimPrefix(err.Error(), "stream: "))
+	}
+	return err
+}
+
+type deadList []server.DeadLetter
+
+func (l deadList) Table(w io.Writer) {
+	fmt.Fprintln(w, "ID\tAGE\tREPOSITORY\tREASON\tATTEMPTS\tSTREAM\tGROUP\tERROR")
+	for _, letter := range l {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, status.Spell(time.Since(letter.At)), term.Dash(letter.Repo),
+			term.Printable(letter.Reason), letter.Attempts, term.Printable(letter.Stream), term.Printable(letter.Group), term.Printable(letter.Error))
+	}
+}
+
+type deadDetail server.DeadLetter
+
+func (d deadDetail) Table(w io.Writer) {
+	fmt.Fprintf(w, "letter\t%s\n", d.ID)
+	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), status.Spell(time.Since(d.At)), d.Attempts)
+	fmt.Fprintf(w, "reason\t%s\n", term.Printable(d.Reason))
+	fmt.Fprintf(w, "error\t%s\n", term.Printable(d.Error))
+	fmt.Fprintf(w, "from\t%s, entry %s\n", term.Printable(d.Stream), term.Printable(d.Entry))
+	fmt.Fprintf(w, "by\t%s of group %s\n", term.Printable(d.Consumer), term.Printable(d.Group))
+	if d.Truncated != "" {
+		fmt.Fprintf(w, "truncated\t%s\n", term.Printable(d.Truncated))
+	}
+	if d.Event == nil {
+		for _, name := range slices.Sorted(maps.Keys(d.Fields)) {
+			fmt.Fprintf(w, "field\t%s, %d bytes\n", term.Printable(name), d.Fields[name])
+		}
+		return
+	}
+	fmt.Fprintf(w, "repository\t%s\n", d.Repo)
+	fmt.Fprintf(w, "event\t%s\n", d.Event)
+}
+
+type deadRetried struct {
+	Retried []server.DeadRetried `json:"retried"`
+	Refused []server.DeadRetried `json:"refused"`
+}
+
+func (r deadRetried) Table(w io.Writer) {
+	fmt.Fprintf(w, "retried\t%d\n", len(r.Retried))
+	for _, one := range r.Refused {
+		fmt.Fprintf(w, "refused\t%s\t%s\n", term.Printable(one.ID), term.Printable(one.Error))
+	}
+}
+
+type deadDropped struct {
+	Dropped int `json:"dropped"`
+}
+
+func (d deadDropped) Table(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", d.Dropped) }

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// TestADeadLetterIsLookedAtPutBackAndWorkedOn has an event fail because its remote does not have the
+// repository yet.
+func TestADeadLetterIsLookedAtPutBackAndWorkedOn(t *testing.T) {
+	ctx := context.Background()
+	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	client := server.Client()
+	dead := func(want int, args ...string) string {
+		t.Helper()
+		stdout, stderr, code := proctest.RunLockstep(t, nil, append(append([]string{"dead"}, args...), "--redis", server.URL())...)
+		if code != want {
+			t.Fatalf("dead %s: exit code %d, want %d: %s", strings.Join(args, " "), code, want, stderr)
+		}
+		return stdout + stderr
+	}
+	letters := func() []redis.XMessage {
+		return client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Val()
+	}
+	proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--log-level", "error")
+	remote := git.URL("acme/widgets")
+	client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"id", "c1", "repo", "acme/widgets", "url", remote, "after", "soon"}})
+	client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"id", "c2", "repo", "acme/widgets\x1b[31m", "\x1b]0;x\x07", "\xff"}})
+	proctest.Eventually(t, func() bool { return len(letters()) == 2 }, "two dead letters")
+
+	ids := map[string]string{} // by the change's id
+	for _, l := range letters() {
+		id, _ := l.Values["original:id"].(string)
+		ids[id] = l.ID
+	}
+	if out := dead(term.ExitDone, "show", ids["c1"]); !strings.Contains(out, "malformed") || !strings.Contains(out, "after, 4 bytes") {
+		t.Errorf("show:\n%s", out)
+	}
+	if out := dead(term.ExitDone, "show", ids["c2"]) + dead(term.ExitDone, "ls"); strings.ContainsAny(out, "\x1b\x07") || !strings.Contains(out, "undecodable") {
+		t.Errorf("show what cannot be read: %q", out)
+	}
+	if out := dead(term.ExitUsage, "drop", "yesterday"); !strings.Contains(out, "1795223511284-0") {
+		t.Errorf("drop of no id: %s", out)
+	}
+	if out := dead(term.ExitFailed, "drop", ids["c2"], "1-0"); !strings.Contains(out, "1 of 2 letters are not there") {
+		t.Errorf("drop of one that is not there: %s", out)
+	}
+
+	// What the letter says is wrong in it is put right, as an operator might by hand.
+	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	old := letters()[0].Values
+	old["original:after"] = head
+	client.XDel(ctx, events.DefaultNamespace.Dead(), ids["c1"])
+	right := proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Dead(), Values: old}).Result())(t)
+	done := proctest.DecodeJSON(t, dead(term.ExitDone, "retry", right, "--json"))
+	if retried := done["retried"].([]any); len(retried) != 1 || retried[0].(map[string]any)["stream"] != events.DefaultNamespace.Changes() {
+		t.Errorf("retry: %v", done)
+	}
+	results := proctest.AwaitResults(t, client, 1)
+	if r := results[len(results)-1]; r.Type != events.ResultSynced || r.After != head || r.Deliveries[0] != "c1" {
+		t.Errorf("result %+v; want that of c1", r)
+	}
+	if out := dead(term.ExitFailed, "retry", right); !strings.Contains(out, "1 of 1 letters are not retried: no such dead letter") {
+		t.Errorf("a second retry: %s", out)
+	}
+	proctest.AssertIdle(t, client)
+}
+
+func TestAServiceTrimsItsStreamsAndShowsThem(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	namespace := events.DefaultNamespace
+	for _, id := range []string{"1-0", "2-0", "*"} { // two of them are from 1970
+		if err := client.XAdd(ctx, &redis.XAddArgs{Stream: namespace.Dead(), ID: id, Values: []string{"reason", "r"}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
+	p.AwaitLog("worker takes changes")
+	address := p.Listening("listening")
+	get := func(path string) string {
+		t.Helper()
+		resp := proctest.Must(http.Get("http://" + address + path))(t)
+		defer resp.Body.Close()
+		return string(proctest.Must(io.ReadAll(resp.Body))(t))
+	}
+	proctest.Eventually(t, func() bool {
+		return strings.Contains(get("/metrics"), `lockstep_dead_letters_dropped_total{cause="age"} 2`)
+	}, "two letters dropped for their age")
+	if n := client.XLen(ctx, namespace.Dead()).Val(); n != 1 {
+		t.Errorf("%d letters left, want the new one", n)
+	}
+	if text := get("/metrics"); !strings.Contains(text, `lockstep_stream_lag{group="workers",stream="lockstep:{0}:changes"} 0`) || !strings.Contains(text, "lockstep_streams_up 1") {
+		t.Errorf("metrics without the streams' figures:\n%s", proctest.Tail(text, 3000))
+	}
+	if doc := proctest.DecodeJSON(t, get("/api/v1/streams")); len(doc["streams"].([]any)) != 2 {
+		t.Errorf("streams: %v", doc)
+	}
+	if doc := proctest.DecodeJSON(t, get("/api/v1/dead")); len(doc["letters"].([]any)) != 1 {
+		t.Errorf("letters: %v", doc)
+	}
+	if code := p.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}

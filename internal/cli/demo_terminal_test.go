@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/demo"
+	"lockstep/internal/proctest"
+)
+
+// terminalDemo is a demonstration whose standard error is a terminal.
+type terminalDemo struct {
+	*proctest.Process
+	terminal *proctest.Pty
+	stdout   bytes.Buffer
+	tmp      string
+}
+
+// demoOnATerminal starts a demonstration on a terminal of its own, as a shell would.
+func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDemo {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
+	d := &terminalDemo{terminal: proctest.OpenPTY(t), tmp: t.TempDir()}
+	cmd := proctest.Command(t, append([]string{"demo"}, args...)...)
+	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "TMPDIR="+d.tmp), environ...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = d.terminal.File, &d.stdout, d.terminal.File
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C is a signal
+	d.Process = &proctest.Process{T: t, Cmd: cmd, Log: d.terminal.Seen, Done: make(chan struct{})}
+	proctest.Must(0, cmd.Start())(t)
+	go func() { _ = cmd.Wait(); close(d.Done) }()
+	t.Cleanup(d.Kill)
+	return d
+}
+
+// assertGivenBack checks that the cursor, and how lines are wrapped, are as they were.
+func (d *terminalDemo) assertGivenBack() {
+	d.T.Helper()
+	drawn := d.Log.String()
+	if strings.LastIndex(drawn, demo.ShowCursor) < strings.LastIndex(drawn, demo.HideCursor) {
+		d.T.Errorf("the terminal is not given back: …%q", proctest.Tail(drawn, 200))
+	}
+}
+
+func TestADemoDrawsOnATerminal(t *testing.T) {
+	d := demoOnATerminal(t, nil, "--duration", "1s")
+	d.AwaitLog("repository")
+	d.AwaitLog(" killed with kill -9 while it held demo/hot")
+	if code := d.Ended(time.Minute); code != term.ExitDone {
+		t.Errorf("exit code %d, want 0:\n%s", code, d.Log)
+	}
+	d.AwaitLog(demo.ShowCursor) // what a terminal was written it may pass on later
+	d.assertGivenBack()
+	if drawn := d.Log.String(); strings.Count(drawn, "demo/sample-7") < 3 || !strings.Contains(drawn, "\x1b[14A") {
+		t.Errorf("it does not draw again and again in the same place: %q", proctest.Tail(drawn, 2000))
+	}
+	if table := d.stdout.String(); strings.Contains(table, "\x1b") || !strings.Contains(table, "as promised") {
+		t.Errorf("standard output has escape sequences, or no table: %q", table)
+	}
+}
+
+// Ctrl-C reaches every process of the terminal's foreground; the workers are not among them.
+func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
+	d := demoOnATerminal(t, nil)
+	d.AwaitLog("all of them cloned")
+	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
+	if code := d.Ended(time.Minute); code != term.ExitFailed {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	d.AwaitLog("lockstep: interrupt signal received")
+	d.assertGivenBack()
+	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
+}
+
+// On the web Ctrl-C is how it is meant to end: Git, in the middle of a push, must not hear of it.
+func TestADemoOnTheWebIsEndedFromTheKeyboard(t *testing.T) {
+	d := demoOnATerminal(t, nil, "--web")
+	d.AwaitLog("all of them cloned")
+	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
+	if code := d.Ended(time.Minute); code != term.ExitDone {
+		t.Errorf("exit code %d, want 0:\n%s", code, proctest.Tail(d.Log.String(), 2000))
+	}
+	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
+}
+
+// Who is impatient leaves no more behind than who is not.
+func TestADemoThatIsInterruptedTwiceLeavesNothingBehind(t *testing.T) {
+	d := demoOnATerminal(t, nil)
+	d.AwaitLog("all of them cloned")
+	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
+	d.AwaitLog("^C")
+	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
+	if code := d.Ended(time.Minute); code != term.ExitFailed {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
+}
+
+func TestADemoOnATerminalWithoutColours(t *testing.T) {
+	d := demoOnATerminal(t, []string{"NO_COLOR=1"})
+	d.AwaitLog("trees read, 0 torn")
+	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
+	d.Ended(time.Minute)
+	if drawn := strings.ReplaceAll(d.Log.String(), "^C", ""); strings.Contains(drawn, "\x1b") {
+		t.Errorf("escape sequences: %q", drawn)
+	}
+}

@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+)
+
+// startDemo starts a demonstration and returns it, its folder for temporary files, and its workers, once it has begun.
+func startDemo(t *testing.T, args ...string) (p *proctest.Process, tmp string, workers []int) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
+	tmp = t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	p = proctest.Start(t, append([]string{"demo"}, args...)...)
+	p.AwaitLog("all of them cloned")
+	return p, tmp, demoWorkers(t, p.Log.String())
+}
+
+// demoWorkers are the process ids of the workers that a demonstration has told of.
+func demoWorkers(t *testing.T, log string) (pids []int) {
+	t.Helper()
+	for _, match := range regexp.MustCompile(`worker w\d+ started, pid (\d+)`).FindAllStringSubmatch(log, -1) {
+		pids = append(pids, proctest.Must(strconv.Atoi(match[1]))(t))
+	}
+	if len(pids) < 2 {
+		t.Fatalf("workers %v, want two", pids)
+	}
+	return pids
+}
+
+func assertNothingLeft(t *testing.T, tmp string, workers []int) {
+	t.Helper()
+	if left := proctest.Must(os.ReadDir(tmp))(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	for _, pid := range workers {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("worker %d goes on", pid)
+		}
+	}
+}
+
+func TestADemoThatIsInterruptedLeavesNothingBehind(t *testing.T) {
+	p, tmp, workers := startDemo(t)
+	_ = p.Cmd.Process.Signal(os.Interrupt)
+	if code := p.Ended(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
+		t.Errorf("exit code %d, want 1, and to be told why", code)
+	}
+	assertNothingLeft(t, tmp, workers)
+}
+
+func TestADemoEndsWithTheWorkerItCountsOn(t *testing.T) {
+	p, tmp, workers := startDemo(t)
+	if err := syscall.Kill(workers[1], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.Ended(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
+		t.Errorf("exit code %d, want 1, and to be told why", code)
+	}
+	assertNothingLeft(t, tmp, workers)
+}
+
+func TestTheWorkersOfADemoThatIsKilledDieWithIt(t *testing.T) {
+	p, _, workers := startDemo(t)
+	p.Kill()
+	for _, pid := range workers {
+		proctest.Eventually(t, func() bool { return ended(pid) }, "worker %d has ended", pid)
+	}
+}
+
+// ended reports whether there is no such process, or what is left of it waits for a parent that does not look.
+func ended(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err != nil || strings.HasPrefix(state, "Z")
+}
+
+// On the web it goes on until it is interrupted, and that is no failure.
+func TestADemoOnTheWeb(t *testing.T) {
+	p, tmp, workers := startDemo(t, "--web")
+	found := regexp.MustCompile(`dashboard at (http://127\.0\.0\.1:\d+)/ ; .* log in with (\S+)`).FindStringSubmatch(p.Log.String())
+	if found == nil {
+		t.Fatal("it does not say where it is")
+	}
+	base, token := found[1], found[2]
+	get := func(path, token string) int {
+		t.Helper()
+		req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil))(t)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp := proctest.Must(http.DefaultClient.Do(req))(t)
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for _, tc := range []struct {
+		path, token string
+		status      int
+	}{
+		{"/", "", http.StatusOK},
+		{"/livez", "", http.StatusOK},
+		{"/api/v1/repos/demo/hot", "", http.StatusOK},
+		{"/api/v1/watches", "", http.StatusUnauthorized},
+		{"/api/v1/watches", token, http.StatusOK},
+	} {
+		if status := get(tc.path, tc.token); status != tc.status {
+			t.Errorf("GET %s: %d, want %d", tc.path, status, tc.status)
+		}
+	}
+	_ = p.Cmd.Process.Signal(os.Interrupt)
+	if code := p.Ended(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
+		t.Errorf("exit code %d, want 0, and the table", code)
+	}
+	assertNothingLeft(t, tmp, workers)
+}

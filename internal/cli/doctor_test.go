@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/doctor"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// examined runs lockstep doctor and returns its checks by name.
+func examined(t *testing.T, code int, args ...string) map[string]doctor.Check {
+	t.Helper()
+	stdout, stderr, got := proctest.RunLockstep(t, nil, append([]string{"doctor", "--json"}, args...)...)
+	if got != code {
+		t.Fatalf("exit code %d, want %d: %s%s", got, code, stdout, stderr)
+	}
+	var checks []doctor.Check
+	if err := json.Unmarshal([]byte(stdout), &checks); err != nil {
+		t.Fatalf("%v in %q", err, stdout)
+	}
+	found := map[string]doctor.Check{}
+	for _, c := range checks {
+		if found[c.Name].Name != "" || c.Text == "" {
+			t.Errorf("check %+v is there twice, or says nothing", c)
+		}
+		found[c.Name] = c
+	}
+	return found
+}
+
+func TestDoctorLooksAtRedis(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string                                         // of redis-server
+		set  func(t *testing.T, client redis.UniversalClient) // before the examination
+		code int
+		want map[string]string // check → verdict, and a word of its text
+	}{
+		"in good health": {
+			args: []string{"--appendonly", "yes", "--appendfsync", "always"},
+			want: map[string]string{"redis": "ok", "redis persistence": "ok always", "redis memory": "ok", "redis scripts": "ok", "redis clock": "ok", "redis role": "ok"},
+		},
+		"nothing persists":        {args: []string{"--appendonly", "no"}, want: map[string]string{"redis persistence": "warn set appendonly yes"}},
+		"the kernel decides when": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, want: map[string]string{"redis persistence": "warn everysec"}},
+		"every second":            {args: []string{"--appendonly", "yes"}, want: map[string]string{"redis persistence": "ok 2 s"}},
+		"keys are evicted": {
+			args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, code: term.ExitFailed,
+			want: map[string]string{"redis memory": "fail set noeviction"},
+		},
+		"keys would be evicted": {args: []string{"--maxmemory-policy", "allkeys-lru"}, want: map[string]string{"redis memory": "warn set noeviction"}},
+		"memory is full": {
+			code: term.ExitFailed,
+			set: func(t *testing.T, client redis.UniversalClient) {
+				proctest.Must(client.ConfigSet(context.Background(), "maxmemory", "1000").Result())(t) // less than it has
+			},
+			want: map[string]string{"redis scripts": "fail memory", "redis memory": "warn raise maxmemory"},
+		},
+		"a replica": {
+			code: term.ExitFailed,
+			set: func(t *testing.T, client redis.UniversalClient) {
+				proctest.Must(client.SlaveOf(context.Background(), "127.0.0.1", "1").Result())(t)
+			},
+			want: map[string]string{"redis role": "fail master", "redis scripts": "fail refused"},
+		},
+		"little is permitted": {
+			set: func(t *testing.T, client redis.UniversalClient) {
+				proctest.Must(client.Do(context.Background(), "ACL", "SETUSER", "default", "-info", "-config").Result())(t)
+			},
+			want: map[string]string{"redis version": "warn 6.2", "redis persistence": "warn CONFIG", "redis memory": "warn CONFIG", "redis scripts": "ok"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.StartReal(t, tc.args...)
+			if tc.set != nil {
+				tc.set(t, server.Client())
+			}
+			found := examined(t, tc.code, "--redis", server.URL(), "--root", t.TempDir())
+			for check, want := range tc.want {
+				verdict, word, _ := strings.Cut(want, " ")
+				if got := found[check]; got.Verdict != verdict || !strings.Contains(got.Text, word) {
+					t.Errorf("%s: %+v, want %s", check, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestDoctorLooksAtTheVolume(t *testing.T) {
+	root := t.TempDir()
+	found := examined(t, term.ExitDone, "--root", root)
+	for _, name := range []string{"volume", "hard links", "rename over a link", "file locks", "sync", "exchange of names", "case"} {
+		if found[name].Verdict != doctor.VerdictOK {
+			t.Errorf("%s: %+v", name, found[name])
+		}
+	}
+	if c := found["redis"]; c.Verdict != doctor.VerdictWarn || !strings.Contains(c.Text, "embedded") {
+		t.Errorf("without a Redis: %+v", c)
+	}
+	if entries := proctest.Must(os.ReadDir(filepath.Join(root, ".lockstep")))(t); len(entries) != 0 {
+		t.Errorf("left behind: %v", entries)
+	}
+	if c := examined(t, term.ExitFailed, "--root", root, "--min-free-bytes", "1152921504606846976")["free space"]; c.Verdict != doctor.VerdictFail || !strings.Contains(c.Text, "min-free-bytes") {
+		t.Errorf("on a volume without room: %+v", c)
+	}
+	if c := examined(t, term.ExitDone, "--root", root, "--slots", "4096")["open files"]; c.Verdict != doctor.VerdictWarn {
+		t.Errorf("with many slots: %+v", c)
+	}
+	file := filepath.Join(root, "file")
+	proctest.Must(0, os.WriteFile(file, nil, 0o644))(t)
+	if c := examined(t, term.ExitFailed, "--root", file)["volume"]; c.Verdict != doctor.VerdictFail || !strings.Contains(c.Text, "--root") {
+		t.Errorf("at a file: %+v", c)
+	}
+	if c := examined(t, term.ExitFailed, "--redis", "redis://127.0.0.1:1", "--root", root)["redis"]; c.Verdict != doctor.VerdictFail {
+		t.Errorf("with a Redis that is away: %+v", c)
+	}
+	tmpfs := examined(t, term.ExitDone, "--root", filepath.Join("/dev/shm", filepath.Base(root)))
+	t.Cleanup(func() { os.RemoveAll(filepath.Join("/dev/shm", filepath.Base(root))) })
+	if c := tmpfs["file system"]; c.Verdict != doctor.VerdictWarn || !strings.Contains(c.Text, "in memory") {
+		t.Errorf("in memory: %+v", c)
+	}
+}
+
+func TestDoctorKnowsVersionsAndClocks(t *testing.T) {
+	for v, want := range map[string]string{"6.0.16": doctor.VerdictFail, "5": doctor.VerdictFail, "6.2.0": doctor.VerdictWarn, "7.0.15": doctor.VerdictOK, "10.1": doctor.VerdictOK, "": doctor.VerdictWarn} {
+		if c := doctor.RedisVersion(v); c.Verdict != want {
+			t.Errorf("version %q: %+v, want %s", v, c, want)
+		}
+	}
+	sent := time.Now()
+	for apart, want := range map[time.Duration]string{0: doctor.VerdictOK, time.Second: doctor.VerdictOK, -time.Minute: doctor.VerdictWarn, 3 * time.Second: doctor.VerdictWarn} {
+		if c := doctor.RedisClock(sent.Add(apart), sent, time.Millisecond); c.Verdict != want {
+			t.Errorf("%v apart: %+v, want %s", apart, c, want)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/internal/proctest"
+)
+
+// TestLinksInDocumentsLeadSomewhere follows each relative link of every Markdown file to its file, and to its heading
+// where it names one.
+func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	found := 0
+	for path, text := range documentsWithoutCode(t) {
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			target := match[1]
+			if strings.Contains(target, "://") {
+				continue
+			}
+			found++
+			name, anchor, _ := strings.Cut(target, "#")
+			file := path
+			if name != "" {
+				file = filepath.Join(filepath.Dir(path), filepath.FromSlash(name))
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: %s leads nowhere", path, target)
+				continue
+			}
+			if anchor != "" && !anchorsOf(string(proctest.Must(os.ReadFile(file))(t)))[anchor] {
+				t.Errorf("%s: %s has no heading #%s", path, target, anchor)
+			}
+		}
+	}
+	if found < 150 {
+		t.Errorf("%d links in all documents: this test does not see them", found)
+	}
+}
+
+// TestDocumentsNameTestsThatExist: what a document says that a test holds, one does.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	there := map[string]bool{}
+	for _, path := range filesOf(t, "_test.go") {
+		for _, match := range declared.FindAllStringSubmatch(string(proctest.Must(os.ReadFile(path))(t)), -1) {
+			there[match[1]] = true
+		}
+	}
+	named := regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
+	found := 0
+	for path, text := range documentsWithoutCode(t) {
+		for _, match := range named.FindAllStringSubmatch(text, -1) {
+			if found++; !there[match[1]] {
+				t.Errorf("%s: there is no %s", path, match[1])
+			}
+		}
+	}
+	if found < 150 {
+		t.Errorf("%d tests named in all documents: this test does not see them", found)
+	}
+}
+
+// documentsWithoutCode are all Markdown files, by path, without their fenced blocks.
+func documentsWithoutCode(t *testing.T) map[string]string {
+	t.Helper()
+	documents := map[string]string{}
+	for _, path := range filesOf(t, ".md") {
+		var text strings.Builder
+		fenced := false
+		for line := range strings.Lines(string(proctest.Must(os.ReadFile(path))(t))) {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				fenced = !fenced
+			} else if !fenced {
+				text.WriteString(line)
+			}
+		}
+		documents[path] = text.String()
+	}
+	return documents
+}
+
+// filesOf are the paths of all files of this project that end so.
+func filesOf(t *testing.T, suffix string) []string {
+	t.Helper()
+	var paths []string
+	proctest.Must(0, filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "node_modules"):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, suffix):
+			paths = append(paths, path)
+		}
+		return nil
+	}))(t)
+	return paths
+}
+
+// anchorsOf are the anchors that GitHub gives a document's headings: in lower case, without punctuation, with hyphens for
+// spaces; one that comes again has a number.
+func anchorsOf(text string) map[string]bool {
+	heading := regexp.MustCompile(`^#+ +(.*?)\s*$`)
+	linked := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	dropped := regexp.MustCompile(`[^\pL\pN_ -]`)
+	anchors, times, fenced := map[string]bool{}, map[string]int{}, false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		match := heading.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if fenced || match == nil {
+			continue
+		}
+		anchor := strings.ToLower(linked.ReplaceAllString(match[1], "$1"))
+		anchor = strings.ReplaceAll(dropped.ReplaceAllString(anchor, ""), " ", "-")
+		if n := times[anchor]; n > 0 {
+			anchors[anchor+"-"+strconv.Itoa(n)] = true
+		} else {
+			anchors[anchor] = true
+		}
+		times[anchor]++
+	}
+	return anchors
+}

@@ -1,0 +1,354 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/status"
+)
+
+// document is one whose blocks of commands are typed into a shell, in turn, as they stand.
+type document struct {
+	// notRun says of blocks that are not, by their first lines, why. One that is neither run nor here fails the test.
+	notRun map[string]string
+	// exits are the exit codes of lines that do not end with 0, because they name what a document can only make up.
+	exits map[string]int
+	// given is typed first: what the document takes for granted.
+	given []string
+}
+
+// documents are those that are run.
+var documents = map[string]document{
+	"README.md": {
+		notRun: map[string]string{
+			"go run ./cmd/lockstep demo": "testdata/script/demo.txtar and .ci/run run it",
+			"go test ./...":              "this is part of it",
+			`{"specversion":"1.0","type":"lockstep.result.synced.v1"`: "a result",
+			"{root}/{owner}/{name}":                                   "folders",
+			"DIR/ci/username":                                         "files",
+		},
+		exits: map[string]int{
+			"lockstep locks release acme/widgets --fence 1795223511284000": term.ExitFailed, // nobody holds that lease
+			"lockstep dead drop 1795223511284-0":                           term.ExitFailed, // there is no such letter
+			"api/v1/changes/1795223511284-0":                               22,              // curl's: 404, there is no such change
+		},
+	},
+	"docs/operations.md": {
+		notRun: map[string]string{
+			"appendonly yes":                     "Redis' settings",
+			"scrape_configs:":                    "Prometheus' settings",
+			"sum by (":                           "a query",
+			"curl -s http://worker-1:9090":       "it names a machine",
+			"lockstep watch import watches.yaml": "its file is that of docs/watches.md",
+			"# stop all workers;":                "it is about another volume",
+		},
+		exits: map[string]int{
+			"lockstep repos show owner/name": term.ExitFailed, // nothing is known of it
+			"lockstep dead show ID":          term.ExitUsage,
+		},
+		given: atWork,
+	},
+	"docs/api.md": {
+		exits: map[string]int{ // curl's
+			"api/v1/changes/1795223511284-0":                   22, // there is no such change
+			"api/v1/locks/acme/widgets?fence=1795223511284000": 22, // nobody holds that lease
+			"api/v1/dead/1795223511284-0/retry":                22, // there is no such letter
+		},
+		given: []string{"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "echo a-token-of-the-api > api-token",
+			"lockstep serve --listen 127.0.0.1:8080 --api-token-file api-token", "lockstep publish https://git.example.com/acme/widgets.git --wait"},
+	},
+	"docs/volume.md": {
+		given:  atWork,
+		notRun: map[string]string{"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "there is no adopted clone"},
+	},
+}
+
+// elsewhere are the documents with commands that are not run here, and why.
+var elsewhere = map[string]string{
+	"docs/cli.md":           "generated; TestDocumentsNameCommandsThatExist parses its examples, and scripts run each command",
+	"docs/watches.md":       "testdata/script/watch_guide.txtar runs it; TestTheGuideToWatchesIsRun compares",
+	"docs/publishing.md":    "its programs are those of examples/publish, whose tests run them",
+	"docs/recipes.md":       "its programs are those of examples, whose tests run them",
+	"docs/reading.md":       "its commands are parts of programs; exec_test.go and package tree have them",
+	"docs/benchmarks.md":    "it says how its figures were measured, for minutes each",
+	"docs/scaling.md":       "likewise",
+	"docs/security.md":      "its processes want files of secrets below /etc and /run",
+	"docs/migrating.md":     "it is about clones, and a git-sync, that are there before; internal/gitrepo's tests adopt some",
+	"docs/failure-modes.md": "its commands are asides in a table",
+	"docs/dashboard.md":     "its processes want a proxy in front of them, and files of secrets; the dashboard's own tests have both",
+	"docs/deploying.md":     "it is about machines and clusters; deploy's tests check what it installs",
+}
+
+// atWork is a service that has something to show.
+var atWork = []string{
+	"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "lockstep serve", "lockstep publish https://git.example.com/acme/widgets.git --wait"}
+
+// TestTheDocumentsCommandsRun types the commands of README.md, and of docs, into a shell as they stand, with a real
+// Redis, a Git server that is https://git.example.com, and this build as lockstep. A document cannot know four
+// things, which are put in the place of its own: where Redis is, the folder /srv/repos, an address to listen on, and the
+// secret that "…" stands for. Beside these, "go run ./cmd/lockstep" and "go build" are this build; redis-cli finds this
+// Redis; and what does not end by itself is left running, as by a reader with another terminal.
+func TestTheDocumentsCommandsRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
+	if _, err := exec.LookPath("curl"); err != nil {
+		if os.Getenv("LOCKSTEP_TEST_REDIS") == "real" {
+			t.Fatal("there is no curl in PATH; install it")
+		}
+		t.Skip("needs curl")
+	}
+	for path, doc := range documents {
+		t.Run(filepath.Base(path), func(t *testing.T) { doc.Run(t, path) })
+	}
+}
+
+// TestNoDocumentIsLeftOut wants a document with commands to be run, or to be listed with the reason.
+func TestNoDocumentIsLeftOut(t *testing.T) {
+	for _, file := range proctest.Must(filepath.Glob("../../docs/*.md"))(t) {
+		path := "docs/" + filepath.Base(file)
+		_, listed := elsewhere[path]
+		if _, run := documents[path]; run || listed {
+			continue
+		}
+		for _, b := range blocksOf(string(proctest.Must(os.ReadFile(file))(t))) {
+			if regexp.MustCompile(`(?m)^(\./)?lockstep [a-z]`).MatchString(strings.Join(b.lines, "\n")) {
+				t.Errorf("%s has commands, as %q, and is neither run nor listed in elsewhere", path, b.lines[0])
+				break
+			}
+		}
+	}
+}
+
+func (d document) Run(t *testing.T, path string) {
+	sh := openShell(t)
+	for _, line := range d.given {
+		sh.line(line, term.ExitDone)
+	}
+	used := map[string]bool{}
+	listed := func(first string) bool {
+		for prefix := range d.notRun {
+			if strings.HasPrefix(strings.TrimSpace(first), strings.TrimSpace(prefix)) {
+				used[prefix] = true
+				return true
+			}
+		}
+		return false
+	}
+	for _, b := range blocksOf(string(proctest.Must(os.ReadFile("../../" + path))(t))) {
+		if !b.isShell() || listed(b.lines[0]) {
+			continue
+		}
+		for _, line := range b.lines {
+			want := term.ExitDone
+			for part, code := range d.exits {
+				if strings.Contains(line, part) {
+					want, used[part] = code, true
+				}
+			}
+			sh.line(line, want)
+		}
+	}
+	for part := range d.notRun {
+		if !used[part] {
+			t.Errorf("%s has no block any more that begins with %q", path, part)
+		}
+	}
+	for part := range d.exits {
+		if !used[part] {
+			t.Errorf("%s has no line any more with %q", path, part)
+		}
+	}
+	proctest.Eventually(t, func() bool { return sh.idle() }, "all that %s asks for is settled", path)
+}
+
+// shell is a terminal that a reader types into.
+type shell struct {
+	t     *testing.T
+	in    io.Writer
+	out   *bufio.Reader
+	dir   string
+	put   *strings.Replacer
+	redis *redistest.Server
+	left  []int // commands that go on, by their process groups
+}
+
+// unending is what does not end by itself.
+var unending = regexp.MustCompile(`lockstep (serve|tail)\b|redis-cli --latency`)
+
+func openShell(t *testing.T) *shell {
+	t.Helper()
+	dir := t.TempDir()
+	git := proctest.StartGit(t, gittest.WithTLS())
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
+	proctest.Must(git.Create(t.Context(), "acme/gadgets", map[string]string{"README": "hello\n"}))(t)
+	ca := filepath.Join(dir, "ca.pem")
+	proctest.Must(0, os.WriteFile(ca, git.CA(), 0o644))(t)
+	s := &shell{t: t, dir: dir, redis: redistest.StartReal(t)}
+	address := proctest.FreeAddress(t)
+	s.put = strings.NewReplacer("redis://127.0.0.1:6379", s.redis.URL(), "/srv/repos", filepath.Join(dir, "volume"),
+		"127.0.0.1:8080", address, " :8080", " "+address, "=…", "=0123456789abcdef0123456789abcdef")
+
+	bin := filepath.Join(dir, "bin")
+	proctest.Must(0, os.Mkdir(bin, 0o755))(t)
+	for name, script := range map[string]string{
+		"go":        "case \"$1 $2 $3 $4\" in 'run ./cmd/lockstep '*) shift 2; exec lockstep \"$@\" ;; 'build -o lockstep ./cmd/lockstep') exec cp \"$(command -v lockstep)\" lockstep ;; esac\nexit 97\n",
+		"redis-cli": fmt.Sprintf("PATH=%s exec redis-cli -p %d \"$@\"\n", os.Getenv("PATH"), s.redis.Port()),
+	} {
+		proctest.Must(0, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script), 0o755))(t)
+	}
+	proctest.Must(0, os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("fail\nsilent\nshow-error\nnoproxy = \"*\"\n"), 0o644))(t)
+
+	cmd := exec.Command("bash")
+	cmd.Dir = filepath.Join(dir, "work")
+	proctest.Must(0, os.Mkdir(cmd.Dir, 0o755))(t)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+dir, "LOCKSTEP_PROXY="+startProxy(t, git), "LOCKSTEP_CA_FILE="+ca,
+		"LOCKSTEP_LOG_FORMAT=text")
+	in := proctest.Must(cmd.StdinPipe())(t)
+	out := proctest.Must(cmd.StdoutPipe())(t)
+	cmd.Stderr = cmd.Stdout
+	proctest.Must(0, cmd.Start())(t)
+	s.in, s.out = in, bufio.NewReader(out)
+	t.Cleanup(func() {
+		defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
+		for _, group := range s.left { // the shell may have ended, at a line that is none
+			_ = syscall.Kill(-group, syscall.SIGTERM)
+			defer func() { _ = syscall.Kill(-group, syscall.SIGKILL) }()
+		}
+		_, _ = io.WriteString(in, "wait\n")
+		_ = in.Close()
+		_ = cmd.Wait()
+		if t.Failed() {
+			for n := range s.left {
+				text, _ := os.ReadFile(s.log(n))
+				t.Logf("command %d that goes on:\n%s", n, proctest.Tail(string(text), 3000))
+			}
+		}
+	})
+	return s
+}
+
+func (s *shell) log(n int) string { return filepath.Join(s.dir, "log-"+strconv.Itoa(n)) }
+
+// line types one and waits for its end, or, of one that has none, until it is at work.
+func (s *shell) line(line string, want int) {
+	s.t.Helper()
+	if strings.HasPrefix(line, "#") {
+		return
+	}
+	line = s.put.Replace(line)
+	if !unending.MatchString(line) {
+		if out, code := s.typed("{ " + line + "\n} </dev/null"); code != want {
+			s.t.Fatalf("$ %s\n%s\nexit code %d, want %d", line, out, code, want)
+		}
+		return
+	}
+	log := s.log(len(s.left))
+	proctest.Must(0, os.WriteFile(log+".sh", []byte(line+"\n"), 0o644))(s.t)
+	// In a session of its own, which is then ended as one.
+	out, _ := s.typed(fmt.Sprintf("setsid bash %[1]s.sh </dev/null >%[1]s 2>&1 & echo $!", log))
+	s.left = append(s.left, proctest.Must(strconv.Atoi(strings.TrimSpace(out)))(s.t))
+	if strings.Contains(line, "lockstep serve") {
+		proctest.Eventually(s.t, func() bool {
+			text, _ := os.ReadFile(log)
+			return strings.Contains(string(text), "worker takes changes")
+		}, "%s is at work", line)
+	}
+	if _, address, listens := strings.Cut(line, "--listen "); listens {
+		address, _, _ = strings.Cut(address, " ")
+		proctest.Eventually(s.t, func() bool {
+			resp, err := http.Get("http://" + address + "/readyz")
+			return err == nil && errors.Join(resp.Body.Close()) == nil && resp.StatusCode == http.StatusOK
+		}, "%s answers", line)
+	}
+}
+
+// typed returns what was printed, and the exit code.
+func (s *shell) typed(command string) (string, int) {
+	s.t.Helper()
+	const end = "\x04end "
+	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\n\\004end %%d\\n' $?\n", command); err != nil {
+		s.t.Fatal(err)
+	}
+	defer time.AfterFunc(2*time.Minute, func() { s.t.Errorf("no end of: %s", command); s.t.FailNow() }).Stop()
+	var out strings.Builder
+	for {
+		text, err := s.out.ReadString('\n')
+		if code, ended := strings.CutPrefix(text, end); ended {
+			return out.String(), proctest.Must(strconv.Atoi(strings.TrimSpace(code)))(s.t)
+		}
+		out.WriteString(text)
+		if err != nil {
+			s.t.Fatalf("the shell ends at %s: %v\n%s", command, err, out.String())
+		}
+	}
+}
+
+// idle reports whether no change waits for its result.
+func (s *shell) idle() bool {
+	cfg := config.Config{Redis: s.redis.URL(), Prefix: string(events.DefaultNamespace)}
+	status, err := status.Read(context.Background(), s.redis.Client(), cfg)
+	return err == nil && status.Unread == 0 && status.Pending == 0
+}
+
+// startProxy starts a proxy that brings all connections to the Git server, whatever they are for.
+func startProxy(t *testing.T, git *gittest.Server) string {
+	t.Helper()
+	address := strings.TrimPrefix(strings.TrimSuffix(git.URL("x"), "/x.git"), "https://")
+	listener := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go tunnel(conn, address)
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+func tunnel(conn net.Conn, address string) {
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	req, err := http.ReadRequest(reader)
+	if err != nil || req.Method != http.MethodConnect {
+		return
+	}
+	remote, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer remote.Close()
+	_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
+	done := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(conn, remote)
+		_ = conn.Close()
+		close(done)
+	}()
+	_, _ = io.Copy(remote, reader)
+	_ = remote.Close()
+	<-done
+}

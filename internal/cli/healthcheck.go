@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+)
+
+// healthcheckTimeout is what an answer may take.
+const healthcheckTimeout = 3 * time.Second
+
+func newHealthcheckCommand(std term.Streams) *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use:   "healthcheck",
+		Short: "Ask the process on this machine whether it is ready",
+		Long: "Ask the process that was started with the same settings for /readyz, at its listen address or else at its\n" +
+			"admin-listen address, for containers that have no shell. It prints one line. Exit code 0 when the process is\n" +
+			"ready, 1 when it is not, or does not answer within 3 s.",
+		Example: "  lockstep healthcheck\n" +
+			"  lockstep healthcheck --listen :8080\n" +
+			"  lockstep healthcheck --url http://127.0.0.1:6060/livez",
+		Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			target, err := healthTarget(cmd, std, address)
+			if err != nil {
+				return err
+			}
+			line, err := askHealth(cmd.Context(), target)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(std.Stdout, line)
+			return err
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Probing)
+	cmd.Flags().StringVar(&address, "url", "", "`URL` to ask instead")
+	return cmd
+}
+
+// healthTarget is the URL to ask.
+func healthTarget(cmd *cobra.Command, std term.Streams, address string) (string, error) {
+	if address != "" {
+		u, err := url.Parse(address)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+			return "", term.UsageError(errors.New("--url: want http://host:port/path"))
+		}
+		return u.String(), nil
+	}
+	cfg, err := settings(cmd, std)
+	if err != nil {
+		return "", err
+	}
+	for _, listen := range []string{cfg.Listen, cfg.AdminListen} {
+		if listen != "" {
+			return readyURL(listen)
+		}
+	}
+	return "", term.UsageError(errors.New("nothing to ask: set --listen or --admin-listen as the process has it, or --url"))
+}
+
+// readyURL is where a process that listens on an address says whether it is ready. One that listens on all addresses is
+// asked on the loopback interface.
+func readyURL(listen string) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
+	switch {
+	case err != nil:
+		return "", err // checked by config.Load
+	case port == "0" || port == "":
+		return "", term.UsageError(fmt.Errorf("listen %s: the port is chosen at the start; name it with --url", listen))
+	}
+	switch ip := net.ParseIP(host); {
+	case host == "" || ip.Equal(net.IPv4zero):
+		host = "127.0.0.1"
+	case ip.Equal(net.IPv6unspecified):
+		host = "::1"
+	}
+	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: "/readyz"}).String(), nil
+}
+
+// askHealth returns the first line of a good answer, and an error that has that of another. No proxy is asked, and no
+// redirect is followed: this is about one process.
+func askHealth(ctx context.Context, target string) (string, error) {
+	client := http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		Timeout:       healthcheckTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
+	if err != nil {
+		return "", term.UsageError(fmt.Errorf("--url: %w", err))
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("unhealthy: %w; does the process run, and listen there?", err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(http.MaxBytesReader(nil, resp.Body, 4<<10))
+	lines.Scan()
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("unhealthy: %s: %s", resp.Status, lines.Text())
+	}
+	return lines.Text(), nil
+}

@@ -1,0 +1,14 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"lockstep/internal/cli/term"
+)
+
+// TestMain makes this test binary the lockstep command too; testscript puts it into PATH by that name.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"lockstep": func() { term.Main(Run) }})
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/redisx"
+	"lockstep/locking"
+)
+
+// caretaker works on the volume by hand, as a worker would: under each repository's lease.
+type caretaker struct {
+	volume *gitrepo.Volume
+	locker *locking.Locker // nil when no worker may be running
+}
+
+// careFlags say which repositories a subcommand takes care of, and how.
+type careFlags struct {
+	all, offline bool
+	out          term.Output
+}
+
+func (f *careFlags) Add(cmd *cobra.Command) {
+	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
+	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories on the volume")
+	cmd.Flags().BoolVar(&f.offline, "offline", false, "do without Redis: no worker may be running")
+	f.out.Add(cmd)
+}
+
+// repos reads the arguments; none, for all.
+func (f *careFlags) repos(args []string) ([]events.RepoPath, error) {
+	if f.all != (len(args) == 0) {
+		return nil, term.UsageError(errors.New("name repositories, or say --all"))
+	}
+	repos := make([]events.RepoPath, 0, len(args))
+	for _, arg := range args {
+		repo, err := events.ParseRepoPath(arg)
+		if err != nil {
+			return nil, term.UsageError(err)
+		}
+		repos = append(repos, repo)
+	}
+	return repos, nil
+}
+
+// onVolume opens the volume and takes a locker's part in the deployment, for fn.
+func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(context.Context, caretaker) error) error {
+	cfg, err := settings(cmd, std)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if _, err := gitrepo.ViewVolume(cfg.Root); err != nil {
+		return err // opening it would make one
+	}
+	volumeConfig := app.VolumeConfig(cfg)
+	if f.offline {
+		volumeConfig.Results = func(context.Context) (gitrepo.Horizon, error) {
+			return gitrepo.Horizon{}, errors.New("there is nobody to ask") // trees that results name stay as long as they may
+		}
+		volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
+		if err != nil {
+			return err
+		}
+		defer volume.Close()
+		return fn(ctx, caretaker{volume: volume})
+	}
+	if cfg.Redis == "" {
+		return term.UsageError(errors.New("--redis is required: name the one that the service uses; or stop all workers and say --offline"))
+	}
+	server, err := cfg.RedisServer()
+	if err != nil {
+		return term.UsageError(err)
+	}
+	commands, pubsub := server.Open(), server.Open()
+	defer commands.Close()
+	defer pubsub.Close()
+	volumeConfig.Results = app.ResultsOf(commands, cfg.Namespace())
+	volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
+	if err != nil {
+		return err
+	}
+	defer volume.Close()
+	if err := app.ClaimVolume(ctx, commands, cfg.Namespace(), volume); err != nil {
+		return redisx.Explain(server, err)
+	}
+	locker, err := locking.New(locking.Config{
+		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
+		Worker: "cli-" + app.WorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
+	return redisx.Explain(server, fn(ctx, caretaker{volume, locker}))
+}
+
+// each calls fn for every repository named, or for all. It goes on after a failure, which fn reports, and
+// counts them.
+func (c caretaker) each(ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error) (failed int) {
+	visit := func(repo events.RepoPath, err error) bool {
+		if fn(repo, err) != nil {
+			failed++
+		}
+		return ctx.Err() == nil
+	}
+	for _, repo := range repos {
+		if !visit(repo, nil) {
+			return failed
+		}
+	}
+	if len(repos) > 0 {
+		return failed
+	}
+	for repo, err := range c.volume.Repos() {
+		if !visit(repo, err) {
+			break
+		}
+	}
+	return failed
+}
+
+// onDisk is what a repository has on the volume, as ls, show and gc print it.
+type onDisk struct {
+	Bytes   int64             `json:"bytes"` // as last measured, and what was added since
+	Files   int64             `json:"files"` // as last measured
+	Trees   int               `json:"trees"`
+	Store   int               `json:"store,omitempty"` // generation
+	Adopted []gitrepo.Adopted `json:"adopted,omitempty"`
+}
+
+func newOnDisk(u gitrepo.Usage, store int) *onDisk {
+	return &onDisk{Bytes: u.Bytes + u.Added, Files: u.Files, Trees: u.Trees, Store: store, Adopted: u.Adopted}
+}
+
+func (d *onDisk) adopted() string {
+	if d == nil || len(d.Adopted) == 0 {
+		return "-"
+	}
+	bytes := int64(0)
+	for _, clone := range d.Adopted {
+		bytes += clone.Bytes
+	}
+	return gitrepo.BytesText(bytes)
+}
+
+// columns are the cells that ls adds when the volume is at hand.
+func (d *onDisk) columns() string {
+	if d == nil {
+		return "-\t-\t-\t-\t-"
+	}
+	return fmt.Sprintf("%s\t%d\t%d\t%d\t%s", gitrepo.BytesText(d.Bytes), d.Files, d.Trees, d.Store, d.adopted())
+}
+
+func (d *onDisk) Table(w io.Writer) {
+	if d == nil {
+		return
+	}
+	fmt.Fprintf(w, "on disk\t%s in %d files\n", gitrepo.BytesText(d.Bytes), d.Files)
+	fmt.Fprintf(w, "trees\t%d\n", d.Trees)
+	fmt.Fprintf(w, "store\tgeneration %d\n", d.Store)
+	for _, clone := range d.Adopted {
+		fmt.Fprintf(w, "adopted clone\t%s (%s); it is nobody's any more: delete it when you do not need it\n", clone.Path, gitrepo.BytesText(clone.Bytes))
+	}
+}
+
+// describe is what volume, which may be nil, has of a repository; nil for nothing.
+func describe(volume *gitrepo.Volume, path string) (*onDisk, error) {
+	if volume == nil {
+		return nil, nil
+	}
+	repo, err := events.ParseRepoPath(path)
+	if err != nil {
+		return nil, err
+	}
+	detail, there, err := volume.Describe(repo)
+	if err != nil || !there {
+		return nil, err
+	}
+	return newOnDisk(detail.Usage, detail.Store), nil
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/status"
+)
+
+func TestHelpIsAsWideAsTheTerminal(t *testing.T) {
+	help := func(w io.Writer) {
+		Run(t.Context(), []string{"serve", "--help"}, term.Streams{Stdout: w, Stderr: io.Discard})
+	}
+	terminal := proctest.OpenPTY(t)
+	help(terminal.File)
+	_ = terminal.File.Close()
+	<-terminal.Done
+	var piped bytes.Buffer
+	help(&piped)
+	seen := strings.ReplaceAll(terminal.Seen.String(), "\r\n", "\n")
+	_, flags, _ := strings.Cut(seen, "\nFlags:\n")
+	if strings.Join(strings.Fields(seen), " ") != strings.Join(strings.Fields(piped.String()), " ") || !strings.Contains(flags, "--root") {
+		t.Errorf("not the same help:\n%s", seen)
+	}
+	for line := range strings.Lines(flags) {
+		if len([]rune(line)) > 101 { // 100, and its end
+			t.Errorf("%q is wider than the terminal", line)
+		}
+	}
+}
+
+func TestStatusIsShownAgainAndAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
+	server := redistest.Start(t)
+	terminal := proctest.OpenPTY(t)
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	ended := make(chan int, 1)
+	args := []string{"status", "--watch", "--redis", server.URL()}
+	go func() { ended <- Run(ctx, args, term.Streams{Stdout: terminal.File, Stderr: io.Discard}) }()
+	proctest.Eventually(t, func() bool { return strings.Count(terminal.Seen.String(), "\x1b[H") >= 2 }, "a second screen")
+	if seen := terminal.Seen.String(); !strings.Contains(seen, "no worker takes changes") || !strings.HasPrefix(seen, "\x1b[2J") {
+		t.Errorf("%q", seen)
+	}
+	if server.Real { // away for a while: the screen says so, and comes back
+		server.Stop()
+		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Seen.String(), "unavailable") }, "a screen without Redis")
+		before := strings.Count(terminal.Seen.String(), "no worker takes changes")
+		server.Restart()
+		proctest.Eventually(t, func() bool { return strings.Count(terminal.Seen.String(), "no worker takes changes") > before }, "a screen with Redis")
+	}
+	interrupt()
+	if code := <-ended; code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+	proctest.Eventually(t, func() bool { return strings.HasSuffix(terminal.Seen.String(), "\x1b[?7h") }, "lines that wrap again")
+
+	follower := proctest.Start(t, "status", "--watch", "-o", "json", "--redis", server.URL())
+	follower.AwaitLog("}\n{")
+	if code := follower.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+	if line, _, _ := strings.Cut(follower.Log.String(), "\n"); proctest.DecodeJSON(t, line)["health"] != "attention" {
+		t.Errorf("%s", line)
+	}
+}
+
+func TestNobodyElseCommandsTheTerminal(t *testing.T) {
+	const hostile = "\x1b[2J\x1b]0;owned\a\u009b31mred\r\b\x7f"
+	for _, colours := range []bool{false, true} {
+		if got := term.Align("worker\t"+hostile+"\n", colours); got != "worker  [2J]0;owned31mred\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := status.Shown("synced", hostile); strings.ContainsAny(got, "\x1b\a\r\b\x7f\u009b") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestColoursAreForTerminalsAlone(t *testing.T) {
+	root := t.TempDir()
+	doctor := func(stdout io.Writer, environ ...string) {
+		t.Helper()
+		if code := Run(context.Background(), []string{"doctor", "--root", root}, term.Streams{Stdout: stdout, Stderr: io.Discard, Environ: environ}); code != term.ExitDone {
+			t.Fatalf("exit code %d", code)
+		}
+	}
+	for _, tc := range []struct {
+		environ  []string
+		coloured bool
+	}{{nil, true}, {[]string{"NO_COLOR=1"}, false}, {[]string{"NO_COLOR="}, true}, {[]string{"TERM=dumb"}, false}} {
+		terminal := proctest.OpenPTY(t)
+		doctor(terminal.File, tc.environ...)
+		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Seen.String(), "open files") }, "the doctor's last check")
+		if got := strings.Contains(terminal.Seen.String(), "\x1b[32mok\x1b[0m"); got != tc.coloured {
+			t.Errorf("%q: coloured %v, want %v:\n%q", tc.environ, got, tc.coloured, terminal.Seen.String())
+		}
+	}
+	var b bytes.Buffer
+	if doctor(&b); strings.Contains(b.String(), "\x1b") {
+		t.Errorf("colours in a pipe: %q", b.String())
+	}
+}

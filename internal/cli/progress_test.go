@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gittest"
+	"lockstep/internal/logtest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/state"
+)
+
+// gated is a way to the Git server that sends some of a pack, and the rest once it is opened.
+type gated struct {
+	*httptest.Server
+	open func()
+}
+
+const gatedAfter = 200 << 10 // bytes: more than one piece of a side-band
+
+func newGated(t *testing.T, git *gittest.Server) *gated {
+	t.Helper()
+	gate := make(chan struct{})
+	proxy := httputil.NewSingleHostReverseProxy(proctest.Must(url.Parse(strings.TrimSuffix(git.URL("x"), "/x.git")))(t))
+	proxy.FlushInterval = -1
+	proxy.ModifyResponse = func(res *http.Response) error {
+		if strings.HasSuffix(res.Request.URL.Path, "/git-upload-pack") {
+			rest := waiting{res.Request.Context(), gate, res.Body}
+			res.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.MultiReader(io.LimitReader(res.Body, gatedAfter), rest), res.Body}
+		}
+		return nil
+	}
+	g := &gated{Server: httptest.NewServer(proxy), open: sync.OnceFunc(func() { close(gate) })}
+	t.Cleanup(func() { g.open(); g.Close() })
+	return g
+}
+
+// waiting reads once its gate is open.
+type waiting struct {
+	ctx  context.Context
+	gate <-chan struct{}
+	io.Reader
+}
+
+func (w waiting) Read(p []byte) (int, error) {
+	select {
+	case <-w.gate:
+		return w.Reader.Read(p)
+	case <-w.ctx.Done():
+		return 0, errors.New("the client has gone away")
+	}
+}
+
+func (g *gated) url(repo string) string { return g.URL + "/" + repo + ".git" }
+
+// large makes a repository whose pack has much more than what a gate lets through.
+func large(t *testing.T, git *gittest.Server, repo string) {
+	t.Helper()
+	proctest.Must(git.Generate(t.Context(), repo, gittest.Shape{Files: 200, Bytes: 2 << 20}))(t)
+}
+
+// onTerminal runs lockstep with a terminal for its standard error.
+func onTerminal(t *testing.T, p *proctest.Pty, env []string, args ...string) (stdout *logtest.Buffer, ended *proctest.Process) {
+	t.Helper()
+	cmd := proctest.Command(t, args...)
+	stdout = &logtest.Buffer{}
+	cmd.Env = append(os.Environ(), append([]string{"TERM=xterm", "CI="}, env...)...)
+	cmd.Stdout, cmd.Stderr = stdout, p.File
+	ended = &proctest.Process{T: t, Cmd: cmd, Log: p.Seen, Done: make(chan struct{})}
+	proctest.Must(0, cmd.Start())(t)
+	go func() { _ = cmd.Wait(); close(ended.Done) }()
+	t.Cleanup(ended.Kill)
+	return stdout, ended
+}
+
+var movingBar = regexp.MustCompile(`fetch +[|/\\-] \d+\.\d KiB  \d+s`)
+
+func TestALongSyncShowsABarOnATerminal(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
+	git := proctest.StartGit(t)
+	large(t, git, "acme/widgets")
+	gate, server := newGated(t, git), redistest.Start(t)
+	proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir())
+	for name, args := range map[string][]string{
+		"a worker of its own":        {"--root", t.TempDir()},
+		"the workers of the service": {"--redis", server.URL()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate, p := gate, proctest.OpenPTY(t)
+			if name == "a worker of its own" {
+				gate = newGated(t, git)
+			}
+			stdout, ended := onTerminal(t, p, nil, append([]string{"sync", gate.url("acme/widgets")}, args...)...)
+			proctest.Eventually(t, func() bool { return movingBar.MatchString(p.Seen.String()) }, "bar of the fetch")
+			gate.open()
+			if code := ended.Ended(time.Minute); code != term.ExitDone {
+				t.Errorf("exit code %d", code)
+			}
+			if !strings.HasPrefix(stdout.String(), "synced acme/widgets: ") || strings.Count(stdout.String(), "\n") != 1 {
+				t.Errorf("stdout %q", stdout)
+			}
+			if !strings.Contains(p.Seen.String(), "\x1b[1A") || !strings.HasSuffix(p.Seen.String(), "\r\n") {
+				t.Errorf("the terminal shows %q: want bars that are drawn again, and an end of the last line", p.Seen)
+			}
+		})
+	}
+}
+
+// Who looks once a second does not see the last file of a phase.
+func TestABarEndsWithItsPhaseHoweverFarItWasSeen(t *testing.T) {
+	p := proctest.OpenPTY(t)
+	b := &bars{w: p.File}
+	b.draw(events.Progress{Phase: events.PhaseBuild, Done: 150, Total: 200, Unit: "files"}, 2*time.Second, 2*time.Second)
+	b.draw(events.Progress{Phase: events.PhasePublish}, 0, 3*time.Second)
+	closed := make(chan struct{})
+	go func() { b.Close(false); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(time.Minute):
+		t.Fatalf("the bars are not closed; the terminal shows %q", p.Seen)
+	}
+	proctest.Eventually(t, func() bool { return strings.Contains(p.Seen.String(), "200 of 200 files") }, "all files")
+}
+
+func TestNoBarWhereNobodyLooks(t *testing.T) {
+	git := proctest.StartGit(t)
+	large(t, git, "acme/widgets")
+	for name, tc := range map[string]struct{ env, args []string }{
+		"CI":              {env: []string{"CI=true"}},
+		"a dumb terminal": {env: []string{"TERM=dumb"}},
+		"JSON":            {args: []string{"--json"}},
+		"with a log":      {args: []string{"--log-level", "error"}},
+		"all is quick":    {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, remote := proctest.OpenPTY(t), git.URL("acme/widgets")
+			stdout, ended := onTerminal(t, p, tc.env, append([]string{"sync", remote, "--root", t.TempDir()}, tc.args...)...)
+			if code := ended.Ended(time.Minute); code != term.ExitDone || stdout.String() == "" {
+				t.Errorf("exit code %d, %q", code, stdout)
+			}
+			if p.Seen.String() != "" && name != "all is quick" { // on a slow machine it may not be
+				t.Errorf("the terminal shows %q", p.Seen)
+			}
+		})
+	}
+}
+
+func TestProgressIsALineNowAndThenElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text strings.Builder
+		d := &display{now: stretch{began: time.Now()}, view: &lines{w: &text, repo: proctest.Must(events.ParseRepoPath("acme/widgets"))(t)}}
+		ctx, cancel := context.WithCancel(t.Context())
+		d.stop = cancel
+		d.drawn.Go(func() { d.Run(ctx) })
+		time.Sleep(drawEvery / 2) // never at the very moment when it is drawn
+		for range 14 {
+			d.Show(events.Progress{Phase: events.PhaseFetch, Done: 3 << 20, Unit: "bytes"})
+			time.Sleep(time.Second)
+		}
+		d.Show(events.Progress{Phase: "\x1b[2J", Done: 1}) // nobody knows it, so it stays unknown
+		for done := range 100 {
+			d.Show(events.Progress{Phase: events.PhaseBuild, Done: int64(done), Total: 100, Unit: "files"})
+			time.Sleep(100 * time.Millisecond)
+		}
+		d.Show(events.Progress{Phase: events.PhasePublish})
+		time.Sleep(8 * time.Second)
+		d.Close(false)
+		want := "acme/widgets after 10s: fetch, 3.0 MiB\nacme/widgets after 20s: build, 59 of 100 files\nacme/widgets after 30s: publish\n"
+		if got := text.String(); got != want {
+			t.Errorf("got\n%swant\n%s", got, want)
+		}
+	})
+}
+
+func TestTheProgressOfAnotherChangeForTheRepositoryWillDo(t *testing.T) {
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: "https://example.com/acme/widgets.git"}))(t)
+	at := func(phase events.Phase) events.Progress { return events.Progress{Phase: phase} }
+	others := []state.Activity{
+		{Job: "c3", Repo: "acme/gadgets", Progress: at(events.PhasePoll)}, {Job: "c2", Repo: "Acme/Widgets", Progress: at(events.PhaseFetch)},
+		{Job: "c4", Repo: "no repository"},
+	}
+	if got := progressOf(others, change); got.Phase != events.PhaseFetch {
+		t.Errorf("got %+v, want that of c2", got)
+	}
+	if got := progressOf(append(others, state.Activity{Job: "c1", Repo: "acme/widgets", Progress: at(events.PhaseBuild)}), change); got.Phase != events.PhaseBuild {
+		t.Errorf("got %+v, want its own", got)
+	}
+	if got := progressOf(nil, change); label(got) != "wait for a worker" {
+		t.Errorf("got %+v, want that it waits", got)
+	}
+}
+
+func TestADeadWorkersWorkIsSeenNoMore(t *testing.T) {
+	ctx := context.Background()
+	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	large(t, git, "acme/widgets")
+	gate, client := newGated(t, git), server.Client()
+	store := state.NewStore(client, events.DefaultNamespace)
+	serving := func(name string) *proctest.Process {
+		p := proctest.Start(t, "serve", "--roles", "worker", "--worker", name, "--lease", "1s", "--redis", server.URL(), "--root", root)
+		p.AwaitLog("worker takes changes")
+		return p
+	}
+	busy := func(worker string) func() bool {
+		return func() bool {
+			all := proctest.Must(store.Activities(ctx))(t)
+			return len(all) == 1 && all[0].Worker == worker && all[0].Phase == events.PhaseFetch && all[0].Done > 0 && all[0].Repo == "acme/widgets"
+		}
+	}
+	first := serving("first")
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: gate.url("acme/widgets")}))(t)
+	proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
+	proctest.Eventually(t, busy("first"), "activity of the first worker")
+	serving("second")
+	first.Kill()
+	proctest.Eventually(t, busy("second"), "activity of the second worker, and no more of the first")
+	gate.open()
+	if r := proctest.AwaitResults(t, client, 1)[0]; r.Type != events.ResultSynced {
+		t.Errorf("result %+v", r)
+	}
+	proctest.Eventually(t, func() bool { return len(proctest.Must(store.Activities(ctx))(t)) == 0 }, "end of the activities")
+	if _, err := os.Stat(filepath.Join(root, "acme/widgets")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+)
+
+// changeFlags are the parts of a change that a command line may name.
+type changeFlags struct {
+	repo, ref, app, credential, after, id, depth string
+
+	to events.RepoPath // of a move
+}
+
+func (f *changeFlags) Add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.repo, "repo", "", "`owner/name` to publish as (default: from the URL)")
+	flags.StringVar(&f.ref, "ref", "", "`ref` to sync (default: the remote's default branch)")
+	flags.StringVar(&f.depth, "depth", "", "`commits` of history to keep, or full (default: the commit alone)")
+	flags.StringVar(&f.app, "app", "", "`app` on whose behalf")
+	flags.StringVar(&f.credential, "credential", "", "`name` of the credential to use")
+}
+
+// change makes the change; an error is a usage error.
+func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change, error) {
+	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential, After: f.after}
+	if c.ID == "" {
+		c.ID = uuid.NewString()
+	}
+	var err error
+	if f.repo != "" {
+		if c.Repo, err = events.ParseRepoPath(f.repo); err != nil {
+			return c, term.UsageError(fmt.Errorf("--repo: %w", err))
+		}
+	}
+	if c.Ref, err = events.ParseRef(f.ref); err != nil {
+		return c, term.UsageError(fmt.Errorf("--ref: %w", err))
+	}
+	if c.Depth, err = events.ParseDepth(f.depth); err != nil {
+		return c, term.UsageError(fmt.Errorf("--depth: %w", err))
+	}
+	if c, err = events.NewChange(c); err != nil {
+		return c, term.UsageError(err)
+	}
+	return c, nil
+}
+
+func newPublishCommand(std term.Streams) *cobra.Command {
+	var (
+		flags        changeFlags
+		removed, due bool
+		movedTo      string
+		force        bool
+		out          term.Output
+		onBusy       string
+		wait         bool
+		timeout      time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "publish URL",
+		Short: "Publish one change",
+		Long: "Publish one change to the stream that workers read. With --wait, wait for what becomes of it, and print\n" +
+			"that; without, return at once.",
+		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			kind := events.ChangePushed
+			switch {
+			case removed:
+				kind = events.ChangeRemoved
+			case due:
+				kind = events.ChangeDue
+			case movedTo != "":
+				kind = events.ChangeMoved
+				var err error
+				if flags.to, err = events.ParseRepoPath(movedTo); err != nil {
+					return term.UsageError(fmt.Errorf("--moved-to: %w", err))
+				}
+			}
+			change, err := flags.change(kind, args[0])
+			if err != nil {
+				return err
+			}
+			change.Force, change.OnBusy = force, events.BusyPolicy(onBusy)
+			if change, err = events.NewChange(change); err != nil {
+				return term.UsageError(err)
+			}
+			if timeout <= 0 {
+				return term.UsageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
+			}
+			_, end := traced(cmd, std)
+			defer func() { end(err) }()
+			if wait {
+				return publishAndWait(cmd, std, change, timeout, out)
+			}
+			var entry string
+			err = onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				entry, err = app.Enqueue(ctx, client, cfg.Namespace(), change)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return out.Show(std, publishedChange{change.ID, change.Repo.String(), entry}, func(w io.Writer) {
+				fmt.Fprintf(w, "published change %s of %s\n", change.ID, change.Repo)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	flags.Add(cmd.Flags())
+	cmd.Flags().StringVar(&flags.after, "after", "", "`commit` that the ref names now")
+	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
+	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "what to do when another job holds the repository: `wait or skip`")
+	cmd.Flags().BoolVar(&removed, "removed", false, "say that the repository was removed, or with --ref that ref of it")
+	cmd.Flags().StringVar(&movedTo, "moved-to", "", "say that the repository, --repo, is `owner/name` now, at the URL")
+	cmd.Flags().BoolVar(&due, "due", false, "have the remote asked whether a watched ref has moved")
+	cmd.MarkFlagsMutuallyExclusive("removed", "moved-to", "due")
+	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even though the remote still has the repository")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result, and print it")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: how long")
+	out.Add(cmd)
+	return cmd
+}
+
+// publishedChange is what becomes of a change that nobody waits for.
+type publishedChange struct {
+	ID    string `json:"id"`
+	Repo  string `json:"repo"`
+	Entry string `json:"entry"`
+}
+
+// publishAndWait prints the result as sync does; that a removal has removed is no surprise here.
+func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
+	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
+		switch {
+		case err != nil && timedOut(ctx):
+			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s: redis has not taken it within %v, and may have it all the same", change.ID, change.Repo, timeout)}
+		case err != nil:
+			return err
+		}
+		result, err := await(ctx, client, cfg, entry)
+		switch {
+		case err != nil && timedOut(ctx):
+			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s is published, and has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
+		case err != nil:
+			return err
+		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && out.IsTable():
+			_, err := fmt.Fprintf(std.Stdout, "removed %s\n", strings.TrimSpace(result.Repo.String()+" "+result.Ref.String()))
+			return err
+		}
+		return report(std.Stdout, cfg, result, out)
+	})
+}

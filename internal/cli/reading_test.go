@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/tree"
+)
+
+// snippet returns the block of code in a document that a comment names.
+func snippet(t *testing.T, document, name string) string {
+	t.Helper()
+	text := string(proctest.Must(os.ReadFile(document))(t))
+	_, rest, ok := strings.Cut(text, "<!-- "+name+" -->\n```")
+	code, _, found := strings.Cut(rest, "\n```\n")
+	_, code, hasCode := strings.Cut(code, "\n")
+	if !ok || !found || !hasCode {
+		t.Fatalf("%s has no %s", document, name)
+	}
+	return code + "\n"
+}
+
+// TestTheRecipeForReaders runs the shell program of docs/reading.md as it stands there.
+func TestTheRecipeForReaders(t *testing.T) {
+	for _, tool := range []string{"realpath", "flock"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	script := filepath.Join(t.TempDir(), "in-tree.sh")
+	proctest.Must(0, os.WriteFile(script, []byte(snippet(t, "../../docs/reading.md", "in-tree.sh")), 0o700))(t)
+	for _, shell := range []string{"sh", "bash"} {
+		if _, err := exec.LookPath(shell); err != nil {
+			continue
+		}
+		t.Run(shell, func(t *testing.T) {
+			p := newPublished(t, "1")
+			first, _ := p.sync()
+			recipe := func(args ...string) *exec.Cmd {
+				cmd := exec.Command(shell, append([]string{script}, args...)...)
+				cmd.Env = append(os.Environ(), "LOCKSTEP_ROOT="+p.volume.Root())
+				return cmd
+			}
+			c := converse(t, recipe("acme/widgets", "sh", "-c", `while read -r _; do echo "$(cat a) $(pwd)"; done`))
+			for n := range 3 {
+				if got, want := c.ask(""), "1 "+filepath.Join(p.volume.Root(), first.Tree); got != want {
+					t.Errorf("after %d syncs the command reads %q, want %q", n, got, want)
+				}
+				p.push(fmt.Sprint("new ", n))
+				p.sync()
+			}
+			proctest.Must(0, c.in.Close())(t)
+			proctest.Must(0, c.cmd.Wait())(t)
+			last, _ := p.sync()
+			if _, err := os.Stat(filepath.Join(p.volume.Root(), first.Tree)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the command has ended, and its tree stays: %v", err)
+			}
+			if out, err := recipe("acme/widgets", "cat", "a").CombinedOutput(); string(out) != "new 2" {
+				t.Errorf("now it reads %q, %v", out, err)
+			}
+			if out, err := recipe("acme/gadgets", "echo", "run").CombinedOutput(); err == nil || strings.HasSuffix(string(out), "run\n") {
+				t.Errorf("what is not published: %q, %v", out, err)
+			}
+			proctest.Must(0, os.Remove(filepath.Join(p.volume.Root(), last.Tree, ".git/lockstep-pin")))(t)
+			if out, err := recipe("acme/widgets", "echo", "run").CombinedOutput(); err == nil || !strings.HasSuffix(string(out), "acme/widgets cannot be pinned\n") {
+				t.Errorf("what cannot be pinned: %q, %v", out, err)
+			}
+		})
+	}
+}
+
+// A consumer group that lags keeps the tree that a result of its names; once it has settled that, the next
+// sync throws the tree away.
+func TestAServiceKeepsTheTreesThatResultsName(t *testing.T) {
+	ctx := t.Context()
+	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	proctest.Start(t, "serve", "--root", root, "--redis", server.URL(), "--tree-grace", "0s")
+	client, topic := server.Client(), events.DefaultNamespace.Results()
+	proctest.Must(client.XGroupCreateMkStream(ctx, topic, "search", "0").Result())(t)
+	sync := func(content string) {
+		t.Helper()
+		proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": content}}))(t)
+		if _, stderr, code := proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--redis", server.URL()); code != term.ExitDone {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+	}
+	for _, content := range []string{"2", "3", "4"} {
+		sync(content)
+	}
+	read := proctest.Must(client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "search", Consumer: "c", Streams: []string{topic, ">"}, Count: 1, Block: -1}).Result())(t)
+	entry := read[0].Messages[0]
+	result := proctest.DecodeResult(t, entry)
+	named, err := tree.OpenResult(root, result)
+	if err != nil {
+		t.Fatalf("the tree of a result that was not settled: %v", err)
+	}
+	proctest.Must(0, named.Close())(t)
+	proctest.Must(client.XAck(ctx, topic, "search", entry.ID).Result())(t)
+	sync("5")
+	if _, err := os.Stat(filepath.Join(root, result.Tree)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its tree stays, though the result is settled: %v", err)
+	}
+}

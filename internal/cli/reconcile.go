@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/schedule"
+)
+
+func newReconcileCommand(std term.Streams) *cobra.Command {
+	var prune, dryRun bool
+	var out term.Output
+	cmd := &cobra.Command{
+		Use:   "reconcile",
+		Short: "Compare registry, state and volume now, and have all that is watched polled",
+		Long: "Go through all that is watched, known and on the volume, report what is not as it should be, and ask\n" +
+			"for what repairs it. Every watched repository is polled, unless it is busy. The service does the same every\n" +
+			"reconcile-every, and polls every poll-every.",
+		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
+			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",
+		Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onRedis(cmd, std, 10*time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				volume, err := app.ViewVolume(ctx, cfg, client)
+				if err != nil {
+					return err
+				}
+				if volume == nil {
+					return term.UsageError(fmt.Errorf("the volume at %s is not the one of this prefix; name its folder with --root", cfg.Root))
+				}
+				r, err := app.Reconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
+				if err != nil {
+					return err
+				}
+				r.Source, r.Poll, r.Prune, r.DryRun = "/lockstep/cli", true, prune, dryRun
+				report, err := r.Run(ctx)
+				if err != nil {
+					return err
+				}
+				return out.Show(std, report, func(w io.Writer) { reportTable(w, report) })
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
+	cmd.Flags().BoolVar(&prune, "prune", false, "remove clones that nobody ever watched, too")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "ask for nothing")
+	out.Add(cmd)
+	return cmd
+}
+
+func reportTable(w io.Writer, report schedule.Report) {
+	fmt.Fprintf(w, "%d watched, %d clones, %d busy, %d findings\n", report.Watched, report.Clones, report.Busy, len(report.Findings))
+	for _, f := range report.Findings {
+		asked := f.Asked
+		if asked == "" {
+			asked = "reported"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Repo, f.Kind, asked, f.Detail)
+	}
+}

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/status"
+	"lockstep/locking"
+)
+
+func newReposCommand(std term.Streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "repos",
+		Short: "Show what is known of repositories, and take care of them",
+		Args:  term.WrongUse(term.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std))
+	return cmd
+}
+
+func newReposListCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "ls [prefix]",
+		Short: "List repositories",
+		Long: "List the repositories of which anything is known, or those whose paths begin with a prefix: when each\n" +
+			"was last synced, and whether its circuit breaker is closed, open or half-open. Where --root is the volume of\n" +
+			"the deployment, also what each takes there.",
+		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArgAtMost),
+		ValidArgsFunction: completeFirst(std, repositories),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 1 {
+				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
+			}
+			return onRedis(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
+				if err != nil {
+					return err
+				}
+				volume, err := app.ViewVolume(ctx, cfg, client)
+				if err != nil {
+					return err
+				}
+				list, err := newRepoList(summaries, volume)
+				if err != nil { // of some: the others are shown all the same
+					fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
+				}
+				if more {
+					fmt.Fprintf(std.Stderr, "lockstep: these are not all; name a prefix, or raise --limit\n")
+				}
+				return out.Show(std, list, list.Table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
+	cmd.Flags().IntVar(&limit, "limit", 1000, "how many `repositories` at most")
+	out.Add(cmd)
+	return cmd
+}
+
+// listRepos reads pages until there are enough, and reports whether there is more.
+func listRepos(ctx context.Context, store *state.Store, prefix string, limit int) (list []server.RepoSummary, more bool, err error) {
+	found := map[string]server.RepoSummary{} // a repository may be on two pages
+	for cursor, last := uint64(0), false; !last && len(found) < limit; {
+		page, err := store.List(ctx, prefix, cursor, limit)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, summary := range page.Repos {
+			found[summary.Repo] = server.NewRepoSummary(summary)
+		}
+		cursor, last = page.Next, page.Next == 0
+		more = !last
+	}
+	names := slices.Sorted(maps.Keys(found))
+	for _, name := range names[:min(len(names), limit)] {
+		list = append(list, found[name])
+	}
+	return list, more || len(names) > limit, nil
+}
+
+func newReposShowCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	cmd := &cobra.Command{
+		Use:   "show owner/name",
+		Short: "Show one repository: its heads, what each app was given, its circuit breaker and its lease",
+		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: completeFirst(std, repositories),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			repo, err := events.ParseRepoPath(args[0])
+			if err != nil {
+				return term.UsageError(err)
+			}
+			return onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				detail, err := readRepo(ctx, client, cfg, repo)
+				if err != nil {
+					return err
+				}
+				return out.Show(std, detail, detail.Table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
+	out.Add(cmd)
+	return cmd
+}
+
+// repoList has what is on the volume when that is at hand.
+type repoList struct {
+	Repos  []listedRepo
+	atHand bool
+}
+
+type listedRepo struct {
+	server.RepoSummary
+	Volume *onDisk `json:"volume,omitempty"`
+}
+
+// newRepoList lists repositories. What cannot be read of one's place on the volume is in the error, and the
+// list is whole.
+func newRepoList(summaries []server.RepoSummary, volume *gitrepo.Volume) (list repoList, err error) {
+	list = repoList{Repos: make([]listedRepo, 0, len(summaries)), atHand: volume != nil}
+	for _, summary := range summaries {
+		disk, diskErr := describe(volume, summary.Repo)
+		err = errors.Join(err, diskErr)
+		list.Repos = append(list.Repos, listedRepo{summary, disk})
+	}
+	return list, err
+}
+
+// MarshalJSON is the list alone.
+func (l repoList) MarshalJSON() ([]byte, error) { return json.Marshal(l.Repos) }
+
+func (l repoList) Table(w io.Writer) {
+	more := ""
+	if l.atHand {
+		more = "\tSIZE\tFILES\tTREES\tSTORE\tADOPTED"
+	}
+	fmt.Fprintln(w, "REPOSITORY\tSYNCED\tFENCE\tFAILURES\tCIRCUIT"+more)
+	for _, repo := range l.Repos {
+		if l.atHand {
+			more = "\t" + repo.Volume.columns()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s%s\n", repo.Repo, status.Synced(repo.RepoSummary), repo.Fence, repo.Circuit.Failures, status.Circuit(repo.Circuit), more)
+	}
+}
+
+// repoDetail is all that is known of one repository, and what is on the volume when that is at hand.
+type repoDetail struct {
+	server.Repo
+	Volume *onDisk `json:"volume,omitempty"`
+}
+
+func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath) (repoDetail, error) {
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
+	if err != nil {
+		return repoDetail{}, err
+	}
+	known, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+	if err != nil {
+		return repoDetail{}, err
+	}
+	volume, err := app.ViewVolume(ctx, cfg, client)
+	if err != nil {
+		return repoDetail{}, err
+	}
+	disk, err := describe(volume, repo.String())
+	return repoDetail{known, disk}, err
+}
+
+func (r repoDetail) Table(w io.Writer) {
+	fmt.Fprintf(w, "repository\t%s\n", r.Repo.Repo)
+	if r.Remote != "" {
+		fmt.Fprintf(w, "remote\t%s\n", r.Remote)
+	}
+	fmt.Fprintf(w, "synced\t%s\n", status.Synced(r.RepoSummary))
+	if r.Fence != 0 {
+		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
+	}
+	fmt.Fprintf(w, "circuit\t%s, %d failures in a row\n", status.Circuit(r.Circuit), r.Circuit.Failures)
+	for _, ref := range slices.Sorted(maps.Keys(r.Heads)) {
+		fmt.Fprintf(w, "head\t%s\t%.12s\n", ref, r.Heads[ref])
+	}
+	for _, given := range r.Given {
+		app := given.App
+		if app == "" {
+			app = "(no app)"
+		}
+		fmt.Fprintf(w, "given to %s\t%s\t%.12s\n", app, given.Ref, given.Commit)
+	}
+	if r.Lock.Held {
+		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job, r.Lock.Holder.Worker, r.Lock.Since.Format(time.RFC3339))
+	} else {
+		fmt.Fprintf(w, "lease\tfree\n")
+	}
+	waiterRows(w, r.Lock.Waiters)
+	r.Volume.Table(w)
+}

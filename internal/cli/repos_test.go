@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// TestARemoteThatIsIllIsLeftAloneUntilItIsWell has a remote that fails, and then does not.
+func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
+	ctx, server := context.Background(), redistest.Start(t)
+	client, git := server.Client(), proctest.StartGit(t)
+	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	var ill atomic.Bool
+	var asked atomic.Int32
+	ill.Store(true)
+	to := proctest.Must(url.Parse(git.URL("")))(t)
+	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: to.Scheme, Host: to.Host})
+	remote := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1); ill.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(remote.Close)
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--circuit-failures", "2", "--circuit-open", "1h", "--retry-base", "10ms")
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: remote.URL + "/acme/widgets.git"}))(t)
+	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
+		t.Fatal(err)
+	}
+	p.AwaitLog("circuit opens")
+
+	show := func() map[string]any {
+		t.Helper()
+		stdout, stderr, code := proctest.RunLockstep(t, nil, "repos", "show", "acme/widgets", "--json", "--redis", server.URL())
+		if code != term.ExitDone {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		return proctest.DecodeJSON(t, stdout)["circuit"].(map[string]any)
+	}
+	if c := show(); c["phase"] != "open" || c["failures"] != 2.0 || c["open_until"] == nil {
+		t.Errorf("circuit %v, want it open after 2 failures", c)
+	}
+	times := asked.Load()
+	second := proctest.Must(events.NewChange(events.Change{ID: "c2", URL: change.URL}))(t)
+	if err := app.PublishChange(ctx, client, events.DefaultNamespace, second); err != nil {
+		t.Fatal(err)
+	}
+	due := "lockstep:{0}:due:changes:" + events.WorkersGroup
+	later := strconv.FormatInt(time.Now().Add(30*time.Minute).UnixMilli(), 10)
+	proctest.Eventually(t, func() bool {
+		return proctest.Must(client.ZCount(ctx, due, later, "+inf").Result())(t) == 2
+	}, "both changes are parked until the circuit half-opens")
+	if n := asked.Load(); n != times {
+		t.Errorf("the remote was asked %d times more while the circuit was open", n-times)
+	}
+
+	ill.Store(false)
+	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // an hour later
+		t.Fatal(err)
+	}
+	for _, id := range proctest.Must(client.ZRange(ctx, due, 0, -1).Result())(t) {
+		if err := client.ZAddXX(ctx, due, redis.Z{Score: float64(time.Now().UnixMilli()), Member: id}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range proctest.AwaitResults(t, client, 2) {
+		if r.Type != events.ResultSynced || r.After != head {
+			t.Errorf("result %+v, want it synced", r)
+		}
+		if r.Attempts > 3 {
+			t.Errorf("%d attempts; an open circuit must not count", r.Attempts)
+		}
+	}
+	if c := show(); c["phase"] != "closed" || c["failures"] != 0.0 {
+		t.Errorf("circuit %v, want it closed", c)
+	}
+	p.AwaitLog("circuit closes")
+	proctest.AssertIdle(t, client)
+}

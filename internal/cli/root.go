@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/redisx"
+)
+
+func newRootCommand(std term.Streams) *cobra.Command {
+	root := term.NewRoot(std, &cobra.Command{
+		Use:   "lockstep",
+		Short: "Keep shared Git clones in step with their remotes",
+		Long: "Lockstep turns a push into one fresh checkout on a shared volume and one event for every consumer:\n" +
+			"one worker at a time per repository, all repositories in parallel, nothing lost.\n\n" +
+			"Every setting is a flag, a LOCKSTEP_* variable or a key in lockstep.yaml, in that order of precedence.",
+		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n  lockstep serve --redis redis://127.0.0.1:6379 --root repos",
+	})
+	root.PersistentFlags().String("config", "", "`file` of settings (default lockstep.yaml if there is one)")
+	root.AddCommand(
+		newSyncCommand(std), newServeCommand(std), newHealthcheckCommand(std), newPublishCommand(std), newExecCommand(std),
+		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std), newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newVersionCommand(std), newCompletionCommand(std),
+		newExitCodesTopic(), newEnvironmentTopic(),
+	)
+	root.SetHelpCommand(newHelpCommand())
+	columns, _ := term.TerminalSize(std.Stdout)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)))
+	completeAll(root, std)
+	return root
+}
+
+// onRedis runs fn on the Redis that is named, for a subcommand that makes no sense without one. What
+// Redis does not answer within the time becomes an error that says what to do.
+func onRedis(cmd *cobra.Command, std term.Streams, within time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
+	cfg, err := settings(cmd, std)
+	if err != nil {
+		return err
+	}
+	if cfg.Redis == "" {
+		return term.UsageError(errors.New("--redis is required: name the one that the service uses"))
+	}
+	server, err := cfg.RedisServer()
+	if err != nil {
+		return term.UsageError(err)
+	}
+	client := server.Open()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), within)
+	defer cancel()
+	return redisx.Explain(server, fn(ctx, cfg, client))
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// TestScripts runs testdata/script: each subcommand as a user types it. $REMOTE is the URL of a
+// repository acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a port that
+// nobody listens on. For the commands that scripts have see scriptCommands.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:  "testdata/script",
+		Cmds: scriptCommands(),
+		Setup: func(env *testscript.Env) error {
+			slow := newGate()
+			env.Values[gateKey{}] = slow
+			git, err := gittest.Start(filepath.Join(env.WorkDir, ".remote"), gittest.WithBefore(slow.before))
+			if err != nil {
+				return err
+			}
+			env.Defer(git.Close)
+			for name, repo := range map[string]string{"REMOTE": "acme/widgets", "SLOW": "slow/widgets"} {
+				if _, err := git.Create(t.Context(), repo, map[string]string{"README": "hello\n"}); err != nil {
+					return err
+				}
+				env.Setenv(name, git.URL(repo))
+			}
+			env.Setenv("REDIS", redistest.Start(t).URL())
+			_, port, err := net.SplitHostPort(proctest.FreeAddress(t))
+			env.Setenv("PORT", port)
+			return err
+		},
+	})
+}
+
+func answers(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: answers URL")
+	}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if resp, err := http.Get(args[0]); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+	}
+	ts.Fatalf("%s never answers", args[0])
+}

@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+)
+
+func newServeCommand(std term.Streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the service",
+		Long: "Run one process of the service until SIGTERM. Start as many as you like on one Redis and one volume.\n" +
+			"Without --redis an embedded Redis is used: for trying out, alone, and gone with the process.",
+		Example: "  lockstep serve --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
+			"  lockstep serve --roles receiver --listen 127.0.0.1:8080 --redis redis://127.0.0.1:6379",
+		Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := settings(cmd, std)
+			if err != nil {
+				return err
+			}
+			return app.Serve(cmd.Context(), cfg, app.NewLogger(std.Stderr, cfg, slog.LevelInfo))
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common|config.Working|config.Serving)
+	return cmd
+}

@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/redisx"
+	"lockstep/internal/telemetry"
+)
+
+// errAnswered ends the worker of a one-shot sync.
+var errAnswered = errors.New("answered")
+
+// silent is the usual log level of a one-shot sync: what its worker would log, the report says.
+const silent = slog.LevelError + 4
+
+func newSyncCommand(std term.Streams) *cobra.Command {
+	var (
+		flags   changeFlags
+		out     term.Output
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "sync URL",
+		Short: "Bring one repository up to date, now",
+		Long: "Enqueue a change for one repository, wait for its result, and report it. With --redis, workers that\n" +
+			"serve there do the work; without, a worker and an embedded Redis run for as long as it takes. If that is\n" +
+			"long, standard error says how far it is: bars on a terminal, elsewhere a line every 10 s.",
+		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
+			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
+			"  lockstep sync https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			cfg, err := settings(cmd, std)
+			if err != nil {
+				return err
+			}
+			change, err := flags.change(events.ChangePushed, args[0])
+			if err != nil {
+				return err
+			}
+			if timeout <= 0 {
+				return term.UsageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
+			}
+			traces, end := traced(cmd, std)
+			defer func() { end(err) }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			var result events.Result
+			progress := newDisplay(std, cfg, change.Repo, out)
+			advice := "is a worker running? see lockstep status"
+			if cfg.Redis == "" {
+				advice = "the remote or the volume is slow; allow for more with --timeout"
+				if !cmd.Flags().Changed("max-attempts") {
+					cfg.MaxAttempts = 1 // somebody is waiting for the answer
+				}
+				result, err = syncEmbedded(ctx, cfg, std, traces, change, progress)
+			} else {
+				result, err = syncThrough(ctx, cfg, change, progress)
+			}
+			progress.Close(err != nil || result.Type == events.ResultFailed)
+			if err != nil && timedOut(ctx) {
+				return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
+			}
+			if err != nil {
+				return err
+			}
+			return report(std.Stdout, cfg, result, out)
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common|config.Working)
+	flags.Add(cmd.Flags())
+	out.Add(cmd)
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long to wait for the result")
+	return cmd
+}
+
+// syncThrough has the workers of a running service do it.
+func syncThrough(ctx context.Context, cfg config.Config, change events.Change, progress *display) (events.Result, error) {
+	server, err := cfg.RedisServer()
+	if err != nil {
+		return events.Result{}, term.UsageError(err)
+	}
+	client := server.Open()
+	defer client.Close()
+	defer progress.follow(ctx, client, cfg, change)()
+	result, err := request(ctx, client, cfg, change)
+	return result, redisx.Explain(server, err)
+}
+
+// syncEmbedded has a worker of its own do it, on a Redis of its own.
+func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change, progress *display) (events.Result, error) {
+	embedded, err := redisx.StartEmbedded()
+	if err != nil {
+		return events.Result{}, err
+	}
+	defer embedded.Close()
+	cfg.Grace = 0 // when the caller goes away there is nobody to finish for
+	var result events.Result
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return app.Work(ctx, app.Config{
+			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, Progress: progress.Show,
+		})
+	})
+	g.Go(func() error {
+		var err error
+		client := embedded.Open()
+		defer client.Close()
+		if result, err = request(ctx, client, cfg, change); err != nil {
+			return err
+		}
+		return errAnswered
+	})
+	if err := g.Wait(); !errors.Is(err, errAnswered) {
+		return events.Result{}, err
+	}
+	return result, nil
+}
+
+// request publishes the change and waits for the result that answers it.
+func request(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (events.Result, error) {
+	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
+	if err != nil {
+		return events.Result{}, err
+	}
+	return await(ctx, client, cfg, entry)
+}
+
+// report prints what became of the change; a failed one is an error.
+func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) error {
+	where := filepath.Join(cfg.Root, r.Path)
+	if cfg.Redis != "" {
+		where = r.Path + " below the root of the service"
+	}
+	if !out.IsTable() {
+		if err := reportData(w, r, out); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.Type == events.ResultFailed:
+		return errors.New(r.Error)
+	case !out.IsTable():
+		return nil
+	case r.Type == events.ResultRemoved:
+		_, err := fmt.Fprintf(w, "%s was removed after this was asked for\n", r.Repo)
+		return err
+	case r.Type == events.ResultMoved:
+		_, err := fmt.Fprintf(w, "moved %s to %s\n", r.Repo, r.To)
+		return err
+	case r.Type == events.ResultPolled:
+		_, err := fmt.Fprintf(w, "polled %s: %d changes asked for\n", r.Repo, r.Due)
+		return err
+	case r.Before == r.After:
+		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n", r.Repo, r.Ref, r.After, where)
+		return err
+	}
+	more := ""
+	if r.Truncated {
+		more = " or more"
+	}
+	_, err := fmt.Fprintf(w, "synced %s: %s at %.12s, %d%s files changed, in %s (%v)\n",
+		r.Repo, r.Ref, r.After, len(r.Files), more, where, r.Took.Round(time.Millisecond))
+	return err
+}
+
+// reportData prints the result's own fields, without the envelope.
+func reportData(w io.Writer, r events.Result, out term.Output) error {
+	document, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	var envelope struct {
+		ID   string         `json:"id"`
+		Type string         `json:"type"`
+		Data map[string]any `json:"data"`
+	}
+	if err := json.Unmarshal(document, &envelope); err != nil {
+		return err
+	}
+	envelope.Data["id"], envelope.Data["type"], envelope.Data["fence"] = envelope.ID, envelope.Type, r.Fence
+	if r.Type == events.ResultSynced {
+		envelope.Data["before"] = r.Before // said even when there was none
+	}
+	if r.Type == events.ResultSynced && r.Files == nil {
+		envelope.Data["files"] = []events.File{}
+	}
+	return out.Document(w, envelope.Data)
+}

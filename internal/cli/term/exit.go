@@ -1,0 +1,70 @@
+package term
+
+import (
+	"errors"
+	"strings"
+
+	"lockstep/internal/config"
+	"lockstep/internal/redisx"
+)
+
+// OneLine is the error's text on one line: several errors in one, and what YAML has to say, have more.
+func OneLine(err error) string {
+	var text string
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		switch {
+		case text == "" || line == "":
+			text += line
+		case strings.HasSuffix(text, ":"):
+			text += " " + line
+		default:
+			text += "; " + line
+		}
+	}
+	return text
+}
+
+// Exit codes of the command.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitUnavailable = 3 // Redis
+	ExitTimedOut    = 4
+)
+
+// ExitError is an error with an exit code.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+func (e *ExitError) Error() string { return e.Err.Error() }
+
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// UsageError gives an error the exit code of wrong usage. It returns nil if err is nil.
+func UsageError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ExitError{ExitUsage, err}
+}
+
+// ExitCode returns the exit code that err calls for.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitDone
+	}
+	if e, ok := errors.AsType[*ExitError](err); ok {
+		return e.Code
+	}
+	if _, ok := errors.AsType[*config.InvalidError](err); ok {
+		return ExitUsage
+	}
+	if _, ok := errors.AsType[*redisx.UnavailableError](err); ok {
+		return ExitUnavailable
+	}
+	return ExitFailed
+}

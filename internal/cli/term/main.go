@@ -1,0 +1,16 @@
+package term
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Main is the main function of a command: it runs it until SIGINT or SIGTERM, and exits with the code that run returns.
+// A second signal ends the process at once.
+func Main(run func(ctx context.Context, args []string, std Streams) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ()}))
+}

@@ -1,0 +1,79 @@
+package term
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+	"pgregory.net/rapid"
+)
+
+func TestYAMLSaysWhatJSONSays(t *testing.T) {
+	var value func(depth int) *rapid.Generator[any]
+	value = func(depth int) *rapid.Generator[any] {
+		kinds := []*rapid.Generator[any]{
+			rapid.String().AsAny(), rapid.Int64().AsAny(), rapid.Float64().AsAny(), rapid.Bool().AsAny(), rapid.Just[any](nil),
+			rapid.SampledFrom([]string{"", "yes", "null", "0x10", "1e3", "~", "- a", "a: b", "#", "\x7f", "\u0085", " x ", "\ta\nb", "2026-11-22", "<<"}).AsAny(),
+		}
+		if depth > 0 {
+			inner := rapid.Deferred(func() *rapid.Generator[any] { return value(depth - 1) })
+			kinds = append(kinds, rapid.SliceOfN(inner, 0, 4).AsAny(), rapid.MapOfN(rapid.String(), inner, 0, 4).AsAny())
+		}
+		return rapid.OneOf(kinds...)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var asJSON, asYAML bytes.Buffer
+		data := value(3).Draw(t, "data")
+		if err := (&Output{formJSON}).Document(&asJSON, data); err != nil {
+			t.Fatal(err)
+		}
+		if err := (&Output{FormYAML}).Document(&asYAML, data); err != nil {
+			t.Fatal(err)
+		}
+		var read any
+		if err := yaml.Unmarshal(asYAML.Bytes(), &read); err != nil {
+			t.Fatalf("%v in\n%s", err, asYAML.String())
+		}
+		again, err := json.Marshal(read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var one, two any
+		if json.Unmarshal(asJSON.Bytes(), &one) != nil || json.Unmarshal(again, &two) != nil {
+			t.Fatal("one of them is no JSON")
+		}
+		if !reflect.DeepEqual(one, two) {
+			t.Fatalf("JSON says %v, YAML %v:\n%s", one, two, asYAML.String())
+		}
+	})
+}
+
+func TestYAMLKeepsTheOrderOfKeysAndTheDigitsOfNumbers(t *testing.T) {
+	var b bytes.Buffer
+	data := json.RawMessage(`{"z":1795223511284000999,"a":[],"m":{"y":{},"b":[1.50,"1.50"]}}`)
+	if err := (&Output{FormYAML}).Document(&b, data); err != nil {
+		t.Fatal(err)
+	}
+	const want = "z: 1795223511284000999\na: []\nm:\n  y: {}\n  b:\n    - 1.50\n    - \"1.50\"\n"
+	if b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
+func TestColumnsAreAlignedWithAndWithoutColours(t *testing.T) {
+	text := "NAME\tVERDICT\tTEXT\nα\t" + Paint(MarkGood, "ok") + "\tfine\nlonger\t" + Paint(MarkBad, "fail") + "\tnot fine\nno cells here\n" + "a\tb\n"
+	const plain = "NAME    VERDICT  TEXT\nα       ok       fine\nlonger  fail     not fine\nno cells here\na  b\n"
+	if got := Align(text, false); got != plain {
+		t.Errorf("%q, want %q", got, plain)
+	}
+	coloured := Align(text, true)
+	if !strings.Contains(coloured, "\x1b[32mok\x1b[0m       fine") || !strings.Contains(coloured, "\x1b[31mfail\x1b[0m     not fine") {
+		t.Errorf("%q", coloured)
+	}
+	if got := Align("\t\tempty\nfull\t\t\n", false); got != "        empty\nfull\n" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+)
+
+// everyCommand calls fn for each command that a user may type, with its path as typed. Topics of help are none.
+func everyCommand(fn func(path string, cmd *cobra.Command)) {
+	root := newRootCommand(term.Streams{Stdout: io.Discard, Stderr: io.Discard})
+	root.InitDefaultHelpCmd()
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Hidden || cmd.IsAdditionalHelpTopicCommand() {
+			return
+		}
+		fn(cmd.CommandPath(), cmd)
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+}
+
+func TestEachCommandExplainsItself(t *testing.T) {
+	everyCommand(func(path string, cmd *cobra.Command) {
+		group := cmd.HasSubCommands()
+		switch {
+		case cmd.Short == "" || strings.HasSuffix(cmd.Short, "."):
+			t.Errorf("%s: Short is %q; want a phrase", path, cmd.Short)
+		case !group && cmd.Example == "":
+			t.Errorf("%s has no example", path)
+		case cmd.RunE == nil:
+			t.Errorf("%s does nothing: a group prints its help", path)
+		}
+		for line := range strings.Lines(cmd.Example) {
+			if !strings.Contains(line, path) && !group {
+				t.Errorf("%s: the example %q is of another command", path, strings.TrimSpace(line))
+			}
+			if !strings.HasPrefix(line, "  ") {
+				t.Errorf("%s: the example %q is not indented by two", path, strings.TrimSpace(line))
+			}
+		}
+		for line := range strings.Lines(cmd.Long) {
+			if len([]rune(line)) > 125 {
+				t.Errorf("%s: a line of Long has %d characters: %s", path, len([]rune(line)), line)
+			}
+		}
+	})
+}
+
+// TestEachCommandHasAScript wants each command to be typed in some script, and to be used wrongly there.
+func TestEachCommandHasAScript(t *testing.T) {
+	var scripts strings.Builder
+	for _, file := range proctest.Must(filepath.Glob("testdata/script/*.txtar"))(t) {
+		scripts.Write(proctest.Must(os.ReadFile(file))(t))
+		scripts.WriteByte('\n')
+	}
+	everyCommand(func(path string, _ *cobra.Command) {
+		for what, before := range map[string]string{"is used": `(exec|exits [0-9]+|eventually '.*')`, "is used wrongly": `exits 2`} {
+			line := regexp.MustCompile(`(?m)^(\[.*\] )?` + before + ` ` + regexp.QuoteMeta(path) + `( |$)`)
+			if !line.MatchString(scripts.String()) {
+				t.Errorf("no script in which %s %s", path, what)
+			}
+		}
+	})
+}

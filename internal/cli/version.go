@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+)
+
+func newVersionCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print which build this is",
+		Example: "  lockstep version --json",
+		Args:    term.WrongUse(term.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			b := app.ReadBuild()
+			return out.Show(std, b, func(w io.Writer) {
+				fmt.Fprintf(w, "lockstep %s %.12s %s %s\n", b.Version, b.Revision, b.Go, b.Platform)
+			})
+		},
+	}
+	out.Add(cmd)
+	return cmd
+}

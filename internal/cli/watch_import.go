@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/watch"
+)
+
+func newWatchImportCommand(std term.Streams) *cobra.Command {
+	var prune, dryRun bool
+	var out term.Output
+	cmd := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Make watches what a file says",
+		Long: "Add the watches of a YAML file (- for standard input), and change those that are there and are not the\n" +
+			"same. With --prune remove, of the apps in the file, those that are not in it; an app without a watch in the\n" +
+			"file keeps its own. The whole file is checked, also against the watches that there are, before anything\n" +
+			"changes. What was done before an error is done: import again.",
+		Example: "  lockstep watch import watches.yaml --dry-run --prune --redis redis://127.0.0.1:6379\n" +
+			"  lockstep watch export --app docs | lockstep watch import - --redis redis://127.0.0.2:6379",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			watches, err := readWatches(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
+				plan, err := registry.Plan(ctx, watches, prune)
+				if err != nil {
+					return fmt.Errorf("%s is not imported: %w", args[0], err)
+				}
+				if !dryRun {
+					if err := registry.Carry(ctx, plan); err != nil {
+						return err
+					}
+				}
+				outcome := newWatchesImported(plan, dryRun)
+				return out.Show(std, outcome, outcome.Table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().BoolVar(&prune, "prune", false, "remove what the apps in the file watch and is not in it")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be done, and do nothing")
+	out.Add(cmd)
+	return cmd
+}
+
+// readWatches reads a file, or standard input; an error is a usage error.
+func readWatches(cmd *cobra.Command, name string) ([]watch.Watch, error) {
+	in := cmd.InOrStdin()
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, term.UsageError(err)
+		}
+		defer file.Close()
+		in = file
+	}
+	watches, err := watch.ReadFile(in)
+	if err != nil {
+		return nil, term.UsageError(fmt.Errorf("%s: %w", name, err))
+	}
+	return watches, nil
+}
+
+// watchesImported is what an import has done, or would do.
+type watchesImported struct {
+	Added     []watch.Watch `json:"added"`
+	Changed   []watch.Watch `json:"changed"`
+	Removed   []watch.Watch `json:"removed"`
+	Unchanged int           `json:"unchanged"`
+	DryRun    bool          `json:"dry_run,omitempty"`
+}
+
+func newWatchesImported(p watch.Plan, dryRun bool) watchesImported {
+	none := []watch.Watch{}
+	return watchesImported{append(none, p.Add...), append(none, p.Change...), append(none, p.Remove...), p.Same, dryRun}
+}
+
+func (i watchesImported) Table(w io.Writer) {
+	for _, part := range []struct {
+		outcome string
+		watches []watch.Watch
+	}{{"added", i.Added}, {"changed", i.Changed}, {"removed", i.Removed}} {
+		for _, one := range part.watches {
+			watchRow(w, part.outcome, one)
+		}
+	}
+	fmt.Fprintf(w, "unchanged\t%d\n", i.Unchanged)
+	if i.DryRun {
+		fmt.Fprintln(w, "nothing was done, as --dry-run says")
+	}
+}

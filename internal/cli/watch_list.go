@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/watch"
+)
+
+func newWatchListCommand(std term.Streams) *cobra.Command {
+	var app string
+	var limit int
+	var out term.Output
+	cmd := &cobra.Command{
+		Use:   "ls [prefix]",
+		Short: "List watches",
+		Long:  "List all watches, those of one app, or those of repositories whose paths begin with a prefix.",
+		Example: "  lockstep watch ls --redis redis://127.0.0.1:6379\n" +
+			"  lockstep watch ls acme/ --app docs --json --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArgAtMost),
+		ValidArgsFunction: completeFirst(std, watched),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 1 {
+				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
+			}
+			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
+				list, more, err := listWatches(ctx, registry, prefixOf(args), app, limit)
+				if err != nil {
+					return err
+				}
+				if more {
+					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; name a prefix, or raise --limit\n", limit)
+				}
+				return out.Show(std, list, list.Table)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().StringVar(&app, "app", "", "only watches of that `app`")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most so `many`")
+	out.Add(cmd)
+	return cmd
+}
+
+func prefixOf(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// listWatches reads pages until there are enough, and reports whether there is more; a limit of 0 is none.
+func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list watchList, more bool, err error) {
+	list = watchList{}
+	for q := (watch.Query{Prefix: prefix, App: app, Limit: 1000}); ; {
+		page, err := registry.List(ctx, q)
+		if err != nil {
+			return nil, false, err
+		}
+		list = append(list, page.Watches...)
+		if limit > 0 && len(list) > limit {
+			return list[:limit], true, nil
+		}
+		if q.After = page.Next; q.After == "" {
+			return list, false, nil
+		}
+	}
+}
+
+type watchList []watch.Watch
+
+func (l watchList) Table(w io.Writer) {
+	fmt.Fprintln(w, "REPOSITORY\tAPP\tREF\tCREDENTIAL\tDEPTH\tPOLL\tNOTIFY\tREMOTE")
+	for _, one := range l {
+		remote := one.URL
+		if one.Auto {
+			remote += " (by itself)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Repo, one.App, refText(one.Ref), term.Dash(one.Credential),
+			term.Dash(one.Depth.String()), term.Dash(one.Poll.String()), notifyText(one), remote)
+	}
+}
+
+func notifyText(w watch.Watch) string {
+	if w.NotifyURL != "" && w.Silenced != "" {
+		return "silenced " + term.Printable(w.Silenced)
+	}
+	return term.Dash(term.Printable(w.NotifyURL))
+}
+
+func newWatchExportCommand(std term.Streams) *cobra.Command {
+	var app string
+	cmd := &cobra.Command{
+		Use:   "export [prefix]",
+		Short: "Print watches as a file for import",
+		Long: "Print watches as YAML that lockstep watch import reads: all, those of one app, or those of repositories\n" +
+			"whose paths begin with a prefix.",
+		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
+			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
+		Args:              term.WrongUse(term.OneArgAtMost),
+		ValidArgsFunction: completeFirst(std, watched),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
+				list, _, err := listWatches(ctx, registry, prefixOf(args), app, 0)
+				if err != nil {
+					return err
+				}
+				return watch.WriteFile(std.Stdout, list)
+			})
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Common)
+	cmd.Flags().StringVar(&app, "app", "", "only watches of that `app`")
+	return cmd
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// TestWrongInputIsOneLineThatSaysWhatToChange gives settings that make no sense, or cannot be met.
+func TestWrongInputIsOneLineThatSaysWhatToChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long, and is no different with another Redis")
+	}
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		proctest.Must(0, os.WriteFile(path, []byte(content), 0o600))(t)
+		return path
+	}
+	taken := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = taken.Close() }) // after the subtests, which run in parallel
+	const nobody = "redis://127.0.0.1:1"
+	serve := []string{"serve", "--log-level", "error", "--root", filepath.Join(dir, "root")}
+
+	for name, tc := range map[string]struct {
+		args []string
+		env  []string
+		code int
+		want string // in the error
+	}{
+		"no such file of settings":         {args: []string{"serve", "--config", "nowhere.yaml"}, code: term.ExitUsage, want: "config file nowhere.yaml: open nowhere.yaml: no such file"},
+		"a folder of settings":             {args: []string{"serve", "--config", dir}, code: term.ExitUsage, want: "is a directory"},
+		"settings that are no YAML":        {args: []string{"serve", "--config", file("bad.yaml", "lease: [\n")}, code: term.ExitUsage, want: "bad.yaml: yaml: line 1"},
+		"an unknown setting":               {args: []string{"serve", "--config", file("key.yaml", "lese: 10s\n")}, code: term.ExitUsage, want: `key.yaml: "lese" is no setting; see lockstep serve --help`},
+		"a duration without a unit":        {args: []string{"serve", "--config", file("unit.yaml", "lease: 10\n")}, code: term.ExitUsage, want: "lease: want a duration with its unit, as in 90s"},
+		"no duration":                      {args: []string{"serve", "--lease", "soon"}, code: term.ExitUsage, want: `"soon" for "--lease" flag`},
+		"no duration in a variable":        {args: []string{"serve"}, env: []string{"LOCKSTEP_LEASE=soon"}, code: term.ExitUsage, want: `LOCKSTEP_LEASE "soon": want a duration with its unit, as in 90s`},
+		"no number in a variable":          {args: []string{"serve"}, env: []string{"LOCKSTEP_SLOTS=many"}, code: term.ExitUsage, want: `LOCKSTEP_SLOTS "many": want a whole number`},
+		"neither true nor false":           {args: []string{"serve"}, env: []string{"LOCKSTEP_ADOPT=perhaps"}, code: term.ExitUsage, want: `LOCKSTEP_ADOPT "perhaps": want true or false`},
+		"an unknown role":                  {args: []string{"serve", "--roles", "boss"}, code: term.ExitUsage, want: `roles: "boss" is none of receiver, worker, notifier, scheduler`},
+		"a prefix without a hash tag":      {args: []string{"status", "--redis", nobody, "--prefix", "lockstep:"}, code: term.ExitUsage, want: `prefix "lockstep:": want at most 128`},
+		"a root that is a file":            {args: []string{"serve", "--log-level", "error", "--root", file("root-file", "")}, code: term.ExitFailed, want: "root-file"},
+		"a port that is taken":             {args: append(serve, "--listen", taken.Addr().String()), code: term.ExitFailed, want: "address already in use; choose another address with --listen"},
+		"no address":                       {args: append(serve, "--listen", "8080"), code: term.ExitUsage, want: `listen "8080": want host:port, as in 127.0.0.1:8080`},
+		"no port":                          {args: append(serve, "--admin-listen", "127.0.0.1:99999"), code: term.ExitUsage, want: `admin-listen "127.0.0.1:99999": want host:port`},
+		"a scheme that is not Redis'":      {args: []string{"status", "--redis", "http://127.0.0.1:1"}, code: term.ExitUsage, want: `redis: unknown scheme "http"; want redis://`},
+		"a URL that is none":               {args: []string{"status", "--redis", "redis://127.0.0.1:port"}, code: term.ExitUsage, want: "redis: the URL does not parse; want redis://host:port"},
+		"a password in an argument":        {args: []string{"status", "--redis", "redis://:hunter2@127.0.0.1:1"}, code: term.ExitUsage, want: "use --redis-password-file or LOCKSTEP_REDIS"},
+		"Redis away":                       {args: []string{"status", "--redis", nobody}, code: term.ExitUnavailable, want: "redis at redis://127.0.0.1:1 does not answer; start it, or name another with --redis"},
+		"a socket that there is not":       {args: []string{"status", "--redis", "unix:///nowhere.sock"}, code: term.ExitUnavailable, want: "does not answer"},
+		"no file with the password":        {args: []string{"status", "--redis", nobody, "--redis-password-file", "nowhere"}, code: term.ExitUsage, want: "redis-password-file: open nowhere"},
+		"no file of authorities":           {args: append(serve, "--ca-file", "nowhere"), code: term.ExitUsage, want: "ca-file: open nowhere"},
+		"no file of hosts' keys":           {args: append(serve, "--known-hosts", "nowhere"), code: term.ExitUsage, want: "known-hosts: open nowhere"},
+		"no folder of credentials":         {args: append(serve, "--credentials", "nowhere"), code: term.ExitUsage, want: "credentials: stat nowhere"},
+		"a proxy that is none":             {args: append(serve, "--proxy", "nonsense"), code: term.ExitUsage, want: "proxy: want a URL, as http://proxy.example.org:3128"},
+		"hosts that are none":              {args: append(serve, "--hosts", "a/b"), code: term.ExitUsage, want: `hosts: "a/b" is neither`},
+		"hosts to notify that are none":    {args: append(serve, "--notify-hosts", "***"), code: term.ExitUsage, want: `notify-hosts: "***" is neither`},
+		"a lock-wait shorter than a lease": {args: append(serve, "--lock-wait", "1s"), code: term.ExitUsage, want: "raise lock-wait or lower lease"},
+		"a URL with a password":            {args: []string{"sync", "https://bot:hunter2@example.com/a/b"}, code: term.ExitUsage, want: "url carries credentials; name a credential instead"},
+		"a scheme that is not Git's":       {args: []string{"sync", "ftp://example.com/a/b"}, code: term.ExitUsage, want: "use http or https, or ssh"},
+		"a command that there is not":      {args: []string{"srve"}, code: term.ExitUsage, want: `unknown command "srve" for "lockstep", did you mean serve?`},
+		"a flag that there is not":         {args: []string{"serve", "--rot", "x"}, code: term.ExitUsage, want: "unknown flag: --rot; see lockstep serve --help"},
+		"secrets in the wrong place":       {args: append(serve, "--listen", "127.0.0.1:0", "--hooks", file("hooks", "")), code: term.ExitUsage, want: "webhook sources: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refusedWith(t, tc.env, tc.args, tc.code, tc.want)
+		})
+	}
+}
+
+// TestAPasswordThatRedisRefuses is wrong input that only Redis can tell.
+func TestAPasswordThatRedisRefuses(t *testing.T) {
+	server := redistest.StartReal(t)
+	proctest.Must(server.Client().ConfigSet(t.Context(), "requirepass", "sesame").Result())(t)
+	password := filepath.Join(t.TempDir(), "password")
+	proctest.Must(0, os.WriteFile(password, []byte("hunter2\n"), 0o600))(t)
+	const want = "refuses; check its password, the user's permissions and --prefix"
+	for _, args := range [][]string{
+		{"status", "--redis", server.URL()}, {"tail", "--redis", server.URL()}, {"dead", "ls", "--redis", server.URL()},
+		{"locks", "ls", "--redis", server.URL(), "--redis-password-file", password},
+		{"serve", "--roles", "worker", "--root", t.TempDir(), "--redis", server.URL()},
+	} {
+		refusedWith(t, nil, args, term.ExitFailed, want)
+	}
+	refusedWith(t, []string{"LOCKSTEP_REDIS=redis://:hunter2@" + server.Addr}, []string{"status"}, term.ExitFailed, want)
+	proctest.Must(0, os.WriteFile(password, []byte("sesame\n"), 0o600))(t)
+	if stdout, stderr, code := proctest.RunLockstep(t, nil, "status", "--redis", server.URL(), "--redis-password-file", password); code != term.ExitDone {
+		t.Errorf("with the password: exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// refusedWith wants one line of error with a text in it, nothing else, and no password.
+func refusedWith(t *testing.T, env, args []string, code int, want string) {
+	t.Helper()
+	stdout, stderr, got := proctest.RunLockstep(t, env, args...)
+	if got != code || stdout != "" || !strings.HasPrefix(stderr, "lockstep: ") || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
+		t.Errorf("lockstep %s: exit code %d, want %d and %q in one line:\n%s%s", strings.Join(args, " "), got, code, want, stdout, stderr)
+	}
+	if strings.Contains(stderr, "hunter2") {
+		t.Errorf("lockstep %s repeats a password: %s", strings.Join(args, " "), stderr)
+	}
+}

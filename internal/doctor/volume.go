@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/config"
+	"lockstep/internal/gitrepo"
+)
+
+// examineVolume tries out, in a folder of its own, what a worker will do on the volume.
+func examineVolume(cfg config.Config) []Check {
+	root, err := filepath.Abs(cfg.Root)
+	if err != nil {
+		return []Check{refused("volume", "%w", err)}
+	}
+	admin := filepath.Join(root, ".lockstep")
+	if err := os.MkdirAll(admin, 0o755); err != nil {
+		return []Check{refused("volume", "%s cannot be made: %w; let this user write there, or choose another --root", root, err)}
+	}
+	dir, err := os.MkdirTemp(admin, "try-") // gone within the hour, should we not come to delete it
+	if err != nil {
+		return []Check{refused("volume", "%s cannot be written to: %w; let this user write there, and mount it read-write", root, err)}
+	}
+	defer os.RemoveAll(dir)
+	checks := []Check{passed("volume", "%s can be written to", root), fileSystem(root, cfg)}
+	for _, trial := range trials {
+		checks = append(checks, trial.on(dir))
+	}
+	return append(checks, syncing(dir), exchangeable(dir), caseSensitive(dir), freeSpace(root, cfg), freeInodes(root))
+}
+
+// trial is something that a worker does all the time.
+type trial struct {
+	name, needed string
+	run          func(dir string) error
+}
+
+func (t trial) on(dir string) Check {
+	at, err := os.MkdirTemp(dir, "*")
+	if err == nil {
+		err = t.run(at)
+	}
+	if err != nil {
+		return refused(t.name, "%w; %s", err, t.needed)
+	}
+	return passed(t.name, "works")
+}
+
+var trials = []trial{
+	{"hard links", "trees share unchanged files by them: choose a file system that has them", func(dir string) error {
+		file := filepath.Join(dir, "file")
+		return errors.Join(os.WriteFile(file, []byte("try"), 0o644), os.Link(file, filepath.Join(dir, "hard")))
+	}},
+	{"rename over a link", "publishing is such a rename: choose a file system that has symbolic links", func(dir string) error {
+		link, other := filepath.Join(dir, "link"), filepath.Join(dir, "other")
+		if err := errors.Join(os.Symlink("a", link), os.Symlink("b", other), os.Rename(link, other)); err != nil {
+			return err
+		}
+		if target, err := os.Readlink(other); err != nil || target != "a" {
+			return fmt.Errorf("the link leads to %q: %w", target, err)
+		}
+		return nil
+	}},
+	{"file locks", "stale workers are told by them: over NFS mount version 4, or run lockd; do not mount with nolock", tryFlock},
+}
+
+// tryFlock takes a lock through one descriptor, and wants another to be refused.
+func tryFlock(dir string) error {
+	path := filepath.Join(dir, "lock")
+	first, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer first.Close()
+	second, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer second.Close()
+	if err := unix.Flock(int(first.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("flock: %w", err)
+	}
+	if err := unix.Flock(int(second.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("flock gives one lock to two: %w", err)
+	}
+	return nil
+}
+
+func syncing(dir string) Check {
+	const name = "sync"
+	took, err := timedSync(dir)
+	if err != nil {
+		return refused(name, "%w; a tree is to survive a power cut: look at the disk, and at how the volume is mounted", err)
+	}
+	folder, err := os.Open(dir)
+	if err == nil {
+		err = errors.Join(unix.Syncfs(int(folder.Fd())), folder.Close())
+	}
+	switch {
+	case err != nil:
+		return refused(name, "syncfs: %w; a tree is to survive a power cut: look at how the volume is mounted", err)
+	case took > slowSync:
+		return warned(name, "a file takes %v: every sync waits for that some times over; look for what else writes to this disk", took.Round(time.Millisecond))
+	}
+	return passed(name, "a file takes %v", took.Round(100*time.Microsecond))
+}
+
+func exchangeable(dir string) Check {
+	const name = "exchange of names"
+	link, folder := filepath.Join(dir, "exchange-link"), filepath.Join(dir, "exchange-folder")
+	if err := errors.Join(os.Symlink("a", link), os.Mkdir(folder, 0o755)); err != nil {
+		return refused(name, "%w", err)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
+		return warned(name, "not here (%v): plain clones cannot be adopted, and are to be moved away by hand", err)
+	}
+	return passed(name, "works: plain clones can be adopted")
+}
+
+func caseSensitive(dir string) Check {
+	const name = "case"
+	if err := os.WriteFile(filepath.Join(dir, "case"), nil, 0o644); err != nil {
+		return refused(name, "%w", err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "CASE")); err == nil {
+		return warned(name, "the file system ignores case: a repository with two files whose names differ in nothing else is refused")
+	}
+	return passed(name, "names that differ in case are different")
+}
+
+// fileSystems are those of which there is something to say, by the magic number that statfs gives.
+var fileSystems = map[int64]struct{ name, caution string }{
+	unix.EXT4_SUPER_MAGIC:      {name: "ext4"},
+	unix.XFS_SUPER_MAGIC:       {name: "xfs"},
+	unix.BTRFS_SUPER_MAGIC:     {name: "btrfs"},
+	unix.TMPFS_MAGIC:           {"tmpfs", "it is in memory, and gone with the machine; fine for trying out"},
+	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", "it is a container's own layer, and gone with the container; mount a volume"},
+	unix.FUSE_SUPER_MAGIC:      {"fuse", "what it can do depends on what is behind it; see the other checks"},
+	unix.SMB_SUPER_MAGIC:       {"smb", "symbolic links and file locks over it are not to be relied on; use NFS version 4 or a local disk"},
+	unix.CIFS_SUPER_MAGIC:      {"cifs", "symbolic links and file locks over it are not to be relied on; use NFS version 4 or a local disk"},
+}
+
+func fileSystem(root string, cfg config.Config) Check {
+	const name = "file system"
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return refused(name, "statfs: %w", err)
+	}
+	kind := int64(uint32(st.Type))
+	if kind == unix.NFS_SUPER_MAGIC {
+		return warned(name, "nfs: readers on other machines see a new tree once their attribute caches lapse (acdirmax, 60 s by default); "+
+			"keep tree-grace, now %v, well above that, and mount version 4, whose file locks all machines share", cfg.TreeGrace)
+	}
+	known, found := fileSystems[kind]
+	switch {
+	case !found:
+		return passed(name, "type %#x", kind)
+	case known.caution != "":
+		return warned(name, "%s: %s", known.name, known.caution)
+	}
+	return passed(name, "%s", known.name)
+}
+
+func freeSpace(root string, cfg config.Config) Check {
+	const name = "free space"
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return refused(name, "statfs: %w", err)
+	}
+	unit := max(st.Frsize, 1)
+	free, size := int64(st.Bavail)*unit, int64(st.Blocks)*unit
+	shown := gitrepo.BytesText(free) + " of " + gitrepo.BytesText(size)
+	switch {
+	case free < cfg.MinFreeBytes:
+		return refused(name, "%s, and min-free-bytes keeps %s: nothing would be fetched; free space or lower the setting", shown, gitrepo.BytesText(cfg.MinFreeBytes))
+	case free < 2*cfg.MinFreeBytes || free < size/20:
+		return warned(name, "%s: free some soon", shown)
+	}
+	return passed(name, "%s", shown)
+}
+
+// fewInodes is a number of files that one large repository has.
+const fewInodes = 100_000
+
+func freeInodes(root string) Check {
+	const name = "free inodes"
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return refused(name, "statfs: %w", err)
+	}
+	switch {
+	case st.Files == 0:
+		return passed(name, "not counted by this file system")
+	case st.Ffree == 0:
+		return refused(name, "none of %d: no file can be made; delete some, or make a file system with more", st.Files)
+	case st.Ffree < fewInodes || st.Ffree < st.Files/20:
+		return warned(name, "%d of %d: trees are many files; free some, or make a file system with more", st.Ffree, st.Files)
+	}
+	return passed(name, "%d of %d", st.Ffree, st.Files)
+}

@@ -1,0 +1,335 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp/kb"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+)
+
+func TestTheDashboardInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
+	chromium := browser(t)
+	b := startBoard(t)
+	for _, repo := range []string{"acme/widgets", "acme/docs", "search/indexer"} {
+		b.push(repo)
+	}
+	for _, f := range []struct {
+		name string
+		test func(t *testing.T, b *board, open func(t *testing.T) *tab)
+	}{
+		{"a live sync appears within a second", liveSync},
+		{"who is not logged in changes nothing", readOnly},
+		{"a lease is released with the token", releaseWithToken},
+		{"a lease is released by keyboard alone", releaseByKeyboard},
+		{"a lease is released without JavaScript", releaseWithoutScript},
+		{"dead letters are retried and dropped", retryAndDrop},
+		{"what cannot be fetched says why", whatFails},
+		{"a tab that nobody looks at follows nothing", hiddenTab},
+		{"the login works without TLS, too", plainLogin},
+		{"every page on a phone, dark and light, is accessible", everyPage},
+		{"Redis goes and comes back", redisAway},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			b.t = t
+			f.test(t, b, func(t *testing.T) *tab { return openTab(t, chromium, b.base) })
+		})
+	}
+}
+
+func liveSync(t *testing.T, b *board, open func(*testing.T) *tab) {
+	page := open(t)
+	page.open("/")
+	page.live()
+	// The page itself measures from the moment that the result was added, by Redis' clock, which is this machine's.
+	var took []int
+	for i := range 6 {
+		repo := fmt.Sprintf("acme/live-%d", i)
+		proctest.Must(b.git.Create(context.Background(), repo, map[string]string{"a": "1"}))(t)
+		value[int](page, fmt.Sprintf(`window.seen = new Promise((resolve) => {
+			const look = () => {
+				const row = [...document.querySelectorAll("#results tr")].find((r) => r.querySelector("a")?.textContent === %q);
+				if (row) { watch.disconnect(); resolve(Date.now() - Number(row.dataset.at)); }
+			};
+			const watch = new MutationObserver(look);
+			watch.observe(document.getElementById("results"), {childList: true, subtree: true});
+		}); 0`, repo))
+		b.ask(repo)
+		took = append(took, value[int](page, `window.seen`))
+	}
+	slices.Sort(took)
+	t.Logf("a sync shows up %v ms after its result was settled", took)
+	if best := took[0]; best > 1000 { // this machine may be busy now and then
+		t.Errorf("a sync shows up after %d ms at best", best)
+	}
+	page.await(`document.querySelectorAll("#throughput canvas").length === 1 && document.querySelectorAll("#latency canvas").length === 1`)
+	page.await(`["#throughput", "#latency"].every((c) => !document.querySelector(c + " .u-legend").innerText.includes("–"))`)
+}
+
+func readOnly(t *testing.T, b *board, open func(*testing.T) *tab) {
+	fence := b.stuck("acme/untouched")
+	defer b.letGo("acme/untouched")
+	page := open(t)
+	page.open("/dashboard/leases")
+	page.live()
+	page.await(`document.querySelector("#leases")?.innerText.includes("acme/untouched")`)
+	if n := page.text(`document.querySelectorAll(".danger, form[method=post], dialog").length`); n != "0" {
+		t.Errorf("%s things to change something with", n)
+	}
+	form := url.Values{"repo": {"acme/untouched"}, "fence": {fmt.Sprint(fence)}}
+	resp := proctest.Must(http.PostForm(b.base+"/dashboard/leases/release", form))(t)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a release without a login: %d, want 401", resp.StatusCode)
+	}
+	if now := b.lease("acme/untouched"); now != fence {
+		t.Errorf("the lease has fence %d, want %d as before", now, fence)
+	}
+	page.expect("401") // the browser says so of its own
+	page.open("/dashboard/login")
+	page.logIn("a-wrong-token")
+	page.await(`document.querySelector("[role=alert]")?.innerText === "That is not the API token."`)
+}
+
+// asAdmin opens a page and logs in on the way.
+func asAdmin(t *testing.T, open func(*testing.T) *tab, path string) *tab {
+	page := open(t)
+	page.open("/dashboard/login?" + url.Values{"next": {path}}.Encode())
+	page.logIn(boardToken)
+	page.await(fmt.Sprintf(`location.pathname + location.search === %q && document.readyState === "complete"`, path))
+	return page
+}
+
+func releaseWithToken(t *testing.T, b *board, open func(*testing.T) *tab) {
+	fence := b.stuck("acme/stuck")
+	defer b.letGo("acme/stuck")
+	page := asAdmin(t, open, "/dashboard/leases")
+	page.live()
+	button := fmt.Sprintf("#l-r-%d", fence)
+	page.await(fmt.Sprintf(`document.querySelector(%q) !== null`, button))
+	page.click(button)
+	page.await(`document.getElementById("dialog").open`)
+	if who := page.text(`document.getElementById("dialog").innerText`); !strings.Contains(who, "worker-1") || !strings.Contains(who, fmt.Sprint(fence)) {
+		t.Errorf("the question does not say who has it: %s", who)
+	}
+	page.press(kb.Escape)
+	page.await(`!document.getElementById("dialog").open && document.activeElement.matches(".danger")`)
+	if b.lease("acme/stuck") != fence {
+		t.Error("it is released, though nobody was sure")
+	}
+	page.click(button)
+	page.await(`document.getElementById("dialog").open`)
+	page.click("#sure")
+	page.await(`document.querySelector(".note")?.innerText.startsWith("Took the lease on acme/stuck away from worker-1")`)
+	b.assertReleased("acme/stuck", fence)
+	b.serve.AwaitLog("lease taken away on the dashboard")
+	if !strings.Contains(b.serve.Log.String(), "by=token repo=acme/stuck") {
+		t.Error("the log does not say who took it")
+	}
+}
+
+func releaseByKeyboard(t *testing.T, b *board, open func(*testing.T) *tab) {
+	fence := b.stuck("acme/keys")
+	defer b.letGo("acme/keys")
+	page := asAdmin(t, open, "/dashboard/leases")
+	page.live()
+	button := fmt.Sprintf("#l-r-%d", fence)
+	page.await(fmt.Sprintf(`document.querySelector(%q) !== null`, button))
+	page.tabTo(".skip")
+	page.tabTo(button)
+	page.press(kb.Enter)
+	page.await(`document.getElementById("dialog").open && document.activeElement.id === "cancel"`)
+	page.tabTo("#sure")
+	page.press(kb.Enter)
+	page.await(`document.querySelector(".note")?.innerText.includes("acme/keys")`)
+	b.assertReleased("acme/keys", fence)
+}
+
+func releaseWithoutScript(t *testing.T, b *board, open func(*testing.T) *tab) {
+	fence := b.stuck("acme/plain")
+	defer b.letGo("acme/plain")
+	page := open(t)
+	page.scripts(false)
+	page.open("/dashboard/login?next=/dashboard/leases")
+	page.logIn(boardToken)
+	page.click(fmt.Sprintf("#l-r-%d", fence))
+	page.click("#sure")
+	page.scripts(true)
+	page.await(`document.querySelector(".note")?.innerText.includes("acme/plain")`)
+	b.assertReleased("acme/plain", fence)
+}
+
+// plainLogin is by a name for which a browser trusts no HTTP: it does not say whether a form comes from the same site, but
+// for the origin.
+func plainLogin(t *testing.T, b *board, open func(*testing.T) *tab) {
+	page := open(t)
+	page.base = strings.Replace(b.base, "127.0.0.1", plainHost, 1)
+	page.expect("Cross-Origin-Opener-Policy header has been ignored")
+	page.open("/dashboard/login?next=/dashboard/dead")
+	page.logIn(boardToken)
+	page.await(`location.pathname === "/dashboard/dead" && document.querySelector("form[action='/dashboard/logout']") !== null`)
+	page.live()
+	page.click("form[action='/dashboard/logout'] button")
+	page.await(`document.querySelector(".note")?.innerText === "You are logged out."`)
+}
+
+func retryAndDrop(t *testing.T, b *board, open func(*testing.T) *tab) {
+	first, second := b.letter("acme/retried"), b.letter("acme/dropped")
+	page := asAdmin(t, open, "/dashboard/dead")
+	page.live()
+	page.await(fmt.Sprintf(`document.getElementById("d-r-%s") !== null`, first))
+	page.click(fmt.Sprintf("[id='d-r-%s']", first))
+	page.await(`document.querySelector(".note")?.innerText.includes("is back in its stream")`)
+	proctest.Eventually(t, func() bool {
+		return slices.ContainsFunc(proctest.ResultsSoFar(t, b.client), func(r events.Result) bool {
+			return r.Type == events.ResultSynced && r.Repo.String() == "acme/retried"
+		})
+	}, "a sync of acme/retried")
+
+	page.open("/dashboard/dead/letter?id=" + second)
+	if shown := page.text(`document.querySelector("pre").innerText`); !strings.Contains(shown, `"repo": "acme/dropped"`) {
+		t.Errorf("the payload is %s", shown)
+	}
+	page.click("a.danger")
+	page.await(`document.getElementById("dialog").open`)
+	page.click("#sure")
+	page.await(`document.querySelector(".note")?.innerText.includes("is dropped")`)
+	if left := b.letters(); slices.Contains(left, first) || slices.Contains(left, second) {
+		t.Errorf("letters %q are left, want neither %s nor %s", left, first, second)
+	}
+	// One that is given up while the page is open comes by itself, and the filter leaves the others out.
+	third := b.letter("acme/another")
+	page.await(fmt.Sprintf(`document.getElementById("d-%s") !== null`, third))
+	value[int](page, `window.streams = [], window.make = htmx.createEventSource, htmx.createEventSource = (url) => { const s = make(url); streams.push(s); return s; }, 0`)
+	page.typing("input[name=repo]", "acme/widgets")
+	page.await(fmt.Sprintf(`document.getElementById("d-%s") === null && location.search.includes("widgets")`, third))
+	page.live()
+	page.typing("input[name=reason]", "attempts")
+	page.await(`streams.length > 1 && streams.at(-1).readyState === EventSource.OPEN && streams.slice(0, -1).every((s) => s.readyState === EventSource.CLOSED)`)
+}
+
+// whatFails is a filter that makes no sense, and a session that has ended on a page that does not follow.
+func whatFails(t *testing.T, b *board, open func(*testing.T) *tab) {
+	id := b.letter("acme/kept")
+	page := asAdmin(t, open, "/dashboard/dead")
+	page.live()
+	page.expect("400")
+	page.typing("input[name=repo]", "acme")
+	page.await(`document.getElementById("alert").innerText.includes("acme")`)
+	page.typing("input[name=repo]", "/kept")
+	page.await(`document.getElementById("alert").innerText === "" && location.search.includes("kept")`)
+	page.open("/dashboard/dead/letter?id=" + id)
+	page.do(call(network.ClearBrowserCookies, cdp.Empty{}))
+	page.click("a.danger")
+	page.await(`location.pathname === "/dashboard/login" && document.getElementById("token") !== null`)
+	page.logIn(boardToken)
+	page.await(`location.pathname === "/dashboard/dead/drop" && document.getElementById("sure") !== null`)
+}
+
+// hiddenTab is one that comes up behind others, or whose service answers only while it is there.
+func hiddenTab(t *testing.T, _ *board, open func(*testing.T) *tab) {
+	page := open(t)
+	page.open("/dashboard/leases")
+	page.live()
+	value[int](page, `window.streams = [], window.make = htmx.createEventSource, htmx.createEventSource = (url) => { const s = make(url); streams.push(s); return s; }, 0`)
+	hide := func(hidden bool) {
+		value[int](page, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %t, configurable: true}), 0`, hidden))
+	}
+	hide(true)
+	value[int](page, `reload(), 0`)
+	page.await(`streams.length === 1 && streams[0].readyState === EventSource.CLOSED && document.getElementById("live").dataset.state === "off"`)
+	hide(false)
+	value[int](page, `document.dispatchEvent(new Event("visibilitychange")), 0`)
+	page.live()
+	if n := page.text(`streams.filter((s) => s.readyState === EventSource.OPEN).length`); n != "1" {
+		t.Errorf("%s streams are open, want the one", n)
+	}
+}
+
+func everyPage(t *testing.T, b *board, open func(*testing.T) *tab) {
+	b.stage()
+	for _, repo := range []string{"platform/infrastructure", "acme/website"} {
+		b.stuck(repo)
+		defer b.letGo(repo)
+	}
+	fence := b.stuck("acme/monorepo")
+	defer b.letGo("acme/monorepo")
+	waiting := func() bool { // for which a change has to come to the other worker
+		b.ask("acme/monorepo")
+		return len(b.lock("acme/monorepo").Waiters) > 0
+	}
+	proctest.Eventually(t, waiting, "somebody waits for acme/monorepo")
+	ids := b.letters()
+	page := asAdmin(t, open, "/")
+	for name, path := range map[string]string{
+		"overview": "/", "leases": "/dashboard/leases", "dead": "/dashboard/dead", "repos": "/dashboard/repos", "watches": "/dashboard/watches",
+		"repo": "/dashboard/repo?repo=acme/widgets", "letter": "/dashboard/dead/letter?id=" + ids[0],
+		"confirm": fmt.Sprintf("/dashboard/leases/release?repo=acme/monorepo&fence=%d", fence), "absent": "/dashboard/absent",
+	} {
+		page.expect("404")
+		page.size(1240, 780)
+		page.scheme("light")
+		page.open(path)
+		if page.text(`document.getElementById("live") !== null`) == "true" {
+			page.live()
+		}
+		light := page.text(`getComputedStyle(document.body).backgroundColor`)
+		page.fits()
+		page.accessible(`{}`)
+		page.screenshot(name + "-light")
+		page.scheme("dark")
+		page.await(fmt.Sprintf(`getComputedStyle(document.body).backgroundColor !== %q`, light))
+		page.accessible(`{runOnly: ["color-contrast"]}`)
+		page.screenshot(name + "-dark")
+		page.size(375, 812)
+		page.scheme("light")
+		page.fits()
+		page.accessible(`{runOnly: ["target-size", "meta-viewport", "scrollable-region-focusable"]}`)
+		page.screenshot(name + "-phone")
+	}
+	// The switch says otherwise than the system, and is remembered.
+	page.open("/")
+	page.click("#theme")
+	page.await(`document.documentElement.dataset.theme === "dark"`)
+	page.open("/dashboard/repos")
+	if theme := page.text(`document.documentElement.dataset.theme`); theme != "dark" {
+		t.Errorf("on the next page the theme is %s, want dark", theme)
+	}
+}
+
+func redisAway(t *testing.T, b *board, open func(*testing.T) *tab) {
+	page := open(t)
+	page.open("/")
+	page.live()
+	b.redis.Stop()
+	page.await(`document.getElementById("alert").innerText.startsWith("Redis does not answer.")`)
+	page.expect("503")
+	value[int](page, `reload(), 0`) // as a tab does that is looked at again
+	page.live()
+	page.await(`document.getElementById("alert").innerText.startsWith("Redis does not answer.")`)
+	b.redis.Restart()
+	page.await(`document.getElementById("alert").innerText === ""`)
+	b.push("acme/afterwards")
+	page.await(`document.getElementById("results").innerText.includes("acme/afterwards")`)
+	page.expect("ERR_", "[object Event]") // what the browser and htmx say of a stream that breaks off
+	if code := b.serve.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d with a browser that follows, want 0", code)
+	}
+	if strings.Contains(b.serve.Log.String(), "requests are cut off") {
+		t.Error("the stream of events held the shutdown up")
+	}
+	page.await(`document.getElementById("live").dataset.state === "lost"`)
+}

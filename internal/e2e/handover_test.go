@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"context"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// How much later than promised a hand-over may be. It is short when the machine has nothing else to do.
+func margin() time.Duration {
+	if proctest.Soaking() {
+		return time.Second
+	}
+	return 30 * time.Second
+}
+
+// arrival is a request that has reached a remote.
+type arrival struct {
+	repo string
+	at   time.Time
+}
+
+// startStuckGit starts a remote that never answers its first request, and tells of all.
+func startStuckGit(t *testing.T) (*gittest.Server, <-chan arrival) {
+	t.Helper()
+	requests := make(chan arrival, 100)
+	var stuck atomic.Bool
+	git := proctest.StartGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+		requests <- arrival{repo, time.Now()}
+		if stuck.CompareAndSwap(false, true) {
+			<-ctx.Done()
+		}
+	}))
+	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
+		proctest.Must(git.Create(t.Context(), repo, map[string]string{"a": "1"}))(t)
+	}
+	return git, requests
+}
+
+// next is the request that reaches a remote next.
+func next(t *testing.T, requests <-chan arrival) arrival {
+	t.Helper()
+	select {
+	case r := <-requests:
+		return r
+	case <-time.After(time.Minute):
+		t.Fatal("no remote is asked for a minute")
+		return arrival{}
+	}
+}
+
+func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
+	lease := 2 * time.Second
+	args := []string{"serve", "--lease", lease.String()}
+	if proctest.Soaking() {
+		lease, args = 10*time.Second, args[:1] // the default
+	}
+	git, requests := startStuckGit(t)
+	server := redistest.Start(t)
+	args = append(args, "--redis", server.URL(), "--root", t.TempDir())
+	first := proctest.Start(t, args...)
+	change := proctest.Must(events.NewChange(events.Change{URL: git.URL("acme/widgets")}))(t)
+	proctest.Must(0, app.PublishChange(t.Context(), server.Client(), events.DefaultNamespace, change))(t)
+	next(t, requests)
+	proctest.Start(t, args...).AwaitLog("worker takes changes")
+
+	killed := time.Now()
+	first.Kill()
+	took := next(t, requests).at.Sub(killed)
+	t.Logf("lease %v: runs elsewhere after %v", lease, took.Round(time.Millisecond))
+	if took > lease+margin() {
+		t.Errorf("runs elsewhere %v after the kill, want at most a lease of %v and a second", took, lease)
+	}
+	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
+		t.Errorf("result %+v, want synced", r)
+	}
+}
+
+func TestAStoppedWorkersChangesRunElsewhereAtOnce(t *testing.T) {
+	const grace = 500 * time.Millisecond
+	git, requests := startStuckGit(t)
+	server := redistest.Start(t)
+	client := server.Client()
+	args := []string{"serve", "--redis", server.URL(), "--root", t.TempDir(), "--grace", grace.String(), "--slots", "1",
+		"--lease", "5m", "--lock-wait", "5m"} // what waits for that to lapse comes too late
+	first := proctest.Start(t, args...)
+	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
+		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(repo)}))(t)
+		proctest.Must(0, app.PublishChange(t.Context(), client, events.DefaultNamespace, change))(t)
+	}
+	working := next(t, requests).repo // the other waits for the only slot
+	proctest.Eventually(t, func() bool {
+		pending, err := client.XPending(t.Context(), events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
+		return err == nil && pending.Count == 2
+	}, "the first worker has both changes")
+	proctest.Start(t, args...).AwaitLog("worker takes changes")
+
+	told := time.Now()
+	_ = first.Cmd.Process.Signal(syscall.SIGTERM)
+	took := map[string]time.Duration{}
+	for len(took) < 2 {
+		if r := next(t, requests); took[r.repo] == 0 {
+			took[r.repo] = r.at.Sub(told)
+		}
+	}
+	for repo, d := range took {
+		within := time.Duration(0)
+		if repo == working {
+			within = grace
+		}
+		t.Logf("%s, with %v to finish: runs elsewhere after %v", repo, within, d.Round(time.Millisecond))
+		if d > within+margin() {
+			t.Errorf("%s runs elsewhere %v after SIGTERM, want at most %v and a second", repo, d, within)
+		}
+	}
+	for _, r := range proctest.AwaitResults(t, client, 2) {
+		if r.Type != events.ResultSynced {
+			t.Errorf("result %+v, want synced", r)
+		}
+	}
+}

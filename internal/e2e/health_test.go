@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/bench/hooks"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+)
+
+// healthOf is what /livez or /readyz says, with the reason of each check that fails, by name, and whether it counts.
+func healthOf(t *testing.T, url string) (status int, failed map[string]server.Finding, names string) {
+	t.Helper()
+	req := proctest.Must(http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody))(t)
+	req.Header.Set("Accept", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, ""
+	}
+	defer resp.Body.Close()
+	var r server.Report
+	if err := json.Unmarshal(proctest.Must(io.ReadAll(resp.Body))(t), &r); err != nil {
+		t.Fatal(err)
+	}
+	failed = map[string]server.Finding{}
+	var all []string
+	for _, c := range r.Checks {
+		all = append(all, c.Name)
+		if !c.OK {
+			failed[c.Name] = c
+		}
+	}
+	return resp.StatusCode, failed, strings.Join(all, " ")
+}
+
+func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
+	server, root := redistest.Start(t), t.TempDir()
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--listen", "127.0.0.1:0", "--roles", "worker,scheduler,notifier")
+	url := "http://" + p.Listening("listening")
+	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
+	if _, _, names := healthOf(t, url+"/readyz"); names != "shutdown redis volume changes scheduler notifier" {
+		t.Errorf("checks %q", names)
+	}
+	if _, _, names := healthOf(t, url+"/livez"); names != "changes scheduler notifier" {
+		t.Errorf("live checks %q", names)
+	}
+
+	unready := func(check, reason string) {
+		t.Helper()
+		proctest.Eventually(t, func() bool {
+			status, failed, _ := healthOf(t, url+"/readyz")
+			return status == http.StatusServiceUnavailable && failed[check].Counts && strings.Contains(failed[check].Reason, reason)
+		}, "not ready, for %s: %s", check, reason)
+		if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
+			t.Errorf("%s: livez %d; it would be started anew, which is no help", reason, status)
+		}
+	}
+	ready := func() {
+		t.Helper()
+		proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready again")
+	}
+	admin := filepath.Join(root, ".lockstep")
+	id := proctest.Must(os.ReadFile(filepath.Join(admin, "volume")))(t)
+	proctest.Must(0, os.Rename(admin, admin+"-away"))(t)
+	unready("volume", "is it mounted?")
+	proctest.Must(0, os.Rename(admin+"-away", admin))(t)
+	ready()
+	proctest.Must(0, os.WriteFile(filepath.Join(admin, "volume"), []byte("ANOTHERVOLUMEALTOGETHER\n"), 0o644))(t)
+	unready("volume", "another one is mounted")
+	proctest.Must(0, os.WriteFile(filepath.Join(admin, "volume"), id, 0o644))(t)
+	ready()
+	server.Stop()
+	unready("redis", "does not answer")
+	server.Restart()
+	ready()
+}
+
+func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
+	server := redistest.StartReal(t)
+	if err := server.Client().Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
+	url := "http://" + p.Listening("listening")
+	p.AwaitLog("waiting for redis")
+	proctest.Eventually(t, func() bool { // a look at Redis that takes too long says that instead
+		status, failed, _ := healthOf(t, url+"/readyz")
+		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
+			failed["changes"].Reason == "it waits for Redis"
+	}, "it is not ready, and says why")
+	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
+		t.Errorf("livez %d", status)
+	}
+	if err := server.Client().Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
+}
+
+func TestWhoKeepsWebhooksOnDiskIsReadyWithoutRedis(t *testing.T) {
+	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver that works, too": "receiver,worker"} {
+		t.Run(name, func(t *testing.T) {
+			redisServer, dir := redistest.Start(t), t.TempDir()
+			spool := filepath.Join(dir, "spool")
+			redisServer.Stop()
+			p := proctest.Start(t, "serve", "--roles", roles, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--redis", redisServer.URL(),
+				"--root", t.TempDir(), "--spool", spool, "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
+			url := "http://" + p.Listening("listening")
+			proctest.Eventually(t, func() bool {
+				status, failed, _ := healthOf(t, url+"/readyz")
+				return status == http.StatusOK && failed["redis"].Reason != "" && !failed["redis"].Counts
+			}, "it is ready, and says that Redis is away")
+			if os.Getuid() == 0 { // to whom every folder is open: it has to be gone
+				proctest.Must(0, os.Rename(spool, spool+"-away"))(t)
+			} else {
+				proctest.Must(0, os.Chmod(spool, 0o500))(t)
+			}
+			proctest.Eventually(t, func() bool {
+				status, failed, _ := healthOf(t, url+"/readyz")
+				return status == http.StatusServiceUnavailable && failed["redis"].Counts && failed["spool"].Counts
+			}, "without either it is not")
+		})
+	}
+}
+
+func TestWhatHealthSaysIsForAnybody(t *testing.T) {
+	server, root := redistest.Start(t), filepath.Join(t.TempDir(), "private-root")
+	address := strings.TrimPrefix(server.URL(), "redis://")
+	server.Stop()
+	cmd := proctest.Command(t, "serve", "--root", root, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--roles", "worker,notifier,scheduler")
+	cmd.Env = append(os.Environ(), "LOCKSTEP_REDIS=redis://someone:hunter2@"+address)
+	p := proctest.StartCommand(t, cmd)
+	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
+	p.AwaitLog("waiting for redis")
+	proctest.Must(0, os.Rename(filepath.Join(root, ".lockstep"), filepath.Join(root, "away")))(t)
+	for _, url := range []string{public + "/readyz", public + "/readyz?verbose", admin + "/readyz?verbose", public + "/livez?verbose"} {
+		resp := proctest.Must(http.Get(url))(t)
+		text := string(proctest.Must(io.ReadAll(resp.Body))(t))
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK && !strings.Contains(text, "does not answer") {
+			t.Errorf("%s: %d %s", url, resp.StatusCode, text)
+		}
+		for _, secret := range []string{"hunter2", "someone", address, root} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s says %q:\n%s", url, secret, text)
+			}
+		}
+	}
+}
+
+func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
+	server := redistest.Start(t)
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
+	get := func(url string) (status int, text string) {
+		resp := proctest.Must(http.Get(url))(t)
+		defer resp.Body.Close()
+		return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
+	}
+	if status, text := get(admin + "/debug/pprof/goroutine?debug=2"); status != http.StatusOK || !strings.Contains(text, "goroutine ") {
+		t.Errorf("%d %.100s", status, text)
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline"} {
+		if status, _ := get(public + path); status != http.StatusNotFound {
+			t.Errorf("the public listener has %s: %d", path, status)
+		}
+	}
+	if code := p.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTheAdminListenerSpeaksForAProcessWithoutAnother(t *testing.T) {
+	server := redistest.Start(t)
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--admin-listen", "127.0.0.1:0")
+	admin := "http://" + p.Listening(`"listening for operators"`)
+	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, admin+"/readyz"); return status == http.StatusOK }, "it is ready")
+	resp := proctest.Must(http.Get(admin + "/metrics"))(t)
+	defer resp.Body.Close()
+	if text := string(proctest.Must(io.ReadAll(resp.Body))(t)); !strings.Contains(text, "lockstep_streams_up 1") {
+		t.Errorf("metrics have no streams:\n%.500s", text)
+	}
+	if code := p.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/bench/hooks"
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/watch"
+)
+
+const testHookSecret = "a secret of the hub, for tests"
+
+// startReceiver starts a receiver of webhooks, with a folder of its own for the spool unless dir has one.
+func startReceiver(t *testing.T, server *redistest.Server, dir string) (p *proctest.Process, addr string) {
+	t.Helper()
+	hooks := proctest.Must(hooks.WriteSource(dir, testHookSecret))(t)
+	p = proctest.Start(t, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", server.URL(), "--hooks", hooks, "--spool", filepath.Join(dir, "spool"))
+	p.AwaitLog("msg=listening address=")
+	_, after, _ := strings.Cut(p.Log.String(), "msg=listening address=")
+	addr, _, _ = strings.Cut(after, "\n")
+	return p, addr
+}
+
+// sendPush sends a webhook of a push and returns its answer.
+func sendPush(t *testing.T, addr, id, url string) (status int, answer string) {
+	t.Helper()
+	c := proctest.Must(hooks.DialHooks(t.Context(), addr))(t)
+	defer c.Close()
+	body := proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), strings.Repeat("c", 40)))(t)
+	status, text, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status, string(text)
+}
+
+// hookChanges are the ids of the changes in the stream that webhooks have asked for, in order.
+func hookChanges(t *testing.T, server *redistest.Server) (ids []string) {
+	t.Helper()
+	for _, entry := range proctest.Must(server.Client().XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result())(t) {
+		payload, _ := entry.Values["payload"].(string)
+		if c := proctest.Must(events.ParseChange([]byte(payload)))(t); strings.HasPrefix(c.ID, "hub/") {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+func TestAReceiverThatIsKilledBeforeRedisIsBackForgetsNothing(t *testing.T) {
+	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
+	url := "https://example.com/acme/widgets.git"
+	if err := hooks.WatchAll(t.Context(), server.Client(), events.DefaultNamespace, []string{url}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	first, addr := startReceiver(t, server, dir)
+	var want []string
+	take := func(id, how string) {
+		t.Helper()
+		if status, answer := sendPush(t, addr, id, url); status != http.StatusAccepted || !strings.Contains(answer, how) {
+			t.Fatalf("%s: %d %s, want 202 with %s", id, status, answer, how)
+		}
+		want = append(want, "hub/"+id+"/0")
+	}
+	take("d0", `"accepted":1`)
+	server.Stop()
+	for n := range 10 {
+		take(fmt.Sprintf("w%d", n), `"spooled":true`)
+	}
+	if resp := proctest.Must(http.Get("http://" + addr + "/readyz"))(t); resp.StatusCode != http.StatusOK {
+		t.Errorf("without Redis it is not ready: %d; nobody would send it anything", resp.StatusCode)
+	}
+	first.Kill()
+	_, addr = startReceiver(t, server, dir) // Redis is away all the time
+	take("w10", `"spooled":true`)
+	server.Restart()
+	proctest.Eventually(t, func() bool { return len(hookChanges(t, server)) >= len(want) }, "all deliveries are in the stream")
+	if got := hookChanges(t, server); strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+	proctest.Eventually(t, func() bool {
+		status, answer := sendPush(t, addr, "w3", url)
+		return status == http.StatusAccepted && strings.Contains(answer, `"duplicate":true`)
+	}, "what is sent again is known")
+	if got := hookChanges(t, server); len(got) != len(want) {
+		t.Errorf("%d changes, want %d", len(got), len(want))
+	}
+}
+
+func TestAStormOfWebhooksEndsInPublishedTrees(t *testing.T) {
+	redistest.StartReal(t) // it starts its own
+	stdout, stderr, code := proctest.RunLockstep(t, nil, "bench", "hooks", "--storm", "300", "--repos", "10", "--json", "--timeout", "2m")
+	if code != term.ExitDone {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	report := proctest.DecodeJSON(t, stdout)
+	if report["redis_kills"] != 2.0 || report["spooled"] == 0.0 || report["refused"] != 0.0 {
+		t.Errorf("report %v", report)
+	}
+}
+
+func TestSourcesAreCheckedBeforeAnythingIsServed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		files map[string]string // below the folder of hooks
+		want  string
+	}{
+		"none":             {nil, "has none"},
+		"without a secret": {map[string]string{"hub/forge": "github"}, "secret"},
+		"of no forge":      {map[string]string{"hub/forge": "sourceforge", "hub/secret": testHookSecret}, "forge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for path, content := range tc.files {
+				path = filepath.Join(dir, path)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, stderr, code := proctest.RunLockstep(t, nil, "serve", "--listen", "127.0.0.1:0", "--hooks", dir, "--root", t.TempDir())
+			if code != term.ExitUsage || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, testHookSecret) {
+				t.Errorf("exit code %d, want 2: %s", code, stderr)
+			}
+		})
+	}
+}
+
+func TestAPushIsPublishedThroughAWebhook(t *testing.T) {
+	git, root, dir := proctest.StartGit(t), t.TempDir(), t.TempDir()
+	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"a": "1"}))(t)
+	server := redistest.Start(t)
+	registry := watch.NewRegistry(server.Client(), events.DefaultNamespace)
+	proctest.Must(registry.Put(t.Context(), watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)
+	_, addr := startReceiver(t, server, dir)
+	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root)
+	if status, answer := sendPush(t, addr, "d1", git.URL("acme/widgets")); status != http.StatusAccepted || !strings.Contains(answer, `"accepted":1`) {
+		t.Fatalf("%d %s", status, answer)
+	}
+	for _, r := range proctest.AwaitResults(t, server.Client(), 1) {
+		if r.Type == events.ResultSynced && r.After != head {
+			t.Errorf("result %+v, want %s", r, head)
+		}
+	}
+}

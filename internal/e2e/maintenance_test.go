@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+// TestCareOfTheVolume has a clone adopted, a tree damaged, found and repaired, and trees dropped, all
+// from the command line and beside a service.
+func TestCareOfTheVolume(t *testing.T) {
+	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
+	git := proctest.StartGit(t)
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1", "b": "1"}))(t)
+	path := filepath.Join(root, "acme/widgets")
+	proctest.Must(0, exec.Command("git", "clone", "--quiet", git.URL("acme/widgets"), path).Run())(t)
+	proctest.Must(0, os.WriteFile(filepath.Join(path, "mine"), []byte("mine"), 0o644))(t)
+	lockstep := func(code int, args ...string) string {
+		t.Helper()
+		stdout, stderr, got := proctest.RunLockstep(t, nil, args...)
+		if got != code {
+			t.Fatalf("lockstep %s: exit code %d, want %d: %s%s", strings.Join(args, " "), got, code, stdout, stderr)
+		}
+		return stdout + stderr
+	}
+	online := []string{"--redis", server.URL(), "--root", root}
+	with := func(args ...string) []string { return append(args, online...) }
+	serving := proctest.Start(t, with("serve", "--patrol-every", "0s", "--log-level", "error")...)
+	sync := []string{"sync", git.URL("acme/widgets"), "--redis", server.URL()}
+	lockstep(term.ExitDone, sync...)
+	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	lockstep(term.ExitDone, sync...)
+
+	if out := lockstep(term.ExitDone, with("repos", "gc", "Acme/Widgets")...); !strings.Contains(out, "REPOSITORY") || !strings.Contains(out, "Acme/Widgets") {
+		t.Errorf("gc:\n%s", out)
+	}
+	shown := proctest.DecodeJSON(t, lockstep(term.ExitDone, with("repos", "show", "acme/widgets", "--json")...))
+	disk, _ := shown["volume"].(map[string]any)
+	if disk["trees"] != 2.0 || disk["store"] != 1.0 || disk["bytes"].(float64) < 4096 || disk["files"].(float64) < 10 {
+		t.Errorf("show: %v", shown)
+	}
+	kept := disk["adopted"].([]any)[0].(map[string]any)
+	if content := proctest.Must(os.ReadFile(filepath.Join(root, kept["path"].(string), "mine")))(t); string(content) != "mine" || kept["bytes"].(float64) == 0 {
+		t.Errorf("adopted: %v", kept)
+	}
+	if out := lockstep(term.ExitDone, with("repos", "show", "acme/widgets")...); !strings.Contains(out, "adopted clone") || !strings.Contains(out, "generation 1") {
+		t.Errorf("show:\n%s", out)
+	}
+	if out := lockstep(term.ExitDone, with("repos", "ls")...); !strings.Contains(out, "ADOPTED") || !strings.Contains(out, "KiB") {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := lockstep(term.ExitDone, "repos", "ls", "--redis", server.URL(), "--root", t.TempDir()); strings.Contains(out, "ADOPTED") || !strings.Contains(out, "acme/widgets") {
+		t.Errorf("ls where the volume is not:\n%s", out)
+	}
+
+	binding := filepath.Join(root, ".lockstep/repos/acme/widgets/repo.json")
+	bound := proctest.Must(os.ReadFile(binding))(t)
+	proctest.Must(0, os.WriteFile(binding, bound[:10], 0o644))(t)
+	if out := lockstep(term.ExitDone, with("repos", "ls")...); !strings.Contains(out, "repo.json is damaged") || !strings.Contains(out, "closed") {
+		t.Errorf("ls of what is damaged:\n%s", out)
+	}
+	proctest.Must(0, os.WriteFile(binding, bound, 0o644))(t)
+
+	if out := lockstep(term.ExitDone, with("repos", "verify", "--all")...); !strings.Contains(out, "acme/widgets") {
+		t.Errorf("verify:\n%s", out)
+	}
+	proctest.Must(0, os.WriteFile(filepath.Join(path, "b"), []byte("2"), 0o644))(t)
+	out := lockstep(term.ExitFailed, with("repos", "verify", "--all")...)
+	if !strings.Contains(out, "content is not the commit's") || !strings.Contains(out, "run with --repair") {
+		t.Errorf("verify:\n%s", out)
+	}
+	if out := lockstep(term.ExitFailed, with("repos", "verify", "acme/widgets", "--repair", "--json")...); !strings.Contains(out, `"marked":[".lockstep/repos/acme/widgets/trees/`) {
+		t.Errorf("verify --repair:\n%s", out)
+	}
+	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "3"}}))(t)
+	lockstep(term.ExitDone, sync...)
+	lockstep(term.ExitDone, with("repos", "verify", "--all")...)
+	if content := proctest.Must(os.ReadFile(filepath.Join(path, "b")))(t); string(content) != "1" {
+		t.Errorf("b is %s after the repair", content)
+	}
+
+	if code := serving.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+	if out := lockstep(term.ExitDone, "repos", "gc", "--all", "--offline", "--root", root, "--tree-grace", "0s", "--tree-keep", "0s"); !strings.Contains(out, "acme/widgets") {
+		t.Errorf("gc --offline:\n%s", out)
+	}
+	if trees := proctest.Must(os.ReadDir(filepath.Join(root, ".lockstep/repos/acme/widgets/trees")))(t); len(trees) != 1 {
+		t.Errorf("trees %v", trees)
+	}
+	lockstep(term.ExitDone, "repos", "verify", "--all", "--offline", "--root", root)
+}
+
+// TestWhatGoesMeanwhileIsNoDamage has a repository removed while all are verified: it is listed, and then it is its turn.
+func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
+	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
+	git := proctest.StartGit(t)
+	volume := proctest.Must(gitrepo.OpenVolume(root, gitrepo.Config{}))(t)
+	defer volume.Close()
+	for _, name := range []string{"acme/widgets", "acme/gadgets"} {
+		proctest.Must(git.Create(ctx, name, map[string]string{"a": "1"}))(t)
+		repo := proctest.Must(events.ParseRepoPath(name))(t)
+		proctest.Must(volume.Sync(ctx, gitrepo.SyncRequest{Repo: repo, URL: git.URL(name), Fence: 1}))(t)
+	}
+	gone := proctest.Must(events.ParseRepoPath("acme/gadgets"))(t)
+	client, namespace := server.Client(), events.DefaultNamespace
+	locker := proctest.Must(locking.New(locking.Config{Redis: client, Prefix: namespace.Locks(), Worker: "w1"}))(t)
+	defer locker.Close(ctx)
+	inspector := proctest.Must(locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()}))(t)
+	var verify *proctest.Process
+	proctest.Must(0, locker.Do(ctx, locking.Request{Key: gone.Key(), Floor: 1}, func(ctx context.Context, lease *locking.Lease) error {
+		verify = proctest.Start(t, "repos", "verify", "--all", "--json", "--redis", server.URL(), "--root", root)
+		proctest.Eventually(t, func() bool { return len(proctest.Must(inspector.Status(ctx, gone.Key()))(t).Waiters) > 0 }, "verify waits for %s", gone)
+		_, err := volume.Remove(ctx, gitrepo.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
+		return err
+	}))(t)
+	if code := verify.Ended(time.Minute); code != term.ExitDone || !strings.Contains(verify.Log.String(), "acme/widgets") || strings.Contains(verify.Log.String(), "acme/gadgets") {
+		t.Errorf("exit code %d, want 0, and what is there: %s", code, verify.Log)
+	}
+}
+
+func TestCareIsNotTakenLightly(t *testing.T) {
+	root, server := t.TempDir(), redistest.Start(t)
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"nobody to ask":      {[]string{"repos", "gc", "--all"}, term.ExitFailed, "no volume"},
+		"neither this":       {[]string{"repos", "gc"}, term.ExitUsage, "or say --all"},
+		"nor both":           {[]string{"repos", "verify", "acme/widgets", "--all"}, term.ExitUsage, "or say --all"},
+		"no path":            {[]string{"repos", "verify", "acme/.."}, term.ExitUsage, "not a repository path"},
+		"no volume there":    {[]string{"repos", "gc", "--all", "--offline", "--root", filepath.Join(root, "none")}, term.ExitFailed, "no volume"},
+		"a Redis not there":  {[]string{"repos", "gc", "--all", "--redis", "redis://127.0.0.1:1", "--root", root}, term.ExitUnavailable, "does not answer"},
+		"no Redis":           {[]string{"repos", "gc", "--all", "--root", root}, term.ExitUsage, "--offline"},
+		"not on this volume": {[]string{"repos", "verify", "acme/none", "--redis", server.URL(), "--root", root}, term.ExitFailed, "not on this volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proctest.Must(0, os.MkdirAll(filepath.Join(root, ".lockstep"), 0o755))(t)
+			proctest.Must(0, os.WriteFile(filepath.Join(root, ".lockstep/volume"), []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZ\n"), 0o644))(t)
+			stdout, stderr, code := proctest.RunLockstep(t, nil, tc.args...)
+			if code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
+				t.Errorf("exit code %d, want %d and %q: %s%s", code, tc.code, tc.says, stdout, stderr)
+			}
+		})
+	}
+	other := t.TempDir()
+	proctest.Must(0, os.MkdirAll(filepath.Join(other, ".lockstep"), 0o755))(t)
+	proctest.Must(0, os.WriteFile(filepath.Join(other, ".lockstep/volume"), []byte("ZYXWVUTSRQPONMLKJIHGFEDCBA\n"), 0o644))(t)
+	stdout, stderr, code := proctest.RunLockstep(t, nil, "repos", "gc", "--all", "--redis", server.URL(), "--root", other)
+	if code != term.ExitFailed || !strings.Contains(stderr, "mount that one") {
+		t.Errorf("of another deployment's volume: exit code %d: %s%s", code, stdout, stderr)
+	}
+}

@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/bench/hooks"
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// scraped are the samples that a process exports, by name and labels as they stand there.
+type scraped map[string]float64
+
+func samplesOf(t *testing.T, addr string) scraped {
+	t.Helper()
+	response := proctest.Must(http.Get("http://" + addr + "/metrics"))(t)
+	defer response.Body.Close()
+	samples, line := scraped{}, regexp.MustCompile(`^(\w+(?:\{.*\})?) (\S+)$`)
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if found := line.FindStringSubmatch(lines.Text()); found != nil {
+			samples[found[1]] = proctest.Must(strconv.ParseFloat(found[2], 64))(t)
+		}
+	}
+	return samples
+}
+
+// sum adds up all samples of a name.
+func (s scraped) sum(name string) (sum float64) {
+	for sample, value := range s {
+		if sample == name || strings.HasPrefix(sample, name+"{") {
+			sum += value
+		}
+	}
+	return sum
+}
+
+// TestTheTimeOfAChangeIsSplitIntoItsStages sends webhooks and other changes through a whole service, and compares
+// how long all took with where the time went.
+func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
+	ctx := t.Context()
+	git, server, dir := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	client := server.Client()
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	proctest.Must(0, hooks.WatchAll(ctx, client, events.DefaultNamespace, []string{git.URL("acme/widgets")}))(t)
+	p := proctest.Start(t, "serve", "--listen", "127.0.0.1:0", "--slots", "2", "--redis", server.URL(), "--root", t.TempDir(), "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
+	addr := p.Listening("listening")
+	proctest.AwaitResults(t, client, 2) // the watch has asked for a poll, and that for a sync
+	for n := range 3 {
+		head := proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
+		c := proctest.Must(hooks.DialHooks(ctx, addr))(t)
+		body := proctest.Must(hooks.PushBody("acme/widgets", git.URL("acme/widgets"), strings.Repeat("0", 40), head))(t)
+		if status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, fmt.Sprint("d", n))); status != http.StatusAccepted {
+			t.Fatalf("%d %s, %v", status, answer, err)
+		}
+		c.Close()
+		proctest.AwaitResults(t, client, 3+n)
+	}
+	asked := 5
+	for n := range 50 { // so many at once that some are answered along with others
+		change := proctest.Must(events.NewChange(events.Change{ID: fmt.Sprint("c", n), URL: git.URL("acme/widgets")}))(t)
+		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
+	}
+	asked += 50
+	proctest.Must(git.Create(ctx, "acme/gadgets", map[string]string{"a": "1"}))(t)
+	for _, change := range []events.Change{
+		{URL: git.URL("acme/gadgets")},
+		{Type: events.ChangeRemoved, URL: git.URL("acme/gadgets"), Force: true},
+		{URL: git.URL("acme/nothing")}, // there is none: it fails
+	} {
+		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, proctest.Must(events.NewChange(change))(t)))(t)
+		asked++
+		proctest.AwaitResults(t, client, asked)
+	}
+	var s scraped
+	proctest.Eventually(t, func() bool {
+		s = samplesOf(t, addr)
+		return s.sum("lockstep_end_to_end_seconds_count") == float64(asked)
+	}, "%d changes in the histogram", asked)
+
+	for outcome, want := range map[string]float64{"removed": 1, "failed": 1, "polled": 1} {
+		if got := s[`lockstep_end_to_end_seconds_count{outcome="`+outcome+`"}`]; got != want {
+			t.Errorf("%v changes %s, want %v", got, outcome, want)
+		}
+	}
+	for sample, want := range s {
+		if outcome, ok := strings.CutPrefix(sample, `lockstep_changes_total{class="",`); ok {
+			if got := s["lockstep_end_to_end_seconds_count{"+outcome]; got != want {
+				t.Errorf("%s: %v in the histogram, %v counted", outcome, got, want)
+			}
+		}
+	}
+	worked := s.sum("lockstep_end_to_end_seconds_count") - s[`lockstep_end_to_end_seconds_count{outcome="coalesced"}`] - 1 // that failed
+	for stage, want := range map[string]float64{
+		"receive": float64(asked), "lease": worked, "slot": worked, "settle": worked, "work": 2, "publish": worked - 2, "fetch": -1,
+		"coalesced": s[`lockstep_end_to_end_seconds_count{outcome="coalesced"}`],
+	} {
+		got := s[`lockstep_stage_seconds_count{stage="`+stage+`"}`]
+		if want < 0 && got < 4 || want >= 0 && got != want { // what was coalesced late did not ask the remote again
+			t.Errorf("%v changes in stage %s, want %v", got, stage, want)
+		}
+	}
+	failed := s[`lockstep_end_to_end_seconds_sum{outcome="failed"}`]
+	all, split := s.sum("lockstep_end_to_end_seconds_sum"), s.sum("lockstep_stage_seconds_sum")
+	if split > all+1e-3 || split < all-failed-1e-3 || all <= 0 || math.IsNaN(all) {
+		t.Errorf("all took %v s, of which %v s are split, and %v s failed", all, split, failed)
+	}
+	if s[`lockstep_sync_total{op="sync",reason="",result="ok"}`] < 4 || s[`lockstep_sync_total{op="remove",reason="",result="ok"}`] != 1 ||
+		s[`lockstep_sync_total{op="sync",reason="not_found",result="permanent"}`] != 1 || s["lockstep_sync_bytes_total"] < 100 {
+		t.Errorf("attempts: %v, bytes %v", s.sum("lockstep_sync_total"), s["lockstep_sync_bytes_total"])
+	}
+	for _, handler := range []string{"changes", "scheduler", "notifier"} {
+		if s[`lockstep_handler_up{handler="`+handler+`"}`] != 1 {
+			t.Errorf("handler %s is not up", handler)
+		}
+	}
+	if s.sum("lockstep_build_info") != 1 || s.sum("lockstep_message_attempts_count") < 4 {
+		t.Error("no build, or no attempts")
+	}
+}

@@ -1,0 +1,629 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/schedule"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+const (
+	modelSecret = "the secret of the model's forge"
+	firstToken  = "t0ken-of-docs-and-search"
+	secondToken = "t0ken-of-scan"
+)
+
+// modelApps are who watches, by the credential that each uses.
+var modelApps = map[string]string{"docs": "one", "search": "one", "scan": "two"}
+
+// model is what should be in the end, and the world that it is a model of.
+type model struct {
+	t        *testing.T
+	git      *gittest.Server
+	server   *redistest.Server
+	client   redis.UniversalClient
+	registry *watch.Registry
+	root     string
+	hooks    string // URL of the forge's endpoint
+	seed     uint64
+	random   *rand.Rand
+
+	repos      []*modelRepo
+	deliveries int
+	lost       int // deliveries that the forge never made
+	counts     map[string]int
+}
+
+// modelRepo is a repository of the model's forge.
+type modelRepo struct {
+	path    string
+	there   bool // on the forge
+	dev     bool // has a branch dev
+	watches map[watch.Key]bool
+	moving  string // id of the delivery that told of a rename, until that is known to be done
+	pushes  int
+}
+
+// TestDiskStateAndRegistryAgreeWithAModel has apps watch repositories, and then pushes, renames, deletes,
+// stops watching and watches again, at random and all at once, while some webhooks are lost and workers are
+// killed with SIGKILL. In the end, after one reconciliation, there has to be on the volume, in state and in
+// the registry what a model of a few lines says, and no token anywhere.
+func TestDiskStateAndRegistryAgreeWithAModel(t *testing.T) {
+	repos, watches, steps, kills := 30, 110, 150, 6
+	if proctest.Soaking() {
+		repos, watches, steps, kills = 200, 1000, 2000, 60
+	}
+	m := newModel(t)
+	m.create(repos)
+	m.watch(watches)
+
+	killing, stop := context.WithCancel(t.Context())
+	defer stop()
+	var killer errgroup.Group
+	killer.Go(func() error { return m.Kill(killing, kills) })
+	for range steps {
+		m.step()
+	}
+	if err := killer.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d deliveries, %d lost, %v", m.deliveries, m.lost, m.counts)
+
+	m.awaitQuiet()
+	m.reconcileAll()
+	m.assertRegistry()
+	m.assertDisk()
+	m.assertState()
+	m.assertNoToken()
+	for _, found := range m.reconcile().Findings {
+		if found.Kind != schedule.NeverSynced || m.hasSomethingFor(found) {
+			t.Errorf("another reconciliation finds %+v", found)
+		}
+	}
+}
+
+func newModel(t *testing.T) *model {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("LOCKSTEP_SEED"); text != "" {
+		proctest.Must(fmt.Sscan(text, &seed))(t)
+	}
+	t.Logf("LOCKSTEP_SEED=%d", seed)
+	m := &model{
+		t: t, git: proctest.StartGit(t), server: redistest.Start(t, durable...), root: t.TempDir(),
+		seed: seed, random: rand.New(rand.NewPCG(seed, 2)), counts: map[string]int{},
+	}
+	m.client = m.server.Client()
+	m.registry = watch.NewRegistry(m.client, events.DefaultNamespace)
+	address := proctest.FreeAddress(t)
+	m.hooks = "http://" + address + "/hooks/forge"
+	receiver := proctest.Command(t, "serve", "--roles", "receiver", "--listen", address, "--redis", m.server.URL(), "--spool", t.TempDir(), "--log-level", "warn")
+	receiver.Env = append(os.Environ(), "LOCKSTEP_HOOK_FORGE_FORGE=github", "LOCKSTEP_HOOK_FORGE_SECRET="+modelSecret)
+	proctest.StartCommand(t, receiver)
+	proctest.Eventually(t, func() bool {
+		resp, err := http.Get("http://" + address + "/readyz")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil && resp.StatusCode == http.StatusOK
+	}, "the receiver is ready")
+	return m
+}
+
+// serve starts a worker.
+func (m *model) serve(name string) *proctest.Process {
+	cmd := proctest.Command(m.t, "serve", "--roles", "worker,scheduler", "--redis", m.server.URL(), "--root", m.root, "--worker", name, "--lease", "1s", "--lock-wait", "20s",
+		"--tree-grace", "1s", "--patrol-every", "2s", "--hosts", "127.0.0.1", "--max-attempts", "100", "--retry-base", "100ms", "--retry-max", "1s", "--log-level", "warn")
+	cmd.Env = append(os.Environ(),
+		"LOCKSTEP_CREDENTIAL_ONE_PASSWORD="+firstToken, "LOCKSTEP_CREDENTIAL_ONE_URLS="+m.git.URL("")[:len(m.git.URL(""))-len("/.git")]+"/",
+		"LOCKSTEP_CREDENTIAL_TWO_PASSWORD="+secondToken, "LOCKSTEP_CREDENTIAL_TWO_URLS="+m.git.URL("")[:len(m.git.URL(""))-len("/.git")]+"/")
+	return proctest.StartCommand(m.t, cmd)
+}
+
+// Kill has two workers at work, one of which dies again and again.
+func (m *model) Kill(ctx context.Context, times int) error {
+	var both errgroup.Group
+	for n := range 2 {
+		both.Go(func() error {
+			random := rand.New(rand.NewPCG(m.seed, uint64(3+n)))
+			for i := range times / 2 {
+				p := m.serve(fmt.Sprintf("w%d-%d", n, i))
+				app.Sleep(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // when it dies is not a matter of anything
+				p.Kill()
+			}
+			return nil
+		})
+	}
+	err := both.Wait()
+	m.serve("calm") // and nobody is killed any more
+	return err
+}
+
+func (m *model) create(n int) {
+	for i := range n {
+		r := &modelRepo{path: fmt.Sprintf("acme/r%03d", i), there: true, watches: map[watch.Key]bool{}}
+		proctest.Must(m.git.Create(m.t.Context(), r.path, map[string]string{"README": r.path, "stays": "the same"}))(m.t)
+		m.git.AcceptTokens(r.path, firstToken, secondToken)
+		m.repos = append(m.repos, r)
+	}
+}
+
+// watch has so many watches made: the default branch, the branch dev or release tags of random repositories.
+func (m *model) watch(n int) {
+	var all []watch.Watch
+	for made := 0; made < n; {
+		r := m.repos[made%len(m.repos)]
+		w := m.newWatch(r)
+		if r.watches[w.Key()] {
+			r = m.repos[m.random.IntN(len(m.repos))]
+			if w = m.newWatch(r); r.watches[w.Key()] {
+				continue
+			}
+		}
+		r.watches[w.Key()] = true
+		all = append(all, w)
+		made++
+	}
+	proctest.Must(m.registry.Put(m.t.Context(), all...))(m.t)
+}
+
+func (m *model) newWatch(r *modelRepo) watch.Watch {
+	apps := []string{"docs", "search", "scan"}
+	app := apps[m.random.IntN(len(apps))]
+	var ref watch.Selector
+	if m.random.IntN(3) == 0 {
+		ref = proctest.Must(watch.ParseSelector("dev"))(m.t)
+	}
+	repo := proctest.Must(events.ParseRepoPath(r.path))(m.t)
+	return proctest.Must(watch.New(watch.Watch{App: app, Repo: repo, URL: m.git.URL(r.path), Ref: ref, Credential: modelApps[app]}))(m.t)
+}
+
+// step does one thing at random.
+func (m *model) step() {
+	r := m.repos[m.random.IntN(len(m.repos))]
+	what := m.random.IntN(100)
+	switch {
+	case !r.there:
+		m.settleMove(r)
+		m.recreate(r)
+	case what < 55:
+		m.push(r)
+	case what < 65:
+		m.toggleDev(r)
+	case what < 72:
+		m.settleMove(r)
+		m.rename(r)
+	case what < 76:
+		m.settleMove(r)
+		m.remove(r)
+	case what < 88:
+		m.settleMove(r)
+		m.unwatch(r)
+	default:
+		m.settleMove(r)
+		m.rewatch(r)
+	}
+}
+
+func (m *model) push(r *modelRepo) {
+	m.counts["push"]++
+	r.pushes++
+	branch := gittest.Main
+	if r.dev && m.random.IntN(2) == 0 {
+		branch = "dev"
+	}
+	commit := proctest.Must(m.git.Commit(m.t.Context(), r.path, branch, gittest.Edit{Write: map[string]string{"n": fmt.Sprint(r.pushes)}}))(m.t)
+	m.deliver("push", map[string]any{"ref": "refs/heads/" + branch, "before": strings.Repeat("1", 40), "after": commit, "repository": m.repository(r)}, true)
+}
+
+func (m *model) toggleDev(r *modelRepo) {
+	zero := strings.Repeat("0", 40)
+	if r.dev {
+		m.counts["branch deleted"]++
+		before := m.git.Head(r.path, "refs/heads/dev")
+		proctest.Must(0, m.git.DeleteRef(m.t.Context(), r.path, "refs/heads/dev"))(m.t)
+		m.deliver("push", map[string]any{"ref": "refs/heads/dev", "before": before, "after": zero, "deleted": true, "repository": m.repository(r)}, true)
+	} else {
+		m.counts["branch made"]++
+		head := m.git.Head(r.path, "refs/heads/"+gittest.Main)
+		proctest.Must(0, m.git.SetRef(m.t.Context(), r.path, "refs/heads/dev", head))(m.t)
+		m.deliver("push", map[string]any{"ref": "refs/heads/dev", "before": zero, "after": head, "created": true, "repository": m.repository(r)}, true)
+	}
+	r.dev = !r.dev
+}
+
+func (m *model) rename(r *modelRepo) {
+	m.counts["rename"]++
+	old := r.path
+	_, name, _ := strings.Cut(old, "/")
+	base, _, _ := strings.Cut(r.path, ".")
+	r.path = fmt.Sprintf("%s.%d", base, m.counts["rename"])
+	proctest.Must(0, m.git.Rename(old, r.path))(m.t)
+	m.git.AcceptTokens(r.path, firstToken, secondToken)
+	moved := map[watch.Key]bool{}
+	to := proctest.Must(events.ParseRepoPath(r.path))(m.t)
+	for key := range r.watches {
+		key.Repo = to
+		moved[key] = true
+	}
+	r.watches = moved
+	if len(moved) > 0 {
+		r.moving = old
+	}
+	m.deliver("repository", map[string]any{"action": "renamed", "repository": m.repository(r),
+		"changes": map[string]any{"repository": map[string]any{"name": map[string]any{"from": name}}}}, false)
+}
+
+// settleMove waits until the watches of a repository that was renamed are where it is now: who changes them
+// before changes those of the old name.
+func (m *model) settleMove(r *modelRepo) {
+	if r.moving == "" {
+		return
+	}
+	old := proctest.Must(events.ParseRepoPath(r.moving))(m.t)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		set, err := m.registry.Of(m.t.Context(), old)
+		if err == nil && len(set.Watches) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("the watches of %s never came to %s:\n%s", r.moving, r.path, m.history(r.moving))
+		}
+	}
+	r.moving = ""
+}
+
+func (m *model) remove(r *modelRepo) {
+	m.counts["deleted"]++
+	proctest.Must(0, m.git.Delete(r.path))(m.t)
+	r.there, r.dev = false, false
+	m.deliver("repository", map[string]any{"action": "deleted", "repository": m.repository(r)}, false)
+}
+
+func (m *model) recreate(r *modelRepo) {
+	m.counts["made anew"]++
+	commit := proctest.Must(m.git.Create(m.t.Context(), r.path, map[string]string{"README": "again"}))(m.t)
+	r.there = true
+	m.deliver("push", map[string]any{"ref": "refs/heads/main", "before": strings.Repeat("0", 40), "after": commit, "repository": m.repository(r)}, true)
+}
+
+func (m *model) unwatch(r *modelRepo) {
+	m.counts["unwatch"]++
+	keys := slices.Collect(keysOf(r.watches, m.random.IntN(4) != 0))
+	proctest.Must(m.registry.Remove(m.t.Context(), keys...))(m.t)
+	for _, key := range keys {
+		delete(r.watches, key)
+	}
+}
+
+// keysOf yields all keys, or about half of them.
+func keysOf(watches map[watch.Key]bool, all bool) func(yield func(watch.Key) bool) {
+	return func(yield func(watch.Key) bool) {
+		n := 0
+		for key := range watches {
+			if n++; !all && n%2 == 0 {
+				continue
+			}
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+func (m *model) rewatch(r *modelRepo) {
+	m.counts["watch"]++
+	w := m.newWatch(r)
+	proctest.Must(m.registry.Put(m.t.Context(), w))(m.t)
+	r.watches[w.Key()] = true
+}
+
+func (m *model) repository(r *modelRepo) map[string]any {
+	_, name, _ := strings.Cut(r.path, "/")
+	return map[string]any{"name": name, "full_name": r.path, "clone_url": m.git.URL(r.path), "default_branch": "main", "owner": map[string]any{"login": "acme"}}
+}
+
+// deliver posts a webhook as GitHub does, signed; one in ten of those that may be is never sent.
+func (m *model) deliver(event string, payload map[string]any, mayBeLost bool) {
+	m.t.Helper()
+	if mayBeLost && m.random.IntN(10) == 0 {
+		m.lost++
+		return
+	}
+	m.deliveries++
+	body := proctest.Must(json.Marshal(payload))(m.t)
+	mac := hmac.New(sha256.New, []byte(modelSecret))
+	mac.Write(body)
+	req := proctest.Must(http.NewRequestWithContext(m.t.Context(), http.MethodPost, m.hooks, bytes.NewReader(body)))(m.t)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-GitHub-Event", event)
+	req.Header.Set("X-GitHub-Delivery", fmt.Sprintf("delivery-%d", m.deliveries))
+	req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
+	resp := proctest.Must(http.DefaultClient.Do(req))(m.t)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		var answer bytes.Buffer
+		_, _ = answer.ReadFrom(resp.Body)
+		m.t.Fatalf("delivery %d (%s) is answered %s: %s", m.deliveries, event, resp.Status, answer.String())
+	}
+}
+
+// awaitQuiet returns once no change waits and none is being worked on.
+func (m *model) awaitQuiet() {
+	m.t.Helper()
+	proctest.Eventually(m.t, func() bool { return isQuiet(m.t.Context(), m.client) }, "all changes are settled")
+}
+
+// reconcileAll does so until no poll was skipped because somebody had the repository, as the patrol may for a
+// moment: it is polled an interval later then, which is long here.
+func (m *model) reconcileAll() {
+	m.t.Helper()
+	for {
+		before := m.skipped()
+		m.reconcile()
+		m.awaitQuiet()
+		if m.skipped() == before {
+			return
+		}
+	}
+}
+
+// skipped counts the polls that were.
+func (m *model) skipped() (n int) {
+	for _, entry := range proctest.Must(m.client.XRange(m.t.Context(), events.DefaultNamespace.Results(), "-", "+").Result())(m.t) {
+		if strings.Contains(fmt.Sprint(entry.Values["payload"]), `"class":"busy"`) {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) reconcile() schedule.Report {
+	m.t.Helper()
+	stdout, stderr, code := proctest.RunLockstep(m.t, nil, "reconcile", "--json", "--redis", m.server.URL(), "--root", m.root)
+	var report schedule.Report
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 {
+		m.t.Fatalf("reconcile: exit code %d, %v\n%s", code, err, stderr)
+	}
+	return report
+}
+
+func (m *model) assertRegistry() {
+	m.t.Helper()
+	watched := map[watch.Key]bool{}
+	for q := (watch.Query{Limit: 1000}); ; {
+		page := proctest.Must(m.registry.List(m.t.Context(), q))(m.t)
+		for _, w := range page.Watches {
+			watched[w.Key()] = true
+			if w.URL != m.git.URL(w.Repo.String()) {
+				m.t.Errorf("%v is watched at %s", w.Key(), w.URL)
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	for _, r := range m.repos {
+		for key := range r.watches {
+			if !watched[key] {
+				m.t.Errorf("%v is not in the registry", key)
+			}
+			delete(watched, key)
+		}
+	}
+	for key := range watched {
+		m.t.Errorf("%v is in the registry, and nobody watches it", key)
+	}
+}
+
+// hasSomethingFor reports whether a watch of the app that was never given a tree selects a ref that is there.
+func (m *model) hasSomethingFor(found schedule.Finding) bool {
+	app, _, _ := strings.Cut(found.Detail, " ")
+	for _, r := range m.repos {
+		for key := range r.watches {
+			if key.App == app && key.Repo == found.Repo && r.there && (key.Ref.IsDefault() || r.dev) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// published is what names should name: path, with the ref when it is not the default, to commit.
+func (m *model) published() map[string]string {
+	names := map[string]string{}
+	for _, r := range m.repos {
+		for key := range r.watches {
+			name, branch := r.path, gittest.Main
+			if !key.Ref.IsDefault() {
+				name, branch = r.path+"@dev", "dev"
+			}
+			if head := m.git.Head(r.path, "refs/heads/"+branch); r.there && head != "" {
+				names[name] = head
+			}
+		}
+	}
+	return names
+}
+
+// assertDisk compares all names on the volume with the model. Those that were replaced go with their grace.
+func (m *model) assertDisk() {
+	m.t.Helper()
+	want := m.published()
+	var diff []string
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		diff = nil
+		found := m.names()
+		for name, commit := range want {
+			if found[name] != commit {
+				diff = append(diff, fmt.Sprintf("%s is at %.12q, want %.12s", name, found[name], commit))
+			}
+			delete(found, name)
+		}
+		for name := range found {
+			diff = append(diff, name+" is published, and should not be")
+		}
+		if len(diff) == 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	slices.Sort(diff)
+	if len(diff) > 0 {
+		name, _, _ := strings.Cut(diff[0], " ")
+		path, _, _ := strings.Cut(name, "@")
+		m.t.Errorf("%d of %d names differ:\n%s\n%s", len(diff), len(want), strings.Join(diff[:min(len(diff), 20)], "\n"), m.history(path))
+	}
+	stdout, stderr, code := proctest.RunLockstep(m.t, nil, "repos", "verify", "--all", "--redis", m.server.URL(), "--root", m.root)
+	if code != 0 {
+		m.t.Errorf("verify: exit code %d\n%s%s", code, proctest.Tail(stdout, 2000), stderr)
+	}
+}
+
+// history is what was asked of a repository, and what became of it.
+func (m *model) history(path string) string {
+	var lines []string
+	for _, topic := range []string{events.DefaultNamespace.Changes(), events.DefaultNamespace.Results()} {
+		for _, entry := range proctest.Must(m.client.XRange(m.t.Context(), topic, "-", "+").Result())(m.t) {
+			if text := fmt.Sprint(entry.Values["payload"]); strings.Contains(text, `"subject":"`+path+`"`) {
+				lines = append(lines, entry.ID+" "+text)
+			}
+		}
+	}
+	slices.Sort(lines)
+	for _, r := range m.repos {
+		if r.path == path {
+			lines = append(lines, fmt.Sprintf("%+v", *r))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// names reads what is published.
+func (m *model) names() map[string]string {
+	names := map[string]string{}
+	for _, link := range proctest.Must(filepath.Glob(filepath.Join(m.root, "acme", "*")))(m.t) {
+		head, err := os.ReadFile(filepath.Join(link, ".git", "lockstep-commit"))
+		if err != nil {
+			continue // it has just gone
+		}
+		names["acme/"+filepath.Base(link)] = strings.TrimSpace(string(head))
+	}
+	return names
+}
+
+// everythingAt is all that a key holds, as text.
+func everythingAt(t *testing.T, client redis.UniversalClient, key string) string {
+	t.Helper()
+	ctx := t.Context()
+	var all any
+	var err error
+	switch kind := proctest.Must(client.Type(ctx, key).Result())(t); kind {
+	case "string":
+		all, err = client.Get(ctx, key).Result()
+	case "hash":
+		all, err = client.HGetAll(ctx, key).Result()
+	case "zset":
+		all, err = client.ZRange(ctx, key, 0, -1).Result()
+	case "set":
+		all, err = client.SMembers(ctx, key).Result()
+	case "list":
+		all, err = client.LRange(ctx, key, 0, -1).Result()
+	case "stream":
+		all, err = client.XRange(ctx, key, "-", "+").Result()
+	case "none": // it has just gone
+	default:
+		t.Fatalf("key %s is a %s", key, kind)
+	}
+	if err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(all)
+}
+
+func (m *model) assertState() {
+	m.t.Helper()
+	states := state.NewStore(m.client, events.DefaultNamespace)
+	for _, r := range m.repos {
+		known := proctest.Must(states.Load(m.t.Context(), proctest.Must(events.ParseRepoPath(r.path))(m.t)))(m.t)
+		heads := map[string]string{}
+		for key := range r.watches {
+			branch := gittest.Main
+			if !key.Ref.IsDefault() {
+				branch = "dev"
+			}
+			ref := proctest.Must(events.ParseRef(branch))(m.t)
+			head := m.git.Head(r.path, ref.String())
+			if !r.there || head == "" {
+				continue
+			}
+			heads[ref.String()] = head
+			if given := known.Given(key.App, ref); given != head {
+				m.t.Errorf("%s was last given %.12q of %s of %s, want %.12s", key.App, given, ref, r.path, head)
+			}
+		}
+		for ref, head := range heads {
+			if known.Heads()[ref] != head {
+				m.t.Errorf("%s of %s is known to be at %.12q, want %.12s", ref, r.path, known.Heads()[ref], head)
+			}
+		}
+		for ref, head := range known.Heads() {
+			if heads[ref] == "" {
+				m.t.Errorf("%s of %s is known to be at %.12s, and should not be", ref, r.path, head)
+			}
+		}
+		if cloned := r.there && len(r.watches) > 0; !cloned && !known.Synced().IsZero() {
+			m.t.Errorf("%s is known to be synced, and should not be on the volume", r.path)
+		}
+	}
+}
+
+// assertNoToken looks for the tokens and the secret in everything that Redis and the volume hold.
+func (m *model) assertNoToken() {
+	m.t.Helper()
+	secrets := []string{firstToken, secondToken, modelSecret}
+	holds := func(content []byte) bool {
+		return slices.ContainsFunc(secrets, func(s string) bool { return bytes.Contains(content, []byte(s)) })
+	}
+	var found sync.Map
+	proctest.Must(0, filepath.WalkDir(m.root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil // a tree that has just gone
+		}
+		if content, err := os.ReadFile(path); err == nil && holds(content) {
+			found.Store(path, true)
+		}
+		return nil
+	}))(m.t)
+	for _, key := range proctest.Must(m.client.Keys(m.t.Context(), "*").Result())(m.t) {
+		if holds([]byte(everythingAt(m.t, m.client, key))) {
+			found.Store("key "+key, true)
+		}
+	}
+	found.Range(func(where, _ any) bool { m.t.Errorf("a secret is in %v", where); return true })
+}

@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// TestAPatrolDropsWhatIsOver has two workers of which one patrols. No sync tidies the repository.
+func TestAPatrolDropsWhatIsOver(t *testing.T) {
+	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
+	client, git := server.Client(), proctest.StartGit(t)
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	serve := func(more ...string) *proctest.Process {
+		return proctest.Start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug"}, more...)...)
+	}
+	quiet := serve("--patrol-every", "0s", "--tree-grace", "1h")
+	sync := func(id string) {
+		t.Helper()
+		change := proctest.Must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
+		if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sync("c1")
+	proctest.AwaitResults(t, client, 1)
+	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	sync("c2")
+	proctest.AwaitResults(t, client, 2)
+	trees := filepath.Join(root, ".lockstep/repos/acme/widgets/trees")
+	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 2 {
+		t.Fatalf("trees %v, want the replaced one as well", entries)
+	}
+	if code := quiet.Terminate(); code != term.ExitDone {
+		t.Fatalf("exit code %d", code)
+	}
+
+	p := serve("--patrol-every", "1s", "--tree-grace", "1ms", "--tree-keep", "0s", "--listen", "127.0.0.1:0")
+	p.AwaitLog("trees_dropped=1")
+
+	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 1 {
+		t.Errorf("trees %v", entries)
+	}
+	proctest.Eventually(t, func() bool { // a turn is over after a second, and then there is the next
+		return strings.Contains(client.Get(ctx, events.DefaultNamespace.Patrol()).Val(), strconv.Itoa(p.Cmd.Process.Pid))
+	}, "the patrol is held by the worker that is left")
+	response := proctest.Must(http.Get("http://" + p.Listening("listening") + "/metrics"))(t)
+	defer response.Body.Close()
+	metrics := string(proctest.Must(io.ReadAll(response.Body))(t))
+	for _, want := range []string{"lockstep_volume_repositories 1\n", "lockstep_volume_trees 1\n", "lockstep_volume_up 1\n"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics do not say %q", want)
+		}
+	}
+	if code := p.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,304 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+func TestAPlainEntryBecomesOneTreeAndOneResult(t *testing.T) {
+	ctx := context.Background()
+	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	client := server.Client()
+	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"README": "hello\n"}))(t)
+	for range 2 {
+		proctest.Start(t, "serve", "--redis", server.URL(), "--root", root)
+	}
+	entry := proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: "lockstep:{0}:changes",
+		Values: []string{"repo", "acme/widgets", "url", git.URL("acme/widgets"), "ref", "refs/heads/main"}}).Result())(t)
+
+	results := proctest.AwaitResults(t, client, 1)
+	r := results[0]
+	if r.Type != events.ResultSynced || r.After != head || r.Ref.String() != "refs/heads/main" || r.Path != "acme/widgets" {
+		t.Errorf("result %+v, want acme/widgets synced to %s", r, head)
+	}
+	if len(r.Deliveries) != 1 || r.Deliveries[0] != entry {
+		t.Errorf("the result answers %q, want the entry %s", r.Deliveries, entry)
+	}
+	if got := proctest.GitIn(t, filepath.Join(root, "acme/widgets"), "log", "-1", "--format=%H"); got != head {
+		t.Errorf("published %s, want %s", got, head)
+	}
+	if n := proctest.Must(client.XLen(ctx, "lockstep:{0}:results").Result())(t); n != 1 {
+		t.Errorf("%d results, want 1", n)
+	}
+	proctest.AssertIdle(t, client)
+}
+
+// load is many pushes to many repositories, each with a change that announces its own commit.
+type load struct {
+	repos, pushes int
+	git           *gittest.Server
+	client        redis.UniversalClient
+	heads         []string
+}
+
+func newLoad(t *testing.T, git *gittest.Server, client redis.UniversalClient) *load {
+	l := &load{repos: 50, pushes: 20, git: git, client: client}
+	if testing.Short() {
+		l.repos, l.pushes = 10, 5
+	}
+	l.heads = make([]string, l.repos)
+	return l
+}
+
+func (l *load) repo(i int) string { return fmt.Sprintf("acme/repo-%02d", i) }
+
+// push makes all pushes, a few repositories at a time.
+func (l *load) push(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for i := range l.repos {
+		g.Go(func() error {
+			for n := range l.pushes {
+				files := map[string]string{"version": fmt.Sprint(n), "stays": "the same", fmt.Sprintf("new-%d", n): "x"}
+				var commit string
+				var err error
+				if n == 0 {
+					commit, err = l.git.Create(ctx, l.repo(i), files)
+				} else {
+					commit, err = l.git.Commit(ctx, l.repo(i), gittest.Main, gittest.Edit{Write: files})
+				}
+				if err != nil {
+					return err
+				}
+				l.heads[i] = commit
+				change, err := events.NewChange(events.Change{ID: uuid.NewString(), Source: "/test", URL: l.git.URL(l.repo(i)), After: commit})
+				if err != nil {
+					return err
+				}
+				if err := app.PublishChange(ctx, l.client, events.DefaultNamespace, change); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// assertDone checks the end state: each repository on its remote's head, one result for each
+// change, nothing pending, nothing dead.
+func (l *load) assertDone(t *testing.T, root string) {
+	t.Helper()
+	answered := map[string]int{}
+	for _, r := range proctest.AwaitResults(t, l.client, l.repos*l.pushes) {
+		if r.Type != events.ResultSynced {
+			t.Errorf("%s: %s %s", r.Repo, r.Type, r.Error)
+		}
+		for _, id := range r.Deliveries {
+			answered[id]++
+		}
+	}
+	if len(answered) != l.repos*l.pushes {
+		t.Errorf("%d changes answered, want %d", len(answered), l.repos*l.pushes)
+	}
+	for id, n := range answered {
+		if n != 1 {
+			t.Errorf("change %s was answered %d times", id, n)
+		}
+	}
+	for i := range l.repos {
+		dir := filepath.Join(root, l.repo(i))
+		if got := proctest.GitIn(t, dir, "rev-parse", "HEAD"); got != l.heads[i] {
+			t.Errorf("%s is at %s, want its remote's head %s", l.repo(i), got, l.heads[i])
+		}
+		if dirty := proctest.GitIn(t, dir, "status", "--porcelain"); dirty != "" {
+			t.Errorf("%s is not clean: %s", l.repo(i), dirty)
+		}
+	}
+	proctest.AssertIdle(t, l.client)
+}
+
+func TestManyRepositoriesGoOneAtATimeEachAndAllInParallel(t *testing.T) {
+	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	l := newLoad(t, git, server.Client())
+	for range 2 {
+		proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--log-level", "warn")
+	}
+	if err := l.push(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	l.assertDone(t, root)
+	for i := range l.repos {
+		if most := git.Stats(l.repo(i)).MaxActive; most > 1 {
+			t.Errorf("%s: %d upload-packs at once, want one", l.repo(i), most)
+		}
+	}
+	if git.MaxRepos() < 2 {
+		t.Error("no two repositories were ever fetched at once")
+	}
+}
+
+func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
+	ctx := context.Background()
+	held := make(chan string, 10)
+	release := make(chan struct{})
+	git := proctest.StartGit(t, gittest.WithBefore(func(ctx context.Context, repo, service string) {
+		select {
+		case held <- service:
+		default:
+		}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+	}))
+	server, root := redistest.Start(t), t.TempDir()
+	client := server.Client()
+	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	args := []string{"serve", "--redis", server.URL(), "--root", root, "--lease", "5m", "--lock-wait", "5m", "--grace", "500ms"}
+	first := proctest.Start(t, args...)
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
+	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
+		t.Fatal(err)
+	}
+	<-held // the first worker is asking the remote
+	if code := first.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d after SIGTERM, want 0", code)
+	}
+	close(release)
+	proctest.Start(t, args...)
+	r := proctest.AwaitResults(t, client, 1)[0] // with less patience than the lease would take to lapse
+	if r.Type != events.ResultSynced || r.After != head || r.Attempts != 1 {
+		t.Errorf("result %+v; want a sync that counts as the first attempt", r)
+	}
+	proctest.AssertIdle(t, client)
+}
+
+func TestAServiceOutlastsRedis(t *testing.T) {
+	ctx := context.Background()
+	git, server, root := proctest.StartGit(t), redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"), t.TempDir()
+	client := server.Client()
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	server.Stop()
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root)
+	p.AwaitLog("does not answer; start it, or name another with --redis")
+	server.Restart()
+	p.AwaitLog("worker takes changes")
+
+	server.Stop()
+	proctest.Eventually(t, func() bool { return strings.Count(p.Log.String(), "level=ERROR") > 1 }, "a line that says that Redis went away")
+	server.Restart()
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
+	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
+		t.Fatal(err)
+	}
+	if r := proctest.AwaitResults(t, client, 1)[0]; r.Type != events.ResultSynced {
+		t.Errorf("result %+v, want synced", r)
+	}
+	if code := p.Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestASecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
+	server := redistest.Start(t)
+	first := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir())
+	first.AwaitLog("worker takes changes")
+	_, stderr, code := proctest.RunLockstep(t, nil, "serve", "--redis", server.URL(), "--root", t.TempDir())
+	if code != term.ExitFailed || !strings.Contains(stderr, "mount that one, choose another --prefix") {
+		t.Errorf("exit code %d, want 1; stderr: %s", code, stderr)
+	}
+}
+
+func TestAServiceWhoseRootCannotBeUsedSaysSoAndEnds(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := proctest.Start(t, "serve", "--root", filepath.Join(file, "below"), "--log-level", "error")
+	if code := p.Ended(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
+		t.Errorf("exit code %d, want 1 and one line: %s", code, proctest.Tail(p.Log.String(), 1000))
+	}
+}
+
+func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
+	ctx := context.Background()
+	server := redistest.StartReal(t)
+	client := server.Client()
+	if err := client.Do(ctx, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", t.TempDir())
+	p.AwaitLog("cannot serve at present")
+	time.Sleep(time.Second) // tries that say nothing
+	if err := client.Do(ctx, "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.AwaitLog("worker takes changes")
+	if n := strings.Count(p.Log.String(), "READONLY"); n != 1 {
+		t.Errorf("said %d times that Redis takes no writes, want once", n)
+	}
+}
+
+func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
+	ctx := context.Background()
+	held, release := make(chan struct{}, 1), make(chan struct{})
+	git := proctest.StartGit(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
+		select {
+		case held <- struct{}{}:
+		default:
+		}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+	}))
+	server := redistest.Start(t)
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
+	address := p.Listening("listening")
+	get := func(path string) int {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			return 0
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	proctest.Eventually(t, func() bool { return get("/readyz") == http.StatusOK }, "it is ready")
+	change := proctest.Must(events.NewChange(events.Change{URL: git.URL("acme/widgets")}))(t)
+	if err := app.PublishChange(ctx, server.Client(), events.DefaultNamespace, change); err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+	p.AwaitLog("worker drains")
+	if ready, metrics := get("/readyz"), get("/metrics"); ready != http.StatusServiceUnavailable || metrics != http.StatusOK {
+		t.Errorf("while it drains: readyz %d, want 503; metrics %d, want 200", ready, metrics)
+	}
+	close(release)
+	if code := p.Ended(time.Minute); code != term.ExitDone {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
+		t.Errorf("result %+v, want synced", r)
+	}
+}

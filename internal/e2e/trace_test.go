@@ -1,0 +1,290 @@
+package e2e
+
+import (
+	"encoding/hex"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/bench/hooks"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/proctest"
+
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+	"lockstep/internal/watch"
+)
+
+// collector takes spans by OTLP over HTTP.
+type collector struct {
+	*httptest.Server
+	mu    sync.Mutex
+	spans []*tracepb.Span
+}
+
+func startCollector(t *testing.T) *collector {
+	t.Helper()
+	c := &collector{}
+	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var request collectorpb.ExportTraceServiceRequest
+		if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &request) != nil {
+			t.Errorf("what came to %s is no export of traces: %v", r.URL.Path, err)
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, resource := range request.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
+				c.spans = append(c.spans, scope.Spans...)
+			}
+		}
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+// env is what has a process send its spans to the collector.
+func (c *collector) env() []string {
+	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_BSP_SCHEDULE_DELAY=20"}
+}
+
+func (c *collector) all() []*tracepb.Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*tracepb.Span(nil), c.spans...)
+}
+
+// find returns the first span by that name whose attributes have these values, in turn with their keys.
+func (c *collector) find(name string, attributes ...string) *tracepb.Span {
+	for _, span := range c.all() {
+		has := map[string]string{}
+		for _, a := range span.Attributes {
+			has[a.Key] = a.Value.GetStringValue()
+		}
+		matches := span.Name == name
+		for i := 0; i < len(attributes); i += 2 {
+			matches = matches && has[attributes[i]] == attributes[i+1]
+		}
+		if matches {
+			return span
+		}
+	}
+	return nil
+}
+
+// await is find, once there is one.
+func (c *collector) await(t *testing.T, name string, attributes ...string) (span *tracepb.Span) {
+	t.Helper()
+	proctest.Eventually(t, func() bool { span = c.find(name, attributes...); return span != nil }, "a span %s %q", name, attributes)
+	return span
+}
+
+// startWith starts lockstep with variables of its own; those of OpenTelemetry that the test was given count for nothing.
+func startWith(t *testing.T, env []string, args ...string) *proctest.Process {
+	t.Helper()
+	cmd := proctest.Command(t, args...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "OTEL_") && !strings.HasPrefix(v, "TRACE") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, env...)
+	return proctest.StartCommand(t, cmd)
+}
+
+// toldApp is an app that is told of its repository, and the deployment's folders for that.
+type toldApp struct {
+	*httptest.Server
+	posts       chan http.Header
+	credentials string
+}
+
+func startToldApp(t *testing.T, client redis.UniversalClient, url string) *toldApp {
+	t.Helper()
+	a := &toldApp{posts: make(chan http.Header, 10), credentials: t.TempDir()}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		a.posts <- r.Header
+	}))
+	t.Cleanup(a.Close)
+	proctest.Must(0, os.Mkdir(filepath.Join(a.credentials, "docs-hook"), 0o700))(t)
+	for file, text := range map[string]string{"signingSecret": "s3cret\n", "urls": a.URL + "/\n"} {
+		proctest.Must(0, os.WriteFile(filepath.Join(a.credentials, "docs-hook", file), []byte(text), 0o600))(t)
+	}
+	proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Put(t.Context(), watch.Watch{
+		App: "docs", URL: url, Poll: watch.Never, NotifyURL: a.URL + "/hook?key=hunter2", NotifySecret: "docs-hook",
+	}))(t)
+	proctest.Must(client.Del(t.Context(), events.DefaultNamespace.Changes()).Result())(t) // the push is to be the first to ask
+	return a
+}
+
+func (a *toldApp) await(t *testing.T) http.Header {
+	t.Helper()
+	select {
+	case header := <-a.posts:
+		return header
+	case <-time.After(time.Minute):
+		t.Fatal("the app was not told")
+		return nil
+	}
+}
+
+// pushTraced sends a webhook whose sender says that it is part of a trace.
+func pushTraced(t *testing.T, addr, url, head string) {
+	t.Helper()
+	c := proctest.Must(hooks.DialHooks(t.Context(), addr))(t)
+	defer c.Close()
+	request := string(hooks.PushRequest(proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), head))(t), testHookSecret, "d1"))
+	request = strings.Replace(request, "Accept: */*\r\n", "Traceparent: 00-"+strings.Repeat("ab", 16)+"-0123456789abcdef-01\r\n", 1)
+	if status, text, err := c.Send([]byte(request)); err != nil || status != http.StatusAccepted {
+		t.Fatalf("%d %s %v", status, text, err)
+	}
+}
+
+// startThree starts a receiver, a worker and a notifier, a process each.
+func startThree(t *testing.T, server *redistest.Server, app *toldApp, env []string) (receiver, worker, notifier *proctest.Process, addr string) {
+	t.Helper()
+	dir := t.TempDir()
+	hooks := proctest.Must(hooks.WriteSource(dir, testHookSecret))(t)
+	receiver = startWith(t, env, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", server.URL(), "--hooks", hooks, "--spool", filepath.Join(dir, "spool"))
+	worker = startWith(t, env, "serve", "--roles", "worker", "--redis", server.URL(), "--root", filepath.Join(dir, "root"), "--log-format", "json", "--log-level", "debug")
+	notifier = startWith(t, env, "serve", "--roles", "notifier", "--redis", server.URL(), "--root", filepath.Join(dir, "root"),
+		"--credentials", app.credentials, "--notify-hosts", "127.0.0.1", "--log-level", "debug")
+	receiver.AwaitLog("msg=listening address=")
+	notifier.AwaitLog("the group of notifications is new")
+	_, after, _ := strings.Cut(receiver.Log.String(), "msg=listening address=")
+	addr, _, _ = strings.Cut(after, "\n")
+	return receiver, worker, notifier, addr
+}
+
+func TestOneTraceLeadsFromAWebhookToTheAppThroughAllProcesses(t *testing.T) {
+	git, server, spans := proctest.StartGit(t), redistest.Start(t), startCollector(t)
+	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
+	url := git.URL("acme/widgets")
+	app := startToldApp(t, server.Client(), url)
+	_, worker, notifier, addr := startThree(t, server, app, spans.env())
+	pushTraced(t, addr, url, head)
+
+	told := app.await(t)
+	hook := spans.await(t, "POST /hooks/{source}", "lockstep.delivery", "d1", "lockstep.repo", "acme/widgets", "lockstep.outcome", "accepted")
+	work := spans.await(t, "process "+events.DefaultNamespace.Changes(), "lockstep.outcome", "synced")
+	post := spans.await(t, "POST notification", "lockstep.outcome", "delivered", "lockstep.app", "docs")
+	if len(hook.ParentSpanId) != 0 || hex.EncodeToString(hook.TraceId) == strings.Repeat("ab", 16) {
+		t.Errorf("the webhook's sender had its way: trace %x, parent %x", hook.TraceId, hook.ParentSpanId)
+	}
+	isBelow := func(child, parent *tracepb.Span) {
+		t.Helper()
+		if string(child.TraceId) != string(hook.TraceId) || string(child.ParentSpanId) != string(parent.SpanId) {
+			t.Errorf("%s: trace %x, parent %x; want %x and %s, %x", child.Name, child.TraceId, child.ParentSpanId, hook.TraceId, parent.Name, parent.SpanId)
+		}
+	}
+	isBelow(work, hook)
+	isBelow(post, work)
+	for _, step := range []string{"lease wait", "slot wait", "list", "fetch", "build", "publish", "settle"} {
+		isBelow(spans.await(t, step), work)
+	}
+	if got, want := told.Get("traceparent"), "00-"+hex.EncodeToString(hook.TraceId)+"-"+hex.EncodeToString(post.SpanId)+"-01"; got != want {
+		t.Errorf("the app was sent traceparent %q, want %q", got, want)
+	}
+	worker.AwaitLog(`"msg":"change settled"`)
+	for line := range strings.Lines(worker.Log.String()) {
+		if strings.Contains(line, `"msg":"change settled"`) || strings.Contains(line, `"msg":"lock acquired"`) {
+			if doc := proctest.DecodeJSON(t, line); doc["trace_id"] != hex.EncodeToString(hook.TraceId) || doc["span_id"] != hex.EncodeToString(work.SpanId) {
+				t.Errorf("the line has not the trace %x and span %x: %s", hook.TraceId, work.SpanId, line)
+			}
+		}
+	}
+	notifier.AwaitLog("trace_id=" + hex.EncodeToString(hook.TraceId))
+	for _, span := range spans.all() {
+		for _, a := range span.Attributes {
+			if text := a.Value.GetStringValue(); strings.Contains(text, "hunter2") || strings.Contains(text, "://") {
+				t.Errorf("%s has %s = %q", span.Name, a.Key, text)
+			}
+		}
+	}
+}
+
+func TestWithoutTheVariablesNoMessageNamesATrace(t *testing.T) {
+	git, server, spans := proctest.StartGit(t), redistest.Start(t), startCollector(t)
+	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
+	url := git.URL("acme/widgets")
+	app := startToldApp(t, server.Client(), url)
+	_, worker, _, addr := startThree(t, server, app, append(spans.env(), "OTEL_SDK_DISABLED=true"))
+	pushTraced(t, addr, url, head)
+	if told := app.await(t); told.Get("traceparent") != "" {
+		t.Errorf("the app was sent traceparent %q", told.Get("traceparent"))
+	}
+	for _, topic := range []string{events.DefaultNamespace.Changes(), events.DefaultNamespace.Results()} {
+		entries := proctest.Must(server.Client().XRange(t.Context(), topic, "-", "+").Result())(t)
+		if len(entries) == 0 {
+			t.Errorf("%s is empty", topic)
+		}
+		for _, entry := range entries {
+			if at := stream.Metadata(entry.Values); len(at) != 0 {
+				t.Errorf("an entry of %s has metadata %v", topic, at)
+			}
+		}
+	}
+	if code := worker.Terminate(); code != term.ExitDone || strings.Contains(worker.Log.String(), "trace_id") {
+		t.Errorf("exit code %d; log:\n%s", code, proctest.Tail(worker.Log.String(), 2000))
+	}
+	if n := len(spans.all()); n != 0 {
+		t.Errorf("%d spans were sent", n)
+	}
+}
+
+func TestACollectorThatIsAwayStopsNoWorkAndNoDrain(t *testing.T) {
+	git, server := proctest.StartGit(t), redistest.Start(t)
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
+	hanging := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // it takes connections, and answers nothing
+	defer hanging.Close()
+	p := startWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + hanging.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=20",
+		"OTEL_EXPORTER_OTLP_TIMEOUT=600000", "OTEL_BSP_EXPORT_TIMEOUT=600000"}, // for so long, ten minutes, it would go on by itself
+		"serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker")
+	p.AwaitLog("worker takes changes")
+	proctest.Must(server.Client().XAdd(t.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"url", git.URL("acme/widgets")}}).Result())(t)
+	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
+		t.Errorf("result %+v", r)
+	}
+	if code := p.Terminate(); code != term.ExitDone { // which fails after a minute
+		t.Errorf("exit code %d", code)
+	}
+	if n := strings.Count(p.Log.String(), "traces cannot be sent"); n > 1 {
+		t.Errorf("said %d times that traces cannot be sent", n)
+	}
+}
+
+func TestASyncFromAPipelineIsPartOfItsTrace(t *testing.T) {
+	git, spans := proctest.StartGit(t), startCollector(t)
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
+	pipeline := strings.Repeat("cd", 16)
+	env := append(spans.env(), "TRACEPARENT=00-"+pipeline+"-0123456789abcdef-01")
+	if _, stderr, code := proctest.RunLockstep(t, env, "sync", git.URL("acme/widgets"), "--root", t.TempDir()); code != term.ExitDone {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	command := spans.await(t, "lockstep sync") // sent before the command ended
+	work := spans.await(t, "process "+events.DefaultNamespace.Changes())
+	if hex.EncodeToString(command.TraceId) != pipeline || hex.EncodeToString(command.ParentSpanId) != "0123456789abcdef" {
+		t.Errorf("trace %x, parent %x; want the pipeline's", command.TraceId, command.ParentSpanId)
+	}
+	if string(work.TraceId) != string(command.TraceId) || string(work.ParentSpanId) != string(command.SpanId) {
+		t.Errorf("the work is of trace %x, below %x; want %x and %x", work.TraceId, work.ParentSpanId, command.TraceId, command.SpanId)
+	}
+}

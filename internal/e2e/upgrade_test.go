@@ -1,0 +1,429 @@
+package e2e
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/bench/hooks"
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gittest"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+)
+
+// TestTwoVersionsBesideEachOther runs the version before beside this one.
+func TestTwoVersionsBesideEachOther(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the version before")
+	}
+	program, err := former(t.TempDir())
+	if errors.Is(err, errNoHistory) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]func(*testing.T, *fleet){
+		"an upgrade and a way back, under load": upgradesUnderLoad, "webhooks and notifications": webhooksCross,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, &fleet{t: t, former: program, dir: t.TempDir()}) })
+	}
+}
+
+// former builds the program as it was before: at the revision in LOCKSTEP_UPGRADE_FROM, or else at the last commit
+// that the work tree differs from.
+func former(dir string) (program string, err error) {
+	root, err := git("rev-parse", "--show-toplevel")
+	if err != nil {
+		return "", errNoHistory
+	}
+	revision := os.Getenv("LOCKSTEP_UPGRADE_FROM")
+	if revision == "" {
+		revision = "HEAD~1"
+		if changed, err := git("-C", root, "status", "--porcelain", "--untracked-files=no"); err != nil || changed != "" {
+			revision = "HEAD"
+		}
+	}
+	if _, err := git("-C", root, "rev-parse", "--verify", "--quiet", revision+"^{commit}"); err != nil {
+		return "", errNoHistory
+	}
+	if err := checkOut(root, revision, dir); err != nil {
+		return "", err
+	}
+	program = filepath.Join(dir, "lockstep-former")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/lockstep") // trimmed, it is in the cache the next time
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", revision, err, out)
+	}
+	return program, nil
+}
+
+var errNoHistory = errors.New("there is no history: a shallow clone, or none; set LOCKSTEP_UPGRADE_FROM to a revision that is there")
+
+func git(args ...string) (string, error) {
+	out, err := exec.Command("git", args...).Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// checkOut writes the files of a revision.
+func checkOut(root, revision, dir string) error {
+	archive := exec.Command("git", "-C", root, "archive", "--format=tar", revision)
+	out, err := archive.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := archive.Start(); err != nil {
+		return err
+	}
+	files := tar.NewReader(out)
+	for {
+		file, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return archive.Wait()
+		}
+		if err != nil {
+			return errors.Join(err, archive.Wait())
+		}
+		path := filepath.Join(dir, filepath.FromSlash(file.Name))
+		switch file.Typeflag {
+		case tar.TypeDir:
+			err = os.MkdirAll(path, 0o755)
+		case tar.TypeReg:
+			var content []byte
+			if content, err = io.ReadAll(files); err == nil {
+				err = os.WriteFile(path, content, 0o600)
+			}
+		}
+		if err != nil {
+			return errors.Join(err, archive.Wait())
+		}
+	}
+}
+
+// fleet is processes of two versions.
+type fleet struct {
+	t       *testing.T
+	former  string
+	dir     string
+	started []*proctest.Process
+}
+
+// before starts a process of the version before, and now one of this.
+func (f *fleet) before(env []string, args ...string) *proctest.Process {
+	f.t.Helper()
+	cmd := exec.Command(f.former, args...)
+	cmd.Dir = f.dir
+	return f.Start(cmd, env)
+}
+
+func (f *fleet) now(env []string, args ...string) *proctest.Process {
+	f.t.Helper()
+	return f.Start(proctest.Command(f.t, args...), env)
+}
+
+func (f *fleet) Start(cmd *exec.Cmd, env []string) *proctest.Process {
+	f.t.Helper()
+	cmd.Env = append(os.Environ(), env...)
+	p := proctest.StartCommand(f.t, cmd)
+	f.started = append(f.started, p)
+	return p
+}
+
+// assertQuiet checks that no process has met anything that it could not make sense of, or has complained of
+// anything but Redis.
+func (f *fleet) assertQuiet() {
+	f.t.Helper()
+	for _, p := range f.started {
+		for line := range strings.Lines(p.Log.String()) {
+			said := strings.ToLower(line)
+			strange := slices.ContainsFunc([]string{"unknown", "malformed", "newer version", "cannot be read", "passed over"},
+				func(word string) bool { return strings.Contains(said, word) })
+			if strange || strings.Contains(said, "level=error") && !strings.Contains(said, "redis") {
+				f.t.Errorf("%s said: %s", filepath.Base(p.Cmd.Path), line)
+			}
+		}
+	}
+}
+
+// upgradesUnderLoad replaces the workers of the version before by those of this one while a
+// storm of pushes blows, each killed with SIGKILL, and then the other way round. Those of the version before finish.
+func upgradesUnderLoad(t *testing.T, fleet *fleet) {
+	s := newStorm(t, durable...)
+	f := s.follow()
+	args := append([]string{"serve"}, s.serve()...)
+	workers := []*proctest.Process{fleet.before(nil, args...), fleet.before(nil, args...), fleet.now(nil, args...)}
+	storming, calm := context.WithCancel(t.Context())
+	defer calm()
+	var g errgroup.Group
+	g.Go(func() error { return s.blow(storming) })
+	random := rand.New(rand.NewPCG(s.seed, 1))
+	replace := func(i int, start func(env []string, args ...string) *proctest.Process) {
+		t.Helper()
+		f.awaitMore(t, 10+random.IntN(15))
+		workers[i].Kill()
+		workers[i] = start(nil, args...)
+	}
+	for range 2 {
+		replace(0, fleet.now)
+		replace(1, fleet.now) // there are only new ones
+		replace(2, fleet.before)
+		replace(0, fleet.before)
+		replace(1, fleet.before) // and only old ones
+		replace(2, fleet.now)
+	}
+	workers[2].Kill()
+	calm()
+	proctest.Must(0, g.Wait())(t)
+	s.assertWhole(f)
+	fleet.assertQuiet()
+	for name, verify := range map[string]func(env []string, args ...string) *proctest.Process{"before": fleet.before, "now": fleet.now} {
+		p := verify(nil, "repos", "verify", "--all", "--redis", s.server.URL(), "--root", s.root)
+		if code := p.Ended(time.Minute); code != term.ExitDone {
+			t.Errorf("the version %s finds damage: exit code %d\n%s", name, code, p.Log)
+		}
+	}
+}
+
+// upgradeApp is an app that is notified.
+type upgradeApp struct {
+	mu   sync.Mutex
+	ids  map[string]events.Result
+	told map[string][]events.Result // by app and repository, in order, each once
+}
+
+func (a *upgradeApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	result, err := events.ParseResult(body)
+	if err != nil || result.Type != events.ResultSynced {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	id := r.Header.Get("webhook-id")
+	if _, had := a.ids[id]; had {
+		return
+	}
+	a.ids[id] = result
+	key := result.App + " " + result.Repo.String()
+	a.told[key] = append(a.told[key], result)
+}
+
+// last is what an app was told last of a repository.
+func (a *upgradeApp) last(app, repo string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	told := a.told[app+" "+repo]
+	if len(told) == 0 {
+		return ""
+	}
+	return told[len(told)-1].After
+}
+
+// webhooksCross sends webhooks to receivers of both versions, which workers and
+// notifiers of both versions carry on, while one after the other is killed; what one version has spooled the other
+// drains. Each webhook is answered by one result, and each app is told of every push, in order.
+func webhooksCross(t *testing.T, fleet *fleet) {
+	redistest.StartReal(t) // the one below has to outlive its process
+	u := newUpgrade(t)
+	u.watch(fleet.before, "docs")
+	u.watch(fleet.now, "search")
+
+	receivers := []*receiver{u.receive(fleet.before, "a"), u.receive(fleet.now, "b")}
+	work, tell := u.working(), u.telling()
+	workers := []*proctest.Process{fleet.before(u.env, work...), fleet.now(u.env, work...)}
+	notifiers := []*proctest.Process{fleet.before(u.env, tell...), fleet.now(u.env, tell...)}
+	u.push(receivers, 24)
+
+	// The old ones die, and new ones drain what a receiver of old has spooled. A notifier is told to stop: what one
+	// that is killed was posting is another's after a minute, and package notify has tests of that.
+	workers[0].Kill()
+	if code := notifiers[0].Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
+	u.server.Stop()
+	u.push(receivers, 6)
+	receivers[0].Process.Kill()
+	u.server.Restart()
+	receivers[0] = u.receive(fleet.now, "a")
+	u.push(receivers, 12)
+	u.awaitTold()
+
+	// Back to the old ones, with the spool of a new one.
+	u.server.Stop()
+	u.push(receivers, 6)
+	for _, p := range []*proctest.Process{workers[1], notifiers[1], receivers[0].Process, receivers[1].Process} {
+		p.Kill()
+	}
+	u.server.Restart()
+	receivers[0], receivers[1] = u.receive(fleet.before, "a"), u.receive(fleet.before, "b")
+	fleet.before(u.env, work...)
+	fleet.before(u.env, tell...)
+	u.push(receivers, 12)
+	u.awaitTold()
+
+	u.assertAnsweredOnce()
+	u.assertToldInOrder()
+	for _, repo := range u.repos {
+		assertCheckout(t, filepath.Join(u.root, repo), u.git.Head(repo, "refs/heads/main"))
+	}
+	proctest.AssertIdle(t, u.server.Client())
+	fleet.assertQuiet()
+}
+
+// upgrade is the world of that test.
+type upgrade struct {
+	t      *testing.T
+	git    *gittest.Server
+	server *redistest.Server
+	root   string
+	dir    string // of credentials, sources and spools
+	env    []string
+	app    *upgradeApp
+	url    string // of the app
+	repos  []string
+	pushes int
+	sent   []string // ids of the changes that webhooks have asked for
+}
+
+func newUpgrade(t *testing.T) *upgrade {
+	t.Helper()
+	u := &upgrade{t: t, git: proctest.StartGit(t), server: redistest.Start(t, durable...), root: t.TempDir(), dir: t.TempDir(),
+		app: &upgradeApp{ids: map[string]events.Result{}, told: map[string][]events.Result{}}}
+	app := httptest.NewServer(u.app)
+	t.Cleanup(app.Close)
+	u.url = app.URL
+	for i := range 5 {
+		repo := fmt.Sprintf("acme/hook-%d", i)
+		proctest.Must(u.git.Create(t.Context(), repo, map[string]string{"version": "0"}))(t)
+		u.repos = append(u.repos, repo)
+	}
+	u.env = []string{
+		"LOCKSTEP_HOOK_HUB_FORGE=github", "LOCKSTEP_HOOK_HUB_SECRET=" + testHookSecret,
+		"LOCKSTEP_CREDENTIAL_SIGNER_SIGNING_SECRET=s3cret", "LOCKSTEP_CREDENTIAL_SIGNER_URLS=" + u.url + "/",
+	}
+	return u
+}
+
+func (u *upgrade) working() []string {
+	return []string{"serve", "--roles", "worker,scheduler", "--redis", u.server.URL(), "--root", u.root, "--lease", "1s", "--log-level", "warn",
+		"--tree-grace", "1s", "--retry-base", "100ms", "--hosts", "127.0.0.1"}
+}
+
+func (u *upgrade) telling() []string {
+	return []string{"serve", "--roles", "notifier", "--redis", u.server.URL(), "--notify-hosts", "127.0.0.1", "--log-level", "warn"}
+}
+
+// watch has an app watch all repositories.
+func (u *upgrade) watch(run func(env []string, args ...string) *proctest.Process, app string) {
+	u.t.Helper()
+	for _, repo := range u.repos {
+		p := run(u.env, "watch", "add", u.git.URL(repo), "--app", app, "--poll", "never", "--notify-url", u.url+"/"+app, "--notify-secret", "signer", "--redis", u.server.URL())
+		if code := p.Ended(time.Minute); code != term.ExitDone {
+			u.t.Fatalf("watch add: exit code %d: %s", code, p.Log)
+		}
+	}
+}
+
+// receiver takes webhooks.
+type receiver struct {
+	*proctest.Process
+	address string
+}
+
+func (u *upgrade) receive(run func(env []string, args ...string) *proctest.Process, spool string) *receiver {
+	u.t.Helper()
+	p := run(u.env, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", u.server.URL(), "--spool", filepath.Join(u.dir, spool))
+	p.AwaitLog("msg=listening address=")
+	_, after, _ := strings.Cut(p.Log.String(), "msg=listening address=")
+	address, _, _ := strings.Cut(after, "\n")
+	return &receiver{p, address}
+}
+
+// push pushes to repositories, every other time to the first, and sends each webhook to another receiver.
+func (u *upgrade) push(receivers []*receiver, n int) {
+	u.t.Helper()
+	for range n {
+		u.pushes++
+		repo := u.repos[0]
+		if u.pushes%2 == 0 {
+			repo = u.repos[u.pushes/2%len(u.repos)]
+		}
+		before := u.git.Head(repo, "refs/heads/main")
+		after := proctest.Must(u.git.Commit(u.t.Context(), repo, gittest.Main, gittest.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
+		body := proctest.Must(hooks.PushBody(repo, u.git.URL(repo), before, after))(u.t)
+		to, id := receivers[u.pushes%len(receivers)], fmt.Sprintf("d%03d", u.pushes)
+		c := proctest.Must(hooks.DialHooks(u.t.Context(), to.address))(u.t)
+		status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
+		c.Close()
+		if err != nil || status != http.StatusAccepted {
+			u.t.Fatalf("delivery %s: %d %s, %v", id, status, answer, err)
+		}
+		u.sent = append(u.sent, "hub/"+id+"/0", "hub/"+id+"/1")
+	}
+}
+
+// awaitTold returns once each app was told where each repository is.
+func (u *upgrade) awaitTold() {
+	u.t.Helper()
+	for _, repo := range u.repos {
+		for _, app := range stormApps {
+			proctest.Eventually(u.t, func() bool { return u.app.last(app, repo) == u.git.Head(repo, "refs/heads/main") },
+				"%s is told of the last push to %s", app, repo)
+		}
+	}
+}
+
+func (u *upgrade) assertAnsweredOnce() {
+	u.t.Helper()
+	answered := map[string]int{}
+	proctest.Eventually(u.t, func() bool {
+		clear(answered)
+		for _, r := range proctest.ResultsSoFar(u.t, u.server.Client()) {
+			for _, id := range r.Deliveries {
+				answered[id]++
+			}
+			if r.Type == events.ResultFailed {
+				u.t.Fatalf("%s failed: %s", r.Repo, r.Error)
+			}
+		}
+		return !slices.ContainsFunc(u.sent, func(id string) bool { return answered[id] == 0 })
+	}, "each webhook is answered")
+	for _, id := range u.sent {
+		if answered[id] != 1 {
+			u.t.Errorf("%s was answered %d times", id, answered[id])
+		}
+	}
+}
+
+// assertToldInOrder checks that what each app was told of a repository leads from commit to commit, without a gap.
+func (u *upgrade) assertToldInOrder() {
+	u.t.Helper()
+	u.app.mu.Lock()
+	defer u.app.mu.Unlock()
+	for key, told := range u.app.told {
+		for i := 1; i < len(told); i++ {
+			if told[i].Before != told[i-1].After {
+				u.t.Errorf("%s was told of %.12s to %.12s after %.12s", key, told[i].Before, told[i].After, told[i-1].After)
+			}
+		}
+	}
+	u.t.Logf("%d pushes, %d changes, %d notifications", u.pushes, len(u.sent), len(u.app.ids))
+}

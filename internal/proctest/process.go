@@ -1,0 +1,279 @@
+package proctest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/gittest"
+	"lockstep/internal/logtest"
+)
+
+// Process is a lockstep process under test.
+type Process struct {
+	T    *testing.T
+	Cmd  *exec.Cmd
+	Log  *logtest.Buffer
+	Done chan struct{}
+}
+
+// Command returns a lockstep command that runs in a folder of its own.
+func Command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	return program(t, "lockstep", args...)
+}
+
+func program(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+// Start runs lockstep in the background; it is killed with the test at the latest.
+func Start(t *testing.T, args ...string) *Process {
+	t.Helper()
+	return StartCommand(t, Command(t, args...))
+}
+
+// StartCommand is start for a command with an environment of its own.
+func StartCommand(t *testing.T, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{T: t, Cmd: cmd, Log: &logtest.Buffer{}, Done: make(chan struct{})}
+	p.Cmd.Stdout, p.Cmd.Stderr = p.Log, p.Log
+	if err := p.Cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = p.Cmd.Wait(); close(p.Done) }()
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("lockstep %s:\n%s", strings.Join(cmd.Args[1:], " "), Tail(p.Log.String(), 4000))
+		}
+	})
+	return p
+}
+
+func Tail(s string, n int) string {
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}
+
+func (p *Process) Kill() {
+	_ = p.Cmd.Process.Kill()
+	<-p.Done
+}
+
+// Terminate sends SIGTERM and returns the exit code.
+func (p *Process) Terminate() int {
+	p.T.Helper()
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+	return p.Ended(time.Minute)
+}
+
+// Ended waits for the process to end by itself, and returns its exit code.
+func (p *Process) Ended(within time.Duration) int {
+	p.T.Helper()
+	select {
+	case <-p.Done:
+	case <-time.After(within):
+		p.T.Fatalf("the process goes on after %v", within)
+	}
+	return p.Cmd.ProcessState.ExitCode()
+}
+
+// AwaitLog returns once the process has logged the text.
+func (p *Process) AwaitLog(text string) {
+	p.T.Helper()
+	Eventually(p.T, func() bool { return strings.Contains(p.Log.String(), text) }, "log has %q", text)
+}
+
+// RunLockstep runs lockstep until it exits. It is killed after three minutes; its exit code is then -1.
+func RunLockstep(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return Run(t, "lockstep", env, args...)
+}
+
+// Run is RunLockstep for another program in PATH.
+func Run(t *testing.T, name string, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := program(t, name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
+	_ = cmd.Wait() // the caller checks the exit code
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// Eventually polls for what another process brings about and no signal tells of.
+func Eventually(t *testing.T, ok func() bool, format string, args ...any) {
+	t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("never: "+format, args...)
+}
+
+// InTime runs something with more and more time, until that is enough: how much it takes is the machine's affair.
+func InTime(t *testing.T, first time.Duration, run func(d time.Duration) error) {
+	t.Helper()
+	var err error
+	for d := first; d < 30*time.Second; d *= 5 {
+		if err = run(d); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
+func StartGit(t *testing.T, opts ...gittest.Option) *gittest.Server {
+	t.Helper()
+	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	return git
+}
+
+func Must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+// GitIn runs git in a folder, as a user would.
+func GitIn(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %s in %s: %v\n%s", strings.Join(args, " "), dir, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// AwaitResults returns the first n results, or more if there are more by then.
+func AwaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Result {
+	t.Helper()
+	topic := events.DefaultNamespace.Results()
+	var results []events.Result
+	from := "0"
+	for progress := time.Now(); len(results) < n; {
+		if time.Since(progress) > time.Minute {
+			t.Fatalf("%d results and no more for a minute, want %d", len(results), n)
+		}
+		read, err := client.XRead(context.Background(), &redis.XReadArgs{Streams: []string{topic, from}, Count: 1000, Block: time.Second}).Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range read[0].Messages {
+			from, progress = entry.ID, time.Now()
+			results = append(results, DecodeResult(t, entry))
+		}
+	}
+	return results
+}
+
+// ResultsSoFar are the results that there are.
+func ResultsSoFar(t *testing.T, client redis.UniversalClient) []events.Result {
+	t.Helper()
+	var results []events.Result
+	for _, entry := range Must(client.XRange(context.Background(), events.DefaultNamespace.Results(), "-", "+").Result())(t) {
+		results = append(results, DecodeResult(t, entry))
+	}
+	return results
+}
+
+func DecodeResult(t *testing.T, entry redis.XMessage) events.Result {
+	t.Helper()
+	msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := events.ParseResult(msg.Payload)
+	if err != nil {
+		t.Fatalf("%v: %s", err, msg.Payload)
+	}
+	return result
+}
+
+// AssertIdle checks that nothing is pending, parked or dead.
+func AssertIdle(t *testing.T, client redis.UniversalClient) {
+	t.Helper()
+	ctx := context.Background()
+	pending := Must(client.XPending(ctx, events.DefaultNamespace.Changes(), events.WorkersGroup).Result())(t)
+	if pending.Count != 0 {
+		t.Errorf("%d changes pending, want none", pending.Count)
+	}
+	if n := Must(client.XLen(ctx, events.DefaultNamespace.Dead()).Result())(t); n != 0 {
+		t.Errorf("%d dead letters, want none", n)
+	}
+}
+
+func DecodeJSON(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+	return doc
+}
+
+// Listening is the address that a process says it listens on.
+func (p *Process) Listening(as string) string {
+	p.T.Helper()
+	line := `msg=` + as + ` address=`
+	p.AwaitLog(line)
+	_, after, _ := strings.Cut(p.Log.String(), line)
+	address, _, _ := strings.Cut(after, "\n")
+	return address
+}
+
+// FreeAddress is one of this machine that nobody listens on, nor is given who asks for any: a socket of ours has it,
+// which does not listen. Who names the address may listen there, for both sockets have SO_REUSEADDR, as all of Go's do.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	fd := Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	Must(0, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))(t)
+	Must(0, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
+	name, ok := Must(syscall.Getsockname(fd))(t).(*syscall.SockaddrInet4)
+	if !ok {
+		t.Fatal("the socket has no address")
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.Port)
+}

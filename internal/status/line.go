@@ -1,0 +1,40 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+)
+
+// ResultLine is a result in a few words.
+func ResultLine(r events.Result) string {
+	head := strings.Join([]string{KindOf(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
+	switch r.Type {
+	case events.ResultSynced:
+		if r.Before == r.After {
+			return head + fmt.Sprintf(" unchanged at %.12s", r.After)
+		}
+		return head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)
+	case events.ResultFailed:
+		return head + " " + string(r.Class) + ": " + r.Error
+	case events.ResultMoved:
+		return head + " to " + r.To.String()
+	case events.ResultPolled:
+		return head + fmt.Sprintf(" %d due %s", r.Due, r.Class)
+	}
+	return head
+}
+
+// KindOf is the word in an event's type that tells its kind: synced, of lockstep.result.synced.v1.
+func KindOf(eventType string) string {
+	parts := strings.Split(eventType, ".")
+	return parts[max(0, len(parts)-2)]
+}
+
+// Shown is words on one line, of which some may be empty, and some be what others have chosen.
+func Shown(words ...string) string {
+	return term.Rendered(strings.Join(strings.Fields(strings.Join(words, " ")), " "), false)
+}

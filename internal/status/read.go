@@ -1,0 +1,360 @@
+package status
+
+import (
+	"cmp"
+	"context"
+
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/config"
+	"lockstep/internal/notify"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+// the script
+
+// Service is one screen's worth of a running service.
+type Service struct {
+	Redis    string   `json:"redis"`
+	Prefix   string   `json:"prefix"`
+	Health   string   `json:"health"`   // "ok" or "attention"
+	Concerns []string `json:"concerns"` // what to see to
+
+	Changes int64 `json:"changes"` // entries kept in the stream
+	Unread  int64 `json:"unread"`  // not delivered yet; -1 when Redis cannot tell
+	Pending int64 `json:"pending"` // delivered and not settled
+	Due     int64 `json:"due"`     // of the pending, with a due moment
+	Late    int64 `json:"late"`    // of the due, whose moment has passed
+	Workers int   `json:"workers"` // consumers of the group
+	Results int64 `json:"results"`
+	Dead    int64 `json:"dead"`
+
+	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest change that is not settled
+
+	Settled       rate             `json:"settled"`
+	Groups        []groupStatus    `json:"groups"`
+	Activities    []state.Activity `json:"activities"` // what workers have been at for half a second or more
+	Leases        leaseStatus      `json:"leases"`
+	Repos         failureStatus    `json:"repositories"`
+	DeadReasons   map[string]int   `json:"dead_by_reason"` // of the newest 200
+	Notifications int64            `json:"notifications"`  // that wait to be posted
+	Watched       int64            `json:"watched"`        // repositories
+	Volume        *volumeStatus    `json:"volume,omitempty"`
+
+	now time.Time // by Redis' clock
+}
+
+// rate is how many results there were within a time that ends now.
+type rate struct {
+	PerSecond float64 `json:"per_second"`
+	Results   int64   `json:"results"`
+	OverMS    int64   `json:"over_ms"`
+}
+
+type groupStatus struct {
+	Stream    string `json:"stream"`
+	Group     string `json:"group"`
+	Lag       int64  `json:"lag"` // -1 when Redis cannot tell
+	Pending   int64  `json:"pending"`
+	Late      int64  `json:"late"`
+	Consumers int    `json:"consumers"`
+	OldestMS  int64  `json:"oldest_unsettled_ms"`
+}
+
+// leaseStatus are the leases that are held, all of them or, when they are too many to find, those of activities.
+type leaseStatus struct {
+	Complete  bool          `json:"complete"`
+	Held      int           `json:"held"`
+	Contended []server.Lock `json:"contended"` // for which others wait, most of them first
+}
+
+// failureStatus are repositories that do not sync, of those that were looked at.
+type failureStatus struct {
+	Complete bool                 `json:"complete"` // all were looked at
+	Looked   int                  `json:"looked_at"`
+	Failing  int                  `json:"failing"`
+	Open     int                  `json:"circuits_open"`
+	Worst    []server.RepoSummary `json:"worst"` // the failing, most failures first, at most 20
+}
+
+type volumeStatus struct {
+	ID   string `json:"id"`
+	Root string `json:"root,omitempty"` // where it is at hand, as what follows
+	Free int64  `json:"free_bytes,omitempty"`
+	Size int64  `json:"size_bytes,omitempty"`
+}
+
+const (
+	LookWithin    = 250 * time.Millisecond // for leases, and for failures
+	lookAgain     = 10 * time.Second
+	worstShown    = 20
+	lettersLooked = 200
+	rateWithin    = time.Minute
+	rateEntries   = 100
+	longWait      = 5 * time.Minute // beyond it what waits is worth a word
+)
+
+var (
+	//go:embed rate.lua
+	rateSource string
+	rateScript = redis.NewScript(rateSource)
+)
+
+// Read looks at a service once.
+func Read(ctx context.Context, client redis.UniversalClient, cfg config.Config) (Service, error) {
+	return (&Reader{Client: client, Cfg: cfg, Within: LookWithin}).Read(ctx)
+}
+
+// Reader looks at a service. It costs the same however much there is: leases and failures are what it finds in
+// the time that it looks for them, and where that is not enough for all, good for a while.
+type Reader struct {
+	Client redis.UniversalClient
+	Cfg    config.Config
+	Within time.Duration // to look for leases, and for failures
+
+	looked time.Time
+	leases leaseStatus
+	repos  failureStatus
+}
+
+func (r *Reader) Read(ctx context.Context) (Service, error) {
+	client, cfg, namespace := r.Client, r.Cfg, r.Cfg.Namespace()
+	redisServer, err := cfg.RedisServer()
+	if err != nil {
+		return Service{}, err
+	}
+	s := Service{Redis: redisServer.String(), Prefix: cfg.Prefix}
+	store := state.NewStore(client, namespace)
+	for _, read := range []func() error{
+		func() error { return s.readStreams(ctx, client, cfg) },
+		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
+		func() (err error) { s.Activities, err = store.Activities(ctx); return },
+		func() error { return r.look(ctx, store, s.Activities) },
+		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
+		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
+		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
+		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
+	} {
+		if err := read(); err != nil {
+			return Service{}, err
+		}
+	}
+	s.Leases, s.Repos = r.leases, r.repos
+	s.Activities = append([]state.Activity{}, s.Activities...) // [] and not null
+	s.judge()
+	return s, nil
+}
+
+// look looks for leases and failures, unless it has of late and there are too many.
+func (r *Reader) look(ctx context.Context, store *state.Store, activities []state.Activity) (err error) {
+	if (!r.leases.Complete || !r.repos.Complete) && time.Since(r.looked) < lookAgain {
+		return nil
+	}
+	if r.leases, err = r.readLeases(ctx, activities); err != nil {
+		return err
+	}
+	r.repos, err = readFailures(ctx, store, r.Within)
+	r.looked = time.Now()
+	return err
+}
+
+func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient, cfg config.Config) error {
+	namespace := cfg.Namespace()
+	changes, err := stream.Stats(ctx, client, cfg.Prefix, namespace.Changes())
+	if err != nil {
+		return err
+	}
+	results, err := stream.Stats(ctx, client, cfg.Prefix, namespace.Results())
+	if err != nil {
+		return err
+	}
+	s.Changes, s.Results, s.Dead = changes.Length, results.Length, changes.Dead
+	s.Unread = changes.Length // all of them, before the first worker has made the group
+	if g, ok := changes.Group(events.WorkersGroup); ok {
+		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Consumers
+		s.Due, s.Late, s.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
+	}
+	s.Groups = []groupStatus{}
+	for _, one := range []stream.Statistics{changes, results} {
+		for _, g := range one.Groups {
+			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Oldest.Milliseconds()})
+		}
+	}
+	return nil
+}
+
+func readRate(ctx context.Context, client redis.UniversalClient, topic string) (rate, time.Time, error) {
+	reply, err := rateScript.Run(ctx, client, []string{topic}, rateWithin.Milliseconds(), rateEntries).Int64Slice()
+	if err != nil {
+		return rate{}, time.Time{}, fmt.Errorf("read how fast %s grows: %w", topic, err)
+	}
+	if len(reply) != 3 {
+		return rate{}, time.Time{}, errors.New("rate.lua: a reply that makes no sense")
+	}
+	now, n, oldest := reply[0], reply[1], reply[2]
+	r := rate{Results: n, OverMS: rateWithin.Milliseconds()}
+	if n == rateEntries {
+		r.OverMS = max(1, now-oldest)
+	}
+	r.PerSecond = float64(n) * 1000 / float64(r.OverMS)
+	return r, time.UnixMilli(now), nil
+}
+
+// readLeases looks for the leases that are held; in a Redis with too many keys, at those of activities alone.
+func (r *Reader) readLeases(ctx context.Context, activities []state.Activity) (leaseStatus, error) {
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: r.Client, Prefix: r.Cfg.Namespace().Locks()})
+	if err != nil {
+		return leaseStatus{}, err
+	}
+	looking, cancel := context.WithTimeout(ctx, r.Within)
+	defer cancel()
+	held, err := inspector.List(looking)
+	s := leaseStatus{Complete: err == nil, Contended: []server.Lock{}}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
+		held, err = leasesOf(ctx, inspector, activities)
+	}
+	if err != nil {
+		return leaseStatus{}, err
+	}
+	s.Held = len(held)
+	for _, lock := range held {
+		if len(lock.Waiters) > 0 {
+			s.Contended = append(s.Contended, server.NewLock(lock))
+		}
+	}
+	slices.SortStableFunc(s.Contended, func(a, b server.Lock) int { return cmp.Compare(len(b.Waiters), len(a.Waiters)) })
+	s.Contended = s.Contended[:min(len(s.Contended), worstShown)]
+	return s, nil
+}
+
+// leasesOf are the leases of activities, of the longest ones if they are many.
+func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []state.Activity) ([]locking.Status, error) {
+	var held []locking.Status
+	for _, activity := range activities[:min(len(activities), 5*worstShown)] {
+		repo, err := events.ParseRepoPath(activity.Repo)
+		if err != nil {
+			continue // written by somebody else
+		}
+		lock, err := inspector.Status(ctx, repo.Key())
+		if err != nil {
+			return nil, err
+		}
+		if lock.Held {
+			held = append(held, lock)
+		}
+	}
+	return held, nil
+}
+
+// readFailures looks for repositories that fail.
+func readFailures(ctx context.Context, store *state.Store, within time.Duration) (failureStatus, error) {
+	s := failureStatus{Worst: []server.RepoSummary{}}
+	failing := map[string]server.RepoSummary{} // a repository may be on two pages
+	for cursor, until := uint64(0), time.Now().Add(within); ; {
+		page, err := store.List(ctx, "", cursor, 1000)
+		if err != nil {
+			return s, err
+		}
+		s.Looked += len(page.Repos)
+		for _, repo := range page.Repos {
+			if repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 {
+				failing[repo.Repo] = server.NewRepoSummary(repo)
+			}
+		}
+		if cursor = page.Next; cursor == 0 || time.Now().After(until) {
+			s.Complete = cursor == 0
+			break
+		}
+	}
+	s.Failing = len(failing)
+	for _, repo := range failing {
+		if repo.Circuit.Phase == state.CircuitOpen {
+			s.Open++
+		}
+		s.Worst = append(s.Worst, repo)
+	}
+	slices.SortFunc(s.Worst, func(a, b server.RepoSummary) int {
+		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), cmp.Compare(a.Repo, b.Repo))
+	})
+	s.Worst = s.Worst[:min(len(s.Worst), worstShown)]
+	return s, nil
+}
+
+func readReasons(ctx context.Context, client redis.UniversalClient, cfg config.Config, letters int64) (map[string]int, error) {
+	reasons := map[string]int{}
+	if letters == 0 {
+		return reasons, nil
+	}
+	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
+	if err != nil {
+		return nil, err
+	}
+	page, err := dead.List(ctx, stream.Query{Limit: lettersLooked})
+	for _, letter := range page.Letters {
+		reasons[term.Printable(letter.Reason)]++
+	}
+	return reasons, err
+}
+
+// readVolume says which volume workers publish to, and what is free there when it is at hand.
+func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Config) (*volumeStatus, error) {
+	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil // no worker was ever here
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &volumeStatus{ID: id}
+	volume, err := app.ViewVolume(ctx, cfg, client)
+	if err != nil || volume == nil {
+		return s, err
+	}
+	space, err := volume.Space()
+	if err == nil {
+		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
+	}
+	return s, nil // a file system that does not answer is no reason to show nothing
+}
+
+// judge says what is to be seen to.
+func (s *Service) judge() {
+	s.Concerns = []string{}
+	concern := func(format string, args ...any) { s.Concerns = append(s.Concerns, fmt.Sprintf(format, args...)) }
+	if s.Workers == 0 {
+		concern("no worker takes changes")
+	}
+	for _, g := range s.Groups {
+		if waited := time.Duration(g.OldestMS) * time.Millisecond; waited > longWait {
+			concern("group %s has not settled an entry for %s", term.Printable(g.Group), Spell(waited))
+		}
+	}
+	if s.Repos.Open > 0 {
+		concern("circuits open: %d", s.Repos.Open)
+	}
+	if s.Dead > 0 {
+		concern("dead letters: %d", s.Dead)
+	}
+	if v := s.Volume; v != nil && v.Size > 0 && v.Free < v.Size/20 {
+		concern("the volume is nearly full")
+	}
+	s.Health = "ok"
+	if len(s.Concerns) > 0 {
+		s.Health = "attention"
+	}
+}

@@ -1,0 +1,116 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/locking"
+)
+
+// TestStatusOfALargeDeploymentSaysWhatItLeavesOut has more repositories than there is time to look at.
+func TestStatusOfALargeDeploymentSaysWhatItLeavesOut(t *testing.T) {
+	ctx := context.Background()
+	redisServer := redistest.StartReal(t) // the embedded one scans all at once
+	client := redisServer.Client()
+	const repos = 3000
+	_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for n := range repos {
+			repo := proctest.Must(events.ParseRepoPath(fmt.Sprintf("load/repo-%d", n)))(t)
+			pipe.HSet(ctx, events.DefaultNamespace.Repo(repo), "repo", repo.String(), "failures", n%2, "fence", 1)
+		}
+		return nil
+	})
+	proctest.Must(0, err)(t)
+	locker := proctest.Must(locking.New(locking.Config{Redis: client, Prefix: events.DefaultNamespace.Locks(), Worker: "w1"}))(t)
+	defer locker.Close(ctx)
+	cfg := config.Config{Redis: redisServer.URL(), Prefix: string(events.DefaultNamespace)}
+	reader := &Reader{Client: client, Cfg: cfg, Within: time.Nanosecond}
+	err = locker.Do(ctx, locking.Request{Key: "load/repo-7", Job: "c1", Operation: "sync"}, func(context.Context, *locking.Lease) error {
+		reader.leases, err = reader.readLeases(ctx, []state.Activity{{Repo: "load/repo-7"}, {Repo: "load/repo-8"}, {Repo: ".."}})
+		return err
+	})
+	proctest.Must(0, err)(t)
+	if got := reader.leases; got.Complete || got.Held != 1 {
+		t.Errorf("leases %+v, want that of the activity, and to be told that there may be more", got)
+	}
+	status := proctest.Must(reader.Read(ctx))(t)
+	if got := status.Repos; got.Complete || got.Looked == 0 || got.Looked >= repos || got.Failing == 0 || len(got.Worst) != worstShown {
+		t.Errorf("repositories %+v, want some", got)
+	}
+	var screen strings.Builder
+	status.Table(&screen)
+	for _, want := range []string{"that were looked at (not all)", "at least 0 held (not all were looked at)", "more; see -o json"} {
+		if !strings.Contains(screen.String(), want) {
+			t.Errorf("no %q in\n%s", want, screen.String())
+		}
+	}
+	looked := reader.looked
+	if proctest.Must(reader.Read(ctx))(t); !reader.looked.Equal(looked) {
+		t.Error("it looks again at once, though there are too many")
+	}
+	reader.Within, reader.looked = time.Minute, time.Time{}
+	status = proctest.Must(reader.Read(ctx))(t)
+	if got := status.Repos; !got.Complete || got.Looked != repos || got.Failing != repos/2 || !status.Leases.Complete {
+		t.Errorf("with time enough: %+v, %+v", got, status.Leases)
+	}
+}
+
+// TestStatusFitsAScreen lays out a service with something in each part.
+func TestStatusFitsAScreen(t *testing.T) {
+	now := time.Now()
+	since := now.Add(-90 * time.Second)
+	s := Service{
+		Redis: "redis://redis.example.com:6379", Prefix: "lockstep:{0}:", Changes: 1204, Unread: 3, Pending: 12, Due: 12, Late: 1, Workers: 4, Results: 5000, Dead: 3, OldestMS: 8200,
+		Settled: rate{PerSecond: 12.3, Results: 100, OverMS: 8100},
+		Groups: []groupStatus{
+			{Stream: "lockstep:{0}:changes", Group: "workers", Lag: 3, Pending: 12, Late: 1, Consumers: 4, OldestMS: 8200},
+			{Stream: "lockstep:{0}:results", Group: "indexer", Lag: -1, Pending: 2, Consumers: 1, OldestMS: 1200},
+			{Stream: "lockstep:{0}:results", Group: "notify", Consumers: 1},
+		},
+		Activities: []state.Activity{
+			{Repo: "acme/widgets", Worker: "w1", Operation: "sync", Since: since, At: now, Progress: events.Progress{Phase: events.PhaseFetch, Done: 12 << 20, Total: 40 << 20, Unit: "bytes"}},
+			{Repo: "acme/gadgets", Worker: "w2", Operation: "sync", Since: since, At: now, Progress: events.Progress{Phase: events.PhaseBuild, Done: 10, Unit: "files"}},
+		},
+		Leases: leaseStatus{Complete: true, Held: 2, Contended: []server.Lock{{
+			Repo: "acme/widgets", Held: true, Since: &since, Holder: &server.Party{Worker: "w1", Job: "c1", Operation: "sync"}, Waiters: make([]server.Party, 2),
+		}}},
+		Repos:       failureStatus{Complete: true, Looked: 840},
+		DeadReasons: map[string]int{"attempts used up": 2, "malformed": 1},
+		Watched:     800, Volume: &volumeStatus{ID: "L2PBKDNHBOIV6LKR2QXJB4PNWE", Root: "/srv/repos", Free: 12 << 30, Size: 40 << 30},
+		now: now,
+	}
+	s.judge()
+	var rows strings.Builder
+	s.Table(&rows)
+	screen := term.Align(rows.String(), false)
+	lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")
+	if len(lines) > 24 {
+		t.Errorf("%d lines, want 24:\n%s", len(lines), screen)
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n > 80 {
+			t.Errorf("%d columns, want 80: %s", n, line)
+		}
+	}
+	for _, want := range []string{
+		"health   attention: dead letters: 3", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
+		"sync acme/widgets  1m30s  fetch 12.0 MiB of 40.0 MiB  w1", "sync acme/gadgets  1m30s  build 10 files", "acme/widgets  2   1m30s     sync, job c1 on w1",
+		"indexer  results  unknown  2 ",
+	} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("no %q in\n%s", want, screen)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+)
+
+// rowsShown is how many rows each list of the screen has at most.
+const rowsShown = 4
+
+// Table is a screen of 80 columns and 24 rows, while nothing is wrong with much of the service.
+func (s Service) Table(w io.Writer) {
+	fmt.Fprintf(w, "redis\t%s, prefix %s\n", s.Redis, s.Prefix)
+	fmt.Fprintf(w, "health\t%s\n", s.health())
+	oldest := ""
+	if s.OldestMS > 0 {
+		oldest = "; the oldest for " + Spell(time.Duration(s.OldestMS)*time.Millisecond)
+	}
+	unread := "unread unknown"
+	if s.Unread >= 0 {
+		unread = fmt.Sprintf("%d unread", s.Unread)
+	}
+	fmt.Fprintf(w, "changes\t%d kept, %s, %d pending (%d due, %d late)%s\n", s.Changes, unread, s.Pending, s.Due, s.Late, oldest)
+	fmt.Fprintf(w, "results\t%d kept, %s\n", s.Results, s.Settled)
+	leases := fmt.Sprintf("%d held", s.Leases.Held)
+	if !s.Leases.Complete {
+		leases = fmt.Sprintf("at least %d held (not all were looked at)", s.Leases.Held)
+	}
+	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases, len(s.Leases.Contended))
+	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
+	if !s.Repos.Complete {
+		failing = fmt.Sprintf("%d failing of %d that were looked at (not all)", s.Repos.Failing, s.Repos.Looked)
+	}
+	fmt.Fprintf(w, "repos\t%s, %d circuits open; %d watched\n", failing, s.Repos.Open, s.Watched)
+	fmt.Fprintf(w, "dead\t%s\n", s.dead())
+	fmt.Fprintf(w, "notify\t%d waiting to be posted\n", s.Notifications)
+	if v := s.Volume; v != nil {
+		free := ""
+		if v.Root != "" {
+			free = fmt.Sprintf(", %s of %s free at %s", gitrepo.BytesText(v.Free), gitrepo.BytesText(v.Size), v.Root)
+		}
+		fmt.Fprintf(w, "volume\t%s%s\n", v.ID, free)
+	}
+	s.groupRows(w)
+	s.activityRows(w)
+	s.contentionRows(w)
+	s.failureRows(w)
+}
+
+func (s Service) health() string {
+	if len(s.Concerns) == 0 {
+		return term.Paint(term.MarkGood, s.Health)
+	}
+	return term.Paint(term.MarkWarn, s.Health) + ": " + strings.Join(s.Concerns, "; ")
+}
+
+// String says how many, and over which time.
+func (r rate) String() string {
+	over := time.Duration(r.OverMS) * time.Millisecond
+	if over == rateWithin {
+		return fmt.Sprintf("%.1f/s in the last minute", r.PerSecond)
+	}
+	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, Spell(over))
+}
+
+func (s Service) dead() string {
+	if s.Dead == 0 {
+		return "0"
+	}
+	reasons := slices.SortedFunc(maps.Keys(s.DeadReasons), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.DeadReasons[b], s.DeadReasons[a]), cmp.Compare(a, b))
+	})
+	parts := make([]string, len(reasons))
+	for i, reason := range reasons {
+		parts[i] = fmt.Sprintf("%s: %d", reason, s.DeadReasons[reason])
+	}
+	of := ""
+	if s.Dead > lettersLooked {
+		of = fmt.Sprintf("of the newest %d, ", lettersLooked)
+	}
+	return term.Paint(term.MarkWarn, strconv.FormatInt(s.Dead, 10)) + " (" + of + strings.Join(parts, ", ") + ")"
+}
+
+func (s Service) groupRows(w io.Writer) {
+	if len(s.Groups) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
+	rows(w, s.Groups, func(g groupStatus) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,
+			Spell(time.Duration(g.OldestMS)*time.Millisecond), g.Consumers)
+	})
+}
+
+func (s Service) activityRows(w io.Writer) {
+	if len(s.Activities) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nAT WORK ON\tFOR\tPHASE\tWORKER")
+	rows(w, s.Activities, func(a state.Activity) string {
+		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Spell(a.At.Sub(a.Since)), progressText(a.Progress), a.Worker)
+	})
+}
+
+func (s Service) contentionRows(w io.Writer) {
+	if len(s.Leases.Contended) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nWAITED FOR\tBY\tHELD FOR\tHOLDER")
+	rows(w, s.Leases.Contended, func(l server.Lock) string {
+		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Spell(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
+	})
+}
+
+func (s Service) failureRows(w io.Writer) {
+	if len(s.Repos.Worst) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nFAILING\tIN A ROW\tCIRCUIT\tSYNCED")
+	rows(w, s.Repos.Worst, func(r server.RepoSummary) string {
+		text := Circuit(r.Circuit)
+		if r.Circuit.OpenUntil != nil {
+			text = term.Paint(term.MarkBad, text)
+		}
+		return fmt.Sprintf("%s\t%d\t%s\t%s", r.Repo, r.Circuit.Failures, text, Synced(r))
+	})
+}
+
+// rows prints the first of a list, and how many more there are.
+func rows[T any](w io.Writer, all []T, row func(T) string) {
+	shown := all
+	if len(all) > rowsShown {
+		shown = all[:rowsShown-1]
+	}
+	for _, one := range shown {
+		fmt.Fprintln(w, row(one))
+	}
+	if more := len(all) - len(shown); more > 0 {
+		fmt.Fprintln(w, term.Paint(term.MarkFaint, fmt.Sprintf("and %d more; see -o json", more)))
+	}
+}
+
+// progressText is how far work has come, as "fetch 12 MiB of 40 MiB".
+func progressText(p events.Progress) string {
+	amount := func(n int64) string {
+		if p.Unit == "bytes" {
+			return gitrepo.BytesText(n)
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	switch {
+	case p.Phase == "":
+		return "begins"
+	case p.Unit == "" || p.Done == 0 && p.Total == 0:
+		return string(p.Phase)
+	}
+	text := string(p.Phase) + " " + amount(p.Done)
+	if p.Total > 0 {
+		text += " of " + amount(p.Total)
+	}
+	if p.Unit != "bytes" {
+		text += " " + p.Unit
+	}
+	return text
+}
+
+func orUnknown(n int64) string {
+	if n < 0 {
+		return "unknown"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// Spell is a duration as people say it: in its two largest units, and below a minute in tenths of a second.
+func Spell(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "0s"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+func Synced(r server.RepoSummary) string {
+	switch {
+	case r.Removed != "":
+		return "removed by entry " + r.Removed
+	case r.Synced == nil:
+		return "never"
+	}
+	return r.Synced.Format(time.RFC3339)
+}
+
+func Circuit(c server.Circuit) string {
+	if c.OpenUntil != nil {
+		return "open until " + c.OpenUntil.Format(time.RFC3339)
+	}
+	return string(c.Phase)
+}
