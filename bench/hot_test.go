@@ -19,7 +19,7 @@ import (
 func TestBenchHotLosesAndDoublesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	stdout, stderr, code := runProcess(t, "hot", "--redis", server.URL(), "--events", "40", "--repos", "5", "--work", "1ms",
-		"--processes", "2", "--slots", "2", "--rounds", "1", "--peer", "again=lockstep bench hot-worker", "--json")
+		"--processes", "2", "--slots", "2", "--rounds", "1", "--peer", "again=bench hot-worker", "--json")
 	if code != term.ExitDone {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}

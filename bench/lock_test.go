@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// runBench runs lockstep bench in this process.
+// runBench runs the bench command in this process.
 func runBench(t *testing.T, stdin io.Reader, stdout io.Writer, args ...string) error {
 	t.Helper()
 	cmd := newCommand(term.Streams{Stdout: stdout, Stderr: io.Discard})
@@ -86,7 +86,7 @@ func TestBenchLockMeasuresProcessesAndPeers(t *testing.T) {
 	var report lock.ContestReport
 	proctest.InTime(t, 300*time.Millisecond, func(d time.Duration) error {
 		stdout, stderr, code := runProcess(t, "lock", "--redis", server.URL(), "--processes", "2", "--waiters", "2",
-			"--hold", "1ms", "--duration", d.String(), "--rounds", "1", "--peer", "again=lockstep bench lock-worker", "--json")
+			"--hold", "1ms", "--duration", d.String(), "--rounds", "1", "--peer", "again=bench lock-worker", "--json")
 		if code != term.ExitDone {
 			t.Fatalf("exit code %d\n%s", code, stderr)
 		}
@@ -217,7 +217,7 @@ func TestBenchLockStandsFaults(t *testing.T) {
 }
 
 func TestTheVolumeRefusesAFenceBelowOneItHasSeen(t *testing.T) {
-	v := lock.FaultVolume{t.TempDir()}
+	v := lock.FaultVolume{Dir: t.TempDir()}
 	for _, w := range []struct {
 		fence uint64
 		end   bool

@@ -21,7 +21,7 @@ func TestBenchStreamComparesAndLeavesNothing(t *testing.T) {
 	}{
 		"a handler that does nothing": {nil, []string{"lockstep", "one stock subscriber", "2 stock subscribers", "go-redis, batches"}},
 		"lease, result and settlement": {
-			[]string{"--settle", "--slots", "2", "--peer", "again=lockstep bench hot-worker"}, []string{"lockstep", "again"}},
+			[]string{"--settle", "--slots", "2", "--peer", "again=bench hot-worker"}, []string{"lockstep", "again"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"stream", "--redis", server.URL(), "--events", "60", "--subscribers", "2", "--rounds", "1", "--json"}, tc.args...)
