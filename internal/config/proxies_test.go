@@ -16,12 +16,12 @@ func TestAProxyThatNamesUsersIsNamedInFull(t *testing.T) {
 	}{
 		"a header that anybody may send":  {[]string{"--admin-header", "X-Forwarded-User"}, "set trusted-proxies"},
 		"proxies that say nothing":        {[]string{"--trusted-proxies", "10.0.0.0/8"}, "set admin-header"},
-		"users whom nobody names":         {[]string{"--admin-users", "ada"}, "set admin-header and trusted-proxies"},
-		"a header that every client has":  {[]string{"--admin-header", "User-Agent", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
-		"a header that is none":           {[]string{"--admin-header", "X User", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
-		"everybody as a proxy":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "0.0.0.0/0"}, "that is everybody"},
-		"everybody as a proxy, with IPv6": {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/8,::/0"}, "that is everybody"},
-		"everybody, with IPv4 in IPv6":    {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "::ffff:0.0.0.0/96"}, "that is everybody"},
+		"users whom nobody names":         {[]string{"--admin-users", "ada"}, "requires admin-header and trusted-proxies"},
+		"a header that every client has":  {[]string{"--admin-header", "User-Agent", "--trusted-proxies", "10.0.0.0/8"}, "want a header that names the user"},
+		"a header that is none":           {[]string{"--admin-header", "X User", "--trusted-proxies", "10.0.0.0/8"}, "want a header that names the user"},
+		"everybody as a proxy":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "0.0.0.0/0"}, "includes every address"},
+		"everybody as a proxy, with IPv6": {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/8,::/0"}, "includes every address"},
+		"everybody, with IPv4 in IPv6":    {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "::ffff:0.0.0.0/96"}, "includes every address"},
 		"a proxy by name":                 {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "proxy.example"}, "want an address or a range"},
 	} {
 		t.Run(name, func(t *testing.T) {
