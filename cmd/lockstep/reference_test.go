@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -45,17 +46,13 @@ func reference() string {
 		if path == "lockstep" {
 			return
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s.\n", path, cmd.Short)
-		if cmd.Long != "" {
-			fmt.Fprintf(&b, "\n%s\n", cmd.Long)
-		}
+		about := cmp.Or(cmd.Long, cmd.Short+".")
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n", path, about)
 		if cmd.HasSubCommands() {
 			return
 		}
-		fmt.Fprintf(&b, "\n    %s\n", cmd.UseLine())
-		if cmd.Example != "" {
-			fmt.Fprintf(&b, "\nFor example:\n\n%s\n", indented(strings.ReplaceAll(cmd.Example, " --redis redis://127.0.0.1:6379", "")))
-		}
+		example := cmp.Or(cmd.Example, "  "+cmd.UseLine()+"\n")
+		fmt.Fprintf(&b, "\n%s\n", indented(strings.ReplaceAll(example, " --redis redis://127.0.0.1:6379", "")))
 		describeFlags(&b, cmd)
 	})
 	return b.String()
