@@ -1,11 +1,11 @@
-# One static binary and nothing else: it needs no shell, no git and no C library.
+# One static binary, without shell, git or C library.
 #
 #   docker build -t lockstep .
 #   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/lockstep:1.0 .
 #
-# The binary says which commit it is, from .git: lockstep version. VERSION and REVISION are for the image's labels.
+# lockstep version prints the commit, which the build reads from .git. VERSION and REVISION set the image's labels.
 
-# It is compiled on the machine's own platform for the one that is wanted.
+# Cross-compile from the build platform.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH
 WORKDIR /src
@@ -17,7 +17,7 @@ RUN --mount=type=bind,target=/src \
     --mount=type=cache,target=/go/pkg/mod \
     --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags=-s -o /out/lockstep ./cmd/lockstep
-# An empty volume takes over the folder's owner, so that user 65532 can write to it.
+# A new volume inherits the owner of its folder, so that user 65532 can write to it.
 RUN mkdir -p /out/volume/repos /out/volume/spool
 
 FROM scratch
@@ -30,13 +30,13 @@ LABEL org.opencontainers.image.title="Lockstep" \
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build --chown=65532:65532 /out/volume/ /
 COPY --from=build /out/lockstep /lockstep
-# Whatever is written is written below LOCKSTEP_ROOT, or by a receiver of webhooks below LOCKSTEP_SPOOL: the root
-# file system may be read-only. The admin listener is for this container alone: its health, and profiles.
+# The process writes only below LOCKSTEP_ROOT and LOCKSTEP_SPOOL, so the root file system may be read-only. The admin
+# listener is only for health checks and profiles inside this container.
 ENV LOCKSTEP_ROOT=/repos LOCKSTEP_SPOOL=/spool LOCKSTEP_ADMIN_LISTEN=127.0.0.1:6060
 VOLUME ["/repos", "/spool"]
 USER 65532:65532
 EXPOSE 8080
-# SIGTERM drains: allow for more than --grace, 25 s, before killing the container.
+# SIGTERM drains: allow 40 s before killing the container.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=4s --start-period=30s --start-interval=1s --retries=3 CMD ["/lockstep", "healthcheck"]
 ENTRYPOINT ["/lockstep"]

@@ -42,15 +42,8 @@ var documents = map[string]document{
 	"README.md": {
 		notRun: map[string]string{
 			"go run ./cmd/lockstep demo": "testdata/script/demo.txtar and .ci/run run it",
-			"go test ./...":              "this is part of it",
-			`{"specversion":"1.0","type":"lockstep.result.synced.v1"`: "a result",
-			"{root}/{owner}/{name}":                                   "folders",
-			"DIR/ci/username":                                         "files",
-		},
-		exits: map[string]int{
-			"lockstep locks release acme/widgets --fence 1795223511284000": term.ExitFailed, // nobody holds that lease
-			"lockstep dead drop 1795223511284-0":                           term.ExitFailed, // there is no such letter
-			"api/v1/changes/1795223511284-0":                               22,              // curl's: 404, there is no such change
+			"make up":                    "it starts containers",
+			"git commit --allow-empty":   "it pushes to a repository of the reader's",
 		},
 	},
 	"docs/operations.md": {
@@ -61,6 +54,7 @@ var documents = map[string]document{
 			"curl -s http://worker-1:9090":       "it names a machine",
 			"lockstep watch import watches.yaml": "its file is that of docs/watches.md",
 			"# stop all workers;":                "it is about another volume",
+			"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "there is no adopted clone",
 		},
 		exits: map[string]int{
 			"lockstep repos show owner/name": term.ExitFailed, // nothing is known of it
@@ -76,10 +70,6 @@ var documents = map[string]document{
 		},
 		given: []string{"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "echo a-token-of-the-api > api-token",
 			"lockstep serve --listen 127.0.0.1:8080 --api-token-file api-token", "lockstep publish https://git.example.com/acme/widgets.git --wait"},
-	},
-	"docs/volume.md": {
-		given:  atWork,
-		notRun: map[string]string{"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "there is no adopted clone"},
 	},
 }
 

@@ -40,7 +40,7 @@ func newExitCodesTopic() *cobra.Command {
 var ownVariables = [][2]string{
 	{"LOCKSTEP_API_TOKEN", "bearer token of the HTTP API, when no api-token-file is named"},
 	{"LOCKSTEP_HOOK_NAME_…", "a source of webhooks: …_FORGE, …_SECRET; see docs/webhooks.md"},
-	{"LOCKSTEP_CREDENTIAL_NAME_…", "a credential: …_USERNAME, …_PASSWORD, …_SSH_KEY, …_URLS; see README.md"},
+	{"LOCKSTEP_CREDENTIAL_NAME_…", "a credential: …_USERNAME, …_PASSWORD, …_SSH_KEY, …_URLS; see docs/configuration.md"},
 	{"HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for remotes, unless proxy is set"},
 	{"SSL_CERT_FILE, SSL_CERT_DIR", "certificate authorities to trust, in place of the system's"},
 	{"NO_COLOR", "not empty: no colours on a terminal; TERM=dumb likewise"},

@@ -1,5 +1,6 @@
-// Package config reads Lockstep's settings: a flag wins over a LOCKSTEP_* variable, that over
-// lockstep.yaml, and that over the default. One table, in settings.go, says which there are.
+// Package config reads and checks Lockstep's settings. A flag takes precedence over a LOCKSTEP_*
+// variable, a variable over lockstep.yaml, and the file over the default. The table in settings.go
+// lists every setting; docs/configuration.md is generated from it.
 package config
 
 import (
@@ -27,10 +28,10 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// DefaultFile is read when no file is named and it exists.
+// DefaultFile is read if it exists and no other file is named.
 const DefaultFile = "lockstep.yaml"
 
-// Config is every setting, checked. The table in settings.go says what each means.
+// Config holds every setting, checked. The table in settings.go documents each.
 type Config struct {
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
@@ -102,13 +103,13 @@ type Config struct {
 	proxies       []netip.Prefix // trusted-proxies, parsed
 	redisPassword string
 	apiToken      string
-	hasHooks      bool // webhook sources are named
+	hasHooks      bool // webhook sources are configured
 }
 
-// Load reads the settings. environ is as [os.Environ] gives it; path is "" for [DefaultFile] if
-// there is one.
+// Load reads and checks the settings. flags may be nil. If path is empty, Load reads [DefaultFile] if it
+// exists. environ has the form of [os.Environ].
 func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
-	k := koanf.New("\x00") // no setting is nested, and a name may not become so by a dot in it
+	k := koanf.New("\x00") // settings are not nested, so no name is split at a dot
 	if err := k.Load(confmap.Provider(defaults(), ""), nil); err != nil {
 		return Config{}, fmt.Errorf("defaults: %w", err)
 	}
@@ -127,11 +128,11 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 			return Config{}, fmt.Errorf("flags: %w", err)
 		}
 		if f := flags.Lookup("redis"); f != nil && f.Changed && hasPassword(f.Value.String()) {
-			return Config{}, errors.New("--redis: a password in an argument is seen by every user of this machine; " +
+			return Config{}, errors.New("--redis: every user of this machine can see a password in an argument; " +
 				"use --redis-password-file or LOCKSTEP_REDIS")
 		}
 		if f := flags.Lookup("proxy"); f != nil && f.Changed && hasPassword(f.Value.String()) {
-			return Config{}, errors.New("--proxy: a password in an argument is seen by every user of this machine; use LOCKSTEP_PROXY or the file")
+			return Config{}, errors.New("--proxy: every user of this machine can see a password in an argument; use LOCKSTEP_PROXY or the file")
 		}
 	}
 	var c Config
@@ -158,8 +159,8 @@ func loadFile(k *koanf.Koanf, path string) error {
 		s, ok := find(key)
 		switch {
 		case !ok:
-			return fmt.Errorf("config file %s: %q is no setting; see lockstep serve --help", path, strings.ReplaceAll(key, "\x00", "."))
-		case value == nil: // "root:" and nothing behind it
+			return fmt.Errorf("config file %s: unknown setting %q; see lockstep serve --help", path, strings.ReplaceAll(key, "\x00", "."))
+		case value == nil: // "root:" without a value
 			fromFile.Delete(key)
 		default:
 			if err := s.fits(value); err != nil {
@@ -170,9 +171,9 @@ func loadFile(k *koanf.Koanf, path string) error {
 	return k.Merge(fromFile)
 }
 
-// setting names the setting that a variable sets; "" passes it over. An empty variable sets nothing.
-// An unknown one is no error, as it is in a file: Kubernetes gives every container of a namespace that
-// has a service by the name of lockstep a LOCKSTEP_PORT and its like.
+// setting returns the setting that a variable sets, or "" if the variable is empty or unknown. An
+// unknown variable is not an error, unlike an unknown key in a file: if a Kubernetes namespace has a
+// service called lockstep, every container in it gets LOCKSTEP_PORT and similar variables.
 func setting(variable, value string) (string, any) {
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, EnvPrefix), "_", "-"))
 	if _, ok := find(name); !ok || value == "" {
@@ -265,18 +266,18 @@ func (c *Config) checkVolume() error {
 	return nil
 }
 
-// outsideLinks is what outside-links may say.
+// outsideLinks are the values of outside-links.
 var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
 	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)
 	c.AdminUsers, c.TrustedProxies = separate(c.AdminUsers), separate(c.TrustedProxies)
 	if len(c.Roles) == 0 {
-		return fmt.Errorf("roles: want some of %s", strings.Join(Roles, ", "))
+		return fmt.Errorf("roles: want at least one of %s", strings.Join(Roles, ", "))
 	}
 	for _, role := range c.Roles {
 		if !slices.Contains(Roles, role) {
-			return fmt.Errorf("roles: %q is none of %s", role, strings.Join(Roles, ", "))
+			return fmt.Errorf("roles: unknown role %q: want %s", role, strings.Join(Roles, ", "))
 		}
 	}
 	switch {
@@ -297,7 +298,7 @@ func (c *Config) checkServe() error {
 	case c.DeadMaxAge < time.Hour:
 		return fmt.Errorf("dead-max-age %v: want at least 1h", c.DeadMaxAge)
 	case c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000:
-		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength) // beyond 100,000 nobody counts what is dropped
+		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength) // dropped letters are counted only up to 100,000
 	}
 	if err := c.checkProxies(); err != nil {
 		return err
@@ -305,9 +306,9 @@ func (c *Config) checkServe() error {
 	if err := errors.Join(CheckAddress("listen", c.Listen), CheckAddress("admin-listen", c.AdminListen)); err != nil {
 		return err
 	}
-	// Webhooks are guarded by their signatures. Beside them, without a token, the API changes nothing for others.
+	// Webhooks are authenticated by their signatures; without a token the API accepts no changes from other machines.
 	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !c.hasHooks && !loopback(c.Listen) {
-		return fmt.Errorf("listen %s: the receiver is open to others and no token guards it; set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
+		return fmt.Errorf("listen %s: other machines can reach the receiver and no API token is set; set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); c.LogLevel != "" && err != nil {
@@ -319,21 +320,21 @@ func (c *Config) checkServe() error {
 	return nil
 }
 
-// separate takes a list apart once more: a variable comes as one text, "receiver,worker".
+// separate splits list elements at commas and spaces: a variable is a single string, "receiver,worker".
 func separate(list []string) []string {
 	return strings.FieldsFunc(strings.Join(list, ","), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// Namespace is the checked prefix.
+// Namespace returns the checked prefix.
 func (c *Config) Namespace() events.Namespace { return events.Namespace(c.Prefix) }
 
-// RedisServer is the Redis that is named; call it only when Redis is not empty.
+// RedisServer returns the configured Redis. Redis must not be empty.
 func (c *Config) RedisServer() (redisx.Server, error) { return redisx.Parse(c.Redis, c.redisPassword) }
 
-// APIToken guards the HTTP API; empty for none.
+// APIToken returns the bearer token of the HTTP API, or "" if there is none.
 func (c *Config) APIToken() string { return c.apiToken }
 
-// Has reports whether the process plays a role.
+// Has reports whether the process has a role.
 func (c *Config) Has(role string) bool { return slices.Contains(c.Roles, role) }
 
 func hasPassword(redisURL string) bool {
@@ -348,7 +349,7 @@ func hasPassword(redisURL string) bool {
 	return has
 }
 
-// CheckAddress refuses what nobody can listen at. An empty address is none.
+// CheckAddress returns an error if address is not host:port. An empty address is valid: do not listen.
 func CheckAddress(name, address string) error {
 	if address == "" {
 		return nil
@@ -387,7 +388,7 @@ func readSecret(path string) (string, error) {
 	return secret, nil
 }
 
-// Variable is the value of an environment variable, "" when it is not set. environ is as [os.Environ] gives it.
+// Variable returns the value of an environment variable, or "" if it is not set. environ has the form of [os.Environ].
 func Variable(environ []string, name string) string {
 	for _, pair := range environ {
 		if value, ok := strings.CutPrefix(pair, name+"="); ok {

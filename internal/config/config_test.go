@@ -31,7 +31,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-func TestAFlagWinsOverAVariableOverTheFileOverTheDefault(t *testing.T) {
+func TestPrecedence(t *testing.T) {
 	file := write(t, "lease: 20s\nslots: 3\nroot: /from/file\nroles: [worker]\n")
 	environ := []string{"LOCKSTEP_SLOTS=5", "LOCKSTEP_ROOT=/from/env", "LOCKSTEP_CREDENTIAL_X_PASSWORD=p", "PATH=/bin"}
 	c, err := config.Load(flags(t, "--root", "/from/flag"), file, environ)
@@ -46,49 +46,49 @@ func TestAFlagWinsOverAVariableOverTheFileOverTheDefault(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsRefusedByName(t *testing.T) {
+func TestInvalidSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args    []string
 		file    string
 		environ []string
 		want    string
 	}{
-		"a duration without a unit":         {file: "tree-grace: 300\n", want: "tree-grace: want a duration with its unit"},
-		"half a slot":                       {file: "slots: 2.7\n", want: "slots: want a whole number"},
-		"slots, yes":                        {file: "slots: true\n", want: "slots: want a whole number"},
-		"two roots":                         {file: "root: [a, b]\n", want: "root: want text"},
-		"a role that is a number":           {file: "roles: [1]\n", want: "roles: want a list of texts"},
-		"no role at all":                    {args: []string{"--roles", ""}, want: "roles: want some of receiver, worker"},
-		"a password, and no scheme":         {args: []string{"--redis", "u:hunter2@h:1"}, want: "redis-password-file"},
-		"an unknown key":                    {file: "leese: 10s\n", want: `"leese" is no setting`},
-		"a nested key":                      {file: "lock:\n  wait: 3s\n", want: `is no setting`},
-		"a file that is not YAML":           {file: "\t{", want: "config file"},
-		"a prefix without a hash tag":       {args: []string{"--prefix", "lockstep:"}, want: "hash tag"},
-		"a wait shorter than a lease":       {args: []string{"--lock-wait", "5s"}, want: "lock-wait 5s is shorter than lease 10s"},
-		"a duration that is none":           {environ: []string{"LOCKSTEP_LEASE=soon"}, want: "LOCKSTEP_LEASE"},
-		"no slots":                          {args: []string{"--slots", "0"}, want: "slots 0"},
-		"a role that is none":               {args: []string{"--roles", "poet"}, want: `"poet"`},
-		"an unguarded public receiver":      {args: []string{"--listen", ":8080"}, want: "api-token-file"},
-		"an address without a port":         {args: []string{"--listen", "127.0.0.1"}, want: `listen "127.0.0.1": want host:port`},
-		"a port that is none":               {args: []string{"--admin-listen", "127.0.0.1:httq"}, want: `admin-listen "127.0.0.1:httq": want host:port`},
-		"a password in an argument":         {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
-		"a Redis URL of another kind":       {args: []string{"--redis", "http://h"}, want: "redis:"},
-		"a missing secret file":             {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
-		"adopted perhaps":                   {file: "adopt: perhaps\n", want: "adopt: want true or false"},
-		"half a byte":                       {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
-		"room for nothing":                  {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
-		"less than no room":                 {args: []string{"--min-free-bytes", "-1"}, want: "min-free-bytes -1"},
-		"an endless patrol":                 {args: []string{"--patrol-every", "1ms"}, want: "patrol-every 1ms"},
-		"a circuit that opens by itself":    {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
-		"a circuit that never opens":        {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
-		"a log level that is none":          {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
-		"a spool for nothing":               {args: []string{"--spool-max-bytes", "1"}, want: "spool-max-bytes 1"},
-		"deliveries that nobody remembers":  {args: []string{"--deliveries-keep", "1s"}, want: "deliveries-keep 1s"},
-		"a stream of nothing":               {args: []string{"--stream-max-length", "0"}, want: "stream-max-length 0"},
-		"results that nobody can read":      {args: []string{"--results-keep", "1s"}, want: "results-keep 1s"},
-		"letters that nobody can read":      {args: []string{"--dead-max-age", "1s"}, want: "dead-max-age 1s"},
-		"letters beyond counting":           {args: []string{"--dead-max-length", "100000"}, want: "dead-max-length 100000"},
-		"a first retry later than the last": {args: []string{"--retry-base", "10m"}, want: "retry-base"},
+		"duration without unit":         {file: "tree-grace: 300\n", want: "tree-grace: want a duration with its unit"},
+		"fractional slots":              {file: "slots: 2.7\n", want: "slots: want a whole number"},
+		"boolean slots":                 {file: "slots: true\n", want: "slots: want a whole number"},
+		"list as root":                  {file: "root: [a, b]\n", want: "root: want a string"},
+		"numeric role":                  {file: "roles: [1]\n", want: "roles: want a list of strings"},
+		"no role":                       {args: []string{"--roles", ""}, want: "roles: want at least one of receiver, worker"},
+		"password without scheme":       {args: []string{"--redis", "u:hunter2@h:1"}, want: "redis-password-file"},
+		"unknown key":                   {file: "leese: 10s\n", want: `unknown setting "leese"`},
+		"nested key":                    {file: "lock:\n  wait: 3s\n", want: `unknown setting`},
+		"file is not YAML":              {file: "\t{", want: "config file"},
+		"prefix without hash tag":       {args: []string{"--prefix", "lockstep:"}, want: "hash tag"},
+		"lock-wait below lease":         {args: []string{"--lock-wait", "5s"}, want: "lock-wait 5s is shorter than lease 10s"},
+		"invalid duration":              {environ: []string{"LOCKSTEP_LEASE=soon"}, want: "LOCKSTEP_LEASE"},
+		"zero slots":                    {args: []string{"--slots", "0"}, want: "slots 0"},
+		"unknown role":                  {args: []string{"--roles", "poet"}, want: `"poet"`},
+		"public receiver without token": {args: []string{"--listen", ":8080"}, want: "api-token-file"},
+		"address without port":          {args: []string{"--listen", "127.0.0.1"}, want: `listen "127.0.0.1": want host:port`},
+		"invalid port":                  {args: []string{"--admin-listen", "127.0.0.1:httq"}, want: `admin-listen "127.0.0.1:httq": want host:port`},
+		"password in an argument":       {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
+		"unknown Redis scheme":          {args: []string{"--redis", "http://h"}, want: "redis:"},
+		"missing secret file":           {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
+		"invalid boolean":               {file: "adopt: perhaps\n", want: "adopt: want true or false"},
+		"fractional bytes":              {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
+		"zero repository size":          {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
+		"negative free bytes":           {args: []string{"--min-free-bytes", "-1"}, want: "min-free-bytes -1"},
+		"patrol interval too short":     {args: []string{"--patrol-every", "1ms"}, want: "patrol-every 1ms"},
+		"zero circuit failures":         {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
+		"zero circuit duration":         {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
+		"unknown log level":             {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
+		"spool too small":               {args: []string{"--spool-max-bytes", "1"}, want: "spool-max-bytes 1"},
+		"deliveries-keep too short":     {args: []string{"--deliveries-keep", "1s"}, want: "deliveries-keep 1s"},
+		"zero stream length":            {args: []string{"--stream-max-length", "0"}, want: "stream-max-length 0"},
+		"results-keep too short":        {args: []string{"--results-keep", "1s"}, want: "results-keep 1s"},
+		"dead-max-age too short":        {args: []string{"--dead-max-age", "1s"}, want: "dead-max-age 1s"},
+		"dead-max-length too large":     {args: []string{"--dead-max-length", "100000"}, want: "dead-max-length 100000"},
+		"retry-base above retry-max":    {args: []string{"--retry-base", "10m"}, want: "retry-base"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := ""
@@ -106,7 +106,7 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestNumbersAndSwitches(t *testing.T) {
+func TestNumbersAndBooleans(t *testing.T) {
 	c, err := config.Load(flags(t, "--patrol-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
 	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.PatrolEvery != 0 {
 		t.Fatalf("adopt %v, bytes %d and %d, patrol %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.PatrolEvery, err)
@@ -120,18 +120,18 @@ func TestNumbersAndSwitches(t *testing.T) {
 	}
 }
 
-func TestATokenOpensThePublicReceiver(t *testing.T) {
+func TestPublicReceiverWithToken(t *testing.T) {
 	c, err := config.Load(flags(t, "--listen", ":8080"), "", []string{"LOCKSTEP_API_TOKEN=t0ken"})
 	if err != nil || c.APIToken() != "t0ken" {
 		t.Fatalf("token %q, error %v", c.APIToken(), err)
 	}
 }
 
-func TestWebhookSourcesOpenThePublicReceiverToo(t *testing.T) {
+func TestPublicReceiverWithWebhookSources(t *testing.T) {
 	for name, tc := range map[string]struct{ args, environ []string }{
-		"a folder":    {args: []string{"--listen", ":8080", "--hooks", "/etc/lockstep/hooks"}},
-		"a variable":  {args: []string{"--listen", ":8080"}, environ: []string{"LOCKSTEP_HOOK_GITHUB_FORGE=github"}},
-		"and no disk": {args: []string{"--listen", ":8080", "--hooks", "x", "--spool", ""}},
+		"folder":        {args: []string{"--listen", ":8080", "--hooks", "/etc/lockstep/hooks"}},
+		"variable":      {args: []string{"--listen", ":8080"}, environ: []string{"LOCKSTEP_HOOK_GITHUB_FORGE=github"}},
+		"without spool": {args: []string{"--listen", ":8080", "--hooks", "x", "--spool", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := config.Load(flags(t, tc.args...), "", tc.environ); err != nil {
@@ -141,7 +141,7 @@ func TestWebhookSourcesOpenThePublicReceiverToo(t *testing.T) {
 	}
 }
 
-func TestWhatIsEmptyIsNotSet(t *testing.T) {
+func TestEmptyValuesAreIgnored(t *testing.T) {
 	c, err := config.Load(flags(t), write(t, "root:\nslots:\nlease: 20s\n"), []string{"LOCKSTEP_LEASE=", "LOCKSTEP_ROOT=", "LOCKSTEP_ROLES=worker, receiver"})
 	if err != nil {
 		t.Fatal(err)

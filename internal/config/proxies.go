@@ -9,23 +9,23 @@ import (
 	"strings"
 )
 
-// headerName is what a header may be called.
+// headerName matches valid header names.
 var headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
 
-// notIdentity are headers that every client sends, or that say something else.
+// notIdentity lists headers that any client sends or that do not identify a user.
 var notIdentity = []string{"authorization", "cookie", "host", "origin", "referer", "user-agent", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
 
-// checkProxies reads who may name a user. Half of it would be open to everybody, or do nothing.
+// checkProxies parses trusted-proxies and returns an error if only some of the three settings are set.
 func (c *Config) checkProxies() error {
 	switch {
 	case c.AdminHeader != "" && len(c.TrustedProxies) == 0:
-		return fmt.Errorf("admin-header %s: anybody could send it; set trusted-proxies to the addresses of the proxy that does", c.AdminHeader)
+		return fmt.Errorf("admin-header %s: any client could send it; set trusted-proxies to the addresses of the proxy", c.AdminHeader)
 	case c.AdminHeader == "" && len(c.TrustedProxies) > 0:
-		return errors.New("trusted-proxies: set admin-header to the header in which they name the user")
+		return errors.New("trusted-proxies: set admin-header to the header in which the proxy names the user")
 	case c.AdminHeader == "" && len(c.AdminUsers) > 0:
-		return errors.New("admin-users: set admin-header and trusted-proxies, else nobody is one of them")
+		return errors.New("admin-users: requires admin-header and trusted-proxies")
 	case c.AdminHeader != "" && (!headerName.MatchString(c.AdminHeader) || slices.Contains(notIdentity, strings.ToLower(c.AdminHeader))):
-		return fmt.Errorf("admin-header %.100q: want a header that says who the user is, as X-Forwarded-User", c.AdminHeader)
+		return fmt.Errorf("admin-header %.100q: want a header that names the user, such as X-Forwarded-User", c.AdminHeader)
 	}
 	c.proxies = nil
 	for _, text := range c.TrustedProxies {
@@ -33,20 +33,20 @@ func (c *Config) checkProxies() error {
 		if err != nil {
 			address, single := netip.ParseAddr(text)
 			if single != nil {
-				return fmt.Errorf("trusted-proxies %.100q: want an address or a range, as in 10.0.0.0/8", text)
+				return fmt.Errorf("trusted-proxies %.100q: want an address or a range, such as 10.0.0.0/8", text)
 			}
 			prefix = netip.PrefixFrom(address, address.BitLen())
 		}
-		if address := prefix.Addr(); address.Is4In6() { // as IPv4 is compared, and was meant
+		if address := prefix.Addr(); address.Is4In6() { // compared as IPv4
 			prefix = netip.PrefixFrom(address.Unmap(), max(0, prefix.Bits()-96))
 		}
 		if prefix.Bits() == 0 {
-			return fmt.Errorf("trusted-proxies %s: that is everybody; name the proxy's own addresses", text)
+			return fmt.Errorf("trusted-proxies %s: includes every address; name the proxy's own addresses", text)
 		}
 		c.proxies = append(c.proxies, prefix.Masked())
 	}
 	return nil
 }
 
-// Proxies are the addresses of those whose admin-header is believed.
+// Proxies returns the addresses of the proxies whose admin-header is trusted.
 func (c *Config) Proxies() []netip.Prefix { return slices.Clone(c.proxies) }

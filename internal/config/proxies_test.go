@@ -9,20 +9,20 @@ import (
 	"lockstep/internal/config"
 )
 
-func TestAProxyThatNamesUsersIsNamedInFull(t *testing.T) {
+func TestAdminHeaderRequiresTrustedProxies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		want string
 	}{
-		"a header that anybody may send":  {[]string{"--admin-header", "X-Forwarded-User"}, "set trusted-proxies"},
-		"proxies that say nothing":        {[]string{"--trusted-proxies", "10.0.0.0/8"}, "set admin-header"},
-		"users whom nobody names":         {[]string{"--admin-users", "ada"}, "set admin-header and trusted-proxies"},
-		"a header that every client has":  {[]string{"--admin-header", "User-Agent", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
-		"a header that is none":           {[]string{"--admin-header", "X User", "--trusted-proxies", "10.0.0.0/8"}, "want a header that says who the user is"},
-		"everybody as a proxy":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "0.0.0.0/0"}, "that is everybody"},
-		"everybody as a proxy, with IPv6": {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/8,::/0"}, "that is everybody"},
-		"everybody, with IPv4 in IPv6":    {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "::ffff:0.0.0.0/96"}, "that is everybody"},
-		"a proxy by name":                 {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "proxy.example"}, "want an address or a range"},
+		"header without proxies": {[]string{"--admin-header", "X-Forwarded-User"}, "set trusted-proxies"},
+		"proxies without header": {[]string{"--trusted-proxies", "10.0.0.0/8"}, "set admin-header"},
+		"users without header":   {[]string{"--admin-users", "ada"}, "requires admin-header and trusted-proxies"},
+		"header of every client": {[]string{"--admin-header", "User-Agent", "--trusted-proxies", "10.0.0.0/8"}, "want a header that names the user"},
+		"invalid header name":    {[]string{"--admin-header", "X User", "--trusted-proxies", "10.0.0.0/8"}, "want a header that names the user"},
+		"all of IPv4":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "0.0.0.0/0"}, "includes every address"},
+		"all of IPv6":            {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/8,::/0"}, "includes every address"},
+		"all of IPv4, mapped":    {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "::ffff:0.0.0.0/96"}, "includes every address"},
+		"host name":              {[]string{"--admin-header", "X-Forwarded-User", "--trusted-proxies", "proxy.example"}, "want an address or a range"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := config.Load(flags(t, tc.args...), "", nil); err == nil || !strings.Contains(err.Error(), tc.want) {

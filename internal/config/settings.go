@@ -10,101 +10,109 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvPrefix begins the name of every variable that sets something: LOCKSTEP_LOCK_WAIT sets lock-wait.
+// EnvPrefix starts the name of every environment variable: LOCKSTEP_LOCK_WAIT sets lock-wait.
 const EnvPrefix = "LOCKSTEP_"
 
-// The roles that a process may play.
+// The roles of a process.
 const (
-	RoleReceiver  = "receiver"  // takes webhooks and changes over HTTP, when it listens
-	RoleWorker    = "worker"    // works on changes
+	RoleReceiver  = "receiver"  // accepts webhooks and changes over HTTP
+	RoleWorker    = "worker"    // processes changes
 	RoleNotifier  = "notifier"  // posts results to apps
-	RoleScheduler = "scheduler" // has watched repositories polled, and reconciles
+	RoleScheduler = "scheduler" // polls watched repositories and reconciles
 )
 
-// Roles are all roles.
+// Roles lists all roles.
 var Roles = []string{RoleReceiver, RoleWorker, RoleNotifier, RoleScheduler}
 
-// Group is a set of settings that a subcommand takes as flags.
+// Group is a set of settings that a command accepts as flags.
 type Group int
 
-// The groups.
 const (
-	Common  Group = 1 << iota // every subcommand that reaches Redis
-	Working                   // subcommands that run a worker
-	Serving                   // the service alone
-	Reading                   // subcommands that read what is published
-	Keeping                   // subcommands that take care of the volume
-	Probing                   // subcommands that ask a running process
+	Common  Group = 1 << iota // commands that connect to Redis
+	Working                   // commands that run a worker
+	Serving                   // serve
+	Reading                   // commands that read published trees
+	Keeping                   // commands that maintain the volume
+	Probing                   // commands that query a running process
+)
+
+// tier says where a setting is documented.
+type tier int
+
+const (
+	basic    tier = iota // most deployments look at it
+	advanced             // the default suits most deployments
 )
 
 type entry struct {
 	name  string
 	group Group
-	value any // the default, and by its type the setting's
-	shown string
+	tier  tier
+	value any    // the default; its type is the setting's type
+	shown string // the default as documented; empty: value
 	usage string
 }
 
-// settings is all there is to set, in the order in which help and README show it.
+// settings lists every setting, in the order in which help and docs/configuration.md show them.
 var settings = []entry{
-	{"redis", Common, "", "none", "Redis `URL` (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://); serve and sync without it: an embedded one, gone with the process"},
-	{"redis-password-file", Common, "", "none", "`file` with the Redis password"},
-	{"prefix", Common, "lockstep:{0}:", "", "`prefix` of all Redis keys, with one {hash tag}"},
-	{"log-level", Common, "", "info; sync logs nothing", "least `level` to log: debug, info, warn or error"},
-	{"log-format", Common, "text", "", "`format` of the log on standard error: text or json"},
+	{"redis", Common, basic, "", "none", "Redis `URL`: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://; without it, serve and sync run an embedded Redis that keeps nothing"},
+	{"redis-password-file", Common, basic, "", "none", "`file` with the Redis password"},
+	{"prefix", Common, advanced, "lockstep:{0}:", "", "`prefix` of all Redis keys, with one {hash tag}"},
+	{"log-level", Common, basic, "", "info; sync logs nothing", "minimum `level` to log: debug, info, warn or error"},
+	{"log-format", Common, basic, "text", "", "`format` of the log on standard error: text or json"},
 
-	{"root", Working | Reading | Keeping, "repos", "", "`folder` to publish below"},
-	{"credentials", Working, "", "none", "`folder` of credentials, one folder each with files such as username, password, sshKey, urls"},
-	{"worker", Working, "", "host-pid-random", "`name` of this process in leases and results"},
-	{"slots", Working, 4 * runtime.NumCPU(), "4 per core", "repositories worked on at once"},
-	{"lease", Working | Keeping, 10 * time.Second, "", "`duration` after which a dead worker's lease and messages go to others"},
-	{"lock-wait", Working | Keeping, 60 * time.Second, "", "`duration` that a message waits for its repository before it goes back to the stream"},
-	{"max-attempts", Working, 8, "", "failed attempts after which an event is given up"},
-	{"retry-base", Working, time.Second, "", "`delay` before the second attempt; doubles with each, with jitter"},
-	{"retry-max", Working, 5 * time.Minute, "", "longest `delay` between attempts"},
-	{"max-age", Working, 7 * 24 * time.Hour, "", "an event published so long ago is given up rather than tried again"},
-	{"hosts", Working, []string{}, "any", "`hosts` that may be asked, redirects' targets too: names, *.example.org, addresses, ranges, perhaps with :port; none: any, but no private network for webhooks and redirects"},
-	{"proxy", Working, "", "as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say", "`URL` of the proxy for all remotes, SSH too: http, https or socks5; it resolves their names itself"},
-	{"ca-file", Working, "", "none", "`file` of certificate authorities, PEM, to trust beside the system's"},
-	{"known-hosts", Working, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
-	{"fetch-timeout", Working, 30 * time.Minute, "", "`duration` that a remote may take to send its refs, or its objects"},
-	{"circuit-failures", Working, 5, "", "failures in a row, of the remote or of its objects, after which a repository is left alone for a while"},
-	{"circuit-open", Working, 30 * time.Second, "", "`duration` for which it is, the first time; doubles with each, to 10m or this if it is longer"},
-	{"tree-grace", Working | Keeping, 5 * time.Minute, "", "`duration` for which a tree outlives its being replaced"},
-	{"tree-keep", Working | Keeping, time.Hour, "", "longest `duration` for which a tree outlives its grace because a result that nobody has settled names it"},
-	{"tree-reuse", Working | Keeping, false, "", "bring trees that nobody needs any more forward, instead of building each anew: for readers who pin what they read"},
-	{"outside-links", Working, "keep", "", "`what` becomes of symbolic links that point out of their tree: keep, skip, or refuse to publish it; from a ref's next commit on"},
-	{"adopt", Working, true, "", "adopt a plain clone of the same remote that is in a repository's place, and keep it below .lockstep; false: refuse"},
-	{"max-tree-files", Working, 1_000_000, "", "files in a tree beyond which it is not published"},
-	{"max-tree-bytes", Working, int64(8 << 30), "8 GiB", "`bytes` in all files of a tree beyond which it is not published"},
-	{"max-file-bytes", Working, int64(512 << 20), "512 MiB", "`bytes` in a file beyond which what has it is not fetched"},
-	{"max-pack-bytes", Working, int64(2 << 30), "2 GiB", "`bytes` that a remote may send for one fetch"},
-	{"max-inflated-bytes", Working, int64(8 << 30), "8 GiB", "`bytes` that the objects of one fetch may come to"},
-	{"max-repo-bytes", Working, int64(32 << 30), "32 GiB", "`bytes` on disk beyond which a repository is not fetched"},
-	{"max-volume-bytes", Working, int64(0), "0: no limit", "`bytes` on disk of all repositories, as last patrolled, beyond which none is fetched"},
-	{"min-free-bytes", Working, int64(512 << 20), "512 MiB", "`bytes` free on the volume below which nothing is fetched"},
-	{"patrol-every", Working, 10 * time.Minute, "", "`duration` between two looks at all repositories, to drop what is over and to measure; 0: never"},
+	{"root", Working | Reading | Keeping, basic, "repos", "", "`folder` in which repositories are published"},
+	{"credentials", Working, basic, "", "none", "`folder` of credentials: one subfolder each, with files such as username, password, sshKey, urls"},
+	{"worker", Working, advanced, "", "host-pid-random", "`name` of this process in leases and results"},
+	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core", "maximum number of repositories processed at once"},
+	{"lease", Working | Keeping, advanced, 10 * time.Second, "", "`duration` after which a crashed worker's repositories and messages go to other workers"},
+	{"lock-wait", Working | Keeping, advanced, 60 * time.Second, "", "maximum `duration` to wait for a repository's lease before the message is redelivered later"},
+	{"max-attempts", Working, advanced, 8, "", "failed attempts before a change becomes a dead letter"},
+	{"retry-base", Working, advanced, time.Second, "", "`delay` before the second attempt; doubles each time, with jitter"},
+	{"retry-max", Working, advanced, 5 * time.Minute, "", "maximum `delay` between attempts"},
+	{"max-age", Working, advanced, 7 * 24 * time.Hour, "", "age after which a failing change becomes a dead letter instead of being retried"},
+	{"hosts", Working, basic, []string{}, "any", "`hosts` that may be contacted, including redirect targets: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host, but webhooks and redirects may not lead to private networks"},
+	{"proxy", Working, basic, "", "as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say", "proxy `URL` for all remotes, SSH included: http, https or socks5; the proxy resolves host names"},
+	{"ca-file", Working, basic, "", "none", "PEM `file` of certificate authorities to trust in addition to the system's"},
+	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
+	{"fetch-timeout", Working, advanced, 30 * time.Minute, "", "maximum `duration` for a remote to send its refs, or its objects"},
+	{"circuit-failures", Working, advanced, 5, "", "consecutive failures of a remote or of its objects that open the repository's circuit breaker"},
+	{"circuit-open", Working, advanced, 30 * time.Second, "", "`duration` for which the circuit breaker first stays open; doubles each time, up to 10m or this value if that is longer"},
+	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept"},
+	{"tree-keep", Working | Keeping, advanced, time.Hour, "", "maximum `duration`, beyond tree-grace, for which a tree is kept because an unacknowledged result names it"},
+	{"tree-reuse", Working | Keeping, advanced, false, "", "update trees that are no longer needed instead of building new ones: faster, but readers must pin what they read"},
+	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: keep, skip, or refuse to publish the commit; applies from a ref's next commit on"},
+	{"adopt", Working, advanced, true, "", "replace a plain clone of the same remote found at a repository's path, and keep it below .lockstep; false: fail"},
+	{"max-tree-files", Working, advanced, 1_000_000, "", "maximum number of files in a tree"},
+	{"max-tree-bytes", Working, advanced, int64(8 << 30), "8 GiB", "maximum size of all files in a tree, in `bytes`"},
+	{"max-file-bytes", Working, advanced, int64(512 << 20), "512 MiB", "maximum size of a single file, in `bytes`"},
+	{"max-pack-bytes", Working, advanced, int64(2 << 30), "2 GiB", "maximum `bytes` that a remote may send in one fetch"},
+	{"max-inflated-bytes", Working, advanced, int64(8 << 30), "8 GiB", "maximum size of the objects of one fetch once decompressed, in `bytes`"},
+	{"max-repo-bytes", Working, advanced, int64(32 << 30), "32 GiB", "`bytes` on disk above which a repository is no longer fetched"},
+	{"max-volume-bytes", Working, basic, int64(0), "0: no limit", "`bytes` on disk of all repositories, as last measured, above which nothing is fetched"},
+	{"min-free-bytes", Working, basic, int64(512 << 20), "512 MiB", "free `bytes` on the volume below which nothing is fetched"},
+	{"patrol-every", Working, advanced, 10 * time.Minute, "", "`interval` between maintenance runs that measure all repositories and delete expired trees; 0: never"},
 
-	{"roles", Serving, Roles, "receiver,worker,notifier,scheduler", "`roles` to play: receiver (webhooks and changes over HTTP), worker, notifier (results to apps), scheduler (polls, reconciling)"},
-	{"poll-every", Serving, time.Hour, "", "`duration` between two polls of a watched repository, with jitter, unless its watches say otherwise; 0: those that leave it open are not polled"},
-	{"reconcile-every", Serving, 6 * time.Hour, "", "`duration` between two comparisons of registry, state and volume; 0: never"},
-	{"listen", Serving | Probing, "", "none", "`address` for HTTP: webhooks, the API, the dashboard, metrics, health"},
-	{"admin-listen", Serving | Probing, "", "none", "`address` for operators alone: profiles, metrics, health; 127.0.0.1:6060, say"},
-	{"api-token-file", Serving, "", "none", "`file` with the bearer token of the HTTP API and the dashboard (or LOCKSTEP_API_TOKEN)"},
-	{"dashboard", Serving, true, "true", "show the dashboard at / where HTTP is served; see docs/dashboard.md"},
-	{"admin-header", Serving, "", "none", "`header` in which a trusted proxy names the user who may change something on the dashboard, such as X-Forwarded-User; wants trusted-proxies"},
-	{"admin-users", Serving, []string{}, "whoever the proxy names", "`users` whose name in admin-header is taken; none: any"},
-	{"trusted-proxies", Serving, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header is believed, as in 10.0.0.0/8"},
-	{"hooks", Serving, "", "none", "`folder` of webhook sources, one folder each with files such as forge, secret; see docs/webhooks.md"},
-	{"spool", Serving, "spool", "", "`folder` on a disk of this machine that keeps webhooks while Redis is away; empty: they are refused then"},
-	{"spool-max-bytes", Serving, int64(1 << 30), "1 GiB", "`bytes` of webhooks that each process keeps there"},
-	{"deliveries-keep", Serving, 72 * time.Hour, "", "`duration` for which a webhook that was taken is known when it comes again"},
-	{"grace", Serving, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
-	{"notify-hosts", Serving, []string{}, "any that is not on a private network", "`hosts` that apps may be notified at: names, *.example.org, addresses, ranges, perhaps with :port; none: any, but no private network"},
-	{"stream-max-length", Serving, 1_000_000, "", "`entries` after which a stream loses its oldest, though a group has yet to settle them"},
-	{"results-keep", Serving, time.Hour, "", "least `duration` that a result stays readable"},
-	{"dead-max-age", Serving, 30 * 24 * time.Hour, "720h", "`duration` after which a dead letter is dropped"},
-	{"dead-max-length", Serving, 50_000, "", "`letters` after which the oldest are dropped"},
+	{"roles", Serving, basic, Roles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation)"},
+	{"poll-every", Serving, basic, time.Hour, "", "`interval` between polls of a watched repository, with jitter; a watch can override it; 0: poll only where a watch says so"},
+	{"reconcile-every", Serving, advanced, 6 * time.Hour, "", "`interval` between comparisons of watches, state and volume; 0: never"},
+	{"listen", Serving | Probing, basic, "", "none", "`address` for HTTP: webhooks, API, dashboard, metrics, health"},
+	{"admin-listen", Serving | Probing, basic, "", "none", "`address` for operators only: profiles, metrics, health; for example 127.0.0.1:6060"},
+	{"api-token-file", Serving, basic, "", "none", "`file` with the bearer token of the HTTP API and the dashboard (or set LOCKSTEP_API_TOKEN)"},
+	{"dashboard", Serving, advanced, true, "true", "serve the dashboard at /"},
+	{"admin-header", Serving, advanced, "", "none", "`header` in which a trusted proxy names the user who may make changes on the dashboard, such as X-Forwarded-User; requires trusted-proxies"},
+	{"admin-users", Serving, advanced, []string{}, "any user that the proxy names", "`users` accepted in admin-header; if empty, any"},
+	{"trusted-proxies", Serving, advanced, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header is trusted, such as 10.0.0.0/8"},
+	{"hooks", Serving, basic, "", "none", "`folder` of webhook sources: one subfolder each, with files such as forge, secret; see docs/webhooks.md"},
+	{"spool", Serving, basic, "spool", "", "`folder` on a local disk that holds webhooks while Redis is unavailable; empty: refuse them instead"},
+	{"spool-max-bytes", Serving, advanced, int64(1 << 30), "1 GiB", "maximum `bytes` of webhooks that each process holds in the spool"},
+	{"deliveries-keep", Serving, advanced, 72 * time.Hour, "", "`duration` for which webhook delivery IDs are remembered for deduplication"},
+	{"grace", Serving, advanced, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
+	{"notify-hosts", Serving, basic, []string{}, "any outside private networks", "`hosts` to which notifications may be posted: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host outside private networks"},
+	{"stream-max-length", Serving, advanced, 1_000_000, "", "maximum `entries` in a stream; beyond that the oldest are dropped, even if unsettled"},
+	{"results-keep", Serving, advanced, time.Hour, "", "minimum `duration` for which results stay readable"},
+	{"dead-max-age", Serving, advanced, 30 * 24 * time.Hour, "720h", "`duration` after which a dead letter is dropped"},
+	{"dead-max-length", Serving, advanced, 50_000, "", "maximum number of dead `letters`; beyond that the oldest are dropped"},
 }
 
 func defaults() map[string]any {
@@ -124,8 +132,8 @@ func find(name string) (entry, bool) {
 	return entry{}, false
 }
 
-// fits refuses a YAML value of another type than the setting's. Converted it would be something that
-// nobody meant: 300 is 300 ns, true is one slot, a list is its first folder.
+// fits returns an error if a YAML value is not of the setting's type. A silent conversion would be
+// wrong: 300 would mean 300 ns, true one slot, and a list its first element.
 func (s entry) fits(value any) error {
 	ok := false
 	switch s.value.(type) {
@@ -170,17 +178,21 @@ func AddFlags(flags *pflag.FlagSet, groups Group) {
 	}
 }
 
-// Table is the settings as a Markdown table, for the README.
-func Table() string {
+// Tables returns the basic and the advanced settings as Markdown tables, for docs/configuration.md.
+func Tables() (basicTable, advancedTable string) { return table(basic), table(advanced) }
+
+func table(t tier) string {
 	var b strings.Builder
-	b.WriteString("| flag, key in lockstep.yaml | variable | default | what |\n|---|---|---|---|\n")
+	b.WriteString("| setting | default | meaning |\n|---|---|---|\n")
 	for _, s := range settings {
+		if s.tier != t {
+			continue
+		}
 		shown := s.shown
 		if shown == "" {
 			shown = fmt.Sprint(s.value)
 		}
-		fmt.Fprintf(&b, "| `--%s` | `%s%s` | %s | %s |\n", s.name, EnvPrefix,
-			strings.ToUpper(strings.ReplaceAll(s.name, "-", "_")), shown, strings.ReplaceAll(s.usage, "`", ""))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.name, shown, strings.ReplaceAll(s.usage, "`", ""))
 	}
 	return b.String()
 }

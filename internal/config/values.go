@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Value is one setting as it is in force.
+// Value is the effective value of one setting.
 type Value struct {
 	Name  string
-	Value any // a text, a number, true or false, or a list of texts; a duration is its text
+	Value any // string, int, int64, bool or []string; durations are formatted
 }
 
-// Values are all settings in force, in the order in which help and README show them. A password in a URL
-// is hidden.
+// Values returns the effective values of all settings, in the order in which help shows them. Passwords in
+// URLs are redacted.
 func (c Config) Values() []Value {
 	fields := map[string]any{}
 	v := reflect.ValueOf(c)
@@ -36,14 +36,14 @@ func (c Config) Values() []Value {
 	return values
 }
 
-// redacted hides the password in a text that is a URL with one.
+// redacted replaces the password in a URL.
 func redacted(text string) string {
 	if !hasPassword(text) {
 		return text
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
-		return "(a URL with a password, not repeated)"
+		return "(URL with a password, redacted)"
 	}
 	return u.Redacted()
 }

@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/config"
 )
 
-func TestAllSettingsAreShownAndNoPassword(t *testing.T) {
+func TestValuesRedactPasswords(t *testing.T) {
 	environ := []string{
 		"LOCKSTEP_REDIS=redis://u:hunter2@h:1", "LOCKSTEP_PROXY=http://p:hunter2@h:3128", "LOCKSTEP_API_TOKEN=hunter2", "LOCKSTEP_HOOK_X_SECRET=hunter2",
 	}
@@ -35,7 +35,7 @@ func TestAllSettingsAreShownAndNoPassword(t *testing.T) {
 	config.AddFlags(all, ^config.Group(0))
 	all.VisitAll(func(f *pflag.Flag) {
 		if !slices.Contains(names, f.Name) {
-			t.Errorf("%s is not shown", f.Name)
+			t.Errorf("Values lacks %s", f.Name)
 		}
 	})
 }

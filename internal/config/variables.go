@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// checkVariables refuses a variable whose text is no value of its setting, and says which one it is.
+// checkVariables returns an error that names the first variable whose value does not parse.
 func checkVariables(environ []string) error {
 	for _, pair := range environ {
 		variable, text, _ := strings.Cut(pair, "=")
@@ -25,7 +25,7 @@ func checkVariables(environ []string) error {
 	return nil
 }
 
-// parses reports whether a text is a value of the setting.
+// parses reports whether text is a value of the setting's type.
 func (s entry) parses(text string) bool {
 	var err error
 	switch s.value.(type) {
@@ -41,7 +41,7 @@ func (s entry) parses(text string) bool {
 	return err == nil
 }
 
-// want is what a value of the setting looks like.
+// want describes the values of the setting.
 func (s entry) want() string {
 	switch s.value.(type) {
 	case int, int64:
@@ -49,9 +49,9 @@ func (s entry) want() string {
 	case bool:
 		return "true or false"
 	case time.Duration:
-		return "a duration with its unit, as in 90s"
+		return "a duration with its unit, such as 90s"
 	case []string:
-		return "a list of texts"
+		return "a list of strings"
 	}
-	return "text, in quotes if need be"
+	return "a string, quoted if necessary"
 }
