@@ -8,6 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 // It outlasts a Redis that is away. It ends with what Redis has against reading the stream, or, up
 // to a second late, with the cause of ctx. Each call keeps one of the client's connections busy.
 func Await(ctx context.Context, client redis.UniversalClient, topic, from string, match func(*message.Message) bool) (*message.Message, error) {
-	if _, ok := parseID(from); !ok && from != "0" {
+	if _, _, ok := events.ParseEntryID(from); !ok && from != "0" {
 		return nil, fmt.Errorf("await a message of %s: %q is no entry id", topic, from)
 	}
 	pause := firstRetry

@@ -278,10 +278,7 @@ func (d *DeadLetters) Drop(ctx context.Context, ids ...string) (int, error) {
 
 // checkID refuses what is not "milliseconds-number": Redis would take half of one for another letter.
 func checkID(id string) error {
-	ms, seq, _ := strings.Cut(id, "-")
-	_, msErr := strconv.ParseUint(ms, 10, 64)
-	_, seqErr := strconv.ParseUint(seq, 10, 64)
-	if msErr != nil || seqErr != nil {
+	if _, _, ok := events.ParseEntryID(id); !ok {
 		return fmt.Errorf("%w: %.40q; want one as in 1795223511284-0", ErrBadID, id)
 	}
 	return nil
@@ -299,17 +296,9 @@ func parseLetter(e redis.XMessage) Letter {
 	l.Reason, l.Error, l.Truncated = text("reason"), text("error"), text("truncated")
 	l.Stream, l.Group, l.Consumer, l.Entry = text("stream"), text("group"), text("consumer"), text("entry")
 	l.Attempts, _ = strconv.Atoi(text("attempts"))
-	at, err := strconv.ParseInt(text("at"), 10, 64)
-	if err != nil {
-		at, _ = idMS(e.ID)
+	l.At = events.EntryTime(e.ID)
+	if at, err := strconv.ParseInt(text("at"), 10, 64); err == nil {
+		l.At = time.UnixMilli(at).UTC()
 	}
-	l.At = time.UnixMilli(at).UTC()
 	return l
-}
-
-// idMS is when an entry was added, in ms by Redis' clock, unless its publisher named the id.
-func idMS(id string) (int64, bool) {
-	text, _, _ := strings.Cut(id, "-")
-	ms, err := strconv.ParseInt(text, 10, 64)
-	return ms, err == nil
 }

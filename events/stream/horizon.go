@@ -13,7 +13,7 @@ var (
 	//go:embed horizon.lua
 	horizonSource string
 
-	horizonScript = redis.NewScript(horizonSource)
+	horizonScript = redis.NewScript(groupsSource + horizonSource)
 )
 
 // Horizon is how far the groups of a stream have settled it.

@@ -8,13 +8,6 @@
 -- Refuses with WRONGTYPE when the key is no stream. Changes nothing.
 local stream = KEYS[1]
 
-local function precedes(a, b)
-  local ams, aseq = string.match(a, '^(%d+)%-?(%d*)$')
-  local bms, bseq = string.match(b, '^(%d+)%-?(%d*)$')
-  if ams ~= bms then return tonumber(ams) < tonumber(bms) end
-  return (tonumber(aseq) or 0) < (tonumber(bseq) or 0)
-end
-
 local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
 if not first then return {'0-0', ''} end
 local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
@@ -23,9 +16,7 @@ local unsettled = ''
 local function note(id)
   if unsettled == '' or precedes(id, unsettled) then unsettled = id end
 end
-for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  local g = {}
-  for i = 1, #flat, 2 do g[flat[i]] = flat[i + 1] end
+for _, g in ipairs(groups_of(stream)) do
   -- Of what was trimmed while pending there is only an id left, which holds nothing back.
   local pending = redis.call('XPENDING', stream, g['name'], first[1], '+', 1)[1]
   if pending then note(pending[1]) end

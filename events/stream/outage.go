@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -123,18 +124,19 @@ func unavailable(err error) bool {
 			return false
 		}
 	}
-	if _, replied := errors.AsType[redis.Error](err); !replied {
-		return true
-	}
-	for _, state := range []string{
+	_, replied := errors.AsType[redis.Error](err)
+	return !replied || CannotServe(err)
+}
+
+// CannotServe reports whether err is a reply by which Redis says that it cannot serve at present: it is
+// loading its data, is a replica, runs a long script, has no memory left and the like. It returns false for an
+// error that is not a reply, such as a broken connection.
+func CannotServe(err error) bool {
+	reply, replied := errors.AsType[redis.Error](err)
+	return replied && slices.ContainsFunc([]string{
 		"LOADING ", "READONLY ", "CLUSTERDOWN ", "MASTERDOWN ", "TRYAGAIN ", "BUSY ", "OOM ", "MISCONF ", "NOREPLICAS ",
 		"max number of clients ",
-	} {
-		if strings.Contains(err.Error(), state) { // Redis 6.2 wraps what a script ran into
-			return true
-		}
-	}
-	return false
+	}, func(code string) bool { return strings.Contains(reply.Error(), code) }) // Redis 6.2 wraps the error of a script
 }
 
 // mayHaveRun reports whether a call that failed with err may have done its work all the same: it was

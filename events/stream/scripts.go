@@ -22,6 +22,8 @@ var (
 	ackSource string
 	//go:embed nack.lua
 	nackSource string
+	//go:embed groups.lua
+	groupsSource string
 	//go:embed settle.lua
 	settleSource string
 	//go:embed sweep.lua
@@ -37,7 +39,7 @@ var (
 	beatScript   = redis.NewScript(beatSource)
 	ackScript    = redis.NewScript(ackSource)
 	nackScript   = redis.NewScript(nackSource)
-	settleScript = redis.NewScript(settleSource)
+	settleScript = redis.NewScript(groupsSource + settleSource)
 	sweepScript  = redis.NewScript(sweepSource)
 	leaveScript  = redis.NewScript(leaveSource)
 

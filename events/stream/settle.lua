@@ -61,18 +61,9 @@ if guard then
   for _, g in ipairs(guard.also) do held = held and holds(g) end
 end
 
-local function precedes(a, b)
-  local ams, aseq = string.match(a, '^(%d+)%-?(%d*)$')
-  local bms, bseq = string.match(b, '^(%d+)%-?(%d*)$')
-  if ams ~= bms then return tonumber(ams) < tonumber(bms) end
-  return (tonumber(aseq) or 0) < (tonumber(bseq) or 0)
-end
-
 -- trace tells what became of an entry that is not pending.
 local function trace(id)
-  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local info = {}
-    for i = 1, #flat, 2 do info[flat[i]] = flat[i + 1] end
+  for _, info in ipairs(groups_of(stream)) do
     if info['name'] == group and precedes(info['last-delivered-id'], id) then return 'not owner' end
   end
   return redis.call('XRANGE', stream, id, id)[1] and 'already' or 'gone'

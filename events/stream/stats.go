@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
 )
 
 // Statistics are a stream's figures at one moment.
@@ -140,11 +142,11 @@ func lag(info redis.XInfoGroup, length int64, unread bool) int64 {
 
 // age is how long ago an entry was added, by Redis' clock.
 func age(now time.Time, id string) time.Duration {
-	ms, ok := idMS(id)
-	if !ok {
+	added := events.EntryTime(id)
+	if added.IsZero() {
 		return 0
 	}
-	return max(0, now.Sub(time.UnixMilli(ms)))
+	return max(0, now.Sub(added))
 }
 
 func noStream(err error) bool {

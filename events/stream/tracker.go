@@ -19,7 +19,7 @@ var (
 	//go:embed whereabouts.lua
 	whereaboutsSource string
 
-	whereaboutsScript = redis.NewScript(whereaboutsSource)
+	whereaboutsScript = redis.NewScript(groupsSource + whereaboutsSource)
 )
 
 // ErrBadEntry means that a text is not the id of a stream entry, as "1795223511284-0" is.
@@ -79,7 +79,7 @@ const (
 // search in the results: among the first 10,000 since it was published, by Redis' clock, and the last
 // 10,000. What was trimmed away is not found. The error is [ErrBadEntry], or that of Redis.
 func (t *Tracker) Look(ctx context.Context, entry string) (Progress, error) {
-	ms, ok := parseID(entry)
+	ms, _, ok := events.ParseEntryID(entry)
 	if !ok {
 		return Progress{}, badEntry(entry)
 	}
@@ -90,7 +90,7 @@ func (t *Tracker) Look(ctx context.Context, entry string) (Progress, error) {
 // Wait waits until the change is answered or unknown. It outlasts a Redis that is away; when ctx ends
 // first, it returns its cause, and how far the change had come when it was last looked at.
 func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
-	ms, ok := parseID(entry)
+	ms, _, ok := events.ParseEntryID(entry)
 	if !ok {
 		return Progress{}, badEntry(entry)
 	}
@@ -197,11 +197,3 @@ func (p *Progress) read(msg *message.Message, entry string) bool {
 }
 
 func badEntry(entry string) error { return fmt.Errorf("%w: %.40q", ErrBadEntry, entry) }
-
-// parseID returns the moment of an entry id, in ms.
-func parseID(id string) (ms uint64, ok bool) {
-	head, tail, ok := strings.Cut(id, "-")
-	ms, err := strconv.ParseUint(head, 10, 64)
-	_, seqErr := strconv.ParseUint(tail, 10, 64)
-	return ms, ok && err == nil && seqErr == nil
-}

@@ -22,7 +22,7 @@ var (
 	//go:embed trim_dead.lua
 	trimDeadSource string
 
-	trimScript     = redis.NewScript(trimSource)
+	trimScript     = redis.NewScript(groupsSource + trimSource)
 	trimDeadScript = redis.NewScript(trimDeadSource)
 )
 

@@ -23,22 +23,12 @@ local stream = KEYS[1]
 local keep, age, cap = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local most, above = tonumber(ARGV[4]), tonumber(ARGV[5])
 
-local function precedes(a, b)
-  local ams, aseq = string.match(a, '^(%d+)%-?(%d*)$')
-  local bms, bseq = string.match(b, '^(%d+)%-?(%d*)$')
-  if ams ~= bms then return tonumber(ams) < tonumber(bms) end
-  return (tonumber(aseq) or 0) < (tonumber(bseq) or 0)
-end
-
 local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
 if not first then return {0, 0, 0, '', '', {}} end
 
 -- Of what was trimmed while pending there is only an id left, which holds nothing back.
-local groups, slowest, floor = {}, '', ''
-for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  local g = {}
-  for i = 1, #flat, 2 do g[flat[i]] = flat[i + 1] end
-  groups[#groups + 1] = g
+local groups, slowest, floor = groups_of(stream), '', ''
+for _, g in ipairs(groups) do
   local at = g['last-delivered-id']
   local pending = redis.call('XPENDING', stream, g['name'], first[1], '+', 1)[1]
   if pending and precedes(pending[1], at) then at = pending[1] end

@@ -15,18 +15,9 @@ local group, id = ARGV[1], ARGV[2]
 local last = redis.call('XREVRANGE', results, '+', '-', 'COUNT', 1)[1]
 local function at(where) return {where, last and last[1] or '0-0'} end
 
-local function precedes(a, b)
-  local ams, aseq = string.match(a, '^(%d+)%-?(%d*)$')
-  local bms, bseq = string.match(b, '^(%d+)%-?(%d*)$')
-  if ams ~= bms then return tonumber(ams) < tonumber(bms) end
-  return (tonumber(aseq) or 0) < (tonumber(bseq) or 0)
-end
-
 local read = '0-0'
 if redis.call('EXISTS', stream) == 1 then
-  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local info = {}
-    for i = 1, #flat, 2 do info[flat[i]] = flat[i + 1] end
+  for _, info in ipairs(groups_of(stream)) do
     if info['name'] == group then
       read = info['last-delivered-id']
       if redis.call('XPENDING', stream, group, id, id, 1)[1] then return at('pending') end
