@@ -10,6 +10,7 @@ import (
 )
 
 func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
 	p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
@@ -42,6 +43,7 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 }
 
 func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	first, second := start(t, server, "w1"), start(t, server, "w2")
 	l := must(t, first, "k", "1")
@@ -54,6 +56,7 @@ func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
 }
 
 func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		taken bool // by another, before the renewal comes
 		want  map[string]int
@@ -62,6 +65,7 @@ func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
 		"another has it": {true, map[string]int{"began": 1, "acquired": 1, "lost": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			observed := &tally{}
 			p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
