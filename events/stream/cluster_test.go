@@ -93,6 +93,7 @@ func (c *onCluster) move(t testing.TB) {
 }
 
 func TestOnACluster(t *testing.T) {
+	t.Parallel()
 	cluster := &onCluster{Cluster: redistest.StartCluster(t)}
 	client := dial(t, cluster.URL()).(*redis.ClusterClient)
 	cluster.client = client

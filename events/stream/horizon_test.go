@@ -14,6 +14,7 @@ import (
 )
 
 func TestHorizon(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange func(t *testing.T, client redis.UniversalClient)
 		want    stream.Horizon
@@ -55,6 +56,7 @@ func TestHorizon(t *testing.T) {
 
 // Whatever groups read and settle, the horizon is the least of what each has not settled.
 func TestHorizonIsTheOldestUnsettled(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	ctx, run := context.Background(), 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -86,6 +88,7 @@ func TestHorizonIsTheOldestUnsettled(t *testing.T) {
 }
 
 func TestHorizonOfWhatIsNoStream(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	client.Set(t.Context(), "s", "1", 0)
 	if got, err := stream.ReadHorizon(t.Context(), client, "s"); err == nil {

@@ -57,6 +57,7 @@ func addResult(t *testing.T, client redis.UniversalClient, id, entry string) {
 }
 
 func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
+	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client := server.Client()
 	tracker := newTracker(t, client)
@@ -105,6 +106,7 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 }
 
 func TestAResultIsFoundBehindManyOthers(t *testing.T) {
+	t.Parallel()
 	for _, others := range []int{450, 12_000} { // a change that has waited for long has more results before its own
 		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
 	}
@@ -128,6 +130,7 @@ func findBehind(t *testing.T, others int) {
 }
 
 func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		settle func(*stream.Delivery) stream.Settlement
 		want   stream.ChangeState
@@ -173,6 +176,7 @@ func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
 }
 
 func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	tracker := newTracker(t, server.Client())
 	entry := add(t, server.Client(), topic, "c1", "")
@@ -190,6 +194,7 @@ func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
 }
 
 func TestAnEntryHasAnID(t *testing.T) {
+	t.Parallel()
 	tracker := newTracker(t, redistest.Start(t).Client())
 	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
 		if p, err := tracker.Look(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
@@ -202,6 +207,7 @@ func TestAnEntryHasAnID(t *testing.T) {
 }
 
 func TestAChangeIsFollowedOnACluster(t *testing.T) {
+	t.Parallel()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {
 		t.Fatal(err)
