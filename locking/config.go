@@ -71,7 +71,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, "{lock}:")
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Wait = cmp.Or(cfg.Wait, time.Minute)
-	cfg.Worker = legible(cmp.Or(cfg.Worker, defaultWorker()))
+	cfg.Worker = printable(cmp.Or(cfg.Worker, defaultWorker()))
 	if _, ok := cfg.Redis.(*redis.ClusterClient); ok {
 		cfg.Cluster = true
 	}
@@ -82,7 +82,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
+		cfg.Observer = noObserver{}
 	}
 	switch {
 	case cfg.Redis == nil:

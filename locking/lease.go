@@ -14,7 +14,7 @@ const releaseTimeout = 2 * time.Second
 // Lease is the right to work on a key, from Acquire until Release or loss.
 type Lease struct {
 	locker *Locker
-	line   *line
+	queue  *waitQueue
 	req    Request
 	token  string
 	fence  uint64
@@ -31,19 +31,19 @@ type Lease struct {
 	// Guarded by Locker.mu.
 	deadline time.Time // held until then, by our own clock
 	renewAt  time.Time
-	doubtful bool  // and it has been logged
+	inDoubt  bool  // and it has been logged
 	ending   error // why the lease is over; nil while it is not
 }
 
 // newLease makes the lease of a grant. The caller holds mu.
-func (l *Locker) newLease(ln *line, w *waiter, token string, a answer) *Lease {
+func (l *Locker) newLease(q *waitQueue, w *waiter, token string, a answer) *Lease {
 	lease := &Lease{
-		locker: l, line: ln, req: w.req, token: token,
+		locker: l, queue: q, req: w.req, token: token,
 		fence: a.fence, since: a.since, began: time.Now(),
 		over: make(chan struct{}),
 	}
 	lease.ctx, lease.cancel = context.WithCancelCause(w.ctx)
-	lease.provenUntil(a.deadline())
+	lease.setHeldUntil(a.deadline())
 	return lease
 }
 
@@ -72,7 +72,7 @@ func (l *Lease) Confirm(ctx context.Context) error {
 		switch {
 		case l.ended() != nil:
 			continue
-		case err == nil, ctx.Err() == nil && l.provenAt(time.Now()):
+		case err == nil, ctx.Err() == nil && l.heldAt(time.Now()):
 			return nil
 		}
 		timer := time.NewTimer(jitter(pause))
@@ -108,20 +108,20 @@ func (l *Lease) Guard() Guard {
 }
 
 // Awaited reports whether somebody in this process waits for the lease; they are not in its Queue.
-func (l *Lease) Awaited() bool {
+func (l *Lease) HasLocalWaiters() bool {
 	l.locker.mu.Lock()
 	defer l.locker.mu.Unlock()
-	return len(l.line.waiters) > 0
+	return len(l.queue.waiters) > 0
 }
 
 // Returned is Release for a lease that a script has given back, see [Guard]. Redis is not asked again.
-func (l *Lease) Returned() {
+func (l *Lease) MarkReleased() {
 	l.release.Do(func() {
 		l.locker.mu.Lock()
 		lost := l.lost()
 		delete(l.locker.leases, l.token)
 		l.end(errReleased)
-		l.locker.moveOn(l.line, nil, answer{}, nil)
+		l.locker.startNext(l.queue, nil, answer{}, nil)
 		l.locker.mu.Unlock()
 		held := time.Since(l.began)
 		if !lost {
@@ -135,18 +135,18 @@ func (l *Lease) Returned() {
 // when that fails the lease runs out by itself, so the error may be ignored. It is ErrLost when the
 // lease was another's already. Calling Release again returns the same.
 func (l *Lease) Release(ctx context.Context) error {
-	l.release.Do(func() { l.result = l.locker.takeBack(context.WithoutCancel(ctx), l) })
+	l.release.Do(func() { l.result = l.locker.releaseOnce(context.WithoutCancel(ctx), l) })
 	return l.result
 }
 
-func (l *Locker) takeBack(ctx context.Context, lease *Lease) error {
+func (l *Locker) releaseOnce(ctx context.Context, lease *Lease) error {
 	l.mu.Lock()
 	lost := lease.lost()
 	lease.end(errReleased)
 	l.mu.Unlock()
 
 	took := time.Since(lease.began)
-	a, err := l.advance(ctx, lease.line, lease.token)
+	a, err := l.releaseAndAdvance(ctx, lease.queue, lease.token)
 	if !lost {
 		l.cfg.Observer.Released(took)
 	}
@@ -187,18 +187,18 @@ func (l *Lease) ended() error {
 	return l.ending
 }
 
-func (l *Lease) provenAt(t time.Time) bool {
+func (l *Lease) heldAt(t time.Time) bool {
 	l.locker.mu.Lock()
 	defer l.locker.mu.Unlock()
 	return t.Before(l.deadline)
 }
 
-// provenUntil takes in that the lease ends no sooner than t. The caller holds mu.
-func (l *Lease) provenUntil(t time.Time) {
+// setHeldUntil takes in that the lease ends no sooner than t. The caller holds mu.
+func (l *Lease) setHeldUntil(t time.Time) {
 	left := time.Until(t)
 	l.deadline = t.Add(-left / 100) // two clocks do not tick alike
 	l.renewAt = time.Now().Add(left / 4)
-	l.doubtful = false
+	l.inDoubt = false
 }
 
 // holder is how others see the lease. The caller holds mu.

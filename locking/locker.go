@@ -27,7 +27,7 @@ type Locker struct {
 	// mu guards what follows, and the insides of lines, tickets and leases. It is never held across
 	// a call to Redis, the log, the Observer or the caller.
 	mu          sync.Mutex
-	lines       map[string]*line
+	queues      map[string]*waitQueue
 	tickets     map[string]*ticket // by token: those that may get a grant
 	leases      map[string]*Lease  // by token: those to be renewed
 	nextRenewal time.Time
@@ -46,7 +46,7 @@ func New(cfg Config) (*Locker, error) {
 		id:          randomID(8),
 		terms:       scriptTerms(cfg),
 		rescheduled: make(chan struct{}, 1),
-		lines:       make(map[string]*line),
+		queues:      make(map[string]*waitQueue),
 		tickets:     make(map[string]*ticket),
 		leases:      make(map[string]*Lease),
 		drained:     make(chan struct{}),
@@ -72,7 +72,7 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if req.Wait == 0 {
 		req.Wait = l.cfg.Wait
 	}
-	req.Job, req.Operation = legible(req.Job), legible(req.Operation)
+	req.Job, req.Operation = printable(req.Job), printable(req.Operation)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}
@@ -116,7 +116,7 @@ func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease
 	case <-ctx.Done():
 	}
 
-	holder, trouble, left := l.leave(w)
+	holder, lastErr, left := l.leave(w)
 	if !left { // its outcome crossed ours
 		o := <-w.done
 		if o.lease == nil || ctx.Err() == nil {
@@ -125,16 +125,16 @@ func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease
 		_ = o.lease.Release(ctx)
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}
-	if errors.Is(trouble, errNoAnswer) && errors.Is(ctx.Err(), context.Canceled) {
-		trouble = nil // it had no time to answer
+	if errors.Is(lastErr, errNoAnswer) && errors.Is(ctx.Err(), context.Canceled) {
+		lastErr = nil // it had no time to answer
 	}
 	switch {
-	case ctx.Err() != nil && trouble == nil:
+	case ctx.Err() != nil && lastErr == nil:
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("lock %s: %w: %w: %w", req.Key, context.Cause(ctx), ErrUnavailable, trouble)
-	case trouble != nil:
-		return nil, fmt.Errorf("lock %s: %w: %w", req.Key, ErrUnavailable, trouble)
+		return nil, fmt.Errorf("lock %s: %w: %w: %w", req.Key, context.Cause(ctx), ErrUnavailable, lastErr)
+	case lastErr != nil:
+		return nil, fmt.Errorf("lock %s: %w: %w", req.Key, ErrUnavailable, lastErr)
 	}
 	return nil, &TimeoutError{Key: req.Key, Job: req.Job, Waited: time.Since(began), Holder: holder}
 }
@@ -154,7 +154,7 @@ func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
 	case ctx.Err() != nil: // which says nothing about Redis
 		a, err = answer{}, nil
 	}
-	l.work.Go(func() { l.pursue(t, a, err) })
+	l.work.Go(func() { l.acquireFor(t, a, err) })
 }
 
 // Do runs fn while holding req.Key. fn's context carries the lease, see FromContext, and is cancelled
@@ -187,13 +187,13 @@ func (l *Locker) Close(ctx context.Context) error {
 	l.mu.Lock()
 	first := !l.closed
 	l.closed = true
-	for _, ln := range l.lines {
-		for _, w := range ln.waiters {
+	for _, q := range l.queues {
+		for _, w := range q.waiters {
 			w.done <- outcome{err: fmt.Errorf("lock %s: %w", w.req.Key, ErrClosed)}
 		}
-		ln.waiters = nil
-		if ln.ticket != nil {
-			ln.ticket.stir()
+		q.waiters = nil
+		if q.ticket != nil {
+			q.ticket.poke()
 		}
 	}
 	if first {
@@ -222,7 +222,7 @@ func (l *Locker) Close(ctx context.Context) error {
 
 // closeIfDrained tells Close that nothing is left to wait for. The caller holds mu.
 func (l *Locker) closeIfDrained() {
-	if l.closed && len(l.lines) == 0 {
+	if l.closed && len(l.queues) == 0 {
 		select {
 		case <-l.drained:
 		default:

@@ -45,10 +45,10 @@ func outcomeOf(err error) Outcome {
 	}
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) WaitBegan()                       {}
-func (nobody) WaitEnded(Outcome, time.Duration) {}
-func (nobody) Released(time.Duration)           {}
-func (nobody) Lost(time.Duration, bool)         {}
-func (nobody) InDoubt()                         {}
+func (noObserver) WaitBegan()                       {}
+func (noObserver) WaitEnded(Outcome, time.Duration) {}
+func (noObserver) Released(time.Duration)           {}
+func (noObserver) Lost(time.Duration, bool)         {}
+func (noObserver) InDoubt()                         {}

@@ -94,7 +94,7 @@ const (
 	replyLost     = 0
 	replyRenewed  = 1
 	replyUnknown  = 2
-	replyReturned = 3
+	replyReleased = 3
 )
 
 func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
@@ -125,8 +125,8 @@ func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
 			}
 		case replyLost:
 			l.noteLost(lease, false)
-		case replyReturned:
-			l.noteReturned(lease)
+		case replyReleased:
+			l.noteReleased(lease)
 		}
 	}
 	return nil
@@ -136,7 +136,7 @@ func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
 // a day after its last release, so a lease that has been out of touch for nearly as long is given up.
 func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 	const outOfTouch = 6 * time.Hour
-	if !lease.provenAt(time.Now().Add(-outOfTouch)) {
+	if !lease.heldAt(time.Now().Add(-outOfTouch)) {
 		l.noteLost(lease, false)
 		return nil
 	}
@@ -160,8 +160,8 @@ func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 
 func (l *Locker) noteRenewed(lease *Lease, until time.Time) {
 	l.mu.Lock()
-	again := lease.doubtful && lease.ending == nil
-	lease.provenUntil(until)
+	again := lease.inDoubt && lease.ending == nil
+	lease.setHeldUntil(until)
 	l.mu.Unlock()
 	if again {
 		l.cfg.Log.InfoContext(lease.ctx, "lease held again", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence)
@@ -182,9 +182,9 @@ func (l *Locker) noteLost(lease *Lease, forced bool) {
 	}
 }
 
-// noteReturned ends a lease that a script has given back while it was being renewed: [Lease.Returned] is
+// noteReleased ends a lease that a script has given back while it was being renewed: [Lease.Returned] is
 // about to tell. Nothing is lost.
-func (l *Locker) noteReturned(lease *Lease) {
+func (l *Locker) noteReleased(lease *Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lease.end(errReleased)
@@ -195,19 +195,19 @@ func (l *Locker) noteReturned(lease *Lease) {
 func (l *Locker) noteUnrenewed(leases []*Lease, err error) {
 	now := time.Now()
 	again := now.Add(jitter(min(l.cfg.Lease/8, 250*time.Millisecond)))
-	var doubtful []*Lease
+	var inDoubt []*Lease
 	l.mu.Lock()
 	for _, lease := range leases {
 		if lease.renewAt.Before(again) {
 			lease.renewAt = again
 		}
-		if !lease.doubtful && lease.ending == nil && now.After(lease.deadline) {
-			lease.doubtful = true
-			doubtful = append(doubtful, lease)
+		if !lease.inDoubt && lease.ending == nil && now.After(lease.deadline) {
+			lease.inDoubt = true
+			inDoubt = append(inDoubt, lease)
 		}
 	}
 	l.mu.Unlock()
-	for _, lease := range doubtful {
+	for _, lease := range inDoubt {
 		l.cfg.Observer.InDoubt()
 		l.cfg.Log.WarnContext(lease.ctx, "lease in doubt",
 			"key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "error", err)

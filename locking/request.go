@@ -56,7 +56,7 @@ func (r Request) check() error {
 }
 
 // legible makes a name that came from anywhere fit for one line of a log or an error.
-func legible(name string) string {
+func printable(name string) string {
 	rest := ""
 	if len(name) > maxName {
 		name, rest = strings.ToValidUTF8(name[:maxName], ""), "…"

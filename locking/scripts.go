@@ -51,7 +51,6 @@ var (
 type verdict string
 
 const (
-	unheard verdict = ""        // it has not been asked
 	granted verdict = "granted" // the token owns the lease
 	held    verdict = "held"    // another does
 	free    verdict = "free"    // it was released, to whomever
@@ -105,7 +104,7 @@ func (l *Locker) callRelease(ctx context.Context, key, token string, next *ticke
 	if next == nil {
 		return l.call(ctx, releaseScript, token, "", Request{Key: key}, "")
 	}
-	return l.call(ctx, releaseScript, token, next.token, next.names.req, "")
+	return l.call(ctx, releaseScript, token, next.token, next.requester.req, "")
 }
 
 // call runs a script that takes the arguments of queue.lua: req is what the token wanted is for.

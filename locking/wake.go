@@ -47,7 +47,7 @@ func (l *Locker) hear(ctx context.Context, subscription *redis.PubSub) {
 		case *redis.Message:
 			l.wake(m.Payload)
 		case *redis.Subscription:
-			l.stirAll() // what was sent while nobody listened is lost
+			l.pokeAll() // what was sent while nobody listened is lost
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (l *Locker) wake(payload string) {
 	l.mu.Unlock()
 	switch {
 	case waits:
-		l.handed(ticket, grant)
+		l.onHandOver(ticket, grant)
 	case !known:
 		l.work.Go(func() { _, _ = l.callRelease(l.ctx, key, token, nil) })
 	}
@@ -95,11 +95,11 @@ func (l *Locker) revoke(token string) {
 	}
 }
 
-// stirAll has every ticket ask again, once.
-func (l *Locker) stirAll() {
+// pokeAll has every ticket ask again, once.
+func (l *Locker) pokeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range l.tickets {
-		t.stir()
+		t.poke()
 	}
 }

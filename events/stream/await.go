@@ -55,7 +55,7 @@ func readAfter(ctx context.Context, client redis.UniversalClient, topic, from st
 	if deadline, ok := ctx.Deadline(); ok {
 		block = max(time.Millisecond, min(block, time.Until(deadline))) // 0 would be for ever
 	}
-	err = once(ctx, func(ctx context.Context) error {
+	err = withTimeout(ctx, func(ctx context.Context) error {
 		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{topic, from}, Count: awaitBatch, Block: block}).Result()
 		if err != nil || len(read) == 0 {
 			return err

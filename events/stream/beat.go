@@ -28,7 +28,7 @@ func (s *subscription) beat(ctx context.Context) {
 		batch := ids[:min(len(ids), beatBatch)]
 		ids = ids[len(batch):]
 		var lost []string
-		err := once(ctx, func(ctx context.Context) (err error) {
+		err := withTimeout(ctx, func(ctx context.Context) (err error) {
 			lost, err = s.group.beat(ctx, batch, s.cfg.Visibility.Milliseconds())
 			return err
 		})
@@ -55,7 +55,7 @@ func (s *subscription) overdue() bool {
 func (s *subscription) sweep(ctx context.Context) {
 	from, total := "-", int64(0)
 	for from != "" && ctx.Err() == nil {
-		err := once(ctx, func(ctx context.Context) error {
+		err := withTimeout(ctx, func(ctx context.Context) error {
 			repaired, next, err := s.group.sweep(ctx, from, s.cfg.Visibility.Milliseconds())
 			from, total = next, total+repaired
 			return err
@@ -71,13 +71,13 @@ func (s *subscription) sweep(ctx context.Context) {
 		s.log.WarnContext(ctx, "pending entries had no due moment; they are delivered again unless their consumers still have them",
 			"stream", s.group.stream, "entries", total)
 	}
-	s.expel(ctx)
+	s.removeDeadConsumers(ctx)
 }
 
-// expel removes consumers that have not been heard of for long and have nothing pending: what each
+// removeDeadConsumers removes consumers that have not been heard of for long and have nothing pending: what each
 // kill -9 leaves behind. It harms none that lives; taking entries brings its name back.
-func (s *subscription) expel(ctx context.Context) {
-	err := once(ctx, func(ctx context.Context) error {
+func (s *subscription) removeDeadConsumers(ctx context.Context) {
+	err := withTimeout(ctx, func(ctx context.Context) error {
 		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()
 		for _, c := range all {
 			if err == nil && c.Pending == 0 && c.Idle > 10*s.cfg.Visibility {

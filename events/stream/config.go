@@ -53,8 +53,8 @@ type SubscriberConfig struct {
 	// wait are each other's siblings, see [Delivery.Siblings]. A message with the key "" has none, nor
 	// has any when Key is nil. A key has no NUL in it. Key is called once for each message read, before
 	// anybody else has it, and may set its context to one derived from it.
-	Key   func(*message.Message) string
-	Share int // default an eighth of the window
+	Key      func(*message.Message) string
+	KeyLimit int // default an eighth of the window
 
 	Visibility time.Duration // how long an entry without a heartbeat counts as being worked on; default 10 s
 	Grace      time.Duration // how long handlers may go on after Close before they are cancelled; default 25 s
@@ -109,7 +109,7 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.DeadCap = cmp.Or(c.DeadCap, 100_000)
 	c.Window = cmp.Or(c.Window, 1024)
 	c.Batch = cmp.Or(c.Batch, 128)
-	c.Share = cmp.Or(c.Share, max(1, c.Window/8))
+	c.KeyLimit = cmp.Or(c.KeyLimit, max(1, c.Window/8))
 	c.Visibility = cmp.Or(c.Visibility, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 25*time.Second)
 	c.Sweep = cmp.Or(c.Sweep, 30*time.Second)
@@ -138,8 +138,8 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 		return c, fmt.Errorf("stream: SubscriberConfig.Consumer may not be %q: entries that wait are pending under that name", parked)
 	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
 		return c, fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
-	case c.Share < 0 || c.Share > c.Window:
-		return c, fmt.Errorf("stream: Share %d out of range; want 1 to the window, %d", c.Share, c.Window)
+	case c.KeyLimit < 0 || c.KeyLimit > c.Window:
+		return c, fmt.Errorf("stream: KeyLimit %d out of range; want 1 to the window, %d", c.KeyLimit, c.Window)
 	case c.Visibility < 10*time.Millisecond:
 		return c, fmt.Errorf("stream: Visibility %v is too short for a heartbeat; want seconds", c.Visibility)
 	case c.Grace < 0 || c.Sweep < 0 || c.DeadCap < 0:

@@ -44,9 +44,9 @@ type Delivery struct {
 	mu   sync.Mutex  // held while it is being finished
 	how  Outcome     // empty until finished
 	// along is set once a sibling's handler has settled it.
-	along bool
+	settledBySibling bool
 	// asked is set once a settlement was sent to which no answer came: it may have happened.
-	asked bool
+	maybeSettled bool
 }
 
 type deliveryKey struct{}
@@ -83,7 +83,7 @@ func (d *Delivery) Began() time.Time { return d.since }
 
 // Latest returns the id that the stream last gave to an entry, which may be gone since.
 func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
-	err = once(ctx, func(ctx context.Context) error {
+	err = withTimeout(ctx, func(ctx context.Context) error {
 		id, err = d.sub.group.latest(ctx)
 		return err
 	})
@@ -103,7 +103,7 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	}
 	return d.finish(ctx, how, func(ctx context.Context) error {
 		refused, err := d.sub.group.nack(ctx, []giveBack{d.back(how, delay)})
-		d.sub.look()
+		d.sub.wakeReader()
 		if err == nil && len(refused) > 0 {
 			return ErrNotOwner
 		}
@@ -126,7 +126,7 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	defer d.mu.Unlock()
 	switch {
 	case d.how == "":
-	case d.along:
+	case d.settledBySibling:
 		return fmt.Errorf("%w: entry %s", ErrSettled, d.entry)
 	case d.how == how || (d.how == Nacked || d.how == Deferred) && (how == Nacked || how == Deferred):
 		return nil
@@ -137,7 +137,7 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	defer cancel(nil)
 	defer context.AfterFunc(d.sub.graceOver, func() { cancel(ErrClosed) })()
 	d.busy.Store(true)
-	err := d.sub.outage.persist(ctx, script)
+	err := d.sub.outage.retry(ctx, script)
 	switch {
 	case err == nil:
 		d.how = how

@@ -19,7 +19,7 @@ type ending struct {
 
 // attend waits until a message is acked or nacked, which is when its handler has ended, or until
 // handlers are not waited for any more.
-func (s *subscription) attend(d *Delivery) {
+func (s *subscription) awaitHandler(d *Delivery) {
 	var end ending
 	select {
 	case <-d.msg.Acked():
@@ -79,11 +79,11 @@ func (s *subscription) finish(ctx context.Context) {
 				break collect
 			}
 		}
-		s.tell(ctx, batch)
+		s.writeBatch(ctx, batch)
 	}
 }
 
-func (s *subscription) tell(ctx context.Context, batch []ending) {
+func (s *subscription) writeBatch(ctx context.Context, batch []ending) {
 	var acks []string
 	var backs []giveBack
 	for _, end := range batch {
@@ -107,7 +107,7 @@ func (s *subscription) tell(ctx context.Context, batch []ending) {
 		s.release(end.d, end.how)
 	}
 	if len(backs) > 0 {
-		s.look()
+		s.wakeReader()
 	}
 }
 
@@ -117,7 +117,7 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 		return
 	}
 	var refused []string
-	err := s.outage.persist(ctx, func(ctx context.Context) (err error) {
+	err := s.outage.retry(ctx, func(ctx context.Context) (err error) {
 		refused, err = script(ctx)
 		return err
 	})
@@ -136,7 +136,7 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 func (s *subscription) release(d *Delivery, how Outcome) {
 	d.cancel(nil)
 	if s.flight.leave(d) {
-		s.look()
+		s.wakeReader()
 	}
 	s.cfg.Observer.Finished(s.group.stream, how, time.Since(d.since))
 }

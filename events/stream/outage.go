@@ -33,11 +33,11 @@ const (
 type outage struct {
 	log *slog.Logger
 
-	mu    sync.Mutex
-	since time.Time // zero while Redis answers
-	said  bool      // that it went away, and not yet that it is back
-	until time.Time // when that was last said
-	long  time.Time // when the last long outage ended
+	mu       sync.Mutex
+	since    time.Time // zero while Redis answers
+	reported bool      // that it went away, and not yet that it is back
+	backAt   time.Time // when that was last said
+	longEnd  time.Time // when the last long outage ended
 }
 
 // failed takes note that Redis did not do what was asked. In the aftermath of an outage it says nothing: if there is
@@ -47,8 +47,8 @@ func (o *outage) failed(ctx context.Context, err error) {
 	if o.since.IsZero() {
 		o.since = time.Now()
 	}
-	first := !o.said && time.Since(o.until) >= aftermath
-	o.said = o.said || first
+	first := !o.reported && time.Since(o.backAt) >= aftermath
+	o.reported = o.reported || first
 	o.mu.Unlock()
 	switch {
 	case !first:
@@ -62,16 +62,16 @@ func (o *outage) failed(ctx context.Context, err error) {
 // answered takes note that it did. An outage is long when it took more than the given time.
 func (o *outage) answered(ctx context.Context, long time.Duration) {
 	o.mu.Lock()
-	since, said := o.since, o.said
+	since, reported := o.since, o.reported
 	if !since.IsZero() && time.Since(since) >= long {
-		o.long = time.Now()
+		o.longEnd = time.Now()
 	}
-	if said {
-		o.until = time.Now()
+	if reported {
+		o.backAt = time.Now()
 	}
-	o.since, o.said = time.Time{}, false
+	o.since, o.reported = time.Time{}, false
 	o.mu.Unlock()
-	if said {
+	if reported {
 		o.log.InfoContext(ctx, "Redis is back", "away", time.Since(since).Round(time.Millisecond))
 	}
 }
@@ -80,15 +80,15 @@ func (o *outage) answered(ctx context.Context, long time.Duration) {
 func (o *outage) recent(long time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.since.IsZero() && time.Since(o.since) >= long || time.Since(o.long) < long
+	return !o.since.IsZero() && time.Since(o.since) >= long || time.Since(o.longEnd) < long
 }
 
 // persist calls an idempotent script again until Redis answers or ctx is done. When ctx is done to
 // begin with, there is one try: what is to be written is finished work, and the script knows best
 // whether it still counts.
-func (o *outage) persist(ctx context.Context, call func(context.Context) error) error {
+func (o *outage) retry(ctx context.Context, call func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := once(ctx, call)
+		err := withTimeout(ctx, call)
 		if !unavailable(err) {
 			return err
 		}
@@ -101,7 +101,7 @@ func (o *outage) persist(ctx context.Context, call func(context.Context) error) 
 }
 
 // once calls a script whose context is bounded, but does not end with ctx.
-func once(ctx context.Context, call func(context.Context) error) error {
+func withTimeout(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
 	defer cancel()
 	return call(ctx)

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// lookAround is how often an idle consumer looks at the due index. It knows its own due moments to
+// pollInterval is how often an idle consumer looks at the due index. It knows its own due moments to
 // the millisecond; those that other consumers set, or left behind, it learns of by looking. As long as the
 // index is empty none can come about but by a new entry, of which the watcher hears: then a look now and
 // then is enough, for the case that the group is gone.
 const (
-	lookAround = 100 * time.Millisecond
-	lookSeldom = time.Second
+	pollInterval     = 100 * time.Millisecond
+	idlePollInterval = time.Second
 )
 
 // firstBatch is how many entries are read at first. It doubles as long as there are that many, so that
@@ -33,7 +33,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		if s.overdue() {
 			s.beat(stop) // before our own entries look lapsed to ourselves
 		}
-		s.recall(stop)
+		s.unpark(stop)
 		share := s.dueShare(count, turn)
 		got, err := s.take(count, share)
 		if err != nil {
@@ -49,7 +49,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		}
 		s.outage.answered(stop, s.cfg.Visibility/2)
 		for _, d := range s.admit(stop, got.entries) {
-			s.hand(stop, d)
+			s.deliver(stop, d)
 		}
 		switch {
 		case len(got.entries) == count:
@@ -63,8 +63,8 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 
 // take does so even when the subscription is being stopped: a script that ran has taken entries, and
 // these are better given back than left to lapse.
-func (s *subscription) take(count, share int) (got taken, err error) {
-	err = once(s.base, func(ctx context.Context) error {
+func (s *subscription) take(count, share int) (got takeResult, err error) {
+	err = withTimeout(s.base, func(ctx context.Context) error {
 		got, err = s.group.take(ctx, count, share, s.cfg.Visibility.Milliseconds())
 		return err
 	})
@@ -93,7 +93,7 @@ func (s *subscription) holdingOff() bool {
 
 // full waits until there may be room.
 func (s *subscription) full(stop context.Context) {
-	timer := time.NewTimer(lookAround)
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
 	case <-s.flight.freed:
@@ -104,17 +104,17 @@ func (s *subscription) full(stop context.Context) {
 
 // idle waits for news, the next due moment, or the time to look around.
 func (s *subscription) idle(stop context.Context, nextMS int64) {
-	wait := lookAround
+	wait := pollInterval
 	switch {
 	case nextMS < 0 && !s.holdingOff():
-		wait = lookSeldom
-	case nextMS > 0 && nextMS < lookAround.Milliseconds():
+		wait = idlePollInterval
+	case nextMS > 0 && nextMS < pollInterval.Milliseconds():
 		wait = time.Duration(nextMS) * time.Millisecond
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-s.news:
+	case <-s.wake:
 	case <-timer.C:
 	case <-stop.Done():
 	}
@@ -126,7 +126,7 @@ func (s *subscription) recover(ctx context.Context, err error) {
 		s.outage.failed(ctx, err)
 		return
 	}
-	if err := once(ctx, s.group.create); err != nil {
+	if err := withTimeout(ctx, s.group.create); err != nil {
 		s.outage.failed(ctx, err)
 		return
 	}
@@ -138,8 +138,8 @@ func (s *subscription) recover(ctx context.Context, err error) {
 // nobody may have asked for their messages yet.
 func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 	admitted := make([]*Delivery, 0, len(entries))
-	var crowded []*Delivery
-	var bury []func()
+	var overLimit []*Delivery
+	var undecodable []func()
 	for _, e := range entries {
 		if former := s.flight.find(e.id); former != nil && s.stillMine(former, e) {
 			continue
@@ -152,7 +152,7 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 		d := &Delivery{sub: s, entry: e.id, attempt: e.failed + 1, times: e.times, since: time.Now()}
 		msg, err := decode(s.cfg.Unmarshaller, e)
 		if err != nil {
-			bury = append(bury, func() { s.bury(ctx, d, err) })
+			undecodable = append(undecodable, func() { s.deadLetterUndecodable(ctx, d, err) })
 			continue
 		}
 		d.ctx, d.cancel = context.WithCancelCause(context.WithValue(s.base, deliveryKey{}, d))
@@ -161,33 +161,33 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 			d.meta = maps.Clone(msg.Metadata)
 		}
 		msg.SetContext(d.ctx)
-		if d.key = s.cfg.Key(msg); !s.flight.admits(d.key) {
+		if d.key = s.cfg.Key(msg); !s.flight.hasCapacity(d.key) {
 			d.cancel(nil)
-			crowded = append(crowded, d)
+			overLimit = append(overLimit, d)
 			continue
 		}
 		if e.origin == "parked" && d.key != "" {
-			s.flight.crowd(d.key) // whoever sent it away may be gone, and there may be more
+			s.flight.markOverLimit(d.key) // whoever sent it away may be gone, and there may be more
 		}
 		if former := s.flight.enter(d); former != nil {
 			former.lose()
 		}
 		admitted = append(admitted, d)
 	}
-	s.sendAway(ctx, crowded)
-	for _, one := range bury { // last, for it may take a while, and the others have heartbeats now
+	s.park(ctx, overLimit)
+	for _, one := range undecodable { // last, for it may take a while, and the others have heartbeats now
 		one()
 	}
 	return admitted
 }
 
 // hand hands a message out, or gives it back if the subscription is being stopped.
-func (s *subscription) hand(stop context.Context, d *Delivery) {
+func (s *subscription) deliver(stop context.Context, d *Delivery) {
 	if stop.Err() == nil {
 		select {
 		case s.out <- d.msg:
 			s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len())
-			s.attends.Go(func() { s.attend(d) })
+			s.attends.Go(func() { s.awaitHandler(d) })
 			return
 		case <-d.ctx.Done(): // lost, or settled by a sibling
 			s.release(d, cmp.Or(d.Outcome(), Lost))
@@ -215,7 +215,7 @@ func (s *subscription) stillMine(former *Delivery, e entry) bool {
 }
 
 // bury makes a dead letter of an entry that cannot be read.
-func (s *subscription) bury(ctx context.Context, d *Delivery, cause error) {
+func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, cause error) {
 	err := d.DeadLetter(ctx, Reason{Reason: "undecodable", Error: cause.Error()}, Settlement{})
 	if err != nil {
 		s.log.ErrorContext(ctx, "cannot dead-letter an entry that cannot be read; it comes again",

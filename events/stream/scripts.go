@@ -32,8 +32,8 @@ var (
 	leaveSource string
 	//go:embed siblings.lua
 	siblingsSource string
-	//go:embed ripen.lua
-	ripenSource string
+	//go:embed unpark.lua
+	unparkSource string
 
 	takeScript   = redis.NewScript(takeSource)
 	beatScript   = redis.NewScript(beatSource)
@@ -44,7 +44,7 @@ var (
 	leaveScript  = redis.NewScript(leaveSource)
 
 	siblingsScript = redis.NewScript(siblingsSource)
-	ripenScript    = redis.NewScript(ripenSource)
+	unparkScript   = redis.NewScript(unparkSource)
 )
 
 // parked is the consumer that entries are pending under while they wait to be delivered again. No
@@ -56,14 +56,14 @@ var errReply = errors.New("stream: a script's reply makes no sense")
 
 // group is one consumer of one group on one stream: what every script needs to know.
 type group struct {
-	redis    redis.UniversalClient
-	stream   string
-	due      string // ZSET: entry id -> the ms at which it is due again
-	tries    string // HASH: entry id -> failed attempts
-	shelf    string // ZSET of labels, all scores 0: parked entries by key
-	labels   string // HASH: entry id -> label
-	name     string
-	consumer string
+	redis        redis.UniversalClient
+	stream       string
+	due          string // ZSET: entry id -> the ms at which it is due again
+	failures     string // HASH: entry id -> failed attempts
+	parkedIndex  string // ZSET of labels, all scores 0: parked entries by key
+	parkedLabels string // HASH: entry id -> label
+	name         string
+	consumer     string
 }
 
 // create makes the group, and the stream with it, to be read from its first entry on. An existing
@@ -94,20 +94,20 @@ type entry struct {
 	fields []string // name, value, name, value, …
 }
 
-type taken struct {
+type takeResult struct {
 	entries []entry
 	next    int64  // ms until the earliest due moment, -1 without one
 	last    string // id of the stream's last entry
 }
 
 // take reads up to count entries, of which up to share may come from the due index.
-func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (taken, error) {
-	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries, g.shelf, g.labels},
+func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (takeResult, error) {
+	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels},
 		g.name, g.consumer, parked, count, share, visibilityMS).Slice()
 	if err != nil {
-		return taken{}, err
+		return takeResult{}, err
 	}
-	var t taken
+	var t takeResult
 	ok := len(reply) == 4
 	if ok {
 		again, okAgain := reply[0].([]any)
@@ -128,7 +128,7 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 		t.last, _ = reply[3].(string)
 	}
 	if !ok || t.last == "" {
-		return taken{}, fmt.Errorf("take: %w", errReply)
+		return takeResult{}, fmt.Errorf("take: %w", errReply)
 	}
 	return t, nil
 }
@@ -170,7 +170,7 @@ func (g *group) ack(ctx context.Context, ids []string, window int) (refused []st
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries}, args...).StringSlice()
+	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, args...).StringSlice()
 }
 
 // compareIDs orders entry ids of one stream; ones that are not alike in length it orders by that.
@@ -199,7 +199,7 @@ func (b giveBack) label() string {
 	case b.key == "":
 		return ""
 	case b.how == early:
-		return labelOf(b.key, mayComeEarly) + sortable(b.id)
+		return labelOf(b.key, mayUnpark) + sortable(b.id)
 	}
 	return labelOf(b.key, mustWait) + sortable(b.id)
 }
@@ -212,8 +212,8 @@ func sortable(id string) string {
 }
 
 const (
-	mayComeEarly = '+'
-	mustWait     = '-'
+	mayUnpark = '+'
+	mustWait  = '-'
 )
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
@@ -225,7 +225,7 @@ func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, e
 	for _, b := range backs {
 		args = append(args, b.id, b.delayMS, b.how, b.label())
 	}
-	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries, g.shelf, g.labels}, args...).StringSlice()
+	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}, args...).StringSlice()
 }
 
 // sweep repairs the index for one batch of pending entries and returns where to go on, if anywhere.
@@ -248,9 +248,9 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 // pageBytes is about how much of entries' fields siblings are read for at once. Payloads come from anywhere.
 const pageBytes = 4 << 20
 
-// parkedOf reads up to limit entries of one key from the shelf, of one kind of label: the oldest of those
+// readParked reads up to limit entries of one key from the shelf, of one kind of label: the oldest of those
 // after the label, or the newest of all.
-func (g *group) parkedOf(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]shelved, error) {
+func (g *group) readParked(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {
 		from = "(" + after
@@ -259,17 +259,17 @@ func (g *group) parkedOf(ctx context.Context, key string, kind byte, after strin
 	if newest {
 		reverse = 1
 	}
-	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.shelf, g.labels}, g.name, parked, from, to, limit, reverse, pageBytes).Slice()
+	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.parkedIndex, g.parkedLabels}, g.name, parked, from, to, limit, reverse, pageBytes).Slice()
 	if err != nil {
 		return nil, err
 	}
-	found := make([]shelved, 0, len(reply))
+	found := make([]parkedEntry, 0, len(reply))
 	for _, raw := range reply {
 		parts, ok := raw.([]any)
 		if !ok || len(parts) != 3 {
 			return nil, fmt.Errorf("siblings: %w", errReply)
 		}
-		var e shelved
+		var e parkedEntry
 		e.id, _ = parts[0].(string)
 		e.label, _ = parts[1].(string)
 		e.fields, ok = texts(parts[2])
@@ -281,17 +281,17 @@ func (g *group) parkedOf(ctx context.Context, key string, kind byte, after strin
 	return found, nil
 }
 
-// shelved is an entry on the shelf.
-type shelved struct {
+// parkedEntry is an entry on the shelf.
+type parkedEntry struct {
 	entry
 	label string
 }
 
 // ripen makes up to limit entries due that are parked only because their key had its share. If it
 // returns less than limit, there are no more.
-func (g *group) ripen(ctx context.Context, key string, limit int) (int, error) {
-	return ripenScript.Run(ctx, g.redis, []string{g.stream, g.due, g.shelf, g.labels}, g.name, parked,
-		"["+labelOf(key, mayComeEarly), "("+labelOf(key, mayComeEarly+1), labelOf(key, mustWait), limit).Int()
+func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) {
+	return unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, g.name, parked,
+		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()
 }
 
 // texts is a reply that is a list of names and values.

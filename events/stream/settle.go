@@ -22,7 +22,7 @@ type Settlement struct {
 
 	// Returned, if not nil, asks that the Guard's lease be given back in the same step, unless somebody
 	// waits for it: in the guard's Queue, or as a parked sibling. It is called when that was done.
-	Returned func()
+	OnRelease func()
 }
 
 // Output is a message for a stream.
@@ -73,7 +73,7 @@ func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error
 }
 
 func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
-	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.Returned != nil, key: d.key}
+	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.OnRelease != nil, key: d.key}
 	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, 
 		return err
 	})
 	if returned {
-		s.Returned()
+		s.OnRelease()
 	}
 	return err
 }
@@ -94,7 +94,7 @@ func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, 
 func (d *Delivery) settleOnce(ctx context.Context, call settleCall) (returned bool, err error) {
 	verdicts, returned, err := d.sub.group.settle(ctx, call)
 	if err != nil {
-		d.asked = d.asked || mayHaveRun(err)
+		d.maybeSettled = d.maybeSettled || mayHaveRun(err)
 		return false, err
 	}
 	switch verdicts[0] {
@@ -103,7 +103,7 @@ func (d *Delivery) settleOnce(ctx context.Context, call settleCall) (returned bo
 	case verdictNotOwner:
 		return false, ErrNotOwner
 	case verdictAlready, verdictGone:
-		if !d.asked {
+		if !d.maybeSettled {
 			return false, fmt.Errorf("%w: it is not pending any more", ErrNotOwner)
 		}
 	}
@@ -193,7 +193,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 // settle runs the script and returns its verdict on each entry, in order, and whether it gave the
 // lease back.
 func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, returned bool, err error) {
-	keys := []string{g.stream, g.due, g.tries, g.shelf, g.labels}
+	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
 	args := []any{g.name, g.consumer}
 	if c.guard != nil {
 		keys = append(keys, c.guard.Key)
@@ -204,7 +204,7 @@ func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, re
 		}
 		if c.giveBack {
 			keys = append(keys, c.guard.Queue)
-			args = append(args, 1, "["+labelOf(c.key, mayComeEarly), "("+labelOf(c.key, mustWait+1))
+			args = append(args, 1, "["+labelOf(c.key, mayUnpark), "("+labelOf(c.key, mustWait+1))
 		} else {
 			args = append(args, 0)
 		}

@@ -293,7 +293,7 @@ func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
 			returned := 0
 			s := result()
 			s.Guard = &stream.Guard{Key: lock, Owner: "me", Fence: 7, Queue: queue}
-			s.Returned = func() { returned++ }
+			s.OnRelease = func() { returned++ }
 			err := delivery(t, m).Settle(ctx, s)
 			again := delivery(t, m).Settle(ctx, s)
 			if gone := !client.HExists(ctx, lock, "owner").Val(); gone == tc.kept || (returned == 1) == tc.kept {

@@ -38,7 +38,7 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	if page == "" {
 		siblings = d.inFlight()
 	}
-	kind, after := byte(mayComeEarly), ""
+	kind, after := byte(mayUnpark), ""
 	if page != "" {
 		kind, after = page[0], page[1:]
 	}
@@ -50,7 +50,7 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	switch {
 	case found.last != "":
 		next = string(kind) + found.last
-	case kind == mayComeEarly:
+	case kind == mayUnpark:
 		next = string(byte(mustWait))
 	}
 	return siblings, next, nil
@@ -62,7 +62,7 @@ func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
 		return nil, nil
 	}
 	siblings := d.inFlight()
-	for _, kind := range []byte{mayComeEarly, mustWait} {
+	for _, kind := range []byte{mayUnpark, mustWait} {
 		found, err := d.parked(ctx, kind, "", true, limit)
 		if err != nil {
 			return nil, err
@@ -90,9 +90,9 @@ type parkedSiblings struct {
 }
 
 func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest bool, limit int) (p parkedSiblings, err error) {
-	var found []shelved
-	err = once(ctx, func(ctx context.Context) error {
-		found, err = d.sub.group.parkedOf(ctx, d.key, kind, after, newest, limit)
+	var found []parkedEntry
+	err = withTimeout(ctx, func(ctx context.Context) error {
+		found, err = d.sub.group.readParked(ctx, d.key, kind, after, newest, limit)
 		return err
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sib
 		part := batch[:min(len(batch), settledAtOnce)]
 		batch = batch[len(part):]
 		var n int
-		n, err = d.settleSome(ctx, guard, part)
+		n, err = d.settleBatch(ctx, guard, part)
 		settled += n
 	}
 	if err != nil {
@@ -128,10 +128,10 @@ func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sib
 // settledAtOnce bounds the entries of one script call, and with it how long Redis does nothing else.
 const settledAtOnce = 100
 
-func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
+func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	var call settleCall
-	var mine []*Delivery // of the entries of call, nil for one that is parked
-	var told []func()    // likewise: who is told
+	var mine []*Delivery   // of the entries of call, nil for one that is parked
+	var callbacks []func() // likewise: who is told
 	for _, s := range batch {
 		own, owner := s.Sibling.delivery, parked
 		if own != nil {
@@ -147,7 +147,7 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		if err := call.add(s.Sibling.Entry, owner, nil, s.Outputs, s.State); err != nil {
 			return 0, err
 		}
-		mine, told = append(mine, own), append(told, s.Settled)
+		mine, callbacks = append(mine, own), append(callbacks, s.Settled)
 	}
 	if len(mine) == 0 {
 		return 0, nil
@@ -159,7 +159,7 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		}
 	}
 	var verdicts []string
-	err = d.sub.outage.persist(ctx, func(ctx context.Context) error {
+	err = d.sub.outage.retry(ctx, func(ctx context.Context) error {
 		verdicts, _, err = d.sub.group.settle(ctx, call)
 		return err
 	})
@@ -170,9 +170,9 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		switch verdicts[i] {
 		case verdictSettled, verdictAlready:
 			settled++
-			own.settledAlong()
-			if told[i] != nil {
-				told[i]()
+			own.markSettledBySibling()
+			if callbacks[i] != nil {
+				callbacks[i]()
 			}
 			continue
 		case verdictGuard:
@@ -185,10 +185,10 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 	return settled, err
 }
 
-// settledAlong ends a delivery that a sibling has settled too, if there is one. The caller holds mu.
-func (d *Delivery) settledAlong() {
+// markSettledBySibling ends a delivery that a sibling has settled too, if there is one. The caller holds mu.
+func (d *Delivery) markSettledBySibling() {
 	if d != nil {
-		d.how, d.along = Settled, true
+		d.how, d.settledBySibling = Settled, true
 		d.cancel(ErrSettled)
 	}
 }

@@ -61,7 +61,7 @@ func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic stri
 	if err != nil && !noStream(err) {
 		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
 	}
-	s.Length, s.Dead, s.Bytes = length.Val(), dead.Val(), weigh(ctx, client, topic)
+	s.Length, s.Dead, s.Bytes = length.Val(), dead.Val(), memoryUsage(ctx, client, topic)
 	if entries := first.Val(); len(entries) > 0 {
 		s.First = entries[0].ID
 	}
@@ -78,17 +78,17 @@ func groupStats(ctx context.Context, client redis.UniversalClient, prefix string
 	if len(infos) == 0 {
 		return nil, nil
 	}
-	type asked struct {
+	type groupQuery struct {
 		pending   *redis.XPendingExtCmd
 		unread    *redis.XMessageSliceCmd
 		consumers *redis.XInfoConsumersCmd
 		due, late *redis.IntCmd
 	}
-	questions := make([]asked, len(infos))
+	queries := make([]groupQuery, len(infos))
 	pipe := client.Pipeline()
 	for i, info := range infos {
 		key := DueKey(prefix, s.Stream, info.Name)
-		questions[i] = asked{
+		queries[i] = groupQuery{
 			// What was trimmed while pending waits for nothing any more.
 			pending:   pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: s.Stream, Group: info.Name, Start: cmp.Or(s.First, "-"), End: "+", Count: 1}),
 			unread:    pipe.XRangeN(ctx, s.Stream, "("+info.LastDeliveredID, "+", 1),
@@ -102,7 +102,7 @@ func groupStats(ctx context.Context, client redis.UniversalClient, prefix string
 	}
 	groups := make([]GroupStatistics, len(infos))
 	for i, info := range infos {
-		q, g := questions[i], &groups[i]
+		q, g := queries[i], &groups[i]
 		*g = GroupStatistics{Name: info.Name, Pending: info.Pending, Due: q.due.Val(), Late: q.late.Val()}
 		for _, c := range q.consumers.Val() {
 			if c.Name == parked {

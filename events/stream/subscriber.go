@@ -44,7 +44,7 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 // SubscribeInitialize creates the stream called topic, and the group on it, unless they exist. The
 // group begins with the stream's first entry.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	return once(context.Background(), s.group(topic, s.cfg.Consumer).create)
+	return withTimeout(context.Background(), s.group(topic, s.cfg.Consumer).create)
 }
 
 // Subscribe delivers the messages of the stream called topic until ctx is done or the Subscriber is
@@ -69,7 +69,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Unlock()
 
 	group := s.group(topic, consumer)
-	if err := once(ctx, group.create); err != nil {
+	if err := withTimeout(ctx, group.create); err != nil {
 		s.running.Done()
 		return nil, err
 	}
@@ -88,14 +88,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 func (s *Subscriber) group(topic, consumer string) *group {
 	short := strings.TrimPrefix(topic, s.cfg.Prefix)
 	return &group{
-		redis:    s.cfg.Redis,
-		stream:   topic,
-		due:      DueKey(s.cfg.Prefix, topic, s.cfg.Group),
-		tries:    s.cfg.Prefix + "tries:" + short + ":" + s.cfg.Group,
-		shelf:    s.cfg.Prefix + "shelf:" + short + ":" + s.cfg.Group,
-		labels:   s.cfg.Prefix + "labels:" + short + ":" + s.cfg.Group,
-		name:     s.cfg.Group,
-		consumer: consumer,
+		redis:        s.cfg.Redis,
+		stream:       topic,
+		due:          DueKey(s.cfg.Prefix, topic, s.cfg.Group),
+		failures:     s.cfg.Prefix + "tries:" + short + ":" + s.cfg.Group,
+		parkedIndex:  s.cfg.Prefix + "shelf:" + short + ":" + s.cfg.Group,
+		parkedLabels: s.cfg.Prefix + "labels:" + short + ":" + s.cfg.Group,
+		name:         s.cfg.Group,
+		consumer:     consumer,
 	}
 }
 

@@ -32,7 +32,7 @@ type subscription struct {
 	flight   *flight
 	endings  chan ending
 	attends  sync.WaitGroup
-	news     chan struct{} // has a token when taking again may bring something
+	wake     chan struct{} // has a token when taking again may bring something
 	lastBeat atomic.Int64  // ns since the epoch: when everything in flight was last known to be covered
 
 	graceOver context.Context // done when handlers are not waited for any more
@@ -48,9 +48,9 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 		log:       s.cfg.Log.With("group", g.name, "consumer", g.consumer),
 		base:      base,
 		out:       make(chan *message.Message),
-		flight:    newFlight(s.cfg.Share),
+		flight:    newFlight(s.cfg.KeyLimit),
 		endings:   make(chan ending, s.cfg.Window), // one for each in flight: telling of it never waits for Redis
-		news:      make(chan struct{}, 1),
+		wake:      make(chan struct{}, 1),
 		graceOver: graceOver,
 		abandon:   abandon,
 	}
@@ -67,8 +67,8 @@ func (s *subscription) run(stop context.Context) {
 
 	var watch, beat, finish sync.WaitGroup
 	watch.Go(func() { watcher.run(stop) })
-	watch.Go(func() { every(stop, s.cfg.Sweep, s.sweep) })
-	beat.Go(func() { every(beating, s.cfg.Visibility/4, s.beat) })
+	watch.Go(func() { runEvery(stop, s.cfg.Sweep, s.sweep) })
+	beat.Go(func() { runEvery(beating, s.cfg.Visibility/4, s.beat) })
 	finish.Go(func() { s.finish(finishing) })
 
 	s.read(stop, watcher)
@@ -80,12 +80,12 @@ func (s *subscription) run(stop context.Context) {
 	s.attends.Wait()
 	close(s.endings)
 	finish.Wait()
-	s.recall(stop) // what was sent away need not wait for us
+	s.unpark(stop) // what was sent away need not wait for us
 	stopBeating()
 	beat.Wait()
 	watch.Wait()
 
-	if err := once(stop, func(ctx context.Context) error { return s.group.leave(ctx, s.group.consumer) }); err != nil && !unavailable(err) && !noGroup(err) {
+	if err := withTimeout(stop, func(ctx context.Context) error { return s.group.leave(ctx, s.group.consumer) }); err != nil && !unavailable(err) && !noGroup(err) {
 		s.log.Warn("cannot leave the consumer group", "stream", s.group.stream, "error", err)
 	}
 	close(s.out)
@@ -111,7 +111,7 @@ func (s *subscription) drain() {
 }
 
 // every calls do once every so often until ctx is done.
-func every(ctx context.Context, often time.Duration, do func(context.Context)) {
+func runEvery(ctx context.Context, often time.Duration, do func(context.Context)) {
 	ticker := time.NewTicker(often)
 	defer ticker.Stop()
 	for {
@@ -125,9 +125,9 @@ func every(ctx context.Context, often time.Duration, do func(context.Context)) {
 }
 
 // look makes read take again soon.
-func (s *subscription) look() {
+func (s *subscription) wakeReader() {
 	select {
-	case s.news <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }

@@ -16,10 +16,10 @@ import (
 )
 
 var (
-	//go:embed whereabouts.lua
-	whereaboutsSource string
+	//go:embed locate.lua
+	locateSource string
 
-	whereaboutsScript = redis.NewScript(groupsSource + whereaboutsSource)
+	locateScript = redis.NewScript(groupsSource + locateSource)
 )
 
 // ErrBadEntry means that a text is not the id of a stream entry, as "1795223511284-0" is.
@@ -65,9 +65,9 @@ func NewTracker(cfg TrackerConfig) (*Tracker, error) {
 }
 
 const (
-	// lookAgain is after what time a Wait asks again where its change stands: it may have been settled
+	// recheckInterval is after what time a Wait asks again where its change stands: it may have been settled
 	// without a result, or Redis may have lost it.
-	lookAgain = 5 * time.Second
+	recheckInterval = 5 * time.Second
 
 	// A result is looked for among so many that were added from the moment of its change on, and
 	// among as many of the newest.
@@ -78,12 +78,12 @@ const (
 // Look says how far the change has come. That of a change which is not waiting any more takes a
 // search in the results: among the first 10,000 since it was published, by Redis' clock, and the last
 // 10,000. What was trimmed away is not found. The error is [ErrBadEntry], or that of Redis.
-func (t *Tracker) Look(ctx context.Context, entry string) (Progress, error) {
+func (t *Tracker) Progress(ctx context.Context, entry string) (Progress, error) {
 	ms, _, ok := events.ParseEntryID(entry)
 	if !ok {
 		return Progress{}, badEntry(entry)
 	}
-	p, _, err := t.look(ctx, entry, ms)
+	p, _, err := t.locate(ctx, entry, ms)
 	return p, err
 }
 
@@ -96,7 +96,7 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 	}
 	var known Progress
 	for pause := firstRetry; ; {
-		p, last, err := t.look(ctx, entry, ms)
+		p, last, err := t.locate(ctx, entry, ms)
 		switch {
 		case err == nil && (p.State == ChangeAnswered || p.State == ChangeUnknown):
 			return p, nil
@@ -119,7 +119,7 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 // follow waits for a while for the result behind the entry last. Without one by then, the progress
 // is zero.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
-	slice, cancel := context.WithTimeout(ctx, lookAgain)
+	slice, cancel := context.WithTimeout(ctx, recheckInterval)
 	defer cancel()
 	_, err = Await(slice, t.cfg.Redis, t.cfg.Results, last, func(msg *message.Message) bool { return p.read(msg, entry) })
 	if slice.Err() != nil {
@@ -129,10 +129,10 @@ func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, e
 }
 
 // look also returns behind which entry of the results that of a waiting change will be.
-func (t *Tracker) look(ctx context.Context, entry string, ms uint64) (p Progress, last string, err error) {
-	reply, err := whereaboutsScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Changes, t.cfg.Results}, t.cfg.Group, entry).StringSlice()
+func (t *Tracker) locate(ctx context.Context, entry string, ms uint64) (p Progress, last string, err error) {
+	reply, err := locateScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Changes, t.cfg.Results}, t.cfg.Group, entry).StringSlice()
 	if err == nil && len(reply) != 2 {
-		err = fmt.Errorf("whereabouts: %w: %q", errReply, reply)
+		err = fmt.Errorf("locate: %w: %q", errReply, reply)
 	}
 	if err != nil {
 		return Progress{}, "", fmt.Errorf("look at change %s: %w", entry, err)

@@ -63,7 +63,7 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 	tracker := newTracker(t, client)
 	expect := func(entry string, want stream.ChangeState) stream.Progress {
 		t.Helper()
-		p, err := tracker.Look(ctx, entry)
+		p, err := tracker.Progress(ctx, entry)
 		if err != nil || p.State != want {
 			t.Fatalf("%s, error %v; want %s", p.State, err, want)
 		}
@@ -123,7 +123,7 @@ func findBehind(t *testing.T, others int) {
 		t.Fatal(err)
 	}
 	addResult(t, client, "c", "1-2")
-	p, err := newTracker(t, client).Look(context.Background(), "1-2")
+	p, err := newTracker(t, client).Progress(context.Background(), "1-2")
 	if err != nil || p.Result.ID != "c/1-2" {
 		t.Errorf("%+v, error %v", p, err)
 	}
@@ -197,7 +197,7 @@ func TestAnEntryHasAnID(t *testing.T) {
 	t.Parallel()
 	tracker := newTracker(t, redistest.Start(t).Client())
 	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
-		if p, err := tracker.Look(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
+		if p, err := tracker.Progress(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
 			t.Errorf("%q: %+v, error %v", entry, p, err)
 		}
 		if _, err := tracker.Wait(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
@@ -215,7 +215,7 @@ func TestAChangeIsFollowedOnACluster(t *testing.T) {
 	client := server.Open()
 	defer client.Close()
 	tracker, entry := newTracker(t, client), add(t, client, topic, "c1", "")
-	if p, err := tracker.Look(context.Background(), entry); err != nil || p.State != stream.ChangeQueued {
+	if p, err := tracker.Progress(context.Background(), entry); err != nil || p.State != stream.ChangeQueued {
 		t.Errorf("%+v, error %v", p, err)
 	}
 	got := make(chan error, 1)

@@ -169,7 +169,7 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	var slowest, floor string
 	var err error
 	for range trimCalls {
-		var step trimmed
+		var step trimStep
 		if step, err = t.step(ctx, r); err != nil {
 			break
 		}
@@ -191,7 +191,7 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 			"delete a group that is not used any more, or raise the cap",
 			"stream", r.Topic, "group", group, "dropped", n, "cap", r.MaxLen, "held_back_by", slowest, "held_back_at", floor)
 	}
-	total.Bytes = t.weigh(ctx, r)
+	total.Bytes = t.memoryUsage(ctx, r)
 	t.cfg.Observe(total)
 	if err != nil {
 		return fmt.Errorf("trim %s: %w", r.Topic, err)
@@ -200,22 +200,22 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 }
 
 // trimmed is what the script returns.
-type trimmed struct {
+type trimStep struct {
 	served, aged, capped int64
 	slowest, floor       string
 	lost                 map[string]int64
 }
 
-func (t *Trimmer) step(ctx context.Context, r Retention) (trimmed, error) {
+func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
 	reply, err := trimScript.Run(ctx, t.cfg.Redis, []string{r.Topic},
 		r.Keep.Milliseconds(), r.Age.Milliseconds(), r.MaxLen, trimAtOnce, trimCounted).Slice()
 	if err != nil {
-		return trimmed{}, err
+		return trimStep{}, err
 	}
 	if len(reply) != 6 {
-		return trimmed{}, fmt.Errorf("%w: %d parts", errReply, len(reply))
+		return trimStep{}, fmt.Errorf("%w: %d parts", errReply, len(reply))
 	}
-	var s trimmed
+	var s trimStep
 	s.served, _ = reply[0].(int64)
 	s.aged, _ = reply[1].(int64)
 	s.capped, _ = reply[2].(int64)
@@ -231,8 +231,8 @@ func (t *Trimmer) step(ctx context.Context, r Retention) (trimmed, error) {
 }
 
 // weigh estimates the stream's memory and says when it grows beyond what is set, and when it is back.
-func (t *Trimmer) weigh(ctx context.Context, r Retention) int64 {
-	bytes := weigh(ctx, t.cfg.Redis, r.Topic)
+func (t *Trimmer) memoryUsage(ctx context.Context, r Retention) int64 {
+	bytes := memoryUsage(ctx, t.cfg.Redis, r.Topic)
 	switch large := bytes > r.MaxBytes; {
 	case large && !t.large[r.Topic]:
 		t.large[r.Topic] = true
@@ -247,7 +247,7 @@ func (t *Trimmer) weigh(ctx context.Context, r Retention) int64 {
 
 // weigh is the memory that a stream takes by Redis' estimate of a few samples; -1 when Redis does not
 // say, as the embedded one and one that forbids the command.
-func weigh(ctx context.Context, client redis.UniversalClient, topic string) int64 {
+func memoryUsage(ctx context.Context, client redis.UniversalClient, topic string) int64 {
 	bytes, err := client.MemoryUsage(ctx, topic, 5).Result()
 	switch {
 	case errors.Is(err, redis.Nil):

@@ -49,7 +49,7 @@ func (w *watcher) run(stop context.Context) {
 		case id := <-w.requests:
 			w.wait(stop, id)
 			w.watching.Store(false)
-			w.s.look()
+			w.s.wakeReader()
 		case <-stop.Done():
 			return
 		}
@@ -79,7 +79,7 @@ func (w *watcher) wait(stop context.Context, id string) {
 func (w *watcher) fail(stop context.Context, err error) {
 	if w.failed++; w.failed == 5 {
 		w.s.log.WarnContext(stop, "cannot wait for new entries, so they are looked for now and then: check the Reader and the user's permissions",
-			"stream", w.s.group.stream, "every", lookAround, "error", err)
+			"stream", w.s.group.stream, "every", pollInterval, "error", err)
 	}
-	sleep(stop, lookAround)
+	sleep(stop, pollInterval)
 }

@@ -10,29 +10,29 @@ import (
 
 // The script. The head of its file says what it takes, returns and refuses.
 var (
-	//go:embed horizon.lua
-	horizonSource string
+	//go:embed watermarks.lua
+	watermarksSource string
 
-	horizonScript = redis.NewScript(groupsSource + horizonSource)
+	watermarksScript = redis.NewScript(groupsSource + watermarksSource)
 )
 
-// Horizon is how far the groups of a stream have settled it.
-type Horizon struct {
+// Watermarks is how far the groups of a stream have settled it.
+type Watermarks struct {
 	Latest    string // id of the newest entry; "0-0" without one
 	Unsettled string // id of the oldest entry that some group has yet to settle, read or not; "" when there is none
 }
 
-// ReadHorizon tells how far the groups of the stream called topic are. Of a stream without groups
+// ReadWatermarks tells how far the groups of the stream called topic are. Of a stream without groups
 // everything counts as settled; one that does not exist is an empty one. It takes one round trip, and
 // costs the number of groups. The answer is not kept for later calls: whoever asks wants to know that
 // no entry up to now is newer than Latest.
-func ReadHorizon(ctx context.Context, client redis.UniversalClient, topic string) (Horizon, error) {
-	reply, err := horizonScript.Run(ctx, client, []string{topic}).StringSlice()
+func ReadWatermarks(ctx context.Context, client redis.UniversalClient, topic string) (Watermarks, error) {
+	reply, err := watermarksScript.Run(ctx, client, []string{topic}).StringSlice()
 	if err == nil && len(reply) != 2 {
 		err = fmt.Errorf("%w: %d parts", errReply, len(reply))
 	}
 	if err != nil {
-		return Horizon{}, fmt.Errorf("horizon of %s: %w", topic, err)
+		return Watermarks{}, fmt.Errorf("horizon of %s: %w", topic, err)
 	}
-	return Horizon{Latest: reply[0], Unsettled: reply[1]}, nil
+	return Watermarks{Latest: reply[0], Unsettled: reply[1]}, nil
 }

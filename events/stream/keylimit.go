@@ -10,14 +10,14 @@ import (
 // shelf, with a delay after which it comes back in any case, and recalled when half of the share is
 // free again.
 
-// sendAway gives entries back for which their keys have no room.
-func (s *subscription) sendAway(ctx context.Context, crowded []*Delivery) {
-	for len(crowded) > 0 {
-		batch := crowded[:min(len(crowded), endingsAtOnce)]
-		crowded = crowded[len(batch):]
+// park gives entries back for which their keys have no room.
+func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
+	for len(overLimit) > 0 {
+		batch := overLimit[:min(len(overLimit), endingsAtOnce)]
+		overLimit = overLimit[len(batch):]
 		backs := make([]giveBack, len(batch))
 		for i, d := range batch {
-			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.away()), how: early}
+			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early}
 		}
 		s.write(ctx, "send away", len(backs), make(map[string]bool), func(ctx context.Context) ([]string, error) {
 			return s.group.nack(ctx, backs)
@@ -26,23 +26,23 @@ func (s *subscription) sendAway(ctx context.Context, crowded []*Delivery) {
 }
 
 // away is how long an entry is sent away for that nobody recalls.
-func (s *subscription) away() time.Duration {
+func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
 }
 
 // recall makes entries due for which there is room now.
-func (s *subscription) recall(ctx context.Context) {
+func (s *subscription) unpark(ctx context.Context) {
 	var err error
-	for key, room := range s.flight.roomy() {
+	for key, room := range s.flight.keysWithCapacity() {
 		n := room
 		if err == nil {
-			err = once(ctx, func(ctx context.Context) (err error) {
-				n, err = s.group.ripen(ctx, key, room)
+			err = withTimeout(ctx, func(ctx context.Context) (err error) {
+				n, err = s.group.unpark(ctx, key, room)
 				return err
 			})
 		}
 		if err != nil || n == room { // there may be more
-			s.flight.crowd(key)
+			s.flight.markOverLimit(key)
 		}
 	}
 	if err != nil && !noGroup(err) { // take makes it anew

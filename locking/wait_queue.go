@@ -11,13 +11,13 @@ import (
 // line is what one process wants of one key. It exists while somebody here waits for the key, holds
 // it, or is being withdrawn from its queue. At any time it has a lease out, or a ticket in pursuit
 // of one, never both: so a lease is granted only after the one before it has returned.
-type line struct {
+type waitQueue struct {
 	key     string
 	waiters []*waiter // in order of arrival
 	ticket  *ticket
 	lease   *Lease
 	holder  Holder // elsewhere, as last heard
-	trouble error  // why Redis has last not answered; nil once it has
+	lastErr error  // why Redis has last not answered; nil once it has
 }
 
 // waiter is a call of Acquire that stands in line.
@@ -43,73 +43,73 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 		l.mu.Unlock()
 		return nil, fmt.Errorf("lock %s: %w", w.req.Key, ErrClosed)
 	}
-	ln, exists := l.lines[w.req.Key]
+	q, exists := l.queues[w.req.Key]
 	if !exists {
-		ln = &line{key: w.req.Key, waiters: []*waiter{w}, trouble: errNoAnswer}
-		ln.ticket = l.newTicket(ln)
-		l.lines[ln.key] = ln
+		q = &waitQueue{key: w.req.Key, waiters: []*waiter{w}, lastErr: errNoAnswer}
+		q.ticket = l.newTicket(q)
+		l.queues[q.key] = q
 		l.work.Add(1)
 		l.mu.Unlock()
-		return ln.ticket, nil
+		return q.ticket, nil
 	}
-	withdrawing := ln.lease == nil && len(ln.waiters) == 0
+	withdrawing := q.lease == nil && len(q.waiters) == 0
 	if w.req.IfHeld == Skip && !withdrawing {
-		holder := l.holderOf(ln)
+		holder := l.holderOf(q)
 		l.mu.Unlock()
 		return nil, &HeldError{Key: w.req.Key, Holder: holder}
 	}
-	ln.waiters = append(ln.waiters, w)
-	l.unlockAndWarn(ln)
+	q.waiters = append(q.waiters, w)
+	l.unlockAndWarn(q)
 	return nil, nil
 }
 
 // leave takes w out of its line, unless it has had its outcome. It also says what w was waiting for.
-func (l *Locker) leave(w *waiter) (holder Holder, trouble error, left bool) {
+func (l *Locker) leave(w *waiter) (holder Holder, lastErr error, left bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln, ok := l.lines[w.req.Key]
+	q, ok := l.queues[w.req.Key]
 	if !ok {
 		return Holder{}, nil, false
 	}
-	i := slices.Index(ln.waiters, w)
+	i := slices.Index(q.waiters, w)
 	if i < 0 {
 		return Holder{}, nil, false
 	}
-	ln.waiters = slices.Delete(ln.waiters, i, i+1)
-	if i == 0 && ln.ticket != nil {
-		ln.ticket.stir()
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	if i == 0 && q.ticket != nil {
+		q.ticket.poke()
 	}
-	if ln.lease == nil {
-		trouble = ln.trouble
+	if q.lease == nil {
+		lastErr = q.lastErr
 	}
-	return l.holderOf(ln), trouble, true
+	return l.holderOf(q), lastErr, true
 }
 
-// noteTrouble takes in that Redis did not answer.
-func (l *Locker) noteTrouble(ln *line, err error) {
+// noteFailure takes in that Redis did not answer.
+func (l *Locker) noteFailure(q *waitQueue, err error) {
 	l.mu.Lock()
-	fresh := ln.trouble == nil || errors.Is(ln.trouble, errNoAnswer)
-	ln.trouble = err
+	fresh := q.lastErr == nil || errors.Is(q.lastErr, errNoAnswer)
+	q.lastErr = err
 	l.mu.Unlock()
 	if fresh && l.ctx.Err() == nil {
-		l.cfg.Log.Warn("lock cannot be asked for, still trying", "key", ln.key, "error", err)
+		l.cfg.Log.Warn("lock cannot be asked for, still trying", "key", q.key, "error", err)
 	}
 }
 
 // noteHeld takes in who holds the lease, and returns when to ask again. A waiter that will not wait
 // has its outcome.
 func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
-	ln := t.line
+	q := t.queue
 	l.mu.Lock()
 	t.reading, t.idle = a.reading, true
-	ln.holder, ln.trouble = a.holder, nil
-	if len(ln.waiters) > 0 && ln.waiters[0] == t.names && t.names.req.IfHeld == Skip {
-		ln.waiters = slices.Delete(ln.waiters, 0, 1)
-		t.names.done <- outcome{err: &HeldError{Key: ln.key, Holder: a.holder}}
+	q.holder, q.lastErr = a.holder, nil
+	if len(q.waiters) > 0 && q.waiters[0] == t.requester && t.requester.req.IfHeld == Skip {
+		q.waiters = slices.Delete(q.waiters, 0, 1)
+		t.requester.done <- outcome{err: &HeldError{Key: q.key, Holder: a.holder}}
 		l.mu.Unlock()
 		return 0
 	}
-	l.unlockAndWarn(ln)
+	l.unlockAndWarn(q)
 	wait := jitter(pollEvery)
 	switch {
 	case a.rank == 0:
@@ -121,28 +121,28 @@ func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 }
 
 // holderOf is who holds the line's key, as far as is known here. The caller holds mu.
-func (l *Locker) holderOf(ln *line) Holder {
-	if ln.lease != nil {
-		return ln.lease.holder()
+func (l *Locker) holderOf(q *waitQueue) Holder {
+	if q.lease != nil {
+		return q.lease.holder()
 	}
-	return ln.holder
+	return q.holder
 }
 
 // unlockAndWarn releases mu, then warns once for every waiter of the line that it has to wait.
-func (l *Locker) unlockAndWarn(ln *line) {
-	holder := l.holderOf(ln)
+func (l *Locker) unlockAndWarn(q *waitQueue) {
+	holder := l.holderOf(q)
 	var waiting []*waiter
 	if holder != (Holder{}) {
-		first := len(ln.waiters)
-		for first > 0 && !ln.waiters[first-1].warned { // those at its head have been told before
+		first := len(q.waiters)
+		for first > 0 && !q.waiters[first-1].warned { // those at its head have been told before
 			first--
-			ln.waiters[first].warned = true
+			q.waiters[first].warned = true
 		}
-		waiting = slices.Clone(ln.waiters[first:])
+		waiting = slices.Clone(q.waiters[first:])
 	}
 	l.mu.Unlock()
 	for _, w := range waiting {
-		l.cfg.Log.WarnContext(w.ctx, "waiting for lock", "key", ln.key, "job", w.req.Job,
+		l.cfg.Log.WarnContext(w.ctx, "waiting for lock", "key", q.key, "job", w.req.Job,
 			"holder_job", holder.Job, "holder_worker", holder.Worker)
 	}
 }

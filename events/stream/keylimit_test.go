@@ -41,7 +41,7 @@ func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int)
 
 func keyed(window, share int, visibility time.Duration) func(*stream.SubscriberConfig) {
 	return func(c *stream.SubscriberConfig) {
-		c.Key, c.Window, c.Share, c.Visibility = byMetadata, window, share, visibility
+		c.Key, c.Window, c.KeyLimit, c.Visibility = byMetadata, window, share, visibility
 	}
 }
 

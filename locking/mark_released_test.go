@@ -16,15 +16,15 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 	p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
 	l := must(t, p, "k", "1")
 	guard := l.Guard()
-	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.Awaited() {
+	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.HasLocalWaiters() {
 		t.Fatal("nobody waits, and it looks as if somebody did")
 	}
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
-	if !l.Awaited() {
+	if !l.HasLocalWaiters() {
 		t.Fatal("the next job waits, and it does not show")
 	}
 	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
-	l.Returned()
+	l.MarkReleased()
 	<-l.Context().Done()
 	second := soon(t, next, "the next job here").ok(t)
 	if second.Fence() <= l.Fence() {
@@ -34,8 +34,8 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 		t.Errorf("Release after Returned: %v; want nothing done", err)
 	}
 	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
-	second.Returned()
-	second.Returned()
+	second.MarkReleased()
+	second.MarkReleased()
 	release(t, must(t, start(t, server, "w2"), "k", "3"))
 	if got, want := observed.all(), map[string]int{"began": 2, "acquired": 2, "released": 2}; !maps.Equal(got, want) {
 		t.Errorf("observed %v; want %v", got, want)
@@ -80,7 +80,7 @@ func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
 			if err := l.Confirm(t.Context()); !errors.Is(err, locking.ErrLost) {
 				t.Errorf("Confirm: %v; want ErrLost", err)
 			}
-			l.Returned()
+			l.MarkReleased()
 			if got := observed.all(); !maps.Equal(got, tc.want) {
 				t.Errorf("observed %v; want %v", got, tc.want)
 			}
