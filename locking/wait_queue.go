@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// line is what one process wants of one key. It exists while somebody here waits for the key, holds
-// it, or is being withdrawn from its queue. At any time it has a lease out, or a ticket in pursuit
-// of one, never both: so a lease is granted only after the one before it has returned.
+// waitQueue holds this process' requests for one key. It exists while a request waits or holds the key, or is
+// being withdrawn. It has a lease or a ticket, never both, so a lease is granted only after the previous one has
+// been released.
 type waitQueue struct {
 	key     string
 	waiters []*waiter // in order of arrival
 	ticket  *ticket
 	lease   *Lease
-	holder  Holder // elsewhere, as last heard
-	lastErr error  // why Redis has last not answered; nil once it has
+	holder  Holder // holder in another process, as last reported
+	lastErr error  // error of the last call to Redis; nil if it succeeded
 }
 
-// waiter is a call of Acquire that stands in line.
+// waiter is a waiting call of Acquire.
 type waiter struct {
 	ctx    context.Context
 	req    Request
-	done   chan outcome // takes one
-	warned bool         // that it has to wait
+	done   chan outcome // has capacity for one outcome
+	warned bool         // whether the wait was logged
 }
 
 type outcome struct {
@@ -35,8 +35,8 @@ type outcome struct {
 
 var errNoAnswer = errors.New("no answer yet")
 
-// join puts w at the end of its line. When there is no line yet, join opens one and returns its
-// ticket: the caller must ask for it, pursue it, and then tell l.work that it is done.
+// join appends w to the queue of its key. If that creates the queue, join returns its ticket, and the caller must
+// request it, start acquireFor, and then call l.work.Done.
 func (l *Locker) join(w *waiter) (*ticket, error) {
 	l.mu.Lock()
 	if l.closed {
@@ -63,7 +63,7 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 	return nil, nil
 }
 
-// leave takes w out of its line, unless it has had its outcome. It also says what w was waiting for.
+// leave removes w from its queue, unless it already has an outcome. It also returns what w was waiting for.
 func (l *Locker) leave(w *waiter) (holder Holder, lastErr error, left bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,19 +85,19 @@ func (l *Locker) leave(w *waiter) (holder Holder, lastErr error, left bool) {
 	return l.holderOf(q), lastErr, true
 }
 
-// noteFailure takes in that Redis did not answer.
+// noteFailure records that Redis did not answer.
 func (l *Locker) noteFailure(q *waitQueue, err error) {
 	l.mu.Lock()
 	fresh := q.lastErr == nil || errors.Is(q.lastErr, errNoAnswer)
 	q.lastErr = err
 	l.mu.Unlock()
 	if fresh && l.ctx.Err() == nil {
-		l.cfg.Log.Warn("lock cannot be asked for, still trying", "key", q.key, "error", err)
+		l.cfg.Log.Warn("cannot request lock, will retry", "key", q.key, "error", err)
 	}
 }
 
-// noteHeld takes in who holds the lease, and returns when to ask again. A waiter that will not wait
-// has its outcome.
+// noteHeld records who holds the lease, and returns when to poll again. A first waiter with the policy Skip gets
+// its outcome.
 func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	q := t.queue
 	l.mu.Lock()
@@ -114,13 +114,13 @@ func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	switch {
 	case a.rank == 0:
 		wait = min(wait, a.holder.Remaining+5*time.Millisecond)
-	case a.rank == 1: // so as to be there when the short lease of a first who is dead or stopped runs out
+	case a.rank == 1: // in time for the end of the hand-over lease, if the first waiter is dead or stopped
 		wait = min(wait, jitter(l.cfg.handover()*4/5))
 	}
 	return wait
 }
 
-// holderOf is who holds the line's key, as far as is known here. The caller holds mu.
+// holderOf returns the last known holder of the queue's key. The caller holds mu.
 func (l *Locker) holderOf(q *waitQueue) Holder {
 	if q.lease != nil {
 		return q.lease.holder()
@@ -128,13 +128,13 @@ func (l *Locker) holderOf(q *waitQueue) Holder {
 	return q.holder
 }
 
-// unlockAndWarn releases mu, then warns once for every waiter of the line that it has to wait.
+// unlockAndWarn releases mu, then logs once for each waiter that it has to wait.
 func (l *Locker) unlockAndWarn(q *waitQueue) {
 	holder := l.holderOf(q)
 	var waiting []*waiter
 	if holder != (Holder{}) {
 		first := len(q.waiters)
-		for first > 0 && !q.waiters[first-1].warned { // those at its head have been told before
+		for first > 0 && !q.waiters[first-1].warned { // earlier waiters have been logged
 			first--
 			q.waiters[first].warned = true
 		}

@@ -133,8 +133,8 @@ func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
 		says   string
 	}{
 		"truncated":          {[]string{"stream", topic, "truncated", "1000 of 1200 fields", "original:a", "1"}, stream.ErrNotRetryable, "1000 of 1200 fields"},
-		"without fields":     {[]string{"stream", topic, "reason", "r"}, stream.ErrNotRetryable, "none of the entry's fields"},
-		"from another place": {[]string{"stream", "somebody's:key", "original:a", "1"}, stream.ErrNotRetryable, "none with prefix lockstep:{0}:"},
+		"without fields":     {[]string{"stream", topic, "reason", "r"}, stream.ErrNotRetryable, "is empty"},
+		"from another place": {[]string{"stream", "somebody's:key", "original:a", "1"}, stream.ErrNotRetryable, "does not have the prefix lockstep:{0}:"},
 		"not a letter":       {[]string{"hello", "world"}, stream.ErrNotRetryable, "prefix"},
 	} {
 		t.Run(name, func(t *testing.T) {

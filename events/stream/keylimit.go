@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// No key has more than its share of the window. What comes beyond it is sent away: parked, on the
-// shelf, with a delay after which it comes back in any case, and recalled when half of the share is
-// free again.
+// Entries over the per-key limit are parked: they go into the parked index with a delay after which they are
+// redelivered in any case, and are unparked early when half of the limit is free.
 
-// park gives entries back for which their keys have no room.
+// park gives back entries that are over the per-key limit.
 func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
 	for len(overLimit) > 0 {
 		batch := overLimit[:min(len(overLimit), endingsAtOnce)]
@@ -25,12 +24,12 @@ func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
 	}
 }
 
-// away is how long an entry is sent away for that nobody recalls.
+// parkDelay returns the delay after which a parked entry is redelivered even if it is not unparked.
 func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
 }
 
-// recall makes entries due for which there is room now.
+// unpark makes parked entries due whose keys have capacity again.
 func (s *subscription) unpark(ctx context.Context) {
 	var err error
 	for key, room := range s.flight.keysWithCapacity() {
@@ -45,7 +44,7 @@ func (s *subscription) unpark(ctx context.Context) {
 			s.flight.markOverLimit(key)
 		}
 	}
-	if err != nil && !noGroup(err) { // take makes it anew
+	if err != nil && !noGroup(err) { // take recreates the group
 		s.outage.failed(ctx, err)
 	}
 }

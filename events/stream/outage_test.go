@@ -44,7 +44,7 @@ func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
 				last = m.UUID
 				m.Ack()
 			}
-			if w.log.count("made anew") != 1 {
+			if w.log.count("consumer group recreated") != 1 {
 				t.Errorf("log:\n%s", w.log)
 			}
 		})
@@ -263,7 +263,7 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 	}
 	<-m.Context().Done()
 	eventually(t, "both are read again", func() bool { return pending(t, client)["a"] == 2 })
-	m.Ack() // as a router does when its handler says that the entry is in other hands
+	m.Ack() // as a router does when its handler says that another consumer owns the entry
 	seen := map[string]bool{}
 	for !seen["m0"] || !seen["m1"] {
 		again := w.next()

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The scripts. The head of each file says what it takes, returns and refuses.
+// The scripts. The head of each file documents arguments, replies and errors.
 var (
 	//go:embed take.lua
 	takeSource string
@@ -47,27 +47,27 @@ var (
 	unparkScript   = redis.NewScript(unparkSource)
 )
 
-// parked is the consumer that entries are pending under while they wait to be delivered again. No
-// Subscriber takes that name, so nobody owns them until their due moment.
+// parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses that name, so
+// nobody can finish such an entry before it is taken again.
 const parked = "(parked)"
 
-// errReply means that a script has run, and said what none here says.
-var errReply = errors.New("stream: a script's reply makes no sense")
+// errReply means that a script ran and returned an unexpected reply.
+var errReply = errors.New("stream: unexpected reply of a script")
 
-// group is one consumer of one group on one stream: what every script needs to know.
+// group is one consumer of one group on one stream, with the keys of its scripts.
 type group struct {
 	redis        redis.UniversalClient
 	stream       string
-	due          string // ZSET: entry id -> the ms at which it is due again
-	failures     string // HASH: entry id -> failed attempts
-	parkedIndex  string // ZSET of labels, all scores 0: parked entries by key
-	parkedLabels string // HASH: entry id -> label
+	due          string // ZSET: entry ID -> due time, ms
+	failures     string // HASH: entry ID -> failed attempts
+	parkedIndex  string // ZSET of labels, all scores 0: parked entries ordered by key
+	parkedLabels string // HASH: entry ID -> label
 	name         string
 	consumer     string
 }
 
-// create makes the group, and the stream with it, to be read from its first entry on. An existing
-// group is left as it is.
+// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group
+// exists.
 func (g *group) create(ctx context.Context) error {
 	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, "0").Err()
 	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
@@ -76,7 +76,7 @@ func (g *group) create(ctx context.Context) error {
 	return nil
 }
 
-// latest returns the id last given to an entry of the stream.
+// latest returns the ID most recently assigned in the stream.
 func (g *group) latest(ctx context.Context) (string, error) {
 	info, err := g.redis.XInfoStream(ctx, g.stream).Result()
 	if err != nil {
@@ -85,22 +85,22 @@ func (g *group) latest(ctx context.Context) (string, error) {
 	return info.LastGeneratedID, nil
 }
 
-// entry is what the take script returns of one.
+// entry is an entry returned by the take script.
 type entry struct {
 	id     string
-	failed int      // attempts
-	times  int      // delivered, this one included
-	origin string   // "new", "parked" or ":" and the consumer under whom it lapsed
+	failed int      // failed attempts
+	times  int      // deliveries, including this one
+	origin string   // "new", "parked", or ":" followed by the consumer under which it lapsed
 	fields []string // name, value, name, value, …
 }
 
 type takeResult struct {
 	entries []entry
-	next    int64  // ms until the earliest due moment, -1 without one
-	last    string // id of the stream's last entry
+	next    int64  // ms until the earliest due time, -1 if there is none
+	last    string // ID of the stream's last entry
 }
 
-// take reads up to count entries, of which up to share may come from the due index.
+// take reads up to count entries, of which up to share come from the due index.
 func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (takeResult, error) {
 	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels},
 		g.name, g.consumer, parked, count, share, visibilityMS).Slice()
@@ -133,7 +133,7 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 	return t, nil
 }
 
-// parseEntry reads one entry of so many parts: id and fields, and what sets it apart from a new one.
+// parseEntry parses an entry of want parts: ID and fields and, unless the entry is new, its history.
 func parseEntry(raw any, want int) (e entry, ok bool) {
 	parts, ok := raw.([]any)
 	if !ok || len(parts) != want {
@@ -151,7 +151,7 @@ func parseEntry(raw any, want int) (e entry, ok bool) {
 	return e, ok && e.id != "" && e.origin != ""
 }
 
-// beat pushes on the due moments of ids and returns those that are not ours any more.
+// beat extends the due times of ids and returns those that this consumer no longer owns.
 func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (lost []string, err error) {
 	args := make([]any, 0, 3+len(ids))
 	args = append(args, g.name, g.consumer, visibilityMS)
@@ -161,8 +161,8 @@ func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (los
 	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, args...).StringSlice()
 }
 
-// ack acknowledges ids, of a consumer that has at most window entries in flight, and returns those that
-// are not ours any more.
+// ack acknowledges ids and returns those that this consumer does not own. The consumer has at most window
+// entries in flight.
 func (g *group) ack(ctx context.Context, ids []string, window int) (refused []string, err error) {
 	slices.SortFunc(ids, compareIDs)
 	args := make([]any, 0, 3+len(ids))
@@ -173,12 +173,12 @@ func (g *group) ack(ctx context.Context, ids []string, window int) (refused []st
 	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, args...).StringSlice()
 }
 
-// compareIDs orders entry ids of one stream; ones that are not alike in length it orders by that.
+// compareIDs orders entry IDs of one stream, assuming that their timestamps have the same length.
 func compareIDs(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
-// giveBack is one entry to be delivered again.
+// giveBack is an entry to be redelivered.
 type giveBack struct {
 	id      string
 	key     string
@@ -188,12 +188,12 @@ type giveBack struct {
 
 const (
 	failed   = "failed"   // counts as an attempt
-	deferred = "deferred" // does not
-	early    = "early"    // never had its turn, and may have it before the delay is over
+	deferred = "deferred" // does not count
+	early    = "early"    // was never handed out, and may be unparked before the delay is over
 )
 
-// label is how a parked entry with a key stands on the shelf; one without is not put there. Labels are
-// ordered by key, then those that may come early, then by age.
+// label returns the entry's member of the parked index, or "" if it has no key. Labels sort by key, then
+// entries that may be unparked early, then by age.
 func (b giveBack) label() string {
 	switch {
 	case b.key == "":
@@ -204,8 +204,8 @@ func (b giveBack) label() string {
 	return labelOf(b.key, mustWait) + sortable(b.id)
 }
 
-// sortable is an entry's id with a letter before each number that stands for its length, so that the
-// order of the bytes is that of the numbers: 1795223511284-10 is n1795223511284-c10.
+// sortable prefixes each number of an entry ID with a letter for its length, so that byte order is numeric
+// order: 1795223511284-10 becomes n1795223511284-c10.
 func sortable(id string) string {
 	ms, seq, _ := strings.Cut(id, "-")
 	return string(rune('a'+len(ms))) + ms + "-" + string(rune('a'+len(seq))) + seq
@@ -218,7 +218,7 @@ const (
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
-// nack parks entries and returns the ids of those that are not ours any more.
+// nack parks entries and returns the IDs that this consumer does not own.
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
 	args := make([]any, 0, 3+4*len(backs))
 	args = append(args, g.name, g.consumer, parked)
@@ -228,7 +228,7 @@ func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, e
 	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}, args...).StringSlice()
 }
 
-// sweep repairs the index for one batch of pending entries and returns where to go on, if anywhere.
+// sweep repairs the due index for one batch of pending entries, and returns where to continue, or "".
 func (g *group) sweep(ctx context.Context, from string, visibilityMS int64) (repaired int64, next string, err error) {
 	const batch = 1000
 	reply, err := sweepScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.name, visibilityMS, from, batch).Slice()
@@ -245,11 +245,11 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
 }
 
-// pageBytes is about how much of entries' fields siblings are read for at once. Payloads come from anywhere.
+// pageBytes is the approximate maximum size of one page of siblings.
 const pageBytes = 4 << 20
 
-// readParked reads up to limit entries of one key from the shelf, of one kind of label: the oldest of those
-// after the label, or the newest of all.
+// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the
+// newest.
 func (g *group) readParked(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {
@@ -281,20 +281,20 @@ func (g *group) readParked(ctx context.Context, key string, kind byte, after str
 	return found, nil
 }
 
-// parkedEntry is an entry on the shelf.
+// parkedEntry is an entry of the parked index.
 type parkedEntry struct {
 	entry
 	label string
 }
 
-// ripen makes up to limit entries due that are parked only because their key had its share. If it
-// returns less than limit, there are no more.
+// unpark makes up to limit parked entries of key due, if they may be unparked early. A result below limit means
+// that there are no more.
 func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) {
 	return unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, g.name, parked,
 		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()
 }
 
-// texts is a reply that is a list of names and values.
+// texts converts a reply with alternating names and values.
 func texts(raw any) ([]string, bool) {
 	list, ok := raw.([]any)
 	fields := make([]string, len(list))

@@ -10,32 +10,31 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// flushTimeout is how long a closing subscription tries to tell Redis what became of its entries.
+// flushTimeout is how long a closing subscription tries to write the ends of its deliveries to Redis.
 const flushTimeout = 5 * time.Second
 
-// subscription is one consumer on one stream, from Subscribe to the end of its drain. Its parts, each
-// a goroutine and each in a file of its own:
+// subscription is one consumer of one stream, from Subscribe until it is drained. Its goroutines:
 //
-//	read    takes entries and hands them out      read.go
-//	watch   tells read that there is news         watch.go
-//	beat    pushes on due moments, and sweeps     beat.go
-//	attend  waits for one message's end           finish.go
-//	finish  tells Redis of ends, many at a time   finish.go
+//	read          takes entries and hands them out         read.go
+//	watch         wakes read when there are new entries    watch.go
+//	beat          sends heartbeats, and sweeps             beat.go
+//	awaitHandler  waits for the end of one handler         finish.go
+//	finish        writes ends to Redis, in batches         finish.go
 type subscription struct {
 	cfg    SubscriberConfig
 	group  *group
 	outage *outage
 	log    *slog.Logger
-	base   context.Context // what messages' contexts derive from
+	base   context.Context // parent of the messages' contexts
 
 	out      chan *message.Message
 	flight   *flight
 	endings  chan ending
 	attends  sync.WaitGroup
-	wake     chan struct{} // has a token when taking again may bring something
-	lastBeat atomic.Int64  // ns since the epoch: when everything in flight was last known to be covered
+	wake     chan struct{} // has a token if read should try again
+	lastBeat atomic.Int64  // start of the last successful heartbeat round, Unix ns
 
-	graceOver context.Context // done when handlers are not waited for any more
+	graceOver context.Context // done when the grace period is over
 	abandon   context.CancelFunc
 }
 
@@ -49,14 +48,14 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 		base:      base,
 		out:       make(chan *message.Message),
 		flight:    newFlight(s.cfg.KeyLimit),
-		endings:   make(chan ending, s.cfg.Window), // one for each in flight: telling of it never waits for Redis
+		endings:   make(chan ending, s.cfg.Window), // one per delivery in flight, so that a send never blocks
 		wake:      make(chan struct{}, 1),
 		graceOver: graceOver,
 		abandon:   abandon,
 	}
 }
 
-// run is the whole life of a subscription. Nothing it starts outlives it.
+// run is the life of a subscription. It returns when every goroutine that it started has ended.
 func (s *subscription) run(stop context.Context) {
 	watcher := newWatcher(s)
 	beating, stopBeating := context.WithCancel(context.Background())
@@ -74,13 +73,13 @@ func (s *subscription) run(stop context.Context) {
 	s.read(stop, watcher)
 	s.drain()
 
-	// All handlers have ended or been abandoned: no more endings after those of the attendants.
+	// All handlers have ended or been abandoned, so only their awaitHandler goroutines can add endings.
 	flush := time.AfterFunc(flushTimeout, stopFinishing)
 	defer flush.Stop()
 	s.attends.Wait()
 	close(s.endings)
 	finish.Wait()
-	s.unpark(stop) // what was sent away need not wait for us
+	s.unpark(stop) // other consumers can take these at once
 	stopBeating()
 	beat.Wait()
 	watch.Wait()
@@ -91,8 +90,7 @@ func (s *subscription) run(stop context.Context) {
 	close(s.out)
 }
 
-// drain returns when nothing is in flight, or when the grace is over and everything has been
-// cancelled.
+// drain returns when nothing is in flight, or after the grace period, when it has cancelled everything.
 func (s *subscription) drain() {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -110,7 +108,7 @@ func (s *subscription) drain() {
 	}
 }
 
-// every calls do once every so often until ctx is done.
+// runEvery calls do at the given interval until ctx is done.
 func runEvery(ctx context.Context, often time.Duration, do func(context.Context)) {
 	ticker := time.NewTicker(often)
 	defer ticker.Stop()
@@ -124,7 +122,7 @@ func runEvery(ctx context.Context, often time.Duration, do func(context.Context)
 	}
 }
 
-// look makes read take again soon.
+// wakeReader makes read try again.
 func (s *subscription) wakeReader() {
 	select {
 	case s.wake <- struct{}{}:

@@ -350,7 +350,7 @@ func TestAStreamThatTakesTooMuchMemoryIsLoggedOnceAndLeftAlone(t *testing.T) {
 	}
 	client.Del(ctx, topic)
 	pass()
-	if got.Bytes != 0 || log.count("no more memory") != 1 {
+	if got.Bytes != 0 || log.count("within its memory limit again") != 1 {
 		t.Errorf("%d bytes; log:\n%s", got.Bytes, log)
 	}
 }
@@ -366,7 +366,7 @@ func TestATrimmerOutlastsRedis(t *testing.T) {
 		Streams: []stream.Retention{{Topic: topic}}, Log: slog.New(slog.NewTextHandler(log, nil))})
 	var wg sync.WaitGroup
 	wg.Go(func() { trimmer.Run(ctx) })
-	eventually(t, "it says that Redis is away", func() bool { return log.count("not trimmed for now") == 1 })
+	eventually(t, "it says that Redis is away", func() bool { return log.count("cannot trim streams") == 1 })
 	server.Restart()
 	eventually(t, "it says that Redis is back", func() bool { return log.count("trimmed again") == 1 })
 	old(t, client, topic, 10)
