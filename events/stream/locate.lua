@@ -1,19 +1,20 @@
--- Whereabouts: tell where one entry stands with a group, and where what comes of it will be found.
+-- Locate: read the state of an entry in a group, and after which entry its result will be. groups.lua precedes
+-- this script.
 --
 -- KEYS    1 stream   2 stream of results
--- ARGV    1 group   2 entry id
--- Returns {where, last}
---         where: "queued"    in the stream, and not read by the group yet
---                "pending"   read, and not finished: in a consumer's hands, or parked
---                "finished"  read and finished, and still in the stream
---                "unknown"   not in the stream, or not any more
---         last: id of the last result at that moment, "0-0" if there is none
--- Refuses with WRONGTYPE when a key holds something else. Changes nothing.
+-- ARGV    1 group   2 entry ID
+-- Returns {state, last}
+--         state: "queued"    in the stream, not yet read by the group
+--                "pending"   read and not finished: owned by a consumer or parked
+--                "finished"  read and finished, still in the stream
+--                "unknown"   not in the stream
+--         last: ID of the last result at that moment, "0-0" if there is none
+-- Refuses with WRONGTYPE if a key has another type. Changes nothing.
 local stream, results = KEYS[1], KEYS[2]
 local group, id = ARGV[1], ARGV[2]
 
 local last = redis.call('XREVRANGE', results, '+', '-', 'COUNT', 1)[1]
-local function at(where) return {where, last and last[1] or '0-0'} end
+local function at(state) return {state, last and last[1] or '0-0'} end
 
 local read = '0-0'
 if redis.call('EXISTS', stream) == 1 then

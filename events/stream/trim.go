@@ -172,7 +172,7 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 		if step, err = t.step(ctx, r); err != nil {
 			break
 		}
-		total.Settled += step.served
+		total.Settled += step.settled
 		total.Aged += step.aged
 		total.Capped += step.capped
 		for group, n := range step.lost {
@@ -181,7 +181,7 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 		if len(step.lost) > 0 {
 			slowest, floor = step.slowest, step.floor
 		}
-		if step.served+step.aged+step.capped == 0 {
+		if step.settled+step.aged+step.capped == 0 {
 			break
 		}
 	}
@@ -200,9 +200,9 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 
 // trimStep is the reply of the script.
 type trimStep struct {
-	served, aged, capped int64
-	slowest, floor       string
-	lost                 map[string]int64
+	settled, aged, capped int64
+	slowest, floor        string
+	lost                  map[string]int64
 }
 
 func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
@@ -215,7 +215,7 @@ func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
 		return trimStep{}, fmt.Errorf("%w: %d parts", errReply, len(reply))
 	}
 	var s trimStep
-	s.served, _ = reply[0].(int64)
+	s.settled, _ = reply[0].(int64)
 	s.aged, _ = reply[1].(int64)
 	s.capped, _ = reply[2].(int64)
 	s.slowest, _ = reply[3].(string)
