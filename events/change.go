@@ -12,18 +12,18 @@ import (
 	"unicode/utf8"
 )
 
-// ChangeType is what a [Change] asks for.
+// ChangeType is the kind of a [Change].
 type ChangeType string
 
-// The types of changes, as they stand in a CloudEvents document.
+// The types of changes, as written in a CloudEvents document.
 const (
 	ChangePushed  ChangeType = "lockstep.change.pushed.v1"  // bring the clone up to date
-	ChangeRemoved ChangeType = "lockstep.change.removed.v1" // the repository, or the ref that is named, may be gone: look, then remove
-	ChangeMoved   ChangeType = "lockstep.change.moved.v1"   // the repository may be another's name now, To: look, then move the clone
-	ChangeDue     ChangeType = "lockstep.change.due.v1"     // it is time to ask the remote whether a watched ref has moved
+	ChangeRemoved ChangeType = "lockstep.change.removed.v1" // the repository or ref may be gone: ask the remote, then remove the clone
+	ChangeMoved   ChangeType = "lockstep.change.moved.v1"   // the repository may have moved to To: ask the remote, then move the clone
+	ChangeDue     ChangeType = "lockstep.change.due.v1"     // a poll is due: ask the remote whether a watched ref has moved
 )
 
-// Operation is what a change of that type comes to, in a word: sync, remove, move or poll.
+// Operation returns the type in a word: sync, remove, move or poll.
 func (t ChangeType) Operation() string {
 	switch t {
 	case ChangeRemoved:
@@ -36,41 +36,41 @@ func (t ChangeType) Operation() string {
 	return "sync"
 }
 
-// BusyPolicy is what to do about a repository that another job holds.
+// BusyPolicy is what to do when another job holds the repository.
 type BusyPolicy string
 
 // The busy policies.
 const (
-	BusyWait BusyPolicy = "wait" // wait in line, and come back after the lock timeout: the default
-	BusySkip BusyPolicy = "skip" // leave it to the one who has it: for polls and cron refreshes
+	BusyWait BusyPolicy = "wait" // wait for the lease, and retry after the lock timeout; the default
+	BusySkip BusyPolicy = "skip" // do nothing, for polls and cron refreshes
 )
 
-// Change asks that one repository be brought up to date. Only [ParseChange] and [NewChange] make a
-// Change whose parts are known to be sound.
+// Change is a request to bring one repository up to date. Only [ParseChange] and [NewChange] return
+// a validated Change.
 type Change struct {
-	ID     string     // the change's identity, kept over retries; at most 255 bytes
-	Type   ChangeType // what is asked for
-	Source string     // who asks, as "/lockstep/cli" or "/hooks/github"
-	Time   time.Time  // when it was asked; zero when the publisher did not say
+	ID     string     // identity of the change, the same on every retry; at most 255 bytes
+	Type   ChangeType // kind of change
+	Source string     // publisher, such as "/lockstep/cli" or "/hooks/github"
+	Time   time.Time  // when the publisher requested it; zero if unknown
 
-	Repo       RepoPath   // whose clone
-	URL        string     // the remote, http, https or ssh, never with credentials in it; of a move, the new one
-	To         RepoPath   // of a move: the new path
-	Ref        Ref        // which ref; zero for the remote's default branch, and for all of a repository that is removed
-	App        string     // which app asks; empty for nobody in particular
-	Credential string     // the name of the credential to use; empty for none
-	Before     string     // the commit the ref named before, if the publisher knows
-	After      string     // the commit the ref names now, if the publisher knows
-	Force      bool       // remove even though the remote still has the repository
-	Depth      Depth      // how much history to keep; never less than another app asks for
+	Repo       RepoPath   // path of the clone
+	URL        string     // remote, http, https or ssh, without credentials; the new URL if Type is ChangeMoved
+	To         RepoPath   // new path, for ChangeMoved only
+	Ref        Ref        // zero for the remote's default branch, or for the whole repository if Type is ChangeRemoved
+	App        string     // app that requested the change; optional
+	Credential string     // name of the credential to use; optional
+	Before     string     // commit the ref named before; empty if unknown
+	After      string     // commit the ref names now; empty if unknown
+	Force      bool       // remove the clone even if the remote still has the repository
+	Depth      Depth      // history to keep; the deepest request of all apps wins
 	OnBusy     BusyPolicy // what to do when another job holds the repository
-	Watched    bool       // asked only for as long as App watches the repository
-	Foreign    bool       // URL is none of the operator's words: a webhook's payload named it
+	Watched    bool       // drop the change if App no longer watches the repository
+	Foreign    bool       // URL comes from a webhook's payload, not from the operator
 }
 
-// NewChange fills in what c leaves open (a random id, type, source, time, repository path from the
-// URL, busy policy), writes an scp-like remote as a URL (see [RemoteURL]), and refuses what
-// [ParseChange] would refuse.
+// NewChange fills in defaults (random ID, type, source, time, repository path derived from the URL,
+// busy policy), rewrites an scp-like remote as a URL (see [RemoteURL]), and validates the change as
+// [ParseChange] does.
 func NewChange(c Change) (Change, error) {
 	if c.ID == "" {
 		c.ID = rand.Text()
@@ -89,12 +89,12 @@ func NewChange(c Change) (Change, error) {
 	}
 	c.URL = RemoteURL(c.URL)
 	if c.Repo.IsZero() && c.URL != "" && c.Type != ChangeMoved {
-		if err := CheckRemote(c.URL); err != nil { // for its reason says more than that of a path which cannot be derived
+		if err := CheckRemote(c.URL); err != nil { // a clearer error than that of RepoPathFromURL
 			return Change{}, malformed(err)
 		}
 		repo, err := RepoPathFromURL(c.URL)
 		if err != nil {
-			return Change{}, malformed(fmt.Errorf("no repo given and none can be derived from url: %w", err))
+			return Change{}, malformed(fmt.Errorf("no repo given, and url does not contain one: %w", err))
 		}
 		c.Repo = repo
 	}
@@ -116,20 +116,20 @@ func (c Change) check() error {
 		}
 	case ChangeMoved:
 		if c.URL == "" || c.To.IsZero() {
-			return errors.New("a move wants the new path, to, and the new url")
+			return errors.New("a move requires to, the new path, and url, the new url")
 		}
 		if c.Repo.Contains(c.To) || c.To.Contains(c.Repo) {
 			return errors.New("a repository cannot move above or below itself")
 		}
 	case ChangeDue:
 	default:
-		return fmt.Errorf("type %s is not one this version handles", quote(string(c.Type)))
+		return fmt.Errorf("type %s is not supported by this version", quote(string(c.Type)))
 	}
 	if c.Repo.IsZero() {
 		return errors.New("repo is missing")
 	}
 	if !c.To.IsZero() && c.Type != ChangeMoved {
-		return errors.New("to is for moves alone")
+		return errors.New("to is allowed only for moves")
 	}
 	if c.URL != "" {
 		if err := CheckRemote(c.URL); err != nil {
@@ -162,9 +162,9 @@ var (
 	userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 )
 
-// RemoteURL writes an scp-like remote, "git@host:owner/name.git", as the URL ssh://git@host/owner/name.git,
-// and returns all else as it is. Such a path is below the user's home to a plain SSH server, and from the
-// root to every forge: here it is the latter. For the former, write ssh://git@host/~/name.
+// RemoteURL rewrites an scp-like remote, "git@host:owner/name.git", as ssh://git@host/owner/name.git, and
+// returns anything else unchanged. A plain SSH server resolves such a path below the user's home, a forge from
+// the root; RemoteURL follows the forges. For a path below the home, write ssh://git@host/~/name.
 func RemoteURL(remote string) string {
 	parts := scpLike.FindStringSubmatch(remote)
 	if parts == nil || strings.Contains(remote, "://") {
@@ -174,11 +174,11 @@ func RemoteURL(remote string) string {
 	return u.String()
 }
 
-// CheckRemote refuses a remote that is not an absolute http, https or ssh URL, or that carries
-// credentials, a query or a fragment (even an empty one, since "/info/refs" is to be appended), or
-// a "." or ".." in its path, encoded or not, by which a URL below one prefix would mean another; to some
-// servers "..;x" and "..\x" are such, too. An
-// ssh URL may name a user, and no control character. The error does not repeat the URL.
+// CheckRemote returns an error unless remote is an absolute http, https or ssh URL without credentials, query or
+// fragment (not even an empty one, since "/info/refs" is appended). The path must not contain "." or "..",
+// encoded or not, nor "..;x" and "..\x", which some servers treat alike: such a URL could escape the prefix that a
+// credential is limited to. An ssh URL may contain a user name but no control character. The error never repeats
+// the URL.
 func CheckRemote(remote string) error {
 	if len(remote) > 2048 {
 		return errors.New("url is longer than 2048 bytes")
@@ -203,7 +203,7 @@ func CheckRemote(remote string) error {
 		return errors.New("url is not UTF-8")
 	}
 	for seg := range strings.FieldsFuncSeq(u.Path, func(r rune) bool { return r == '/' || r == '\\' }) {
-		seg, _, _ = strings.Cut(seg, ";") // what follows is a parameter to some servers
+		seg, _, _ = strings.Cut(seg, ";") // some servers treat the rest as a parameter
 		if seg == "." || seg == ".." {
 			return errors.New("url has a \".\" or \"..\" in its path")
 		}
@@ -237,8 +237,8 @@ func isHash(s string) bool {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// quote quotes s for an error: at most 80 bytes of it, and none when it might be a URL, which a
-// publisher may have put, password and all, into the wrong field.
+// quote quotes s for an error message, at most 80 bytes of it. It withholds text that might be a URL: a
+// publisher may have put one, with its password, into the wrong field.
 func quote(s string) string {
 	if strings.ContainsAny(s, "@:?#%=") {
 		return "(text not repeated)"

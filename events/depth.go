@@ -6,19 +6,19 @@ import (
 	"strconv"
 )
 
-// Depth is how many commits of a ref's history a clone is to have. The zero Depth asks for no more than
-// the commit itself, as 1 does. Clones are not made shallower.
+// Depth is the number of commits of a ref's history to keep. The zero Depth means 1, the commit itself. A clone
+// is never made shallower.
 type Depth int
 
-// DepthFull is all of a ref's history.
+// DepthFull is the whole history of a ref.
 const DepthFull Depth = -1
 
-// maxDepth is as deep as anybody counts.
+// maxDepth is the largest depth that ParseDepth accepts.
 const maxDepth = 1_000_000
 
 var errBadDepth = errors.New(`want a number of commits from 1 to 1000000, or "full"`)
 
-// ParseDepth reads a number of commits, or "full"; the empty text is the zero Depth.
+// ParseDepth parses a number of commits or "full". The empty string is the zero Depth.
 func ParseDepth(s string) (Depth, error) {
 	switch s {
 	case "":
@@ -33,7 +33,7 @@ func ParseDepth(s string) (Depth, error) {
 	return Depth(n), nil
 }
 
-// String is what ParseDepth reads.
+// String formats the depth for ParseDepth.
 func (d Depth) String() string {
 	switch {
 	case d == DepthFull:
@@ -44,16 +44,16 @@ func (d Depth) String() string {
 	return strconv.Itoa(int(d))
 }
 
-// MarshalText is String.
+// MarshalText returns [Depth.String].
 func (d Depth) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText is [ParseDepth].
+// UnmarshalText parses with [ParseDepth].
 func (d *Depth) UnmarshalText(text []byte) (err error) {
 	*d, err = ParseDepth(string(text))
 	return err
 }
 
-// Covers reports whether a clone of depth d is as deep as other asks.
+// Covers reports whether a clone of depth d contains at least the history of depth other.
 func (d Depth) Covers(other Depth) bool {
 	return d == DepthFull || other != DepthFull && max(d, 1) >= other
 }

@@ -1,23 +1,49 @@
-// Package events holds the words that Lockstep's parts speak to each other in: repository paths,
-// refs, changes asked for, results reported, and what an error means for the event it befell.
+// Package events is the vocabulary of Lockstep: repository paths, refs, changes, results, and errors that say
+// what to do with the event that caused them.
+//
+//	change, err := events.NewChange(events.Change{URL: "https://github.com/acme/widgets.git", App: "docs"})
+//	if err != nil {
+//		return err // names the field, never repeats a password
+//	}
+//	document, err := json.Marshal(change) // a CloudEvents document to publish
+//	if err != nil {
+//		return err
+//	}
+//	again, err := events.ParseChange(document)
+//	fmt.Println(again.Repo, again.Type.Operation(), err) // acme/widgets sync <nil>
 //
 // # What it promises
 //
-// Everything here is parsed once, at the edge, and proven by its type afterwards. A [RepoPath] or a
-// [Ref] in hand is safe as a folder name and as part of a Redis key; a [Change] from [ParseChange]
-// has a remote URL without credentials in it. The package depends on the standard library alone and
-// does no I/O, so any program may import it to publish changes or to read results.
+// Input is parsed once, and the types prove it. A [RepoPath] or a [Ref] is safe as a folder name and as part
+// of a Redis key. A [Change] from [ParseChange] or [NewChange] has a remote URL without credentials. The package
+// uses only the standard library and does no I/O, so any program can import it to publish changes or read results.
 //
 // # On the wire
 //
-// A change or a result is a CloudEvents 1.0 document in structured JSON mode; its type ends in a
-// version ("lockstep.change.pushed.v1"). A new field is added within a version and ignored by older
-// readers; a changed meaning gets a new version, and a version that is not known here is left to a newer
-// program ([ClassNewer]), never guessed at. Changes are accepted in a second form too, a flat set of fields
-// (repo, url, ref, …), so that redis-cli or three lines of any language can publish one.
+// A change or a result is a CloudEvents 1.0 document in structured JSON mode. Its type ends in a version, as in
+// "lockstep.change.pushed.v1". A version may gain fields, which older readers ignore; a field that changes its
+// meaning gets a new version. [ParseChange] also accepts a flat JSON object (repo, url, ref, …), so that
+// redis-cli or three lines of any language can publish a change.
+//
+// # The states of an event
+//
+// A change is delivered, handled by a [Handler], and ends in exactly one [Result]. Until then it can be retried any
+// number of times; each attempt at the same stream entry has the same result ID. See package stream for delivery.
+//
+// # When things fail
+//
+// The [Disposition] of a handler's error decides what happens to the event:
+//
+//	Retryable   redelivered after a backoff; counts as an attempt. The default for errors without a disposition
+//	Contention  redelivered after a backoff; does not count, because nothing was tried
+//	Permanent   reported as a failed result at once
+//	Malformed   dead-lettered: it is not a valid event
+//
+// A type or version newer than this program is [Contention] with the class [ClassNewer]: a newer process handles
+// it. The [Class] names the kind of fault, for results, metrics and operators.
 //
 // # What it does not do
 //
-// It does not say how events travel (package stream), who may work on a repository at a time
-// (package locking), or what is done to it (package handlers).
+// It does not transport events (package stream), lock repositories (package locking) or handle changes (package
+// handlers).
 package events

@@ -72,7 +72,7 @@ type resultData struct {
 	Due        int      `json:"due,omitempty"`
 }
 
-// MarshalJSON writes the change as a CloudEvents document.
+// MarshalJSON encodes the change as a CloudEvents document.
 func (c Change) MarshalJSON() ([]byte, error) {
 	return json.Marshal(envelope[changeData]{
 		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.Type),
@@ -85,7 +85,7 @@ func (c Change) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// MarshalJSON writes the result as a CloudEvents document.
+// MarshalJSON encodes the result as a CloudEvents document.
 func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(envelope[resultData]{
 		SpecVersion: specVersion, ID: r.ID, Source: r.Source, Type: string(r.Type),
@@ -99,11 +99,10 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// ParseChange reads a change from a CloudEvents document, or from a flat JSON object of plain
-// fields (repo, url, to, ref, type, id, app, credential, before, after, force, depth, on_busy; all
-// strings, as redis-cli's XADD gives them). In the plain form id may be absent: the caller then knows a
-// better one, the stream entry's. An error has the disposition [Malformed]; or [Contention], and the class
-// [ClassNewer], about a type or a version of one that came after this program, which is left to a newer one.
+// ParseChange parses a CloudEvents document, or a flat JSON object with the fields repo, url, to, ref, type, id,
+// app, credential, before, after, force, depth and on_busy, all strings, as redis-cli's XADD writes them. The flat
+// form may omit id; the caller then uses the ID of the stream entry. An error has the disposition [Malformed],
+// or, for a type or version newer than this program, [Contention] and the class [ClassNewer].
 func ParseChange(document []byte) (Change, error) {
 	if len(document) > maxDocument {
 		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
@@ -129,9 +128,9 @@ func ParseChange(document []byte) (Change, error) {
 	return c, nil
 }
 
-// isCloudEvent tells a CloudEvents document, which has a specversion, from plain fields.
+// isCloudEvent reports whether document has a specversion, and so is not in the flat form.
 func isCloudEvent(document []byte) (bool, error) {
-	if bytes.HasPrefix(document, []byte(`{"specversion":`)) { // as we write it ourselves: no need to read it twice
+	if bytes.HasPrefix(document, []byte(`{"specversion":`)) { // as MarshalJSON writes it; avoids parsing twice
 		return true, nil
 	}
 	var probe struct {
@@ -196,7 +195,7 @@ func parsePlain(document []byte) (Change, error) {
 	var err error
 	if f.Repo != "" {
 		c.Repo, err = ParseRepoPath(f.Repo)
-	} else if f.URL != "" && c.Type != ChangeMoved { // of a move it is the new one
+	} else if f.URL != "" && c.Type != ChangeMoved { // a move's url is the new one
 		c.Repo, err = RepoPathFromURL(f.URL)
 	}
 	if err != nil {
@@ -213,7 +212,7 @@ func parsePlain(document []byte) (Change, error) {
 	return c, nil
 }
 
-// plainType lets a plain field say "removed" for the full type name.
+// plainType expands the short type of the flat form, such as "removed", to the full name.
 func plainType(s string) ChangeType {
 	switch s {
 	case "", "pushed":
@@ -228,8 +227,8 @@ func plainType(s string) ChangeType {
 	return ChangeType(s)
 }
 
-// ParseResult reads a result from a CloudEvents document. It vouches for the paths in it: they are
-// relative, with slashes, and lead nowhere above where they start. An error is as one of [ParseChange].
+// ParseResult parses a CloudEvents document. It ensures that all paths are relative, use slashes and do not
+// escape their root. It returns the same kinds of error as [ParseChange].
 func ParseResult(document []byte) (Result, error) {
 	r, err := parseResult(document)
 	if err != nil {
@@ -247,7 +246,7 @@ func parseResult(document []byte) (Result, error) {
 		return Result{}, err
 	}
 	if !slices.Contains(resultTypes, ResultType(doc.Type)) {
-		return Result{}, fmt.Errorf("type %s is not one this version knows", quote(doc.Type))
+		return Result{}, fmt.Errorf("type %s is not supported by this version", quote(doc.Type))
 	}
 	at, err := parseTime(doc.Time)
 	if err != nil {
@@ -295,7 +294,7 @@ func (e envelope[T]) check() error {
 	if e.DataContentType == "" || e.DataContentType == contentJSON {
 		return nil
 	}
-	// As a media type it may carry parameters, "; charset=utf-8" above all.
+	// A media type may have parameters, usually "; charset=utf-8".
 	if media, _, _ := mime.ParseMediaType(e.DataContentType); media != contentJSON {
 		return fmt.Errorf("datacontenttype %s: want %s", quote(e.DataContentType), contentJSON)
 	}
@@ -320,7 +319,7 @@ func parseTime(s string) (time.Time, error) {
 	return t.UTC(), checkTime(t)
 }
 
-// checkTime refuses a time that RFC 3339 cannot write in UTC.
+// checkTime returns an error for a time that RFC 3339 cannot represent in UTC.
 func checkTime(t time.Time) error {
 	if year := t.UTC().Year(); year < 1 || year > 9999 {
 		return errors.New("time is not in the years 1 to 9999")
@@ -328,7 +327,7 @@ func checkTime(t time.Time) error {
 	return nil
 }
 
-// decode is [json.Unmarshal] with an error that repeats nothing of the document.
+// decode is [json.Unmarshal] with errors that do not repeat the document.
 func decode(document []byte, into any) error {
 	err := json.Unmarshal(document, into)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Disposition says what an error means for the event it befell.
+// Disposition is what an error means for the event being handled.
 type Disposition int
 
-// The dispositions. An error that carries none is [Retryable]: what we did not foresee is more
-// often passing than permanent, and attempts are bounded.
+// The dispositions. An error without one is [Retryable]: unforeseen errors are more often temporary than
+// permanent, and the number of attempts is bounded.
 const (
 	Retryable  Disposition = iota // deliver again after a backoff; counts as an attempt
 	Contention                    // deliver again after a backoff; does not count as an attempt
 	Permanent                     // report a failed result now; trying again cannot help
-	Malformed                     // not an event at all: dead letter
+	Malformed                     // not a valid event: dead letter
 )
 
 // String returns the disposition's name.
@@ -33,42 +33,42 @@ func (d Disposition) String() string {
 	return fmt.Sprintf("Disposition(%d)", int(d))
 }
 
-// Class names the kind of fault, for results, metrics and whoever decides what to do about it.
+// Class is the kind of fault, for results, metrics and operators.
 type Class string
 
 // The classes.
 const (
 	ClassInternal  Class = "internal"  // none of the others
-	ClassAuth      Class = "auth"      // the remote refused the credential, or wants one
+	ClassAuth      Class = "auth"      // the remote refused the credential or requires one
 	ClassNotFound  Class = "not_found" // the remote has no such repository, or hides it
 	ClassNoRef     Class = "no_ref"    // the repository has no such ref, or is empty
 	ClassNetwork   Class = "network"   // the remote could not be reached
-	ClassServer    Class = "server"    // the remote answered with an error of its own
-	ClassCorrupt   Class = "corrupt"   // objects are missing or do not hash right
-	ClassHostile   Class = "hostile"   // the repository holds what must not be checked out
-	ClassQuota     Class = "quota"     // more bytes or files than are allowed
+	ClassServer    Class = "server"    // the remote answered with an error
+	ClassCorrupt   Class = "corrupt"   // objects are missing or have the wrong hash
+	ClassHostile   Class = "hostile"   // the repository contains files that are unsafe to check out
+	ClassQuota     Class = "quota"     // a limit on bytes or files is exceeded
 	ClassVolume    Class = "volume"    // the volume is full, read-only or failing
-	ClassConflict  Class = "conflict"  // the path belongs to another repository, or the like
-	ClassStale     Class = "stale"     // a newer holder has been here
+	ClassConflict  Class = "conflict"  // another repository owns the path, or a similar conflict
+	ClassStale     Class = "stale"     // a newer lease holder has written since
 	ClassBusy      Class = "busy"      // another job holds the repository
 	ClassMalformed Class = "malformed" // the event cannot be read
-	ClassNewer     Class = "newer"     // the event is of a type, or a version of one, that came after this program
+	ClassNewer     Class = "newer"     // the event has a type or version newer than this program
 	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
-	ClassBehind    Class = "behind"    // the remote does not have the commit yet that its webhook announced
+	ClassBehind    Class = "behind"    // the remote does not serve the commit of its webhook yet
 	ClassShutdown  Class = "shutdown"  // this process is stopping
-	ClassCircuit   Class = "circuit"   // the repository failed too often in a row, and is left alone for a while
-	ClassUnwatched Class = "unwatched" // the app that had asked does not watch the repository any more
+	ClassCircuit   Class = "circuit"   // the repository failed too often in a row and is suspended for a while
+	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
 )
 
 // Error is an error with a [Disposition] and a [Class].
 type Error struct {
 	Disposition Disposition
 	Class       Class
-	RetryAfter  time.Duration // how long to wait before the event is delivered again; 0: by the usual backoff
+	RetryAfter  time.Duration // minimum delay before the retry; 0 means the usual backoff
 	Err         error
 }
 
-// Errorf makes an [Error] whose Err is made as by [fmt.Errorf].
+// Errorf returns an [Error] that wraps [fmt.Errorf].
 func Errorf(d Disposition, c Class, format string, args ...any) error {
 	return &Error{Disposition: d, Class: c, Err: fmt.Errorf(format, args...)}
 }
@@ -77,8 +77,8 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// DispositionOf returns the disposition of the outermost [Error] in err's chain, and [Retryable]
-// when there is none.
+// DispositionOf returns the disposition of the outermost [Error] in err's chain, or [Retryable] if there is
+// none.
 func DispositionOf(err error) Disposition {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Disposition
@@ -86,8 +86,7 @@ func DispositionOf(err error) Disposition {
 	return Retryable
 }
 
-// ClassOf returns the class of the outermost [Error] in err's chain, and [ClassInternal] when there
-// is none.
+// ClassOf returns the class of the outermost [Error] in err's chain, or [ClassInternal] if there is none.
 func ClassOf(err error) Class {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
@@ -95,8 +94,8 @@ func ClassOf(err error) Class {
 	return ClassInternal
 }
 
-// RetryAfter returns how long the outermost [Error] in err's chain asks to wait before the event is
-// delivered again, and 0, by the usual backoff, when it asks for nothing or there is none.
+// RetryAfter returns the delay that the outermost [Error] in err's chain requests, or 0, for the usual backoff, if
+// there is none.
 func RetryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter

@@ -9,6 +9,22 @@ import (
 	"lockstep/events"
 )
 
+func Example() {
+	change, err := events.NewChange(events.Change{URL: "https://github.com/acme/widgets.git", App: "docs"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	document, err := json.Marshal(change) // a CloudEvents document to publish
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	again, err := events.ParseChange(document)
+	fmt.Println(again.Repo, again.Type.Operation(), err)
+	// Output: acme/widgets sync <nil>
+}
+
 func ExampleParseRepoPath() {
 	p, err := events.ParseRepoPath("Acme/Widgets")
 	fmt.Println(p, p.Key(), err)
@@ -44,7 +60,7 @@ func ExampleNamespace() {
 	// Output: lockstep:{1}:changes lockstep:{1}:results <nil>
 }
 
-// What a publisher does: make a change, write it as a CloudEvents document, send it.
+// A publisher creates a change and sends it as a CloudEvents document.
 func ExampleNewChange() {
 	c, err := events.NewChange(events.Change{
 		ID:     "72d3162e",
@@ -86,7 +102,7 @@ func ExampleParseChange() {
 	// Output: 72d3162e acme/widgets refs/heads/main <nil>
 }
 
-// The plain form is what "redis-cli XADD lockstep:{0}:changes * url …" leaves in the stream.
+// The flat form is what "redis-cli XADD lockstep:{0}:changes * url …" adds to the stream.
 func ExampleParseChange_plain() {
 	c, err := events.ParseChange([]byte(`{"url":"https://github.com/acme/widgets.git"}`))
 	fmt.Println(c.Type, c.Repo, c.OnBusy, err)
@@ -98,7 +114,7 @@ func ExampleParseChange_plain() {
 	// malformed - malformed change: url carries credentials; name a credential instead
 }
 
-// What a consumer does: read a result and look at what it is told of.
+// A consumer reads the files that changed from a result.
 func ExampleParseResult() {
 	r, err := events.ParseResult([]byte(`{
 		"specversion": "1.0", "id": "1", "source": "/lockstep/worker/w1", "type": "lockstep.result.synced.v1",

@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// Job is one change in the hands of a worker that holds the lease on its repository.
+// Job is a change being handled by a worker that holds the lease on its repository.
 type Job struct {
 	Change  Change
-	Entry   string // id of the stream entry that brought the change
-	Attempt int    // 1 the first time; waiting for the lease does not count
-	Fence   uint64 // of the lease held on Change.Repo
-	FenceTo uint64 // of the lease held on Change.To, if there is one
+	Entry   string // ID of the change's stream entry
+	Attempt int    // starts at 1; waiting for the lease does not count
+	Fence   uint64 // fence of the lease on Change.Repo
+	FenceTo uint64 // fence of the lease on Change.To, if any
 
-	// Confirm returns once the lease is proven to be still held. It waits while that is in doubt,
-	// as when Redis cannot be reached, and fails when the lease is lost or ctx is done. Nothing
-	// that readers see may change without it.
+	// Confirm returns nil once the lease is known to be held. It waits while that is in doubt, for
+	// example because Redis is unreachable, and fails when the lease is lost or ctx is done. Call it
+	// before changing anything that readers can see.
 	Confirm func(ctx context.Context) error
 
-	// Latest returns the id of the last entry of the stream that brought the change, or "" when it was
-	// not brought by one. Whatever the remote says afterwards answers all changes up to that entry.
+	// Latest returns the ID of the last entry in the stream of the change, or "" if the change did not come
+	// from a stream. A later answer of the remote covers all changes up to that entry.
 	Latest func(ctx context.Context) (string, error)
 
-	// Newest returns the id of the newest waiting entry known that announces a commit for the same
-	// ref to the same app, or "" when there is none.
+	// Newest returns the ID of the newest waiting entry that announces a commit for the same ref and
+	// app, or "" if there is none.
 	Newest func(ctx context.Context) (string, error)
 
-	// Progress is told of each phase of the work as it begins, and now and then how far it is. It is cheap, and
-	// safe for concurrent use. Never nil in the hands of a handler that a router calls.
+	// Progress is called when a phase of the work begins and from time to time during it. It is cheap and safe
+	// for concurrent use. It is never nil in a job that the router passes to a handler.
 	Progress func(Progress)
 }
 
-// Announced is the commit that c says its ref names now, or "". All zeros are what forges say of a ref
-// that was deleted: no commit.
+// Announced returns the commit that the ref names now according to the change, or "". A hash of zeros, by which
+// forges report a deleted ref, counts as none.
 func (c Change) Announced() string {
 	if strings.Trim(c.After, "0") == "" {
 		return ""
@@ -41,9 +41,8 @@ func (c Change) Announced() string {
 	return c.After
 }
 
-// Result starts a result of type t that answers the job; what the type wants is for the caller to
-// fill in. Its id is the same for every attempt at the same stream entry, so that a consumer that
-// is given a result twice can tell.
+// Result returns a result of type t for the job; the caller fills in the fields specific to the type. The ID
+// is the same for every attempt at the same stream entry, so consumers can detect duplicates.
 func (j Job) Result(t ResultType) Result {
 	return Result{
 		ID: j.Change.ID + "/" + j.Entry, Type: t, Time: time.Now().UTC(),
@@ -52,21 +51,21 @@ func (j Job) Result(t ResultType) Result {
 	}
 }
 
-// Outcome is what a [Handler] made of a [Job]: the result to publish and the fields of the
-// repository's state to set in the same atomic step that settles the event.
+// Outcome is what a [Handler] returns: the result to publish, and the state to write in the same atomic
+// step that settles the event.
 type Outcome struct {
 	Result  Result
 	State   map[string]string
-	Drop    []string          // fields of the state to remove
-	Forget  bool              // clear the repository's state before State is set
-	StateTo map[string]string // fields of the state of Change.To to set
-	Changes []Change          // to ask for in the same step
+	Drop    []string          // fields to remove from the state
+	Forget  bool              // clear the state before applying State
+	StateTo map[string]string // fields to set in the state of Change.To
+	Changes []Change          // changes to publish in the same step
 
-	// Covers says of another job for the same repository, which waits for its turn, whether this
-	// outcome answers it too, and what comes of it then. It is asked once the outcome itself is
-	// settled, by one goroutine. Nil: it answers none.
+	// Covers reports whether this outcome also answers another waiting job for the same repository, and
+	// with what outcome. It is called after the outcome itself is settled, by one goroutine. A nil
+	// Covers answers no other job.
 	Covers func(ctx context.Context, other Job) (Outcome, bool)
 }
 
-// Handler works on one change. Its error's [Disposition] decides what becomes of the event.
+// Handler handles one change. The [Disposition] of its error decides what happens to the event.
 type Handler func(ctx context.Context, job Job) (Outcome, error)

@@ -5,19 +5,19 @@ import (
 	"regexp"
 )
 
-// DefaultNamespace is the [Namespace] of a deployment that names none.
+// DefaultNamespace is the [Namespace] of a deployment that does not configure one.
 const DefaultNamespace Namespace = "lockstep:{0}:"
 
 // WorkersGroup is the consumer group of workers on the stream of changes.
 const WorkersGroup = "workers"
 
-// Namespace is the prefix of all Redis keys of one deployment. It contains a hash tag, so that on
-// Redis Cluster all of them live in one slot and one script can change them together.
+// Namespace is the prefix of all Redis keys of one deployment. It contains a hash tag, so that on Redis Cluster
+// all keys share one slot and one script can update them atomically.
 type Namespace string
 
 var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9._:-]*\{[A-Za-z0-9._-]+\}[A-Za-z0-9._:-]*$`)
 
-// ParseNamespace checks that s has exactly one non-empty hash tag, as in "lockstep:{0}:".
+// ParseNamespace returns an error unless s contains exactly one non-empty hash tag, as in "lockstep:{0}:".
 func ParseNamespace(s string) (Namespace, error) {
 	if len(s) > 128 || !namespacePattern.MatchString(s) {
 		return "", fmt.Errorf("prefix %.140q: want at most 128 letters, digits and ._:- around one {hash tag}, as in %q", s, DefaultNamespace)
@@ -25,43 +25,43 @@ func ParseNamespace(s string) (Namespace, error) {
 	return Namespace(s), nil
 }
 
-// Changes is the stream of changes asked for.
+// Changes is the stream of changes.
 func (n Namespace) Changes() string { return string(n) + "changes" }
 
 // Results is the stream of results.
 func (n Namespace) Results() string { return string(n) + "results" }
 
-// Dead is the stream of entries that were given up, with the reason.
+// Dead is the stream of dead letters.
 func (n Namespace) Dead() string { return string(n) + "dead" }
 
-// Repo is the hash that holds what is known of a repository.
+// Repo is the hash with the state of a repository.
 func (n Namespace) Repo(p RepoPath) string { return string(n) + "repo:" + p.Key() }
 
-// Locks is the prefix of the lock keys; a repository's lock follows with its [RepoPath.Key].
+// Locks is the prefix of the lock keys; a repository's [RepoPath.Key] follows it.
 func (n Namespace) Locks() string { return string(n) + "lock:" }
 
-// Volume holds the id of the volume that this deployment publishes to.
+// Volume is the key with the ID of the volume that this deployment publishes to.
 func (n Namespace) Volume() string { return string(n) + "volume" }
 
-// Watches is the prefix of the registry's keys: the watches of a repository are at "of:" and its
+// Watches is the prefix of the registry's keys. The watches of a repository are at "of:" followed by its
 // [RepoPath.Key].
 func (n Namespace) Watches() string { return string(n) + "watch:" }
 
-// Poll is the sorted set of the repositories that are polled, by the moment of the next.
+// Poll is the sorted set of polled repositories, scored by the time of the next poll.
 func (n Namespace) Poll() string { return string(n) + "poll" }
 
-// Deliveries is the prefix of the ledgers of webhook deliveries, one for each source.
+// Deliveries is the prefix of the keys that deduplicate webhook deliveries, one per source.
 func (n Namespace) Deliveries() string { return string(n) + "deliveries:" }
 
-// Notifications is the stream of notifications that are to be sent again, and the prefix of the keys of
-// those to be sent.
+// Notifications is the stream of notifications to redeliver, and the prefix of the keys of undelivered
+// notifications.
 func (n Namespace) Notifications() string { return string(n) + "notify" }
 
-// Reconcile is held by the process that compares registry, state and volume, or was the last to.
+// Reconcile is the lock of the process that compares registry, state and volume. It also records the last run.
 func (n Namespace) Reconcile() string { return string(n) + "reconcile" }
 
-// Working is the hash that says what each worker works on now.
+// Working is the hash of what each worker is working on.
 func (n Namespace) Working() string { return string(n) + "working" }
 
-// Patrol is held by the worker that looks after repositories which nobody syncs, or was the last to.
+// Patrol is the lock of the worker that maintains idle repositories. It also records the last run.
 func (n Namespace) Patrol() string { return string(n) + "patrol" }

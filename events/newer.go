@@ -14,9 +14,8 @@ var (
 	resultType = regexp.MustCompile(`^lockstep\.result\.[a-z_]{1,40}\.v[1-9][0-9]{0,3}$`)
 )
 
-// newer is the error about a document whose type looks like one of ours and is none that this version knows; nil
-// about any other. Whatever else is wrong with the document, by what this version knows of documents, the type
-// has said why.
+// newer returns an error if the document's type looks like one of ours but is not known to this version, and nil
+// otherwise. It takes precedence over other parse errors, which a newer format would explain.
 func newer[T ~string](document []byte, ours *regexp.Regexp, known []T) error {
 	var probe struct {
 		Type string `json:"type"`

@@ -1,29 +1,29 @@
 package events
 
-// Phase names what is being done about a change.
+// Phase is a step of the work on a change.
 type Phase string
 
-// The phases of a sync, in their order. One that is not needed is left out, and after a fetch that did not
-// lead to a whole commit it begins once more with [PhaseFetch].
+// The phases of a sync, in order. Unneeded phases are skipped. If a fetch does not yield a complete commit, the
+// sequence restarts at [PhaseFetch].
 const (
-	PhaseList    Phase = "list"    // the remote is asked where its refs are
-	PhaseFetch   Phase = "fetch"   // objects are received, in bytes, and then taken in, in objects
-	PhaseCompare Phase = "compare" // the commit is compared with what is there
-	PhaseBuild   Phase = "build"   // the tree is built, in files
-	PhasePublish Phase = "publish" // it is flushed to the disk, and the name is flipped
+	PhaseList    Phase = "list"    // list the remote's refs
+	PhaseFetch   Phase = "fetch"   // receive objects, counted in bytes, then index them, counted in objects
+	PhaseCompare Phase = "compare" // compare the commit with the published tree
+	PhaseBuild   Phase = "build"   // build the tree, counted in files
+	PhasePublish Phase = "publish" // flush to disk and switch the published name
 )
 
-// The phases of other changes: they have one each.
+// The other operations have one phase each.
 const (
 	PhaseRemove Phase = "remove"
 	PhaseMove   Phase = "move"
 	PhasePoll   Phase = "poll"
 )
 
-// Progress is how far the work on a change has come. Within one phase and unit Done never falls.
+// Progress is a progress report. Within a phase and unit, Done never decreases.
 type Progress struct {
-	Phase Phase  `json:"phase,omitempty"` // empty before the first
+	Phase Phase  `json:"phase,omitempty"` // empty before the first phase
 	Done  int64  `json:"done,omitempty"`
-	Total int64  `json:"total,omitempty"` // 0: not known
-	Unit  string `json:"unit,omitempty"`  // of Done and Total: "bytes", "objects", "files", or "" when nothing is counted
+	Total int64  `json:"total,omitempty"` // 0 if unknown
+	Unit  string `json:"unit,omitempty"`  // unit of Done and Total: "bytes", "objects" or "files"; "" if nothing is counted
 }

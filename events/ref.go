@@ -12,14 +12,14 @@ var ErrBadRef = errors.New("not a Git ref")
 
 const maxRefSuffix = 150 // bytes, so that "name@ref" stays a file name
 
-// Ref is a full Git ref name such as "refs/heads/main". The zero value stands for the remote's
-// default branch. Only [ParseRef] makes another.
+// Ref is a full Git ref name such as "refs/heads/main". The zero value is the remote's default branch. Only
+// [ParseRef] returns other values.
 type Ref struct{ name string }
 
-// ParseRef parses a ref name by the rules of git-check-ref-format. A name that does not begin with
-// "refs/" is taken for a branch; "" and "HEAD" stand for the remote's default branch. Refused beyond
-// Git's rules: a name right below "refs/", one that is not UTF-8, which no JSON event could carry
-// unchanged, and one whose [Ref.Suffix] is longer than 150 bytes.
+// ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a
+// branch; "" and "HEAD" are the remote's default branch. Beyond Git's rules it rejects a name directly below
+// "refs/", a name that is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150
+// bytes.
 func ParseRef(s string) (Ref, error) {
 	if s == "" || s == "HEAD" {
 		return Ref{}, nil
@@ -33,7 +33,7 @@ func ParseRef(s string) (Ref, error) {
 	}
 	ref := Ref{name}
 	if len(ref.Suffix()) > maxRefSuffix {
-		return Ref{}, fmt.Errorf("%w: %s: too long to name a folder", ErrBadRef, quote(s))
+		return Ref{}, fmt.Errorf("%w: %s: too long for a folder name", ErrBadRef, quote(s))
 	}
 	return ref, nil
 }
@@ -67,8 +67,8 @@ func (r Ref) String() string { return r.name }
 // IsZero reports whether r stands for the remote's default branch.
 func (r Ref) IsZero() bool { return r.name == "" }
 
-// Suffix returns what follows "@" in the name of this ref's folder: the branch's short name or
-// another ref's full one, with "/" as %2F and "%" as %25. No two refs share a suffix.
+// Suffix returns the part after "@" in the name of this ref's folder: the short name of a branch, or the full
+// name of any other ref, with "/" as %2F and "%" as %25. It is unique for each ref.
 func (r Ref) Suffix() string {
 	name := r.name
 	if short, ok := strings.CutPrefix(name, "refs/heads/"); ok && !strings.HasPrefix(short, "refs/") {

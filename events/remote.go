@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// CanonicalRemote is a remote's host and path, which are its identity: the scheme (ssh, too), a user's name, a
-// default port, a trailing slash, .git and needless escapes make no difference. An escaped slash does: to
-// the remote it may be another name. There are no credentials in it. Of what does not parse it is "".
+// CanonicalRemote returns the host and path of a remote, which identify it. It ignores the scheme, including ssh,
+// the user name, a default port, a trailing slash, ".git" and needless escapes. It keeps an escaped slash, which
+// may name a different repository. The result contains no credentials. It is "" if the remote is not a valid URL.
 func CanonicalRemote(remote string) string {
 	u, err := url.Parse(remote)
 	if err != nil {
@@ -29,13 +29,13 @@ func CanonicalRemote(remote string) string {
 	return host + "/" + strings.TrimSuffix(strings.Trim(path, "/"), ".git")
 }
 
-// CanonicalHost is the host of a [CanonicalRemote], with its port unless that is a default one.
+// CanonicalHost returns the host of [CanonicalRemote], with the port unless it is a default one.
 func CanonicalHost(remote string) string {
 	host, _, _ := strings.Cut(CanonicalRemote(remote), "/")
 	return host
 }
 
-// HostPort returns the host of a URL in lower case, with the port unless it is the scheme's own.
+// HostPort returns the host of u in lower case, with the port unless it is the default of the scheme.
 func HostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" || port == map[string]string{"https": "443", "http": "80", "ssh": "22"}[u.Scheme] {

@@ -13,21 +13,21 @@ var ErrBadRepoPath = errors.New("not a repository path")
 const (
 	maxRepoPath    = 512 // bytes
 	maxRepoSegment = 100 // bytes; leaves room for "@ref" within a file name's 255
-	maxRepoDepth   = 20  // segments; GitLab's own limit on nested groups
+	maxRepoDepth   = 20  // segments; GitLab's limit on nested groups
 )
 
 // RepoPath names a repository, "owner/name" or deeper ("group/sub/name"). Only [ParseRepoPath] and
-// [RepoPathFromURL] make one, so a RepoPath in hand is already safe as a folder below the root and
-// as part of a Redis key. Two paths that differ in the case of ASCII letters alone name the same
-// repository: compare with [RepoPath.Equal] or by [RepoPath.Key], never with ==.
+// [RepoPathFromURL] return one, so a RepoPath is always safe as a folder below the root and as part of a
+// Redis key. Paths that differ only in the case of ASCII letters name the same repository: compare with
+// [RepoPath.Equal] or [RepoPath.Key], not with ==.
 //
 // The zero value names no repository.
 type RepoPath struct{ spelled, folded string }
 
-// ParseRepoPath parses "owner/name" or a deeper path. It refuses, with an error that wraps
-// [ErrBadRepoPath], whatever could mean something else to a file system, a shell or Git: empty,
-// "." and ".." segments, a leading "-", a ".git" suffix, the reserved name ".lockstep", and every
-// byte but ASCII letters, digits and "._-~+". A path has 2 to 20 segments of at most 100 bytes each.
+// ParseRepoPath parses "owner/name" or a deeper path of 2 to 20 segments of at most 100 bytes each. It
+// rejects anything that a file system, a shell or Git could interpret: empty, "." and ".." segments, a
+// leading "-", a ".git" suffix, the reserved name ".lockstep", and every byte except ASCII letters, digits
+// and "._-~+". The error wraps [ErrBadRepoPath].
 func ParseRepoPath(s string) (RepoPath, error) {
 	if err := checkRepoPath(s); err != nil {
 		return RepoPath{}, fmt.Errorf("%w: %s: %w", ErrBadRepoPath, quote(s), err)
@@ -35,7 +35,7 @@ func ParseRepoPath(s string) (RepoPath, error) {
 	return RepoPath{spelled: s, folded: strings.ToLower(s)}, nil
 }
 
-// checkRepoPath says what is wrong with s without repeating it.
+// checkRepoPath returns an error that does not repeat s.
 func checkRepoPath(s string) error {
 	if len(s) > maxRepoPath {
 		return fmt.Errorf("longer than %d bytes", maxRepoPath)
@@ -85,9 +85,9 @@ func isSegmentByte(b byte) bool {
 	return strings.IndexByte("._-~+", b) >= 0
 }
 
-// RepoPathFromURL derives the repository path from a remote's URL, as "https://host/owner/name.git"
-// names "owner/name". It refuses an encoded slash, which separates segments to us but perhaps not to
-// the remote. The error never repeats the URL, which may carry a password.
+// RepoPathFromURL derives the repository path from a remote's URL: "https://host/owner/name.git" yields
+// "owner/name". It rejects an encoded slash, which the remote might not treat as a separator. The error never
+// repeats the URL, which may contain a password.
 func RepoPathFromURL(remote string) (RepoPath, error) {
 	u, err := url.Parse(remote)
 	if err != nil {
@@ -106,7 +106,7 @@ func RepoPathFromURL(remote string) (RepoPath, error) {
 // String returns the path as it was spelled.
 func (p RepoPath) String() string { return p.spelled }
 
-// Key returns the path's identity: the same for every spelling, and the name used in Redis keys.
+// Key returns the identity of the path, the same for every spelling. It is used in Redis keys.
 func (p RepoPath) Key() string { return p.folded }
 
 // IsZero reports whether p names no repository.
@@ -115,8 +115,8 @@ func (p RepoPath) IsZero() bool { return p.folded == "" }
 // Equal reports whether p and q name the same repository.
 func (p RepoPath) Equal(q RepoPath) bool { return p.folded == q.folded }
 
-// Contains reports whether q lies below p, as acme/widgets/docs lies below acme/widgets. Both
-// cannot be kept on one volume, for the first's files and the second would share a folder.
+// Contains reports whether q lies below p, as acme/widgets/docs lies below acme/widgets. Two such
+// repositories cannot share a volume, because their files would end up in the same folder.
 func (p RepoPath) Contains(q RepoPath) bool {
 	return strings.HasPrefix(q.folded, p.folded+"/")
 }

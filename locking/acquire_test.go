@@ -16,6 +16,7 @@ import (
 )
 
 func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
 	l, err := p.Acquire(t.Context(), locking.Request{Key: "acme/widgets", Job: "42", Operation: "sync"})
@@ -51,6 +52,7 @@ func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
 }
 
 func TestATimeoutNamesTheHolder(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
 	holder := start(t, server, "w1")
@@ -92,6 +94,7 @@ func TestATimeoutNamesTheHolder(t *testing.T) {
 }
 
 func TestATimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
+	t.Parallel()
 	p := start(t, redistest.Start(t), "w1")
 	must(t, p, "k", "37")
 	_, err := p.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Wait: 10 * time.Millisecond})
@@ -102,6 +105,7 @@ func TestATimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
 }
 
 func TestSkipDoesNotWait(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
 	skip := locking.Request{Key: "k", Job: "cron", IfHeld: locking.Skip}
@@ -127,6 +131,7 @@ func TestSkipDoesNotWait(t *testing.T) {
 }
 
 func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
 	for name, req := range map[string]locking.Request{
@@ -156,6 +161,7 @@ func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
 }
 
 func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	holder, waiter := start(t, server, "w1"), start(t, server, "w2")
 	held := must(t, holder, "k", "37")
@@ -173,6 +179,7 @@ func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
 }
 
 func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	holder, waiter, third := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
 	hears(t, waiter, holder)
@@ -208,6 +215,7 @@ func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
 }
 
 func TestALostReplyGrantsNothingTwice(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
 	p.asked.loseReply(locking.AcquireHash, 1)
@@ -227,6 +235,7 @@ func TestALostReplyGrantsNothingTwice(t *testing.T) {
 }
 
 func TestAnUnreachableRedisIsNoTimeout(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
 	server.Stop()

@@ -16,6 +16,7 @@ import (
 
 // Redis is stopped for longer than the lease, with a holder and a waiter, and comes back with its data.
 func TestRedisRestartsSlowly(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		late func(a, b process) (p process, hash string) // whose calls come only after the other's
 		kept bool
@@ -24,6 +25,7 @@ func TestRedisRestartsSlowly(t *testing.T) {
 		"and the waiter is there first": {func(a, _ process) (process, string) { return a, locking.RenewHash }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 			a, b := start(t, server, "a", lease(500*time.Millisecond)), start(t, server, "b", lease(500*time.Millisecond))
 			hears(t, b, a)
@@ -70,6 +72,7 @@ func TestRedisRestartsSlowly(t *testing.T) {
 
 // Redis answers, but only to say that it does not serve yet, or not now, for longer than the lease.
 func TestARedisThatIsBusyIsAway(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		reply string
 		args  []string
@@ -109,6 +112,7 @@ func TestARedisThatIsBusyIsAway(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.StartReal(t, tc.args...)
 			a, b := start(t, server, "a", lease(500*time.Millisecond)), start(t, server, "b", lease(500*time.Millisecond))
 			l := must(t, a, "k", "1")

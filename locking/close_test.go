@@ -10,6 +10,7 @@ import (
 )
 
 func TestCloseEndsWaitsAndWaitsForLeases(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(200*time.Millisecond)), start(t, server, "w2")
 	mine, theirs := must(t, p, "mine", "1"), must(t, other, "theirs", "2")
@@ -39,6 +40,7 @@ func TestCloseEndsWaitsAndWaitsForLeases(t *testing.T) {
 }
 
 func TestCloseLeavesWhatIsInUseToLapse(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(500*time.Millisecond)), start(t, server, "w2", lease(500*time.Millisecond))
 	l := must(t, p, "k", "1")
@@ -54,6 +56,7 @@ func TestCloseLeavesWhatIsInUseToLapse(t *testing.T) {
 }
 
 func TestALeaseMayBeReleasedAfterClose(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
 	l := must(t, p, "k", "1")

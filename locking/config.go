@@ -18,18 +18,18 @@ import (
 const (
 	minLease     = 100 * time.Millisecond
 	maxHandover  = 700 * time.Millisecond
-	ticketLife   = 10 * time.Second // a waiter that has not asked for so long is dead
+	ticketLife   = 10 * time.Second // a waiter that has not polled for this long counts as dead
 	pollEvery    = time.Second
 	callTimeout  = 2 * time.Second
 	retryPause   = 50 * time.Millisecond
 	maxPause     = time.Second
-	renewalBatch = 200 // leases in one script call, to keep Redis free for others
+	renewalBatch = 200 // maximum leases per script call, which bounds how long it blocks Redis
 )
 
-// Redis is what a Locker asks of a client: scripts and one subscription. Every
-// [redis.UniversalClient] does it. The client should not retry by itself (MaxRetries: -1), for that
-// only hides from the Locker how long Redis has been away, and should heed deadlines
-// (ContextTimeoutEnabled), or a Redis that hangs keeps Acquire for longer than the request's Wait.
+// Redis is what a Locker needs of a client. Every [redis.UniversalClient] implements it. The client should
+// not retry by itself (MaxRetries: -1), because that hides from the Locker how long Redis has been away. It
+// should honour deadlines (ContextTimeoutEnabled), or a hanging Redis keeps Acquire waiting longer than
+// Request.Wait.
 type Redis interface {
 	redis.Scripter
 	Subscriber
@@ -40,38 +40,37 @@ type Subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Config is what New needs. Only Redis is required.
+// Config configures a Locker. Only Redis is required.
 type Config struct {
-	Redis  Redis      // for scripts; never closed by the Locker
-	PubSub Subscriber // for the one subscription of the Locker; nil means Redis. Never closed
+	Redis  Redis      // runs the scripts; never closed by the Locker
+	PubSub Subscriber // opens the Locker's one subscription; defaults to Redis; never closed by the Locker
 
-	// Prefix begins every key and channel: the lease of "k" is the hash Prefix+"k", its waiters are
-	// in Prefix+"k:queue" and Prefix+"k:waiters". On Cluster it must contain a hash tag. The default
-	// is "{lock}:".
+	// Prefix is the prefix of every key and channel: the lease of "k" is the hash Prefix+"k", its
+	// waiters are in Prefix+"k:queue" and Prefix+"k:waiters". On Cluster it must contain a hash tag.
+	// The default is "{lock}:".
 	Prefix string
 
-	// Lease is how long a lease outlives its holder, 10 s by default and at least 100 ms. It is
-	// renewed every quarter of that. Wait is how long a request waits unless it says otherwise, 60 s
-	// by default.
+	// Lease is how long a lease outlives a dead holder, default 10 s, at least 100 ms. A lease is
+	// renewed every quarter of that. Wait is the default of Request.Wait, 60 s if zero.
 	Lease time.Duration
 	Wait  time.Duration
 
-	// Worker names this process to others. The default is made of host name, pid and a random part.
+	// Worker identifies this process to others. The default consists of host name, pid and a random part.
 	Worker string
 
-	// Cluster says that Redis is a cluster, where a message's count of listeners covers one node
-	// only. It is implied by a *redis.ClusterClient.
+	// Cluster says that Redis is a cluster, where PUBLISH counts the subscribers of one node only. It is
+	// implied by a *redis.ClusterClient.
 	Cluster bool
 
-	Log      *slog.Logger // nil: silent
-	Observer Observer     // nil: none
+	Log      *slog.Logger // optional; silent by default
+	Observer Observer     // optional
 }
 
 func (cfg Config) withDefaults() (Config, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, "{lock}:")
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Wait = cmp.Or(cfg.Wait, time.Minute)
-	cfg.Worker = legible(cmp.Or(cfg.Worker, defaultWorker()))
+	cfg.Worker = printable(cmp.Or(cfg.Worker, defaultWorker()))
 	if _, ok := cfg.Redis.(*redis.ClusterClient); ok {
 		cfg.Cluster = true
 	}
@@ -82,7 +81,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Observer == nil {
-		cfg.Observer = nobody{}
+		cfg.Observer = noObserver{}
 	}
 	switch {
 	case cfg.Redis == nil:
@@ -90,17 +89,17 @@ func (cfg Config) withDefaults() (Config, error) {
 	case cfg.Lease < minLease:
 		return cfg, fmt.Errorf("locking: Config.Lease is %v; want at least %v", cfg.Lease, minLease)
 	case cfg.Wait < 0:
-		return cfg, fmt.Errorf("locking: Config.Wait is %v; want a positive duration", cfg.Wait)
+		return cfg, fmt.Errorf("locking: Config.Wait is %v; must not be negative", cfg.Wait)
 	case cfg.Cluster && !hasHashTag(cfg.Prefix):
 		return cfg, fmt.Errorf("locking: Config.Prefix is %q; on Cluster it needs a hash tag, as in %q", cfg.Prefix, "{lock}:")
 	}
 	return cfg, nil
 }
 
-// handover is the length of a lease that was handed to a waiter, until it renews it.
+// handover returns the duration of a lease handed to a waiter, before its first renewal.
 func (cfg Config) handover() time.Duration { return min(cfg.Lease, maxHandover) }
 
-// renewTimeout bounds one renewal, so that a connection that has gone silent leaves time for others.
+// renewTimeout returns the timeout of one renewal, short enough to retry after a dead connection.
 func (cfg Config) renewTimeout() time.Duration {
 	return min(max(cfg.Lease/4, 250*time.Millisecond), callTimeout)
 }

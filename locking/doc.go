@@ -1,100 +1,93 @@
-// Package locking gives one worker at a time the right to work on a key, over any number of
-// processes that share a Redis. Waiters are served in order of arrival, a released lease is handed
-// straight to the next of them, and every grant carries a fence: a number that only grows, by which
-// whoever stores the work can refuse a holder that has been overtaken.
+// Package locking gives one worker at a time the right to work on a key, across any number of processes that share
+// a Redis. Waiters are served in order of arrival, and every grant has a fence, a number that only grows.
 //
-//	err := locker.Do(ctx, locking.Request{Key: "acme/widgets", Job: "42"},
+//	client := redis.NewClient(&redis.Options{Addr: "redis:6379", MaxRetries: -1, ContextTimeoutEnabled: true})
+//	locker, err := locking.New(locking.Config{Redis: client, Prefix: "{refresh}:"})
+//	if err != nil {
+//		return err
+//	}
+//	defer locker.Close(ctx)
+//	return locker.Do(ctx, locking.Request{Key: "acme/widgets", Job: "42"},
 //		func(ctx context.Context, lease *locking.Lease) error {
-//			return refresh(ctx, lease.Fence())
+//			return refresh(ctx, lease.Fence()) // ctx is cancelled if the lease is lost
 //		})
 //
-// # Waiting
+// # What it promises
 //
-// A process has at most one place in the queue of a key, its ticket. Its own requests for that key
-// line up behind the ticket in memory, each begins only when the one before has wholly returned, and
-// each has a grant and a fence of its own. A process that others are waiting behind goes to the end
-// of the queue after each grant, so processes take turns however many requests each of them has;
-// a process that is alone passes the lease on to its next request in the same round trip that
-// releases it. A stopped process costs the others one hand-over, not one for each of its requests.
+// At most one lease of a key is valid at a time by Redis' clock. Waiting is fair across processes, however many
+// requests each of them has. The storage behind the lock can reject an overtaken holder by comparing fences.
 //
-// Release is one script: it chooses the next live waiter, makes it the owner for a short hand-over
-// lease (0.7 s), and tells it by one message. Nobody else wakes. Messages can be lost, so a waiter
-// also asks about once a second, and when the holder's lease would end if it is first in line.
+// A process has at most one place in the queue of a key, its ticket. Its own requests for that key wait behind the
+// ticket in memory. Each starts only when the previous one has released its lease, and gets a grant and a fence of its
+// own. A process with others waiting goes to the end of the queue after each grant. A process alone passes the lease
+// on to its next request in the round trip that releases it.
+//
+// Release is one script: it picks the first live waiter, makes it the owner for a short hand-over lease (0.7 s), and
+// notifies it by one message. No other waiter wakes up. Messages can be lost, so a waiter also polls about once a
+// second, and the first waiter polls when the holder's lease would expire.
+//
+// A fence is the largest of the last fence plus one, Redis' clock in microseconds, and Request.Floor plus one. So it
+// grows even after Redis has lost its data, as long as its clock has not gone back. If that may happen, pass as Floor
+// the highest fence that your storage has seen. The package cannot stop a process that is paused during a write: only
+// the storage can, by comparing fences, or a script on the same Redis, see [Lease.Guard].
+//
+// An [Inspector] shows who holds a key and who waits, lists held keys, and releases a lease by force. The caller names
+// the fence of that lease; its holder's context is cancelled, and after a delay the first waiter gets the lease.
+// [Locker.AcquireAll] acquires several keys in byte order, so that calls cannot deadlock.
 //
 // # The states of a lease
 //
-//	held      a renewal succeeded less than a lease ago, counted from before its call was made
-//	in doubt  that moment has passed because Redis does not answer. Work may go on in private;
-//	          nothing may be published: Confirm waits
-//	lost      Redis answered that another has had it since, or that it was taken away. The lease's
+//	held      a renewal succeeded less than a lease ago, counted from before the call
+//	in doubt  that time has passed because Redis does not answer. Work may go on in private, but nothing may be
+//	          published: Confirm waits
+//	lost      Redis answered that another request has owned it since, or that it was released by force. The lease's
 //	          context is cancelled with cause ErrLost
 //
-// A lease in doubt becomes held again when Redis answers that nobody else has had it, even when it
-// had run out meanwhile. It is renewed every quarter of its length, all leases of a process together.
+// A lease in doubt is held again once Redis answers that no other request has owned it, even if it had expired. All
+// leases of a process are renewed together, every quarter of their length.
 //
-// # The fence
+// # When things fail
 //
-// A grant's fence is the largest of the last fence plus one, Redis' clock in microseconds, and
-// Request.Floor plus one. So it grows even when Redis has lost its data, as long as its clock has
-// not gone back; and when it has, the caller's floor, the highest fence that its own storage has
-// seen, still holds. The package cannot stop a process that was paused in mid-write: only the storage
-// can, by comparing fences, or a script on the same Redis, by Lease.Guard.
-//
-// # Looking, and taking away
-//
-// An Inspector reads who holds a key and who waits, in order, and lists what is held. It can take a
-// lease away: the caller names the fence it means, the holder is told and its context cancelled, and
-// after a delay the first waiter gets the lease. It needs no Locker. Several keys at once, as a move
-// from one to another needs, are AcquireAll's: everybody takes them in the order of their bytes.
-//
-// # What happens when
-//
-//	a holder is killed            its lease runs out; the next waiter has it within lease + 1 s
-//	a holder is stopped, resumes  the next waiter has had it; at the next renewal the holder loses
-//	                              it, and until then its fence is too low
-//	a waiter is killed            nobody hears its message: passed over. On Cluster, where that
-//	                              cannot be known, as if it were stopped
-//	a waiter is stopped           its message is heard by a process that does nothing: one hand-over
-//	                              lease, 0.7 s, once
-//	a waiter gives up             it leaves the queue; a grant that crossed it is passed on
-//	a message is lost             the waiter asks within 1.2 s, or as soon as it hears again
-//	pub/sub does not work at all  a waiter gets a free or lapsed lease when it asks, but those who
-//	                              can be reached go first
-//	a reply is lost               every script may be repeated: the token is the request's id
-//	Redis is away                 waits go on until their time is over, then ErrUnavailable;
-//	                              leases go from held to in doubt, and back
-//	Redis refuses writes          as away: a replica, a full disk or memory, too few replicas. Nobody
-//	                              hears of a grant that is not recorded. Out of memory, leases can
-//	                              still be released and handed over
-//	Redis hangs, then goes on     what it read meanwhile still runs: a request that was given up may
-//	                              be granted to nobody, and lapses
+//	a holder is killed            its lease expires; the next waiter gets it within lease + 1 s
+//	a holder is stopped and       the next waiter has got the lease; the holder loses it at its next renewal, and
+//	resumes                       until then its fence is too low
+//	a waiter is killed            its message has no subscriber, so it is skipped. On Cluster, where that is not
+//	                              known, it costs one hand-over lease, 0.7 s, once
+//	a waiter is stopped           its message has a subscriber that does nothing: one hand-over lease, once
+//	a waiter gives up             it leaves the queue; a grant that arrives meanwhile is passed on
+//	a message is lost             the waiter polls within 1.2 s, or when it has resubscribed
+//	pub/sub does not work         a waiter gets a free or expired lease when it polls, after waiters that can be
+//	                              reached
+//	a reply is lost               every script can be repeated: the token identifies the request
+//	Redis is away                 requests wait until their timeout, then fail with ErrUnavailable; leases go from
+//	                              held to in doubt, and back
+//	Redis refuses writes          as away: a replica, a full disk, too few replicas. No grant is announced without
+//	                              being recorded. Out of memory, leases can still be released and handed over
+//	Redis hangs, then resumes     it runs what it received meanwhile: a lease may be granted to a request that has
+//	                              given up, and expires
 //	Redis is loading, or busy     as away
-//	Redis restarts with its data  slowly or not, as away: the lease is held again, or lost if a waiter
-//	                              was there first. The queue is kept for 10 s, then rebuilt as
-//	                              waiters ask
-//	Redis restarts empty          a holder takes its lease back with the same fence, unless a waiter
-//	                              was there before it: then that one has a higher fence, and the
-//	                              holder has lost
-//	... twice, while in doubt     the holder may take it back below a fence it never saw: only
-//	                              storage that compares fences knows
-//	failover to a replica         acknowledged grants may be missing: as a restart with older data.
-//	                              Two holders until the old one's next renewal, a quarter lease or a
-//	                              reconnection later, told apart by their fences; for as long as the
-//	                              old master is cut off but reachable, unless it has
-//	                              min-replicas-to-write. Messages come again once resubscribed
-//	Redis' clock goes forward     leases lapse early; holders that were overtaken lose theirs
+//	Redis restarts with its data  as away: the lease is held again, or lost if a waiter was first. The queue is kept
+//	                              for 10 s, then rebuilt as waiters poll
+//	Redis restarts empty          a holder reclaims its lease with the same fence. If a waiter was first, it has a
+//	                              higher fence, and the holder loses the lease
+//	... twice, while in doubt     the holder may reclaim the lease below a fence it never saw: only storage that
+//	                              compares fences can tell
+//	failover to a replica         acknowledged grants may be missing, as after a restart with older data. There may
+//	                              be two holders, with different fences, until the old one renews or reconnects, at
+//	                              most a quarter lease later; longer while the old master is cut off but reachable,
+//	                              unless it has min-replicas-to-write. Messages resume after resubscribing
+//	Redis' clock goes forward     leases expire early; overtaken holders lose theirs
 //	Redis' clock goes back        a dead holder's lease lasts at most four leases; fences still grow
-//	the worker's clock is wrong,  nothing: only its monotonic clock is used, and differences of
-//	or jumps                      Redis' own
-//	Release fails                 harmless: the lease lapses
-//	a lease is taken away         the holder loses it at once, or, if the message is lost, at its next
-//	                              renewal; meanwhile nobody else has it, for the lock delay
+//	the worker's clock is wrong   no effect: only its monotonic clock and differences of Redis' clock are used
+//	Release fails                 harmless: the lease expires
+//	a lease is released by force  the holder loses it at once or, if the message is lost, at its next renewal;
+//	                              nobody else gets it during the lock delay
 //	one of several is lost        the work under all of them is cancelled
 //
 // Lockers that share a Prefix should have the same Lease; a factor of four is tolerated.
 //
 // # What it does not do
 //
-// It is not reentrant: a request for a key that the same goroutine holds waits for itself. It has
-// no shared (read) leases, and spans no several Redis masters.
+// Leases are not reentrant: a request for a key that the same goroutine holds waits for itself. There are no shared
+// (read) leases, and no leases across several Redis masters.
 package locking

@@ -10,10 +10,7 @@ import (
 	"lockstep/locking"
 )
 
-// open makes a Locker with an embedded Redis. With a Redis of your own it is
-//
-//	client := redis.NewClient(&redis.Options{Addr: "redis:6379", MaxRetries: -1, ContextTimeoutEnabled: true})
-//	locker, err := locking.New(locking.Config{Redis: client, Prefix: "{refresh}:"})
+// open returns a Locker on an embedded Redis.
 func open() (locker *locking.Locker, closeAll func()) {
 	server, err := redisx.StartEmbedded()
 	if err != nil {
@@ -31,13 +28,43 @@ func open() (locker *locking.Locker, closeAll func()) {
 	}
 }
 
+// The example of the package documentation, on an embedded Redis.
+func Example() {
+	ctx := context.Background()
+	server, err := redisx.StartEmbedded()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	client := server.Open()
+	defer client.Close()
+	refresh := func(_ context.Context, fence uint64) error {
+		fmt.Println("refreshing, fenced:", fence > 0)
+		return nil
+	}
+
+	locker, err := locking.New(locking.Config{Redis: client, Prefix: "{refresh}:"})
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close(ctx)
+	err = locker.Do(ctx, locking.Request{Key: "acme/widgets", Job: "42"},
+		func(ctx context.Context, lease *locking.Lease) error {
+			return refresh(ctx, lease.Fence()) // ctx is cancelled if the lease is lost
+		})
+	fmt.Println(err)
+	// Output:
+	// refreshing, fenced: true
+	// <nil>
+}
+
 func ExampleLocker_Do() {
 	locker, closeAll := open()
 	defer closeAll()
 	err := locker.Do(context.Background(), locking.Request{Key: "example.org", Job: "42", Operation: "refresh"},
 		func(ctx context.Context, lease *locking.Lease) error {
 			fmt.Println("refreshing", lease.Key())
-			return lease.Confirm(ctx) // before anybody sees the result
+			return lease.Confirm(ctx) // before publishing the result
 		})
 	fmt.Println(err)
 	// Output:
@@ -68,7 +95,7 @@ func ExampleLocker_Acquire() {
 	// still busy with job 37
 }
 
-// A storage that remembers the highest fence it has seen turns away a holder that was overtaken.
+// Storage that remembers the highest fence can reject an overtaken holder.
 func ExampleLease_Fence() {
 	ctx := context.Background()
 	locker, closeAll := open()

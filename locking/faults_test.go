@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -34,6 +35,7 @@ func config(t testing.TB, server *redistest.Server, name, value string) {
 }
 
 func TestNobodyIsToldOfAGrantThatRedisRefusesToRecord(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
 	hears(t, b, a)
@@ -52,6 +54,7 @@ func TestNobodyIsToldOfAGrantThatRedisRefusesToRecord(t *testing.T) {
 }
 
 func TestALeaseIsReturnedThoughRedisIsOutOfMemory(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
 	hears(t, b, a)
@@ -69,6 +72,7 @@ func TestALeaseIsReturnedThoughRedisIsOutOfMemory(t *testing.T) {
 // A message hands b the lease while its poll is still on its way. Were it to begin and end before
 // Redis gets that poll, the poll would be granted the free lease, for nobody.
 func TestAPollThatIsOvertakenByAMessageIsNotGrantedToNobody(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b, c := start(t, server, "a"), start(t, server, "b", lease(20*time.Second)), start(t, server, "c")
 	hears(t, b, a)
@@ -94,6 +98,7 @@ func TestAPollThatIsOvertakenByAMessageIsNotGrantedToNobody(t *testing.T) {
 }
 
 func TestAFloorHoldsForWhoeverTakesOverATicket(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
 	hears(t, b, a)
@@ -118,6 +123,7 @@ func TestAFloorHoldsForWhoeverTakesOverATicket(t *testing.T) {
 }
 
 func TestAGrantThatRanOutOnItsWayIsNotBegun(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(100*time.Millisecond)), start(t, server, "w2")
 	release(t, must(t, p, "k", "")) // Redis knows the scripts
@@ -148,6 +154,7 @@ func TestAGrantThatRanOutOnItsWayIsNotBegun(t *testing.T) {
 }
 
 func TestAHandOverNeedsNoQuestionHoweverLongTheLease(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b", lease(time.Minute))
 	hears(t, b, a)
@@ -166,10 +173,11 @@ func TestAHandOverNeedsNoQuestionHoweverLongTheLease(t *testing.T) {
 
 // Redis is slow and there are many leases to renew: a round takes longer than a hand-over lease.
 func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a"), start(t, server, "b", lease(4*time.Second))
 	hears(t, b, a)
-	for i := range 1500 {
+	for i := range 1000 {
 		must(t, b, fmt.Sprint("other", i), "")
 	}
 	held := must(t, a, "k", "1")
@@ -193,6 +201,7 @@ func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
 }
 
 func TestASpoiltLockHarmsNoOther(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Hour))
 	spoilt, sound := must(t, p, "spoilt", "1"), must(t, p, "sound", "2")
@@ -207,6 +216,7 @@ func TestASpoiltLockHarmsNoOther(t *testing.T) {
 }
 
 func TestALeaseReleasedWhileItIsReclaimedStaysReleased(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
 	l := must(t, p, "k", "1")
@@ -223,6 +233,7 @@ func TestALeaseReleasedWhileItIsReclaimedStaysReleased(t *testing.T) {
 }
 
 func TestCloseDuringAReleaseKeepsNoLease(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
 	l := must(t, p, "k", "1")
@@ -242,6 +253,7 @@ func TestCloseDuringAReleaseKeepsNoLease(t *testing.T) {
 }
 
 func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
 	hears(t, b, a)
@@ -327,7 +339,7 @@ func TestOneAtATimeThroughFaults(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) {
+	for end := time.Now().Add(testenv.Form(time.Second, 4*time.Second)); time.Now().Before(end); time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) {
 		before := grants.Load()
 		switch rand.IntN(6) {
 		case 0:

@@ -14,6 +14,7 @@ import (
 // The law: whatever happens, a fence is higher than every fence the storage has seen, if the
 // storage's highest is the request's floor; and with no floor, as long as Redis' clock goes on.
 func TestFencesOnlyGrow(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	processes := []process{start(t, server, "w1"), start(t, server, "w2")}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(child(role))
 	}
+	testenv.Parallel(8)
 	goleak.VerifyTestMain(m)
 }
 

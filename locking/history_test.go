@@ -60,6 +60,7 @@ func (h *history) add(client int, what step, call, ret int64) {
 // TestHistoriesAreThoseOfALock lets processes acquire, release and die at random, and looks for an
 // order in which a lock could have done what they saw.
 func TestHistoriesAreThoseOfALock(t *testing.T) {
+	t.Parallel()
 	const processes, each, rounds = 4, 3, 12
 	server := redistest.Start(t)
 	h := &history{began: time.Now()}
@@ -116,6 +117,7 @@ func TestHistoriesAreThoseOfALock(t *testing.T) {
 
 // TestTheModelRefusesWhatIsNoLock shows that the check can fail.
 func TestTheModelRefusesWhatIsNoLock(t *testing.T) {
+	t.Parallel()
 	op := func(acquired bool, fence uint64, call, ret int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: int(fence), Input: step{acquired, fence}, Call: call, Return: ret}
 	}

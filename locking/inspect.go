@@ -30,31 +30,30 @@ var (
 	forceScript  = redis.NewScript(clockLua + forceLua)
 )
 
-// ErrNotHeld: no lease with that fence is out, so there is nothing to take away.
+// ErrNotHeld: the lease with that fence is not held.
 var ErrNotHeld = errors.New("lease is not held")
 
 const (
-	maxWaiters  = 1000 // that a Status lists
+	maxWaiters  = 1000 // listed in a Status
 	scanBatch   = 1000
-	statusBatch = 100 // in one request
+	statusBatch = 100 // locks per request
 )
 
-// InspectorConfig is what NewInspector needs. Only Redis is required.
+// InspectorConfig configures an Inspector. Only Redis is required.
 type InspectorConfig struct {
 	Redis  redis.UniversalClient // never closed by the Inspector
-	Prefix string                // as that of the Lockers; default "{lock}:"
+	Prefix string                // prefix of the Lockers; default "{lock}:"
 
-	// Delay is for how long nobody gets a lease that was taken away, so that its holder can notice;
-	// default 2 s. It is a courtesy: what keeps a holder from doing harm that does not notice is the
-	// fence.
+	// Delay is how long a lease released by force stays unavailable, so that its holder can notice;
+	// default 2 s. Only the fence protects against a holder that does not notice.
 	Delay time.Duration
 }
 
-// Inspector shows who holds and who waits for the leases of all Lockers with its prefix, and takes
-// leases away. It needs no Locker and holds nothing itself. It is safe for concurrent use.
+// Inspector shows holders and waiters of all Lockers with its prefix, and releases leases by force. It
+// holds no leases itself. It is safe for concurrent use.
 type Inspector struct{ cfg InspectorConfig }
 
-// NewInspector makes an Inspector.
+// NewInspector returns an Inspector.
 func NewInspector(cfg InspectorConfig) (*Inspector, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, "{lock}:")
 	cfg.Delay = cmp.Or(cfg.Delay, 2*time.Second)
@@ -62,36 +61,36 @@ func NewInspector(cfg InspectorConfig) (*Inspector, error) {
 	case cfg.Redis == nil:
 		return nil, errors.New("locking: InspectorConfig.Redis is required")
 	case cfg.Delay < 0:
-		return nil, fmt.Errorf("locking: InspectorConfig.Delay is %v; want a positive duration", cfg.Delay)
+		return nil, fmt.Errorf("locking: InspectorConfig.Delay is %v; must not be negative", cfg.Delay)
 	}
 	return &Inspector{cfg}, nil
 }
 
-// Status is a lock as Redis had it at one moment.
+// Status is the state of a lock at one moment.
 type Status struct {
 	Key     string
 	Held    bool
-	Holder  Holder   // zero unless held
-	Fence   uint64   // of the last grant, held or not; 0 when there was none
-	Waiters []Waiter // in line, the next one first; one for each process, at most 1,000
+	Holder  Holder   // zero if not held
+	Fence   uint64   // fence of the last grant, whether still held or not; 0 if there was none
+	Waiters []Waiter // waiting processes in order, at most 1,000
 }
 
-// Waiter is a process in line, and the request that it would be granted the lease for.
+// Waiter is a waiting process, and the request that will receive its grant.
 type Waiter struct{ Worker, Job, Operation string }
 
-// Status reads the lock of key. A key that nobody ever asked for is not held.
+// Status reads the lock of key. A key that was never requested is not held.
 func (i *Inspector) Status(ctx context.Context, key string) (Status, error) {
 	return statusOf(key, statusScript.Run(ctx, i.cfg.Redis, statusKeys(i.cfg.Prefix+key), maxWaiters))
 }
 
-// statuses reads many locks in one request, as soon as Redis knows the script: each at a moment of its own.
+// statuses reads many locks in one request, each at a slightly different moment.
 func (i *Inspector) statuses(ctx context.Context, locks []string) ([]Status, error) {
 	replies := make([]*redis.Cmd, len(locks))
 	pipe := i.cfg.Redis.Pipeline()
 	for n, lock := range locks {
 		replies[n] = statusScript.EvalSha(ctx, pipe, statusKeys(lock), maxWaiters)
 	}
-	_, _ = pipe.Exec(ctx) // each reply has its own error
+	_, _ = pipe.Exec(ctx) // each reply contains its own error
 	all := make([]Status, len(locks))
 	for n, lock := range locks {
 		key := strings.TrimPrefix(lock, i.cfg.Prefix)
@@ -118,7 +117,7 @@ func statusOf(key string, cmd *redis.Cmd) (Status, error) {
 		return Status{}, fmt.Errorf("status of %s: %w", key, err)
 	}
 	if len(reply) < 8 {
-		return Status{}, fmt.Errorf("status of %s: a reply that makes no sense: %q", key, reply)
+		return Status{}, fmt.Errorf("status of %s: unexpected reply %q", key, reply)
 	}
 	now, expires := parseMicros(reply[0]), parseMicros(reply[2])
 	s := Status{Key: key, Held: reply[1] != "" && expires > now, Fence: uint64(parseMicros(reply[3]))}
@@ -130,15 +129,15 @@ func statusOf(key string, cmd *redis.Cmd) (Status, error) {
 	}
 	for _, ticket := range reply[8:] {
 		var w Waiter
-		if json.Unmarshal([]byte(ticket), &w) == nil { // a record that somebody has spoilt says nothing
+		if json.Unmarshal([]byte(ticket), &w) == nil { // skip a corrupted record
 			s.Waiters = append(s.Waiters, w)
 		}
 	}
 	return s, nil
 }
 
-// List returns the locks that are held, by key. It looks at every key in Redis, a thousand at a
-// time, and is meant for people; the locks may change while it looks.
+// List returns the locks that are held, sorted by key. It scans all keys of Redis, a thousand at a time, and
+// is meant for interactive use. Locks may change during the scan.
 func (i *Inspector) List(ctx context.Context) ([]Status, error) {
 	var held []Status
 	err := i.scan(ctx, func(locks []string) error {
@@ -165,14 +164,14 @@ func (i *Inspector) List(ctx context.Context) ([]Status, error) {
 		return nil, fmt.Errorf("list locks: %w", err)
 	}
 	slices.SortFunc(held, func(a, b Status) int { return cmp.Compare(a.Key, b.Key) })
-	return slices.CompactFunc(held, func(a, b Status) bool { return a.Key == b.Key }), nil // a scan may repeat itself
+	return slices.CompactFunc(held, func(a, b Status) bool { return a.Key == b.Key }), nil // a scan may repeat keys
 }
 
-// scan calls fn with the names of what may be locks.
+// scan calls fn with batches of keys that may be locks.
 func (i *Inspector) scan(ctx context.Context, fn func(locks []string) error) error {
 	var node redis.Cmdable = i.cfg.Redis
 	if cluster, ok := i.cfg.Redis.(*redis.ClusterClient); ok {
-		master, err := cluster.MasterForKey(ctx, i.cfg.Prefix) // one hash tag, one master
+		master, err := cluster.MasterForKey(ctx, i.cfg.Prefix) // the hash tag puts all keys on one master
 		if err != nil {
 			return err
 		}
@@ -198,10 +197,10 @@ func (i *Inspector) scan(ctx context.Context, fn func(locks []string) error) err
 	}
 }
 
-// ForceRelease takes the lease with this fence away from its holder, and returns who that was. The
-// holder is told, and its lease's context cancelled with cause ErrLost; after InspectorConfig.Delay the
-// first waiter gets the lease, with a higher fence. It is ErrNotHeld when another lease is out by now,
-// or none: the fence makes sure that nobody loses a lease that the caller did not mean.
+// ForceRelease releases the lease with this fence and returns its former holder. The holder's lease context
+// is cancelled with cause ErrLost. After InspectorConfig.Delay the first waiter gets the lease, with a higher
+// fence. ForceRelease returns ErrNotHeld if that lease is not held any more, so it never releases a lease other
+// than the one that the caller saw.
 func (i *Inspector) ForceRelease(ctx context.Context, key string, fence uint64) (Holder, error) {
 	former, err := forceScript.Run(ctx, i.cfg.Redis, []string{i.cfg.Prefix + key},
 		strconv.FormatUint(fence, 10), i.cfg.Delay.Microseconds()).StringSlice()

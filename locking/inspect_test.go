@@ -22,6 +22,7 @@ func inspector(t testing.TB, server *redistest.Server, delay time.Duration) *loc
 }
 
 func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	i := inspector(t, server, 0)
 	if s, err := i.Status(t.Context(), "k"); err != nil || s.Held || s.Fence != 0 || len(s.Waiters) != 0 {
@@ -55,6 +56,7 @@ func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
 }
 
 func TestListShowsWhatIsHeldAndNothingElse(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2", func(cfg *locking.Config) { cfg.Prefix = "{t}else:" })
 	release(t, must(t, p, "free", ""))
@@ -81,6 +83,7 @@ func TestListShowsWhatIsHeldAndNothingElse(t *testing.T) {
 }
 
 func TestManyLocksAreListedInFewRequests(t *testing.T) {
+	t.Parallel()
 	const n = 250
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Minute))
@@ -116,6 +119,7 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 }
 
 func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	const delay = 300 * time.Millisecond
 	i := inspector(t, server, delay)
@@ -155,6 +159,7 @@ func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
 }
 
 func TestForceReleaseWithNobodyInLineFreesTheKey(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
 	held := must(t, p, "k", "37")

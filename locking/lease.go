@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// releaseTimeout bounds how long a release tries to reach Redis. A lease not released lapses.
+// releaseTimeout is how long Release tries to reach Redis before it leaves the lease to expire.
 const releaseTimeout = 2 * time.Second
 
 // Lease is the right to work on a key, from Acquire until Release or loss.
 type Lease struct {
 	locker *Locker
-	line   *line
+	queue  *waitQueue
 	req    Request
 	token  string
 	fence  uint64
-	since  int64 // µs of Redis' clock
+	since  int64 // time of the grant by Redis' clock, µs
 	began  time.Time
 
 	ctx    context.Context
@@ -26,43 +26,43 @@ type Lease struct {
 	over   chan struct{} // closed when ending is set
 
 	release sync.Once
-	result  error // of release
+	result  error // result of release
 
 	// Guarded by Locker.mu.
-	deadline time.Time // held until then, by our own clock
+	deadline time.Time // held until then, by the local monotonic clock
 	renewAt  time.Time
-	doubtful bool  // and it has been logged
-	ending   error // why the lease is over; nil while it is not
+	inDoubt  bool  // whether the doubt was logged
+	ending   error // why the lease ended; nil until then
 }
 
-// newLease makes the lease of a grant. The caller holds mu.
-func (l *Locker) newLease(ln *line, w *waiter, token string, a answer) *Lease {
+// newLease returns the lease of a grant. The caller holds mu.
+func (l *Locker) newLease(q *waitQueue, w *waiter, token string, a answer) *Lease {
 	lease := &Lease{
-		locker: l, line: ln, req: w.req, token: token,
+		locker: l, queue: q, req: w.req, token: token,
 		fence: a.fence, since: a.since, began: time.Now(),
 		over: make(chan struct{}),
 	}
 	lease.ctx, lease.cancel = context.WithCancelCause(w.ctx)
-	lease.provenUntil(a.deadline())
+	lease.setHeldUntil(a.deadline())
 	return lease
 }
 
-// Key is what the lease is for.
+// Key returns the key of the lease.
 func (l *Lease) Key() string { return l.req.Key }
 
-// Fence is the number of this grant: higher than that of every earlier grant of the key.
+// Fence returns the number of this grant, which is higher than that of every earlier grant of the key.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Began is when the lease was granted, by this process' clock.
+// Began returns when the lease was granted, by the local clock.
 func (l *Lease) Began() time.Time { return l.began }
 
-// Context derives from the context of Acquire. It is cancelled by Release, and with cause ErrLost
-// when the lease is lost.
+// Context returns a context that derives from that of Acquire. Release cancels it. If the lease is lost it is
+// cancelled with cause ErrLost.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Confirm asks Redis whether the lease is held, and renews it. It returns nil if so, or if Redis
-// does not answer but cannot have given the lease to another yet. While the lease is in doubt it
-// waits. It fails with ErrLost, or with the cause of ctx's end.
+// Confirm asks Redis whether the lease is held, and renews it. It returns nil if the lease is held, or if
+// Redis does not answer but cannot have granted the lease to another request yet. It waits while the lease
+// is in doubt, and returns ErrLost or the cause of ctx's cancellation.
 func (l *Lease) Confirm(ctx context.Context) error {
 	for pause := retryPause; ; {
 		if err := l.ended(); err != nil {
@@ -72,7 +72,7 @@ func (l *Lease) Confirm(ctx context.Context) error {
 		switch {
 		case l.ended() != nil:
 			continue
-		case err == nil, ctx.Err() == nil && l.provenAt(time.Now()):
+		case err == nil, ctx.Err() == nil && l.heldAt(time.Now()):
 			return nil
 		}
 		timer := time.NewTimer(jitter(pause))
@@ -89,11 +89,10 @@ func (l *Lease) Confirm(ctx context.Context) error {
 	}
 }
 
-// Guard lets another script on the same Redis check the lease together with its own changes. The
-// lease is held when the hash at Key has this Owner and this Fence, and its field expires is later
-// than Redis' TIME, in µs. When it is held and there is no key Queue, nobody waits for it, and the
-// script may give it back in the same step: by removing the fields owner and expires. Then
-// [Lease.Returned] is to be told.
+// Guard lets another script on the same Redis check the lease together with its own writes. The lease is held
+// if the hash at Key has this Owner and this Fence, and its field expires is later than Redis' TIME, in µs. If
+// it is held and the key Queue does not exist, no other process waits, and the script may release the lease
+// in the same step by removing the fields owner and expires. The caller must then call [Lease.MarkReleased].
 type Guard struct {
 	Key   string
 	Owner string
@@ -107,21 +106,21 @@ func (l *Lease) Guard() Guard {
 	return Guard{Key: lock, Owner: l.token, Fence: l.fence, Queue: lock + queueSuffix}
 }
 
-// Awaited reports whether somebody in this process waits for the lease; they are not in its Queue.
-func (l *Lease) Awaited() bool {
+// HasLocalWaiters reports whether this process has requests waiting for the lease. They are not in Guard.Queue.
+func (l *Lease) HasLocalWaiters() bool {
 	l.locker.mu.Lock()
 	defer l.locker.mu.Unlock()
-	return len(l.line.waiters) > 0
+	return len(l.queue.waiters) > 0
 }
 
-// Returned is Release for a lease that a script has given back, see [Guard]. Redis is not asked again.
-func (l *Lease) Returned() {
+// MarkReleased records that a script has released the lease, see [Guard]. Unlike Release it does not call Redis.
+func (l *Lease) MarkReleased() {
 	l.release.Do(func() {
 		l.locker.mu.Lock()
 		lost := l.lost()
 		delete(l.locker.leases, l.token)
 		l.end(errReleased)
-		l.locker.moveOn(l.line, nil, answer{}, nil)
+		l.locker.startNext(l.queue, nil, answer{}, nil)
 		l.locker.mu.Unlock()
 		held := time.Since(l.began)
 		if !lost {
@@ -131,22 +130,22 @@ func (l *Lease) Returned() {
 	})
 }
 
-// Release gives the lease to the next in line. It ignores the end of ctx, and tries again for 2 s;
-// when that fails the lease runs out by itself, so the error may be ignored. It is ErrLost when the
-// lease was another's already. Calling Release again returns the same.
+// Release gives the lease to the next waiter. It ignores ctx's cancellation and retries for 2 s. If that
+// fails the lease expires, so the error may be ignored. Release returns ErrLost if the lease was lost.
+// Repeated calls return the same result.
 func (l *Lease) Release(ctx context.Context) error {
-	l.release.Do(func() { l.result = l.locker.takeBack(context.WithoutCancel(ctx), l) })
+	l.release.Do(func() { l.result = l.locker.releaseOnce(context.WithoutCancel(ctx), l) })
 	return l.result
 }
 
-func (l *Locker) takeBack(ctx context.Context, lease *Lease) error {
+func (l *Locker) releaseOnce(ctx context.Context, lease *Lease) error {
 	l.mu.Lock()
 	lost := lease.lost()
 	lease.end(errReleased)
 	l.mu.Unlock()
 
 	took := time.Since(lease.began)
-	a, err := l.advance(ctx, lease.line, lease.token)
+	a, err := l.releaseAndAdvance(ctx, lease.queue, lease.token)
 	if !lost {
 		l.cfg.Observer.Released(took)
 	}
@@ -164,7 +163,7 @@ func (l *Locker) logReleased(ctx context.Context, lease *Lease, held time.Durati
 	l.cfg.Log.DebugContext(ctx, "lock released", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", held)
 }
 
-// end records why the lease is over, if it is not so already. The caller holds mu.
+// end records why the lease ended, unless it has already ended. The caller holds mu.
 func (l *Lease) end(why error) {
 	if l.ending != nil {
 		return
@@ -172,36 +171,36 @@ func (l *Lease) end(why error) {
 	l.ending = why
 	close(l.over)
 	if errors.Is(why, errReleased) {
-		why = nil // an ordinary cancellation
+		why = nil // ordinary cancellation
 	}
 	l.cancel(why)
 }
 
-// lost reports whether the lease ended otherwise than by being given back. The caller holds mu.
+// lost reports whether the lease ended other than by release. The caller holds mu.
 func (l *Lease) lost() bool { return l.ending != nil && !errors.Is(l.ending, errReleased) }
 
-// ended is nil while the lease is held or in doubt.
+// ended returns why the lease ended, or nil while it is held or in doubt.
 func (l *Lease) ended() error {
 	l.locker.mu.Lock()
 	defer l.locker.mu.Unlock()
 	return l.ending
 }
 
-func (l *Lease) provenAt(t time.Time) bool {
+func (l *Lease) heldAt(t time.Time) bool {
 	l.locker.mu.Lock()
 	defer l.locker.mu.Unlock()
 	return t.Before(l.deadline)
 }
 
-// provenUntil takes in that the lease ends no sooner than t. The caller holds mu.
-func (l *Lease) provenUntil(t time.Time) {
+// setHeldUntil records that the lease is held at least until t. The caller holds mu.
+func (l *Lease) setHeldUntil(t time.Time) {
 	left := time.Until(t)
-	l.deadline = t.Add(-left / 100) // two clocks do not tick alike
+	l.deadline = t.Add(-left / 100) // allow for clock drift
 	l.renewAt = time.Now().Add(left / 4)
-	l.doubtful = false
+	l.inDoubt = false
 }
 
-// holder is how others see the lease. The caller holds mu.
+// holder returns the lease's holder as other processes see it. The caller holds mu.
 func (l *Lease) holder() Holder {
 	return Holder{
 		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation,
@@ -211,12 +210,12 @@ func (l *Lease) holder() Holder {
 
 type contextKey struct{}
 
-// NewContext returns a context that carries leases.
+// NewContext returns a copy of ctx that carries leases.
 func NewContext(ctx context.Context, leases ...*Lease) context.Context {
 	return context.WithValue(ctx, contextKey{}, Leases(leases))
 }
 
-// FromContext returns the lease that ctx carries, the first one of several, if any.
+// FromContext returns the first lease that ctx carries, if any.
 func FromContext(ctx context.Context) (*Lease, bool) {
 	leases := AllFromContext(ctx)
 	if len(leases) == 0 {
@@ -225,7 +224,7 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	return leases[0], true
 }
 
-// AllFromContext returns the leases that ctx carries, if any.
+// AllFromContext returns all leases that ctx carries.
 func AllFromContext(ctx context.Context) Leases {
 	leases, _ := ctx.Value(contextKey{}).(Leases)
 	return leases

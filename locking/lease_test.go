@@ -25,6 +25,7 @@ func rob(t testing.TB, server *redistest.Server, key string) {
 }
 
 func TestALostLeaseEndsItsContext(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
 	p := start(t, server, "w1", lease(200*time.Millisecond), func(cfg *locking.Config) { cfg.Observer = observed })
@@ -54,6 +55,7 @@ func TestALostLeaseEndsItsContext(t *testing.T) {
 }
 
 func TestConfirmFindsALossAtOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Hour))
 	l := must(t, p, "k", "1")
@@ -64,6 +66,7 @@ func TestConfirmFindsALossAtOnce(t *testing.T) {
 }
 
 func TestTheNextOfAProcessBeginsOnlyWhenALostOneHasReturned(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(200*time.Millisecond))
 	l := must(t, p, "k", "1")
@@ -81,6 +84,7 @@ func TestTheNextOfAProcessBeginsOnlyWhenALostOneHasReturned(t *testing.T) {
 }
 
 func TestALeaseInDoubtIsNotLost(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	observed := &tally{}
 	p := start(t, server, "w1", lease(300*time.Millisecond), func(cfg *locking.Config) { cfg.Observer = observed })
@@ -117,6 +121,7 @@ func TestALeaseInDoubtIsNotLost(t *testing.T) {
 }
 
 func TestAConfirmedLeaseMayBeOneThatRedisCannotHaveGivenAway(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	l := must(t, start(t, server, "w1", lease(time.Minute)), "k", "1")
 	server.Stop()
@@ -124,6 +129,7 @@ func TestAConfirmedLeaseMayBeOneThatRedisCannotHaveGivenAway(t *testing.T) {
 }
 
 func TestALapsedLeaseThatNobodyElseHasHadIsTakenBack(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	l := must(t, start(t, server, "w1"), "k", "1")
 	client := server.Client()
@@ -135,6 +141,7 @@ func TestALapsedLeaseThatNobodyElseHasHadIsTakenBack(t *testing.T) {
 }
 
 func TestRedisComesBackEmpty(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		meanwhile func(t *testing.T, other process)
 		want      error
@@ -144,6 +151,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 		"and another has had it meanwhile": {func(t *testing.T, p process) { release(t, must(t, p, "k", "2")) }, locking.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
 			l := must(t, p, "k", "1")
@@ -168,6 +176,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 }
 
 func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
 	l := must(t, p, "k", "1")
@@ -183,6 +192,7 @@ func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
 }
 
 func TestALongHeldLeaseIsRenewed(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(800*time.Millisecond)), start(t, server, "w2", lease(800*time.Millisecond))
 	l := must(t, p, "k", "1")
@@ -193,6 +203,7 @@ func TestALongHeldLeaseIsRenewed(t *testing.T) {
 }
 
 func TestAHandedOverLeaseIsRenewed(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
 	hears(t, other, p)
@@ -207,6 +218,7 @@ func TestAHandedOverLeaseIsRenewed(t *testing.T) {
 }
 
 func TestRenewalsGoTogether(t *testing.T) {
+	t.Parallel()
 	p := start(t, redistest.Start(t), "w1", lease(800*time.Millisecond))
 	const n = 100
 	var leases []*locking.Lease
@@ -231,6 +243,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 }
 
 func TestARedisClockThatWentBackHoldsNobodyUpForLong(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	far := time.Now().Add(time.Hour).UnixMicro()
@@ -243,6 +256,7 @@ func TestARedisClockThatWentBackHoldsNobodyUpForLong(t *testing.T) {
 }
 
 func TestDoHandsTheLeaseToItsFunction(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
 	own := errors.New("own")

@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// Locker acquires and renews the leases of one process. It is safe for concurrent use. Make one for
-// each process: requests of the same Locker share their place in line.
+// Locker acquires and renews the leases of one process. Use one Locker per process: its requests share a
+// place in the queue. It is safe for concurrent use.
 type Locker struct {
 	cfg     Config
-	id      string // of this Locker; begins each of its tokens
-	channel string // where it is told of its grants
-	terms   []any  // of its scripts
+	id      string // prefix of the Locker's tokens
+	channel string // receives its grants
+	terms   []any  // constant arguments of its scripts
 	tokens  atomic.Uint64
 
-	ctx         context.Context // of everything in the background; ends with Close
+	ctx         context.Context // background work; cancelled by Close
 	cancel      context.CancelFunc
 	work        sync.WaitGroup
-	rescheduled chan struct{} // a lease must be renewed sooner than planned
+	rescheduled chan struct{} // has a token if a renewal is due earlier than planned
 
-	// mu guards what follows, and the insides of lines, tickets and leases. It is never held across
-	// a call to Redis, the log, the Observer or the caller.
+	// mu guards the fields below, and the fields of queues, tickets and leases. It is never held during a call
+	// of Redis, the log, the Observer or the caller.
 	mu          sync.Mutex
-	lines       map[string]*line
-	tickets     map[string]*ticket // by token: those that may get a grant
-	leases      map[string]*Lease  // by token: those to be renewed
+	queues      map[string]*waitQueue
+	tickets     map[string]*ticket // by token: tickets that may receive a grant
+	leases      map[string]*Lease  // by token: leases to renew
 	nextRenewal time.Time
 	closed      bool
-	drained     chan struct{} // closed once the Locker is, and no line is left
+	drained     chan struct{} // closed once the Locker is closed and no queue is left
 }
 
-// New makes a Locker. Close it to stop its goroutines.
+// New returns a Locker. Call Close to stop its goroutines.
 func New(cfg Config) (*Locker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -46,7 +46,7 @@ func New(cfg Config) (*Locker, error) {
 		id:          randomID(8),
 		terms:       scriptTerms(cfg),
 		rescheduled: make(chan struct{}, 1),
-		lines:       make(map[string]*line),
+		queues:      make(map[string]*waitQueue),
 		tickets:     make(map[string]*ticket),
 		leases:      make(map[string]*Lease),
 		drained:     make(chan struct{}),
@@ -58,13 +58,13 @@ func New(cfg Config) (*Locker, error) {
 	return l, nil
 }
 
-// Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must
-// Release what it gets. The lease's context derives from ctx, but a lease outlives the end of ctx
-// until it is released.
+// Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must Release
+// the lease. The lease's context derives from ctx, but the lease stays held after ctx is done, until it is
+// released.
 //
-// It fails with a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable, or the cause of ctx's end; then
-// as soon as a call to Redis that is on its way has returned, which takes 2 s at most. Whichever it is, the
-// request leaves nothing behind in Redis.
+// Acquire returns a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable or the cause of ctx's
+// cancellation. When ctx is done it first waits for a pending call to Redis, at most 2 s. A failed request
+// leaves nothing behind in Redis.
 func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if req.Wait == 0 {
 		req.Wait = l.cfg.Wait
 	}
-	req.Job, req.Operation = legible(req.Job), legible(req.Operation)
+	req.Job, req.Operation = printable(req.Job), printable(req.Operation)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}
@@ -103,7 +103,7 @@ func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease
 		l.open(ctx, opened, req)
 	}
 	select {
-	case o := <-w.done: // at once
+	case o := <-w.done: // without waiting
 		return o.lease, o.err
 	default:
 	}
@@ -116,8 +116,8 @@ func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease
 	case <-ctx.Done():
 	}
 
-	holder, trouble, left := l.leave(w)
-	if !left { // its outcome crossed ours
+	holder, lastErr, left := l.leave(w)
+	if !left { // the outcome arrived meanwhile
 		o := <-w.done
 		if o.lease == nil || ctx.Err() == nil {
 			return o.lease, o.err
@@ -125,21 +125,21 @@ func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease
 		_ = o.lease.Release(ctx)
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}
-	if errors.Is(trouble, errNoAnswer) && errors.Is(ctx.Err(), context.Canceled) {
-		trouble = nil // it had no time to answer
+	if errors.Is(lastErr, errNoAnswer) && errors.Is(ctx.Err(), context.Canceled) {
+		lastErr = nil // Redis had no time to answer
 	}
 	switch {
-	case ctx.Err() != nil && trouble == nil:
+	case ctx.Err() != nil && lastErr == nil:
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("lock %s: %w: %w: %w", req.Key, context.Cause(ctx), ErrUnavailable, trouble)
-	case trouble != nil:
-		return nil, fmt.Errorf("lock %s: %w: %w", req.Key, ErrUnavailable, trouble)
+		return nil, fmt.Errorf("lock %s: %w: %w: %w", req.Key, context.Cause(ctx), ErrUnavailable, lastErr)
+	case lastErr != nil:
+		return nil, fmt.Errorf("lock %s: %w: %w", req.Key, ErrUnavailable, lastErr)
 	}
 	return nil, &TimeoutError{Key: req.Key, Job: req.Job, Waited: time.Since(began), Holder: holder}
 }
 
-// open asks for a new line's ticket for the first time, and leaves the rest to others.
+// open makes the first request for a new queue's ticket, and continues in the background if it is not granted.
 func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
 	defer l.work.Done()
 	if req.Wait < callTimeout {
@@ -151,17 +151,17 @@ func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
 	switch {
 	case err == nil && a.verdict == granted && l.begin(t, a):
 		return
-	case ctx.Err() != nil: // which says nothing about Redis
+	case ctx.Err() != nil: // not Redis' fault
 		a, err = answer{}, nil
 	}
-	l.work.Go(func() { l.pursue(t, a, err) })
+	l.work.Go(func() { l.acquireFor(t, a, err) })
 }
 
-// Do runs fn while holding req.Key. fn's context carries the lease, see FromContext, and is cancelled
-// with cause ErrLost when the lease is lost. The lease is released when fn returns or panics.
+// Do runs fn while holding req.Key. fn's context carries the lease, see FromContext, and is cancelled with
+// cause ErrLost if the lease is lost. Do releases the lease when fn returns or panics.
 //
-// Do returns an error of Acquire, fn's own, or ErrLost when the lease was lost before fn returned;
-// fn's own error is then wrapped too.
+// Do returns an error of Acquire or fn's error. If the lease was lost before fn returned, the error is
+// ErrLost and wraps fn's error.
 func (l *Locker) Do(ctx context.Context, req Request, fn func(ctx context.Context, lease *Lease) error) error {
 	lease, err := l.Acquire(ctx, req)
 	if err != nil {
@@ -179,21 +179,21 @@ func (l *Locker) Do(ctx context.Context, req Request, fn func(ctx context.Contex
 	}
 }
 
-// Close ends all waits with ErrClosed, refuses new ones, and waits until every lease that is out has
-// been released, renewing them as before. When ctx ends first, Close returns its error: the leases
-// still out lose their context with cause ErrClosed and are renewed no more, but they are not given
-// to others before they run out, since somebody is working under them.
+// Close ends all waits with ErrClosed, rejects new requests, and waits until every lease has been released,
+// renewing leases meanwhile. If ctx is done first, Close returns its error: the contexts of the remaining
+// leases are cancelled with cause ErrClosed and renewal stops, but the leases are left to expire, because
+// work under them may still be running.
 func (l *Locker) Close(ctx context.Context) error {
 	l.mu.Lock()
 	first := !l.closed
 	l.closed = true
-	for _, ln := range l.lines {
-		for _, w := range ln.waiters {
+	for _, q := range l.queues {
+		for _, w := range q.waiters {
 			w.done <- outcome{err: fmt.Errorf("lock %s: %w", w.req.Key, ErrClosed)}
 		}
-		ln.waiters = nil
-		if ln.ticket != nil {
-			ln.ticket.stir()
+		q.waiters = nil
+		if q.ticket != nil {
+			q.ticket.poke()
 		}
 	}
 	if first {
@@ -205,10 +205,10 @@ func (l *Locker) Close(ctx context.Context) error {
 	select {
 	case <-l.drained:
 	case <-ctx.Done():
-		err = fmt.Errorf("close locker: leases are still out: %w", context.Cause(ctx))
+		err = fmt.Errorf("close locker: some leases were not released: %w", context.Cause(ctx))
 	}
 	l.mu.Lock()
-	l.cancel() // under mu, so that nobody adds to work from here on
+	l.cancel() // under mu, so that nothing is added to work after this
 	l.mu.Unlock()
 	l.work.Wait()
 
@@ -220,9 +220,9 @@ func (l *Locker) Close(ctx context.Context) error {
 	return err
 }
 
-// closeIfDrained tells Close that nothing is left to wait for. The caller holds mu.
+// closeIfDrained lets Close return once no queue is left. The caller holds mu.
 func (l *Locker) closeIfDrained() {
-	if l.closed && len(l.lines) == 0 {
+	if l.closed && len(l.queues) == 0 {
 		select {
 		case <-l.drained:
 		default:

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Observer is told what becomes of requests and leases, for metrics. It is called from many
-// goroutines and must not block.
+// Observer receives events of requests and leases, for metrics. It must be safe for concurrent use and must
+// not block.
 type Observer interface {
-	WaitBegan()                                      // a request was made
-	WaitEnded(outcome Outcome, waited time.Duration) // once for each WaitBegan
-	Released(held time.Duration)                     // a lease was returned that was not lost
-	Lost(held time.Duration, forced bool)            // a lease turned out to be another's, or was taken away by force
+	WaitBegan()                                      // a request begins
+	WaitEnded(outcome Outcome, waited time.Duration) // a request ends; called once per WaitBegan
+	Released(held time.Duration)                     // a lease that was not lost is released
+	Lost(held time.Duration, forced bool)            // a lease is lost, by force or to another request
 	InDoubt()                                        // a lease could not be renewed in time
 }
 
@@ -45,10 +45,10 @@ func outcomeOf(err error) Outcome {
 	}
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) WaitBegan()                       {}
-func (nobody) WaitEnded(Outcome, time.Duration) {}
-func (nobody) Released(time.Duration)           {}
-func (nobody) Lost(time.Duration, bool)         {}
-func (nobody) InDoubt()                         {}
+func (noObserver) WaitBegan()                       {}
+func (noObserver) WaitEnded(Outcome, time.Duration) {}
+func (noObserver) Released(time.Duration)           {}
+func (noObserver) Lost(time.Duration, bool)         {}
+func (noObserver) InDoubt()                         {}

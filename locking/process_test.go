@@ -110,6 +110,7 @@ func (c childProcess) says(t *testing.T, word string) string {
 }
 
 func TestAKilledHolderIsSucceeded(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := spawn(t, server, "holder")
 	theirs := c.says(t, "acquired")
@@ -126,6 +127,7 @@ func TestAKilledHolderIsSucceeded(t *testing.T) {
 }
 
 func TestAStoppedHolderComesBackStale(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	c := spawn(t, server, "writer")

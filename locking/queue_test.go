@@ -68,6 +68,7 @@ func TestProcessesAreServedInOrderOfArrival(t *testing.T) {
 }
 
 func TestRequestsOfOneProcessShareATicket(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	a, b := start(t, server, "a"), start(t, server, "b")
@@ -105,6 +106,7 @@ func TestRequestsOfOneProcessShareATicket(t *testing.T) {
 }
 
 func TestATicketSurvivesWhomItWasFor(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b, c := start(t, server, "a"), start(t, server, "b"), start(t, server, "c")
 	held := must(t, a, "k", "a0")
@@ -128,6 +130,7 @@ func TestATicketSurvivesWhomItWasFor(t *testing.T) {
 }
 
 func TestADeadWaiterIsPassedOver(t *testing.T) {
+	t.Parallel()
 	for name, cluster := range map[string]bool{"nobody hears its message": false, "on Cluster, after a hand-over lease": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,6 +160,7 @@ func TestADeadWaiterIsPassedOver(t *testing.T) {
 }
 
 func TestPollingReplacesLostMessages(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	admin := server.Client()
 	a, b := start(t, server, "a"), start(t, server, "b")
@@ -172,6 +176,7 @@ func TestPollingReplacesLostMessages(t *testing.T) {
 }
 
 func TestAMessageOfAGrantThatIsBeingReturnedIsNoStray(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	a, b := start(t, server, "a"), start(t, server, "b")

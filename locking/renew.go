@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// keepRenewing renews every lease of the process each quarter lease, until ctx ends. It sleeps while
-// there is none.
+// keepRenewing renews all leases of the process every quarter lease until ctx is done. It sleeps while there
+// are none.
 func (l *Locker) keepRenewing(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -22,23 +22,23 @@ func (l *Locker) keepRenewing(ctx context.Context) {
 		}
 		due, next := l.renewals(time.Now())
 		if len(due) > 0 {
-			_ = l.renew(ctx, due) // what failed, and what was left, is due again soon
+			_ = l.renew(ctx, due) // leases that were not renewed are due again soon
 			_, next = l.renewals(time.Now())
 		}
 		timer.Reset(time.Until(next))
 	}
 }
 
-// renewals returns the leases to be renewed now, the most urgent first, none if none is due, and when
-// to look again. Whatever is due within half an interval goes along, so that all leases soon keep step.
+// renewals returns the leases to renew now, most urgent first, and the time of the next renewal. It includes
+// leases due within half an interval, so that all leases soon renew together.
 func (l *Locker) renewals(now time.Time) (due []*Lease, next time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	soon := now.Add(l.cfg.Lease / 8)
 	next = now.Add(time.Hour)
-	later := next // when the first is due that does not go along
+	later := next // due time of the first lease that is not included
 	for _, lease := range l.leases {
-		if lease.ending != nil { // it is being given back
+		if lease.ending != nil { // being released
 			continue
 		}
 		if lease.renewAt.Before(next) {
@@ -59,7 +59,7 @@ func (l *Locker) renewals(now time.Time) (due []*Lease, next time.Time) {
 	return due, next
 }
 
-// planRenewal makes sure that keepRenewing looks at t, even in the midst of a round. The caller holds mu.
+// planRenewal makes sure that keepRenewing wakes up at t, even during a round. The caller holds mu.
 func (l *Locker) planRenewal(t time.Time) {
 	if !l.nextRenewal.IsZero() && !t.Before(l.nextRenewal) {
 		return
@@ -71,9 +71,9 @@ func (l *Locker) planRenewal(t time.Time) {
 	}
 }
 
-// renew renews leases in batches. On failure some may be in doubt, and all that were not renewed are
-// due again soon. It ends between two batches when a lease has begun that is due before the round was
-// to be over: one that was handed over is short and cannot wait for thousands of others.
+// renew renews leases in batches. After a failure, leases may be in doubt, and those not renewed are due again
+// soon. It stops between batches if a new lease is due before the end of the round: the short lease of a
+// hand-over cannot wait for thousands of others.
 func (l *Locker) renew(ctx context.Context, leases []*Lease) error {
 	for batch := range slices.Chunk(leases, renewalBatch) {
 		if err := l.renewBatch(ctx, batch); err != nil {
@@ -94,7 +94,7 @@ const (
 	replyLost     = 0
 	replyRenewed  = 1
 	replyUnknown  = 2
-	replyReturned = 3
+	replyReleased = 3
 )
 
 func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
@@ -125,18 +125,18 @@ func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
 			}
 		case replyLost:
 			l.noteLost(lease, false)
-		case replyReturned:
-			l.noteReturned(lease)
+		case replyReleased:
+			l.noteReleased(lease)
 		}
 	}
 	return nil
 }
 
-// reclaim takes a lease back into a Redis that has lost its data. An idle key expires by design half
-// a day after its last release, so a lease that has been out of touch for nearly as long is given up.
+// reclaim restores a lease in a Redis that has lost its data. It gives up a lease that has not been renewed for
+// 6 hours, because an idle key expires 12 hours or more after its last release.
 func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 	const outOfTouch = 6 * time.Hour
-	if !lease.provenAt(time.Now().Add(-outOfTouch)) {
+	if !lease.heldAt(time.Now().Add(-outOfTouch)) {
 		l.noteLost(lease, false)
 		return nil
 	}
@@ -147,7 +147,7 @@ func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("reclaim %s: %w", lease.req.Key, err)
-	case mine == 1 && lease.ended() != nil: // it was released meanwhile, when Redis did not know it
+	case mine == 1 && lease.ended() != nil: // released meanwhile, while Redis did not know the lease
 		_, err := l.callRelease(ctx, lease.req.Key, lease.token, nil)
 		return err
 	case mine == 1:
@@ -160,15 +160,15 @@ func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 
 func (l *Locker) noteRenewed(lease *Lease, until time.Time) {
 	l.mu.Lock()
-	again := lease.doubtful && lease.ending == nil
-	lease.provenUntil(until)
+	again := lease.inDoubt && lease.ending == nil
+	lease.setHeldUntil(until)
 	l.mu.Unlock()
 	if again {
 		l.cfg.Log.InfoContext(lease.ctx, "lease held again", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence)
 	}
 }
 
-// noteLost ends a lease that is another's, or that was taken away by force.
+// noteLost ends a lease that was lost to another request or released by force.
 func (l *Locker) noteLost(lease *Lease, forced bool) {
 	l.mu.Lock()
 	first := lease.ending == nil
@@ -182,32 +182,32 @@ func (l *Locker) noteLost(lease *Lease, forced bool) {
 	}
 }
 
-// noteReturned ends a lease that a script has given back while it was being renewed: [Lease.Returned] is
-// about to tell. Nothing is lost.
-func (l *Locker) noteReturned(lease *Lease) {
+// noteReleased ends a lease that a script released during the renewal. [Lease.MarkReleased] follows; nothing is
+// lost.
+func (l *Locker) noteReleased(lease *Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lease.end(errReleased)
 	delete(l.leases, lease.token)
 }
 
-// noteUnrenewed has leases tried again soon, and calls those in doubt whose time is over.
+// noteUnrenewed schedules another renewal, and marks leases past their deadline as in doubt.
 func (l *Locker) noteUnrenewed(leases []*Lease, err error) {
 	now := time.Now()
 	again := now.Add(jitter(min(l.cfg.Lease/8, 250*time.Millisecond)))
-	var doubtful []*Lease
+	var inDoubt []*Lease
 	l.mu.Lock()
 	for _, lease := range leases {
 		if lease.renewAt.Before(again) {
 			lease.renewAt = again
 		}
-		if !lease.doubtful && lease.ending == nil && now.After(lease.deadline) {
-			lease.doubtful = true
-			doubtful = append(doubtful, lease)
+		if !lease.inDoubt && lease.ending == nil && now.After(lease.deadline) {
+			lease.inDoubt = true
+			inDoubt = append(inDoubt, lease)
 		}
 	}
 	l.mu.Unlock()
-	for _, lease := range doubtful {
+	for _, lease := range inDoubt {
 		l.cfg.Observer.InDoubt()
 		l.cfg.Log.WarnContext(lease.ctx, "lease in doubt",
 			"key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "error", err)

@@ -9,34 +9,34 @@ import (
 	"unicode/utf8"
 )
 
-// maxFloor leaves Redis' Lua, which counts one by one to twice as much, room for as many grants again.
-// Redis' clock gets there in the year 2112.
+// maxFloor is half of the largest integer that Lua counts exactly, which leaves room for as many grants above
+// it. Redis' clock reaches it in the year 2112.
 const maxFloor = 1 << 52
 
-// maxName is how much of a job id, of an operation and of a worker's name is kept, in bytes.
+// maxName is the maximum length in bytes of a job ID, an operation and a worker's name.
 const maxName = 256
 
 // Request asks for the lease of a key.
 type Request struct {
-	Key string // any string that is not empty and does not end in ":queue" or ":waiters"
+	Key string // must not be empty or end in ":queue" or ":waiters"
 
-	// Job and Operation tell others who holds the key, and what for. What cannot be printed in a log
-	// line is escaped, what is longer than 256 bytes is cut.
+	// Job and Operation identify the holder to others. Unprintable characters are escaped, and names longer
+	// than 256 bytes are truncated.
 	Job       string
 	Operation string
 
-	Wait   time.Duration // how long to wait in line; 0 means Config.Wait
-	IfHeld Policy        // what to do when the key is held
-	Floor  uint64        // the fence granted is higher than this one
+	Wait   time.Duration // how long to wait for the lease; 0 means Config.Wait
+	IfHeld Policy        // what to do if the key is held
+	Floor  uint64        // the granted fence is higher than this
 }
 
-// Policy says what becomes of a request for a key that is held.
+// Policy is what to do if a key is held.
 type Policy int
 
 // The policies.
 const (
-	WaitInLine Policy = iota // wait for it, in order of arrival
-	Skip                     // do without: ErrHeld
+	WaitInLine Policy = iota // wait in order of arrival
+	Skip                     // return ErrHeld
 )
 
 func (r Request) check() error {
@@ -44,9 +44,9 @@ func (r Request) check() error {
 	case r.Key == "":
 		return errors.New("locking: Request.Key is empty")
 	case strings.HasSuffix(r.Key, queueSuffix) || strings.HasSuffix(r.Key, waitersSuffix):
-		return fmt.Errorf("locking: Request.Key is %q; the ending is reserved", r.Key)
+		return fmt.Errorf("locking: Request.Key is %q; this suffix is reserved", r.Key)
 	case r.Wait < 0:
-		return fmt.Errorf("locking: Request.Wait is %v; want a positive duration", r.Wait)
+		return fmt.Errorf("locking: Request.Wait is %v; must not be negative", r.Wait)
 	case r.Floor >= maxFloor:
 		return fmt.Errorf("locking: Request.Floor is %d; want less than %d", r.Floor, uint64(maxFloor))
 	case r.IfHeld != WaitInLine && r.IfHeld != Skip:
@@ -55,8 +55,8 @@ func (r Request) check() error {
 	return nil
 }
 
-// legible makes a name that came from anywhere fit for one line of a log or an error.
-func legible(name string) string {
+// printable escapes and truncates a name for use in one line of a log or an error.
+func printable(name string) string {
 	rest := ""
 	if len(name) > maxName {
 		name, rest = strings.ToValidUTF8(name[:maxName], ""), "…"
@@ -68,17 +68,17 @@ func legible(name string) string {
 	return name + rest
 }
 
-// Holder is who has a lease, as last heard.
+// Holder is the holder of a lease, as last reported by Redis.
 type Holder struct {
 	Worker    string
 	Job       string
 	Operation string
-	Since     time.Time // of Redis' clock
+	Since     time.Time // by Redis' clock
 	Fence     uint64
-	Remaining time.Duration // until the lease runs out, unless renewed
+	Remaining time.Duration // until the lease expires, unless renewed
 }
 
-// String says who it is: job 37 (worker w1, sync).
+// String returns a description such as: job 37 (worker w1, sync).
 func (h Holder) String() string {
 	if h == (Holder{}) {
 		return "an unknown job"

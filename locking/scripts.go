@@ -47,39 +47,38 @@ var (
 	reclaimScript = redis.NewScript(clockLua + reclaimLua)
 )
 
-// verdict is what Redis said of a token.
+// verdict is Redis' answer about a token.
 type verdict string
 
 const (
-	unheard verdict = ""        // it has not been asked
 	granted verdict = "granted" // the token owns the lease
-	held    verdict = "held"    // another does
-	free    verdict = "free"    // it was released, to whomever
-	gone    verdict = "gone"    // it did not own the lease any more
+	held    verdict = "held"    // another token owns the lease
+	free    verdict = "free"    // the lease was released
+	gone    verdict = "gone"    // the token did not own the lease
 )
 
-// answer is a verdict with its terms.
+// answer is a verdict with its details.
 type answer struct {
 	verdict verdict
 	reading reading
 	fence   uint64
-	since   int64 // µs of Redis' clock: when it was granted, or the other one was
-	expires int64 // µs of Redis' clock
-	rank    int64 // waiters ahead; -1 when not in line
+	since   int64 // time of the current grant by Redis' clock, µs
+	expires int64 // by Redis' clock, µs
+	rank    int64 // number of waiters ahead; -1 if not queued
 	holder  Holder
 }
 
-// deadline is when the lease ends by the local clock.
+// deadline returns when the lease ends by the local clock.
 func (a answer) deadline() time.Time { return a.reading.when(a.expires) }
 
-// reading is Redis' clock as seen from here. The local moment is one *before* Redis read its clock,
-// so a deadline computed from it is never too late.
+// reading relates Redis' clock to the local one. local was taken before Redis read its clock, so a deadline
+// computed from it is never too late.
 type reading struct {
 	local time.Time
 	redis int64 // µs
 }
 
-// when is the local moment of a Redis time, or a little before.
+// when converts a time of Redis to a local time that is not later.
 func (r reading) when(micros int64) time.Time {
 	return r.local.Add(time.Duration(micros-r.redis) * time.Microsecond)
 }
@@ -91,7 +90,7 @@ func (l *Locker) keys(key string) []string {
 	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
 }
 
-// callAcquire asks for the lease of req on behalf of token.
+// callAcquire requests the lease for token.
 func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (answer, error) {
 	mode := "wait"
 	if req.IfHeld == Skip {
@@ -100,15 +99,15 @@ func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (an
 	return l.call(ctx, acquireScript, token, token, req, mode)
 }
 
-// callRelease ends token's business, and asks for the lease again on behalf of next, unless that is nil.
+// callRelease releases token and, unless next is nil, requests the lease for next in the same call.
 func (l *Locker) callRelease(ctx context.Context, key, token string, next *ticket) (answer, error) {
 	if next == nil {
 		return l.call(ctx, releaseScript, token, "", Request{Key: key}, "")
 	}
-	return l.call(ctx, releaseScript, token, next.token, next.names.req, "")
+	return l.call(ctx, releaseScript, token, next.token, next.requester.req, "")
 }
 
-// call runs a script that takes the arguments of queue.lua: req is what the token wanted is for.
+// call runs a script with the arguments of queue.lua. req is the request of the token wanted.
 func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted string, req Request, mode string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -127,7 +126,7 @@ func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted s
 	return parseAnswer(before, reply)
 }
 
-// scriptTerms are the arguments 2 to 5 of queue.lua.
+// scriptTerms returns arguments 2 to 5 of queue.lua.
 func scriptTerms(cfg Config) []any {
 	counted := "1"
 	if cfg.Cluster {
@@ -138,7 +137,7 @@ func scriptTerms(cfg Config) []any {
 
 func parseAnswer(before time.Time, reply []any) (answer, error) {
 	if len(reply) == 0 {
-		return answer{}, errors.New("an empty reply")
+		return answer{}, errors.New("empty reply")
 	}
 	text := func(i int) string { s, _ := reply[i].(string); return s }
 	number := func(i int) int64 { n, _ := reply[i].(int64); return n }
@@ -148,7 +147,7 @@ func parseAnswer(before time.Time, reply []any) (answer, error) {
 		return a, nil
 	case len(reply) == 4 && a.verdict == granted, len(reply) == 9 && a.verdict == held:
 	default:
-		return answer{}, fmt.Errorf("a reply that makes no sense: %q", reply)
+		return answer{}, fmt.Errorf("unexpected reply %q", reply)
 	}
 	a.reading = reading{local: before, redis: number(1)}
 	a.fence, a.since, a.expires = uint64(number(2)), number(1), number(3)
@@ -163,7 +162,7 @@ func parseAnswer(before time.Time, reply []any) (answer, error) {
 	return a, nil
 }
 
-// parseMicros reads what our scripts wrote; a field that somebody else has spoilt counts as zero.
+// parseMicros parses a number written by a script. A corrupted field counts as zero.
 func parseMicros(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n

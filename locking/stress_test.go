@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
 func TestOneAtATimeUnderStress(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
 	var processes []process
@@ -71,6 +73,7 @@ func TestOneAtATimeUnderStress(t *testing.T) {
 // Connections break and Redis loses everything, over and over; the storage still sees fences that
 // only grow, and everybody gets their turn.
 func TestFencesHoldThroughFaults(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	admin := server.Client()
 	var processes []process
@@ -110,7 +113,7 @@ func TestFencesHoldThroughFaults(t *testing.T) {
 			}
 		})
 	}
-	for i := range 12 {
+	for i := range testenv.Form(4, 12) {
 		time.Sleep(200 * time.Millisecond)
 		switch {
 		case i%4 == 3:

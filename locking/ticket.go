@@ -7,49 +7,49 @@ import (
 	"time"
 )
 
-// ticket is a process's place in the queue of a key, or its attempt to get one. One goroutine
-// pursues it; a message may settle it first.
+// ticket is a process' place in the queue of a key, or an attempt to get one. One goroutine runs acquireFor for
+// it; a message may settle it first.
 type ticket struct {
-	line    *line
+	queue   *waitQueue
 	token   string
-	stirred chan struct{} // ask again: whom it is for has changed, or a message may be lost
+	poked   chan struct{} // poll now: the requester has changed, or a message may be lost
 	settled chan struct{} // closed when a waiter has the lease
 
 	// Guarded by Locker.mu.
-	names   *waiter // whom Redis was last told it is for
-	idle    bool    // no call for it is on its way, and Redis has last said that it stands in line
-	reading reading // of Redis' clock, then
+	requester *waiter // the waiter that Redis knows the ticket is for
+	idle      bool    // no call is in progress, and Redis last reported the ticket as queued
+	reading   reading // Redis' clock at that time
 }
 
-// newTicket makes a ticket for the first waiter of a line, nil if there is none. The caller holds mu.
-func (l *Locker) newTicket(ln *line) *ticket {
-	if len(ln.waiters) == 0 {
+// newTicket returns a ticket for the first waiter of q, or nil if there is none. The caller holds mu.
+func (l *Locker) newTicket(q *waitQueue) *ticket {
+	if len(q.waiters) == 0 {
 		return nil
 	}
 	t := &ticket{
-		line: ln, token: l.newToken(), names: ln.waiters[0],
-		stirred: make(chan struct{}, 1), settled: make(chan struct{}),
+		queue: q, token: l.newToken(), requester: q.waiters[0],
+		poked: make(chan struct{}, 1), settled: make(chan struct{}),
 	}
 	l.tickets[t.token] = t
 	return t
 }
 
-func (t *ticket) stir() {
+func (t *ticket) poke() {
 	select {
-	case t.stirred <- struct{}{}:
+	case t.poked <- struct{}{}:
 	default:
 	}
 }
 
-// pursue brings the ticket's line a lease, starting from what was last heard of it. It returns when
-// a waiter has the lease, or when the ticket is withdrawn because nobody waits any more.
-func (l *Locker) pursue(t *ticket, a answer, err error) {
+// acquireFor polls until the ticket's queue gets a lease, starting from Redis' last answer. It returns when a
+// waiter has the lease, or when no waiter is left and the ticket is withdrawn.
+func (l *Locker) acquireFor(t *ticket, a answer, err error) {
 	pause := retryPause
 	for {
 		wait := time.Duration(0)
 		switch {
 		case err != nil:
-			l.noteTrouble(t.line, err)
+			l.noteFailure(t.queue, err)
 			wait, pause = jitter(pause), min(2*pause, maxPause)
 		case a.verdict == granted:
 			if l.begin(t, a) {
@@ -64,7 +64,7 @@ func (l *Locker) pursue(t *ticket, a answer, err error) {
 		case errors.Is(err, errSettled):
 			return
 		case errors.Is(err, errNobodyWaits):
-			_, _ = l.advance(l.ctx, t.line, t.token)
+			_, _ = l.releaseAndAdvance(l.ctx, t.queue, t.token)
 			return
 		}
 	}
@@ -72,10 +72,10 @@ func (l *Locker) pursue(t *ticket, a answer, err error) {
 
 var (
 	errSettled     = errors.New("a waiter has the lease")
-	errNobodyWaits = errors.New("nobody waits")
+	errNobodyWaits = errors.New("no waiter is left")
 )
 
-// ask asks Redis after a while, or as soon as t is stirred, on behalf of the waiter who is first by then.
+// ask polls Redis for the first waiter, after wait or as soon as the ticket is poked.
 func (l *Locker) ask(t *ticket, wait time.Duration) (answer, error) {
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -83,46 +83,46 @@ func (l *Locker) ask(t *ticket, wait time.Duration) (answer, error) {
 		select {
 		case <-t.settled:
 			return answer{}, errSettled
-		case <-t.stirred:
+		case <-t.poked:
 		case <-timer.C:
 		}
 	}
 	l.mu.Lock()
 	switch {
-	case t.line.ticket != t:
+	case t.queue.ticket != t:
 		l.mu.Unlock()
 		return answer{}, errSettled
-	case len(t.line.waiters) == 0:
+	case len(t.queue.waiters) == 0:
 		l.mu.Unlock()
 		return answer{}, errNobodyWaits
 	}
-	t.names, t.idle = t.line.waiters[0], false
-	req := t.names.req
+	t.requester, t.idle = t.queue.waiters[0], false
+	req := t.requester.req
 	l.mu.Unlock()
 	return l.callAcquire(l.ctx, t.token, req)
 }
 
-// begin gives a grant to the waiter it was made for, if that is still the first in line, and unless
-// the grant may have run out on its way. A ticket that is settled has no need of it.
+// begin passes a grant to its requester, if that is still the first waiter and the grant cannot have expired
+// meanwhile. It reports whether the ticket is settled.
 func (l *Locker) begin(t *ticket, a answer) bool {
 	l.mu.Lock()
-	defer l.unlockAndWarn(t.line)
+	defer l.unlockAndWarn(t.queue)
 	return l.settle(t, a)
 }
 
 // settle is begin for a caller that holds mu.
 func (l *Locker) settle(t *ticket, a answer) bool {
-	ln := t.line
+	q := t.queue
 	switch {
-	case ln.ticket != t:
+	case q.ticket != t:
 		return true
-	case len(ln.waiters) == 0 || ln.waiters[0] != t.names || time.Until(a.deadline()) < l.cfg.handover()/10:
+	case len(q.waiters) == 0 || q.waiters[0] != t.requester || time.Until(a.deadline()) < l.cfg.handover()/10:
 		return false
 	}
-	w := ln.waiters[0]
-	ln.waiters = ln.waiters[1:]
-	lease := l.newLease(ln, w, t.token, a)
-	ln.lease, ln.ticket, ln.trouble, ln.holder = lease, nil, nil, lease.holder()
+	w := q.waiters[0]
+	q.waiters = q.waiters[1:]
+	lease := l.newLease(q, w, t.token, a)
+	q.lease, q.ticket, q.lastErr, q.holder = lease, nil, nil, lease.holder()
 	close(t.settled)
 	delete(l.tickets, t.token)
 	l.leases[t.token] = lease
@@ -131,37 +131,37 @@ func (l *Locker) settle(t *ticket, a answer) bool {
 	return true
 }
 
-// handed takes in a grant that came by message. When in doubt whether it has lapsed on its way, or
-// whom it is for, it only has the ticket ask: Redis then says the same again, or better. So it does
-// while a call for the ticket is on its way: were the lease returned before Redis gets that call, it
-// would be granted again, to nobody.
-func (l *Locker) handed(t *ticket, a answer) {
+// onHandOver handles a grant received by message. If the grant may have expired, or may be for another waiter,
+// it only pokes the ticket: polling returns the same grant or a better one. It does the same while a call for
+// the ticket is in progress: if the lease were released before Redis runs that call, the call would be granted
+// the lease with nobody to use it.
+func (l *Locker) onHandOver(t *ticket, a answer) {
 	l.mu.Lock()
 	a.reading = t.reading
 	if latest := time.Now().Add(l.cfg.handover()); a.deadline().After(latest) {
-		a.reading = reading{local: latest, redis: a.expires} // Redis' clock has jumped since
+		a.reading = reading{local: latest, redis: a.expires} // Redis' clock has jumped
 	}
 	begun := t.idle && l.settle(t, a)
-	l.unlockAndWarn(t.line)
+	l.unlockAndWarn(t.queue)
 	if !begun {
-		t.stir()
+		t.poke()
 	}
 }
 
-// advance ends token's business in Redis and moves the line on: to the next waiter here, or away.
-// It repeats itself for releaseTimeout while Redis fails; the line moves on in any case. Until then the
-// token is known, so that the message of its grant, when it comes late, is not taken for a stray one.
-func (l *Locker) advance(ctx context.Context, ln *line, token string) (answer, error) {
+// releaseAndAdvance releases token in Redis and starts the queue's next ticket, if any. It retries for
+// releaseTimeout while Redis fails, and advances in any case. Until then it keeps the token registered, so that
+// a late message about its grant is not taken for a stray one.
+func (l *Locker) releaseAndAdvance(ctx context.Context, q *waitQueue, token string) (answer, error) {
 	l.mu.Lock()
-	next := l.newTicket(ln)
+	next := l.newTicket(q)
 	l.mu.Unlock()
 
 	begun := time.Now()
-	a, err := l.callRelease(ctx, ln.key, token, next)
+	a, err := l.callRelease(ctx, q.key, token, next)
 	for pause := retryPause; err != nil && ctx.Err() == nil && time.Since(begun) < releaseTimeout; {
 		pause = sleep(ctx, pause)
-		if a, err = l.callRelease(ctx, ln.key, token, next); a.verdict == gone {
-			a.verdict = free // by the call before, for all we know
+		if a, err = l.callRelease(ctx, q.key, token, next); a.verdict == gone {
+			a.verdict = free // presumably released by the previous call
 		}
 	}
 
@@ -169,33 +169,33 @@ func (l *Locker) advance(ctx context.Context, ln *line, token string) (answer, e
 	defer l.mu.Unlock()
 	delete(l.tickets, token)
 	delete(l.leases, token)
-	if next != nil && l.ctx.Err() != nil { // Close has given up: nobody waits, here or for a goroutine
+	if next != nil && l.ctx.Err() != nil { // Close has given up, so nobody waits any more
 		delete(l.tickets, next.token)
 		l.mu.Unlock()
-		_, _ = l.callRelease(ctx, ln.key, next.token, nil)
+		_, _ = l.callRelease(ctx, q.key, next.token, nil)
 		l.mu.Lock()
 		next = nil
 	}
-	l.moveOn(ln, next, a, err)
+	l.startNext(q, next, a, err)
 	return a, err
 }
 
-// moveOn has a line without a lease pursue its next ticket, of which heard is what Redis has last said.
-// Without one it makes one for whoever has come meanwhile, or ends. The caller holds mu.
-func (l *Locker) moveOn(ln *line, next *ticket, heard answer, failure error) {
+// startNext runs the next ticket of a queue without a lease, starting from Redis' last answer. If next is nil it
+// makes a ticket for a waiter that has arrived meanwhile, or removes the queue. The caller holds mu.
+func (l *Locker) startNext(q *waitQueue, next *ticket, heard answer, failure error) {
 	if next == nil {
-		next, heard, failure = l.newTicket(ln), answer{}, nil
+		next, heard, failure = l.newTicket(q), answer{}, nil
 	}
-	ln.lease, ln.ticket = nil, next
+	q.lease, q.ticket = nil, next
 	if next == nil {
-		delete(l.lines, ln.key)
+		delete(l.queues, q.key)
 		l.closeIfDrained()
 		return
 	}
-	l.work.Go(func() { l.pursue(next, heard, failure) })
+	l.work.Go(func() { l.acquireFor(next, heard, failure) })
 }
 
-// sleep waits for about d, or until ctx ends, and returns the next, longer pause.
+// sleep waits for about d or until ctx is done, and returns the next, longer pause.
 func sleep(ctx context.Context, d time.Duration) time.Duration {
 	timer := time.NewTimer(jitter(d))
 	defer timer.Stop()
@@ -206,7 +206,7 @@ func sleep(ctx context.Context, d time.Duration) time.Duration {
 	return min(2*d, maxPause)
 }
 
-// jitter spreads d over 0.9 to 1.2 of itself, so that processes do not ask in step.
+// jitter returns 0.9 to 1.2 times d, so that processes do not poll in step.
 func jitter(d time.Duration) time.Duration {
 	return d*9/10 + rand.N(d*3/10+1)
 }

@@ -14,6 +14,7 @@ import (
 
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -69,6 +70,7 @@ func (d *disk) write(fence uint64) bool {
 }
 
 func TestSentinelFailsOver(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		lease  time.Duration
 		missed bool // the grant, by the replica; and the waiter is there before the holder
@@ -80,6 +82,9 @@ func TestSentinelFailsOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if !tc.missed {
+				testenv.Long(t)
+			}
 			s := redistest.StartSentinel(t)
 			deaf := func(cfg *locking.Config) { cfg.PubSub = redistest.Start(t).Client() }
 			a := start(t, s.Master, "a", at(t, s.URL()), lease(tc.lease))
@@ -191,6 +196,7 @@ func TestSentinelFailsOver(t *testing.T) {
 }
 
 func TestOnACluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	node := cluster.Nodes[0]
 	client := dial(t, cluster.URL()).(*redis.ClusterClient)
@@ -306,7 +312,7 @@ func TestOnACluster(t *testing.T) {
 		a, c := on("a", prefix), on("c", prefix)
 		hears(t, c, a)
 		slow := 0 // rounds; a machine may be, once
-		for round := range 4 {
+		for round := range testenv.Form(1, 4) {
 			held := must(t, a, "k", "1")
 			dead := exec.Command(os.Args[0])
 			dead.Env = append(os.Environ(), childRole+"=holder", childRedis+"="+cluster.URL())

@@ -10,15 +10,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// listenIdle is how long the subscription may be silent before it is asked whether it still works.
+// listenIdle is how long the subscription may be silent before it is pinged.
 const listenIdle = 10 * time.Second
 
-// listen receives the messages that hand leases over, until ctx ends.
+// listen receives hand-over messages until ctx is done.
 func (l *Locker) listen(ctx context.Context) {
 	for pause := retryPause; ctx.Err() == nil; pause = sleep(ctx, pause) {
 		begun := time.Now()
 		subscription := l.cfg.PubSub.Subscribe(ctx, l.channel)
-		unhook := context.AfterFunc(ctx, func() { _ = subscription.Close() }) // a read in progress ends no other way
+		unhook := context.AfterFunc(ctx, func() { _ = subscription.Close() }) // the only way to interrupt a read
 		l.hear(ctx, subscription)
 		unhook()
 		_ = subscription.Close()
@@ -28,7 +28,7 @@ func (l *Locker) listen(ctx context.Context) {
 	}
 }
 
-// hear returns when the subscription has failed.
+// hear returns when the subscription fails.
 func (l *Locker) hear(ctx context.Context, subscription *redis.PubSub) {
 	for asked := false; ; {
 		message, err := subscription.ReceiveTimeout(ctx, listenIdle)
@@ -47,13 +47,13 @@ func (l *Locker) hear(ctx context.Context, subscription *redis.PubSub) {
 		case *redis.Message:
 			l.wake(m.Payload)
 		case *redis.Subscription:
-			l.stirAll() // what was sent while nobody listened is lost
+			l.pokeAll() // messages sent while it was disconnected are lost
 		}
 	}
 }
 
-// wake passes a grant on to the ticket that it is for. One that nobody waits for any more, because
-// its request ran into a timeout on the way to Redis, is given back at once.
+// wake passes a grant to its ticket. If nobody waits for it any more, because the request timed out before Redis
+// ran it, the grant is released at once.
 func (l *Locker) wake(payload string) {
 	if token, forced := strings.CutPrefix(payload, forcedMark); forced {
 		l.revoke(token)
@@ -75,17 +75,16 @@ func (l *Locker) wake(payload string) {
 	l.mu.Unlock()
 	switch {
 	case waits:
-		l.handed(ticket, grant)
+		l.onHandOver(ticket, grant)
 	case !known:
 		l.work.Go(func() { _, _ = l.callRelease(l.ctx, key, token, nil) })
 	}
 }
 
-// forcedMark begins the message of force.lua, before the token whose lease was taken away.
+// forcedMark starts the message of force.lua; the token of the lease follows.
 const forcedMark = "! "
 
-// revoke ends the lease that was taken away by force. Were the message lost, the next renewal would
-// find out.
+// revoke ends a lease that was released by force. If the message is lost, the next renewal notices.
 func (l *Locker) revoke(token string) {
 	l.mu.Lock()
 	lease, known := l.leases[token]
@@ -95,11 +94,11 @@ func (l *Locker) revoke(token string) {
 	}
 }
 
-// stirAll has every ticket ask again, once.
-func (l *Locker) stirAll() {
+// pokeAll makes every ticket poll once.
+func (l *Locker) pokeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range l.tickets {
-		t.stir()
+		t.poke()
 	}
 }

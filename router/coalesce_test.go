@@ -45,7 +45,7 @@ func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handle
 		edit(changes)
 	}
 	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Log: quiet(),
-		Key: changes.Key, Window: 16, Share: 3, Visibility: time.Minute})
+		Key: changes.Key, Window: 16, KeyLimit: 3, Visibility: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,8 +41,8 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 	for _, other := range leases[1:] {
 		what.Also = append(what.Also, stream.Guard(other.Guard()))
 	}
-	if !lease.Awaited() {
-		what.Returned = lease.Returned
+	if !lease.HasLocalWaiters() {
+		what.OnRelease = lease.MarkReleased
 	}
 	err = delivery.Settle(ctx, what)
 	if errors.Is(err, stream.ErrGuard) && leases.Confirm(ctx) == nil {

@@ -197,7 +197,7 @@ func TestOfTheResultsThatWaitOnlyTheNewestIsHandled(t *testing.T) {
 				Supersedes: func(later, earlier events.Result) bool { return later.App == earlier.App },
 			}
 			sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: server.Client(), Prefix: prefix,
-				Group: "index", Grace: time.Second, Log: quiet(), Key: results.Key, Share: share})
+				Group: "index", Grace: time.Second, Log: quiet(), Key: results.Key, KeyLimit: share})
 			if err != nil {
 				t.Fatal(err)
 			}

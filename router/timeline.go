@@ -1,8 +1,6 @@
 package router
 
 import (
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -152,10 +150,8 @@ func latest(a, b time.Time) time.Time {
 
 // queuedAt is the moment in a stream entry's id, which is by Redis' clock; zero for an id that somebody made up.
 func queuedAt(entry string) time.Time {
-	head, _, found := strings.Cut(entry, "-")
-	ms, err := strconv.ParseInt(head, 10, 64)
-	at := time.UnixMilli(ms)
-	if err != nil || !found || at.Year() < 2000 || time.Until(at) > maxReceivedAhead {
+	at := events.EntryTime(entry)
+	if at.Year() < 2000 || time.Until(at) > maxReceivedAhead {
 		return time.Time{}
 	}
 	return at

@@ -1,13 +1,13 @@
--- Ack: entries are done with. XACK alone would not ask whose they are.
+-- Ack: acknowledge entries. XACK alone does not check their owner.
 --
 -- KEYS    1 stream   2 due index   3 failed attempts
--- ARGV    1 group   2 consumer   3 how many the consumer may have in flight   then at most 1000 entry ids, in order
--- Returns the ids that it refuses, being pending under another consumer; these are left alone. One
---         that is not pending at all has been acknowledged before, which is as well.
--- Refuses with NOGROUP when the group or the stream is gone.
+-- ARGV    1 group   2 consumer   3 maximum entries in flight of the consumer   then at most 1000 entry IDs, in order
+-- Returns the IDs that are pending under another consumer, which it leaves unchanged. An ID that is not
+--         pending was acknowledged before and is ignored.
+-- Refuses with NOGROUP if the group or the stream does not exist.
 local group, consumer = ARGV[1], ARGV[2]
 
--- One look at all that the consumer has is cheaper than one at each of many.
+-- One XPENDING for all entries of the consumer is cheaper than one for each.
 local owned = {}
 for _, pending in ipairs(redis.call('XPENDING', KEYS[1], group, ARGV[4], ARGV[#ARGV], ARGV[3], consumer)) do
   owned[pending[1]] = true

@@ -14,6 +14,7 @@ import (
 
 // A call that was under way, or a pool that remembers, fails when Redis has answered others again.
 func TestWhatStillFailsWhenRedisIsBackIsNoNewOutage(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, said := context.Background(), &logtest.Buffer{}
 		o := &outage{log: slog.New(slog.NewTextHandler(said, nil))}

@@ -8,22 +8,24 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
 )
 
 const (
-	awaitBlock = time.Second // for at most so long one read waits, and the end of a context goes unnoticed
-	awaitBatch = 100         // entries of one read
+	awaitBlock = time.Second // maximum duration of one blocking read, during which ctx is not checked
+	awaitBatch = 100         // maximum entries per read
 )
 
-// Await follows the stream called topic from behind the entry with id from ("0" for its beginning)
-// until match accepts a message, and returns that. It is a follower of its own, in no group: it
-// takes nothing from anybody and acknowledges nothing. Entries that are no messages are passed over.
+// Await reads the stream called topic, starting after the entry with ID from ("0" for the beginning), until
+// match accepts a message, and returns that message. It belongs to no consumer group, so it neither claims nor
+// acknowledges entries. It skips entries that cannot be decoded.
 //
-// It outlasts a Redis that is away. It ends with what Redis has against reading the stream, or, up
-// to a second late, with the cause of ctx. Each call keeps one of the client's connections busy.
+// Await retries while Redis is unavailable. It returns an error if Redis refuses the read or, up to a second
+// late, the cause of ctx's cancellation. Each call occupies one of the client's connections.
 func Await(ctx context.Context, client redis.UniversalClient, topic, from string, match func(*message.Message) bool) (*message.Message, error) {
-	if _, ok := parseID(from); !ok && from != "0" {
-		return nil, fmt.Errorf("await a message of %s: %q is no entry id", topic, from)
+	if _, _, ok := events.ParseEntryID(from); !ok && from != "0" {
+		return nil, fmt.Errorf("await a message of %s: %q is not an entry ID", topic, from)
 	}
 	pause := firstRetry
 	for ctx.Err() == nil {
@@ -47,13 +49,13 @@ func Await(ctx context.Context, client redis.UniversalClient, topic, from string
 	return nil, fmt.Errorf("await a message of %s: %w", topic, context.Cause(ctx))
 }
 
-// readAfter reads the next entries, and waits for them if it must, but not past ctx's deadline.
+// readAfter reads the next entries. It blocks until there are some, but not past ctx's deadline.
 func readAfter(ctx context.Context, client redis.UniversalClient, topic, from string) (entries []redis.XMessage, err error) {
 	block := awaitBlock
 	if deadline, ok := ctx.Deadline(); ok {
-		block = max(time.Millisecond, min(block, time.Until(deadline))) // 0 would be for ever
+		block = max(time.Millisecond, min(block, time.Until(deadline))) // 0 would block forever
 	}
-	err = once(ctx, func(ctx context.Context) error {
+	err = withTimeout(ctx, func(ctx context.Context) error {
 		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{topic, from}, Count: awaitBatch, Block: block}).Result()
 		if err != nil || len(read) == 0 {
 			return err
@@ -67,7 +69,7 @@ func readAfter(ctx context.Context, client redis.UniversalClient, topic, from st
 	return entries, err
 }
 
-// decodeXMessage makes a message of an entry as go-redis reads it.
+// decodeXMessage decodes an entry as returned by go-redis.
 func decodeXMessage(m redis.XMessage) (*message.Message, error) {
 	fields := make([]string, 0, 2*len(m.Values))
 	for name, value := range m.Values {

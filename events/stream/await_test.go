@@ -38,6 +38,7 @@ func withUUID(uuid string) func(*message.Message) bool {
 }
 
 func TestAddReturnsTheEntryInWatermillsWireFormat(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	msg := message.NewMessage("m1", []byte("payload"))
 	msg.Metadata.Set("k", "v")
@@ -66,6 +67,7 @@ func TestAddReturnsTheEntryInWatermillsWireFormat(t *testing.T) {
 }
 
 func TestAwaitReturnsTheFirstMatchBehindWhereItBegins(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	before := add(t, client, results, "x", "1")
 	if err := client.XAdd(ctx, &redis.XAddArgs{Stream: results, Values: []string{"_watermill_message_uuid", "x", "metadata", "\xff"}}).Err(); err != nil {
@@ -83,6 +85,7 @@ func TestAwaitReturnsTheFirstMatchBehindWhereItBegins(t *testing.T) {
 }
 
 func TestAwaitIsToldOfWhatComesLater(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, before := range map[string]func() string{
 		"there is no stream yet": func() string { return "0" },
@@ -106,6 +109,7 @@ func TestAwaitIsToldOfWhatComesLater(t *testing.T) {
 }
 
 func TestAwaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -121,6 +125,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 }
 
 func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	client := server.Client()
 	from := add(t, client, results, "w", "")
@@ -150,6 +155,7 @@ func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
 }
 
 func TestAwaitBeginsAtAnEntry(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, from := range map[string]string{"what is added meanwhile": "$", "no id": "soon", "nothing": ""} {
 		if msg, err := stream.Await(context.Background(), client, results, from, withUUID("x")); err == nil {
@@ -159,6 +165,7 @@ func TestAwaitBeginsAtAnEntry(t *testing.T) {
 }
 
 func TestAwaitSaysWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one reads nothing of another type
 	if err := client.Set(ctx, results, "no stream", 0).Err(); err != nil {
 		t.Fatal(err)

@@ -5,15 +5,13 @@ import (
 	"time"
 )
 
-// beatBatch bounds the entries of one script call, and with it how long Redis does nothing else.
+// beatBatch is the maximum number of entries per script call, which bounds how long the call blocks Redis.
 const beatBatch = 256
 
-// beat pushes on the due moment of what is in flight, and tells those who have lost their entry.
-// What was taken a moment ago is left out: it has most of its time before it, and with quick handlers
-// that is everything.
+// beat extends the due times of entries in flight and cancels deliveries that lost their entry. It skips
+// entries taken less than a quarter of the visibility ago, so fast handlers never need a heartbeat.
 //
-// When Redis does not answer, deliveries go on. Whether an entry is still ours, the script that
-// finishes it decides.
+// If Redis does not answer, deliveries go on: the script that finishes an entry checks its owner.
 func (s *subscription) beat(ctx context.Context) {
 	began := time.Now()
 	held := make(map[string]*Delivery)
@@ -28,17 +26,17 @@ func (s *subscription) beat(ctx context.Context) {
 		batch := ids[:min(len(ids), beatBatch)]
 		ids = ids[len(batch):]
 		var lost []string
-		err := once(ctx, func(ctx context.Context) (err error) {
+		err := withTimeout(ctx, func(ctx context.Context) (err error) {
 			lost, err = s.group.beat(ctx, batch, s.cfg.Visibility.Milliseconds())
 			return err
 		})
 		if err != nil {
-			if !noGroup(err) { // read makes it anew
+			if !noGroup(err) { // read recreates the group
 				s.outage.failed(ctx, err)
 			}
 			return
 		}
-		s.outage.answered(ctx, s.cfg.Visibility/2) // with a full window nobody else may be asking
+		s.outage.answered(ctx, s.cfg.Visibility/2) // while the window is full, nobody else may notice
 		for _, id := range lost {
 			held[id].lose()
 		}
@@ -46,16 +44,16 @@ func (s *subscription) beat(ctx context.Context) {
 	s.lastBeat.Store(began.UnixNano())
 }
 
-// overdue is true when heartbeats are so late that entries in flight may be about to lapse.
+// overdue reports whether heartbeats are so late that entries in flight may be about to lapse.
 func (s *subscription) overdue() bool {
 	return s.flight.len() > 0 && time.Since(time.Unix(0, s.lastBeat.Load())) > s.cfg.Visibility/2
 }
 
-// sweep gives a due moment to pending entries that have none, and removes consumers that are gone.
+// sweep assigns a due time to pending entries that have none, and removes dead consumers.
 func (s *subscription) sweep(ctx context.Context) {
 	from, total := "-", int64(0)
 	for from != "" && ctx.Err() == nil {
-		err := once(ctx, func(ctx context.Context) error {
+		err := withTimeout(ctx, func(ctx context.Context) error {
 			repaired, next, err := s.group.sweep(ctx, from, s.cfg.Visibility.Milliseconds())
 			from, total = next, total+repaired
 			return err
@@ -68,16 +66,16 @@ func (s *subscription) sweep(ctx context.Context) {
 		}
 	}
 	if total > 0 {
-		s.log.WarnContext(ctx, "pending entries had no due moment; they are delivered again unless their consumers still have them",
+		s.log.WarnContext(ctx, "repaired pending entries without a due time; each is redelivered unless its consumer still has it",
 			"stream", s.group.stream, "entries", total)
 	}
-	s.expel(ctx)
+	s.removeDeadConsumers(ctx)
 }
 
-// expel removes consumers that have not been heard of for long and have nothing pending: what each
-// kill -9 leaves behind. It harms none that lives; taking entries brings its name back.
-func (s *subscription) expel(ctx context.Context) {
-	err := once(ctx, func(ctx context.Context) error {
+// removeDeadConsumers removes consumers, such as those of killed processes, that have been idle for long and
+// have nothing pending. It is safe for live consumers: reading recreates their names.
+func (s *subscription) removeDeadConsumers(ctx context.Context) {
+	err := withTimeout(ctx, func(ctx context.Context) error {
 		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()
 		for _, c := range all {
 			if err == nil && c.Pending == 0 && c.Idle > 10*s.cfg.Visibility {
@@ -87,6 +85,6 @@ func (s *subscription) expel(ctx context.Context) {
 		return err
 	})
 	if err != nil {
-		s.log.DebugContext(ctx, "cannot remove consumers that are gone", "stream", s.group.stream, "error", err)
+		s.log.DebugContext(ctx, "cannot remove dead consumers", "stream", s.group.stream, "error", err)
 	}
 }

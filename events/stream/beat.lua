@@ -1,9 +1,9 @@
--- Beat: push on the due moment of entries that are still being worked on.
+-- Beat: extend the due time of entries that are still being handled.
 --
 -- KEYS    1 stream   2 due index
--- ARGV    1 group   2 consumer   3 visibility, ms   then entry ids
--- Returns the ids that are not pending under the consumer any more; these are left alone.
--- Refuses with NOGROUP when the group or the stream is gone.
+-- ARGV    1 group   2 consumer   3 visibility, ms   then entry IDs
+-- Returns the IDs that are no longer pending under the consumer, which it leaves unchanged.
+-- Refuses with NOGROUP if the group or the stream does not exist.
 local time = redis.call('TIME')
 local due = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3]))
 

@@ -28,6 +28,7 @@ func consumers(t *testing.T, client redis.UniversalClient) (names []string) {
 }
 
 func TestCloseLetsHandlersFinish(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -68,6 +69,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 }
 
 func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 3)
@@ -99,6 +101,7 @@ func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
 }
 
 func TestAConsumerWithPendingEntriesStays(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 50 * time.Millisecond })
@@ -123,6 +126,7 @@ func TestAConsumerWithPendingEntriesStays(t *testing.T) {
 }
 
 func TestCancellingASubscriptionDrainsIt(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -141,6 +145,7 @@ func TestCancellingASubscriptionDrainsIt(t *testing.T) {
 }
 
 func TestCloseEndsThoughRedisIsAway(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 10 * time.Millisecond })
@@ -155,6 +160,7 @@ func TestCloseEndsThoughRedisIsAway(t *testing.T) {
 }
 
 func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 8)
@@ -179,6 +185,7 @@ func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
 }
 
 func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 100 * time.Millisecond })
@@ -194,6 +201,7 @@ func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
 }
 
 func TestAConsumerThatDiedIsRemovedOnceItHasNothingPending(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t) // the embedded one cannot tell how long it has not heard of a consumer
 	client := server.Client()

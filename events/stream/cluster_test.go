@@ -93,6 +93,7 @@ func (c *onCluster) move(t testing.TB) {
 }
 
 func TestOnACluster(t *testing.T) {
+	t.Parallel()
 	cluster := &onCluster{Cluster: redistest.StartCluster(t)}
 	client := dial(t, cluster.URL()).(*redis.ClusterClient)
 	cluster.client = client
@@ -107,7 +108,7 @@ func TestOnACluster(t *testing.T) {
 			cluster.start(t, "b", brief) // would take what lapses
 			began := client.ZScore(ctx, due, entry).Val()
 			eventually(t, "its due moment is pushed on", func() bool { return client.ZScore(ctx, due, entry).Val() > began+1000 })
-			if p, err := newTracker(t, client).Look(ctx, entry); err != nil || p.State != stream.ChangePending || d.Attempt() != 1 {
+			if p, err := newTracker(t, client).Progress(ctx, entry); err != nil || p.State != stream.ChangePending || d.Attempt() != 1 {
 				t.Errorf("%+v, %v, attempt %d; want it pending, the first time", p, err, d.Attempt())
 			}
 			s := settlement(t, d, "c1")
@@ -271,7 +272,7 @@ func TestOnACluster(t *testing.T) {
 				keyed(8, 1, time.Minute)(c)
 				c.Backoff = func(int) time.Duration { return time.Hour }
 			})
-			w.next().Nack() // counted, indexed and shelved
+			w.next().Nack() // counted, and in the parked index
 			giveUp(t, w, 1, "r")
 			s := result()
 			s.Guard = &stream.Guard{Key: lease, Owner: "me", Fence: 7}

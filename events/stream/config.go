@@ -18,54 +18,55 @@ import (
 	"lockstep/events"
 )
 
-// SubscriberConfig says what a [Subscriber] works with. Redis and Group are required.
+// SubscriberConfig configures a [Subscriber]. Redis and Group are required.
 type SubscriberConfig struct {
 	// Redis runs the scripts. The Subscriber never closes it. It must not retry by itself
-	// (MaxRetries -1): what may run twice is retried here, and only that.
+	// (MaxRetries -1): the Subscriber retries what is safe to repeat.
 	Redis redis.UniversalClient
 
-	// Reader waits for new entries, and does nothing else; a blocked read keeps its connection. It
-	// belongs to the Subscriber, which closes it on Close and so ends a blocked read at once. When
-	// nil, Redis is used and Close may take half a second longer.
+	// Reader waits for new entries; a blocked read occupies its connection. The Subscriber owns it and
+	// closes it on Close, which ends a blocked read at once. If nil, the Subscriber uses Redis, and
+	// Close may take half a second longer.
 	Reader redis.UniversalClient
 
-	// Prefix begins the names of the keys that the Subscriber keeps: due, tries, shelf and labels, each
-	// followed by :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster
-	// prefix, topics and Dead share one hash tag. Default "lockstep:{0}:".
+	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by
+	// :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster, prefix,
+	// topics and Dead must share one hash tag. Default "lockstep:{0}:".
 	Prefix string
 
-	Group    string // the consumer group, created at the stream's first entry
-	Consumer string // this process among the group's, unlike that of any other; default host, pid and random
+	Group    string // consumer group; a new group starts at the stream's first entry
+	Consumer string // name of this consumer, unique within the group; default host, pid and a random part
 
-	Dead    string // stream for what is given up; default Prefix + "dead"
-	DeadCap int64  // about how many entries it keeps, default 100,000
+	Dead    string // dead-letter stream; default Prefix + "dead"
+	DeadCap int64  // approximate maximum length of Dead, default 100,000
 
-	Window int // messages in flight at most, default 1024
-	Batch  int // messages read at once at most, default 128
+	Window int // maximum messages in flight, default 1024
+	Batch  int // maximum messages per read, default 128
 
-	// Room says how many more messages this process could soon work on; the rest is left to others. It
-	// is asked before each read, and when it says none, again as messages finish and every 100 ms.
-	// Nil: the window alone decides.
+	// Room returns how many more messages this process could start soon; the rest is left to other
+	// consumers. It is called before each read. While it returns 0, it is called again when a message
+	// finishes and every 100 ms. If nil, only Window limits reads.
 	Room func() int
 
-	// Key says what a message is about, as its lock does. Of messages with the same key at most Share are
-	// in flight; more go back, to come when there is room, and so cannot fill the window. Those that
-	// wait are each other's siblings, see [Delivery.Siblings]. A message with the key "" has none, nor
-	// has any when Key is nil. A key has no NUL in it. Key is called once for each message read, before
-	// anybody else has it, and may set its context to one derived from it.
-	Key   func(*message.Message) string
-	Share int // default an eighth of the window
+	// Key returns what a message is about, usually the key of its lock. At most KeyLimit messages with
+	// the same key are in flight, so that one key cannot fill the window. The others are parked, and are
+	// delivered when there is room. Waiting messages with the same key are siblings, see
+	// [Delivery.Siblings]. The limit does not apply to the key "", nor if Key is nil. A key must not
+	// contain NUL. Key is called once per message before anything else uses the message, and may set a
+	// context derived from the message's own.
+	Key      func(*message.Message) string
+	KeyLimit int // maximum messages in flight per key; default an eighth of Window
 
-	Visibility time.Duration // how long an entry without a heartbeat counts as being worked on; default 10 s
-	Grace      time.Duration // how long handlers may go on after Close before they are cancelled; default 25 s
-	Sweep      time.Duration // how often to look for entries without a due moment; default 30 s
+	Visibility time.Duration // an entry without a heartbeat for this long is redelivered; default 10 s
+	Grace      time.Duration // how long Close waits for handlers before it cancels them; default 25 s
+	Sweep      time.Duration // interval of the search for pending entries without a due time; default 30 s
 
-	// Backoff is the delay of a nacked message that names none, after so many attempts. The default
-	// doubles from 1 s to 1 min, and spreads each delay over its second half.
+	// Backoff returns the delay after a nack that does not specify one. The default doubles from 1 s to
+	// 1 min, and picks a random delay from the upper half of that.
 	Backoff func(attempt int) time.Duration
 
-	// Unmarshaller reads an entry's fields; an error makes the entry a dead letter. The default
-	// reads Watermill's wire format, and fields of any other name as plain ones.
+	// Unmarshaller decodes an entry's fields; an error makes the entry a dead letter. The default
+	// accepts Watermill's wire format and plain fields.
 	Unmarshaller redisstream.Unmarshaller
 
 	Log      *slog.Logger // default [slog.Default]
@@ -75,24 +76,24 @@ type SubscriberConfig struct {
 // Outcome is how a delivery ended.
 type Outcome string
 
-// The outcomes.
+// How a delivery can end.
 const (
-	Acked    Outcome = "acked"    // acknowledged, nothing more
-	Settled  Outcome = "settled"  // acknowledged together with what came of it
+	Acked    Outcome = "acked"    // acknowledged without a settlement
+	Settled  Outcome = "settled"  // acknowledged together with its outputs and state
 	Nacked   Outcome = "nacked"   // given back after a failed attempt
-	Deferred Outcome = "deferred" // given back, and not counted as an attempt
-	Dead     Outcome = "dead"     // given up
-	Lost     Outcome = "lost"     // another consumer has it, or nobody knows
+	Deferred Outcome = "deferred" // given back without counting an attempt
+	Dead     Outcome = "dead"     // dead-lettered
+	Lost     Outcome = "lost"     // another consumer owns the entry, or its fate is unknown
 )
 
-// Observer is told what a Subscriber does, for metrics. Its methods are called from many goroutines
-// and delay them.
+// Observer receives events of a Subscriber, for metrics. Its methods must be safe for concurrent use and
+// should return quickly.
 type Observer interface {
-	// Delivered tells of a message handed out: which attempt it is, and how many are in flight.
+	// Delivered is called when a message is handed out.
 	Delivered(stream string, attempt, inFlight int)
-	// Finished tells how a delivery ended and how long it was in flight.
+	// Finished is called when a delivery ends, after being in flight for took.
 	Finished(stream string, outcome Outcome, took time.Duration)
-	// Lapsed tells of an entry whose former consumer died, hung or was cut off.
+	// Lapsed is called when an entry was not finished by its previous consumer, which died, hung or was cut off.
 	Lapsed(stream, consumer string)
 }
 
@@ -109,7 +110,7 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.DeadCap = cmp.Or(c.DeadCap, 100_000)
 	c.Window = cmp.Or(c.Window, 1024)
 	c.Batch = cmp.Or(c.Batch, 128)
-	c.Share = cmp.Or(c.Share, max(1, c.Window/8))
+	c.KeyLimit = cmp.Or(c.KeyLimit, max(1, c.Window/8))
 	c.Visibility = cmp.Or(c.Visibility, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 25*time.Second)
 	c.Sweep = cmp.Or(c.Sweep, 30*time.Second)
@@ -135,11 +136,11 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	case c.Group == "":
 		return c, errors.New("stream: SubscriberConfig.Group is required")
 	case c.Consumer == parked:
-		return c, fmt.Errorf("stream: SubscriberConfig.Consumer may not be %q: entries that wait are pending under that name", parked)
+		return c, fmt.Errorf("stream: SubscriberConfig.Consumer must not be %q, which owns parked entries", parked)
 	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
 		return c, fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
-	case c.Share < 0 || c.Share > c.Window:
-		return c, fmt.Errorf("stream: Share %d out of range; want 1 to the window, %d", c.Share, c.Window)
+	case c.KeyLimit < 0 || c.KeyLimit > c.Window:
+		return c, fmt.Errorf("stream: KeyLimit %d out of range; want 1 to the window, %d", c.KeyLimit, c.Window)
 	case c.Visibility < 10*time.Millisecond:
 		return c, fmt.Errorf("stream: Visibility %v is too short for a heartbeat; want seconds", c.Visibility)
 	case c.Grace < 0 || c.Sweep < 0 || c.DeadCap < 0:
@@ -148,8 +149,8 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	return c, nil
 }
 
-// uniqueConsumer tells this process from its predecessor on the same host: a stale consumer of the
-// same name could not be told from the living one.
+// uniqueConsumer returns a name that no earlier process on this host has used, whose entries could
+// otherwise be confused with ours.
 func uniqueConsumer() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -23,64 +23,64 @@ var (
 	retryScript = redis.NewScript(retrySource)
 )
 
-// DeadLettersConfig says where [DeadLetters] are. Redis is required.
+// DeadLettersConfig configures [DeadLetters]. Redis is required.
 type DeadLettersConfig struct {
 	Redis  redis.UniversalClient // never closed; must not retry by itself
-	Prefix string                // of the streams that letters come from and go back to; default "lockstep:{0}:"
-	Dead   string                // the stream that letters are in, default Prefix + "dead"
+	Prefix string                // prefix of the streams that entries may return to; default "lockstep:{0}:"
+	Dead   string                // dead-letter stream, default Prefix + "dead"
 
-	// Unmarshaller reads an entry's fields, as [SubscriberConfig.Unmarshaller] does.
+	// Unmarshaller decodes an entry's fields, as [SubscriberConfig.Unmarshaller] does.
 	Unmarshaller redisstream.Unmarshaller
 }
 
-// DeadLetters are the entries that were given up: to be looked at, put back, or dropped.
+// DeadLetters lists, retries and drops dead letters.
 type DeadLetters struct {
 	cfg DeadLettersConfig
 }
 
 // Errors of [DeadLetters].
 var (
-	// ErrNoLetter: there is no letter with that id, or none any more: it was retried, dropped, or trimmed.
+	// ErrNoLetter: no letter has that ID. It may have been retried, dropped or trimmed.
 	ErrNoLetter = errors.New("stream: no such dead letter")
-	// ErrNotRetryable: the letter does not have all that the entry had, or does not say where it goes.
+	// ErrNotRetryable: the letter is incomplete, or its stream does not have the prefix.
 	ErrNotRetryable = errors.New("stream: the dead letter cannot be retried")
-	// ErrBadID: that is no id of a letter.
+	// ErrBadID: the text is not the ID of a letter.
 	ErrBadID = errors.New("stream: not the id of a dead letter")
 )
 
-// Letter is an entry that was given up.
+// Letter is a dead-lettered entry.
 type Letter struct {
-	ID       string    // its own, in the dead stream
-	At       time.Time // when the entry was given up
+	ID       string    // ID in the dead stream
+	At       time.Time // when the entry was dead-lettered
 	Reason   string    // a word or two, to group by
 	Error    string    // one line
 	Attempts int
 
-	Stream   string // where the entry was
-	Group    string // who gave it up
-	Consumer string // which of them
-	Entry    string // the id that it had there
+	Stream   string // original stream
+	Group    string // group that gave up
+	Consumer string // consumer that gave up
+	Entry    string // ID in the original stream
 
 	Original  map[string]string // the entry's fields
-	Truncated string            // how many of them these are, as in "1000 of 1200 fields"; empty for all
+	Truncated string            // how many fields Original has, such as "1000 of 1200 fields"; empty if complete
 }
 
-// Query chooses letters. The zero Query is the newest hundred.
+// Query selects letters. The zero Query selects the newest hundred.
 type Query struct {
-	Reason string            // those with that very reason; empty for any
-	Match  func(Letter) bool // those that it accepts; nil for all
-	Oldest bool              // oldest first, not newest first
-	Limit  int               // how many at most, 1 to 1000; default 100
-	After  string            // go on behind that letter: the former page's Next
+	Reason string            // exact reason; empty for any
+	Match  func(Letter) bool // additional filter; nil for all
+	Oldest bool              // list the oldest first instead of the newest
+	Limit  int               // maximum number of letters, 1 to 1000; default 100
+	After  string            // continue after this letter: Next of the previous page
 }
 
-// Page is a part of what a [Query] chose.
+// Page is a page of the letters that a [Query] selects.
 type Page struct {
 	Letters []Letter
-	Next    string // more may come behind that letter; empty when there is no more
+	Next    string // cursor for the next page; empty on the last
 }
 
-// NewDeadLetters makes DeadLetters.
+// NewDeadLetters returns DeadLetters for a dead-letter stream.
 func NewDeadLetters(cfg DeadLettersConfig) (*DeadLetters, error) {
 	if cfg.Redis == nil {
 		return nil, errors.New("stream: DeadLettersConfig.Redis is required")
@@ -93,8 +93,8 @@ func NewDeadLetters(cfg DeadLettersConfig) (*DeadLetters, error) {
 	return &DeadLetters{cfg}, nil
 }
 
-// One call of List looks at no more letters than lettersLooked, and at no more once they come to
-// lettersBytes, so many at a time, and answers with fewer than asked for when these are not among them.
+// List stops after scanning lettersLooked letters or lettersBytes bytes, lettersAtOnce letters at a time, even if it
+// has found fewer than requested.
 const (
 	lettersLooked = 10_000
 	lettersBytes  = 32 << 20
@@ -102,7 +102,7 @@ const (
 	lettersMost   = 1_000
 )
 
-// List returns letters that q chooses. A page may be short, or even empty, and have a Next: ask on.
+// List returns the letters that q selects. A page with a Next may be short or even empty.
 func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
 	limit := cmp.Or(q.Limit, lettersAtOnce)
 	if limit < 0 || limit > lettersMost {
@@ -132,7 +132,7 @@ func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-// read returns letters behind the one called after, or from the first on.
+// read returns the letters after the given one, or from the start if it is empty.
 func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Letter, error) {
 	first, read := "+", d.cfg.Redis.XRevRangeN
 	last := "-"
@@ -156,7 +156,7 @@ func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Le
 	return letters, nil
 }
 
-// size is about how many bytes the letter takes.
+// size returns the approximate size of the letter in bytes.
 func (l Letter) size() int {
 	n := len(l.Error)
 	for name, value := range l.Original {
@@ -180,7 +180,7 @@ func (d *DeadLetters) Get(ctx context.Context, id string) (Letter, error) {
 	return parseLetter(entries[0]), nil
 }
 
-// Message reads a letter's entry as its consumer would have, or says why it cannot be read.
+// Message decodes the letter's original entry.
 func (d *DeadLetters) Message(l Letter) (*message.Message, error) {
 	fields := make([]string, 0, 2*len(l.Original))
 	for name, value := range l.Original {
@@ -189,21 +189,22 @@ func (d *DeadLetters) Message(l Letter) (*message.Message, error) {
 	return decode(d.cfg.Unmarshaller, entry{id: l.Entry, fields: fields})
 }
 
-// Retried says what became of one letter: the id that its entry has now, or why it stays a letter.
+// Retried is the outcome of retrying one letter.
 type Retried struct {
 	ID     string
 	Stream string
 	Entry  string
-	Err    error // [ErrNoLetter] or [ErrNotRetryable]; nil when it was retried
+	Err    error // [ErrNoLetter] or [ErrNotRetryable]; nil on success
 }
 
-// Retry puts the letters' entries back into the streams that they came from, with the fields that they
-// had, so that their messages keep their UUIDs, and removes the letters. Each letter is one atomic step,
-// and one that is gone is not retried again: after an error, ask again for the same ids. It returns
-// what became of each id, in order, up to an error of Redis; with [ErrBadID] among them, nothing is done.
+// Retry adds the letters' entries to their original streams again, with the original fields and therefore the
+// original message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a letter that
+// is gone does nothing, so after an error it is safe to call Retry again with the same IDs. It returns the
+// outcome of each ID, in order, up to the first error of Redis. If any ID is invalid it returns [ErrBadID] and
+// does nothing.
 //
-// An entry that is put back is a new one to its stream: it has a new id, comes after all that is there,
-// and goes to every group that reads the stream, to those as well that had settled it.
+// The new entry has a new ID at the end of the stream. Every group that reads the stream receives it, even
+// groups that settled the original.
 func (d *DeadLetters) Retry(ctx context.Context, ids ...string) ([]Retried, error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
@@ -231,7 +232,7 @@ func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
 	case err != nil:
 		return one, err
 	case !strings.HasPrefix(letter.Stream, d.cfg.Prefix):
-		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which is none with prefix %s", ErrNotRetryable, id, letter.Stream, d.cfg.Prefix)
+		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id, letter.Stream, d.cfg.Prefix)
 		return one, nil
 	}
 	one.Stream = letter.Stream
@@ -248,16 +249,16 @@ func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
 	case "gone":
 		one.Err = fmt.Errorf("%w: %s", ErrNoLetter, id)
 	case "truncated":
-		one.Err = fmt.Errorf("%w: %s has only %s; publish it anew, or drop it", ErrNotRetryable, id, letter.Truncated)
+		one.Err = fmt.Errorf("%w: %s has only %s; publish the event again, or drop the letter", ErrNotRetryable, id, letter.Truncated)
 	case "empty":
-		one.Err = fmt.Errorf("%w: %s has none of the entry's fields, which was trimmed before it was given up; drop it", ErrNotRetryable, id)
+		one.Err = fmt.Errorf("%w: %s is empty: the entry was trimmed before it was dead-lettered; drop the letter", ErrNotRetryable, id)
 	default:
 		return one, fmt.Errorf("%w: %q", errReply, reply[0])
 	}
 	return one, nil
 }
 
-// Drop removes letters for good and returns how many there were of them.
+// Drop deletes letters and returns how many existed.
 func (d *DeadLetters) Drop(ctx context.Context, ids ...string) (int, error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
@@ -276,18 +277,15 @@ func (d *DeadLetters) Drop(ctx context.Context, ids ...string) (int, error) {
 	return dropped, nil
 }
 
-// checkID refuses what is not "milliseconds-number": Redis would take half of one for another letter.
+// checkID returns an error unless id has the form "milliseconds-sequence": Redis would expand a partial ID.
 func checkID(id string) error {
-	ms, seq, _ := strings.Cut(id, "-")
-	_, msErr := strconv.ParseUint(ms, 10, 64)
-	_, seqErr := strconv.ParseUint(seq, 10, 64)
-	if msErr != nil || seqErr != nil {
-		return fmt.Errorf("%w: %.40q; want one as in 1795223511284-0", ErrBadID, id)
+	if _, _, ok := events.ParseEntryID(id); !ok {
+		return fmt.Errorf("%w: %.40q; want the form 1795223511284-0", ErrBadID, id)
 	}
 	return nil
 }
 
-// parseLetter reads what the settle script wrote. Of what another wrote it takes what it can.
+// parseLetter parses what the settle script wrote. It ignores fields that it cannot parse.
 func parseLetter(e redis.XMessage) Letter {
 	l := Letter{ID: e.ID, Original: make(map[string]string)}
 	for name, value := range e.Values {
@@ -299,17 +297,9 @@ func parseLetter(e redis.XMessage) Letter {
 	l.Reason, l.Error, l.Truncated = text("reason"), text("error"), text("truncated")
 	l.Stream, l.Group, l.Consumer, l.Entry = text("stream"), text("group"), text("consumer"), text("entry")
 	l.Attempts, _ = strconv.Atoi(text("attempts"))
-	at, err := strconv.ParseInt(text("at"), 10, 64)
-	if err != nil {
-		at, _ = idMS(e.ID)
+	l.At = events.EntryTime(e.ID)
+	if at, err := strconv.ParseInt(text("at"), 10, 64); err == nil {
+		l.At = time.UnixMilli(at).UTC()
 	}
-	l.At = time.UnixMilli(at).UTC()
 	return l
-}
-
-// idMS is when an entry was added, in ms by Redis' clock, unless its publisher named the id.
-func idMS(id string) (int64, bool) {
-	text, _, _ := strings.Cut(id, "-")
-	ms, err := strconv.ParseInt(text, 10, 64)
-	return ms, err == nil
 }

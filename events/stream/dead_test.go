@@ -47,6 +47,7 @@ func list(t testing.TB, d *stream.DeadLetters, q stream.Query) stream.Page {
 }
 
 func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -90,6 +91,7 @@ func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
 }
 
 func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -123,6 +125,7 @@ func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
 }
 
 func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
 		letter []string
@@ -130,8 +133,8 @@ func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
 		says   string
 	}{
 		"truncated":          {[]string{"stream", topic, "truncated", "1000 of 1200 fields", "original:a", "1"}, stream.ErrNotRetryable, "1000 of 1200 fields"},
-		"without fields":     {[]string{"stream", topic, "reason", "r"}, stream.ErrNotRetryable, "none of the entry's fields"},
-		"from another place": {[]string{"stream", "somebody's:key", "original:a", "1"}, stream.ErrNotRetryable, "none with prefix lockstep:{0}:"},
+		"without fields":     {[]string{"stream", topic, "reason", "r"}, stream.ErrNotRetryable, "is empty"},
+		"from another place": {[]string{"stream", "somebody's:key", "original:a", "1"}, stream.ErrNotRetryable, "does not have the prefix lockstep:{0}:"},
 		"not a letter":       {[]string{"hello", "world"}, stream.ErrNotRetryable, "prefix"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,6 +152,7 @@ func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
 }
 
 func TestAnIDThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
 	client.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: "5-0", Values: []string{"reason", "r"}})
@@ -173,6 +177,7 @@ func TestAnIDThatIsNoneIsRefused(t *testing.T) {
 }
 
 func TestLettersAreListedInPagesAndChosen(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
 	const letters = 350
@@ -232,6 +237,7 @@ func TestLettersAreListedInPagesAndChosen(t *testing.T) {
 }
 
 func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -262,6 +268,7 @@ func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
 }
 
 func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -285,6 +292,7 @@ func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
 }
 
 func TestAPageOfLargeLettersIsShort(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
 	const letters = 300

@@ -11,13 +11,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// MetadataUncounted, set to "true" in a message's metadata before it is nacked, keeps the nack from
-// counting as a failed attempt: nothing was tried. The delay before it is delivered again is that of
-// Watermill's components/delay, if the metadata has one.
+// MetadataUncounted, set to "true" in a message's metadata before it is nacked, prevents the nack from
+// counting as a failed attempt. The redelivery delay is that of Watermill's components/delay, if the
+// metadata contains one.
 const MetadataUncounted = "lockstep_uncounted"
 
-// decode makes a message of an entry. Whatever is wrong with the entry is an error, never a panic:
-// it was written by somebody else.
+// decode makes a message of an entry. It returns an error, and never panics, if the entry is malformed: other
+// programs may have written it.
 func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	values := make(map[string]any, len(e.fields)/2)
 	for i := 0; i+1 < len(e.fields); i += 2 {
@@ -33,7 +33,7 @@ func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	if msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata)
 	}
-	// How a nack is meant is for this delivery to say, not for whoever published the message.
+	// Only the consumer may say how a nack is meant, not the publisher.
 	for _, key := range []string{MetadataUncounted, delay.DelayedForKey, delay.DelayedUntilKey} {
 		delete(msg.Metadata, key)
 	}
@@ -52,8 +52,8 @@ func unmarshal(u redisstream.Unmarshaller, values map[string]any) (msg *message.
 	return msg, err
 }
 
-// Metadata is what was published beside a message's payload, of the fields of its entry as XREAD returns them. It is
-// nil when that cannot be read.
+// Metadata returns the metadata of an entry, whose fields are as XREAD returns them. It returns nil if they
+// cannot be decoded.
 func Metadata(fields map[string]any) message.Metadata {
 	msg, err := unmarshal(unmarshaller{}, fields)
 	if err != nil {
@@ -62,13 +62,13 @@ func Metadata(fields map[string]any) message.Metadata {
 	return msg.Metadata
 }
 
-// unmarshaller reads Watermill's wire format, and anything else as plain fields.
+// unmarshaller decodes Watermill's wire format, and anything else as plain fields.
 type unmarshaller struct {
 	redisstream.DefaultMarshallerUnmarshaller
 }
 
-// Unmarshal makes of plain fields a message whose payload is a flat JSON object of them, whose
-// UUID is the field "id", if there is one, and whose metadata is a trace context, if they have one.
+// Unmarshal turns plain fields into a message. Its payload is a flat JSON object of the fields, its UUID the
+// field "id", and its metadata the trace context; the last two are optional.
 func (u unmarshaller) Unmarshal(values map[string]any) (*message.Message, error) {
 	if _, ok := values[redisstream.UUIDHeaderKey]; ok {
 		if _, ok := values["payload"]; !ok {
@@ -90,7 +90,7 @@ func (u unmarshaller) Unmarshal(values map[string]any) (*message.Message, error)
 	}
 	id, _ := values["id"].(string)
 	msg := message.NewMessage(id, payload)
-	for _, name := range []string{"traceparent", "tracestate"} { // fields of W3C Trace Context
+	for _, name := range []string{"traceparent", "tracestate"} { // W3C Trace Context
 		if value, ok := values[name].(string); ok {
 			msg.Metadata.Set(name, value)
 		}
@@ -98,7 +98,7 @@ func (u unmarshaller) Unmarshal(values map[string]any) (*message.Message, error)
 	return msg, nil
 }
 
-// encode returns a message's fields in the wire format, for a script to add.
+// encode returns a message's fields in the wire format, as arguments for a script.
 func encode(stream string, msg *message.Message) ([]string, error) {
 	values, err := redisstream.DefaultMarshallerUnmarshaller{}.Marshal(stream, msg)
 	if err != nil {

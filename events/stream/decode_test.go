@@ -16,6 +16,7 @@ import (
 )
 
 func TestAnEntryThatCannotBeReadBecomesADeadLetterAndTheLoopGoesOn(t *testing.T) {
+	t.Parallel()
 	many := make([]any, 0, 6000)
 	for range 3000 {
 		many = append(many, "f", "\xff")
@@ -67,6 +68,7 @@ type nothing struct{}
 func (nothing) Unmarshal(map[string]any) (*message.Message, error) { return nil, nil }
 
 func TestAnUnmarshallerOfNothingEndsNoProcess(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	start(t, server, "a", func(cfg *stream.SubscriberConfig) { cfg.Unmarshaller = nothing{} })
@@ -79,6 +81,7 @@ func TestAnUnmarshallerOfNothingEndsNoProcess(t *testing.T) {
 }
 
 func TestPlainFieldsBecomeAChange(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -109,6 +112,7 @@ func TestPlainFieldsBecomeAChange(t *testing.T) {
 }
 
 func TestAPublisherCannotDelayOrUncountItsMessages(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -135,6 +139,7 @@ func TestAPublisherCannotDelayOrUncountItsMessages(t *testing.T) {
 }
 
 func TestMessagesCarryTheEventsID(t *testing.T) {
+	t.Parallel()
 	m, err := stream.ChangeMessage(events.Change{Type: events.ChangeRemoved})
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func pushedOn(t testing.TB, client redis.UniversalClient, consumer string, n int
 }
 
 func TestEveryMessageIsDeliveredOnceInOrder(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 300) // before the group exists
@@ -54,6 +55,7 @@ func TestEveryMessageIsDeliveredOnceInOrder(t *testing.T) {
 }
 
 func TestANewEntryWakesAnIdleConsumerAtOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -72,6 +74,7 @@ func TestANewEntryWakesAnIdleConsumerAtOnce(t *testing.T) {
 }
 
 func TestTheWindowIsNeverExceeded(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 3 })
@@ -92,6 +95,7 @@ func TestTheWindowIsNeverExceeded(t *testing.T) {
 }
 
 func TestANackedMessageComesBackAfterItsDelayWhileOthersPass(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = time.Minute })
@@ -117,6 +121,7 @@ func TestANackedMessageComesBackAfterItsDelayWhileOthersPass(t *testing.T) {
 }
 
 func TestDelayedMessagesComeInOrderOfTheirMoments(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -139,6 +144,7 @@ func TestDelayedMessagesComeInOrderOfTheirMoments(t *testing.T) {
 }
 
 func TestAttemptsCountFailuresButNotContention(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -173,6 +179,7 @@ func TestAttemptsCountFailuresButNotContention(t *testing.T) {
 }
 
 func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) { c.Visibility = 2 * time.Second }
@@ -191,6 +198,7 @@ func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
 }
 
 func TestMessagesThatNobodyAskedForYetAreKeptToo(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 5)
@@ -204,6 +212,7 @@ func TestMessagesThatNobodyAskedForYetAreKeptToo(t *testing.T) {
 }
 
 func TestAMessageOfADeadConsumerGoesToAnother(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) {
@@ -231,6 +240,7 @@ func TestAMessageOfADeadConsumerGoesToAnother(t *testing.T) {
 }
 
 func TestAStolenEntryCancelsItsHandlerAndIsNotSettledTwice(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
@@ -265,6 +275,7 @@ func TestAStolenEntryCancelsItsHandlerAndIsNotSettledTwice(t *testing.T) {
 }
 
 func TestALateAckIsRefused(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
@@ -285,6 +296,7 @@ func TestALateAckIsRefused(t *testing.T) {
 }
 
 func TestDeliveredCountsEveryDeliveryOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -304,6 +316,7 @@ func TestDeliveredCountsEveryDeliveryOnce(t *testing.T) {
 }
 
 func TestADelayMayBeAsLongOrAsShortAsItLikes(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -324,6 +337,7 @@ func TestADelayMayBeAsLongOrAsShortAsItLikes(t *testing.T) {
 }
 
 func TestTheDueIndexHasTheNameThatDueKeySays(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()

@@ -12,21 +12,22 @@ import (
 )
 
 var (
-	// ErrNotOwner means that the entry is pending under another consumer, or was finished by one: this
-	// one took too long, or was cut off. Nothing was changed. It is also the cause of the message's context then.
-	ErrNotOwner = errors.New("stream: the entry is in other hands")
+	// ErrNotOwner means that the entry belongs to another consumer or was finished by one, because this
+	// consumer was too slow or cut off. Nothing was changed. It is also the cause of the message's
+	// cancelled context.
+	ErrNotOwner = errors.New("stream: the entry is owned by another consumer")
 
-	// ErrGuard means that the lease named by a [Guard] is not held. Nothing was changed.
-	ErrGuard = errors.New("stream: the lease is not held any more")
+	// ErrGuard means that the lease of the [Guard] is not held. Nothing was changed.
+	ErrGuard = errors.New("stream: the lease is not held")
 
-	// ErrSettled is the cause of a message's context when a sibling's handler has settled it too, see
-	// [Delivery.SettleSiblings]: there is nothing left to do. Finishing it in another way is refused with it.
-	ErrSettled = errors.New("stream: the entry was settled along with another")
+	// ErrSettled means that a sibling's handler has settled this entry too, see
+	// [Delivery.SettleSiblings]. It is also the cause of the message's cancelled context.
+	ErrSettled = errors.New("stream: the entry was settled by a sibling")
 )
 
-// Delivery is one entry of a stream in this consumer's hands, until it is finished: settled,
-// dead-lettered, nacked, or by the message's own Ack or Nack, whichever comes first. Its methods are
-// safe for concurrent use.
+// Delivery is a stream entry that this consumer owns until it is settled, dead-lettered or nacked, through
+// the Delivery or through the message's own Ack or Nack, whichever comes first. Its methods are safe for
+// concurrent use.
 type Delivery struct {
 	sub     *subscription
 	entry   string
@@ -35,55 +36,55 @@ type Delivery struct {
 	times   int
 	since   time.Time
 	msg     *message.Message
-	meta    message.Metadata // as it was published; the message's own is its handler's to change
-	ctx     context.Context  // the message's
+	meta    message.Metadata // as published; handlers may change the message's own
+	ctx     context.Context  // context of the message
 	cancel  context.CancelCauseFunc
 
-	busy atomic.Bool // is being finished, or is: a heartbeat that misses it is no news
-	lost atomic.Bool // the handler has been told that the entry is in other hands
-	mu   sync.Mutex  // held while it is being finished
+	busy atomic.Bool // is being or was finished, so a heartbeat may miss the entry
+	lost atomic.Bool // the handler was cancelled because another consumer owns the entry
+	mu   sync.Mutex  // held while finishing
 	how  Outcome     // empty until finished
-	// along is set once a sibling's handler has settled it.
-	along bool
-	// asked is set once a settlement was sent to which no answer came: it may have happened.
-	asked bool
+	// settledBySibling is set once a sibling's handler has settled this entry too.
+	settledBySibling bool
+	// maybeSettled is set when a settlement got no reply and may have happened.
+	maybeSettled bool
 }
 
 type deliveryKey struct{}
 
-// DeliveryOf returns the delivery that brought msg. It is found through the message's context, so a
-// context derived from that one will do. It is false for a message that no [Subscriber] delivered.
+// DeliveryOf returns the delivery of msg, which it finds through the message's context or one derived
+// from it. It returns false if msg was not delivered by a [Subscriber].
 func DeliveryOf(msg *message.Message) (*Delivery, bool) {
 	d, ok := msg.Context().Value(deliveryKey{}).(*Delivery)
 	return d, ok
 }
 
-// Stream is the name of the stream.
+// Stream returns the name of the stream.
 func (d *Delivery) Stream() string { return d.sub.group.stream }
 
-// Group is the name of the consumer group.
+// Group returns the name of the consumer group.
 func (d *Delivery) Group() string { return d.sub.group.name }
 
-// Entry is the id of the stream entry.
+// Entry returns the ID of the stream entry.
 func (d *Delivery) Entry() string { return d.entry }
 
-// Key is the message's key, or "".
+// Key returns the message's key, or "" if it has none.
 func (d *Delivery) Key() string { return d.key }
 
-// Attempt is 1 the first time. It counts the deliveries that were nacked as failed and those that
-// lapsed because a consumer died, hung or was cut off; it does not count those given back uncounted.
+// Attempt returns the number of this attempt, starting at 1. Deliveries that failed, or lapsed because their
+// consumer died, hung or was cut off, count as attempts; deferred ones do not.
 func (d *Delivery) Attempt() int { return d.attempt }
 
-// Delivered is how often the entry has been delivered, this time included and counted or not: what a
-// backoff under contention grows with.
+// Delivered returns how often the entry has been delivered, including this time and deferred deliveries. Use
+// it for backoff under contention.
 func (d *Delivery) Delivered() int { return d.times }
 
-// Began is when this consumer took the entry in, this time.
+// Began returns when this consumer took the entry.
 func (d *Delivery) Began() time.Time { return d.since }
 
-// Latest returns the id that the stream last gave to an entry, which may be gone since.
+// Latest returns the ID most recently assigned in the stream. That entry may be gone.
 func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
-	err = once(ctx, func(ctx context.Context) error {
+	err = withTimeout(ctx, func(ctx context.Context) error {
 		id, err = d.sub.group.latest(ctx)
 		return err
 	})
@@ -93,9 +94,9 @@ func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// Nack gives the entry back, to be delivered again after the delay, to whichever consumer has room
-// then. With failed it counts as an attempt. Nacking again changes nothing; a delivery that was
-// finished in another way is [ErrNotOwner].
+// Nack gives the entry back, to be redelivered after the delay to any consumer with room. If failed is
+// true it counts as an attempt. Nacking twice is a no-op. If the delivery was finished in another way, Nack
+// returns [ErrNotOwner].
 func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) error {
 	how := Deferred
 	if failed {
@@ -103,7 +104,7 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	}
 	return d.finish(ctx, how, func(ctx context.Context) error {
 		refused, err := d.sub.group.nack(ctx, []giveBack{d.back(how, delay)})
-		d.sub.look()
+		d.sub.wakeReader()
 		if err == nil && len(refused) > 0 {
 			return ErrNotOwner
 		}
@@ -111,7 +112,7 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	})
 }
 
-// back is how the entry is given back.
+// back returns the arguments for giving the entry back.
 func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
 	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
 	if how == Nacked {
@@ -120,24 +121,24 @@ func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
 	return b
 }
 
-// finish runs the script that ends the delivery, again and again while Redis is unavailable.
+// finish runs the script that ends the delivery, and retries while Redis is unavailable.
 func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.Context) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.how == "":
-	case d.along:
+	case d.settledBySibling:
 		return fmt.Errorf("%w: entry %s", ErrSettled, d.entry)
 	case d.how == how || (d.how == Nacked || d.how == Deferred) && (how == Nacked || how == Deferred):
 		return nil
 	default:
-		return fmt.Errorf("%w: entry %s was %s before", ErrNotOwner, d.entry, d.how)
+		return fmt.Errorf("%w: entry %s is already %s", ErrNotOwner, d.entry, d.how)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(d.sub.graceOver, func() { cancel(ErrClosed) })()
 	d.busy.Store(true)
-	err := d.sub.outage.persist(ctx, script)
+	err := d.sub.outage.retry(ctx, script)
 	switch {
 	case err == nil:
 		d.how = how
@@ -153,8 +154,8 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	return fmt.Errorf("finish entry %s of %s: %w", d.entry, d.Stream(), err)
 }
 
-// claim marks an open delivery as about to be finished by the message's own Ack or Nack. It is false
-// when that has been seen to.
+// claim records how the message's own Ack or Nack finishes the delivery. It returns false if the delivery is
+// already finished.
 func (d *Delivery) claim(how Outcome) bool {
 	d.busy.Store(true)
 	d.mu.Lock()
@@ -166,24 +167,24 @@ func (d *Delivery) claim(how Outcome) bool {
 	return true
 }
 
-// Outcome is how the delivery ended, "" until it has.
+// Outcome returns how the delivery ended, or "" if it has not.
 func (d *Delivery) Outcome() Outcome {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.how
 }
 
-// lose tells the handler that the entry is in other hands.
+// lose cancels the handler because another consumer owns the entry.
 func (d *Delivery) lose() {
 	if d.busy.Load() || d.lost.Swap(true) {
 		return
 	}
-	d.sub.log.Warn("delivery lost: another consumer has the entry, this one was too slow or cut off",
+	d.sub.log.Warn("delivery lost, another consumer owns the entry: this one was too slow or cut off",
 		"stream", d.Stream(), "entry", d.entry, "attempt", d.attempt)
 	d.cancel(ErrNotOwner)
 }
 
-// ceilMS is d in milliseconds, rounded up: not before d, and never negative.
+// ceilMS returns d in milliseconds, rounded up, and never a negative number.
 func ceilMS(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if d%time.Millisecond > 0 {

@@ -10,7 +10,49 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// One message in, one out, and the state that goes with it: all of it, or nothing.
+// The loop of the package documentation, for one message.
+func Example() {
+	redis, err := redisx.StartEmbedded()
+	if err != nil {
+		panic(err)
+	}
+	defer redis.Close()
+	client := redis.Open()
+	defer client.Close()
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		panic(err)
+	}
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: "shop:{0}:", Group: "indexer"})
+	if err != nil {
+		panic(err)
+	}
+	defer subscriber.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := publisher.Publish("shop:{0}:orders", message.NewMessage("order-7", []byte(`{"item":"tea"}`))); err != nil {
+		panic(err)
+	}
+
+	messages, err := subscriber.Subscribe(ctx, "shop:{0}:orders")
+	if err != nil {
+		panic(err)
+	}
+	for msg := range messages {
+		delivery, _ := stream.DeliveryOf(msg)
+		indexed := stream.Output{Stream: "shop:{0}:indexed", Message: message.NewMessage("indexed-"+msg.UUID, msg.Payload)}
+		if err := delivery.Settle(msg.Context(), stream.Settlement{Outputs: []stream.Output{indexed}}); err != nil {
+			msg.Nack() // redelivered after a backoff
+			continue
+		}
+		msg.Ack()
+		cancel()
+	}
+	fmt.Println(client.XLen(context.Background(), "shop:{0}:indexed").Val())
+	// Output: 1
+}
+
+// One message in, one message out and a state update, all in one atomic step.
 func ExampleDelivery_Settle() {
 	redis, err := redisx.StartEmbedded()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// Whoever publishes a change can wait for what becomes of it.
+// A publisher can wait for the result of its change.
 func ExampleTracker_Wait() {
 	redis, err := redisx.StartEmbedded()
 	if err != nil {

@@ -7,19 +7,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 )
 
-// endingsAtOnce bounds how many endings go into one script call.
+// endingsAtOnce is the maximum number of endings per script call.
 const endingsAtOnce = 256
 
-// ending is what Redis has yet to be told of a delivery.
+// ending is the end of a delivery, to be written to Redis.
 type ending struct {
 	d     *Delivery
 	how   Outcome // Acked, Nacked or Deferred
 	delay time.Duration
 }
 
-// attend waits until a message is acked or nacked, which is when its handler has ended, or until
-// handlers are not waited for any more.
-func (s *subscription) attend(d *Delivery) {
+// awaitHandler waits until the handler acks or nacks its message, or until the grace period is over.
+func (s *subscription) awaitHandler(d *Delivery) {
 	var end ending
 	select {
 	case <-d.msg.Acked():
@@ -35,8 +34,8 @@ func (s *subscription) attend(d *Delivery) {
 		}
 	}
 	d.cancel(nil)
-	// One that was lost has nothing to say, not even if the entry has come back to this consumer: a
-	// handler that was cancelled may well ack what it did not do.
+	// Ignore the ack of a lost delivery, even if this consumer owns the entry again: a cancelled handler may
+	// ack work it did not do.
 	if d.lost.Load() {
 		end.how = Lost
 	}
@@ -47,7 +46,7 @@ func (s *subscription) attend(d *Delivery) {
 	}
 }
 
-// nacked reads from the message's metadata how its nack is meant.
+// nacked reads the kind and delay of a nack from the message's metadata.
 func (s *subscription) nacked(d *Delivery) ending {
 	end := ending{d: d, how: Nacked}
 	if d.msg.Metadata.Get(MetadataUncounted) == "true" {
@@ -61,9 +60,8 @@ func (s *subscription) nacked(d *Delivery) ending {
 	return end
 }
 
-// finish tells Redis of endings, as many at a time as have come together while it was busy with the
-// ones before. It returns when the channel is closed and everything is told; once ctx is done it does
-// not try again.
+// finish writes endings to Redis, in batches of those that arrived during the previous write. It returns when
+// the channel is closed and everything is written. Once ctx is done it does not retry.
 func (s *subscription) finish(ctx context.Context) {
 	for end := range s.endings {
 		batch := []ending{end}
@@ -79,11 +77,11 @@ func (s *subscription) finish(ctx context.Context) {
 				break collect
 			}
 		}
-		s.tell(ctx, batch)
+		s.writeBatch(ctx, batch)
 	}
 }
 
-func (s *subscription) tell(ctx context.Context, batch []ending) {
+func (s *subscription) writeBatch(ctx context.Context, batch []ending) {
 	var acks []string
 	var backs []giveBack
 	for _, end := range batch {
@@ -107,36 +105,36 @@ func (s *subscription) tell(ctx context.Context, batch []ending) {
 		s.release(end.d, end.how)
 	}
 	if len(backs) > 0 {
-		s.look()
+		s.wakeReader()
 	}
 }
 
-// write runs one of the scripts that finish entries, and adds to lost the ids of those that it refused.
+// write runs a script that finishes entries, and adds the IDs that it refused to lost.
 func (s *subscription) write(ctx context.Context, what string, n int, lost map[string]bool, script func(context.Context) ([]string, error)) {
 	if n == 0 {
 		return
 	}
 	var refused []string
-	err := s.outage.persist(ctx, func(ctx context.Context) (err error) {
+	err := s.outage.retry(ctx, func(ctx context.Context) (err error) {
 		refused, err = script(ctx)
 		return err
 	})
 	if err != nil {
-		s.log.ErrorContext(ctx, "Redis was not told of finished entries; they are delivered again when they lapse",
+		s.log.ErrorContext(ctx, "cannot write finished entries to Redis; they will be redelivered after the visibility timeout",
 			"stream", s.group.stream, "what", what, "entries", n, "visibility", s.cfg.Visibility, "error", err)
 	}
 	for _, id := range refused {
 		lost[id] = true
-		s.log.WarnContext(ctx, "finished too late: the entry is in other hands, and is delivered a second time",
+		s.log.WarnContext(ctx, "finished too late: another consumer owns the entry, which is delivered twice",
 			"stream", s.group.stream, "entry", id, "what", what)
 	}
 }
 
-// release ends a delivery on this side.
+// release ends a delivery locally.
 func (s *subscription) release(d *Delivery, how Outcome) {
 	d.cancel(nil)
 	if s.flight.leave(d) {
-		s.look()
+		s.wakeReader()
 	}
 	s.cfg.Observer.Finished(s.group.stream, how, time.Since(d.since))
 }

@@ -6,42 +6,41 @@ import (
 	"sync"
 )
 
-// flight is what a subscription has in flight: every entry from the moment it is taken until Redis
-// has been told what became of it. It is bounded by the window, and of one key by its share.
+// flight tracks the deliveries in flight, from the moment an entry is taken until its end is written to Redis.
+// Their number is limited by the window and, per key, by keyLimit.
 type flight struct {
-	freed chan struct{} // has a token when something may have left since last looked at
-	share int
+	freed    chan struct{} // has a token if a delivery may have left since the last receive
+	keyLimit int
 
-	mu      sync.Mutex
-	count   int
-	byEntry map[string]*Delivery
-	byKey   map[string]map[string]*Delivery
-	crowded map[string]bool // keys of which more was sent away, to come when there is room
+	mu        sync.Mutex
+	count     int
+	byEntry   map[string]*Delivery
+	byKey     map[string]map[string]*Delivery
+	overLimit map[string]bool // keys with parked entries that are waiting for capacity
 }
 
-func newFlight(share int) *flight {
+func newFlight(keyLimit int) *flight {
 	return &flight{
-		freed:   make(chan struct{}, 1),
-		share:   share,
-		byEntry: make(map[string]*Delivery),
-		byKey:   make(map[string]map[string]*Delivery),
-		crowded: make(map[string]bool),
+		freed:     make(chan struct{}, 1),
+		keyLimit:  keyLimit,
+		byEntry:   make(map[string]*Delivery),
+		byKey:     make(map[string]map[string]*Delivery),
+		overLimit: make(map[string]bool),
 	}
 }
 
-// admits reports whether there is room for one more with this key. If not, roomy tells of it later on.
-func (f *flight) admits(key string) bool {
+// hasCapacity reports whether another delivery of key may enter. If not, the key is marked as over the limit.
+func (f *flight) hasCapacity(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if key == "" || len(f.byKey[key]) < f.share {
+	if key == "" || len(f.byKey[key]) < f.keyLimit {
 		return true
 	}
-	f.crowded[key] = true
+	f.overLimit[key] = true
 	return false
 }
 
-// enter takes d in. A delivery of the same entry that is there already is returned; it goes on
-// counting until it leaves.
+// enter adds d. It returns a previous delivery of the same entry, which still counts until it leaves.
 func (f *flight) enter(d *Delivery) (former *Delivery) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,8 +56,8 @@ func (f *flight) enter(d *Delivery) (former *Delivery) {
 	return former
 }
 
-// leave lets d go, and reports whether that made room for others of its key that were sent away.
-func (f *flight) leave(d *Delivery) (roomy bool) {
+// leave removes d, and reports whether parked entries of its key may now be unparked.
+func (f *flight) leave(d *Delivery) (hasCapacity bool) {
 	f.mu.Lock()
 	f.count--
 	if f.byEntry[d.entry] == d {
@@ -68,44 +67,44 @@ func (f *flight) leave(d *Delivery) (roomy bool) {
 			delete(f.byKey, d.key)
 		}
 	}
-	roomy = f.crowded[d.key] && f.room(d.key) > 0
+	hasCapacity = f.overLimit[d.key] && f.capacity(d.key) > 0
 	f.mu.Unlock()
 	select {
 	case f.freed <- struct{}{}:
 	default:
 	}
-	return roomy
+	return hasCapacity
 }
 
-// room is how many more of a key may come. There is none until half of the share is free: one call to
-// Redis for many, rather than one for each. The caller holds mu.
-func (f *flight) room(key string) int {
-	if n := len(f.byKey[key]); n <= f.share/2 {
-		return f.share - n
+// capacity returns how many more deliveries of key may enter, or 0 until half of the limit is free, so that
+// one call to Redis unparks several entries. The caller holds mu.
+func (f *flight) capacity(key string) int {
+	if n := len(f.byKey[key]); n <= f.keyLimit/2 {
+		return f.keyLimit - n
 	}
 	return 0
 }
 
-// roomy returns the crowded keys of which more may come now, with how many, and forgets that they
-// were crowded.
-func (f *flight) roomy() map[string]int {
+// keysWithCapacity returns the keys over the limit that have capacity again, with that capacity, and unmarks
+// them.
+func (f *flight) keysWithCapacity() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	room := make(map[string]int)
-	for key := range f.crowded {
-		if n := f.room(key); n > 0 {
+	for key := range f.overLimit {
+		if n := f.capacity(key); n > 0 {
 			room[key] = n
-			delete(f.crowded, key)
+			delete(f.overLimit, key)
 		}
 	}
 	return room
 }
 
-// crowd notes that there is more of a key than there was room for.
-func (f *flight) crowd(key string) {
+// markOverLimit records that key may have parked entries.
+func (f *flight) markOverLimit(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.crowded[key] = true
+	f.overLimit[key] = true
 }
 
 func (f *flight) len() int {
@@ -114,7 +113,7 @@ func (f *flight) len() int {
 	return f.count
 }
 
-// find returns the delivery of an entry, nil without one.
+// find returns the delivery of an entry, or nil.
 func (f *flight) find(entry string) *Delivery {
 	f.mu.Lock()
 	defer f.mu.Unlock()

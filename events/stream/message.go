@@ -10,8 +10,8 @@ import (
 	"lockstep/events"
 )
 
-// ChangeMessage makes the message that asks for a change. Its UUID is the change's ID; a change
-// without one is given one.
+// ChangeMessage returns the message that publishes a change. Its UUID is the change's ID, which is generated
+// if empty.
 func ChangeMessage(c events.Change) (*message.Message, error) {
 	if c.ID == "" {
 		c.ID = watermill.NewUUID()
@@ -23,12 +23,12 @@ func ChangeMessage(c events.Change) (*message.Message, error) {
 	return message.NewMessage(c.ID, payload), nil
 }
 
-// Fields are the names and values of the stream entry that a [Publisher] would make of a message, in
-// turn, for a script that adds it together with other changes.
+// Fields returns the entry that a [Publisher] would add for a message, as alternating names and values, for
+// scripts that add it together with other writes.
 func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }
 
-// ResultMessage makes the message that reports a result. Its UUID is the result's ID, which the
-// caller derives from what it answers, so that reporting twice can be noticed.
+// ResultMessage returns the message that publishes a result. Its UUID is the result's ID, which makes
+// duplicates detectable.
 func ResultMessage(r events.Result) (*message.Message, error) {
 	payload, err := json.Marshal(r)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,40 +15,39 @@ import (
 )
 
 const (
-	// tryTimeout bounds one script call. A call in progress is never cancelled earlier, for a
-	// script that has run but whose reply nobody read is the worst of both.
+	// tryTimeout is the timeout of one script call. A call is never cancelled earlier: a script that ran but
+	// whose reply nobody read is the worst outcome.
 	tryTimeout = 5 * time.Second
 
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
 
-	// aftermath is how long calls may still fail once Redis has answered again: they were under way when
-	// it went, or want a new connection, and the pool answers that from memory until its own probe, which
-	// is one a second, has come through.
+	// aftermath is how long calls may keep failing after Redis answered again: they were in progress when it
+	// went away, or need a new connection, which the pool refuses until its probe, once a second, succeeds.
 	aftermath = 2 * time.Second
 )
 
-// outage notices when Redis goes away and when it is back, and says each once however many
-// goroutines run into it.
+// outage detects when Redis becomes unavailable and available again, and logs each transition once however many
+// goroutines notice it.
 type outage struct {
 	log *slog.Logger
 
-	mu    sync.Mutex
-	since time.Time // zero while Redis answers
-	said  bool      // that it went away, and not yet that it is back
-	until time.Time // when that was last said
-	long  time.Time // when the last long outage ended
+	mu       sync.Mutex
+	since    time.Time // zero while Redis answers
+	reported bool      // unavailability was logged, recovery not yet
+	backAt   time.Time // when recovery was last logged
+	longEnd  time.Time // when the last long outage ended
 }
 
-// failed takes note that Redis did not do what was asked. In the aftermath of an outage it says nothing: if there is
-// a new one, the tries after that tell.
+// failed records a failed call. Within the aftermath of an outage it logs nothing; if there is a new outage, a
+// later retry logs it.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
 	if o.since.IsZero() {
 		o.since = time.Now()
 	}
-	first := !o.said && time.Since(o.until) >= aftermath
-	o.said = o.said || first
+	first := !o.reported && time.Since(o.backAt) >= aftermath
+	o.reported = o.reported || first
 	o.mu.Unlock()
 	switch {
 	case !first:
@@ -58,36 +58,35 @@ func (o *outage) failed(ctx context.Context, err error) {
 	}
 }
 
-// answered takes note that it did. An outage is long when it took more than the given time.
+// answered records a successful call. An outage of at least the given duration is long.
 func (o *outage) answered(ctx context.Context, long time.Duration) {
 	o.mu.Lock()
-	since, said := o.since, o.said
+	since, reported := o.since, o.reported
 	if !since.IsZero() && time.Since(since) >= long {
-		o.long = time.Now()
+		o.longEnd = time.Now()
 	}
-	if said {
-		o.until = time.Now()
+	if reported {
+		o.backAt = time.Now()
 	}
-	o.since, o.said = time.Time{}, false
+	o.since, o.reported = time.Time{}, false
 	o.mu.Unlock()
-	if said {
+	if reported {
 		o.log.InfoContext(ctx, "Redis is back", "away", time.Since(since).Round(time.Millisecond))
 	}
 }
 
-// recent is true during a long outage, and for as long again after it.
+// recent reports whether a long outage is in progress or ended less than that duration ago.
 func (o *outage) recent(long time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.since.IsZero() && time.Since(o.since) >= long || time.Since(o.long) < long
+	return !o.since.IsZero() && time.Since(o.since) >= long || time.Since(o.longEnd) < long
 }
 
-// persist calls an idempotent script again until Redis answers or ctx is done. When ctx is done to
-// begin with, there is one try: what is to be written is finished work, and the script knows best
-// whether it still counts.
-func (o *outage) persist(ctx context.Context, call func(context.Context) error) error {
+// retry repeats an idempotent call while Redis is unavailable, until ctx is done. If ctx is already done it tries
+// once: the call writes finished work, and the script decides whether that is still valid.
+func (o *outage) retry(ctx context.Context, call func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := once(ctx, call)
+		err := withTimeout(ctx, call)
 		if !unavailable(err) {
 			return err
 		}
@@ -99,8 +98,8 @@ func (o *outage) persist(ctx context.Context, call func(context.Context) error) 
 	}
 }
 
-// once calls a script whose context is bounded, but does not end with ctx.
-func once(ctx context.Context, call func(context.Context) error) error {
+// withTimeout runs a call with a timeout, detached from ctx's cancellation.
+func withTimeout(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
 	defer cancel()
 	return call(ctx)
@@ -115,30 +114,31 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// unavailable reports whether err means that Redis could not be reached or cannot serve at present,
-// as against having refused the command for good.
+// unavailable reports whether err means that Redis is unreachable or cannot serve at present, as opposed to
+// refusing the command.
 func unavailable(err error) bool {
 	for _, answer := range []error{nil, redis.Nil, redis.ErrClosed, ErrGuard, ErrNotOwner, errReply} {
 		if errors.Is(err, answer) {
 			return false
 		}
 	}
-	if _, replied := errors.AsType[redis.Error](err); !replied {
-		return true
-	}
-	for _, state := range []string{
-		"LOADING ", "READONLY ", "CLUSTERDOWN ", "MASTERDOWN ", "TRYAGAIN ", "BUSY ", "OOM ", "MISCONF ", "NOREPLICAS ",
-		"max number of clients ",
-	} {
-		if strings.Contains(err.Error(), state) { // Redis 6.2 wraps what a script ran into
-			return true
-		}
-	}
-	return false
+	_, replied := errors.AsType[redis.Error](err)
+	return !replied || CannotServe(err)
 }
 
-// mayHaveRun reports whether a call that failed with err may have done its work all the same: it was
-// sent, and no answer came.
+// CannotServe reports whether err is a reply by which Redis says that it cannot serve at present, for example
+// because it is loading its data, is a replica, runs a long script or is out of memory. It returns false for an
+// error that is not a reply, such as a broken connection.
+func CannotServe(err error) bool {
+	reply, replied := errors.AsType[redis.Error](err)
+	return replied && slices.ContainsFunc([]string{
+		"LOADING ", "READONLY ", "CLUSTERDOWN ", "MASTERDOWN ", "TRYAGAIN ", "BUSY ", "OOM ", "MISCONF ", "NOREPLICAS ",
+		"max number of clients ",
+	}, func(code string) bool { return strings.Contains(reply.Error(), code) }) // Redis 6.2 wraps the error of a script
+}
+
+// mayHaveRun reports whether a call that failed with err may still have taken effect, because it was sent and no
+// reply arrived.
 func mayHaveRun(err error) bool {
 	if _, replied := errors.AsType[redis.Error](err); replied || !unavailable(err) {
 		return false

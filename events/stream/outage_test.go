@@ -14,9 +14,11 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	for name, lose := range map[string]func(redis.UniversalClient){
 		"the group":  func(c redis.UniversalClient) { c.XGroupDestroy(ctx, topic, group) },
@@ -42,7 +44,7 @@ func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
 				last = m.UUID
 				m.Ack()
 			}
-			if w.log.count("made anew") != 1 {
+			if w.log.count("consumer group recreated") != 1 {
 				t.Errorf("log:\n%s", w.log)
 			}
 		})
@@ -50,7 +52,8 @@ func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
 }
 
 func TestARestartOfRedisLosesNothing(t *testing.T) {
-	const total, restarts = 2000, 3
+	t.Parallel()
+	total, restarts := testenv.Form(1000, 2000), testenv.Form(2, 3)
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) { c.Visibility = time.Second }
@@ -134,6 +137,7 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 }
 
 func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t)
 	client := server.Client()
@@ -159,6 +163,7 @@ func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
 }
 
 func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -181,6 +186,7 @@ func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
 }
 
 func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -195,6 +201,7 @@ func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
 }
 
 func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -216,6 +223,7 @@ func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
 }
 
 func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -237,6 +245,7 @@ func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
 }
 
 func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -254,7 +263,7 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 	}
 	<-m.Context().Done()
 	eventually(t, "both are read again", func() bool { return pending(t, client)["a"] == 2 })
-	m.Ack() // as a router does when its handler says that the entry is in other hands
+	m.Ack() // as a router does when its handler says that another consumer owns the entry
 	seen := map[string]bool{}
 	for !seen["m0"] || !seen["m1"] {
 		again := w.next()
@@ -265,6 +274,7 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 }
 
 func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) { c.Visibility = 1200 * time.Millisecond }
@@ -288,6 +298,7 @@ func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
 }
 
 func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 400*time.Millisecond, 10*time.Millisecond }
@@ -309,6 +320,7 @@ func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
 }
 
 func TestABrokenReaderIsReportedOnceAndSlowsButDoesNotStop(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	broken := &gate{}
@@ -343,6 +355,7 @@ func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func TestEntriesTooHugeToComeTogetherComeOneByOne(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 40)

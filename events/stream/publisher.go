@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// PublisherConfig says what a [Publisher] works with. Redis is required.
+// PublisherConfig configures a [Publisher]. Redis is required.
 type PublisherConfig struct {
-	Redis  redis.UniversalClient // never closed; must not retry by itself, or a message may be there twice
-	MaxLen int64                 // about how many entries a stream keeps, whoever has read them; 0 for all
+	Redis  redis.UniversalClient // never closed; must not retry by itself, which could duplicate messages
+	MaxLen int64                 // approximate maximum length of a stream, read or not; 0 for unlimited
 }
 
 // Publisher adds messages to streams in Watermill's wire format. It is a Watermill message.Publisher
@@ -23,10 +23,10 @@ type Publisher struct {
 	closed atomic.Bool
 }
 
-// ErrClosed is what a closed Publisher or Subscriber answers.
+// ErrClosed is returned by a closed Publisher or Subscriber.
 var ErrClosed = errors.New("stream: closed")
 
-// NewPublisher makes a Publisher.
+// NewPublisher returns a Publisher.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if cfg.Redis == nil {
 		return nil, errors.New("stream: PublisherConfig.Redis is required")
@@ -38,8 +38,8 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 }
 
 // Publish adds messages to the stream called topic, in order, each under its own context. It stops at
-// the first that fails. A message whose error is that of a broken connection may have been added all
-// the same; publish it again with the same UUID.
+// the first error. After a connection error the message may have been added: publish it again with the same
+// UUID.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if p.closed.Load() {
 		return ErrClosed
@@ -52,7 +52,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Add is Publish for one message, under ctx, and returns the id of its stream entry.
+// Add publishes one message under ctx and returns the ID of its stream entry.
 func (p *Publisher) Add(ctx context.Context, topic string, msg *message.Message) (entry string, err error) {
 	if p.closed.Load() {
 		return "", ErrClosed
@@ -68,7 +68,7 @@ func (p *Publisher) Add(ctx context.Context, topic string, msg *message.Message)
 	return entry, nil
 }
 
-// Close makes further calls of Publish and Add fail. The client stays open; it is the caller's.
+// Close makes later calls of Publish and Add fail. It does not close the client.
 func (p *Publisher) Close() error {
 	p.closed.Store(true)
 	return nil

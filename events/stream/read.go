@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// lookAround is how often an idle consumer looks at the due index. It knows its own due moments to
-// the millisecond; those that other consumers set, or left behind, it learns of by looking. As long as the
-// index is empty none can come about but by a new entry, of which the watcher hears: then a look now and
-// then is enough, for the case that the group is gone.
+// An idle consumer polls the due index every pollInterval, because it learns only that way about due times set
+// or left behind by other consumers. While the index is empty, a due time can only come from a new entry,
+// which the watcher reports, so idlePollInterval is enough to notice a deleted group.
 const (
-	lookAround = 100 * time.Millisecond
-	lookSeldom = time.Second
+	pollInterval     = 100 * time.Millisecond
+	idlePollInterval = time.Second
 )
 
-// firstBatch is how many entries are read at first. It doubles as long as there are that many, so that
-// several consumers that come upon a backlog at once share it out.
+// firstBatch is the size of the first read. It doubles while reads return full batches, so that consumers that
+// start on a backlog together share it.
 const firstBatch = 8
 
-// read takes entries and hands them out until stop is done. It never holds more than the window.
+// read takes entries and hands them out until stop is done. It never exceeds the window.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
 	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
 	for turn := 0; stop.Err() == nil; turn++ {
@@ -31,15 +30,15 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 			continue
 		}
 		if s.overdue() {
-			s.beat(stop) // before our own entries look lapsed to ourselves
+			s.beat(stop) // or our own entries would look lapsed to us
 		}
-		s.recall(stop)
+		s.unpark(stop)
 		share := s.dueShare(count, turn)
 		got, err := s.take(count, share)
 		if err != nil {
 			s.recover(stop, err)
 			sleep(stop, wait)
-			// Huge entries, many at once, may be more than comes through in time: begin again with one.
+			// Many huge entries may exceed the timeout: restart with one.
 			wait, batch = min(2*wait, lastRetry), 1
 			continue
 		}
@@ -49,7 +48,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		}
 		s.outage.answered(stop, s.cfg.Visibility/2)
 		for _, d := range s.admit(stop, got.entries) {
-			s.hand(stop, d)
+			s.deliver(stop, d)
 		}
 		switch {
 		case len(got.entries) == count:
@@ -61,18 +60,18 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 	}
 }
 
-// take does so even when the subscription is being stopped: a script that ran has taken entries, and
-// these are better given back than left to lapse.
-func (s *subscription) take(count, share int) (got taken, err error) {
-	err = once(s.base, func(ctx context.Context) error {
+// take ignores the end of the subscription: the script may have run, and entries that it took are better
+// given back than left to lapse.
+func (s *subscription) take(count, share int) (got takeResult, err error) {
+	err = withTimeout(s.base, func(ctx context.Context) error {
 		got, err = s.group.take(ctx, count, share, s.cfg.Visibility.Milliseconds())
 		return err
 	})
 	return got, err
 }
 
-// dueShare says how many of count entries may come from the due index. What is due goes first, but
-// leaves a quarter to what is new, so that neither can starve the other.
+// dueShare returns how many of count entries may come from the due index. Due entries go first but leave a
+// quarter to new ones, so that neither starves the other.
 func (s *subscription) dueShare(count, turn int) int {
 	switch {
 	case s.holdingOff():
@@ -85,15 +84,15 @@ func (s *subscription) dueShare(count, turn int) int {
 	return count
 }
 
-// holdingOff is true when Redis was away for so long that the entries of living consumers lapsed, from
-// the first word that it speaks again: they come first to say that they still have them.
+// holdingOff reports whether Redis was away long enough for entries of live consumers to lapse. From its first
+// answer, due entries are left alone for a while so that their consumers can send heartbeats.
 func (s *subscription) holdingOff() bool {
 	return s.outage.recent(s.cfg.Visibility / 2)
 }
 
 // full waits until there may be room.
 func (s *subscription) full(stop context.Context) {
-	timer := time.NewTimer(lookAround)
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
 	case <-s.flight.freed:
@@ -102,57 +101,57 @@ func (s *subscription) full(stop context.Context) {
 	}
 }
 
-// idle waits for news, the next due moment, or the time to look around.
+// idle waits for new entries, the next due time or the poll interval.
 func (s *subscription) idle(stop context.Context, nextMS int64) {
-	wait := lookAround
+	wait := pollInterval
 	switch {
 	case nextMS < 0 && !s.holdingOff():
-		wait = lookSeldom
-	case nextMS > 0 && nextMS < lookAround.Milliseconds():
+		wait = idlePollInterval
+	case nextMS > 0 && nextMS < pollInterval.Milliseconds():
 		wait = time.Duration(nextMS) * time.Millisecond
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-s.news:
+	case <-s.wake:
 	case <-timer.C:
 	case <-stop.Done():
 	}
 }
 
-// recover does what can be done about an error: a group that is gone is made again.
+// recover handles an error of take. It recreates a group that is gone.
 func (s *subscription) recover(ctx context.Context, err error) {
 	if !noGroup(err) {
 		s.outage.failed(ctx, err)
 		return
 	}
-	if err := once(ctx, s.group.create); err != nil {
+	if err := withTimeout(ctx, s.group.create); err != nil {
 		s.outage.failed(ctx, err)
 		return
 	}
-	s.log.WarnContext(ctx, "the consumer group was gone and is made anew: Redis lost its data, or somebody deleted it; "+
-		"the stream is read again from its first entry", "stream", s.group.stream)
+	s.log.WarnContext(ctx, "consumer group recreated, the stream is read again from its first entry: "+
+		"Redis lost its data, or the group was deleted", "stream", s.group.stream)
 }
 
-// admit makes deliveries of entries. From here on they are in flight and have heartbeats, though
-// nobody may have asked for their messages yet.
+// admit turns entries into deliveries. From here on they are in flight and get heartbeats, even before
+// anyone receives their messages.
 func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 	admitted := make([]*Delivery, 0, len(entries))
-	var crowded []*Delivery
-	var bury []func()
+	var overLimit []*Delivery
+	var undecodable []func()
 	for _, e := range entries {
 		if former := s.flight.find(e.id); former != nil && s.stillMine(former, e) {
 			continue
 		}
 		if had, lapsed := strings.CutPrefix(e.origin, ":"); lapsed {
 			s.cfg.Observer.Lapsed(s.group.stream, had)
-			s.log.WarnContext(ctx, "entry lapsed: the consumer that had it died, hung or was cut off",
+			s.log.WarnContext(ctx, "entry lapsed: its previous consumer died, hung or was cut off",
 				"stream", s.group.stream, "entry", e.id, "had_by", had, "attempt", e.failed+1)
 		}
 		d := &Delivery{sub: s, entry: e.id, attempt: e.failed + 1, times: e.times, since: time.Now()}
 		msg, err := decode(s.cfg.Unmarshaller, e)
 		if err != nil {
-			bury = append(bury, func() { s.bury(ctx, d, err) })
+			undecodable = append(undecodable, func() { s.deadLetterUndecodable(ctx, d, err) })
 			continue
 		}
 		d.ctx, d.cancel = context.WithCancelCause(context.WithValue(s.base, deliveryKey{}, d))
@@ -161,33 +160,33 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 			d.meta = maps.Clone(msg.Metadata)
 		}
 		msg.SetContext(d.ctx)
-		if d.key = s.cfg.Key(msg); !s.flight.admits(d.key) {
+		if d.key = s.cfg.Key(msg); !s.flight.hasCapacity(d.key) {
 			d.cancel(nil)
-			crowded = append(crowded, d)
+			overLimit = append(overLimit, d)
 			continue
 		}
 		if e.origin == "parked" && d.key != "" {
-			s.flight.crowd(d.key) // whoever sent it away may be gone, and there may be more
+			s.flight.markOverLimit(d.key) // the consumer that parked it may be gone, and there may be more
 		}
 		if former := s.flight.enter(d); former != nil {
 			former.lose()
 		}
 		admitted = append(admitted, d)
 	}
-	s.sendAway(ctx, crowded)
-	for _, one := range bury { // last, for it may take a while, and the others have heartbeats now
+	s.park(ctx, overLimit)
+	for _, one := range undecodable { // last, because it may be slow and the others have heartbeats now
 		one()
 	}
 	return admitted
 }
 
-// hand hands a message out, or gives it back if the subscription is being stopped.
-func (s *subscription) hand(stop context.Context, d *Delivery) {
+// deliver hands a message out, or gives it back if the subscription is stopping.
+func (s *subscription) deliver(stop context.Context, d *Delivery) {
 	if stop.Err() == nil {
 		select {
 		case s.out <- d.msg:
 			s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len())
-			s.attends.Go(func() { s.attend(d) })
+			s.attends.Go(func() { s.awaitHandler(d) })
 			return
 		case <-d.ctx.Done(): // lost, or settled by a sibling
 			s.release(d, cmp.Or(d.Outcome(), Lost))
@@ -202,8 +201,8 @@ func (s *subscription) hand(stop context.Context, d *Delivery) {
 	}
 }
 
-// stillMine is true when an entry was taken that is already in flight here, and no second delivery
-// must come of it: heartbeats were late and it lapsed under ourselves, or the group was made anew.
+// stillMine reports whether an entry just taken is already in flight here and must not be delivered twice: it
+// lapsed because our heartbeats were late, or the group was recreated.
 func (s *subscription) stillMine(former *Delivery, e entry) bool {
 	switch e.origin {
 	case ":" + s.group.consumer:
@@ -214,16 +213,16 @@ func (s *subscription) stillMine(former *Delivery, e entry) bool {
 	return false
 }
 
-// bury makes a dead letter of an entry that cannot be read.
-func (s *subscription) bury(ctx context.Context, d *Delivery, cause error) {
+// deadLetterUndecodable makes a dead letter of an entry that cannot be decoded.
+func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, cause error) {
 	err := d.DeadLetter(ctx, Reason{Reason: "undecodable", Error: cause.Error()}, Settlement{})
 	if err != nil {
-		s.log.ErrorContext(ctx, "cannot dead-letter an entry that cannot be read; it comes again",
+		s.log.ErrorContext(ctx, "cannot dead-letter an undecodable entry; it will be redelivered",
 			"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", err)
 		return
 	}
-	s.log.WarnContext(ctx, "entry cannot be read and is now a dead letter",
-		"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", cause.Error()) // not its stack
-	s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len()) // to nobody, but each end has a beginning
+	s.log.WarnContext(ctx, "undecodable entry dead-lettered",
+		"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", cause.Error()) // without the stack
+	s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len()) // not handed out, but keeps the counts balanced
 	s.cfg.Observer.Finished(s.group.stream, Dead, time.Since(d.since))
 }

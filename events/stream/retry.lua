@@ -1,15 +1,14 @@
--- Retry a dead letter: add the original entry to its stream again, with the fields that it had, and
--- remove the letter.
+-- Retry: add the original entry of a dead letter to its stream again, and remove the letter.
 --
 -- KEYS    1 dead stream   2 the stream that the entry was in
--- ARGV    1 letter's id
--- Returns {"retried", id of the new entry}
---         {"gone", ""}       there is no such letter: it was retried, dropped or trimmed; nothing changed
---         {"elsewhere", ""}  the letter names another stream; nothing changed
---         {"truncated", ""}  the letter has only some of the entry's fields; nothing changed
---         {"empty", ""}      the letter has none of them: the entry was trimmed before it was given up,
---                            or this is no letter of ours; nothing changed
--- Refuses with WRONGTYPE when a key is no stream, and with OOM; nothing changed.
+-- ARGV    1 ID of the letter
+-- Returns {"retried", ID of the new entry}, or without changing anything
+--         {"gone", ""}       the letter does not exist: it was retried, dropped or trimmed
+--         {"elsewhere", ""}  the letter is from another stream
+--         {"truncated", ""}  the letter has only some of the entry's fields
+--         {"empty", ""}      the letter has no fields of the entry: the entry was trimmed before it was
+--                            dead-lettered, or another program wrote the letter
+-- Refuses with WRONGTYPE if a key is not a stream, and with OOM, without changing anything.
 local letter = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not letter then return {'gone', ''} end
 

@@ -15,9 +15,11 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 func TestAWatermillRouterRunsOnIt(t *testing.T) {
+	t.Parallel()
 	const total = 500
 	server := redistest.Start(t)
 	client := server.Client()
@@ -95,6 +97,7 @@ func TestAWatermillRouterRunsOnIt(t *testing.T) {
 }
 
 func TestClosingARouterLetsItsHandlersSettle(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: server.Client(), Group: group})
@@ -141,9 +144,7 @@ func TestClosingARouterLetsItsHandlersSettle(t *testing.T) {
 
 // Watermill's own suite for a Pub/Sub.
 func TestConformance(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes its time")
-	}
+	t.Parallel()
 	server := redistest.StartReal(t)
 	client := server.Client()
 	build := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
@@ -162,7 +163,7 @@ func TestConformance(t *testing.T) {
 	}
 	tests.TestPubSub(t, tests.Features{
 		ConsumerGroups: true, Persistent: true, GuaranteedOrderWithSingleSubscriber: true,
-		NewSubscriberReceivesOldMessages: true,
+		NewSubscriberReceivesOldMessages: true, ForceShort: !testenv.All(),
 	}, func(t *testing.T) (message.Publisher, message.Subscriber) {
 		return build(t, watermill.NewShortUUID())
 	}, build)

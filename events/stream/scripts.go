@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The scripts. The head of each file says what it takes, returns and refuses.
+// The scripts. The head of each file documents arguments, replies and errors.
 var (
 	//go:embed take.lua
 	takeSource string
@@ -22,6 +22,8 @@ var (
 	ackSource string
 	//go:embed nack.lua
 	nackSource string
+	//go:embed groups.lua
+	groupsSource string
 	//go:embed settle.lua
 	settleSource string
 	//go:embed sweep.lua
@@ -30,42 +32,42 @@ var (
 	leaveSource string
 	//go:embed siblings.lua
 	siblingsSource string
-	//go:embed ripen.lua
-	ripenSource string
+	//go:embed unpark.lua
+	unparkSource string
 
 	takeScript   = redis.NewScript(takeSource)
 	beatScript   = redis.NewScript(beatSource)
 	ackScript    = redis.NewScript(ackSource)
 	nackScript   = redis.NewScript(nackSource)
-	settleScript = redis.NewScript(settleSource)
+	settleScript = redis.NewScript(groupsSource + settleSource)
 	sweepScript  = redis.NewScript(sweepSource)
 	leaveScript  = redis.NewScript(leaveSource)
 
 	siblingsScript = redis.NewScript(siblingsSource)
-	ripenScript    = redis.NewScript(ripenSource)
+	unparkScript   = redis.NewScript(unparkSource)
 )
 
-// parked is the consumer that entries are pending under while they wait to be delivered again. No
-// Subscriber takes that name, so nobody owns them until their due moment.
+// parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses that name, so
+// nobody can finish such an entry before it is taken again.
 const parked = "(parked)"
 
-// errReply means that a script has run, and said what none here says.
-var errReply = errors.New("stream: a script's reply makes no sense")
+// errReply means that a script ran and returned an unexpected reply.
+var errReply = errors.New("stream: unexpected reply of a script")
 
-// group is one consumer of one group on one stream: what every script needs to know.
+// group is one consumer of one group on one stream, with the keys of its scripts.
 type group struct {
-	redis    redis.UniversalClient
-	stream   string
-	due      string // ZSET: entry id -> the ms at which it is due again
-	tries    string // HASH: entry id -> failed attempts
-	shelf    string // ZSET of labels, all scores 0: parked entries by key
-	labels   string // HASH: entry id -> label
-	name     string
-	consumer string
+	redis        redis.UniversalClient
+	stream       string
+	due          string // ZSET: entry ID -> due time, ms
+	failures     string // HASH: entry ID -> failed attempts
+	parkedIndex  string // ZSET of labels, all scores 0: parked entries ordered by key
+	parkedLabels string // HASH: entry ID -> label
+	name         string
+	consumer     string
 }
 
-// create makes the group, and the stream with it, to be read from its first entry on. An existing
-// group is left as it is.
+// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group
+// exists.
 func (g *group) create(ctx context.Context) error {
 	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, "0").Err()
 	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
@@ -74,7 +76,7 @@ func (g *group) create(ctx context.Context) error {
 	return nil
 }
 
-// latest returns the id last given to an entry of the stream.
+// latest returns the ID most recently assigned in the stream.
 func (g *group) latest(ctx context.Context) (string, error) {
 	info, err := g.redis.XInfoStream(ctx, g.stream).Result()
 	if err != nil {
@@ -83,29 +85,29 @@ func (g *group) latest(ctx context.Context) (string, error) {
 	return info.LastGeneratedID, nil
 }
 
-// entry is what the take script returns of one.
+// entry is an entry returned by the take script.
 type entry struct {
 	id     string
-	failed int      // attempts
-	times  int      // delivered, this one included
-	origin string   // "new", "parked" or ":" and the consumer under whom it lapsed
+	failed int      // failed attempts
+	times  int      // deliveries, including this one
+	origin string   // "new", "parked", or ":" followed by the consumer under which it lapsed
 	fields []string // name, value, name, value, …
 }
 
-type taken struct {
+type takeResult struct {
 	entries []entry
-	next    int64  // ms until the earliest due moment, -1 without one
-	last    string // id of the stream's last entry
+	next    int64  // ms until the earliest due time, -1 if there is none
+	last    string // ID of the stream's last entry
 }
 
-// take reads up to count entries, of which up to share may come from the due index.
-func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (taken, error) {
-	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries, g.shelf, g.labels},
+// take reads up to count entries, of which up to share come from the due index.
+func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (takeResult, error) {
+	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels},
 		g.name, g.consumer, parked, count, share, visibilityMS).Slice()
 	if err != nil {
-		return taken{}, err
+		return takeResult{}, err
 	}
-	var t taken
+	var t takeResult
 	ok := len(reply) == 4
 	if ok {
 		again, okAgain := reply[0].([]any)
@@ -126,12 +128,12 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 		t.last, _ = reply[3].(string)
 	}
 	if !ok || t.last == "" {
-		return taken{}, fmt.Errorf("take: %w", errReply)
+		return takeResult{}, fmt.Errorf("take: %w", errReply)
 	}
 	return t, nil
 }
 
-// parseEntry reads one entry of so many parts: id and fields, and what sets it apart from a new one.
+// parseEntry parses an entry of want parts: ID and fields and, unless the entry is new, its history.
 func parseEntry(raw any, want int) (e entry, ok bool) {
 	parts, ok := raw.([]any)
 	if !ok || len(parts) != want {
@@ -149,7 +151,7 @@ func parseEntry(raw any, want int) (e entry, ok bool) {
 	return e, ok && e.id != "" && e.origin != ""
 }
 
-// beat pushes on the due moments of ids and returns those that are not ours any more.
+// beat extends the due times of ids and returns those that this consumer no longer owns.
 func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (lost []string, err error) {
 	args := make([]any, 0, 3+len(ids))
 	args = append(args, g.name, g.consumer, visibilityMS)
@@ -159,8 +161,8 @@ func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (los
 	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, args...).StringSlice()
 }
 
-// ack acknowledges ids, of a consumer that has at most window entries in flight, and returns those that
-// are not ours any more.
+// ack acknowledges ids and returns those that this consumer does not own. The consumer has at most window
+// entries in flight.
 func (g *group) ack(ctx context.Context, ids []string, window int) (refused []string, err error) {
 	slices.SortFunc(ids, compareIDs)
 	args := make([]any, 0, 3+len(ids))
@@ -168,15 +170,15 @@ func (g *group) ack(ctx context.Context, ids []string, window int) (refused []st
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries}, args...).StringSlice()
+	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, args...).StringSlice()
 }
 
-// compareIDs orders entry ids of one stream; ones that are not alike in length it orders by that.
+// compareIDs orders entry IDs of one stream, assuming that their timestamps have the same length.
 func compareIDs(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
-// giveBack is one entry to be delivered again.
+// giveBack is an entry to be redelivered.
 type giveBack struct {
 	id      string
 	key     string
@@ -186,47 +188,47 @@ type giveBack struct {
 
 const (
 	failed   = "failed"   // counts as an attempt
-	deferred = "deferred" // does not
-	early    = "early"    // never had its turn, and may have it before the delay is over
+	deferred = "deferred" // does not count
+	early    = "early"    // was never handed out, and may be unparked before the delay is over
 )
 
-// label is how a parked entry with a key stands on the shelf; one without is not put there. Labels are
-// ordered by key, then those that may come early, then by age.
+// label returns the entry's member of the parked index, or "" if it has no key. Labels sort by key, then
+// entries that may be unparked early, then by age.
 func (b giveBack) label() string {
 	switch {
 	case b.key == "":
 		return ""
 	case b.how == early:
-		return labelOf(b.key, mayComeEarly) + sortable(b.id)
+		return labelOf(b.key, mayUnpark) + sortable(b.id)
 	}
 	return labelOf(b.key, mustWait) + sortable(b.id)
 }
 
-// sortable is an entry's id with a letter before each number that stands for its length, so that the
-// order of the bytes is that of the numbers: 1795223511284-10 is n1795223511284-c10.
+// sortable prefixes each number of an entry ID with a letter for its length, so that byte order is numeric
+// order: 1795223511284-10 becomes n1795223511284-c10.
 func sortable(id string) string {
 	ms, seq, _ := strings.Cut(id, "-")
 	return string(rune('a'+len(ms))) + ms + "-" + string(rune('a'+len(seq))) + seq
 }
 
 const (
-	mayComeEarly = '+'
-	mustWait     = '-'
+	mayUnpark = '+'
+	mustWait  = '-'
 )
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
-// nack parks entries and returns the ids of those that are not ours any more.
+// nack parks entries and returns the IDs that this consumer does not own.
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
 	args := make([]any, 0, 3+4*len(backs))
 	args = append(args, g.name, g.consumer, parked)
 	for _, b := range backs {
 		args = append(args, b.id, b.delayMS, b.how, b.label())
 	}
-	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.tries, g.shelf, g.labels}, args...).StringSlice()
+	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}, args...).StringSlice()
 }
 
-// sweep repairs the index for one batch of pending entries and returns where to go on, if anywhere.
+// sweep repairs the due index for one batch of pending entries, and returns where to continue, or "".
 func (g *group) sweep(ctx context.Context, from string, visibilityMS int64) (repaired int64, next string, err error) {
 	const batch = 1000
 	reply, err := sweepScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.name, visibilityMS, from, batch).Slice()
@@ -243,12 +245,12 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
 }
 
-// pageBytes is about how much of entries' fields siblings are read for at once. Payloads come from anywhere.
+// pageBytes is the approximate maximum size of one page of siblings.
 const pageBytes = 4 << 20
 
-// parkedOf reads up to limit entries of one key from the shelf, of one kind of label: the oldest of those
-// after the label, or the newest of all.
-func (g *group) parkedOf(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]shelved, error) {
+// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the
+// newest.
+func (g *group) readParked(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {
 		from = "(" + after
@@ -257,17 +259,17 @@ func (g *group) parkedOf(ctx context.Context, key string, kind byte, after strin
 	if newest {
 		reverse = 1
 	}
-	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.shelf, g.labels}, g.name, parked, from, to, limit, reverse, pageBytes).Slice()
+	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.parkedIndex, g.parkedLabels}, g.name, parked, from, to, limit, reverse, pageBytes).Slice()
 	if err != nil {
 		return nil, err
 	}
-	found := make([]shelved, 0, len(reply))
+	found := make([]parkedEntry, 0, len(reply))
 	for _, raw := range reply {
 		parts, ok := raw.([]any)
 		if !ok || len(parts) != 3 {
 			return nil, fmt.Errorf("siblings: %w", errReply)
 		}
-		var e shelved
+		var e parkedEntry
 		e.id, _ = parts[0].(string)
 		e.label, _ = parts[1].(string)
 		e.fields, ok = texts(parts[2])
@@ -279,20 +281,20 @@ func (g *group) parkedOf(ctx context.Context, key string, kind byte, after strin
 	return found, nil
 }
 
-// shelved is an entry on the shelf.
-type shelved struct {
+// parkedEntry is an entry of the parked index.
+type parkedEntry struct {
 	entry
 	label string
 }
 
-// ripen makes up to limit entries due that are parked only because their key had its share. If it
-// returns less than limit, there are no more.
-func (g *group) ripen(ctx context.Context, key string, limit int) (int, error) {
-	return ripenScript.Run(ctx, g.redis, []string{g.stream, g.due, g.shelf, g.labels}, g.name, parked,
-		"["+labelOf(key, mayComeEarly), "("+labelOf(key, mayComeEarly+1), labelOf(key, mustWait), limit).Int()
+// unpark makes up to limit parked entries of key due, if they may be unparked early. A result below limit means
+// that there are no more.
+func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) {
+	return unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, g.name, parked,
+		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()
 }
 
-// texts is a reply that is a list of names and values.
+// texts converts a reply with alternating names and values.
 func texts(raw any) ([]string, bool) {
 	list, ok := raw.([]any)
 	fields := make([]string, len(list))

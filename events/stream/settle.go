@@ -12,17 +12,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Settlement is what comes of an entry, to be written in the step that finishes it. On Redis Cluster
-// all its keys share the stream's hash tag.
+// Settlement is what to write in the step that finishes an entry. On Redis Cluster all its keys must share
+// the stream's hash tag.
 type Settlement struct {
-	Guard   *Guard       // the lease that must be held; nil for none
-	Also    []Guard      // others that must be, with the Guard
-	Outputs []Output     // messages to add to streams, in order
-	State   []HashUpdate // fields to set in hashes
+	Guard   *Guard       // lease that must be held; optional
+	Also    []Guard      // further leases that must be held
+	Outputs []Output     // messages to publish, in order
+	State   []HashUpdate // hashes to update
 
-	// Returned, if not nil, asks that the Guard's lease be given back in the same step, unless somebody
-	// waits for it: in the guard's Queue, or as a parked sibling. It is called when that was done.
-	Returned func()
+	// OnRelease, if not nil, requests that the same step release the Guard's lease, unless someone waits
+	// for it in the guard's Queue or as a parked sibling. It is called if the lease was released.
+	OnRelease func()
 }
 
 // Output is a message for a stream.
@@ -31,7 +31,7 @@ type Output struct {
 	Message *message.Message
 }
 
-// HashUpdate sets fields of a hash, and removes others.
+// HashUpdate sets and removes fields of a hash.
 type HashUpdate struct {
 	Key    string
 	Fields map[string]string
@@ -39,41 +39,40 @@ type HashUpdate struct {
 	Clear  bool     // remove all other fields
 }
 
-// Guard names a lease on the same Redis: a hash with the fields owner, fence and expires, the last in
-// microseconds of Redis' own clock. It is held if owner and fence are those given and it has not
-// expired.
+// Guard identifies a lease in the same Redis: a hash with the fields owner, fence and expires, in
+// microseconds of Redis' clock. The lease is held if owner and fence match and it has not expired.
 type Guard struct {
 	Key   string
 	Owner string
 	Fence uint64
-	Queue string // exists while others wait for the lease; needed for Settlement.Returned alone
+	Queue string // key that exists while others wait for the lease; only needed for Settlement.OnRelease
 }
 
-// Reason says why an entry was given up.
+// Reason is why an entry is dead-lettered.
 type Reason struct {
 	Reason   string // a word or two, to group by
-	Error    string // one line: what failed, never a secret
-	Attempts int    // 0 for the delivery's own
+	Error    string // one line: what failed; must not contain a secret
+	Attempts int    // 0 means Delivery.Attempt
 }
 
-// Settle publishes, sets state and acknowledges the entry in one atomic step, or does nothing at all
-// and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or what Redis had against it. It may be called
-// again: what it has settled is not settled twice, and that is no error. While Redis is unavailable it tries
-// again until ctx is done; with a ctx that is done to begin with it tries once.
+// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. Otherwise it changes
+// nothing and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success
+// does nothing and returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already
+// done it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
 }
 
-// DeadLetter is [Delivery.Settle] for an entry that is given up: it also adds the entry to the dead
-// stream, with the reason, error and number of attempts, where it came from, and its original fields
-// as they were, each name with "original:" in front.
+// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter to the dead stream, with
+// the reason, error, number of attempts and origin, and with the entry's original fields, each name prefixed by
+// "original:".
 func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error {
 	r.Attempts = cmp.Or(r.Attempts, d.attempt)
 	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, r}, s)
 }
 
 func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
-	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.Returned != nil, key: d.key}
+	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.OnRelease != nil, key: d.key}
 	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
@@ -83,18 +82,18 @@ func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, 
 		return err
 	})
 	if returned {
-		s.Returned()
+		s.OnRelease()
 	}
 	return err
 }
 
-// settleOnce runs the script. An entry that is not pending was settled if we may have done so
-// ourselves; if not, somebody else did, or Redis lost its data, and what is reported as done must not be
-// nowhere. The caller holds mu.
+// settleOnce runs the script. If the entry is not pending, it counts as settled only if an earlier call of ours
+// may have settled it. Otherwise another consumer did, or Redis lost its data, and reporting success could
+// lose the outputs. The caller holds mu.
 func (d *Delivery) settleOnce(ctx context.Context, call settleCall) (returned bool, err error) {
 	verdicts, returned, err := d.sub.group.settle(ctx, call)
 	if err != nil {
-		d.asked = d.asked || mayHaveRun(err)
+		d.maybeSettled = d.maybeSettled || mayHaveRun(err)
 		return false, err
 	}
 	switch verdicts[0] {
@@ -103,8 +102,8 @@ func (d *Delivery) settleOnce(ctx context.Context, call settleCall) (returned bo
 	case verdictNotOwner:
 		return false, ErrNotOwner
 	case verdictAlready, verdictGone:
-		if !d.asked {
-			return false, fmt.Errorf("%w: it is not pending any more", ErrNotOwner)
+		if !d.maybeSettled {
+			return false, fmt.Errorf("%w: it is no longer pending", ErrNotOwner)
 		}
 	}
 	return returned, nil
@@ -120,18 +119,18 @@ type deadLetter struct {
 	Reason
 }
 
-// settleCall is what one call of the settle script is to do.
+// settleCall is the input of one call of the settle script.
 type settleCall struct {
 	guard    *Guard
 	also     []Guard
-	giveBack bool   // the guard's lease, unless somebody waits for it
-	key      string // of the entry
-	n        int    // entries
+	giveBack bool   // release the guard's lease unless someone waits for it
+	key      string // key of the entry
+	n        int    // number of entries
 	keys     []string
 	args     []any
 }
 
-// What the script says of an entry.
+// The verdicts of the script on an entry.
 const (
 	verdictSettled  = "settled"
 	verdictAlready  = "already"
@@ -140,10 +139,10 @@ const (
 	verdictGuard    = "guard"
 )
 
-// leaseReturned follows the verdicts when the lease was given back.
+// leaseReturned follows the verdicts if the script released the lease.
 const leaseReturned = "returned"
 
-// add adds an entry, which has to be pending under the owner's name, and what comes of it.
+// add adds an entry, which must be pending under owner, and what to write for it.
 func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
 	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {
@@ -190,10 +189,10 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	return nil
 }
 
-// settle runs the script and returns its verdict on each entry, in order, and whether it gave the
-// lease back.
+// settle runs the script. It returns the verdict on each entry, in order, and whether the script released the
+// lease.
 func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, returned bool, err error) {
-	keys := []string{g.stream, g.due, g.tries, g.shelf, g.labels}
+	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
 	args := []any{g.name, g.consumer}
 	if c.guard != nil {
 		keys = append(keys, c.guard.Key)
@@ -204,7 +203,7 @@ func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, re
 		}
 		if c.giveBack {
 			keys = append(keys, c.guard.Queue)
-			args = append(args, 1, "["+labelOf(c.key, mayComeEarly), "("+labelOf(c.key, mustWait+1))
+			args = append(args, 1, "["+labelOf(c.key, mayUnpark), "("+labelOf(c.key, mustWait+1))
 		} else {
 			args = append(args, 0)
 		}

@@ -1,31 +1,32 @@
--- Settle: publish what came of entries, set state, and acknowledge them, all or nothing for each. A dead
--- letter is one more thing to publish: the original entry with the reason why it was given up.
+-- Settle: publish outputs of entries, update state and acknowledge the entries, atomically for each entry. A
+-- dead letter is another output: the original entry with the reason. groups.lua precedes this script.
 --
--- KEYS    1 stream   2 due index   3 failed attempts   4 shelf   5 labels; see nack.lua
---         then, as ARGV says: the guard's key, those of further guards, the queue for its lease; of each entry the dead stream, output streams, hashes
+-- KEYS    1 stream   2 due index   3 failed attempts   4 parked index   5 labels; see nack.lua
+--         then, as ARGV requires: the guard's key, further guards' keys, the queue of the guard's lease;
+--         for each entry the dead stream, output streams, hashes
 -- ARGV    1 group   2 consumer
---         1 with a guard, followed by owner and fence, by the number of further guards, owner and fence of each,
---         and by 1 to give the first lease back too, unless somebody waits for it, with the range of labels of the
---         entry's siblings as of ZRANGEBYLEX, or 0; or 0
---         number of entries, at most 256; then for each its id, the name that it has to be pending under, and
---         1 with a dead letter, followed by the stream's cap, reason, error and attempts; or 0
+--         0 without a guard; or 1, its owner and fence, the number of further guards, owner and fence of each,
+--         and 0, or 1 to release the guard's lease unless someone waits for it, followed by the range of labels
+--         of the entry's siblings for ZRANGEBYLEX
+--         number of entries, at most 256; then for each its ID, the name that it must be pending under, and
+--         0, or 1 for a dead letter, followed by the stream's cap, reason, error and attempts
 --         number of outputs; for each the number of its fields and values, and these
 --         number of hashes; for each 1 to clear it first, else 0, the number of fields to remove, and these,
 --         the number of its fields and values, and these
 -- Returns for each entry
---         "settled"    done
---         "already"    the entry is not pending any more: it was settled before, nothing changed
---         "gone"       nor is it in the stream: it was settled and then trimmed away, or Redis lost its
---                      data; nothing changed
---         "not owner"  the entry is pending under another name, or has yet to be read by the group,
---                      which was made anew: nothing changed
---         "guard"      a lease is not held by that owner with that fence, or has expired: nothing changed
---         and then "returned" when the lease was given back
--- Refuses with WRONGTYPE when a key holds something else, and with NOGROUP; nothing changed.
+--         "settled"    done; otherwise nothing changed:
+--         "already"    the entry is not pending: it was settled before
+--         "gone"       the entry is not in the stream either: it was settled and trimmed, or Redis lost its
+--                      data
+--         "not owner"  the entry is pending under another name, or the group was recreated and has not read
+--                      it yet
+--         "guard"      a lease is not held by that owner with that fence, or has expired
+--         followed by "returned" if the lease was released
+-- Refuses with WRONGTYPE if a key has another type, and with NOGROUP, without changing anything.
 local group, consumer = ARGV[1], ARGV[2]
-local stream, due, tries, shelf, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local stream, due, failures, parked_index, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
--- Scripts do not roll back, so everything is read and checked before anything changes.
+-- Scripts do not roll back, so read and check everything before the first write.
 local argAt, keyAt = 2, 5
 local function arg() argAt = argAt + 1; return ARGV[argAt] end
 local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
@@ -61,18 +62,9 @@ if guard then
   for _, g in ipairs(guard.also) do held = held and holds(g) end
 end
 
-local function precedes(a, b)
-  local ams, aseq = string.match(a, '^(%d+)%-?(%d*)$')
-  local bms, bseq = string.match(b, '^(%d+)%-?(%d*)$')
-  if ams ~= bms then return tonumber(ams) < tonumber(bms) end
-  return (tonumber(aseq) or 0) < (tonumber(bseq) or 0)
-end
-
--- trace tells what became of an entry that is not pending.
-local function trace(id)
-  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local info = {}
-    for i = 1, #flat, 2 do info[flat[i]] = flat[i + 1] end
+-- verdict_without_owner returns the verdict on an entry that is not pending.
+local function verdict_without_owner(id)
+  for _, info in ipairs(groups_of(stream)) do
     if info['name'] == group and precedes(info['last-delivered-id'], id) then return 'not owner' end
   end
   return redis.call('XRANGE', stream, id, id)[1] and 'already' or 'gone'
@@ -88,7 +80,7 @@ local verdicts, sound = {}, true
 for n, e in ipairs(entries) do
   local pending = redis.call('XPENDING', stream, group, e.id, e.id, 1)[1]
   if not pending then
-    verdicts[n] = trace(e.id)
+    verdicts[n] = verdict_without_owner(e.id)
   elseif pending[2] ~= e.owner then
     verdicts[n] = 'not owner'
   elseif not held then
@@ -104,13 +96,13 @@ if not sound then
   return redis.error_reply('WRONGTYPE an output is not a stream or a state is not a hash; nothing was settled')
 end
 
-local function bury(id, dead)
+local function add_dead_letter(id, dead)
   local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
   local letter = {'reason', dead.reason, 'error', dead.error, 'attempts', dead.attempts,
     'stream', stream, 'group', group, 'entry', id, 'consumer', consumer, 'at', at}
   local original = redis.call('XRANGE', stream, id, id)[1]
   local fields = original and original[2] or {}
-  -- Lua passes a bounded number of arguments. Nobody's event has a thousand fields.
+  -- Lua limits the number of arguments.
   for i = 1, math.min(#fields, 2000), 2 do
     letter[#letter + 1] = 'original:' .. fields[i]
     letter[#letter + 1] = fields[i + 1]
@@ -127,7 +119,7 @@ for n, e in ipairs(entries) do
     for _, o in ipairs(e.outputs) do
       redis.call('XADD', o.key, '*', unpack(o.fields))
     end
-    if e.dead then bury(e.id, e.dead) end
+    if e.dead then add_dead_letter(e.id, e.dead) end
     for _, h in ipairs(e.hashes) do
       if h.clear then redis.call('DEL', h.key) end
       for i = 1, #h.drop, 1000 do
@@ -139,10 +131,10 @@ for n, e in ipairs(entries) do
     end
     redis.call('XACK', stream, group, e.id)
     redis.call('ZREM', due, e.id)
-    redis.call('HDEL', tries, e.id)
+    redis.call('HDEL', failures, e.id)
     local label = e.owner ~= consumer and redis.call('HGET', labels, e.id)
     if label then
-      redis.call('ZREM', shelf, label)
+      redis.call('ZREM', parked_index, label)
       redis.call('HDEL', labels, e.id)
     end
   end
@@ -150,7 +142,7 @@ end
 
 local function awaited()
   return redis.call('EXISTS', guard.queue) == 1
-    or redis.call('ZRANGEBYLEX', shelf, guard.from, guard.to, 'LIMIT', 0, 1)[1]
+    or redis.call('ZRANGEBYLEX', parked_index, guard.from, guard.to, 'LIMIT', 0, 1)[1]
 end
 if guard and guard.queue and verdicts[1] == 'settled' and not awaited() then
   redis.call('HDEL', guard.key, 'owner', 'expires')

@@ -29,6 +29,7 @@ func result() stream.Settlement {
 }
 
 func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -59,6 +60,7 @@ func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
 }
 
 func TestSettleAsksForTheLease(t *testing.T) {
+	t.Parallel()
 	const fence = uint64(1795223511284000)
 	for name, tc := range map[string]struct {
 		owner   string
@@ -113,6 +115,7 @@ func TestSettleAsksForTheLease(t *testing.T) {
 }
 
 func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -135,6 +138,7 @@ func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
 }
 
 func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
@@ -155,6 +159,7 @@ func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
 }
 
 func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -177,6 +182,7 @@ func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
 }
 
 func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -217,6 +223,7 @@ func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
 }
 
 func TestClearLeavesNoOtherFields(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	many := make(map[string]string)
 	for i := range 5000 {
@@ -257,6 +264,7 @@ func TestClearLeavesNoOtherFields(t *testing.T) {
 }
 
 func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	const lock, queue = "lockstep:{0}:lock:k", "lockstep:{0}:lock:k:queue"
 	for name, tc := range map[string]struct {
@@ -285,7 +293,7 @@ func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
 			returned := 0
 			s := result()
 			s.Guard = &stream.Guard{Key: lock, Owner: "me", Fence: 7, Queue: queue}
-			s.Returned = func() { returned++ }
+			s.OnRelease = func() { returned++ }
 			err := delivery(t, m).Settle(ctx, s)
 			again := delivery(t, m).Settle(ctx, s)
 			if gone := !client.HExists(ctx, lock, "owner").Val(); gone == tc.kept || (returned == 1) == tc.kept {

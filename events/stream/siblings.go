@@ -8,29 +8,29 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Sibling is another entry with the same key that waits for its turn: in this consumer's hands, or
-// parked. Entries in other consumers' hands are not to be seen from here.
+// Sibling is a waiting entry with the same key, parked or owned by this consumer. Entries owned by other
+// consumers are not visible.
 type Sibling struct {
 	Entry    string
-	Message  *message.Message // of which payload and UUID may be read; never acked or nacked
-	Metadata message.Metadata // that was published with it, to be read
+	Message  *message.Message // read only payload and UUID; must not be acked or nacked
+	Metadata message.Metadata // as published; must not be changed
 
-	delivery *Delivery // nil when it is parked
+	delivery *Delivery // nil if parked
 }
 
-// SiblingSettlement is what comes of a sibling.
+// SiblingSettlement is what to write for a sibling.
 type SiblingSettlement struct {
 	Sibling Sibling
-	Outputs []Output     // messages to add to streams, in order
-	State   []HashUpdate // fields to set in hashes
+	Outputs []Output     // messages to publish, in order
+	State   []HashUpdate // hashes to update
 
-	Settled func() // called once it is known to be settled, and not to block; nil: nobody is told
+	Settled func() // called once the sibling is known to be settled; must not block; optional
 }
 
-// Siblings returns waiting entries with the same key, about limit at a time, and how to go on: with
-// the page returned, "" for the first, until it is "". Each is returned once, unless it comes and
-// goes meanwhile. Whoever holds a lease on the key can see from them what its work answers as well,
-// and settle that with [Delivery.SettleSiblings].
+// Siblings returns a page of about limit waiting entries with the same key, and the token of the next page.
+// The token is "" for the first page, and after the last. An entry that changes state meanwhile may be
+// missed or returned twice. The holder of a lease on the key can settle the siblings that its work answers
+// with [Delivery.SettleSiblings].
 func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblings []Sibling, next string, err error) {
 	if d.key == "" {
 		return nil, "", nil
@@ -38,7 +38,7 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	if page == "" {
 		siblings = d.inFlight()
 	}
-	kind, after := byte(mayComeEarly), ""
+	kind, after := byte(mayUnpark), ""
 	if page != "" {
 		kind, after = page[0], page[1:]
 	}
@@ -50,19 +50,19 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	switch {
 	case found.last != "":
 		next = string(kind) + found.last
-	case kind == mayComeEarly:
+	case kind == mayUnpark:
 		next = string(byte(mustWait))
 	}
 	return siblings, next, nil
 }
 
-// Newest returns some of the newest siblings, at most limit of those that are parked.
+// Newest returns some of the newest siblings, at most limit of them parked.
 func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
 	if d.key == "" {
 		return nil, nil
 	}
 	siblings := d.inFlight()
-	for _, kind := range []byte{mayComeEarly, mustWait} {
+	for _, kind := range []byte{mayUnpark, mustWait} {
 		found, err := d.parked(ctx, kind, "", true, limit)
 		if err != nil {
 			return nil, err
@@ -72,7 +72,7 @@ func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
 	return siblings, nil
 }
 
-// inFlight returns the siblings that this consumer has, the oldest first.
+// inFlight returns the siblings that this consumer owns, oldest first.
 func (d *Delivery) inFlight() []Sibling {
 	var siblings []Sibling
 	for _, other := range d.sub.flight.of(d.key) {
@@ -86,13 +86,13 @@ func (d *Delivery) inFlight() []Sibling {
 
 type parkedSiblings struct {
 	siblings []Sibling
-	last     string // label to go on after; "" at the end
+	last     string // label to continue after; "" at the end
 }
 
 func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest bool, limit int) (p parkedSiblings, err error) {
-	var found []shelved
-	err = once(ctx, func(ctx context.Context) error {
-		found, err = d.sub.group.parkedOf(ctx, d.key, kind, after, newest, limit)
+	var found []parkedEntry
+	err = withTimeout(ctx, func(ctx context.Context) error {
+		found, err = d.sub.group.readParked(ctx, d.key, kind, after, newest, limit)
 		return err
 	})
 	if err != nil {
@@ -107,16 +107,16 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 	return p, nil
 }
 
-// SettleSiblings settles siblings of d as [Delivery.Settle] settles d itself, each as a whole or not at
-// all, and returns how many it settled. One that has gone into other hands meanwhile is left to
-// them. Those in this consumer's hands have their messages' contexts cancelled, with the cause
-// [ErrSettled]. It returns [ErrGuard] when the lease was not held, and then settled none.
+// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many
+// it settled. It skips siblings that another consumer owns by now. For those that this consumer owns, it
+// cancels the message's context with the cause [ErrSettled]. If the lease is not held, it settles none and
+// returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	for len(batch) > 0 && err == nil {
 		part := batch[:min(len(batch), settledAtOnce)]
 		batch = batch[len(part):]
 		var n int
-		n, err = d.settleSome(ctx, guard, part)
+		n, err = d.settleBatch(ctx, guard, part)
 		settled += n
 	}
 	if err != nil {
@@ -125,17 +125,17 @@ func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sib
 	return settled, err
 }
 
-// settledAtOnce bounds the entries of one script call, and with it how long Redis does nothing else.
+// settledAtOnce is the maximum number of entries per script call, which bounds how long it blocks Redis.
 const settledAtOnce = 100
 
-func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
+func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	var call settleCall
-	var mine []*Delivery // of the entries of call, nil for one that is parked
-	var told []func()    // likewise: who is told
+	var mine []*Delivery   // deliveries of the call's entries, nil for a parked one
+	var callbacks []func() // their Settled callbacks
 	for _, s := range batch {
 		own, owner := s.Sibling.delivery, parked
 		if own != nil {
-			if !own.mu.TryLock() { // it is being finished in another way
+			if !own.mu.TryLock() { // already being finished
 				continue
 			}
 			defer own.mu.Unlock()
@@ -147,7 +147,7 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		if err := call.add(s.Sibling.Entry, owner, nil, s.Outputs, s.State); err != nil {
 			return 0, err
 		}
-		mine, told = append(mine, own), append(told, s.Settled)
+		mine, callbacks = append(mine, own), append(callbacks, s.Settled)
 	}
 	if len(mine) == 0 {
 		return 0, nil
@@ -159,20 +159,20 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 		}
 	}
 	var verdicts []string
-	err = d.sub.outage.persist(ctx, func(ctx context.Context) error {
+	err = d.sub.outage.retry(ctx, func(ctx context.Context) error {
 		verdicts, _, err = d.sub.group.settle(ctx, call)
 		return err
 	})
 	if err != nil {
-		verdicts = make([]string, len(mine)) // nothing is known of any
+		verdicts = make([]string, len(mine)) // all unknown
 	}
 	for i, own := range mine {
 		switch verdicts[i] {
 		case verdictSettled, verdictAlready:
 			settled++
-			own.settledAlong()
-			if told[i] != nil {
-				told[i]()
+			own.markSettledBySibling()
+			if callbacks[i] != nil {
+				callbacks[i]()
 			}
 			continue
 		case verdictGuard:
@@ -185,10 +185,10 @@ func (d *Delivery) settleSome(ctx context.Context, guard *Guard, batch []Sibling
 	return settled, err
 }
 
-// settledAlong ends a delivery that a sibling has settled too, if there is one. The caller holds mu.
-func (d *Delivery) settledAlong() {
+// markSettledBySibling ends a delivery that a sibling's handler settled. d may be nil. The caller holds mu.
+func (d *Delivery) markSettledBySibling() {
 	if d != nil {
-		d.how, d.along = Settled, true
+		d.how, d.settledBySibling = Settled, true
 		d.cancel(ErrSettled)
 	}
 }

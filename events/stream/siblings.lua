@@ -1,12 +1,12 @@
--- Siblings: read parked entries of one key from the shelf. They stay where they are.
+-- Siblings: read parked entries of one key. They stay parked.
 --
--- KEYS    1 stream   2 shelf   3 labels; see nack.lua
+-- KEYS    1 stream   2 parked index   3 labels; see nack.lua
 -- ARGV    1 group   2 the name that parked entries are pending under
---         3, 4 the range of labels, as of ZRANGEBYLEX   5 how many at most   6 1 to begin at the end of the range, else 0
---         7 after so many bytes of fields and values no more are read
--- Returns for each {id, label, {field, value, ...}}
---         An entry that is not parked any more is not returned, and taken off the shelf.
--- Refuses with NOGROUP when the group or the stream is gone.
+--         3, 4 range of labels for ZRANGEBYLEX   5 maximum number of entries   6 1 to start at the end of the
+--         range, else 0   7 maximum bytes of fields and values, which the last entry may exceed
+-- Returns {ID, label, {field, value, ...}} for each entry
+--         It skips entries that are no longer parked and removes them from the index.
+-- Refuses with NOGROUP if the group or the stream does not exist.
 local labels
 if ARGV[6] == '1' then
   labels = redis.call('ZREVRANGEBYLEX', KEYS[2], ARGV[4], ARGV[3], 'LIMIT', 0, tonumber(ARGV[5]))

@@ -16,6 +16,7 @@ import (
 )
 
 func TestASiblingThatCameIntoOurOwnHandsMeanwhileIsLeftToThem(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -45,6 +46,7 @@ func TestASiblingThatCameIntoOurOwnHandsMeanwhileIsLeftToThem(t *testing.T) {
 }
 
 func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -77,6 +79,7 @@ func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
 }
 
 func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -109,6 +112,7 @@ func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
 }
 
 func TestAPageOfHugeSiblingsIsShorter(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -138,4 +142,5 @@ func TestAPageOfHugeSiblingsIsShorter(t *testing.T) {
 	if err != nil || len(newest) == 0 || len(newest) > 8 || newest[0].Message.UUID != "huge-20" {
 		t.Errorf("%d newest, %v; want a few, the newest first", len(newest), err)
 	}
+	m.Ack()
 }

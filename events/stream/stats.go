@@ -11,32 +11,34 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
 )
 
-// Statistics are a stream's figures at one moment.
+// Statistics describe a stream at one moment.
 type Statistics struct {
 	Stream string
-	Length int64  // entries kept
-	First  string // id of the oldest entry, empty without one
-	Last   string // id of the newest
-	Bytes  int64  // memory, by Redis' estimate; -1 when it cannot tell
-	Dead   int64  // letters in the dead stream, whichever stream they came from
+	Length int64  // number of entries
+	First  string // ID of the oldest entry; empty if there is none
+	Last   string // ID of the newest entry
+	Bytes  int64  // memory, as estimated by Redis; -1 if unknown
+	Dead   int64  // number of letters in the dead stream, from any stream
 	Groups []GroupStatistics
 }
 
-// GroupStatistics are one group's part in them.
+// GroupStatistics describe one consumer group.
 type GroupStatistics struct {
 	Name      string
-	Lag       int64         // entries that the group has yet to read; -1 when Redis cannot tell
+	Lag       int64         // entries not yet read; -1 if Redis cannot tell
 	Pending   int64         // entries read and not settled
-	Parked    int64         // the pending that wait for their due moment in nobody's hands
-	Due       int64         // the pending that have a due moment; fewer than Pending: the sweep is to give them one
-	Late      int64         // the due whose moment has passed; many: too few consumers, or slow ones
-	Consumers int           // who reads for the group, some of them perhaps dead for a short while
-	Oldest    time.Duration // age of the oldest entry that is not settled, read or not; 0 without one
+	Parked    int64         // pending entries that wait to be redelivered
+	Due       int64         // pending entries with a due time; if fewer than Pending, the next sweep adds the rest
+	Late      int64         // entries past their due time; many mean too few or slow consumers
+	Consumers int           // consumers, including recently dead ones
+	Oldest    time.Duration // age of the oldest unsettled entry, read or not; 0 if there is none
 }
 
-// Group returns the figures of the group called name, if there is one.
+// Group returns the statistics of the group called name.
 func (s Statistics) Group(name string) (GroupStatistics, bool) {
 	i := slices.IndexFunc(s.Groups, func(g GroupStatistics) bool { return g.Name == name })
 	if i < 0 {
@@ -45,9 +47,9 @@ func (s Statistics) Group(name string) (GroupStatistics, bool) {
 	return s.Groups[i], true
 }
 
-// Stats reads the figures of the stream called topic, whose groups keep their due moments under prefix.
-// A stream that does not exist is an empty one. It takes three round trips, whatever the stream's
-// length, so the figures may be a moment apart. Ages are by Redis' clock, of a Cluster by one node's.
+// Stats reads the statistics of the stream called topic, whose groups keep their due times under prefix. A
+// stream that does not exist counts as empty. It takes three round trips, whatever the stream's length, so
+// the figures may be slightly inconsistent. Ages use Redis' clock, on Cluster that of one node.
 func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic string) (Statistics, error) {
 	s := Statistics{Stream: topic}
 	pipe := client.Pipeline()
@@ -59,7 +61,7 @@ func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic stri
 	if err != nil && !noStream(err) {
 		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
 	}
-	s.Length, s.Dead, s.Bytes = length.Val(), dead.Val(), weigh(ctx, client, topic)
+	s.Length, s.Dead, s.Bytes = length.Val(), dead.Val(), memoryUsage(ctx, client, topic)
 	if entries := first.Val(); len(entries) > 0 {
 		s.First = entries[0].ID
 	}
@@ -76,18 +78,18 @@ func groupStats(ctx context.Context, client redis.UniversalClient, prefix string
 	if len(infos) == 0 {
 		return nil, nil
 	}
-	type asked struct {
+	type groupQuery struct {
 		pending   *redis.XPendingExtCmd
 		unread    *redis.XMessageSliceCmd
 		consumers *redis.XInfoConsumersCmd
 		due, late *redis.IntCmd
 	}
-	questions := make([]asked, len(infos))
+	queries := make([]groupQuery, len(infos))
 	pipe := client.Pipeline()
 	for i, info := range infos {
 		key := DueKey(prefix, s.Stream, info.Name)
-		questions[i] = asked{
-			// What was trimmed while pending waits for nothing any more.
+		queries[i] = groupQuery{
+			// Entries trimmed while pending no longer count.
 			pending:   pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: s.Stream, Group: info.Name, Start: cmp.Or(s.First, "-"), End: "+", Count: 1}),
 			unread:    pipe.XRangeN(ctx, s.Stream, "("+info.LastDeliveredID, "+", 1),
 			consumers: pipe.XInfoConsumers(ctx, s.Stream, info.Name),
@@ -95,12 +97,12 @@ func groupStats(ctx context.Context, client redis.UniversalClient, prefix string
 			late:      pipe.ZCount(ctx, key, "-inf", strconv.FormatInt(now.UnixMilli(), 10)),
 		}
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !noGroup(err) && !noStream(err) { // it may have gone since
+	if _, err := pipe.Exec(ctx); err != nil && !noGroup(err) && !noStream(err) { // the group may be gone by now
 		return nil, err
 	}
 	groups := make([]GroupStatistics, len(infos))
 	for i, info := range infos {
-		q, g := questions[i], &groups[i]
+		q, g := queries[i], &groups[i]
 		*g = GroupStatistics{Name: info.Name, Pending: info.Pending, Due: q.due.Val(), Late: q.late.Val()}
 		for _, c := range q.consumers.Val() {
 			if c.Name == parked {
@@ -123,8 +125,8 @@ func groupStats(ctx context.Context, client redis.UniversalClient, prefix string
 	return groups, nil
 }
 
-// lag is what Redis says of it as far as it can be believed: Redis before 7 says nothing, the embedded
-// one gives the stream's length, and Redis 7.0 counts entries that are trimmed away.
+// lag corrects the lag that Redis reports: Redis before 7 reports none, the embedded one reports the stream's
+// length, and Redis 7.0 counts trimmed entries.
 func lag(info redis.XInfoGroup, length int64, unread bool) int64 {
 	unheard := info.LastDeliveredID == "0-0" || info.LastDeliveredID == "0"
 	switch {
@@ -138,13 +140,13 @@ func lag(info redis.XInfoGroup, length int64, unread bool) int64 {
 	return min(info.Lag, length)
 }
 
-// age is how long ago an entry was added, by Redis' clock.
+// age returns the time since an entry was added, by Redis' clock.
 func age(now time.Time, id string) time.Duration {
-	ms, ok := idMS(id)
-	if !ok {
+	added := events.EntryTime(id)
+	if added.IsZero() {
 		return 0
 	}
-	return max(0, now.Sub(time.UnixMilli(ms)))
+	return max(0, now.Sub(added))
 }
 
 func noStream(err error) bool {

@@ -25,6 +25,7 @@ func stats(t testing.TB, client redis.UniversalClient) stream.Statistics {
 }
 
 func TestStatisticsOfAStreamThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	s := stats(t, client)
 	if s.Stream != topic || s.Length != 0 || s.First != "" || s.Last != "" || s.Dead != 0 || len(s.Groups) != 0 || s.Bytes > 0 {
@@ -37,6 +38,7 @@ func TestStatisticsOfAStreamThatIsNotThere(t *testing.T) {
 }
 
 func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -90,6 +92,7 @@ func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
 }
 
 func TestTheOldestUnsettledIsTheLowestPendingElseTheFirstUnread(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
 	now := time.Now()
@@ -117,6 +120,7 @@ func TestTheOldestUnsettledIsTheLowestPendingElseTheFirstUnread(t *testing.T) {
 }
 
 func TestLettersTrimmingAndStatisticsOnACluster(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {

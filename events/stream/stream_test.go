@@ -19,6 +19,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 const (
@@ -32,6 +33,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	testenv.Parallel(8)
 	goleak.VerifyTestMain(m,
 		// Watermill's suite leaves what it did not read, and the stock subscriber sleeps on after Close.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),

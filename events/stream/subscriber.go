@@ -9,9 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Subscriber delivers the entries of streams to one consumer group, and sees to it that each is
-// delivered until it is finished. It is a Watermill message.Subscriber and SubscribeInitializer, and
-// safe for concurrent use.
+// Subscriber delivers entries of streams to a consumer group, and redelivers each until it is finished. It is
+// a Watermill message.Subscriber and SubscribeInitializer, and safe for concurrent use.
 type Subscriber struct {
 	cfg    SubscriberConfig
 	outage *outage
@@ -20,12 +19,12 @@ type Subscriber struct {
 	close   context.CancelFunc
 	running sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows, and running against Add after Wait
+	mu     sync.Mutex // guards the fields below, and orders running.Add before Wait
 	closed bool
-	opened map[string]int // subscriptions so far, by topic
+	opened map[string]int // number of subscriptions by topic
 }
 
-// NewSubscriber makes a Subscriber. It does not talk to Redis yet.
+// NewSubscriber returns a Subscriber. It does not connect to Redis.
 func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -41,18 +40,18 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	}, nil
 }
 
-// SubscribeInitialize creates the stream called topic, and the group on it, unless they exist. The
-// group begins with the stream's first entry.
+// SubscribeInitialize creates the stream called topic and the group, unless they exist. A new group starts
+// at the stream's first entry.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	return once(context.Background(), s.group(topic, s.cfg.Consumer).create)
+	return withTimeout(context.Background(), s.group(topic, s.cfg.Consumer).create)
 }
 
 // Subscribe delivers the messages of the stream called topic until ctx is done or the Subscriber is
-// closed, and then drains as [Subscriber.Close] says. A message's context has ctx's values; it ends
-// when the message is acked or nacked, when the entry turns out to be in other hands (with the cause
-// [ErrNotOwner]), and at the end of the grace (with the cause [ErrClosed]), but not with ctx.
+// closed, and then drains as described at [Subscriber.Close]. A message's context carries ctx's values. It
+// ends when the message is acked or nacked, when another consumer owns the entry (cause [ErrNotOwner]), or
+// at the end of the grace period (cause [ErrClosed]), but not with ctx.
 //
-// Subscribe fails when Redis does not answer. Later on, an unavailable Redis is waited for.
+// Subscribe returns an error if Redis does not answer. After that it waits for an unavailable Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -61,7 +60,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	s.running.Add(1)
 	s.opened[topic]++
-	// Two subscriptions to one stream are two consumers: each has to know its own entries.
+	// Two subscriptions to one stream need two consumers to keep their entries apart.
 	consumer := s.cfg.Consumer
 	if n := s.opened[topic]; n > 1 {
 		consumer = fmt.Sprintf("%s#%d", consumer, n)
@@ -69,7 +68,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Unlock()
 
 	group := s.group(topic, consumer)
-	if err := once(ctx, group.create); err != nil {
+	if err := withTimeout(ctx, group.create); err != nil {
 		s.running.Done()
 		return nil, err
 	}
@@ -88,27 +87,27 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 func (s *Subscriber) group(topic, consumer string) *group {
 	short := strings.TrimPrefix(topic, s.cfg.Prefix)
 	return &group{
-		redis:    s.cfg.Redis,
-		stream:   topic,
-		due:      DueKey(s.cfg.Prefix, topic, s.cfg.Group),
-		tries:    s.cfg.Prefix + "tries:" + short + ":" + s.cfg.Group,
-		shelf:    s.cfg.Prefix + "shelf:" + short + ":" + s.cfg.Group,
-		labels:   s.cfg.Prefix + "labels:" + short + ":" + s.cfg.Group,
-		name:     s.cfg.Group,
-		consumer: consumer,
+		redis:        s.cfg.Redis,
+		stream:       topic,
+		due:          DueKey(s.cfg.Prefix, topic, s.cfg.Group),
+		failures:     s.cfg.Prefix + "tries:" + short + ":" + s.cfg.Group,
+		parkedIndex:  s.cfg.Prefix + "shelf:" + short + ":" + s.cfg.Group,
+		parkedLabels: s.cfg.Prefix + "labels:" + short + ":" + s.cfg.Group,
+		name:         s.cfg.Group,
+		consumer:     consumer,
 	}
 }
 
-// DueKey names the ZSET of a group's due moments on the stream called topic: entry id to ms.
+// DueKey returns the key of a group's due index for the stream called topic, a ZSET of entry ID to ms.
 func DueKey(prefix, topic, group string) string {
 	return prefix + "due:" + strings.TrimPrefix(topic, prefix) + ":" + group
 }
 
-// Close stops reading and gives back at once what has not been handed out. It lets handlers finish
-// for as long as the grace, with heartbeats, then cancels their messages' contexts and gives these
-// entries back too. Only then does it close the message channels. It returns when all that the
-// Subscriber started has ended; when Redis does not answer either, what could not be given back
-// lapses after the visibility time. Close may be called again, and waits again.
+// Close stops reading and gives back entries that were not handed out. It waits up to the grace period for
+// handlers, while heartbeats continue, then cancels their messages' contexts and gives back their entries.
+// Only then does it close the message channels. It returns when everything that the Subscriber started has
+// ended. If Redis is unavailable, entries that could not be given back lapse after the visibility timeout.
+// Close may be called again, and waits again.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	first := !s.closed

@@ -10,32 +10,31 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// flushTimeout is how long a closing subscription tries to tell Redis what became of its entries.
+// flushTimeout is how long a closing subscription tries to write the ends of its deliveries to Redis.
 const flushTimeout = 5 * time.Second
 
-// subscription is one consumer on one stream, from Subscribe to the end of its drain. Its parts, each
-// a goroutine and each in a file of its own:
+// subscription is one consumer of one stream, from Subscribe until it is drained. Its goroutines:
 //
-//	read    takes entries and hands them out      read.go
-//	watch   tells read that there is news         watch.go
-//	beat    pushes on due moments, and sweeps     beat.go
-//	attend  waits for one message's end           finish.go
-//	finish  tells Redis of ends, many at a time   finish.go
+//	read          takes entries and hands them out         read.go
+//	watch         wakes read when there are new entries    watch.go
+//	beat          sends heartbeats, and sweeps             beat.go
+//	awaitHandler  waits for the end of one handler         finish.go
+//	finish        writes ends to Redis, in batches         finish.go
 type subscription struct {
 	cfg    SubscriberConfig
 	group  *group
 	outage *outage
 	log    *slog.Logger
-	base   context.Context // what messages' contexts derive from
+	base   context.Context // parent of the messages' contexts
 
 	out      chan *message.Message
 	flight   *flight
 	endings  chan ending
 	attends  sync.WaitGroup
-	news     chan struct{} // has a token when taking again may bring something
-	lastBeat atomic.Int64  // ns since the epoch: when everything in flight was last known to be covered
+	wake     chan struct{} // has a token if read should try again
+	lastBeat atomic.Int64  // start of the last successful heartbeat round, Unix ns
 
-	graceOver context.Context // done when handlers are not waited for any more
+	graceOver context.Context // done when the grace period is over
 	abandon   context.CancelFunc
 }
 
@@ -48,15 +47,15 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 		log:       s.cfg.Log.With("group", g.name, "consumer", g.consumer),
 		base:      base,
 		out:       make(chan *message.Message),
-		flight:    newFlight(s.cfg.Share),
-		endings:   make(chan ending, s.cfg.Window), // one for each in flight: telling of it never waits for Redis
-		news:      make(chan struct{}, 1),
+		flight:    newFlight(s.cfg.KeyLimit),
+		endings:   make(chan ending, s.cfg.Window), // one per delivery in flight, so that a send never blocks
+		wake:      make(chan struct{}, 1),
 		graceOver: graceOver,
 		abandon:   abandon,
 	}
 }
 
-// run is the whole life of a subscription. Nothing it starts outlives it.
+// run is the life of a subscription. It returns when every goroutine that it started has ended.
 func (s *subscription) run(stop context.Context) {
 	watcher := newWatcher(s)
 	beating, stopBeating := context.WithCancel(context.Background())
@@ -67,32 +66,31 @@ func (s *subscription) run(stop context.Context) {
 
 	var watch, beat, finish sync.WaitGroup
 	watch.Go(func() { watcher.run(stop) })
-	watch.Go(func() { every(stop, s.cfg.Sweep, s.sweep) })
-	beat.Go(func() { every(beating, s.cfg.Visibility/4, s.beat) })
+	watch.Go(func() { runEvery(stop, s.cfg.Sweep, s.sweep) })
+	beat.Go(func() { runEvery(beating, s.cfg.Visibility/4, s.beat) })
 	finish.Go(func() { s.finish(finishing) })
 
 	s.read(stop, watcher)
 	s.drain()
 
-	// All handlers have ended or been abandoned: no more endings after those of the attendants.
+	// All handlers have ended or been abandoned, so only their awaitHandler goroutines can add endings.
 	flush := time.AfterFunc(flushTimeout, stopFinishing)
 	defer flush.Stop()
 	s.attends.Wait()
 	close(s.endings)
 	finish.Wait()
-	s.recall(stop) // what was sent away need not wait for us
+	s.unpark(stop) // other consumers can take these at once
 	stopBeating()
 	beat.Wait()
 	watch.Wait()
 
-	if err := once(stop, func(ctx context.Context) error { return s.group.leave(ctx, s.group.consumer) }); err != nil && !unavailable(err) && !noGroup(err) {
+	if err := withTimeout(stop, func(ctx context.Context) error { return s.group.leave(ctx, s.group.consumer) }); err != nil && !unavailable(err) && !noGroup(err) {
 		s.log.Warn("cannot leave the consumer group", "stream", s.group.stream, "error", err)
 	}
 	close(s.out)
 }
 
-// drain returns when nothing is in flight, or when the grace is over and everything has been
-// cancelled.
+// drain returns when nothing is in flight, or after the grace period, when it has cancelled everything.
 func (s *subscription) drain() {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -110,8 +108,8 @@ func (s *subscription) drain() {
 	}
 }
 
-// every calls do once every so often until ctx is done.
-func every(ctx context.Context, often time.Duration, do func(context.Context)) {
+// runEvery calls do at the given interval until ctx is done.
+func runEvery(ctx context.Context, often time.Duration, do func(context.Context)) {
 	ticker := time.NewTicker(often)
 	defer ticker.Stop()
 	for {
@@ -124,10 +122,10 @@ func every(ctx context.Context, often time.Duration, do func(context.Context)) {
 	}
 }
 
-// look makes read take again soon.
-func (s *subscription) look() {
+// wakeReader makes read try again.
+func (s *subscription) wakeReader() {
 	select {
-	case s.news <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }

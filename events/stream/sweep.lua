@@ -1,13 +1,12 @@
--- Sweep: give a due moment to pending entries that have none. Reading and indexing are one step here,
--- so these come from elsewhere: a consumer of another kind in the same group, or an index that was lost.
--- The moment is that of an entry just read, so that a consumer that works on it can push it on in time.
+-- Sweep: assign a due time to pending entries that have none. take.lua reads and indexes in one step, so
+-- such an entry was read by another kind of consumer in the same group, or the index was lost. The due
+-- time is that of an entry just read, which gives a live consumer time for a heartbeat.
 --
 -- KEYS    1 stream   2 due index
--- ARGV    1 group   2 visibility, ms: also the least time since delivery   3 id to begin at, "-" for the first   4 how many to look at,
---         two at least
--- Returns {repaired, id to go on from, which has been looked at}; the id is empty when there is nothing
---         more to look at.
--- Refuses with NOGROUP when the group or the stream is gone.
+-- ARGV    1 group   2 visibility, ms; also the minimum idle time   3 ID to start at, "-" for the first
+--         4 maximum number of entries, at least 2
+-- Returns {number repaired, ID of the last entry inspected}; the ID is empty at the end of the list.
+-- Refuses with NOGROUP if the group or the stream does not exist.
 if ARGV[3] == '-' and redis.call('XPENDING', KEYS[1], ARGV[1])[1] <= redis.call('ZCARD', KEYS[2]) then
   return {0, ''}
 end

@@ -16,6 +16,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 )
 
 // dial opens a client of any topology that is closed with the test.
@@ -148,15 +149,16 @@ func settledOnce(t *testing.T, client redis.UniversalClient) {
 // was told that Redis has, and the new master has not, is lost: nobody in this package can know of it,
 // and it is what the periodic reconcile is for, which asks the remotes and not Redis.
 func TestSentinelFailsOverUnderLoad(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a failover takes seconds")
-	}
+	t.Parallel()
 	for name, behind := range map[string]bool{
 		"to a replica that follows":        false,
 		"to a replica that is left behind": true,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if !behind {
+				testenv.Long(t)
+			}
 			s := redistest.StartSentinel(t)
 			short := func(c *stream.SubscriberConfig) { c.Visibility = 2 * time.Second }
 			workers := []*worker{startAt(t, s.URL(), s.Master, "a", short), startAt(t, s.URL(), s.Master, "b", short)}

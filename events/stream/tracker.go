@@ -16,47 +16,47 @@ import (
 )
 
 var (
-	//go:embed whereabouts.lua
-	whereaboutsSource string
+	//go:embed locate.lua
+	locateSource string
 
-	whereaboutsScript = redis.NewScript(whereaboutsSource)
+	locateScript = redis.NewScript(groupsSource + locateSource)
 )
 
-// ErrBadEntry means that a text is not the id of a stream entry, as "1795223511284-0" is.
+// ErrBadEntry means that a text is not the ID of a stream entry, such as "1795223511284-0".
 var ErrBadEntry = errors.New("stream: not an entry id")
 
-// ChangeState is how far a change has come.
+// ChangeState is the state of a change.
 type ChangeState string
 
-// The states. A change goes from queued to pending and from there to answered; it is unknown when
-// it is in its stream no more, or never was, and no result of it is found.
+// The states. A change goes from queued to pending to answered. It is unknown if it is not in the stream
+// and has no result, for example because both were trimmed.
 const (
-	ChangeQueued   ChangeState = "queued"   // no worker has read it yet
-	ChangePending  ChangeState = "pending"  // a worker has it, or it waits to be worked on again
+	ChangeQueued   ChangeState = "queued"   // not yet read by a worker
+	ChangePending  ChangeState = "pending"  // read, and not yet settled
 	ChangeAnswered ChangeState = "answered" // there is a result
 	ChangeUnknown  ChangeState = "unknown"
 )
 
-// Progress is how far a change has come, and its result once it is answered.
+// Progress is the state of a change, and its result once it is answered.
 type Progress struct {
 	State  ChangeState
 	Result events.Result
 }
 
-// TrackerConfig says what a [Tracker] looks at. All of it is required.
+// TrackerConfig configures a [Tracker]. All fields are required.
 type TrackerConfig struct {
-	Redis   redis.UniversalClient // never closed; each Wait keeps one of its connections busy
+	Redis   redis.UniversalClient // never closed; each Wait occupies one of its connections
 	Changes string                // stream of changes
-	Group   string                // who works on them
+	Group   string                // consumer group of the workers
 	Results string                // stream of results
 }
 
-// Tracker tells what became of single changes. A change is named by its stream entry, which
-// [Publisher.Add] returns; its result is the one whose id ends in "/" and the entry, as
-// [events.Job.Result] makes it. It is safe for concurrent use.
+// Tracker follows individual changes. A change is identified by its stream entry, as returned by
+// [Publisher.Add]; the ID of its result ends in "/" and that entry, see [events.Job.Result]. A Tracker is safe
+// for concurrent use.
 type Tracker struct{ cfg TrackerConfig }
 
-// NewTracker makes a Tracker.
+// NewTracker returns a Tracker.
 func NewTracker(cfg TrackerConfig) (*Tracker, error) {
 	if cfg.Redis == nil || cfg.Changes == "" || cfg.Group == "" || cfg.Results == "" {
 		return nil, errors.New("stream: all of TrackerConfig is required")
@@ -65,38 +65,38 @@ func NewTracker(cfg TrackerConfig) (*Tracker, error) {
 }
 
 const (
-	// lookAgain is after what time a Wait asks again where its change stands: it may have been settled
-	// without a result, or Redis may have lost it.
-	lookAgain = 5 * time.Second
+	// recheckInterval is how often Wait checks the change itself: it may have been settled without a
+	// result, or Redis may have lost it.
+	recheckInterval = 5 * time.Second
 
-	// A result is looked for among so many that were added from the moment of its change on, and
-	// among as many of the newest.
+	// maxScan is how many results are searched from the time of the change on, and how many from the
+	// newest back.
 	maxScan   = 10_000
 	scanBatch = 200
 )
 
-// Look says how far the change has come. That of a change which is not waiting any more takes a
-// search in the results: among the first 10,000 since it was published, by Redis' clock, and the last
-// 10,000. What was trimmed away is not found. The error is [ErrBadEntry], or that of Redis.
-func (t *Tracker) Look(ctx context.Context, entry string) (Progress, error) {
-	ms, ok := parseID(entry)
+// Progress returns the state of a change. For a change that is no longer waiting it searches the results:
+// the first 10,000 since the change was published, by Redis' clock, and the last 10,000. Trimmed results are
+// not found. It returns [ErrBadEntry] or an error of Redis.
+func (t *Tracker) Progress(ctx context.Context, entry string) (Progress, error) {
+	ms, _, ok := events.ParseEntryID(entry)
 	if !ok {
 		return Progress{}, badEntry(entry)
 	}
-	p, _, err := t.look(ctx, entry, ms)
+	p, _, err := t.locate(ctx, entry, ms)
 	return p, err
 }
 
-// Wait waits until the change is answered or unknown. It outlasts a Redis that is away; when ctx ends
-// first, it returns its cause, and how far the change had come when it was last looked at.
+// Wait waits until the change is answered or unknown. It retries while Redis is unavailable. If ctx ends first,
+// it returns the cause and the last known progress.
 func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
-	ms, ok := parseID(entry)
+	ms, _, ok := events.ParseEntryID(entry)
 	if !ok {
 		return Progress{}, badEntry(entry)
 	}
 	var known Progress
 	for pause := firstRetry; ; {
-		p, last, err := t.look(ctx, entry, ms)
+		p, last, err := t.locate(ctx, entry, ms)
 		switch {
 		case err == nil && (p.State == ChangeAnswered || p.State == ChangeUnknown):
 			return p, nil
@@ -116,10 +116,10 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 	}
 }
 
-// follow waits for a while for the result behind the entry last. Without one by then, the progress
-// is zero.
+// follow waits up to recheckInterval for the result, reading after the entry last. It returns the zero Progress
+// if there is none by then.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
-	slice, cancel := context.WithTimeout(ctx, lookAgain)
+	slice, cancel := context.WithTimeout(ctx, recheckInterval)
 	defer cancel()
 	_, err = Await(slice, t.cfg.Redis, t.cfg.Results, last, func(msg *message.Message) bool { return p.read(msg, entry) })
 	if slice.Err() != nil {
@@ -128,26 +128,25 @@ func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, e
 	return p, err
 }
 
-// look also returns behind which entry of the results that of a waiting change will be.
-func (t *Tracker) look(ctx context.Context, entry string, ms uint64) (p Progress, last string, err error) {
-	reply, err := whereaboutsScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Changes, t.cfg.Results}, t.cfg.Group, entry).StringSlice()
+// locate returns the progress of a change and, if it is waiting, the last result so far.
+func (t *Tracker) locate(ctx context.Context, entry string, ms uint64) (p Progress, last string, err error) {
+	reply, err := locateScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Changes, t.cfg.Results}, t.cfg.Group, entry).StringSlice()
 	if err == nil && len(reply) != 2 {
-		err = fmt.Errorf("whereabouts: %w: %q", errReply, reply)
+		err = fmt.Errorf("locate: %w: %q", errReply, reply)
 	}
 	if err != nil {
-		return Progress{}, "", fmt.Errorf("look at change %s: %w", entry, err)
+		return Progress{}, "", fmt.Errorf("locate change %s: %w", entry, err)
 	}
 	if state := ChangeState(reply[0]); state == ChangeQueued || state == ChangePending {
 		return Progress{State: state}, reply[1], nil
 	}
 	if p, err = t.search(ctx, entry, ms); err != nil {
-		return Progress{}, "", fmt.Errorf("look for the result of change %s: %w", entry, err)
+		return Progress{}, "", fmt.Errorf("search the result of change %s: %w", entry, err)
 	}
 	return p, "", nil
 }
 
-// search looks for the result among those added since ms: the first of them and, if there are too many to
-// see all, the last.
+// search searches the results added since ms: the oldest and, if there are too many to read all, the newest.
 func (t *Tracker) search(ctx context.Context, entry string, ms uint64) (Progress, error) {
 	since := strconv.FormatUint(ms, 10)
 	p, all, err := t.scan(ctx, entry, since, "+", t.cfg.Redis.XRangeN)
@@ -160,8 +159,8 @@ func (t *Tracker) search(ctx context.Context, entry string, ms uint64) (Progress
 	return p, err
 }
 
-// scan looks for the result from one id towards another, with the command for that direction, and
-// reports whether it got there. The progress is zero when it is not found.
+// scan searches the results between two IDs with a command for that direction, and reports whether it reached
+// the end. The progress is zero if the result was not found.
 func (t *Tracker) scan(ctx context.Context, entry, from, to string,
 	read func(ctx context.Context, stream, from, to string, count int64) *redis.XMessageSliceCmd,
 ) (p Progress, all bool, err error) {
@@ -183,7 +182,7 @@ func (t *Tracker) scan(ctx context.Context, entry, from, to string,
 	return Progress{}, false, nil
 }
 
-// read takes in a message if it is the result of the change.
+// read sets p if msg is the result of the change.
 func (p *Progress) read(msg *message.Message, entry string) bool {
 	if !strings.HasSuffix(msg.UUID, "/"+entry) {
 		return false
@@ -197,11 +196,3 @@ func (p *Progress) read(msg *message.Message, entry string) bool {
 }
 
 func badEntry(entry string) error { return fmt.Errorf("%w: %.40q", ErrBadEntry, entry) }
-
-// parseID returns the moment of an entry id, in ms.
-func parseID(id string) (ms uint64, ok bool) {
-	head, tail, ok := strings.Cut(id, "-")
-	ms, err := strconv.ParseUint(head, 10, 64)
-	_, seqErr := strconv.ParseUint(tail, 10, 64)
-	return ms, ok && err == nil && seqErr == nil
-}

@@ -57,12 +57,13 @@ func addResult(t *testing.T, client redis.UniversalClient, id, entry string) {
 }
 
 func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
+	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client := server.Client()
 	tracker := newTracker(t, client)
 	expect := func(entry string, want stream.ChangeState) stream.Progress {
 		t.Helper()
-		p, err := tracker.Look(ctx, entry)
+		p, err := tracker.Progress(ctx, entry)
 		if err != nil || p.State != want {
 			t.Fatalf("%s, error %v; want %s", p.State, err, want)
 		}
@@ -105,6 +106,7 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 }
 
 func TestAResultIsFoundBehindManyOthers(t *testing.T) {
+	t.Parallel()
 	for _, others := range []int{450, 12_000} { // a change that has waited for long has more results before its own
 		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
 	}
@@ -121,13 +123,14 @@ func findBehind(t *testing.T, others int) {
 		t.Fatal(err)
 	}
 	addResult(t, client, "c", "1-2")
-	p, err := newTracker(t, client).Look(context.Background(), "1-2")
+	p, err := newTracker(t, client).Progress(context.Background(), "1-2")
 	if err != nil || p.Result.ID != "c/1-2" {
 		t.Errorf("%+v, error %v", p, err)
 	}
 }
 
 func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		settle func(*stream.Delivery) stream.Settlement
 		want   stream.ChangeState
@@ -173,6 +176,7 @@ func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
 }
 
 func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	tracker := newTracker(t, server.Client())
 	entry := add(t, server.Client(), topic, "c1", "")
@@ -190,9 +194,10 @@ func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
 }
 
 func TestAnEntryHasAnID(t *testing.T) {
+	t.Parallel()
 	tracker := newTracker(t, redistest.Start(t).Client())
 	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
-		if p, err := tracker.Look(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
+		if p, err := tracker.Progress(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
 			t.Errorf("%q: %+v, error %v", entry, p, err)
 		}
 		if _, err := tracker.Wait(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
@@ -202,6 +207,7 @@ func TestAnEntryHasAnID(t *testing.T) {
 }
 
 func TestAChangeIsFollowedOnACluster(t *testing.T) {
+	t.Parallel()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +215,7 @@ func TestAChangeIsFollowedOnACluster(t *testing.T) {
 	client := server.Open()
 	defer client.Close()
 	tracker, entry := newTracker(t, client), add(t, client, topic, "c1", "")
-	if p, err := tracker.Look(context.Background(), entry); err != nil || p.State != stream.ChangeQueued {
+	if p, err := tracker.Progress(context.Background(), entry); err != nil || p.State != stream.ChangeQueued {
 		t.Errorf("%+v, error %v", p, err)
 	}
 	got := make(chan error, 1)

@@ -15,86 +15,85 @@ import (
 	"lockstep/events"
 )
 
-// The scripts. The head of each file says what it takes, returns and refuses.
+// The scripts. The head of each file documents arguments, replies and errors.
 var (
 	//go:embed trim.lua
 	trimSource string
 	//go:embed trim_dead.lua
 	trimDeadSource string
 
-	trimScript     = redis.NewScript(trimSource)
+	trimScript     = redis.NewScript(groupsSource + trimSource)
 	trimDeadScript = redis.NewScript(trimDeadSource)
 )
 
-// One call of the script takes away at most so many entries, so as not to keep others waiting, and at
-// most so many of those that a group may miss, which it has to look at one by one.
+// Limits of a trim. One script call removes at most trimAtOnce entries, so as not to block Redis for long, and
+// at most trimCounted unsettled ones, which it must inspect one by one.
 const (
 	trimAtOnce  = 10_000
 	trimCounted = 100
-	trimCalls   = 5_000 // for one stream in one pass, lest one that grows faster keeps the others waiting
+	trimCalls   = 5_000 // per stream and pass, so that a fast-growing stream does not delay the others
 )
 
-// Retention says how much of a stream is kept. What every group has settled goes when it is older than
-// Keep; what some group has yet to settle stays until the stream is longer than MaxLen.
+// Retention limits the length of a stream. Entries that every group has settled are removed when they are
+// older than Keep. Other entries stay until the stream is longer than MaxLen.
 type Retention struct {
 	Topic string // the stream
 
-	// Keep is the least time that an entry is kept, settled or not, for those who look back: a waiter
-	// that comes late, a settlement whose reply was lost. Only MaxLen comes first. Default 10 min.
+	// Keep is the minimum age of a removed entry, settled or not, for late readers: a waiter that starts
+	// late, or a settlement whose reply was lost. MaxLen takes precedence. Default 10 min.
 	Keep time.Duration
 
-	// Age is how long an entry is kept that no group is there to read. Default 7 days, at least Keep.
+	// Age is how long entries of a stream without groups are kept. Default 7 days, at least Keep.
 	Age time.Duration
 
-	// MaxLen is how many entries are kept at most, whoever has yet to read them; default 1,000,000. Each
-	// entry that goes unsettled is counted, and logged as an error with the group that held it back.
+	// MaxLen is the maximum number of entries, default 1,000,000. Removing an unsettled entry is counted,
+	// and logged as an error with the group that held it back.
 	MaxLen int64
 
-	// MaxBytes is the memory, by Redis' estimate, above which an error is logged; nothing is taken away
-	// for it. Default 1 GiB.
+	// MaxBytes is the memory, as estimated by Redis, above which an error is logged. Nothing is removed.
+	// Default 1 GiB.
 	MaxBytes int64
 }
 
-// TrimmerConfig says what a [Trimmer] works with. Redis is required.
+// TrimmerConfig configures a [Trimmer]. Redis is required.
 type TrimmerConfig struct {
 	Redis   redis.UniversalClient // never closed
-	Prefix  string                // names the dead stream's default; default "lockstep:{0}:"
-	Streams []Retention           // what to trim beside the dead stream
+	Prefix  string                // prefix of the default of Dead; default "lockstep:{0}:"
+	Streams []Retention           // streams to trim, besides the dead stream
 
-	Dead    string        // the dead stream, default Prefix + "dead"
-	DeadAge time.Duration // how long a letter is kept, default 30 days
+	Dead    string        // dead stream, default Prefix + "dead"
+	DeadAge time.Duration // maximum age of a letter, default 30 days
 
-	// DeadLen is how many letters are kept at most, default 50,000. It is to be well below
-	// SubscriberConfig.DeadCap, a bound that Redis keeps at once and that counts nothing.
+	// DeadLen is the maximum number of letters, default 50,000. It should be well below
+	// SubscriberConfig.DeadCap, which Redis enforces at once and without counting.
 	DeadLen int64
 
-	Every   time.Duration // how often to trim, default 1 min
+	Every   time.Duration // trim interval, default 1 min
 	Log     *slog.Logger  // default [slog.Default]
-	Observe func(Trim)    // is told of each stream that was looked at, from the goroutine of Run
+	Observe func(Trim)    // called for each trimmed stream, on the goroutine of Run; optional
 }
 
-// Trim is what one pass over one stream came to.
+// Trim is the result of one pass over one stream.
 type Trim struct {
 	Stream  string
-	Dead    bool             // it is the dead stream
-	Settled int64            // entries taken away that every group had settled
-	Aged    int64            // entries taken away for their age: of a stream that no group reads, or dead letters
-	Capped  int64            // entries taken away because there were too many
-	Lost    map[string]int64 // of the capped, how many each group had yet to settle
-	Bytes   int64            // memory that the stream takes, by Redis' estimate; -1 when it cannot tell, and of the dead stream
+	Dead    bool             // whether it is the dead stream
+	Settled int64            // removed entries that every group had settled
+	Aged    int64            // entries removed for their age: of a stream without groups, or dead letters
+	Capped  int64            // entries removed because the stream was too long
+	Lost    map[string]int64 // how many of Capped each group had not settled
+	Bytes   int64            // memory of the stream, as estimated by Redis; -1 if unknown, and for the dead stream
 }
 
-// Trimmer keeps streams from growing without end: it takes away what every group has settled, never
-// what one has yet to settle, unless a stream outgrows its cap. Any number of processes may run one on
-// the same streams; each pass is a few calls of a script that costs the number of groups and of the
-// entries taken away.
+// Trimmer keeps streams from growing without bound. It removes entries that every group has settled, and
+// unsettled ones only if a stream exceeds its maximum length. Any number of processes may trim the same
+// streams. The cost of a pass is proportional to the number of groups and removed entries.
 type Trimmer struct {
 	cfg     TrimmerConfig
-	failing bool            // the last pass did
-	large   map[string]bool // streams whose alarm has gone off
+	failing bool            // the last pass failed
+	large   map[string]bool // streams over MaxBytes
 }
 
-// NewTrimmer makes a Trimmer.
+// NewTrimmer returns a Trimmer.
 func NewTrimmer(cfg TrimmerConfig) (*Trimmer, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, string(events.DefaultNamespace))
 	cfg.Dead = cmp.Or(cfg.Dead, cfg.Prefix+"dead")
@@ -126,11 +125,11 @@ func NewTrimmer(cfg TrimmerConfig) (*Trimmer, error) {
 	return &Trimmer{cfg: cfg, large: make(map[string]bool)}, nil
 }
 
-// Run trims at once and then ever again until ctx is done. While Redis is away it says so once.
+// Run trims at once and then at every interval until ctx is done. It logs a failure once, and the recovery.
 func (t *Trimmer) Run(ctx context.Context) {
 	for {
 		t.report(ctx, t.Pass(ctx))
-		// Spread, so that processes that start together do not all come at once.
+		// Spread the passes of processes that start together.
 		timer := time.NewTimer(t.cfg.Every - rand.N(t.cfg.Every/8+1))
 		select {
 		case <-timer.C:
@@ -141,21 +140,21 @@ func (t *Trimmer) Run(ctx context.Context) {
 	}
 }
 
-// report logs that passes fail, and that they do so no more.
+// report logs when passes begin to fail, and when they succeed again.
 func (t *Trimmer) report(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 		return
 	case err != nil && !t.failing:
-		t.cfg.Log.WarnContext(ctx, "streams are not trimmed for now", "error", err)
+		t.cfg.Log.WarnContext(ctx, "cannot trim streams, will retry", "error", err)
 	case err == nil && t.failing:
 		t.cfg.Log.InfoContext(ctx, "streams are trimmed again")
 	}
 	t.failing = err != nil
 }
 
-// Pass trims each stream once. A stream that fails does not keep the others from it. It is not for use
-// beside Run, nor by two goroutines at once.
+// Pass trims each stream once. A failure on one stream does not affect the others. It must not be called
+// concurrently, nor while Run is active.
 func (t *Trimmer) Pass(ctx context.Context) error {
 	errs := []error{t.trimDead(ctx)}
 	for _, r := range t.cfg.Streams {
@@ -169,11 +168,11 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	var slowest, floor string
 	var err error
 	for range trimCalls {
-		var step trimmed
+		var step trimStep
 		if step, err = t.step(ctx, r); err != nil {
 			break
 		}
-		total.Settled += step.served
+		total.Settled += step.settled
 		total.Aged += step.aged
 		total.Capped += step.capped
 		for group, n := range step.lost {
@@ -182,16 +181,16 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 		if len(step.lost) > 0 {
 			slowest, floor = step.slowest, step.floor
 		}
-		if step.served+step.aged+step.capped == 0 {
+		if step.settled+step.aged+step.capped == 0 {
 			break
 		}
 	}
 	for group, n := range total.Lost {
-		t.cfg.Log.ErrorContext(ctx, "stream is full: entries are gone that a group had yet to settle; start its consumers, "+
-			"delete a group that is not used any more, or raise the cap",
+		t.cfg.Log.ErrorContext(ctx, "stream is full: unsettled entries were dropped; start the group's consumers, "+
+			"delete the group if it is unused, or raise the cap",
 			"stream", r.Topic, "group", group, "dropped", n, "cap", r.MaxLen, "held_back_by", slowest, "held_back_at", floor)
 	}
-	total.Bytes = t.weigh(ctx, r)
+	total.Bytes = t.memoryUsage(ctx, r)
 	t.cfg.Observe(total)
 	if err != nil {
 		return fmt.Errorf("trim %s: %w", r.Topic, err)
@@ -199,24 +198,24 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	return nil
 }
 
-// trimmed is what the script returns.
-type trimmed struct {
-	served, aged, capped int64
-	slowest, floor       string
-	lost                 map[string]int64
+// trimStep is the reply of the script.
+type trimStep struct {
+	settled, aged, capped int64
+	slowest, floor        string
+	lost                  map[string]int64
 }
 
-func (t *Trimmer) step(ctx context.Context, r Retention) (trimmed, error) {
+func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
 	reply, err := trimScript.Run(ctx, t.cfg.Redis, []string{r.Topic},
 		r.Keep.Milliseconds(), r.Age.Milliseconds(), r.MaxLen, trimAtOnce, trimCounted).Slice()
 	if err != nil {
-		return trimmed{}, err
+		return trimStep{}, err
 	}
 	if len(reply) != 6 {
-		return trimmed{}, fmt.Errorf("%w: %d parts", errReply, len(reply))
+		return trimStep{}, fmt.Errorf("%w: %d parts", errReply, len(reply))
 	}
-	var s trimmed
-	s.served, _ = reply[0].(int64)
+	var s trimStep
+	s.settled, _ = reply[0].(int64)
 	s.aged, _ = reply[1].(int64)
 	s.capped, _ = reply[2].(int64)
 	s.slowest, _ = reply[3].(string)
@@ -230,24 +229,24 @@ func (t *Trimmer) step(ctx context.Context, r Retention) (trimmed, error) {
 	return s, nil
 }
 
-// weigh estimates the stream's memory and says when it grows beyond what is set, and when it is back.
-func (t *Trimmer) weigh(ctx context.Context, r Retention) int64 {
-	bytes := weigh(ctx, t.cfg.Redis, r.Topic)
+// memoryUsage estimates the stream's memory, and logs when it crosses MaxBytes.
+func (t *Trimmer) memoryUsage(ctx context.Context, r Retention) int64 {
+	bytes := memoryUsage(ctx, t.cfg.Redis, r.Topic)
 	switch large := bytes > r.MaxBytes; {
 	case large && !t.large[r.Topic]:
 		t.large[r.Topic] = true
-		t.cfg.Log.ErrorContext(ctx, "stream takes too much memory; nothing is taken away for it",
+		t.cfg.Log.ErrorContext(ctx, "stream uses too much memory; nothing was removed",
 			"stream", r.Topic, "bytes", bytes, "alarm_above", r.MaxBytes)
 	case !large && bytes >= 0 && t.large[r.Topic]:
 		delete(t.large, r.Topic)
-		t.cfg.Log.InfoContext(ctx, "stream takes no more memory than is set", "stream", r.Topic, "bytes", bytes)
+		t.cfg.Log.InfoContext(ctx, "stream is within its memory limit again", "stream", r.Topic, "bytes", bytes)
 	}
 	return bytes
 }
 
-// weigh is the memory that a stream takes by Redis' estimate of a few samples; -1 when Redis does not
-// say, as the embedded one and one that forbids the command.
-func weigh(ctx context.Context, client redis.UniversalClient, topic string) int64 {
+// memoryUsage returns the memory of a stream as Redis estimates it from a few samples, or -1 if Redis does not
+// support or forbids the command.
+func memoryUsage(ctx context.Context, client redis.UniversalClient, topic string) int64 {
 	bytes, err := client.MemoryUsage(ctx, topic, 5).Result()
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -267,7 +266,7 @@ func (t *Trimmer) trimDead(ctx context.Context) error {
 		return fmt.Errorf("trim %s: %w", t.cfg.Dead, err)
 	}
 	if gone[0]+gone[1] > 0 {
-		t.cfg.Log.WarnContext(ctx, "dead letters are dropped: nobody retried them in time",
+		t.cfg.Log.WarnContext(ctx, "dead letters dropped: too old or too many",
 			"stream", t.cfg.Dead, "too_old", gone[0], "too_many", gone[1])
 	}
 	t.cfg.Observe(Trim{Stream: t.cfg.Dead, Dead: true, Aged: gone[0], Capped: gone[1], Bytes: -1})

@@ -1,10 +1,9 @@
--- Trim the dead stream: no group reads it, and each letter that goes is counted by why it went.
+-- Trim the dead stream, which no group reads.
 --
 -- KEYS    1 dead stream
--- ARGV    1 how long to keep a letter, ms   2 how many to keep at most
--- Returns {aged, capped}: how many letters went because they were too old, and how many because there
---         were too many
--- Refuses with WRONGTYPE when the key is no stream; nothing changed.
+-- ARGV    1 maximum age of a letter, ms   2 maximum number of letters
+-- Returns {aged, capped}: the numbers of letters removed as too old and as too many
+-- Refuses with WRONGTYPE if the key is not a stream, without changing anything.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local oldest = string.format('%.0f-0', math.max(0, now - tonumber(ARGV[1])))

@@ -10,22 +10,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A read is blocked for at most so long: with a reader of its own so that a dead connection is
-// noticed, with the shared client because nothing else can end it.
+// The timeouts of a blocking read: with its own reader, to notice a dead connection; with the shared client,
+// because a read cannot be interrupted otherwise.
 const (
 	blockOwn    = time.Second
 	blockShared = 500 * time.Millisecond
 )
 
-// watcher waits for news on the stream. It takes no entries: a blocking read cannot give them a due
-// moment in the same step, and one that dies with entries in its reply loses them for a while.
+// watcher waits for new entries. It does not take them: a blocking read cannot set their due times in the same
+// step, so entries whose reply is lost would stay without one until the sweep.
 type watcher struct {
 	client   redis.UniversalClient
 	block    time.Duration
 	s        *subscription
 	requests chan string
 	watching atomic.Bool
-	failed   int // so many times in a row
+	failed   int // consecutive failures
 }
 
 func newWatcher(s *subscription) *watcher {
@@ -36,7 +36,7 @@ func newWatcher(s *subscription) *watcher {
 	return w
 }
 
-// after asks to be told, once, of entries after the one with that id.
+// after requests a wake-up, once, for entries after the one with that ID.
 func (w *watcher) after(id string) {
 	if w.watching.CompareAndSwap(false, true) {
 		w.requests <- id
@@ -49,14 +49,14 @@ func (w *watcher) run(stop context.Context) {
 		case id := <-w.requests:
 			w.wait(stop, id)
 			w.watching.Store(false)
-			w.s.look()
+			w.s.wakeReader()
 		case <-stop.Done():
 			return
 		}
 	}
 }
 
-// wait returns when there is an entry after id, or when it cannot tell.
+// wait returns when there is an entry after id, or on an error.
 func (w *watcher) wait(stop context.Context, id string) {
 	args := &redis.XReadArgs{Streams: []string{w.s.group.stream, id}, Count: 1, Block: w.block}
 	for stop.Err() == nil {
@@ -64,7 +64,7 @@ func (w *watcher) wait(stop context.Context, id string) {
 		switch {
 		case errors.Is(err, redis.Nil):
 			continue
-		case errors.Is(err, redis.ErrClosed) || errors.Is(err, net.ErrClosed): // by Close, which ends us soon
+		case errors.Is(err, redis.ErrClosed) || errors.Is(err, net.ErrClosed): // Close closed the reader
 		case err != nil && stop.Err() == nil:
 			w.fail(stop, err)
 		default:
@@ -74,12 +74,12 @@ func (w *watcher) wait(stop context.Context, id string) {
 	}
 }
 
-// fail takes note of an error. That Redis is away read notices by itself, and does not come back here
-// until it has taken something: failing several times in a row is this client's own trouble.
+// fail records an error. When Redis is away, read notices by itself and asks for no wake-up until it has taken
+// something, so several consecutive failures mean that only this client is broken.
 func (w *watcher) fail(stop context.Context, err error) {
 	if w.failed++; w.failed == 5 {
-		w.s.log.WarnContext(stop, "cannot wait for new entries, so they are looked for now and then: check the Reader and the user's permissions",
-			"stream", w.s.group.stream, "every", lookAround, "error", err)
+		w.s.log.WarnContext(stop, "cannot wait for new entries, polling instead: check the Reader and the user's permissions",
+			"stream", w.s.group.stream, "every", pollInterval, "error", err)
 	}
-	sleep(stop, lookAround)
+	sleep(stop, pollInterval)
 }

@@ -27,7 +27,7 @@ func VolumeConfig(cfg config.Config) gitrepo.Config {
 // ResultsOf tells the volume how far consumers have settled the stream of results.
 func ResultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (gitrepo.Horizon, error) {
 	return func(ctx context.Context) (gitrepo.Horizon, error) {
-		h, err := stream.ReadHorizon(ctx, client, namespace.Results())
+		h, err := stream.ReadWatermarks(ctx, client, namespace.Results())
 		return gitrepo.Horizon(h), err
 	}
 }

@@ -116,10 +116,8 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, na
 func entryLine(entry redis.XMessage) (repo, line string) {
 	payload, _ := entry.Values["payload"].(string)
 	at := entry.ID
-	if ms, _, ok := strings.Cut(entry.ID, "-"); ok {
-		if n, err := strconv.ParseInt(ms, 10, 64); err == nil {
-			at = time.UnixMilli(n).Format("15:04:05.000")
-		}
+	if added := events.EntryTime(entry.ID); !added.IsZero() {
+		at = added.Local().Format("15:04:05.000")
 	}
 	if r, err := events.ParseResult([]byte(payload)); err == nil {
 		return r.Repo.String(), status.Shown(at, status.ResultLine(r))

@@ -43,7 +43,7 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	if err != nil {
 		return settled{}, false
 	}
-	at := entryTime(e.ID)
+	at := events.EntryTime(e.ID)
 	s := settled{
 		Entry: e.ID, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()), Ref: clip(200, r.Ref.String()),
 		After: clip(64, r.After), To: clip(300, r.To.String()), Took: r.Took, App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),
@@ -52,7 +52,7 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	s.Job, _, _ = strings.Cut(r.ID, "/")
 	s.Job = clip(100, s.Job)
 	// A result's id ends in "/" and the entry of the change that it answers.
-	if asked := entryTime(r.ID[strings.LastIndexByte(r.ID, '/')+1:]); !asked.IsZero() && !asked.After(at) {
+	if asked := events.EntryTime(r.ID[strings.LastIndexByte(r.ID, '/')+1:]); !asked.IsZero() && !asked.After(at) {
 		s.Delay, s.Delayed = at.Sub(asked), true
 	}
 	switch r.Type {

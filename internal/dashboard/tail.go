@@ -220,7 +220,7 @@ func (t *tail) back(ctx context.Context, newest string) error {
 		}
 		if read >= backMost || bytes >= backBytes { // the rest stays unknown
 			t.mu.Lock()
-			t.window.from = entryTime(entries[len(entries)-1].ID)
+			t.window.from = events.EntryTime(entries[len(entries)-1].ID)
 			t.mu.Unlock()
 			break
 		}
@@ -281,14 +281,4 @@ func weigh(e redis.XMessage) int {
 		n += len(name) + len(text)
 	}
 	return n
-}
-
-// entryTime is when an entry was added, by Redis' clock; zero when its id does not say.
-func entryTime(id string) time.Time {
-	text, _, _ := strings.Cut(id, "-")
-	ms, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || ms <= 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms).UTC()
 }

@@ -243,9 +243,7 @@ func (d *demo) follow(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("demo: result %s: %w", entry.ID, err)
 			}
-			ms, _, _ := strings.Cut(entry.ID, "-")
-			settled, _ := strconv.ParseInt(ms, 10, 64)
-			d.board.settled(result, time.UnixMilli(settled))
+			d.board.settled(result, events.EntryTime(entry.ID))
 			if result.Type == events.ResultFailed {
 				d.view.event("FAILED: %s", status.ResultLine(result))
 			}

@@ -27,7 +27,7 @@ func newFollowed(t *testing.T, keep time.Duration) *followed {
 	w.create(map[string]string{"a": "1"})
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1, KeepNamed: keep, Results: func(ctx context.Context) (Horizon, error) {
 		w.asked++
-		h, err := stream.ReadHorizon(ctx, w.client, results)
+		h, err := stream.ReadWatermarks(ctx, w.client, results)
 		return Horizon(h), err
 	}})
 	return w

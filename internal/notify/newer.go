@@ -3,9 +3,9 @@ package notify
 import (
 	"encoding/json"
 	"errors"
-	"strconv"
-	"strings"
 	"time"
+
+	"lockstep/events"
 )
 
 const (
@@ -22,9 +22,7 @@ var errNewer = errors.New("it is for a newer version")
 // recent reports whether an entry was added so lately that a process of a newer version may yet take it. One from the
 // future, whose id somebody made up, was not: it would be waited for until then.
 func (n *Notifier) recent(entry string) bool {
-	head, _, _ := strings.Cut(entry, "-")
-	ms, err := strconv.ParseInt(head, 10, 64)
-	return err == nil && time.Since(time.UnixMilli(ms)).Abs() <= n.cfg.newer
+	return time.Since(events.EntryTime(entry)).Abs() <= n.cfg.newer
 }
 
 // isNewer reads what items of all versions have.

@@ -184,7 +184,7 @@ func TestTheGroupHoldsNothingBack(t *testing.T) {
 	stop := w.run(func(c *Config) { c.Schedule = []time.Duration{0, time.Hour} })
 	w.publish(synced(t, "1", "docs", "acme/a"))
 	w.await(OutcomeFailed, 1)
-	horizon := must(stream.ReadHorizon(t.Context(), w.redis, namespace.Results()))(t)
+	horizon := must(stream.ReadWatermarks(t.Context(), w.redis, namespace.Results()))(t)
 	if horizon.Unsettled != "" {
 		t.Errorf("unsettled: %s", horizon.Unsettled)
 	}
@@ -194,7 +194,7 @@ func TestTheGroupHoldsNothingBack(t *testing.T) {
 	}
 	stop()
 	w.publish(synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/a"))
-	horizon = must(stream.ReadHorizon(t.Context(), w.redis, namespace.Results()))(t)
+	horizon = must(stream.ReadWatermarks(t.Context(), w.redis, namespace.Results()))(t)
 	if horizon.Unsettled == "" || horizon.Unsettled == horizon.Latest {
 		t.Errorf("what nobody has fed counts as settled: %+v", horizon)
 	}

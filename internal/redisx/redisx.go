@@ -15,6 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"lockstep/events/stream"
 )
 
 const (
@@ -167,16 +169,8 @@ func withoutURL(err error) error {
 // Unavailable reports whether err means that Redis could not be reached or is not ready to serve,
 // as against having refused the command.
 func Unavailable(err error) bool {
-	if reply, ok := errors.AsType[redis.Error](err); ok {
-		for _, prefix := range []string{
-			"LOADING ", "READONLY ", "CLUSTERDOWN ", "MASTERDOWN ", "TRYAGAIN ", "BUSY ", "OOM ", "MISCONF ", "NOREPLICAS ",
-			"ERR max number of clients reached",
-		} {
-			if strings.HasPrefix(reply.Error(), prefix) {
-				return true
-			}
-		}
-		return false
+	if _, replied := errors.AsType[redis.Error](err); replied {
+		return stream.CannotServe(err)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok {
 		_, bare := e.(syscall.Errno) // it has net.Error's methods, and so a full disk would be a Redis that is away

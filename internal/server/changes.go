@@ -14,7 +14,7 @@ import (
 
 // Changes tells what became of changes; a [stream.Tracker] does.
 type Changes interface {
-	Look(ctx context.Context, entry string) (stream.Progress, error)
+	Progress(ctx context.Context, entry string) (stream.Progress, error)
 	Wait(ctx context.Context, entry string) (stream.Progress, error)
 }
 
@@ -108,5 +108,5 @@ func follow(ctx, running context.Context, changes Changes, entry string, wait ti
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	return changes.Look(ctx, entry)
+	return changes.Progress(ctx, entry)
 }

@@ -165,7 +165,7 @@ func TestAResultWantsTheToken(t *testing.T) {
 // endless makes everybody wait until ctx ends, and tells of each.
 type endless struct{ began chan struct{} }
 
-func (e endless) Look(context.Context, string) (stream.Progress, error) {
+func (e endless) Progress(context.Context, string) (stream.Progress, error) {
 	return stream.Progress{State: stream.ChangePending}, nil
 }
 

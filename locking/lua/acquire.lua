@@ -1,13 +1,13 @@
--- acquire.lua asks for the lease. Calling it again with the same token is harmless, and is how a
--- waiter polls: a token that already owns the lease gets the same fence again (a higher one only if
--- it now comes for a request with a higher floor), one that waits keeps its place and shows that it
--- lives. A lease that has run out goes to the first live waiter, whoever asks.
+-- acquire.lua requests the lease. Calling it again with the same token is safe, and is how a waiter
+-- polls: a token that already owns the lease gets the same fence again (a higher one only if the request
+-- now has a higher floor); a waiting token keeps its place and refreshes its deadline. An expired lease
+-- goes to the first live waiter, no matter which token calls.
 --
 -- KEYS, ARGV 1-11: see queue.lua; 6 is the same token as 1
--- ARGV 12 'wait', or 'skip' to stay out of the queue
+-- ARGV 12 'wait', or 'skip' to not join the queue
 --
 -- Returns {'granted', now, fence, expires}
---      or {'held', now, fence, expires, rank, since, worker, job, operation}; rank -1: not queued
+--      or {'held', now, fence, expires, rank, since, worker, job, operation}; rank -1 means not queued
 -- Times are µs of Redis' clock.
 -- Refuses nothing.
 
@@ -33,7 +33,7 @@ if owner == '' or expires <= now then
     return grant(token, stored)
   end
 elseif expires > now + 4 * lease then
-  -- No lease is that long: Redis' clock has gone back. A holder that lives renews in time.
+  -- No lease is that long, so Redis' clock has gone back. A live holder renews in time.
   redis.call('HSET', lock, 'expires', number(now + 4 * lease))
 end
 

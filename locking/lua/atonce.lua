@@ -1,5 +1,5 @@
--- atonce.lua opens acquire.lua: the lease that nobody has and nobody waits for, before anything else
--- is set up. The key's life is extended by the first grant of each six hours, which is often enough.
+-- atonce.lua precedes acquire.lua. It grants a lease that nobody holds or waits for, without further setup.
+-- Only the first grant in each six hours extends the key's expiry, which is often enough.
 
 local h = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'since')
 if not h[1] and redis.call('EXISTS', KEYS[2]) == 0 then

@@ -1,11 +1,11 @@
--- force.lua takes a lease away from its holder and tells that one. For the length of the lock delay
--- nobody has the lease; then it counts as run out, and the first waiter gets it.
+-- force.lua releases a lease by force and notifies its holder. Nobody gets the lease during the lock
+-- delay; then it counts as expired, and the first waiter gets it.
 --
 -- KEYS  1 lock (hash)
 -- ARGV  1 fence  2 lock delay, µs
 --
 -- Returns {since, worker, job, operation} of the former holder
---      or {} when no lease with that fence is out, even one that has run out; nothing changed
+--      or {}, without changing anything, if no lease with that fence exists, not even an expired one
 
 local h = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'since', 'worker', 'job', 'operation', 'channel')
 if (h[1] or '') == '' or h[1] == 'forced' or h[2] ~= ARGV[1] then return {} end

@@ -1,8 +1,8 @@
--- held.lua tells which of many locks are held.
+-- held.lua reports which of many locks are held.
 --
--- KEYS  the locks (hashes); a key that holds something else counts as not held
+-- KEYS  the locks (hashes); a key of another type counts as not held
 --
--- Returns one number for each key: 1 held, 0 not.
+-- Returns 1 for each key that is held, else 0.
 -- Changes nothing.
 
 local replies = {}

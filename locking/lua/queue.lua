@@ -1,11 +1,11 @@
--- queue.lua follows clock.lua in the scripts that may grant: acquire and release.
+-- queue.lua follows clock.lua in the scripts that can grant a lease: acquire and release.
 --
 -- KEYS  1 lock (hash)  2 queue (zset: token by order of arrival)  3 waiters (hash: token to record)
--- ARGV  1 token        2 lease, µs                3 hand-over lease, µs   4 life of a ticket, µs
+-- ARGV  1 token        2 lease, µs                3 hand-over lease, µs   4 lifetime of a ticket, µs
 --       5 '1' if PUBLISH's count can be trusted   6 the token to grant or queue
 --       7-11 its ticket: floor, channel, worker, job, operation
 --
--- A waiter's record is the moment it is given up for dead, a space, and its ticket as a JSON object.
+-- A waiter's record is the time at which it counts as dead, a space, and its ticket as a JSON object.
 
 local lock, queue, waiters = KEYS[1], KEYS[2], KEYS[3]
 local lease, handover, life = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -19,7 +19,7 @@ local function dequeue(token)
   redis.call('HDEL', waiters, token)
 end
 
--- terms are those of a grant made now: its fence, and when it ends.
+-- terms returns the fence of a grant made now, and when it expires.
 local function terms(stored, floor, span)
   return math.max(stored + 1, now, tonumber(floor) + 1), now + span
 end
@@ -30,7 +30,7 @@ local function write(token, to, fence, expires)
   redis.call('PEXPIRE', lock, KEEP)
 end
 
--- grant gives the lease to a caller that is listening to the reply.
+-- grant gives the lease to the caller of the script.
 local function grant(token, stored)
   local to = ticket()
   local fence, expires = terms(stored, to.floor, lease)
@@ -38,10 +38,10 @@ local function grant(token, stored)
   return {'granted', now, fence, expires}
 end
 
--- hand_over gives the lease to the first live waiter, by one message, and only briefly: a waiter
--- that is awake renews it. It clears lapsed waiters away; one that nobody listens for is passed over
--- but keeps its place, since it may only be reconnecting. It returns the reply to that waiter's
--- token, or nil when there is nobody to give it to.
+-- hand_over gives the lease to the first live waiter, by message and for a short time; the waiter then
+-- renews it. It removes waiters past their deadline. It skips a waiter without a subscriber, which may be
+-- reconnecting and keeps its place. It returns the reply for that waiter and its token, or nil if no
+-- waiter can take the lease.
 local function hand_over(stored)
   local counted = ARGV[5] == '1'
   for _, token in ipairs(redis.call('ZRANGE', queue, '0', '255')) do
@@ -53,8 +53,8 @@ local function hand_over(stored)
       local to = cjson.decode(json)
       local fence, expires = terms(stored, to.floor, handover)
       local message = token .. ' ' .. number(now) .. ' ' .. number(fence) .. ' ' .. number(expires) .. ' ' .. lock
-      -- A write comes before the message: a Redis that refuses writes (a replica, a full disk, too few
-      -- replicas) must not tell anybody of a grant that it does not record.
+      -- Write before publishing: a Redis that refuses writes (a replica, a full disk, too few replicas)
+      -- must not announce a grant that it does not record.
       redis.call('PEXPIRE', queue, math.ceil(life / 1000))
       local heard = redis.call('PUBLISH', to.channel, message)
       if heard > 0 or not counted then
@@ -67,7 +67,7 @@ local function hand_over(stored)
   return nil
 end
 
--- wait puts a token in line, or shows that it is still alive where it stands.
+-- wait adds a token to the queue, or refreshes its deadline.
 local function wait(token)
   if not redis.call('ZSCORE', queue, token) then
     redis.call('ZADD', queue, redis.call('HINCRBY', lock, 'seq', 1), token)
@@ -77,7 +77,7 @@ local function wait(token)
   redis.call('PEXPIRE', waiters, math.ceil(life / 1000))
 end
 
--- held is the reply to one who must wait: how many are in line before it, and who holds the lease.
+-- held returns the reply for a token that must wait: how many are ahead of it, and who holds the lease.
 local function held(token)
   local h = redis.call('HMGET', lock, 'expires', 'fence', 'since', 'worker', 'job', 'operation')
   local function integer(s) return tonumber(s or '') or 0 end

@@ -1,10 +1,10 @@
--- reclaim.lua takes a lease back into a Redis that has lost its data.
+-- reclaim.lua restores a lease in a Redis that has lost its data.
 --
 -- KEYS  1 lock (hash)
 -- ARGV  1 token  2 lease, µs  3 fence  4 since, µs  5 channel  6 worker  7 job  8 operation
 --
--- Returns 1 when the token owns the lease again, with the fence it always had; 0 when it is lost.
--- Refuses when anybody else has had the lease since the data was lost, even if it is free again.
+-- Returns 1 if the token owns the lease again, with its old fence; 0 if the lease is lost.
+-- Refuses if another token has owned the lease since the data was lost, even if it is free again.
 
 local h = redis.call('HMGET', KEYS[1], 'owner', 'fence')
 if h[2] and not (h[1] == ARGV[1] and h[2] == ARGV[3]) then return 0 end

@@ -1,14 +1,14 @@
--- release.lua ends a token's business: the lease it owns goes to the next in line, a place it has in
--- the queue is given up. The same call moves its process on to a waiter of its own, named by ARGV 6:
--- granted at once when nobody else waits, else put at the end of the line.
+-- release.lua releases the lease of token 1 to the first waiter, or removes the token from the queue. The
+-- same call requests the lease for token 6, the next waiter of the same process: it is granted at once if
+-- nobody else waits, else token 6 joins the end of the queue.
 --
--- KEYS, ARGV 1-11: see queue.lua; 6 is '', and the last, when the process has nobody waiting
+-- KEYS, ARGV 1-11: see queue.lua; 6 is '', and the last, if the process has no other waiter
 --
 -- Returns {'granted', now, fence, expires}  to token 6
 --      or {'held', now, fence, expires, rank, since, worker, job, operation}  token 6 waits
---      or {'free'}   released; there was no token 6
---      or {'gone'}   token 1 did not own the lease, and is in the queue no more; token 6 is untouched
--- Refuses nothing. A repeated call finds the token gone.
+--      or {'free'}   released; there is no token 6
+--      or {'gone'}   token 1 did not own the lease and is removed from the queue; token 6 is unchanged
+-- Refuses nothing. A repeated call returns 'gone'.
 
 local token, follower = ARGV[1], ARGV[6]
 local h = redis.call('HMGET', lock, 'owner', 'fence')

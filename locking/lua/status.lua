@@ -1,10 +1,10 @@
 -- status.lua reads one lock.
 --
 -- KEYS  1 lock (hash)  2 queue (zset)  3 waiters (hash)
--- ARGV  1 how many waiters at most
+-- ARGV  1 maximum number of waiters
 --
 -- Returns {now, owner, expires, fence, since, worker, job, operation, ticket, ticket, ...}: all strings,
--- '' for what is not known; the tickets, see queue.lua, are of the waiters that live, in order.
+-- '' if unknown; the tickets, see queue.lua, are those of the live waiters, in order.
 -- Changes nothing.
 
 local reply = {number(now)}

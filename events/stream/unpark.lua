@@ -1,11 +1,11 @@
--- Ripen: entries that were parked only because their key had its share of the window become due.
+-- Unpark: make entries due that were parked only because their key was over the limit.
 --
--- KEYS    1 stream   2 due index   3 shelf   4 labels; see nack.lua
+-- KEYS    1 stream   2 due index   3 parked index   4 labels; see nack.lua
 -- ARGV    1 group   2 the name that parked entries are pending under
---         3, 4 the range of labels of the key's entries that may come early, as of ZRANGEBYLEX
---         5 what the labels of those begin with that may not   6 how many at most
--- Returns how many it has looked at. An entry that is not parked any more is taken off the shelf.
--- Refuses with NOGROUP when the group or the stream is gone.
+--         3, 4 range of labels for ZRANGEBYLEX: entries of the key that may be unparked
+--         5 prefix of labels of entries that may not   6 maximum number of entries
+-- Returns the number of entries inspected. It removes entries that are no longer parked from the index.
+-- Refuses with NOGROUP if the group or the stream does not exist.
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local early = redis.call('ZRANGEBYLEX', KEYS[3], ARGV[3], ARGV[4], 'LIMIT', 0, tonumber(ARGV[6]))

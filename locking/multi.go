@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// Leases are leases that were acquired together.
+// Leases are leases acquired together by AcquireAll.
 type Leases []*Lease
 
-// AcquireAll acquires several keys, or none: the lease of each request, in the order of the requests.
-// Everybody takes keys in the same order, that of their bytes, so no two can wait for each other. The
-// longest Wait among the requests, counted from the call, bounds the wait for all of them together.
+// AcquireAll acquires all keys or none, and returns the leases in the order of the requests. It acquires
+// keys in byte order, so that two calls cannot deadlock. The longest Wait of the requests is the timeout of
+// the whole call.
 //
-// It fails as Acquire does; a key that is asked for twice is an error too, since a lease is not
-// reentrant.
+// It returns the errors of Acquire, and an error if a key occurs twice, because leases are not reentrant.
 func (l *Locker) AcquireAll(ctx context.Context, reqs ...Request) (Leases, error) {
 	if len(reqs) == 0 {
 		return nil, errors.New("locking: AcquireAll without a request")
@@ -31,7 +30,7 @@ func (l *Locker) AcquireAll(ctx context.Context, reqs ...Request) (Leases, error
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(reqs[a].Key, reqs[b].Key) })
 	for i := 1; i < len(order); i++ {
 		if key := reqs[order[i]].Key; key == reqs[order[i-1]].Key {
-			return nil, fmt.Errorf("locking: AcquireAll is asked for %q twice", key)
+			return nil, fmt.Errorf("locking: AcquireAll got key %q twice", key)
 		}
 	}
 
@@ -42,22 +41,22 @@ func (l *Locker) AcquireAll(ctx context.Context, reqs ...Request) (Leases, error
 		req.Wait = max(time.Until(deadline), time.Millisecond)
 		lease, err := l.Acquire(ctx, req)
 		if err != nil {
-			_ = leases.Release(ctx) // what cannot be given back lapses
+			_ = leases.Release(ctx) // otherwise they expire
 			return nil, err
 		}
 		leases[i] = lease
-		ctx = lease.Context() // the next one ends with this one
+		ctx = lease.Context() // losing this lease cancels the following ones
 	}
 	return leases, nil
 }
 
-// Context is cancelled, with cause ErrLost, when any of the leases is lost.
+// Context returns a context that is cancelled with cause ErrLost when any of the leases is lost.
 func (ls Leases) Context() context.Context {
-	// The last one acquired, that of the highest key, derives from all others.
+	// The lease of the highest key was acquired last, so its context derives from all others.
 	return slices.MaxFunc(ls, func(a, b *Lease) int { return cmp.Compare(a.Key(), b.Key()) }).Context()
 }
 
-// Confirm asks for every lease whether it is held, as Lease.Confirm does.
+// Confirm calls Lease.Confirm for every lease.
 func (ls Leases) Confirm(ctx context.Context) error {
 	for _, lease := range ls {
 		if err := lease.Confirm(ctx); err != nil {
@@ -67,7 +66,7 @@ func (ls Leases) Confirm(ctx context.Context) error {
 	return nil
 }
 
-// Release gives all leases back, the last one acquired first.
+// Release releases all leases, in reverse order of acquisition.
 func (ls Leases) Release(ctx context.Context) error {
 	held := slices.DeleteFunc(slices.Clone(ls), func(lease *Lease) bool { return lease == nil })
 	slices.SortFunc(held, func(a, b *Lease) int { return cmp.Compare(b.Key(), a.Key()) })

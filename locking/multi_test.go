@@ -17,6 +17,7 @@ func both(a, b string) []locking.Request {
 }
 
 func TestAcquireAllTakesAllOrNone(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
 	busy := must(t, other, "b", "37")
@@ -48,6 +49,7 @@ func TestAcquireAllTakesAllOrNone(t *testing.T) {
 }
 
 func TestAcquireAllRefusesAKeyTwice(t *testing.T) {
+	t.Parallel()
 	p := start(t, redistest.Start(t), "w1")
 	if _, err := p.AcquireAll(t.Context(), both("a", "a")...); err == nil {
 		t.Error("a lease is not reentrant, and this would wait for itself")
@@ -58,8 +60,10 @@ func TestAcquireAllRefusesAKeyTwice(t *testing.T) {
 }
 
 func TestLosingOneOfSeveralCancelsTheWork(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []int{0, 1} {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			p := start(t, server, "w1")
 			leases, err := p.AcquireAll(t.Context(), both("b", "a")...)
@@ -78,6 +82,7 @@ func TestLosingOneOfSeveralCancelsTheWork(t *testing.T) {
 }
 
 func TestTakingTwoKeysInAnyOrderNeverDeadlocks(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	keys := []string{"a", "b", "c"}
 	var wg sync.WaitGroup

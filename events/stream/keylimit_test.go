@@ -41,7 +41,7 @@ func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int)
 
 func keyed(window, share int, visibility time.Duration) func(*stream.SubscriberConfig) {
 	return func(c *stream.SubscriberConfig) {
-		c.Key, c.Window, c.Share, c.Visibility = byMetadata, window, share, visibility
+		c.Key, c.Window, c.KeyLimit, c.Visibility = byMetadata, window, share, visibility
 	}
 }
 
@@ -55,6 +55,7 @@ func nothingShelved(t *testing.T, client redis.UniversalClient) {
 }
 
 func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 40)
@@ -88,6 +89,7 @@ func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
 }
 
 func TestWhatADeadConsumerSentAwayComesBack(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 5)
@@ -124,6 +126,7 @@ func allSiblings(t *testing.T, d *stream.Delivery, limit int) []stream.Sibling {
 }
 
 func TestAHandlerSettlesItsSiblings(t *testing.T) {
+	t.Parallel()
 	const total = 230
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -187,6 +190,7 @@ func TestAHandlerSettlesItsSiblings(t *testing.T) {
 }
 
 func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -211,6 +215,7 @@ func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
 }
 
 func TestAProcessThatHasEnoughLeavesTheRestToOthers(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	var room atomic.Int64

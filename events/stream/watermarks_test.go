@@ -14,38 +14,39 @@ import (
 )
 
 func TestHorizon(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange func(t *testing.T, client redis.UniversalClient)
-		want    stream.Horizon
+		want    stream.Watermarks
 	}{
-		"no stream":              {func(*testing.T, redis.UniversalClient) {}, stream.Horizon{Latest: "0-0"}},
-		"an empty stream":        {func(t *testing.T, c redis.UniversalClient) { read(t, c, "s", "g", 0) }, stream.Horizon{Latest: "0-0"}},
-		"no group":               {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5) }, stream.Horizon{Latest: "5-0"}},
-		"a group that begins":    {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 0) }, stream.Horizon{"5-0", "1-0"}},
-		"a group on its way":     {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 2) }, stream.Horizon{"5-0", "3-0"}},
-		"one entry in hand":      {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5, "4-0") }, stream.Horizon{"5-0", "4-0"}},
-		"a group that has ended": {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5) }, stream.Horizon{Latest: "5-0"}},
+		"no stream":              {func(*testing.T, redis.UniversalClient) {}, stream.Watermarks{Latest: "0-0"}},
+		"an empty stream":        {func(t *testing.T, c redis.UniversalClient) { read(t, c, "s", "g", 0) }, stream.Watermarks{Latest: "0-0"}},
+		"no group":               {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5) }, stream.Watermarks{Latest: "5-0"}},
+		"a group that begins":    {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 0) }, stream.Watermarks{"5-0", "1-0"}},
+		"a group on its way":     {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 2) }, stream.Watermarks{"5-0", "3-0"}},
+		"one entry in hand":      {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5, "4-0") }, stream.Watermarks{"5-0", "4-0"}},
+		"a group that has ended": {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5) }, stream.Watermarks{Latest: "5-0"}},
 		"the slowest counts": {func(t *testing.T, c redis.UniversalClient) {
 			old(t, c, "s", 12)
 			read(t, c, "s", "a", 12, "11-0")
 			read(t, c, "s", "b", 9)
 			read(t, c, "s", "c", 12)
-		}, stream.Horizon{"12-0", "10-0"}},
+		}, stream.Watermarks{"12-0", "10-0"}},
 		"what was trimmed holds nothing back": {func(t *testing.T, c redis.UniversalClient) {
 			old(t, c, "s", 5)
 			read(t, c, "s", "g", 2, "1-0", "2-0")
 			c.XTrimMinID(t.Context(), "s", "4-0")
-		}, stream.Horizon{"5-0", "4-0"}},
+		}, stream.Watermarks{"5-0", "4-0"}},
 		"trimmed to nothing": {func(t *testing.T, c redis.UniversalClient) {
 			old(t, c, "s", 5)
 			read(t, c, "s", "g", 2, "1-0")
 			c.XTrimMaxLen(t.Context(), "s", 0)
-		}, stream.Horizon{Latest: "0-0"}},
+		}, stream.Watermarks{Latest: "0-0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := redistest.Start(t).Client()
 			tc.arrange(t, client)
-			got, err := stream.ReadHorizon(t.Context(), client, "s")
+			got, err := stream.ReadWatermarks(t.Context(), client, "s")
 			if err != nil || got != tc.want {
 				t.Errorf("got %+v, %v; want %+v", got, err, tc.want)
 			}
@@ -55,6 +56,7 @@ func TestHorizon(t *testing.T) {
 
 // Whatever groups read and settle, the horizon is the least of what each has not settled.
 func TestHorizonIsTheOldestUnsettled(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	ctx, run := context.Background(), 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -78,17 +80,18 @@ func TestHorizonIsTheOldestUnsettled(t *testing.T) {
 				want = id
 			}
 		}
-		got, err := stream.ReadHorizon(ctx, client, key)
-		if err != nil || got != (stream.Horizon{Latest: fmt.Sprintf("%d-0", n), Unsettled: want}) {
+		got, err := stream.ReadWatermarks(ctx, client, key)
+		if err != nil || got != (stream.Watermarks{Latest: fmt.Sprintf("%d-0", n), Unsettled: want}) {
 			rt.Errorf("got %+v, %v; want %d-0 and %s", got, err, n, want)
 		}
 	})
 }
 
 func TestHorizonOfWhatIsNoStream(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	client.Set(t.Context(), "s", "1", 0)
-	if got, err := stream.ReadHorizon(t.Context(), client, "s"); err == nil {
+	if got, err := stream.ReadWatermarks(t.Context(), client, "s"); err == nil {
 		t.Errorf("got %+v of a string", got)
 	}
 }

@@ -10,20 +10,21 @@ import (
 )
 
 func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
 	p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
 	l := must(t, p, "k", "1")
 	guard := l.Guard()
-	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.Awaited() {
+	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.HasLocalWaiters() {
 		t.Fatal("nobody waits, and it looks as if somebody did")
 	}
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
-	if !l.Awaited() {
+	if !l.HasLocalWaiters() {
 		t.Fatal("the next job waits, and it does not show")
 	}
 	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
-	l.Returned()
+	l.MarkReleased()
 	<-l.Context().Done()
 	second := soon(t, next, "the next job here").ok(t)
 	if second.Fence() <= l.Fence() {
@@ -33,8 +34,8 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 		t.Errorf("Release after Returned: %v; want nothing done", err)
 	}
 	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
-	second.Returned()
-	second.Returned()
+	second.MarkReleased()
+	second.MarkReleased()
 	release(t, must(t, start(t, server, "w2"), "k", "3"))
 	if got, want := observed.all(), map[string]int{"began": 2, "acquired": 2, "released": 2}; !maps.Equal(got, want) {
 		t.Errorf("observed %v; want %v", got, want)
@@ -42,6 +43,7 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 }
 
 func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	first, second := start(t, server, "w1"), start(t, server, "w2")
 	l := must(t, first, "k", "1")
@@ -54,6 +56,7 @@ func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
 }
 
 func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		taken bool // by another, before the renewal comes
 		want  map[string]int
@@ -62,6 +65,7 @@ func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
 		"another has it": {true, map[string]int{"began": 1, "acquired": 1, "lost": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			observed := &tally{}
 			p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
@@ -76,7 +80,7 @@ func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
 			if err := l.Confirm(t.Context()); !errors.Is(err, locking.ErrLost) {
 				t.Errorf("Confirm: %v; want ErrLost", err)
 			}
-			l.Returned()
+			l.MarkReleased()
 			if got := observed.all(); !maps.Equal(got, tc.want) {
 				t.Errorf("observed %v; want %v", got, tc.want)
 			}

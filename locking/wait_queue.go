@@ -1,0 +1,148 @@
+package locking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// waitQueue holds this process' requests for one key. It exists while a request waits or holds the key, or is
+// being withdrawn. It has a lease or a ticket, never both, so a lease is granted only after the previous one has
+// been released.
+type waitQueue struct {
+	key     string
+	waiters []*waiter // in order of arrival
+	ticket  *ticket
+	lease   *Lease
+	holder  Holder // holder in another process, as last reported
+	lastErr error  // error of the last call to Redis; nil if it succeeded
+}
+
+// waiter is a waiting call of Acquire.
+type waiter struct {
+	ctx    context.Context
+	req    Request
+	done   chan outcome // has capacity for one outcome
+	warned bool         // whether the wait was logged
+}
+
+type outcome struct {
+	lease *Lease
+	err   error
+}
+
+var errNoAnswer = errors.New("no answer yet")
+
+// join appends w to the queue of its key. If that creates the queue, join returns its ticket, and the caller must
+// request it, start acquireFor, and then call l.work.Done.
+func (l *Locker) join(w *waiter) (*ticket, error) {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil, fmt.Errorf("lock %s: %w", w.req.Key, ErrClosed)
+	}
+	q, exists := l.queues[w.req.Key]
+	if !exists {
+		q = &waitQueue{key: w.req.Key, waiters: []*waiter{w}, lastErr: errNoAnswer}
+		q.ticket = l.newTicket(q)
+		l.queues[q.key] = q
+		l.work.Add(1)
+		l.mu.Unlock()
+		return q.ticket, nil
+	}
+	withdrawing := q.lease == nil && len(q.waiters) == 0
+	if w.req.IfHeld == Skip && !withdrawing {
+		holder := l.holderOf(q)
+		l.mu.Unlock()
+		return nil, &HeldError{Key: w.req.Key, Holder: holder}
+	}
+	q.waiters = append(q.waiters, w)
+	l.unlockAndWarn(q)
+	return nil, nil
+}
+
+// leave removes w from its queue, unless it already has an outcome. It also returns what w was waiting for.
+func (l *Locker) leave(w *waiter) (holder Holder, lastErr error, left bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q, ok := l.queues[w.req.Key]
+	if !ok {
+		return Holder{}, nil, false
+	}
+	i := slices.Index(q.waiters, w)
+	if i < 0 {
+		return Holder{}, nil, false
+	}
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	if i == 0 && q.ticket != nil {
+		q.ticket.poke()
+	}
+	if q.lease == nil {
+		lastErr = q.lastErr
+	}
+	return l.holderOf(q), lastErr, true
+}
+
+// noteFailure records that Redis did not answer.
+func (l *Locker) noteFailure(q *waitQueue, err error) {
+	l.mu.Lock()
+	fresh := q.lastErr == nil || errors.Is(q.lastErr, errNoAnswer)
+	q.lastErr = err
+	l.mu.Unlock()
+	if fresh && l.ctx.Err() == nil {
+		l.cfg.Log.Warn("cannot request lock, will retry", "key", q.key, "error", err)
+	}
+}
+
+// noteHeld records who holds the lease, and returns when to poll again. A first waiter with the policy Skip gets
+// its outcome.
+func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
+	q := t.queue
+	l.mu.Lock()
+	t.reading, t.idle = a.reading, true
+	q.holder, q.lastErr = a.holder, nil
+	if len(q.waiters) > 0 && q.waiters[0] == t.requester && t.requester.req.IfHeld == Skip {
+		q.waiters = slices.Delete(q.waiters, 0, 1)
+		t.requester.done <- outcome{err: &HeldError{Key: q.key, Holder: a.holder}}
+		l.mu.Unlock()
+		return 0
+	}
+	l.unlockAndWarn(q)
+	wait := jitter(pollEvery)
+	switch {
+	case a.rank == 0:
+		wait = min(wait, a.holder.Remaining+5*time.Millisecond)
+	case a.rank == 1: // in time for the end of the hand-over lease, if the first waiter is dead or stopped
+		wait = min(wait, jitter(l.cfg.handover()*4/5))
+	}
+	return wait
+}
+
+// holderOf returns the last known holder of the queue's key. The caller holds mu.
+func (l *Locker) holderOf(q *waitQueue) Holder {
+	if q.lease != nil {
+		return q.lease.holder()
+	}
+	return q.holder
+}
+
+// unlockAndWarn releases mu, then logs once for each waiter that it has to wait.
+func (l *Locker) unlockAndWarn(q *waitQueue) {
+	holder := l.holderOf(q)
+	var waiting []*waiter
+	if holder != (Holder{}) {
+		first := len(q.waiters)
+		for first > 0 && !q.waiters[first-1].warned { // earlier waiters have been logged
+			first--
+			q.waiters[first].warned = true
+		}
+		waiting = slices.Clone(q.waiters[first:])
+	}
+	l.mu.Unlock()
+	for _, w := range waiting {
+		l.cfg.Log.WarnContext(w.ctx, "waiting for lock", "key", q.key, "job", w.req.Job,
+			"holder_job", holder.Job, "holder_worker", holder.Worker)
+	}
+}
