@@ -9,14 +9,14 @@ import (
 
 	"lockstep/bench/publish"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 )
 
 func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	longBench(t)
 	git := proctest.StartGit(t)
-	proctest.Must(git.Generate(t.Context(), "acme/widgets", gittest.Shape{Files: 40, Bytes: 40_000}))(t)
+	proctest.Must(git.Generate(t.Context(), "acme/widgets", gitserver.Shape{Files: 40, Bytes: 40_000}))(t)
 	stdout, stderr, code := runProcess(t, "publish", "--sizes", "90", "--repo", git.Dir("acme/widgets"), "--pushes", "3",
 		"--rounds", "2", "--json")
 	if code != term.ExitDone {

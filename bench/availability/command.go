@@ -16,7 +16,7 @@ import (
 	"lockstep/bench/rig"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // AvailabilityBench is what the flags of bench availability say.
@@ -111,7 +111,7 @@ func (b *AvailabilityBench) Run(ctx context.Context, std term.Streams) (report A
 		return report, err
 	}
 	defer os.RemoveAll(dir)
-	git, err := gittest.Start(filepath.Join(dir, "remote"))
+	git, err := gitserver.Start(filepath.Join(dir, "remote"))
 	if err != nil {
 		return report, err
 	}

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/internal/app"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // Deployment is one contestant's turn.
 type Deployment struct {
 	*AvailabilityBench
-	git  *gittest.Server
+	git  *gitserver.Server
 	repo string
 	Dir  string // of its own
 }
@@ -90,12 +90,12 @@ func (r *Deployment) Play(ctx context.Context, start func(*Deployment) (syncers,
 func (r *Deployment) push(during context.Context, s syncers, first string, result *AvailabilityResult) error {
 	ctx := context.WithoutCancel(during) // a push that has begun is done
 	for n := 1; during.Err() == nil; n++ {
-		edit := gittest.Edit{Write: r.Version(n)}
+		edit := gitserver.Edit{Write: r.Version(n)}
 		if n%ForcedEvery == 0 {
 			edit.Parent = first
 			result.Forced++
 		}
-		commit, err := r.git.Commit(ctx, r.repo, gittest.Main, edit)
+		commit, err := r.git.Commit(ctx, r.repo, gitserver.Main, edit)
 		if err != nil {
 			return err
 		}

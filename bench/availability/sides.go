@@ -20,7 +20,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // resetters are workers that all reset one clone in place, each time that they are told of a push.
@@ -80,10 +80,10 @@ func (s *resetters) Run(ctx context.Context) error {
 func (s *resetters) sync(ctx context.Context) {
 	head := ""
 	reset := func() (err error) {
-		if _, err = gittest.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
+		if _, err = gitserver.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
 			return err
 		}
-		head, err = gittest.Git(ctx, s.dir, "", "reset", "--hard", "FETCH_HEAD") // "HEAD is now at …"
+		head, err = gitserver.Git(ctx, s.dir, "", "reset", "--hard", "FETCH_HEAD") // "HEAD is now at …"
 		return err
 	}
 	var err error
@@ -133,7 +133,7 @@ type LockstepWorker struct {
 
 // startWorkers starts the workers, and returns once they have published the repository as it is.
 func startWorkers(ctx context.Context, r *Deployment, std term.Streams, server *rig.Redis) (syncers, error) {
-	s := &Workers{Deployment: r, Std: std, Server: server, first: r.git.Head(r.repo, "refs/heads/"+gittest.Main)}
+	s := &Workers{Deployment: r, Std: std, Server: server, first: r.git.Head(r.repo, "refs/heads/"+gitserver.Main)}
 	var err error
 	if s.Program, err = rig.Program(ctx, std, r.Dir); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // Bench is what the flags of bench idle say.
@@ -141,8 +141,8 @@ func (b *Bench) SpreadPolls(ctx context.Context, server *rig.Redis) error {
 }
 
 // ServeRepos serves one small repository under many names.
-func (b *Bench) ServeRepos(ctx context.Context, dir string) (*gittest.Server, error) {
-	git, err := gittest.Start(dir)
+func (b *Bench) ServeRepos(ctx context.Context, dir string) (*gitserver.Server, error) {
+	git, err := gitserver.Start(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +166,12 @@ func (b *Bench) ServeRepos(ctx context.Context, dir string) (*gittest.Server, er
 func idleRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
 
 // SyncAll has every repository watched, and so polled and synced.
-func (b *Bench) SyncAll(ctx context.Context, server *rig.Redis, git *gittest.Server) error {
+func (b *Bench) SyncAll(ctx context.Context, server *rig.Redis, git *gitserver.Server) error {
 	return b.SyncIn(ctx, server, events.DefaultNamespace, git)
 }
 
 // SyncIn is syncAll in a namespace.
-func (b *Bench) SyncIn(ctx context.Context, server *rig.Redis, namespace events.Namespace, git *gittest.Server) error {
+func (b *Bench) SyncIn(ctx context.Context, server *rig.Redis, namespace events.Namespace, git *gitserver.Server) error {
 	urls := make([]string, b.Repos)
 	for i := range urls {
 		urls[i] = git.URL(idleRepo(i))

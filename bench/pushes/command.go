@@ -24,7 +24,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // Bench is what the flags of bench pushes say.
@@ -97,7 +97,7 @@ func (b *Bench) Run(ctx context.Context, std term.Streams, dir string) (report P
 		return report, err
 	}
 	defer server.Close()
-	git, err := gittest.Start(filepath.Join(dir, "remote"))
+	git, err := gitserver.Start(filepath.Join(dir, "remote"))
 	if err != nil {
 		return report, err
 	}
@@ -139,7 +139,7 @@ func (b *Bench) Run(ctx context.Context, std term.Streams, dir string) (report P
 }
 
 // Commit makes a repository with as many commits as there will be pushes, and returns them in order.
-func (b *Bench) Commit(ctx context.Context, git *gittest.Server, repo string) ([]string, error) {
+func (b *Bench) Commit(ctx context.Context, git *gitserver.Server, repo string) ([]string, error) {
 	files := make(map[string]string, b.Files)
 	for i := range b.Files {
 		files[fmt.Sprintf("src/file-%d.txt", i)] = strings.Repeat(fmt.Sprintf("line of file %d\n", i), 40)
@@ -150,7 +150,7 @@ func (b *Bench) Commit(ctx context.Context, git *gittest.Server, repo string) ([
 	}
 	var script bytes.Buffer
 	for i := range b.Pushes {
-		fmt.Fprintf(&script, "commit refs/heads/%s\ncommitter Bench <bench@example.com> %d +0000\ndata 4\npush\n", gittest.Main, 1_700_000_000+i)
+		fmt.Fprintf(&script, "commit refs/heads/%s\ncommitter Bench <bench@example.com> %d +0000\ndata 4\npush\n", gitserver.Main, 1_700_000_000+i)
 		if i == 0 {
 			fmt.Fprintf(&script, "from %s\n", base)
 		}
@@ -161,7 +161,7 @@ func (b *Bench) Commit(ctx context.Context, git *gittest.Server, repo string) ([
 	if _, err := git.Git(ctx, repo, script.String(), "fast-import", "--quiet", "--force", "--done"); err != nil {
 		return nil, err
 	}
-	list, err := git.Git(ctx, repo, "", "rev-list", "--reverse", base+"..refs/heads/"+gittest.Main)
+	list, err := git.Git(ctx, repo, "", "rev-list", "--reverse", base+"..refs/heads/"+gitserver.Main)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // GitMachine is what the figures depend on.
@@ -20,7 +20,7 @@ type GitMachine struct {
 }
 
 func NewGitMachine(ctx context.Context) (GitMachine, error) {
-	version, err := gittest.Git(ctx, "/", "", "version")
+	version, err := gitserver.Git(ctx, "/", "", "version")
 	if err != nil {
 		return GitMachine{}, term.UsageError(fmt.Errorf("git is needed: %w", err))
 	}
@@ -36,6 +36,6 @@ func (m GitMachine) String() string {
 
 // CloneWithGit clones the last commit alone. Housekeeping is off: it would go on in the background.
 func CloneWithGit(ctx context.Context, url, dir string, args ...string) error {
-	_, err := gittest.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
+	_, err := gitserver.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
 	return err
 }

@@ -21,7 +21,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/status"
@@ -189,7 +189,7 @@ var unending = regexp.MustCompile(`lockstep (serve|tail)\b|redis-cli --latency`)
 func openShell(t *testing.T) *shell {
 	t.Helper()
 	dir := t.TempDir()
-	git := proctest.StartGit(t, gittest.WithTLS())
+	git := proctest.StartGit(t, gitserver.WithTLS())
 	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	proctest.Must(git.Create(t.Context(), "acme/gadgets", map[string]string{"README": "hello\n"}))(t)
 	ca := filepath.Join(dir, "ca.pem")
@@ -302,7 +302,7 @@ func (s *shell) idle() bool {
 }
 
 // startProxy starts a proxy that brings all connections to the Git server, whatever they are for.
-func startProxy(t *testing.T, git *gittest.Server) string {
+func startProxy(t *testing.T, git *gitserver.Server) string {
 	t.Helper()
 	address := strings.TrimPrefix(strings.TrimSuffix(git.URL("x"), "/x.git"), "https://")
 	listener := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)

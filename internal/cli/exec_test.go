@@ -15,14 +15,14 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 )
 
 // published is a volume with a repository on it, whose trees have no grace.
 type published struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	volume *gitrepo.Volume
 	fence  uint64
 }
@@ -49,7 +49,7 @@ func (p *published) sync() (events.Result, string) {
 
 func (p *published) push(content string) {
 	p.t.Helper()
-	proctest.Must(p.git.Commit(p.t.Context(), "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": content}}))(p.t)
+	proctest.Must(p.git.Commit(p.t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": content}}))(p.t)
 }
 
 // conversation is a command that answers lines.

@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -20,7 +20,7 @@ import (
 func TestALeaseCanBeLookedAtAndTakenAway(t *testing.T) {
 	ctx := context.Background()
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
-	git := proctest.StartGit(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
+	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
 		asked <- struct{}{}
 		select {
 		case <-answer:

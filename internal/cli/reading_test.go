@@ -13,7 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/tree"
@@ -92,7 +92,7 @@ func TestAServiceKeepsTheTreesThatResultsName(t *testing.T) {
 	proctest.Must(client.XGroupCreateMkStream(ctx, topic, "search", "0").Result())(t)
 	sync := func(content string) {
 		t.Helper()
-		proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": content}}))(t)
+		proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": content}}))(t)
 		if _, stderr, code := proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--redis", server.URL()); code != term.ExitDone {
 			t.Fatalf("exit code %d: %s", code, stderr)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -29,11 +29,11 @@ type arrival struct {
 }
 
 // startStuckGit starts a remote that never answers its first request, and tells of all.
-func startStuckGit(t *testing.T) (*gittest.Server, <-chan arrival) {
+func startStuckGit(t *testing.T) (*gitserver.Server, <-chan arrival) {
 	t.Helper()
 	requests := make(chan arrival, 100)
 	var stuck atomic.Bool
-	git := proctest.StartGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
 		requests <- arrival{repo, time.Now()}
 		if stuck.CompareAndSwap(false, true) {
 			<-ctx.Done()

@@ -12,7 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
@@ -40,7 +40,7 @@ func TestCareOfTheVolume(t *testing.T) {
 	serving := proctest.Start(t, with("serve", "--patrol-every", "0s", "--log-level", "error")...)
 	sync := []string{"sync", git.URL("acme/widgets"), "--redis", server.URL()}
 	lockstep(term.ExitDone, sync...)
-	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	lockstep(term.ExitDone, sync...)
 
 	if out := lockstep(term.ExitDone, with("repos", "gc", "Acme/Widgets")...); !strings.Contains(out, "REPOSITORY") || !strings.Contains(out, "Acme/Widgets") {
@@ -84,7 +84,7 @@ func TestCareOfTheVolume(t *testing.T) {
 	if out := lockstep(term.ExitFailed, with("repos", "verify", "acme/widgets", "--repair", "--json")...); !strings.Contains(out, `"marked":[".lockstep/repos/acme/widgets/trees/`) {
 		t.Errorf("verify --repair:\n%s", out)
 	}
-	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "3"}}))(t)
+	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
 	lockstep(term.ExitDone, sync...)
 	lockstep(term.ExitDone, with("repos", "verify", "--all")...)
 	if content := proctest.Must(os.ReadFile(filepath.Join(path, "b")))(t); string(content) != "1" {

@@ -13,7 +13,7 @@ import (
 	"lockstep/bench/hooks"
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -56,7 +56,7 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 	addr := p.Listening("listening")
 	proctest.AwaitResults(t, client, 2) // the watch has asked for a poll, and that for a sync
 	for n := range 3 {
-		head := proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
+		head := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
 		c := proctest.Must(hooks.DialHooks(ctx, addr))(t)
 		body := proctest.Must(hooks.PushBody("acme/widgets", git.URL("acme/widgets"), strings.Repeat("0", 40), head))(t)
 		if status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, fmt.Sprint("d", n))); status != http.StatusAccepted {

@@ -13,7 +13,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -36,7 +36,7 @@ func TestAPatrolDropsWhatIsOver(t *testing.T) {
 	}
 	sync("c1")
 	proctest.AwaitResults(t, client, 1)
-	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	sync("c2")
 	proctest.AwaitResults(t, client, 2)
 	trees := filepath.Join(root, ".lockstep/repos/acme/widgets/trees")

@@ -15,7 +15,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
@@ -42,7 +42,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	}
 	path := func(name string) events.RepoPath { return proctest.Must(events.ParseRepoPath("acme/" + name))(t) }
 	states := state.NewStore(client, events.DefaultNamespace)
-	main := proctest.Must(events.ParseRef(gittest.Main))(t)
+	main := proctest.Must(events.ParseRef(gitserver.Main))(t)
 	settled := func(names ...string) {
 		t.Helper()
 		proctest.Eventually(t, func() bool {
@@ -62,7 +62,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	proctest.Must(0, os.Remove(filepath.Join(root, "acme/lost")))(t)
 	client.Del(ctx, events.DefaultNamespace.Watches()+"of:acme/orphan")
 	client.ZRem(ctx, events.DefaultNamespace.Watches()+"index", "acme/orphan")
-	heads["pushed"] = proctest.Must(git.Commit(ctx, "acme/pushed", gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	heads["pushed"] = proctest.Must(git.Commit(ctx, "acme/pushed", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 
 	reconcile := func(flags ...string) schedule.Report {
 		t.Helper()
@@ -134,7 +134,7 @@ func TestAMissedWebhookCostsOneInterval(t *testing.T) {
 	w := proctest.Must(watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)
 	proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Put(ctx, w))(t)
 	proctest.AwaitResults(t, client, 2)
-	head := proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	head := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	proctest.Eventually(t, func() bool {
 		content, _ := os.ReadFile(filepath.Join(root, "acme/widgets/.git/lockstep-commit"))
 		return strings.TrimSpace(string(content)) == head

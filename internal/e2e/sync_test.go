@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -41,7 +41,7 @@ func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
 	}
 	assertCheckout(t, filepath.Join(root, "acme/widgets"), first)
 
-	second := proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{
+	second := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{
 		Write: map[string]string{"README": "hello again\n"}, Delete: []string{"src/main.go"}}))(t)
 	stdout, stderr, code = proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root, "--json")
 	if code != term.ExitDone {
@@ -186,7 +186,7 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
 	ctx := context.Background()
 	held := make(chan struct{}, 10)
-	git := proctest.StartGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
 		if repo == "acme/gadgets" {
 			held <- struct{}{}
 		}

@@ -12,7 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/watch"
@@ -57,7 +57,7 @@ func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
 		return app.PublishChange(ctx, client, events.DefaultNamespace, change)
 	}
 	push := func(n string) string {
-		return proctest.Must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": n}}))(t)
+		return proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
 	}
 	for app, token := range map[string]string{"docs": firstToken, "scan": secondToken} { // one at a time
 		before := len(git.TokensSeen("acme/widgets"))

@@ -13,7 +13,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
@@ -73,7 +73,7 @@ func TestTheNextChangeHealsWhatAFailoverLost(t *testing.T) {
 		if n == 1 {
 			commit = proctest.Must(git.Create(ctx, repo(i), files))(t)
 		} else {
-			commit = proctest.Must(git.Commit(ctx, repo(i), gittest.Main, gittest.Edit{Write: files}))(t)
+			commit = proctest.Must(git.Commit(ctx, repo(i), gitserver.Main, gitserver.Edit{Write: files}))(t)
 		}
 		return proctest.Must(events.NewChange(events.Change{ID: uuid.NewString(), Source: "/test", URL: git.URL(repo(i)), After: commit}))(t)
 	}

@@ -23,7 +23,7 @@ import (
 	"lockstep/bench/hooks"
 	"lockstep/events"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -291,7 +291,7 @@ func webhooksCross(t *testing.T, fleet *fleet) {
 // upgrade is the world of that test.
 type upgrade struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	server *redistest.Server
 	root   string
 	dir    string // of credentials, sources and spools
@@ -367,7 +367,7 @@ func (u *upgrade) push(receivers []*receiver, n int) {
 			repo = u.repos[u.pushes/2%len(u.repos)]
 		}
 		before := u.git.Head(repo, "refs/heads/main")
-		after := proctest.Must(u.git.Commit(u.t.Context(), repo, gittest.Main, gittest.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
+		after := proctest.Must(u.git.Commit(u.t.Context(), repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
 		body := proctest.Must(hooks.PushBody(repo, u.git.URL(repo), before, after))(u.t)
 		to, id := receivers[u.pushes%len(receivers)], fmt.Sprintf("d%03d", u.pushes)
 		c := proctest.Must(hooks.DialHooks(u.t.Context(), to.address))(u.t)

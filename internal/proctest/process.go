@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/logtest"
 )
 
@@ -151,9 +151,9 @@ func InTime(t *testing.T, first time.Duration, run func(d time.Duration) error) 
 	t.Error(err)
 }
 
-func StartGit(t *testing.T, opts ...gittest.Option) *gittest.Server {
+func StartGit(t *testing.T, opts ...gitserver.Option) *gitserver.Server {
 	t.Helper()
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"), opts...)
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package gittest is a real Git server for tests and demonstrations: bare repositories in a folder,
+// Package gitserver is a real Git server for tests and demonstrations: bare repositories in a folder,
 // served over HTTP on 127.0.0.1 by "git http-backend", with commits made to order.
 //
 // # What it promises
@@ -14,4 +14,4 @@
 //
 // It takes no pushes: commits are written straight into the bare repository. It imports no testing
 // package, so that a command may use it too, and it needs a git binary in the PATH.
-package gittest
+package gitserver
