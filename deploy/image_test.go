@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -87,7 +87,7 @@ func TestTheImageRunsAsNobodyWithAReadOnlyRoot(t *testing.T) {
 		t.Fatalf("version: %v\n%s", err, out)
 	}
 
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
 	}

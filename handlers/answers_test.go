@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestEachAppWaitsForARemoteThatIsBehind(t *testing.T) {
@@ -19,7 +19,7 @@ func TestEachAppWaitsForARemoteThatIsBehind(t *testing.T) {
 	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
 	w.mustHandle("2-0", events.Change{URL: url, App: "search"})
 	second := w.push(map[string]string{"b": "2"})
-	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gittest.Main, first); err != nil {
+	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gitserver.Main, first); err != nil {
 		t.Fatal(err)
 	}
 	w.latest = "4-0"
@@ -122,7 +122,7 @@ func TestAResultNamesTheRefThatWasPublishedWhenTheAnswerWasNotEnough(t *testing.
 	if err := w.git.SetRef(ctx, "acme/widgets", "refs/heads/trunk", first); err != nil {
 		t.Fatal(err)
 	}
-	head, err := w.git.Commit(ctx, "acme/widgets", "trunk", gittest.Edit{Write: map[string]string{"b": "2"}})
+	head, err := w.git.Commit(ctx, "acme/widgets", "trunk", gitserver.Edit{Write: map[string]string{"b": "2"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 const absent = "00000000000000000000000000000000000000aa"
@@ -213,7 +213,7 @@ func TestAForcePushBackToAnOlderCommitIsFollowed(t *testing.T) {
 	second := w.push(map[string]string{"b": "2"})
 	w.latest = "2-0"
 	w.mustHandle("2-0", events.Change{URL: url, After: second})
-	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gittest.Main, first); err != nil {
+	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gitserver.Main, first); err != nil {
 		t.Fatal(err)
 	}
 	w.latest = "3-0"

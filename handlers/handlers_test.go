@@ -13,7 +13,7 @@ import (
 	"lockstep/handlers"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -23,7 +23,7 @@ import (
 type world struct {
 	t        *testing.T
 	root     string
-	git      *gittest.Server
+	git      *gitserver.Server
 	redis    redis.UniversalClient
 	handlers handlers.Handlers
 	fence    uint64
@@ -36,7 +36,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func (w *world) create(files map[string]string) string {
 
 func (w *world) push(files map[string]string) string {
 	w.t.Helper()
-	commit, err := w.git.Commit(context.Background(), "acme/widgets", gittest.Main, gittest.Edit{Write: files})
+	commit, err := w.git.Commit(context.Background(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: files})
 	if err != nil {
 		w.t.Fatal(err)
 	}

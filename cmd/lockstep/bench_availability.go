@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/bench"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // availabilityBench is what the flags of lockstep bench availability say.
@@ -109,7 +109,7 @@ func (b *availabilityBench) run(ctx context.Context, std streams) (report availa
 		return report, err
 	}
 	defer os.RemoveAll(dir)
-	git, err := gittest.Start(filepath.Join(dir, "remote"))
+	git, err := gitserver.Start(filepath.Join(dir, "remote"))
 	if err != nil {
 		return report, err
 	}

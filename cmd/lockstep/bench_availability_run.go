@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // availabilityRun is one contestant's turn.
 type availabilityRun struct {
 	*availabilityBench
-	git  *gittest.Server
+	git  *gitserver.Server
 	repo string
 	dir  string // of its own
 }
@@ -90,12 +90,12 @@ func (r *availabilityRun) play(ctx context.Context, start func(*availabilityRun)
 func (r *availabilityRun) push(during context.Context, s syncers, first string, result *availabilityResult) error {
 	ctx := context.WithoutCancel(during) // a push that has begun is done
 	for n := 1; during.Err() == nil; n++ {
-		edit := gittest.Edit{Write: r.version(n)}
+		edit := gitserver.Edit{Write: r.version(n)}
 		if n%forcedEvery == 0 {
 			edit.Parent = first
 			result.Forced++
 		}
-		commit, err := r.git.Commit(ctx, r.repo, gittest.Main, edit)
+		commit, err := r.git.Commit(ctx, r.repo, gitserver.Main, edit)
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // resetters are workers that all reset one clone in place, each time that they are told of a push.
@@ -77,10 +77,10 @@ func (s *resetters) run(ctx context.Context) error {
 func (s *resetters) sync(ctx context.Context) {
 	head := ""
 	reset := func() (err error) {
-		if _, err = gittest.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
+		if _, err = gitserver.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
 			return err
 		}
-		head, err = gittest.Git(ctx, s.dir, "", "reset", "--hard", "FETCH_HEAD") // "HEAD is now at …"
+		head, err = gitserver.Git(ctx, s.dir, "", "reset", "--hard", "FETCH_HEAD") // "HEAD is now at …"
 		return err
 	}
 	var err error
@@ -130,7 +130,7 @@ type lockstepWorker struct {
 
 // startWorkers starts the workers, and returns once they have published the repository as it is.
 func startWorkers(ctx context.Context, r *availabilityRun, std streams, server *benchRedis) (syncers, error) {
-	s := &lockstepWorkers{availabilityRun: r, std: std, server: server, first: r.git.Head(r.repo, "refs/heads/"+gittest.Main)}
+	s := &lockstepWorkers{availabilityRun: r, std: std, server: server, first: r.git.Head(r.repo, "refs/heads/"+gitserver.Main)}
 	var err error
 	if s.program, err = os.Executable(); err != nil {
 		return nil, err

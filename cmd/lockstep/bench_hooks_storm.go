@@ -20,7 +20,7 @@ import (
 
 	"lockstep/bench"
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 // hookStorm is a storm of webhooks while it goes on.
 type hookStorm struct {
 	*hooksBench
-	git    *gittest.Server
+	git    *gitserver.Server
 	redis  *durableRedis
 	bench  *benchRedis
 	secret string
@@ -85,7 +85,7 @@ func (b *hooksBench) runStorm(ctx context.Context, std streams, dir string) (err
 	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, errors.New("the storm does not end"))
 	defer cancel()
 	s := &hookStorm{hooksBench: b, secret: uuid.NewString(), root: filepath.Join(dir, "root"), pushes: map[string]stormPush{}}
-	if s.git, err = gittest.Start(filepath.Join(dir, "remote")); err != nil {
+	if s.git, err = gitserver.Start(filepath.Join(dir, "remote")); err != nil {
 		return err
 	}
 	defer s.git.Close()
@@ -175,7 +175,7 @@ func (s *hookStorm) prepare(ctx context.Context) error {
 
 // push points the default branch at the nth commit, as git does: no reader sees anything in between.
 func (s *hookStorm) push(repo *stormRepo, n int) error {
-	path := filepath.Join(s.git.Dir(repo.name), "refs", "heads", gittest.Main)
+	path := filepath.Join(s.git.Dir(repo.name), "refs", "heads", gitserver.Main)
 	if err := os.WriteFile(path+".lock", []byte(repo.commits[n]+"\n"), 0o644); err != nil {
 		return err
 	}
@@ -358,7 +358,7 @@ func (s *hookStorm) settle(ctx context.Context) error {
 	}
 	for _, repo := range s.repos {
 		s.report.Fetches += s.git.Stats(repo.name).UploadPacks
-		head, err := gittest.Git(ctx, filepath.Join(s.root, repo.name), "", "rev-parse", "HEAD")
+		head, err := gitserver.Git(ctx, filepath.Join(s.root, repo.name), "", "rev-parse", "HEAD")
 		if err != nil || strings.TrimSpace(head) != repo.commits[len(repo.commits)-1] {
 			s.report.Wrong++
 		}

@@ -16,7 +16,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // idleBench is what the flags of lockstep bench idle say.
@@ -137,8 +137,8 @@ func (b *idleBench) spreadPolls(ctx context.Context, server *benchRedis) error {
 }
 
 // serveRepos serves one small repository under many names.
-func (b *idleBench) serveRepos(ctx context.Context, dir string) (*gittest.Server, error) {
-	git, err := gittest.Start(dir)
+func (b *idleBench) serveRepos(ctx context.Context, dir string) (*gitserver.Server, error) {
+	git, err := gitserver.Start(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -162,12 +162,12 @@ func (b *idleBench) serveRepos(ctx context.Context, dir string) (*gittest.Server
 func idleRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
 
 // syncAll has every repository watched, and so polled and synced.
-func (b *idleBench) syncAll(ctx context.Context, server *benchRedis, git *gittest.Server) error {
+func (b *idleBench) syncAll(ctx context.Context, server *benchRedis, git *gitserver.Server) error {
 	return b.syncIn(ctx, server, events.DefaultNamespace, git)
 }
 
 // syncIn is syncAll in a namespace.
-func (b *idleBench) syncIn(ctx context.Context, server *benchRedis, namespace events.Namespace, git *gittest.Server) error {
+func (b *idleBench) syncIn(ctx context.Context, server *benchRedis, namespace events.Namespace, git *gitserver.Server) error {
 	urls := make([]string, b.repos)
 	for i := range urls {
 		urls[i] = git.URL(idleRepo(i))

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/bench"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // publishBench is what the flags of lockstep bench publish say.
@@ -64,7 +64,7 @@ func newBenchPublishCommand(std streams) *cobra.Command {
 // publishSubject is a repository to measure with: one to make, or a copy of another.
 type publishSubject struct {
 	name  string
-	shape gittest.Shape
+	shape gitserver.Shape
 	from  string // URL or path; "" for one to make
 }
 
@@ -87,15 +87,15 @@ func (b *publishBench) check(sizesGiven bool) ([]publishSubject, error) {
 			subject := publishSubject{name: size}
 			switch size {
 			case "redis":
-				subject.shape = gittest.Shape{Files: redisFiles, Bytes: redisBytes}
+				subject.shape = gitserver.Shape{Files: redisFiles, Bytes: redisBytes}
 			case "git":
-				subject.shape = gittest.Shape{Files: gitFiles, Bytes: gitBytes}
+				subject.shape = gitserver.Shape{Files: gitFiles, Bytes: gitBytes}
 			default:
 				files, err := strconv.Atoi(size)
 				if err != nil || files < 2 {
 					return nil, fmt.Errorf("--sizes has %q; want redis, git, or a number of files from 2 on", size)
 				}
-				subject.shape = gittest.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
+				subject.shape = gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
 			}
 			subjects = append(subjects, subject)
 		}
@@ -120,7 +120,7 @@ type gitMachine struct {
 }
 
 func newGitMachine(ctx context.Context) (gitMachine, error) {
-	version, err := gittest.Git(ctx, "/", "", "version")
+	version, err := gitserver.Git(ctx, "/", "", "version")
 	if err != nil {
 		return gitMachine{}, usageError(fmt.Errorf("git is needed: %w", err))
 	}
@@ -159,7 +159,7 @@ func (b *publishBench) measure(ctx context.Context, std streams, subject publish
 		return publishedRepo{}, err
 	}
 	defer os.RemoveAll(dir)
-	git, err := gittest.Start(filepath.Join(dir, "remote"))
+	git, err := gitserver.Start(filepath.Join(dir, "remote"))
 	if err != nil {
 		return publishedRepo{}, err
 	}

@@ -12,13 +12,13 @@ import (
 
 	"lockstep/bench"
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // publishRun measures with one repository.
 type publishRun struct {
 	*publishBench
-	git  *gittest.Server
+	git  *gitserver.Server
 	dir  string // of its own
 	repo events.RepoPath
 
@@ -66,7 +66,7 @@ func (r *publishRun) copy(ctx context.Context, name, from string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.git.CommitTree(ctx, name, gittest.Main, tree); err != nil {
+	if _, err := r.git.CommitTree(ctx, name, gitserver.Main, tree); err != nil {
 		return err
 	}
 	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // or the server would be that, to its clients
@@ -79,7 +79,7 @@ func (r *publishRun) copy(ctx context.Context, name, from string) error {
 // list finds out what the repository has, and chooses the files that pushes change: as many as there are
 // pushes, spread over all regular ones.
 func (r *publishRun) list(ctx context.Context, name string) error {
-	list, err := r.git.Git(ctx, name, "", "ls-tree", "-r", "-l", "-z", "--full-tree", gittest.Main)
+	list, err := r.git.Git(ctx, name, "", "ls-tree", "-r", "-l", "-z", "--full-tree", gitserver.Main)
 	if err != nil {
 		return err
 	}
@@ -225,12 +225,12 @@ func (r *publishRun) push(ctx context.Context, into *publishedRepo) error {
 // change pushes a file with another line, and returns its content.
 func (r *publishRun) change(ctx context.Context, path string, n int) (content string, err error) {
 	repo := r.repo.String()
-	content, err = r.git.Git(ctx, repo, "", "cat-file", "blob", gittest.Main+":"+path)
+	content, err = r.git.Git(ctx, repo, "", "cat-file", "blob", gitserver.Main+":"+path)
 	if err != nil {
 		return "", err
 	}
 	content += fmt.Sprintf("\npush %d\n", n+1)
-	_, err = r.git.Commit(ctx, repo, gittest.Main, gittest.Edit{Write: map[string]string{path: content}})
+	_, err = r.git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: map[string]string{path: content}})
 	return content, err
 }
 

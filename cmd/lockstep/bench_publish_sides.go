@@ -14,7 +14,7 @@ import (
 	"lockstep/bench"
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // The contestants, by the names that reports have.
@@ -116,7 +116,7 @@ func (s *engineSide) close()                     { s.volume.Close() }
 
 // cloneWithGit clones the last commit alone. Housekeeping is off: it would go on in the background.
 func cloneWithGit(ctx context.Context, url, dir string, args ...string) error {
-	_, err := gittest.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
+	_, err := gitserver.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
 	return err
 }
 
@@ -129,10 +129,10 @@ func openResetSide(ctx context.Context, dir, url string) (*resetSide, error) {
 
 func (s *resetSide) publish(ctx context.Context) (p bench.Publication, err error) {
 	began := time.Now()
-	if _, err := gittest.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
+	if _, err := gitserver.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
 		return p, err
 	}
-	if _, err := gittest.Git(ctx, s.dir, "", "reset", "--quiet", "--hard", "FETCH_HEAD"); err != nil {
+	if _, err := gitserver.Git(ctx, s.dir, "", "reset", "--quiet", "--hard", "FETCH_HEAD"); err != nil {
 		return p, err
 	}
 	p.Seen = time.Since(began)
@@ -169,10 +169,10 @@ func (s *worktreeSide) worktree(n int) string { return filepath.Join(s.dir, fmt.
 func (s *worktreeSide) publish(ctx context.Context) (p bench.Publication, err error) {
 	s.n++
 	began := time.Now()
-	if _, err := gittest.Git(ctx, s.clone(), "", "fetch", "--quiet"); err != nil {
+	if _, err := gitserver.Git(ctx, s.clone(), "", "fetch", "--quiet"); err != nil {
 		return p, err
 	}
-	if _, err := gittest.Git(ctx, s.clone(), "", "worktree", "add", "--quiet", "--detach", s.worktree(s.n), "FETCH_HEAD"); err != nil {
+	if _, err := gitserver.Git(ctx, s.clone(), "", "worktree", "add", "--quiet", "--detach", s.worktree(s.n), "FETCH_HEAD"); err != nil {
 		return p, err
 	}
 	next := s.tree() + ".next"
@@ -188,7 +188,7 @@ func (s *worktreeSide) tidy(ctx context.Context) error {
 	if s.n < 2 {
 		return nil
 	}
-	_, err := gittest.Git(ctx, s.clone(), "", "worktree", "remove", "--force", s.worktree(s.n-1))
+	_, err := gitserver.Git(ctx, s.clone(), "", "worktree", "remove", "--force", s.worktree(s.n-1))
 	return err
 }
 

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"lockstep/bench"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	longBench(t)
 	git := startGit(t)
-	must(git.Generate(t.Context(), "acme/widgets", gittest.Shape{Files: 40, Bytes: 40_000}))(t)
+	must(git.Generate(t.Context(), "acme/widgets", gitserver.Shape{Files: 40, Bytes: 40_000}))(t)
 	stdout, stderr, code := runLockstep(t, nil, "bench", "publish", "--sizes", "90", "--repo", git.Dir("acme/widgets"), "--pushes", "3",
 		"--rounds", "2", "--json")
 	if code != exitDone {

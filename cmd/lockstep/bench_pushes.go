@@ -21,7 +21,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // pushesBench is what the flags of lockstep bench pushes say.
@@ -94,7 +94,7 @@ func (b *pushesBench) run(ctx context.Context, std streams, dir string) (report 
 		return report, err
 	}
 	defer server.Close()
-	git, err := gittest.Start(filepath.Join(dir, "remote"))
+	git, err := gitserver.Start(filepath.Join(dir, "remote"))
 	if err != nil {
 		return report, err
 	}
@@ -136,7 +136,7 @@ func (b *pushesBench) run(ctx context.Context, std streams, dir string) (report 
 }
 
 // commit makes a repository with as many commits as there will be pushes, and returns them in order.
-func (b *pushesBench) commit(ctx context.Context, git *gittest.Server, repo string) ([]string, error) {
+func (b *pushesBench) commit(ctx context.Context, git *gitserver.Server, repo string) ([]string, error) {
 	files := make(map[string]string, b.files)
 	for i := range b.files {
 		files[fmt.Sprintf("src/file-%d.txt", i)] = strings.Repeat(fmt.Sprintf("line of file %d\n", i), 40)
@@ -147,7 +147,7 @@ func (b *pushesBench) commit(ctx context.Context, git *gittest.Server, repo stri
 	}
 	var script bytes.Buffer
 	for i := range b.pushes {
-		fmt.Fprintf(&script, "commit refs/heads/%s\ncommitter Bench <bench@example.com> %d +0000\ndata 4\npush\n", gittest.Main, 1_700_000_000+i)
+		fmt.Fprintf(&script, "commit refs/heads/%s\ncommitter Bench <bench@example.com> %d +0000\ndata 4\npush\n", gitserver.Main, 1_700_000_000+i)
 		if i == 0 {
 			fmt.Fprintf(&script, "from %s\n", base)
 		}
@@ -158,7 +158,7 @@ func (b *pushesBench) commit(ctx context.Context, git *gittest.Server, repo stri
 	if _, err := git.Git(ctx, repo, script.String(), "fast-import", "--quiet", "--force", "--done"); err != nil {
 		return nil, err
 	}
-	list, err := git.Git(ctx, repo, "", "rev-list", "--reverse", base+"..refs/heads/"+gittest.Main)
+	list, err := git.Git(ctx, repo, "", "rev-list", "--reverse", base+"..refs/heads/"+gitserver.Main)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 )
@@ -38,7 +38,7 @@ func TestCareOfTheVolume(t *testing.T) {
 	serving := start(t, with("serve", "--patrol-every", "0s", "--log-level", "error")...)
 	sync := []string{"sync", git.URL("acme/widgets"), "--redis", server.URL()}
 	lockstep(exitDone, sync...)
-	must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	lockstep(exitDone, sync...)
 
 	if out := lockstep(exitDone, with("repos", "gc", "Acme/Widgets")...); !strings.Contains(out, "REPOSITORY") || !strings.Contains(out, "Acme/Widgets") {
@@ -82,7 +82,7 @@ func TestCareOfTheVolume(t *testing.T) {
 	if out := lockstep(exitFailed, with("repos", "verify", "acme/widgets", "--repair", "--json")...); !strings.Contains(out, `"marked":[".lockstep/repos/acme/widgets/trees/`) {
 		t.Errorf("verify --repair:\n%s", out)
 	}
-	must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "3"}}))(t)
+	must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
 	lockstep(exitDone, sync...)
 	lockstep(exitDone, with("repos", "verify", "--all")...)
 	if content := must(os.ReadFile(filepath.Join(path, "b")))(t); string(content) != "1" {

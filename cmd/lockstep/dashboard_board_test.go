@@ -16,7 +16,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 )
@@ -26,7 +26,7 @@ const boardToken = "a-token-for-the-dashboard"
 // board is a service with a dashboard, and a remote that can be made to hang.
 type board struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	redis  *redistest.Server
 	client redis.UniversalClient
 	serve  *process
@@ -40,7 +40,7 @@ type board struct {
 func startBoard(t *testing.T) *board {
 	t.Helper()
 	b := &board{t: t, root: t.TempDir(), hangs: map[string]chan struct{}{}}
-	b.git = startGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+	b.git = startGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
 		b.mu.Lock()
 		hang := b.hangs[repo]
 		b.mu.Unlock()
@@ -89,7 +89,7 @@ func (b *board) push(repo string) {
 	if b.git.Head(repo, "refs/heads/main") == "" {
 		_, err = b.git.Create(ctx, repo, files)
 	} else {
-		_, err = b.git.Commit(ctx, repo, gittest.Main, gittest.Edit{Write: files})
+		_, err = b.git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: files})
 	}
 	if err != nil {
 		b.t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
@@ -53,8 +53,8 @@ type demoRepo struct {
 	last      time.Duration
 	latencies []time.Duration // from a push to its result
 	lock      locking.Status
-	stalled   bool          // its lease is a dead worker's
-	before    gittest.Stats // what it had been asked before the first push
+	stalled   bool            // its lease is a dead worker's
+	before    gitserver.Stats // what it had been asked before the first push
 }
 
 // demoChange is a change without a result.
@@ -83,7 +83,7 @@ func (b *demoBoard) created(repo, commit string) {
 }
 
 // open begins to count what the remotes are asked.
-func (b *demoBoard) open(asked func(repo string) gittest.Stats) {
+func (b *demoBoard) open(asked func(repo string) gitserver.Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, repo := range b.repos {
@@ -220,7 +220,7 @@ func (b *demoBoard) hotShare() float64 {
 }
 
 // asked is what the Git server was asked of a repository.
-func (d *demo) asked(repo string) gittest.Stats { return d.git.Stats(repo) }
+func (d *demo) asked(repo string) gitserver.Stats { return d.git.Stats(repo) }
 
 // follow notes each result as it comes, until ctx is done.
 func (d *demo) follow(ctx context.Context) error {

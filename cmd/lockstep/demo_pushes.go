@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // In each round of pushes the hot repository gets some and so do some of the others, in turn.
@@ -81,7 +81,7 @@ func (d *demo) pushOne(ctx context.Context, repo, parent string) error {
 	defer d.heads.mu.Unlock()
 	before := d.heads.last[repo]
 	number := d.board.next(repo)
-	commit, err := d.git.Commit(ctx, repo, gittest.Main, gittest.Edit{Write: demoContents(repo, number), Parent: parent})
+	commit, err := d.git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: demoContents(repo, number), Parent: parent})
 	if err != nil {
 		return err
 	}

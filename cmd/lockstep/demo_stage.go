@@ -18,7 +18,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redisx"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/watch"
@@ -44,7 +44,7 @@ type demo struct {
 	fail context.CancelCauseFunc // ends it
 
 	root   string
-	git    *gittest.Server
+	git    *gitserver.Server
 	redis  redisx.Server
 	client redis.UniversalClient
 	lease  time.Duration // of the workers
@@ -68,7 +68,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	}()
 	began := time.Now()
 	d.root, d.trap = filepath.Join(d.dir, "volume"), make(chan func())
-	if d.git, err = gittest.Start(filepath.Join(d.dir, "remote"), gittest.WithBefore(d.remote)); err != nil {
+	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(d.remote)); err != nil {
 		return fmt.Errorf("start the sample Git server: %w", err)
 	}
 	d.shut = append(d.shut, d.git.Close)

@@ -20,7 +20,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -196,7 +196,7 @@ var unending = regexp.MustCompile(`lockstep (serve|tail)\b|redis-cli --latency`)
 func openShell(t *testing.T) *shell {
 	t.Helper()
 	dir := t.TempDir()
-	git := startGit(t, gittest.WithTLS())
+	git := startGit(t, gitserver.WithTLS())
 	must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	must(git.Create(t.Context(), "acme/gadgets", map[string]string{"README": "hello\n"}))(t)
 	ca := filepath.Join(dir, "ca.pem")
@@ -309,7 +309,7 @@ func (s *shell) idle() bool {
 }
 
 // startProxy starts a proxy that brings all connections to the Git server, whatever they are for.
-func startProxy(t *testing.T, git *gittest.Server) string {
+func startProxy(t *testing.T, git *gitserver.Server) string {
 	t.Helper()
 	address := strings.TrimPrefix(strings.TrimSuffix(git.URL("x"), "/x.git"), "https://")
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)

@@ -15,13 +15,13 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // published is a volume with a repository on it, whose trees have no grace.
 type published struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	volume *gitrepo.Volume
 	fence  uint64
 }
@@ -48,7 +48,7 @@ func (p *published) sync() (events.Result, string) {
 
 func (p *published) push(content string) {
 	p.t.Helper()
-	must(p.git.Commit(p.t.Context(), "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": content}}))(p.t)
+	must(p.git.Commit(p.t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": content}}))(p.t)
 }
 
 // conversation is a command that answers lines.

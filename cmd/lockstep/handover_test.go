@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -27,11 +27,11 @@ type arrival struct {
 }
 
 // startStuckGit starts a remote that never answers its first request, and tells of all.
-func startStuckGit(t *testing.T) (*gittest.Server, <-chan arrival) {
+func startStuckGit(t *testing.T) (*gitserver.Server, <-chan arrival) {
 	t.Helper()
 	requests := make(chan arrival, 100)
 	var stuck atomic.Bool
-	git := startGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+	git := startGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
 		requests <- arrival{repo, time.Now()}
 		if stuck.CompareAndSwap(false, true) {
 			<-ctx.Done()

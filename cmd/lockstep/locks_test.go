@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestALeaseCanBeLookedAtAndTakenAway(t *testing.T) {
 	ctx := context.Background()
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
-	git := startGit(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
+	git := startGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
 		asked <- struct{}{}
 		select {
 		case <-answer:

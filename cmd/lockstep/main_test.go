@@ -19,7 +19,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/logtest"
 )
 
@@ -147,9 +147,9 @@ func inTime(t *testing.T, first time.Duration, run func(d time.Duration) error) 
 	t.Error(err)
 }
 
-func startGit(t *testing.T, opts ...gittest.Option) *gittest.Server {
+func startGit(t *testing.T, opts ...gitserver.Option) *gitserver.Server {
 	t.Helper()
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"), opts...)
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -53,7 +53,7 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 	addr := p.listening("listening")
 	awaitResults(t, client, 2) // the watch has asked for a poll, and that for a sync
 	for n := range 3 {
-		head := must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
+		head := must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
 		c := must(dialHooks(ctx, addr))(t)
 		body := must(pushBody("acme/widgets", git.URL("acme/widgets"), strings.Repeat("0", 40), head))(t)
 		if status, answer, err := c.send(pushRequest(body, testHookSecret, fmt.Sprint("d", n))); status != http.StatusAccepted {

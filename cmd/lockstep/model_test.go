@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
@@ -44,7 +44,7 @@ var modelApps = map[string]string{"docs": "one", "search": "one", "scan": "two"}
 // model is what should be in the end, and the world that it is a model of.
 type model struct {
 	t        *testing.T
-	git      *gittest.Server
+	git      *gitserver.Server
 	server   *redistest.Server
 	client   redis.UniversalClient
 	registry *watch.Registry
@@ -233,11 +233,11 @@ func (m *model) step() {
 func (m *model) push(r *modelRepo) {
 	m.counts["push"]++
 	r.pushes++
-	branch := gittest.Main
+	branch := gitserver.Main
 	if r.dev && m.random.IntN(2) == 0 {
 		branch = "dev"
 	}
-	commit := must(m.git.Commit(m.t.Context(), r.path, branch, gittest.Edit{Write: map[string]string{"n": fmt.Sprint(r.pushes)}}))(m.t)
+	commit := must(m.git.Commit(m.t.Context(), r.path, branch, gitserver.Edit{Write: map[string]string{"n": fmt.Sprint(r.pushes)}}))(m.t)
 	m.deliver("push", map[string]any{"ref": "refs/heads/" + branch, "before": strings.Repeat("1", 40), "after": commit, "repository": m.repository(r)}, true)
 }
 
@@ -250,7 +250,7 @@ func (m *model) toggleDev(r *modelRepo) {
 		m.deliver("push", map[string]any{"ref": "refs/heads/dev", "before": before, "after": zero, "deleted": true, "repository": m.repository(r)}, true)
 	} else {
 		m.counts["branch made"]++
-		head := m.git.Head(r.path, "refs/heads/"+gittest.Main)
+		head := m.git.Head(r.path, "refs/heads/"+gitserver.Main)
 		must(0, m.git.SetRef(m.t.Context(), r.path, "refs/heads/dev", head))(m.t)
 		m.deliver("push", map[string]any{"ref": "refs/heads/dev", "before": zero, "after": head, "created": true, "repository": m.repository(r)}, true)
 	}
@@ -459,7 +459,7 @@ func (m *model) published() map[string]string {
 	names := map[string]string{}
 	for _, r := range m.repos {
 		for key := range r.watches {
-			name, branch := r.path, gittest.Main
+			name, branch := r.path, gitserver.Main
 			if !key.Ref.IsDefault() {
 				name, branch = r.path+"@dev", "dev"
 			}
@@ -572,7 +572,7 @@ func (m *model) assertState() {
 		known := must(states.Load(m.t.Context(), must(events.ParseRepoPath(r.path))(m.t)))(m.t)
 		heads := map[string]string{}
 		for key := range r.watches {
-			branch := gittest.Main
+			branch := gitserver.Main
 			if !key.Ref.IsDefault() {
 				branch = "dev"
 			}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -33,7 +33,7 @@ func TestAPatrolDropsWhatIsOver(t *testing.T) {
 	}
 	sync("c1")
 	awaitResults(t, client, 1)
-	must(git.Commit(ctx, "acme/widgets", "main", gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	sync("c2")
 	awaitResults(t, client, 2)
 	trees := filepath.Join(root, ".lockstep/repos/acme/widgets/trees")

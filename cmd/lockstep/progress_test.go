@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -62,7 +62,7 @@ type gated struct {
 
 const gatedAfter = 200 << 10 // bytes: more than one piece of a side-band
 
-func newGated(t *testing.T, git *gittest.Server) *gated {
+func newGated(t *testing.T, git *gitserver.Server) *gated {
 	t.Helper()
 	gate := make(chan struct{})
 	proxy := httputil.NewSingleHostReverseProxy(must(url.Parse(strings.TrimSuffix(git.URL("x"), "/x.git")))(t))
@@ -101,9 +101,9 @@ func (w waiting) Read(p []byte) (int, error) {
 func (g *gated) url(repo string) string { return g.URL + "/" + repo + ".git" }
 
 // large makes a repository whose pack has much more than what a gate lets through.
-func large(t *testing.T, git *gittest.Server, repo string) {
+func large(t *testing.T, git *gitserver.Server, repo string) {
 	t.Helper()
-	must(git.Generate(t.Context(), repo, gittest.Shape{Files: 200, Bytes: 2 << 20}))(t)
+	must(git.Generate(t.Context(), repo, gitserver.Shape{Files: 200, Bytes: 2 << 20}))(t)
 }
 
 // onTerminal runs lockstep with a terminal for its standard error.

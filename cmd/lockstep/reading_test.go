@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/tree"
 )
@@ -90,7 +90,7 @@ func TestAServiceKeepsTheTreesThatResultsName(t *testing.T) {
 	must(client.XGroupCreateMkStream(ctx, topic, "search", "0").Result())(t)
 	sync := func(content string) {
 		t.Helper()
-		must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": content}}))(t)
+		must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": content}}))(t)
 		if _, stderr, code := runLockstep(t, nil, "sync", git.URL("acme/widgets"), "--redis", server.URL()); code != exitDone {
 			t.Fatalf("exit code %d: %s", code, stderr)
 		}

@@ -15,7 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
@@ -41,7 +41,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	}
 	path := func(name string) events.RepoPath { return must(events.ParseRepoPath("acme/" + name))(t) }
 	states := state.NewStore(client, events.DefaultNamespace)
-	main := must(events.ParseRef(gittest.Main))(t)
+	main := must(events.ParseRef(gitserver.Main))(t)
 	settled := func(names ...string) {
 		t.Helper()
 		eventually(t, func() bool {
@@ -61,7 +61,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	must(0, os.Remove(filepath.Join(root, "acme/lost")))(t)
 	client.Del(ctx, events.DefaultNamespace.Watches()+"of:acme/orphan")
 	client.ZRem(ctx, events.DefaultNamespace.Watches()+"index", "acme/orphan")
-	heads["pushed"] = must(git.Commit(ctx, "acme/pushed", gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	heads["pushed"] = must(git.Commit(ctx, "acme/pushed", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 
 	reconcile := func(flags ...string) schedule.Report {
 		t.Helper()
@@ -162,7 +162,7 @@ func TestAMissedWebhookCostsOneInterval(t *testing.T) {
 	w := must(watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)
 	must(watch.NewRegistry(client, events.DefaultNamespace).Put(ctx, w))(t)
 	awaitResults(t, client, 2)
-	head := must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	head := must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	eventually(t, func() bool {
 		content, _ := os.ReadFile(filepath.Join(root, "acme/widgets/.git/lockstep-commit"))
 		return strings.TrimSpace(string(content)) == head

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -23,7 +23,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			slow := newGate()
 			env.Values[gateKey{}] = slow
-			git, err := gittest.Start(filepath.Join(env.WorkDir, ".remote"), gittest.WithBefore(slow.before))
+			git, err := gitserver.Start(filepath.Join(env.WorkDir, ".remote"), gitserver.WithBefore(slow.before))
 			if err != nil {
 				return err
 			}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -51,12 +51,12 @@ func TestAPlainEntryBecomesOneTreeAndOneResult(t *testing.T) {
 // load is many pushes to many repositories, each with a change that announces its own commit.
 type load struct {
 	repos, pushes int
-	git           *gittest.Server
+	git           *gitserver.Server
 	client        redis.UniversalClient
 	heads         []string
 }
 
-func newLoad(t *testing.T, git *gittest.Server, client redis.UniversalClient) *load {
+func newLoad(t *testing.T, git *gitserver.Server, client redis.UniversalClient) *load {
 	l := &load{repos: 50, pushes: 20, git: git, client: client}
 	if testing.Short() {
 		l.repos, l.pushes = 10, 5
@@ -80,7 +80,7 @@ func (l *load) push(ctx context.Context) error {
 				if n == 0 {
 					commit, err = l.git.Create(ctx, l.repo(i), files)
 				} else {
-					commit, err = l.git.Commit(ctx, l.repo(i), gittest.Main, gittest.Edit{Write: files})
+					commit, err = l.git.Commit(ctx, l.repo(i), gitserver.Main, gitserver.Edit{Write: files})
 				}
 				if err != nil {
 					return err
@@ -157,7 +157,7 @@ func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
 	ctx := context.Background()
 	held := make(chan string, 10)
 	release := make(chan struct{})
-	git := startGit(t, gittest.WithBefore(func(ctx context.Context, repo, service string) {
+	git := startGit(t, gitserver.WithBefore(func(ctx context.Context, repo, service string) {
 		select {
 		case held <- service:
 		default:
@@ -258,7 +258,7 @@ func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
 func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
 	ctx := context.Background()
 	held, release := make(chan struct{}, 1), make(chan struct{})
-	git := startGit(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
+	git := startGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
 		select {
 		case held <- struct{}{}:
 		default:

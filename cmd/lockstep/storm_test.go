@@ -16,7 +16,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 )
@@ -26,7 +26,7 @@ import (
 // come, as a consumer would, so that one that Redis loses again is known.
 type storm struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	server *redistest.Server
 	client redis.UniversalClient
 	root   string
@@ -121,7 +121,7 @@ func (s *storm) backlog(ctx context.Context) (int64, error) {
 func (s *storm) push(repo, ref string, times int) error {
 	ctx := context.Background()
 	s.pushes++
-	edit := gittest.Edit{
+	edit := gitserver.Edit{
 		Write:  map[string]string{"version": fmt.Sprint(s.pushes), fmt.Sprintf("dir/file-%d", s.rand.IntN(12)): fmt.Sprint(s.pushes)},
 		Parent: s.git.Head(repo, ref),
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -39,7 +39,7 @@ func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
 	}
 	assertCheckout(t, filepath.Join(root, "acme/widgets"), first)
 
-	second := must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{
+	second := must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{
 		Write: map[string]string{"README": "hello again\n"}, Delete: []string{"src/main.go"}}))(t)
 	stdout, stderr, code = runLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root, "--json")
 	if code != exitDone {
@@ -184,7 +184,7 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
 	ctx := context.Background()
 	held := make(chan struct{}, 10)
-	git := startGit(t, gittest.WithBefore(func(ctx context.Context, repo, _ string) {
+	git := startGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
 		if repo == "acme/gadgets" {
 			held <- struct{}{}
 		}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/watch"
 )
@@ -55,7 +55,7 @@ func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
 		return publish(ctx, client, (&demo{}).config(), change)
 	}
 	push := func(n string) string {
-		return must(git.Commit(ctx, "acme/widgets", gittest.Main, gittest.Edit{Write: map[string]string{"a": n}}))(t)
+		return must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
 	}
 	for app, token := range map[string]string{"docs": firstToken, "scan": secondToken} { // one at a time
 		before := len(git.TokensSeen("acme/widgets"))

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
 )
@@ -70,7 +70,7 @@ func TestTheNextChangeHealsWhatAFailoverLost(t *testing.T) {
 		if n == 1 {
 			commit = must(git.Create(ctx, repo(i), files))(t)
 		} else {
-			commit = must(git.Commit(ctx, repo(i), gittest.Main, gittest.Edit{Write: files}))(t)
+			commit = must(git.Commit(ctx, repo(i), gitserver.Main, gitserver.Edit{Write: files}))(t)
 		}
 		return must(events.NewChange(events.Change{ID: uuid.NewString(), Source: "/test", URL: git.URL(repo(i)), After: commit}))(t)
 	}

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -288,7 +288,7 @@ func webhooksCross(t *testing.T, fleet *fleet) {
 // upgrade is the world of that test.
 type upgrade struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	server *redistest.Server
 	root   string
 	dir    string // of credentials, sources and spools
@@ -364,7 +364,7 @@ func (u *upgrade) push(receivers []*receiver, n int) {
 			repo = u.repos[u.pushes/2%len(u.repos)]
 		}
 		before := u.git.Head(repo, "refs/heads/main")
-		after := must(u.git.Commit(u.t.Context(), repo, gittest.Main, gittest.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
+		after := must(u.git.Commit(u.t.Context(), repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
 		body := must(pushBody(repo, u.git.URL(repo), before, after))(u.t)
 		to, id := receivers[u.pushes%len(receivers)], fmt.Sprintf("d%03d", u.pushes)
 		c := must(dialHooks(u.t.Context(), to.address))(u.t)

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 )
 
@@ -28,7 +28,7 @@ const patience = 2 * time.Minute
 // world is a Git server, a Redis, and a worker. The Redis is a real one: the embedded one is for its own process, and
 // answers Node otherwise than Redis does.
 type world struct {
-	git    *gittest.Server
+	git    *gitserver.Server
 	redis  *redistest.Server
 	client redis.UniversalClient
 	root   string
@@ -39,7 +39,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{redis: redistest.StartReal(t), root: t.TempDir()}
 	must(t, buildGo())
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	must(t, err)
 	t.Cleanup(git.Close)
 	w.git, w.client = git, w.redis.Client()

@@ -18,7 +18,7 @@ import (
 	"lockstep/handlers"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -31,14 +31,14 @@ const repo = "acme/widgets"
 // world is a Git server, a worker, and two indexers that share a folder.
 type world struct {
 	t       *testing.T
-	git     *gittest.Server
+	git     *gitserver.Server
 	client  redis.UniversalClient
 	service service
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func (w *world) ask(c events.Change) {
 }
 
 // push commits to a branch and tells the worker.
-func (w *world) push(branch string, edit gittest.Edit) {
+func (w *world) push(branch string, edit gitserver.Edit) {
 	w.t.Helper()
 	if _, err := w.git.Commit(context.Background(), repo, branch, edit); err != nil {
 		w.t.Fatal(err)
@@ -166,28 +166,28 @@ func TestWhatIsPushedCanBeFoundAndWhatIsDeletedCannot(t *testing.T) {
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
 	}
-	w.push("main", gittest.Edit{
+	w.push("main", gitserver.Edit{
 		Write: map[string]string{"README.md": "Widgets for everybody.", "src/retry.go": "package retry // Exponential backoff", "logo.png": "widgets\x00"},
 		Link:  map[string]string{"link": "README.md"},
 	})
 	w.finds("WIDGETS", "main: README.md")
 	w.finds("backoff", "main: src/retry.go")
 
-	w.push("main", gittest.Edit{Write: map[string]string{"docs/guide.md": "Backoff, explained."}})
+	w.push("main", gitserver.Edit{Write: map[string]string{"docs/guide.md": "Backoff, explained."}})
 	w.finds("backoff", "main: docs/guide.md", "main: src/retry.go")
 
-	w.push("main", gittest.Edit{Write: map[string]string{"docs/moved.md": "Backoff, explained."}, Delete: []string{"docs/guide.md"}})
+	w.push("main", gitserver.Edit{Write: map[string]string{"docs/moved.md": "Backoff, explained."}, Delete: []string{"docs/guide.md"}})
 	w.finds("backoff", "main: docs/moved.md", "main: src/retry.go")
 
-	w.push("main", gittest.Edit{Write: map[string]string{"README.md": "Gadgets for everybody."}, Delete: []string{"src"}})
+	w.push("main", gitserver.Edit{Write: map[string]string{"README.md": "Gadgets for everybody."}, Delete: []string{"src"}})
 	w.finds("gadgets", "main: README.md")
 	w.finds("widgets")
 	w.finds("backoff", "main: docs/moved.md")
 	w.finds("exponential")
 
-	w.push("next", gittest.Edit{Orphan: true, Write: map[string]string{"README.md": "Gizmos for everybody."}})
+	w.push("next", gitserver.Edit{Orphan: true, Write: map[string]string{"README.md": "Gizmos for everybody."}})
 	w.finds("everybody", "main: README.md", "next: README.md")
-	w.push("main", gittest.Edit{Orphan: true, Write: map[string]string{"NEW.md": "Started over."}}) // by force
+	w.push("main", gitserver.Edit{Orphan: true, Write: map[string]string{"NEW.md": "Started over."}}) // by force
 	w.finds("started", "main: NEW.md")
 	w.finds("everybody", "next: README.md")
 
@@ -228,10 +228,10 @@ func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
 			if err := w.git.CreateEmpty(ctx, repo); err != nil {
 				t.Fatal(err)
 			}
-			w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
+			w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
 			w.finds("apple", "main: a.md")
 			first := w.last()
-			w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apricot"}, Delete: []string{"b.md"}})
+			w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apricot"}, Delete: []string{"b.md"}})
 			w.finds("apricot", "main: a.md")
 			second := w.last()
 
@@ -274,7 +274,7 @@ func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
 	}
-	w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apple"}})
+	w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apple"}})
 	w.finds("apple", "main: a.md")
 	r, s := w.last(), w.service
 	s.indexes = indexes(t.TempDir())
@@ -294,10 +294,10 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	if err := w.git.CreateEmpty(ctx, repo); err != nil {
 		t.Fatal(err)
 	}
-	w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
+	w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
 	w.finds("apple", "main: a.md")
 	first := w.last()
-	w.push("main", gittest.Edit{Write: map[string]string{"a.md": "apricot", "b.md": "blackberry"}})
+	w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apricot", "b.md": "blackberry"}})
 	w.finds("apricot", "main: a.md")
 	second := w.last()
 

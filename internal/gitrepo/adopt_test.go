@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // clone has git clone the remote to where it is to be published, and leaves work in it.
@@ -21,7 +21,7 @@ func (w *world) clone(url string) (path string) {
 	w.t.Helper()
 	path = w.path(widgets)
 	must(0, os.MkdirAll(filepath.Dir(path), 0o755))(w.t)
-	must(gittest.Git(w.t.Context(), w.t.TempDir(), "", "clone", "--quiet", url, path))(w.t)
+	must(gitserver.Git(w.t.Context(), w.t.TempDir(), "", "clone", "--quiet", url, path))(w.t)
 	return path
 }
 
@@ -86,7 +86,7 @@ func TestACloneIsAdoptedAndKept(t *testing.T) {
 	must(0, os.WriteFile(filepath.Join(path, "a"), []byte("dirty"), 0o600))(t)
 	must(0, os.WriteFile(filepath.Join(path, "untracked"), []byte("mine"), 0o644))(t)
 	must(0, os.Symlink("nowhere", filepath.Join(path, "link")))(t)
-	must(gittest.Git(t.Context(), path, "", "branch", "unpushed"))(t)
+	must(gitserver.Git(t.Context(), path, "", "branch", "unpushed"))(t)
 	was := snapshot(t, path)
 	commit := w.push(map[string]string{"a": "2"})
 
@@ -241,7 +241,7 @@ func TestKilledWhileACloneIsAdopted(t *testing.T) {
 func TestWhatIsNotAdopted(t *testing.T) {
 	secret := "hunter2"
 	rewrite := func(t *testing.T, path, url string) {
-		must(gittest.Git(t.Context(), path, "", "config", "remote.origin.url", url))(t)
+		must(gitserver.Git(t.Context(), path, "", "config", "remote.origin.url", url))(t)
 	}
 	for name, tc := range map[string]struct {
 		arrange func(t *testing.T, w *world, path string)
@@ -253,10 +253,10 @@ func TestWhatIsNotAdopted(t *testing.T) {
 		}, "another remote"},
 		"of a folder": {func(t *testing.T, _ *world, path string) { rewrite(t, path, "/srv/git/acme/widgets") }, "another remote"},
 		"without a remote": {func(t *testing.T, _ *world, path string) {
-			must(gittest.Git(t.Context(), path, "", "remote", "remove", "origin"))(t)
+			must(gitserver.Git(t.Context(), path, "", "remote", "remove", "origin"))(t)
 		}, "without a remote"},
 		"with worktrees": {func(t *testing.T, _ *world, path string) {
-			must(gittest.Git(t.Context(), path, "", "worktree", "add", "--quiet", filepath.Join(t.TempDir(), "more")))(t)
+			must(gitserver.Git(t.Context(), path, "", "worktree", "add", "--quiet", filepath.Join(t.TempDir(), "more")))(t)
 		}, "worktrees"},
 		"a worktree, or a submodule": {func(t *testing.T, _ *world, path string) {
 			must(0, os.Rename(filepath.Join(path, ".git"), path+".gitdir"))(t)

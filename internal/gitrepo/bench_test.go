@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // BenchmarkSyncOneFile measures a push of one file to its publication. The commit itself is made
@@ -15,7 +15,7 @@ import (
 func BenchmarkSyncOneFile(b *testing.B) {
 	for _, size := range []int{60, 5000} {
 		b.Run(fmt.Sprintf("files=%d", size), func(b *testing.B) {
-			server, err := gittest.Start(b.TempDir())
+			server, err := gitserver.Start(b.TempDir())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -43,7 +43,7 @@ func BenchmarkSyncOneFile(b *testing.B) {
 			b.ResetTimer()
 			for n := 0; b.Loop(); n++ {
 				b.StopTimer()
-				if _, err := server.Commit(b.Context(), widgets, gittest.Main, gittest.Edit{Write: map[string]string{"dir1/file1": fmt.Sprint(n)}}); err != nil {
+				if _, err := server.Commit(b.Context(), widgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"dir1/file1": fmt.Sprint(n)}}); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -60,7 +60,7 @@ func BenchmarkSyncOneFile(b *testing.B) {
 func BenchmarkLinks(b *testing.B) {
 	for _, siblings := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("siblings=%d", siblings), func(b *testing.B) {
-			server, err := gittest.Start(b.TempDir())
+			server, err := gitserver.Start(b.TempDir())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestWhatAPathExcludes(t *testing.T) {
@@ -130,7 +130,7 @@ func TestASuffixedNameThatIsNotOursIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
-	w.commit("x", gittest.Edit{})
+	w.commit("x", gitserver.Edit{})
 	must(0, os.Symlink("/tmp", w.path("acme/widgets@x")))(t)
 	fetched := w.git.Stats(widgets).UploadPacks
 	_, err := w.trySync("x")

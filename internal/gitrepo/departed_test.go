@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/tree"
 )
 
@@ -47,13 +47,13 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
-			v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+			v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 			w.sync("")
 			w.sync("v1")
 			w.rename(widgets, gadgets)
 			req := w.move()
 			must(w.volume.Move(t.Context(), req))(t)
-			must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 			w.syncAt(gadgets, "")
 			other := commit
 			if fork {
@@ -181,7 +181,7 @@ func TestMoveWithTreesBroughtForward(t *testing.T) {
 	}
 	var last string
 	for _, n := range []string{"5", "6", "7", "8"} {
-		last = must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": n}}))(t)
+		last = must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
 		w.syncAt(gadgets, "")
 	}
 	w.mustBeSound(gadgets, last)
@@ -280,7 +280,7 @@ func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
 func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
-	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	w.sync("")
 	w.sync("v1")
 	w.rename(widgets, gadgets)
@@ -303,13 +303,13 @@ func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
 func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
-	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	w.sync("")
 	old := w.sync("v1")
 	w.rename(widgets, gadgets)
 	must(w.volume.Move(t.Context(), w.move()))(t)
 	must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
-	w.commit("dev", gittest.Edit{Write: map[string]string{"d": "1"}})
+	w.commit("dev", gitserver.Edit{Write: map[string]string{"d": "1"}})
 	w.sync("")
 	w.sync("dev")
 

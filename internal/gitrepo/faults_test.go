@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 const secret = "s3cr3t-t0k3n"
@@ -241,7 +241,7 @@ func TestCancelledWhileFetching(t *testing.T) {
 	cause := errors.New("shutting down")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	held := false
-	w := newWorld(t, gittest.WithBefore(func(request context.Context, _, service string) {
+	w := newWorld(t, gitserver.WithBefore(func(request context.Context, _, service string) {
 		if held && service == "git-upload-pack" {
 			cancel(cause)
 			<-request.Done()
@@ -301,7 +301,7 @@ func loseTrees(t *testing.T, pack string) {
 func TestABusyServerIsNotAskedForEverything(t *testing.T) {
 	var w *world
 	busy := false
-	w = newWorld(t, gittest.WithBefore(func(_ context.Context, repo, service string) {
+	w = newWorld(t, gitserver.WithBefore(func(_ context.Context, repo, service string) {
 		if busy && service == "info/refs" {
 			w.git.Answer(repo, http.StatusServiceUnavailable)
 		}

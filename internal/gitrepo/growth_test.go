@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // TestManyPushes publishes push after push, and looks at the disk meanwhile: it is to hold no more than
@@ -62,7 +62,7 @@ func TestManyPushes(t *testing.T) {
 		}
 	}
 	clone := t.TempDir()
-	must(gittest.Git(t.Context(), clone, "", "clone", "--quiet", "--depth=1", w.git.URL(widgets), "."))(t)
+	must(gitserver.Git(t.Context(), clone, "", "clone", "--quiet", "--depth=1", w.git.URL(widgets), "."))(t)
 	fresh := diskUse(t, clone)
 	first, last := median(fetches[1:51]), median(fetches[len(fetches)-50:])
 	t.Logf("%d pushes: at most %d bytes, %.1f times a fresh clone; a fetch took %v at first and %v at last", pushes, most,

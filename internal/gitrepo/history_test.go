@@ -8,7 +8,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func (w *world) syncDepth(ref string, depth events.Depth) SyncResult {
@@ -66,7 +66,7 @@ func TestDepth(t *testing.T) {
 	w.syncDepth("", 5)
 	w.mustShow(widgets, pushes)
 
-	w.commit("side", gittest.Edit{Parent: w.gitIn(widgets, "rev-parse", "HEAD~2"), Write: map[string]string{"s": "1"}})
+	w.commit("side", gitserver.Edit{Parent: w.gitIn(widgets, "rev-parse", "HEAD~2"), Write: map[string]string{"s": "1"}})
 	w.syncDepth("side", 0)
 	w.mustShow(widgets+"@side", pushes-1)
 	push(1)
@@ -81,7 +81,7 @@ func TestDepthOfAnotherRef(t *testing.T) {
 	first := w.create(map[string]string{"a": "0"})
 	for i := range 4 {
 		w.push(map[string]string{"a": fmt.Sprint("main ", i)})
-		w.commit("side", gittest.Edit{Parent: map[bool]string{true: first}[i == 0], Write: map[string]string{"s": fmt.Sprint(i)}})
+		w.commit("side", gitserver.Edit{Parent: map[bool]string{true: first}[i == 0], Write: map[string]string{"s": fmt.Sprint(i)}})
 	}
 	w.syncDepth("side", 0)
 	w.syncDepth("main", 4)

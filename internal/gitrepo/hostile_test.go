@@ -11,7 +11,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestEntryNames(t *testing.T) {
@@ -61,10 +61,10 @@ func FuzzEntryName(f *testing.F) {
 // TestHostileTrees has a remote serve trees that Git itself would not make.
 func TestHostileTrees(t *testing.T) {
 	// The hash of an entry is filled in by the name of an object here.
-	file := func(name string) gittest.Entry { return gittest.Entry{Mode: "100644", Name: name, Hash: "file"} }
-	link := func(name string) gittest.Entry { return gittest.Entry{Mode: "120000", Name: name, Hash: "link"} }
-	folder := func(name string) gittest.Entry { return gittest.Entry{Mode: "40000", Name: name, Hash: "folder"} }
-	for name, tree := range map[string][]gittest.Entry{
+	file := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "100644", Name: name, Hash: "file"} }
+	link := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "120000", Name: name, Hash: "link"} }
+	folder := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "40000", Name: name, Hash: "folder"} }
+	for name, tree := range map[string][]gitserver.Entry{
 		"dot dot":               {file("..")},
 		"dot dot folder":        {folder("..")},
 		"dot git":               {folder(".git")},
@@ -98,21 +98,21 @@ func TestHostileTrees(t *testing.T) {
 }
 
 // commitRaw commits a tree whose entries name their objects.
-func (w *world) commitRaw(entries []gittest.Entry) {
+func (w *world) commitRaw(entries []gitserver.Entry) {
 	w.t.Helper()
 	objects := map[string]string{}
 	for name, content := range map[string]string{"file": "evil", "link": w.volume.Root(), "long": strings.Repeat("x", 5000), "empty": ""} {
 		objects[name] = must(w.git.Blob(w.t.Context(), widgets, content))(w.t)
 	}
 	for name, entry := range map[string]string{"folder": "x", "escape": ".."} {
-		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gittest.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
+		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
 	}
 	raw := slices.Clone(entries)
 	for i := range raw {
 		raw[i].Hash = objects[raw[i].Hash]
 	}
 	tree := must(w.git.Tree(w.t.Context(), widgets, raw...))(w.t)
-	must(w.git.CommitTree(w.t.Context(), widgets, gittest.Main, tree))(w.t)
+	must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
 }
 
 func (w *world) mustHoldNothingEvil() {
@@ -141,13 +141,13 @@ func TestPathsThatGoOnForEver(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	entry := gittest.Entry{Mode: "100644", Name: "file", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+	entry := gitserver.Entry{Mode: "100644", Name: "file", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
 	for range 17 {
 		tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
-		entry = gittest.Entry{Mode: "40000", Name: strings.Repeat("d", 250), Hash: tree}
+		entry = gitserver.Entry{Mode: "40000", Name: strings.Repeat("d", 250), Hash: tree}
 	}
 	tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
-	must(w.git.CommitTree(t.Context(), widgets, gittest.Main, tree))(t)
+	must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
 
 	_, err := w.trySync("")
 
@@ -170,7 +170,7 @@ func TestTooLargeACommitIsRefused(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	w.commit(gittest.Main, gittest.Edit{Message: strings.Repeat("x", maxMetadata)})
+	w.commit(gitserver.Main, gitserver.Edit{Message: strings.Repeat("x", maxMetadata)})
 	fetched := w.git.Stats(widgets).UploadPacks
 
 	_, err := w.trySync("")
@@ -189,12 +189,12 @@ func TestOddModes(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			w.sync("")
-			entry := gittest.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+			entry := gitserver.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
 			if mode == "40755" {
-				entry.Hash = must(w.git.Tree(t.Context(), widgets, gittest.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
+				entry.Hash = must(w.git.Tree(t.Context(), widgets, gitserver.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
 			}
 			tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
-			commit := must(w.git.CommitTree(t.Context(), widgets, gittest.Main, tree))(t)
+			commit := must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
 
 			_, err := w.trySync("")
 
@@ -220,7 +220,7 @@ func TestLinksOutOfTheTree(t *testing.T) {
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
 			w.create(map[string]string{"file": "1"})
-			w.commit(gittest.Main, gittest.Edit{Link: links})
+			w.commit(gitserver.Main, gitserver.Edit{Link: links})
 			res, err := w.trySync("")
 			if policy == LinksRefuse {
 				mustFail(t, err, events.ClassHostile, events.Permanent)

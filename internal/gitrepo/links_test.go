@@ -5,14 +5,14 @@ import (
 	"os"
 	"testing"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // What a repository's names name is told by its trees, and by its owner's folder where a tree does not say.
 func TestLinksAreFoundEitherWay(t *testing.T) {
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
-	w.commit("a/b", gittest.Edit{Write: map[string]string{"b": "1"}})
+	w.commit("a/b", gitserver.Edit{Write: map[string]string{"b": "1"}})
 	must(0, w.git.Tag(t.Context(), widgets, "t%1", main))(t)
 	w.sync("")
 	w.sync("a/b")

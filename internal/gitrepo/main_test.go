@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,16 +21,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is a volume, a Git server with the repository acme/widgets, and a source of fences.
 type world struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	volume *Volume
 	fence  atomic.Uint64
 }
 
 const widgets = "acme/widgets"
 
-func newWorld(t *testing.T, opts ...gittest.Option) *world {
+func newWorld(t *testing.T, opts ...gitserver.Option) *world {
 	t.Helper()
-	server, err := gittest.Start(t.TempDir(), opts...)
+	server, err := gitserver.Start(t.TempDir(), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func (w *world) create(files map[string]string) string {
 	return must(w.git.Create(w.t.Context(), widgets, files))(w.t)
 }
 
-func (w *world) commit(branch string, edit gittest.Edit) string {
+func (w *world) commit(branch string, edit gitserver.Edit) string {
 	w.t.Helper()
 	return must(w.git.Commit(w.t.Context(), widgets, branch, edit))(w.t)
 }
@@ -64,7 +64,7 @@ func (w *world) commit(branch string, edit gittest.Edit) string {
 // push commits files to main.
 func (w *world) push(files map[string]string) string {
 	w.t.Helper()
-	return w.commit(gittest.Main, gittest.Edit{Write: files})
+	return w.commit(gitserver.Main, gitserver.Edit{Write: files})
 }
 
 func (w *world) request(ref string) SyncRequest {
@@ -92,7 +92,7 @@ func (w *world) path(elem ...string) string {
 
 func (w *world) gitIn(name string, args ...string) string {
 	w.t.Helper()
-	return must(gittest.Git(w.t.Context(), w.path(name), "", args...))(w.t)
+	return must(gitserver.Git(w.t.Context(), w.path(name), "", args...))(w.t)
 }
 
 // mustBeSound checks a published name with Git itself.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // TestMemoryOfASync syncs repositories with large files, each in a process of its own, and looks at the
@@ -43,8 +43,8 @@ func (w *world) commitLarge(content io.Reader) {
 	must(io.Copy(out, content))(w.t)
 	must(0, out.Close())(w.t)
 	blob := must(w.git.Git(w.t.Context(), widgets, "", "-c", "core.compression=1", "hash-object", "-w", file))(w.t)
-	tree := must(w.git.Tree(w.t.Context(), widgets, gittest.Entry{Mode: "100644", Name: "large", Hash: blob}))(w.t)
-	must(w.git.CommitTree(w.t.Context(), widgets, gittest.Main, tree))(w.t)
+	tree := must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: "large", Hash: blob}))(w.t)
+	must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
 }
 
 func (w *world) mustSyncWithin(what string, kB int) {

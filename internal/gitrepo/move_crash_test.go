@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 var moveSteps = []string{"fenced", "listed", "bound", "linked", "checked out", "indexed", "built", "confirmed", "named", "flipped", "left", "noted"}
@@ -144,7 +144,7 @@ func newMoving(t *testing.T) (w *world, main, v1 string) {
 	w = newWorld(t)
 	files := map[string]string{"dir1/file1": "1", "dir1/file2": "1", "dir2/file3": "1"}
 	main = w.create(files)
-	v1 = w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	v1 = w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	w.sync("")
 	w.sync("v1")
 	w.rename(widgets, gadgets)
@@ -178,7 +178,7 @@ func (w *world) mustBeMoved(main, v1 string) {
 	w.mustVerifyAt(gadgets)
 	w.mustForget(widgets)
 	w.mustBeSound(gadgets+"@v1", v1)
-	next := must(w.git.Commit(w.t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(w.t)
+	next := must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, next)
 	w.mustVerifyAt(gadgets)

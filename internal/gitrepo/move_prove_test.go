@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestMoveRefusals(t *testing.T) {
@@ -116,12 +116,12 @@ func TestWhatProvesAMove(t *testing.T) {
 		},
 		"the old one is not found": func(w *world) {
 			w.rename(widgets, gadgets)
-			must(w.git.Commit(w.t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(w.t)
+			must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
 		},
 		"the old one lists the same refs": func(w *world) {
 			w.rename(widgets, gadgets)
 			must(0, w.git.Alias(widgets, gadgets))(w.t)
-			must(w.git.Commit(w.t.Context(), gadgets, gittest.Main, gittest.Edit{Orphan: true, Write: map[string]string{"a": "2"}}))(w.t)
+			must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"a": "2"}}))(w.t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestAStoreThatIsPrunedMeanwhileIsNotLinked(t *testing.T) {
 	var newest string
 	slow.cfg.Step = func(step string) {
 		if step == "bound" {
-			newest = must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+			newest = must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 			w.sync("")
 		}
 	}
@@ -217,17 +217,17 @@ func TestPushesWhileAMoveIsProved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var w *world
 			asked, moving := 0, false
-			w = newWorld(t, gittest.WithBefore(func(ctx context.Context, _, _ string) {
+			w = newWorld(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
 				if asked++; moving && tc.pushes(asked) {
-					edit := gittest.Edit{Orphan: true, Write: map[string]string{"n": fmt.Sprint(asked)}}
-					must(w.git.Commit(ctx, gadgets, gittest.Main, edit))(t)
+					edit := gitserver.Edit{Orphan: true, Write: map[string]string{"n": fmt.Sprint(asked)}}
+					must(w.git.Commit(ctx, gadgets, gitserver.Main, edit))(t)
 				}
 			}))
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
 			must(0, w.git.Rename(widgets, gadgets))(t)
 			must(0, w.git.Alias(widgets, gadgets))(t)
-			must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
+			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
 			asked, moving = 0, true
 			res, err := w.volume.Move(t.Context(), w.move())
 			moving = false

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 const gadgets = "corp/gadgets" // what acme/widgets is renamed to
@@ -74,7 +74,7 @@ func TestMoveFetchesNothing(t *testing.T) {
 	w := newWorld(t)
 	files := map[string]string{"a": "1", "dir/b": "2", "dir/sub/c": "3"}
 	main := w.create(files)
-	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}, Exec: map[string]string{"run": "x"}, Link: map[string]string{"link": "v"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}, Exec: map[string]string{"run": "x"}, Link: map[string]string{"link": "v"}})
 	must(0, w.git.Tag(t.Context(), widgets, "t/1", main))(t)
 	old := w.sync("")
 	w.sync("v1")
@@ -119,7 +119,7 @@ func TestMoveFetchesNothing(t *testing.T) {
 		t.Errorf("the same request again: %+v, want %+v", again, res)
 	}
 
-	next := must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	next := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	synced := w.syncAt(gadgets, "")
 	if synced.Before != main || len(synced.Files) != 1 {
 		t.Errorf("the next sync: %+v", synced)
@@ -165,7 +165,7 @@ func TestMoveOfWhatWasNeverPublished(t *testing.T) {
 		t.Errorf("got %+v", res)
 	}
 	w.mustForget(widgets)
-	commit := must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "1"}}))(t)
+	commit := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "1"}}))(t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, commit)
 }
@@ -174,11 +174,11 @@ func TestMoveOfWhatWasNeverPublished(t *testing.T) {
 func TestMoveToWhatWasClonedBefore(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
-	w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	w.sync("")
 	w.sync("v1")
 	w.rename(widgets, gadgets)
-	newer := must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	newer := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	synced := w.syncAt(gadgets, "")
 
 	res := must(w.volume.Move(t.Context(), w.move()))(t)
@@ -197,12 +197,12 @@ func TestMoveToWhatWasClonedBefore(t *testing.T) {
 func TestMoveThereAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "same": "same"})
-	w.commit("gone", gittest.Edit{Write: map[string]string{"g": "1"}})
+	w.commit("gone", gitserver.Edit{Write: map[string]string{"g": "1"}})
 	w.sync("")
 	w.sync("gone")
 	w.rename(widgets, gadgets)
 	must(w.volume.Move(t.Context(), w.move()))(t)
-	next := must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "2"}}))(t)
+	next := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	w.syncAt(gadgets, "")
 	must(0, w.git.DeleteRef(t.Context(), gadgets, "refs/heads/gone"))(t)
 	must(w.volume.RemoveRef(t.Context(), RemoveRefRequest{Repo: repoPath(t, gadgets), Ref: must(events.ParseRef("gone"))(t), Fence: w.fence.Add(1)}))(t)
@@ -231,7 +231,7 @@ func TestMoveThereAndBack(t *testing.T) {
 		t.Errorf("there again: %+v", res)
 	}
 	w.mustBeSound(gadgets, next)
-	last := must(w.git.Commit(t.Context(), gadgets, gittest.Main, gittest.Edit{Write: map[string]string{"a": "3"}}))(t)
+	last := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, last)
 	w.mustVerifyAt(gadgets)
@@ -264,7 +264,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	for _, n := range []string{"2", "3", "4"} {
 		w.push(map[string]string{"a": n})
 	}
-	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	deep := w.request("")
 	deep.Depth = events.DepthFull
 	must(w.volume.Sync(t.Context(), deep))(t)
@@ -301,7 +301,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 func TestADamagedTreeIsNotMoved(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
-	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	res := w.sync("")
 	w.sync("v1")
 	must(0, gitDirOf(w.path(res.Tree)).unmake())(t)
@@ -319,7 +319,7 @@ func TestADamagedTreeIsNotMoved(t *testing.T) {
 func TestPublishedTellsWhatNamesName(t *testing.T) {
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
-	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	if _, ok, err := w.volume.Published(repoPath(t, widgets)); ok || err != nil {
 		t.Errorf("before the first sync: %v, %v", ok, err)
 	}
@@ -338,7 +338,7 @@ func TestMoveToWhereSomebodyHasACloneOfIt(t *testing.T) {
 	w.sync("")
 	w.rename(widgets, gadgets)
 	must(0, os.MkdirAll(w.path("corp"), 0o755))(t)
-	must(gittest.Git(t.Context(), t.TempDir(), "", "clone", "--quiet", w.git.URL(gadgets), w.path(gadgets)))(t)
+	must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "--quiet", w.git.URL(gadgets), w.path(gadgets)))(t)
 	want := snapshot(t, w.path(gadgets))
 	must(w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, commit)

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // fakeProxy is a proxy for HTTP, by CONNECT and by plain requests, and for SOCKS5. All names are the target's.
@@ -134,7 +134,7 @@ func (p *fakeProxy) socks(conn net.Conn, reader *bufio.Reader) bool {
 // secureWorld is a world whose server speaks TLS, and the file with its authority.
 func secureWorld(t *testing.T) (w *world, caFile string) {
 	t.Helper()
-	w = newWorld(t, gittest.WithTLS())
+	w = newWorld(t, gitserver.WithTLS())
 	caFile = filepath.Join(t.TempDir(), "ca.pem")
 	must(0, os.WriteFile(caFile, w.git.CA(), 0o600))(t)
 	return w, caFile
@@ -347,7 +347,7 @@ func viaTLS(t *testing.T, w *world, location string) string {
 func TestAFetchThatTakesTooLong(t *testing.T) {
 	w := newWorld(t)
 	server := w.withSSH()
-	server.Answer(&gittest.SSHAnswer{Stdout: "00", Hang: true})
+	server.Answer(&gitserver.SSHAnswer{Stdout: "00", Hang: true})
 	slow := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
 		_ = http.NewResponseController(rw).Flush()

@@ -14,10 +14,10 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/transport"
-	gitserver "github.com/go-git/go-git/v5/plumbing/transport/server"
+	gogitserver "github.com/go-git/go-git/v5/plumbing/transport/server"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // TestOtherServers has implementations other than Git's own serve the same repository. Dulwich knows
@@ -48,11 +48,11 @@ func TestOtherServers(t *testing.T) {
 			}
 			w.mustBeSound(widgets, second)
 
-			forced := w.commit(gittest.Main, gittest.Edit{Parent: first, Write: map[string]string{"c": "3"}})
+			forced := w.commit(gitserver.Main, gitserver.Edit{Parent: first, Write: map[string]string{"c": "3"}})
 			sync("")
 			w.mustBeSound(widgets, forced)
 
-			branch := w.commit("topic", gittest.Edit{Parent: second, Write: map[string]string{"d": "4"}})
+			branch := w.commit("topic", gitserver.Edit{Parent: second, Write: map[string]string{"d": "4"}})
 			w.mustBeSound(sync("topic").Path, branch)
 
 			req := w.request("none")
@@ -65,7 +65,7 @@ func TestOtherServers(t *testing.T) {
 
 func startDulwich(w *world) string {
 	server, err := w.git.StartDulwich()
-	if errors.Is(err, gittest.ErrNoDulwich) && os.Getenv("LOCKSTEP_TEST_DULWICH") != "real" {
+	if errors.Is(err, gitserver.ErrNoDulwich) && os.Getenv("LOCKSTEP_TEST_DULWICH") != "real" {
 		w.t.Skip(err)
 	}
 	must(0, err)(w.t)
@@ -75,9 +75,9 @@ func startDulwich(w *world) string {
 
 // startGoGit serves with go-git's server, which has no HTTP of its own.
 func startGoGit(w *world) string {
-	loader := gitserver.NewFilesystemLoader(osfs.New("/"))
+	loader := gogitserver.NewFilesystemLoader(osfs.New("/"))
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if err := serveGoGit(rw, r, gitserver.NewServer(loader), w.git.Dir(widgets)); err != nil {
+		if err := serveGoGit(rw, r, gogitserver.NewServer(loader), w.git.Dir(widgets)); err != nil {
 			http.Error(rw, err.Error(), http.StatusInternalServerError)
 		}
 	}))

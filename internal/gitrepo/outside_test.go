@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // TestLinksOfAnotherPolicy changes the policy between two syncs: the next tree is of the new one, though
@@ -16,7 +16,7 @@ func TestLinksOfAnotherPolicy(t *testing.T) {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"file": "0"})
-			w.commit(gittest.Main, gittest.Edit{Link: map[string]string{"dir/out": "/etc/passwd", "in": "file"}})
+			w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"dir/out": "/etc/passwd", "in": "file"}})
 			for i, policy := range []LinkPolicy{LinksKeep, LinksSkip, LinksKeep} {
 				w.volume = w.open(w.volume.Root(), Config{Links: policy, Grace: 1, ReuseTrees: reuse})
 				for n := range 4 {

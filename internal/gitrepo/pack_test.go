@@ -20,7 +20,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // packDefaults are the limits of a volume that sets none.
@@ -107,7 +107,7 @@ func newGitRepo(t testing.TB) gitRepo {
 
 func (h gitRepo) git(stdin string, args ...string) string {
 	h.t.Helper()
-	out, err := gittest.Git(h.t.Context(), h.dir, stdin, append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
+	out, err := gitserver.Git(h.t.Context(), h.dir, stdin, append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func inventoryOf(t testing.TB, dir string) string {
 	if err := makeBare(dir); err != nil {
 		t.Fatal(err)
 	}
-	out, err := gittest.Git(t.Context(), dir, "", "cat-file", "--batch-all-objects", "--batch-check")
+	out, err := gitserver.Git(t.Context(), dir, "", "cat-file", "--batch-all-objects", "--batch-check")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,12 +134,12 @@ func mustBeGits(t testing.TB, dir string) {
 	if err := makeBare(dir); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := gittest.Git(t.Context(), dir, "", "fsck", "--full", "--strict", "--no-dangling"); err != nil {
+	if out, err := gitserver.Git(t.Context(), dir, "", "fsck", "--full", "--strict", "--no-dangling"); err != nil {
 		t.Error(err, out)
 	}
 	packs, _ := filepath.Glob(filepath.Join(dir, "objects", "pack", "*.pack"))
 	for _, pack := range packs {
-		if _, err := gittest.Git(t.Context(), dir, "", "index-pack", "--verify", pack); err != nil {
+		if _, err := gitserver.Git(t.Context(), dir, "", "index-pack", "--verify", pack); err != nil {
 			t.Error(err)
 		}
 	}
@@ -232,7 +232,7 @@ func chainsIn(t testing.TB, dir string) (c chains) {
 	if len(packs) != 1 {
 		t.Fatalf("packs: %v", packs)
 	}
-	out, err := gittest.Git(t.Context(), dir, "", "verify-pack", "-v", packs[0])
+	out, err := gitserver.Git(t.Context(), dir, "", "verify-pack", "-v", packs[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func chainsIn(t testing.TB, dir string) (c chains) {
 		var size, packed, offset, depth int
 		if n, _ := fmt.Sscan(line, &name, &kind, &size, &packed, &offset, &depth, &base); n == 7 {
 			c.longest = max(c.longest, depth)
-			if target, err := gittest.Git(t.Context(), dir, "", "cat-file", "-s", name); err != nil || len(target) > 6 {
+			if target, err := gitserver.Git(t.Context(), dir, "", "cat-file", "-s", name); err != nil || len(target) > 6 {
 				c.largeDeltas++
 			}
 		}
@@ -274,7 +274,7 @@ func TestThinPacks(t *testing.T) {
 				t.Errorf("packs: %v", packs)
 			}
 			for _, pack := range packs { // Git reads it with nothing beside it
-				if _, err := gittest.Git(t.Context(), q.dir, "", "index-pack", "--verify", pack); err != nil {
+				if _, err := gitserver.Git(t.Context(), q.dir, "", "index-pack", "--verify", pack); err != nil {
 					t.Error(err)
 				}
 				if c := chainsIn(t, q.dir); c.largeDeltas > 0 || c.longest == 0 {
@@ -286,7 +286,7 @@ func TestThinPacks(t *testing.T) {
 			}
 			mustBeGits(t, s.dir)
 			mustReadAll(t, s.dir)
-			if _, err := gittest.Git(t.Context(), s.dir, "", "rev-list", "--objects", after); err != nil {
+			if _, err := gitserver.Git(t.Context(), s.dir, "", "rev-list", "--objects", after); err != nil {
 				t.Error(err)
 			}
 		})
@@ -700,7 +700,7 @@ func TestTheSameObjectTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustReadAll(t, q.dir) // index-pack gives up on this one
-	must(gittest.Git(t.Context(), q.dir, "", "fsck", "--full", "--strict"))(t)
+	must(gitserver.Git(t.Context(), q.dir, "", "fsck", "--full", "--strict"))(t)
 	s := newStore(t)
 	if err := q.release(s); err != nil {
 		t.Fatal(err)
@@ -740,7 +740,7 @@ func TestFarOffsets(t *testing.T) {
 			t.Errorf("%d: got %d, %v", e.offset, got, err)
 		}
 	}
-	listed := must(gittest.Git(t.Context(), t.TempDir(), string(must(os.ReadFile(path))(t)), "show-index"))(t)
+	listed := must(gitserver.Git(t.Context(), t.TempDir(), string(must(os.ReadFile(path))(t)), "show-index"))(t)
 	if !strings.Contains(listed, fmt.Sprintf("%d %s", int64(5<<40), blobHash("d"))) {
 		t.Errorf("Git lists\n%s", listed)
 	}

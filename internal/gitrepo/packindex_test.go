@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // packOf makes a repository with some hundred objects in one pack, and lists them as Git does: name and
@@ -24,9 +24,9 @@ func packOf(t *testing.T) (dir, index string, objects map[plumbing.Hash]int64) {
 	}
 	w.create(files)
 	dir = w.git.Dir(widgets)
-	must(gittest.Git(t.Context(), dir, "", "repack", "-adq", "--depth=20"))(t)
+	must(gitserver.Git(t.Context(), dir, "", "repack", "-adq", "--depth=20"))(t)
 	index = must(filepath.Glob(filepath.Join(dir, "objects/pack/*.idx")))(t)[0]
-	out := must(gittest.Git(t.Context(), dir, "", "verify-pack", "-v", index))(t)
+	out := must(gitserver.Git(t.Context(), dir, "", "verify-pack", "-v", index))(t)
 	objects = map[plumbing.Hash]int64{}
 	for line := range strings.Lines(out) {
 		var hash, kind string

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // told is what a sync said of its progress.
@@ -70,7 +70,7 @@ func TestASyncTellsOfItsPhases(t *testing.T) {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: reuse})
-			must(w.git.Generate(t.Context(), widgets, gittest.Shape{Files: 500, Bytes: 2 << 20}))(t)
+			must(w.git.Generate(t.Context(), widgets, gitserver.Shape{Files: 500, Bytes: 2 << 20}))(t)
 
 			first := w.watchedSync("")
 			all := []string{"list", "fetch bytes", "fetch objects", "compare", "build files", "publish"}

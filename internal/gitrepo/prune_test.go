@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func looseCount(t *testing.T, s store) (n int) {
@@ -44,7 +44,7 @@ func TestPruneKeepsWhatTreesNeed(t *testing.T) {
 		t.Errorf("%d objects are left; two trees need no more than 12", n)
 	}
 	w.mustBeSound(widgets, commit)
-	if out := must(gittest.Git(t.Context(), s.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
+	if out := must(gitserver.Git(t.Context(), s.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
 		t.Errorf("git fsck in the store: %s", out)
 	}
 	next := w.push(map[string]string{"a": "0"}) // whose blob was pruned

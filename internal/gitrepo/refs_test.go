@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestOtherRefsHaveNamesOfTheirOwn(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
-	feature := w.commit("feature/x", gittest.Edit{Parent: first, Write: map[string]string{"a": "feature"}})
+	feature := w.commit("feature/x", gitserver.Edit{Parent: first, Write: map[string]string{"a": "feature"}})
 	must(0, w.git.Tag(t.Context(), widgets, "v1", first))(t)
 	w.push(map[string]string{"a": "2"})
 
@@ -51,7 +51,7 @@ func TestDefaultBranchRenamed(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	trunk := w.commit("trunk", gittest.Edit{Parent: first, Write: map[string]string{"a": "trunk"}})
+	trunk := w.commit("trunk", gitserver.Edit{Parent: first, Write: map[string]string{"a": "trunk"}})
 	w.sync("trunk")
 	must(0, w.git.SetHead(widgets, "trunk"))(t)
 
@@ -61,7 +61,7 @@ func TestDefaultBranchRenamed(t *testing.T) {
 		t.Errorf("unexpected result %+v", res)
 	}
 	w.mustBeSound(widgets, trunk)
-	next := w.commit("trunk", gittest.Edit{Write: map[string]string{"a": "next"}})
+	next := w.commit("trunk", gitserver.Edit{Write: map[string]string{"a": "next"}})
 	w.sync("")
 	w.mustBeSound(widgets, next)
 	w.mustBeSound("acme/widgets@trunk", next) // the name it had before goes along
@@ -73,10 +73,10 @@ func TestDefaultBranchRenamed(t *testing.T) {
 func TestBranchGivesWayToFolderOfBranches(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
-	w.commit("topic", gittest.Edit{Parent: first, Write: map[string]string{"a": "topic"}})
+	w.commit("topic", gitserver.Edit{Parent: first, Write: map[string]string{"a": "topic"}})
 	w.sync("topic")
 	must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/topic"))(t)
-	part := w.commit("topic/part", gittest.Edit{Parent: first, Write: map[string]string{"a": "part"}})
+	part := w.commit("topic/part", gitserver.Edit{Parent: first, Write: map[string]string{"a": "part"}})
 
 	w.mustBeSound(w.sync("topic/part").Path, part)
 }
@@ -89,7 +89,7 @@ func TestRefsThatAreNotThere(t *testing.T) {
 	}{
 		"no such branch": {func(*world) {}, "nowhere", events.ClassNoRef},
 		"deleted branch": {func(w *world) {
-			w.commit("gone", gittest.Edit{})
+			w.commit("gone", gitserver.Edit{})
 			w.sync("gone")
 			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/gone"))(w.t)
 		}, "gone", events.ClassNoRef},

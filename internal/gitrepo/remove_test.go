@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func (w *world) removal() RemoveRequest {
@@ -35,7 +35,7 @@ func TestRemoveAsksTheRemote(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
-			w.commit("other", gittest.Edit{})
+			w.commit("other", gitserver.Edit{})
 			w.sync("")
 			w.sync("other")
 			if tc.arrange != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func (w *world) refRemoval(ref string) RemoveRefRequest {
@@ -45,7 +45,7 @@ func TestRemoveRef(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			main := w.create(map[string]string{"a": "1"})
-			commit := w.commit("a/b", gittest.Edit{Write: map[string]string{"b": "1"}})
+			commit := w.commit("a/b", gitserver.Edit{Write: map[string]string{"b": "1"}})
 			w.sync("")
 			res := w.sync("a/b")
 			if tc.arrange != nil {
@@ -99,7 +99,7 @@ func TestARemovedRefsObjectsGo(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
-	w.commit("v1", gittest.Edit{Write: map[string]string{"v": noise(t, 1<<20)}})
+	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": noise(t, 1<<20)}})
 	w.sync("v1")
 	before := w.gc(true).Usage.Bytes
 	commit := w.git.Head(widgets, "refs/heads/v1")
@@ -140,7 +140,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 	for _, step := range []string{"fenced", "listed", "confirmed"} {
 		w := newWorld(t)
 		w.create(map[string]string{"a": "1"})
-		commit := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
+		commit := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 		w.sync("")
 		w.sync("v1")
 		slow := w.open(w.volume.Root(), Config{})
@@ -182,7 +182,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 func TestThePlainNameGoesWhenNobodyWantsIt(t *testing.T) {
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
-	dev := w.commit("dev", gittest.Edit{Write: map[string]string{"b": "1"}})
+	dev := w.commit("dev", gitserver.Edit{Write: map[string]string{"b": "1"}})
 	plain := w.sync("")
 	other := w.sync("dev")
 	req := w.refRemoval("main")
@@ -209,7 +209,7 @@ func TestAnotherBranchsPlainNameStays(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
-	trunk := w.commit("trunk", gittest.Edit{Write: map[string]string{"b": "1"}})
+	trunk := w.commit("trunk", gitserver.Edit{Write: map[string]string{"b": "1"}})
 	must(0, w.git.SetHead(widgets, "trunk"))(t)
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // TestRandomHistories publishes commits of random changes, and checks each tree with Git. Trees are
@@ -28,7 +28,7 @@ func TestRandomHistories(t *testing.T) {
 			w.sync("")
 			forward := 0
 			for range 25 {
-				commit := w.commit(gittest.Main, h.next(6))
+				commit := w.commit(gitserver.Main, h.next(6))
 				res := w.sync("")
 				if res.After != commit || res.Full {
 					t.Fatalf("unexpected result %+v", res)
@@ -63,8 +63,8 @@ type inventor struct {
 	rand  *rand.Rand
 }
 
-func (h *inventor) next(n int) gittest.Edit {
-	edit := gittest.Edit{Write: map[string]string{}}
+func (h *inventor) next(n int) gitserver.Edit {
+	edit := gitserver.Edit{Write: map[string]string{}}
 	for range n {
 		path := h.path()
 		if h.taken(path) {
@@ -186,11 +186,11 @@ func TestRefsDoNotTakeEachOthersSpares(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
 	w.create(map[string]string{"a": "0"})
-	w.commit("next", gittest.Edit{Write: map[string]string{"b": "0"}})
+	w.commit("next", gitserver.Edit{Write: map[string]string{"b": "0"}})
 	mark := func(ref string) string { return "of-" + ref }
 	for i := range 4 {
-		for ref, name := range map[string]string{gittest.Main: widgets, "next": widgets + "@next"} {
-			w.commit(ref, gittest.Edit{Write: map[string]string{mark(ref): fmt.Sprint(i)}})
+		for ref, name := range map[string]string{gitserver.Main: widgets, "next": widgets + "@next"} {
+			w.commit(ref, gitserver.Edit{Write: map[string]string{mark(ref): fmt.Sprint(i)}})
 			w.sync(ref)
 			_, err := os.Lstat(w.path(name, "was", mark(ref)))
 			if brought := err == nil; brought != (i > 1) {

@@ -19,18 +19,18 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // withSSH serves the world's repositories over SSH, too.
-func (w *world) withSSH() *gittest.SSHServer {
+func (w *world) withSSH() *gitserver.SSHServer {
 	w.t.Helper()
 	server := must(w.git.StartSSH())(w.t)
 	w.t.Cleanup(server.Close)
 	return server
 }
 
-func (w *world) sshRequest(server *gittest.SSHServer, ref string) SyncRequest {
+func (w *world) sshRequest(server *gitserver.SSHServer, ref string) SyncRequest {
 	req := w.request(ref)
 	req.URL = server.URL(widgets)
 	req.Auth = Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}
@@ -54,7 +54,7 @@ func TestSyncOverSSH(t *testing.T) {
 		t.Error("more than one session for a sync")
 	}
 
-	forced := w.commit(gittest.Main, gittest.Edit{Orphan: true, Write: map[string]string{"c": "3"}})
+	forced := w.commit(gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"c": "3"}})
 	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
 	w.mustBeSound(widgets, forced)
 	w.mustRead(widgets, map[string]string{"c": "3"})
@@ -71,7 +71,7 @@ func TestSyncOverSSH(t *testing.T) {
 }
 
 // mustLetGo waits until no connection is left open.
-func mustLetGo(t *testing.T, server *gittest.SSHServer) {
+func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); server.Open() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -185,21 +185,21 @@ func TestOneOfSeveralHostKeys(t *testing.T) {
 func TestSSHServersThatFail(t *testing.T) {
 	const garbage = "<html>" + secret
 	for name, tc := range map[string]struct {
-		answer      gittest.SSHAnswer
+		answer      gitserver.SSHAnswer
 		class       events.Class
 		disposition events.Disposition
 	}{
-		"not found, GitHub":    {gittest.SSHAnswer{Stderr: "ERROR: Repository not found.\nfatal: " + secret, Status: 1}, events.ClassNotFound, events.Permanent},
-		"not found, GitLab":    {gittest.SSHAnswer{Stderr: "remote:\nremote: ERROR: The project you were looking for could not be found or you don't have permission to view it.\n", Status: 1}, events.ClassNotFound, events.Permanent},
-		"not found, git":       {gittest.SSHAnswer{Stderr: "fatal: '/x/" + secret + "' does not appear to be a git repository", Status: 128}, events.ClassNotFound, events.Permanent},
-		"not found, ERR":       {gittest.SSHAnswer{Stdout: "001dERR Repository not found.\n", Status: 1}, events.ClassNotFound, events.Permanent},
-		"no access":            {gittest.SSHAnswer{Stderr: "remote: Access denied. " + secret, Status: 1}, events.ClassAuth, events.Permanent},
-		"no such command":      {gittest.SSHAnswer{Stderr: "sh: git-upload-pack: command not found", Status: 127}, events.ClassServer, events.Retryable},
-		"a failure, no words":  {gittest.SSHAnswer{Status: 3}, events.ClassServer, events.Retryable},
-		"success, no words":    {gittest.SSHAnswer{}, events.ClassServer, events.Retryable},
-		"garbage":              {gittest.SSHAnswer{Stdout: garbage, Status: 0}, events.ClassServer, events.Retryable},
-		"garbage, and waiting": {gittest.SSHAnswer{Stdout: garbage, Hang: true}, events.ClassServer, events.Retryable},
-		"cut off":              {gittest.SSHAnswer{Stdout: "00", Drop: true}, events.ClassNetwork, events.Retryable},
+		"not found, GitHub":    {gitserver.SSHAnswer{Stderr: "ERROR: Repository not found.\nfatal: " + secret, Status: 1}, events.ClassNotFound, events.Permanent},
+		"not found, GitLab":    {gitserver.SSHAnswer{Stderr: "remote:\nremote: ERROR: The project you were looking for could not be found or you don't have permission to view it.\n", Status: 1}, events.ClassNotFound, events.Permanent},
+		"not found, git":       {gitserver.SSHAnswer{Stderr: "fatal: '/x/" + secret + "' does not appear to be a git repository", Status: 128}, events.ClassNotFound, events.Permanent},
+		"not found, ERR":       {gitserver.SSHAnswer{Stdout: "001dERR Repository not found.\n", Status: 1}, events.ClassNotFound, events.Permanent},
+		"no access":            {gitserver.SSHAnswer{Stderr: "remote: Access denied. " + secret, Status: 1}, events.ClassAuth, events.Permanent},
+		"no such command":      {gitserver.SSHAnswer{Stderr: "sh: git-upload-pack: command not found", Status: 127}, events.ClassServer, events.Retryable},
+		"a failure, no words":  {gitserver.SSHAnswer{Status: 3}, events.ClassServer, events.Retryable},
+		"success, no words":    {gitserver.SSHAnswer{}, events.ClassServer, events.Retryable},
+		"garbage":              {gitserver.SSHAnswer{Stdout: garbage, Status: 0}, events.ClassServer, events.Retryable},
+		"garbage, and waiting": {gitserver.SSHAnswer{Stdout: garbage, Hang: true}, events.ClassServer, events.Retryable},
+		"cut off":              {gitserver.SSHAnswer{Stdout: "00", Drop: true}, events.ClassNetwork, events.Retryable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -241,7 +241,7 @@ func TestRemoveAsksOverSSH(t *testing.T) {
 	}
 	_, err := remove()
 	mustFail(t, err, events.ClassConflict, events.Permanent)
-	server.Answer(&gittest.SSHAnswer{Stderr: "sh: git-upload-pack: not found", Status: 127})
+	server.Answer(&gitserver.SSHAnswer{Stderr: "sh: git-upload-pack: not found", Status: 127})
 	_, err = remove()
 	mustFail(t, err, events.ClassServer, events.Retryable)
 	server.Answer(nil)
@@ -283,7 +283,7 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			server := w.withSSH()
-			server.Answer(&gittest.SSHAnswer{Stdout: stdout, Hang: true})
+			server.Answer(&gitserver.SSHAnswer{Stdout: stdout, Hang: true})
 			listed := make(chan struct{})
 			w.volume = w.open(t.TempDir(), Config{Step: func(step string) {
 				if step == "listed" {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 // TestStoppedAtEveryStep stops a process with SIGSTOP at each step of a sync, has a newer holder work on
@@ -33,7 +33,7 @@ func TestStoppedAtEveryStep(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/fetching=%v", step, fetching), func(t *testing.T) {
 				t.Parallel()
 				g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
-				w := newWorld(t, gittest.WithBefore(g.pass))
+				w := newWorld(t, gitserver.WithBefore(g.pass))
 				w.create(map[string]string{"a": "1", "same": "same"})
 				w.sync("")
 				w.push(map[string]string{"a": "2"})

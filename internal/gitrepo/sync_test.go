@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 )
 
 func TestFirstSyncClones(t *testing.T) {
@@ -90,14 +90,14 @@ func TestHistories(t *testing.T) {
 	for name, move := range map[string]func(w *world, first, second string) string{
 		"push": func(w *world, _, _ string) string { return w.push(map[string]string{"a": "3"}) },
 		"force push": func(w *world, first, _ string) string {
-			return w.commit("main", gittest.Edit{Parent: first, Write: map[string]string{"a": "forced"}})
+			return w.commit("main", gitserver.Edit{Parent: first, Write: map[string]string{"a": "forced"}})
 		},
 		"rewind": func(w *world, first, _ string) string {
 			must(0, w.git.SetRef(w.t.Context(), widgets, "refs/heads/main", first))(w.t)
 			return first
 		},
 		"orphan": func(w *world, _, _ string) string {
-			return w.commit("main", gittest.Edit{Orphan: true, Write: map[string]string{"z": "orphan"}})
+			return w.commit("main", gitserver.Edit{Orphan: true, Write: map[string]string{"z": "orphan"}})
 		},
 		"fifty commits at once": func(w *world, _, _ string) (commit string) {
 			for i := range 50 {
@@ -106,12 +106,12 @@ func TestHistories(t *testing.T) {
 			return commit
 		},
 		"empty tree": func(w *world, _, _ string) string {
-			return w.commit("main", gittest.Edit{Delete: []string{"a", "dir", "kept"}})
+			return w.commit("main", gitserver.Edit{Delete: []string{"a", "dir", "kept"}})
 		},
 		"file becomes folder and back": func(w *world, _, _ string) string {
-			return w.commit("main", gittest.Edit{Delete: []string{"a", "dir"}, Write: map[string]string{"a/x": "1", "dir": "file"}})
+			return w.commit("main", gitserver.Edit{Delete: []string{"a", "dir"}, Write: map[string]string{"a/x": "1", "dir": "file"}})
 		},
-		"empty commit": func(w *world, _, _ string) string { return w.commit("main", gittest.Edit{}) },
+		"empty commit": func(w *world, _, _ string) string { return w.commit("main", gitserver.Edit{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -166,7 +166,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 	w.create(map[string]string{
 		"with space": "s", "ünïcode/ß": "u", "latin1-\xe9": "l", "tab\there": "t", "quote\"d": "q", "-dash": "d", ".gitignore": "x",
 	})
-	commit := w.commit("main", gittest.Edit{
+	commit := w.commit("main", gitserver.Edit{
 		Exec:      map[string]string{"run.sh": "#!/bin/sh\n"},
 		Link:      map[string]string{"in": "run.sh", "out": "../../../../etc/passwd", "abs": "/etc/passwd", "dangling": "nowhere"},
 		Submodule: map[string]string{"sub": strings.Repeat("a", 40)},
@@ -190,7 +190,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 	}
 
 	before := w.sync("")
-	next := w.commit("main", gittest.Edit{Write: map[string]string{"run.sh": "#!/bin/sh\n"}, Link: map[string]string{"in": "elsewhere"}})
+	next := w.commit("main", gitserver.Edit{Write: map[string]string{"run.sh": "#!/bin/sh\n"}, Link: map[string]string{"in": "elsewhere"}})
 	res := w.sync("")
 	w.mustBeSound(widgets, next)
 	w.mustMatchGitDiff(res)
@@ -238,11 +238,11 @@ func TestThinFetchAsksForLittle(t *testing.T) {
 	w.sync("")
 
 	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-	out := must(gittest.Git(t.Context(), store.dir, "", "count-objects", "-v"))(t)
+	out := must(gitserver.Git(t.Context(), store.dir, "", "count-objects", "-v"))(t)
 	if !strings.Contains(out, "count: 3\n") || !strings.Contains(out, "packs: 1\n") {
 		t.Errorf("want the first pack, and a commit, a tree and a blob:\n%s", out)
 	}
-	if out := must(gittest.Git(t.Context(), store.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
+	if out := must(gitserver.Git(t.Context(), store.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
 		t.Errorf("git fsck in the store: %s", out)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/tree"
 )
 
@@ -99,7 +99,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
-			w.commit("main", gittest.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
+			w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
 				Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
 			w.sync("")
 			commit := w.push(map[string]string{"a": "2"})
@@ -139,7 +139,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
-	w.commit("next", gittest.Edit{Parent: w.git.Head(widgets, "refs/heads/main"), Write: map[string]string{"a": "next"}})
+	w.commit("next", gitserver.Edit{Parent: w.git.Head(widgets, "refs/heads/main"), Write: map[string]string{"a": "next"}})
 	w.sync("")
 	other := w.sync("next")
 	flipBit(t, w.path(widgets, "a"), 0)
@@ -238,9 +238,9 @@ func TestOldModesAreNoDamage(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	blob := must(w.git.Blob(t.Context(), widgets, "content"))(t)
 	entries := must(w.git.Tree(t.Context(), widgets,
-		gittest.Entry{Mode: "100600", Name: "mine", Hash: blob}, gittest.Entry{Mode: "100664", Name: "old", Hash: blob},
-		gittest.Entry{Mode: "100775", Name: "run", Hash: blob}))(t)
-	must(w.git.CommitTree(t.Context(), widgets, gittest.Main, entries))(t)
+		gitserver.Entry{Mode: "100600", Name: "mine", Hash: blob}, gitserver.Entry{Mode: "100664", Name: "old", Hash: blob},
+		gitserver.Entry{Mode: "100775", Name: "run", Hash: blob}))(t)
+	must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, entries))(t)
 	w.sync("")
 	if report := w.verify(false); report.Found != 0 {
 		t.Errorf("found %+v", report)

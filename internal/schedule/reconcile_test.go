@@ -15,7 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
-	"lockstep/internal/gittest"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
@@ -26,7 +26,7 @@ import (
 // world is a clone of acme/widgets that was synced for a watch, which is no more.
 type world struct {
 	t      *testing.T
-	git    *gittest.Server
+	git    *gitserver.Server
 	client redis.UniversalClient
 	r      schedule.Reconciler
 	asked  []events.Change
@@ -36,7 +36,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	ctx := context.Background()
-	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
+	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package gittest
+package gitserver
 
 import (
 	"crypto/ecdsa"
@@ -23,7 +23,7 @@ func (s *Server) CA() []byte { return s.ca }
 // secured makes the authority and the server's certificate.
 func (s *Server) secured(listener net.Listener) (net.Listener, error) {
 	authority, authorityKey, err := certificate(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "gittest"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: "gitserver"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("start git server: %w", err)

@@ -1,4 +1,4 @@
-package gittest
+package gitserver
 
 import (
 	"bytes"
@@ -169,7 +169,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case status == http.StatusUnauthorized:
-		w.Header().Set("WWW-Authenticate", `Basic realm="gittest"`)
+		w.Header().Set("WWW-Authenticate", `Basic realm="gitserver"`)
 		http.Error(w, "credentials, please", status)
 	case status != 0:
 		http.Error(w, http.StatusText(status), status)
