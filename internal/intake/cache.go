@@ -25,7 +25,7 @@ type cache struct {
 
 type remembered struct {
 	place  string
-	placed watch.Placed
+	placed watch.RemoteWatches
 }
 
 func (r *remembered) weight() int { return 1 + len(r.placed.Watches) }
@@ -34,18 +34,18 @@ func newCache(most int) *cache {
 	return &cache{most: most, places: map[string]*list.Element{}, recent: list.New()}
 }
 
-func (c *cache) get(place string) (watch.Placed, bool) {
+func (c *cache) get(place string) (watch.RemoteWatches, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.places[place]
 	if !ok {
-		return watch.Placed{}, false
+		return watch.RemoteWatches{}, false
 	}
 	c.recent.MoveToFront(e)
 	return e.Value.(*remembered).placed, true
 }
 
-func (c *cache) put(place string, placed watch.Placed) {
+func (c *cache) put(place string, placed watch.RemoteWatches) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(place)

@@ -178,8 +178,8 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 		for place, at := range placed {
 			versions[place] = at.Version
 		}
-		verdict, err := in.cfg.Registry.Accept(ctx, watch.Intake{
-			Source: src.Name, Delivery: d.ID, Keep: in.cfg.Keep, Versions: versions, Changes: plan.Changes,
+		verdict, err := in.cfg.Registry.Accept(ctx, watch.Delivery{
+			Source: src.Name, ID: d.ID, Keep: in.cfg.Keep, Versions: versions, Changes: plan.Changes,
 		})
 		if err != nil {
 			return out, err
@@ -199,11 +199,11 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 
 // placed returns what is watched of the remotes that a delivery concerns, by place, and whether any of it was
 // remembered. Fresh, none is.
-func (in *Intake) placed(ctx context.Context, d forge.Delivery, fresh bool) (placed map[string]watch.Placed, known bool, err error) {
+func (in *Intake) placed(ctx context.Context, d forge.Delivery, fresh bool) (placed map[string]watch.RemoteWatches, known bool, err error) {
 	urls := Concerned(d)
-	placed = make(map[string]watch.Placed, len(urls))
+	placed = make(map[string]watch.RemoteWatches, len(urls))
 	for _, url := range urls {
-		place := watch.Place(url)
+		place := watch.RemoteKey(url)
 		if _, again := placed[place]; again {
 			continue
 		}
@@ -213,7 +213,7 @@ func (in *Intake) placed(ctx context.Context, d forge.Delivery, fresh bool) (pla
 				continue
 			}
 		}
-		at, err := in.cfg.Registry.At(ctx, url)
+		at, err := in.cfg.Registry.ByRemote(ctx, url)
 		if err != nil {
 			return nil, false, err
 		}

@@ -36,10 +36,10 @@ func Concerned(d forge.Delivery) []string {
 	return urls
 }
 
-// NewPlan says what a delivery from src comes to when placed, by [watch.Place], is what is watched. The same delivery
+// NewPlan says what a delivery from src comes to when placed, by [watch.RemoteKey], is what is watched. The same delivery
 // and the same watches make the same plan. A repository is known by its remote: the paths that the
 // changes are for are those of the watches, whatever the forge calls it.
-func NewPlan(src forge.Source, d forge.Delivery, placed map[string]watch.Placed) Plan {
+func NewPlan(src forge.Source, d forge.Delivery, placed map[string]watch.RemoteWatches) Plan {
 	p := planner{src: src, delivery: d, placed: placed, at: map[asked]int{}}
 	p.ignore(d.Ignored)
 	for _, e := range d.Events {
@@ -61,7 +61,7 @@ func NewPlan(src forge.Source, d forge.Delivery, placed map[string]watch.Placed)
 type planner struct {
 	src      forge.Source
 	delivery forge.Delivery
-	placed   map[string]watch.Placed
+	placed   map[string]watch.RemoteWatches
 	plan     Plan
 	at       map[asked]int // where in plan.Changes
 	overflow bool
@@ -175,7 +175,7 @@ func (p *planner) moved(e forge.Event) {
 
 // watches are those of the remote at url, whatever their paths: by repository, then app, then ref.
 func (p *planner) watches(url string) []watch.Watch {
-	all := p.placed[watch.Place(url)].Watches
+	all := p.placed[watch.RemoteKey(url)].Watches
 	other := func(w watch.Watch) bool { return !watch.SameRemote(w.URL, url) }
 	if !slices.ContainsFunc(all, other) { // seldom: only then is anything copied
 		return all

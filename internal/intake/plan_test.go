@@ -57,11 +57,11 @@ func watching(t *testing.T, what, url string) watch.Watch {
 }
 
 // placed is what the registry says when these are watched, in this order.
-func placed(watches ...watch.Watch) map[string]watch.Placed {
-	all := map[string]watch.Placed{}
+func placed(watches ...watch.Watch) map[string]watch.RemoteWatches {
+	all := map[string]watch.RemoteWatches{}
 	for _, w := range watches {
-		place := watch.Place(w.URL)
-		all[place] = watch.Placed{Version: "1", Watches: append(all[place].Watches, w)}
+		place := watch.RemoteKey(w.URL)
+		all[place] = watch.RemoteWatches{Version: "1", Watches: append(all[place].Watches, w)}
 	}
 	return all
 }

@@ -9,7 +9,7 @@ import (
 
 // Due are the polls that are due; a [watch.Registry] has them.
 type Due interface {
-	TakeDue(ctx context.Context, limit int, usual time.Duration) (taken int, next time.Duration, err error)
+	EnqueueDue(ctx context.Context, limit int, usual time.Duration) (taken int, next time.Duration, err error)
 }
 
 // Poller has due polls asked for. Several may be at it.
@@ -49,7 +49,7 @@ func (p Poller) Run(ctx context.Context) {
 		var taken int
 		var next time.Duration
 		if err == nil {
-			taken, next, err = p.Due.TakeDue(ctx, pollsAtOnce, p.Usual)
+			taken, next, err = p.Due.EnqueueDue(ctx, pollsAtOnce, p.Usual)
 		}
 		switch {
 		case ctx.Err() != nil:

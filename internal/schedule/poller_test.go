@@ -35,7 +35,7 @@ type script struct {
 	log   strings.Builder
 }
 
-func (s *script) TakeDue(context.Context, int, time.Duration) (int, time.Duration, error) {
+func (s *script) EnqueueDue(context.Context, int, time.Duration) (int, time.Duration, error) {
 	s.looks = append(s.looks, time.Since(s.began))
 	return s.due(len(s.looks))
 }
@@ -184,7 +184,7 @@ func TestSeveralPollersAskForEachRepositoryOnce(t *testing.T) {
 	defer poll()()
 	await(repos)
 	// Each look from here on finds none: what was due is put down for an hour.
-	if n, next, err := registry.TakeDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || asked() != repos {
+	if n, next, err := registry.EnqueueDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || asked() != repos {
 		t.Errorf("%d due, the next in %v, error %v; %d asked for, want %d", n, next, err, asked(), repos)
 	}
 }
