@@ -42,7 +42,7 @@ func TestAnAppIsToldOfAPush(t *testing.T) {
 	must(client.Del(ctx, events.DefaultNamespace.Changes()).Result())(t) // the push is to be the first to ask
 	p := start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--credentials", credentials,
 		"--roles", "worker,notifier", "--notify-hosts", "127.0.0.1")
-	p.awaitLog("the group of notifications is new")
+	p.awaitLog("consumer group created")
 	must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(),
 		Values: []string{"url", git.URL("acme/widgets"), "app", "docs", "id", "push-1"}}).Result())(t)
 	select {

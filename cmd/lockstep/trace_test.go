@@ -162,7 +162,7 @@ func startThree(t *testing.T, server *redistest.Server, app *toldApp, env []stri
 	notifier = startWith(t, env, "serve", "--roles", "notifier", "--redis", server.URL(), "--root", filepath.Join(dir, "root"),
 		"--credentials", app.credentials, "--notify-hosts", "127.0.0.1", "--log-level", "debug")
 	receiver.awaitLog("msg=listening address=")
-	notifier.awaitLog("the group of notifications is new")
+	notifier.awaitLog("consumer group created")
 	_, after, _ := strings.Cut(receiver.log.String(), "msg=listening address=")
 	addr, _, _ = strings.Cut(after, "\n")
 	return receiver, worker, notifier, addr
