@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// answer is what is known of a question.
+// answer is the answer to a yes-no question that may be unknown.
 type answer int
 
 const (
@@ -18,7 +18,7 @@ const (
 	no
 )
 
-// isDefault reports whether what was pushed is the remote's default branch. A tag is none.
+// isDefault reports whether the push concerns the remote's default branch. A push of a tag does not.
 func isDefault(e forge.Event) answer {
 	switch {
 	case !e.Ref.IsZero() && !strings.HasPrefix(e.Ref.String(), "refs/heads/"):
@@ -31,8 +31,8 @@ func isDefault(e forge.Event) answer {
 	return no
 }
 
-// movedURL is where a repository is to be fetched from after its move: as before, by SSH or over another
-// port, if the URL so far ended in the name so far, and else where the forge says.
+// movedURL returns the URL of a watched repository after its move. If the watched URL ends in the old name, it replaces
+// the name, which keeps the transport and port; else it returns the forge's URL.
 func movedURL(watched string, e forge.Event) string {
 	u, err := url.Parse(watched)
 	if err != nil {
