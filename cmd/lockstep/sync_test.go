@@ -134,7 +134,7 @@ func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
 		"a remote that fails":            {git.URL("acme/flaky"), nil, nil, exitFailed, "500"},
 		"no credential where one is due": {git.URL("acme/private"), nil, nil, exitFailed, "credential"},
 		"a wrong credential":             {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, exitFailed, "credential"},
-		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, exitFailed, "not known here"},
+		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, exitFailed, "unknown credential"},
 		"a root that is a file":          {git.URL("acme/widgets"), []string{"--root", file}, nil, exitFailed, file},
 		"a Redis that is not there":      {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, exitUnavailable, "does not answer; start it"},
 	} {
