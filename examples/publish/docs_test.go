@@ -25,10 +25,10 @@ const root = "../.."
 
 var document = filepath.Join(root, "docs/publishing.md")
 
-// program is a block of code in the document, under the name of the file that it is.
+// program is a code block in the document with the name of its file.
 var program = regexp.MustCompile("(?s)<!-- (examples/publish/\\S+) -->\n```([a-z]+)\n(.*?)```\n")
 
-func TestTheDocumentShowsTheProgramsAsTheyAre(t *testing.T) {
+func TestDocumentShowsThePrograms(t *testing.T) {
 	text := read(t, document)
 	var shown []string
 	today := program.ReplaceAllStringFunc(text, func(block string) string {
@@ -40,7 +40,7 @@ func TestTheDocumentShowsTheProgramsAsTheyAre(t *testing.T) {
 	case *update:
 		must(t, os.WriteFile(document, []byte(today), 0o644))
 	case text != today:
-		t.Error("docs/publishing.md does not show the programs as they are; run go test ./examples/publish -run Document -update")
+		t.Error("docs/publishing.md differs from the programs; run go test ./examples/publish -run Document -update")
 	}
 	var programs []string
 	must(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -58,18 +58,18 @@ func TestTheDocumentShowsTheProgramsAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheDocumentPinsWhatTheProgramsPin(t *testing.T) {
+func TestDocumentPinsTheSameVersions(t *testing.T) {
 	var node struct{ Dependencies map[string]string }
 	must(t, json.Unmarshal([]byte(read(t, "node/package.json")), &node))
 	for _, pin := range []string{"redis@" + node.Dependencies["redis"], strings.TrimSpace(read(t, "python/requirements.txt"))} {
 		if !strings.Contains(read(t, document), "install "+pin+"`") {
-			t.Errorf("the document does not say %s", pin)
+			t.Errorf("the document does not contain %s", pin)
 		}
 	}
 }
 
-// The table has the plain fields that ParseChange reads, in its order.
-func TestTheDocumentNamesThePlainFields(t *testing.T) {
+// The table lists the plain fields that ParseChange reads, in its order.
+func TestDocumentListsThePlainFields(t *testing.T) {
 	var named []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(read(t, document), -1) {
 		named = append(named, row[1])
@@ -79,7 +79,7 @@ func TestTheDocumentNamesThePlainFields(t *testing.T) {
 	}
 }
 
-// plainFields are the JSON names of the struct in events.parsePlain.
+// plainFields returns the JSON names of the struct in events.parsePlain.
 func plainFields(t *testing.T) (names []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "events/envelope.go"), nil, 0)
@@ -99,8 +99,9 @@ func plainFields(t *testing.T) (names []string) {
 	return names
 }
 
-// Each line of redis-cli in the document is a change, of every type there is, and so is the CloudEvents document.
-func TestTheDocumentsChangesAreRead(t *testing.T) {
+// Each redis-cli line in the document is a valid change, and together they cover every type. The CloudEvents document is
+// valid, too.
+func TestDocumentedChangesAreValid(t *testing.T) {
 	var types []events.ChangeType
 	for _, line := range regexp.MustCompile(`(?m)^    redis-cli XADD 'lockstep:\{0\}:changes' '\*' (.*)$`).FindAllStringSubmatch(read(t, document), -1) {
 		words, fields := strings.Fields(line[1]), map[string]string{}
@@ -120,7 +121,7 @@ func TestTheDocumentsChangesAreRead(t *testing.T) {
 	}
 	cloudEvent := regexp.MustCompile(`(?m)^    (\{"specversion".*\n.*)$`).FindStringSubmatch(read(t, document))
 	if cloudEvent == nil {
-		t.Fatal("there is no CloudEvents document")
+		t.Fatal("no CloudEvents document")
 	}
 	if change, err := events.ParseChange([]byte(cloudEvent[1])); err != nil || change.ID != "push-4711" {
 		t.Errorf("%+v, %v", change, err)
