@@ -41,6 +41,7 @@ type rig struct {
 
 func newRig(t *testing.T, dir string, cfg spool.Config) *rig {
 	t.Helper()
+	t.Parallel() // each has a private Redis
 	r := &rig{t: t, server: redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")}
 	r.client = r.server.Client()
 	r.registry = watch.NewRegistry(r.client, events.DefaultNamespace)

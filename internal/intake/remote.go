@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -50,4 +51,28 @@ func movedURL(watched string, e forge.Event) string {
 		return text
 	}
 	return e.URL
+}
+
+// moved moves each clone whose path is the repository's old name to the new name. A clone at a path chosen by the user
+// stays there and gets a new URL. If only the new URL is watched, its repositories are polled.
+func (p *planner) moved(e forge.Event) {
+	from := p.watches(e.FromURL)
+	if len(from) == 0 {
+		to := p.watches(e.URL)
+		if p.poll(to); len(to) == 0 {
+			p.ignore(fmt.Sprintf("nobody watches %s or %s", e.From, e.Repo))
+		}
+		return
+	}
+	if e.From.Equal(e.Repo) { // only the spelling has changed
+		p.poll(from)
+		return
+	}
+	for _, w := range firstPerRepo(from, anyWatch) {
+		to := w.Repo
+		if to.Equal(e.From) {
+			to = e.Repo
+		}
+		p.add(events.Change{Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: movedURL(w.URL, e), Credential: w.Credential, Foreign: true})
+	}
 }

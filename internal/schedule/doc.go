@@ -17,8 +17,8 @@
 //
 //	finding                                    repair
 //	a watch whose app never received a tree    a due change: the sync is repeated, or its failure becomes visible
-//	state and volume name different commits    likewise
-//	state of a clone that does not exist       likewise if it is watched, else reported
+//	state and volume name different commits    a due change
+//	state of a clone that does not exist       a due change if it is watched, else reported
 //	a clone that is no longer watched          removed: its removal was lost
 //	a clone that was never watched             reported, as it was requested by hand; removed with Prune
 //

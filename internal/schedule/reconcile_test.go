@@ -109,6 +109,7 @@ func (w *world) found() (kinds []schedule.Kind, removed bool) {
 }
 
 func TestOrphanIsRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || !removed {
 		t.Errorf("found %v, removed %v", kinds, removed)
@@ -116,6 +117,7 @@ func TestOrphanIsRemoved(t *testing.T) {
 }
 
 func TestManyOrphansAreOnlyReported(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w := newWorld(t)
 	volume := w.r.Volume.(*gitrepo.Volume)
@@ -161,6 +163,7 @@ func (l late) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
 }
 
 func TestRepositoryWatchedAgainIsNotAnOrphan(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]func(w *world){
 		"since the list was read": func(w *world) { w.put(w.own) },
 		"but not in the index": func(w *world) {
@@ -198,6 +201,7 @@ func (r *removing) Published(repo events.RepoPath) (gitrepo.Published, bool, err
 }
 
 func TestConcurrentRemovalIsNotMissing(t *testing.T) {
+	t.Parallel()
 	for _, settled := range []bool{true, false} {
 		w := newWorld(t)
 		w.r.Volume = &removing{Volume: w.r.Volume, w: w, settled: settled}
@@ -212,6 +216,7 @@ func TestConcurrentRemovalIsNotMissing(t *testing.T) {
 }
 
 func TestBusyOrphanIsSkipped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: events.DefaultNamespace.Locks(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -230,6 +235,7 @@ func TestBusyOrphanIsSkipped(t *testing.T) {
 
 // A repository with a watch that cannot be decoded is left alone; the others are checked.
 func TestUndecodableWatchDoesNotBlockOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(watch.Watch{App: "docs", URL: w.git.URL("acme/any")})
 	key := events.DefaultNamespace.Watches() + "of:acme/any"
