@@ -1,4 +1,4 @@
-// Package deploy has what runs Lockstep and what watches it, and tests that it fits the program.
+// Package deploy contains the files to deploy and monitor Lockstep, and tests that they match the program.
 package deploy
 
 import (
@@ -34,7 +34,7 @@ const (
 	operations    = "../docs/operations.md"
 )
 
-// rule is an alert of the rules.
+// rule is an alerting rule.
 type rule struct {
 	Alert       string            `yaml:"alert"`
 	Expr        string            `yaml:"expr"`
@@ -57,7 +57,7 @@ func readRules(t *testing.T) []rule {
 		rules = append(rules, group.Rules...)
 	}
 	if len(rules) == 0 {
-		t.Fatal("there are no rules")
+		t.Fatal("no rules")
 	}
 	return rules
 }
@@ -71,9 +71,9 @@ func read(t *testing.T, path string) []byte {
 	return content
 }
 
-// TestOnlyMetricsThatAreThereAreAskedFor makes all that counts count something, and compares what is exported with
-// what the rules, the dashboard and the documents ask for.
-func TestOnlyMetricsThatAreThereAreAskedFor(t *testing.T) {
+// TestQueriedMetricsExist records every metric and compares the exported ones with those in the rules, the dashboard and the
+// documents.
+func TestQueriedMetricsExist(t *testing.T) {
 	exported := scrapeAll(t)
 	for _, r := range readRules(t) {
 		exported.check(t, r.Alert, r.Expr)
@@ -89,18 +89,17 @@ func TestOnlyMetricsThatAreThereAreAskedFor(t *testing.T) {
 		}
 	})
 	if asked < 40 {
-		t.Errorf("only %d metrics are asked for by %s; is it read as it is written?", asked, dashboardFile)
+		t.Errorf("only %d metrics found in %s", asked, dashboardFile)
 	}
 	for _, found := range regexp.MustCompile(`lockstep_[a-z_]+\*?`).FindAllString(string(read(t, operations)), -1) {
 		prefix, all := strings.CutSuffix(found, "*")
 		if !slices.ContainsFunc(exported.names(), func(name string) bool { return name == found || all && strings.HasPrefix(name, prefix) }) {
-			t.Errorf("%s: there is no metric %s", operations, found)
+			t.Errorf("%s: unknown metric %s", operations, found)
 		}
 	}
 }
 
-// TestEachAlertHasARunbookAndItsTests holds rules, their tests and the runbook together.
-func TestEachAlertHasARunbookAndItsTests(t *testing.T) {
+func TestEachAlertHasARunbookAndTests(t *testing.T) {
 	var tests struct {
 		Tests []struct {
 			Cases []struct {
@@ -122,7 +121,7 @@ func TestEachAlertHasARunbookAndItsTests(t *testing.T) {
 	manual := "\n" + string(read(t, operations))
 	for _, r := range readRules(t) {
 		if !fires[r.Alert] || !silent[r.Alert] {
-			t.Errorf("%s: want a test in which it fires (%t), and one in which it is silent (%t)", r.Alert, fires[r.Alert], silent[r.Alert])
+			t.Errorf("%s: want a test in which it fires (has: %t), and one in which it is silent (has: %t)", r.Alert, fires[r.Alert], silent[r.Alert])
 		}
 		if s := r.Labels["severity"]; s != "warning" && s != "critical" {
 			t.Errorf("%s: severity %q", r.Alert, s)
@@ -140,18 +139,18 @@ func TestEachAlertHasARunbookAndItsTests(t *testing.T) {
 	for _, link := range regexp.MustCompile(`\]\(#([a-z-]+)\)`).FindAllStringSubmatch(manual, -1) {
 		heading := regexp.MustCompile(`(?im)^#+ ` + strings.ReplaceAll(link[1], "-", "[ -]") + `$`)
 		if !heading.MatchString(manual) {
-			t.Errorf("%s has a link to #%s, and no such section", operations, link[1])
+			t.Errorf("%s links to #%s, but has no such section", operations, link[1])
 		}
 	}
 }
 
-func TestPromtoolAgrees(t *testing.T) {
+func TestPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	switch {
 	case err != nil && os.Getenv("LOCKSTEP_TEST_PROMTOOL") == "real":
-		t.Fatal("LOCKSTEP_TEST_PROMTOOL=real, but there is no promtool in PATH; Debian has it in the package prometheus")
+		t.Fatal("LOCKSTEP_TEST_PROMTOOL=real, but promtool is not in PATH; on Debian, install the package prometheus")
 	case err != nil:
-		t.Skip("there is no promtool in PATH; Debian has it in the package prometheus")
+		t.Skip("promtool is not in PATH; on Debian, install the package prometheus")
 	}
 	queries := dashboardAsRules(t)
 	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", rulesTestFile}, {"check", "rules", queries}} {
@@ -161,8 +160,8 @@ func TestPromtoolAgrees(t *testing.T) {
 	}
 }
 
-// dashboardAsRules makes a file of rules of the dashboard's queries, with its variables filled in: promtool reads no
-// dashboards.
+// dashboardAsRules writes the dashboard's queries, with its variables filled in, to a file of rules, because promtool does
+// not read dashboards.
 func dashboardAsRules(t *testing.T) string {
 	t.Helper()
 	var dashboard any
@@ -187,7 +186,7 @@ func dashboardAsRules(t *testing.T) string {
 	return path
 }
 
-// walk calls fn with each text of a JSON document, and the key that it is under.
+// walk calls fn with each string of a JSON document and its key.
 func walk(node any, fn func(key, text string)) {
 	switch node := node.(type) {
 	case []any:
@@ -204,7 +203,7 @@ func walk(node any, fn func(key, text string)) {
 	}
 }
 
-// metrics are the names that are exported, each with its labels.
+// metrics maps the names of exported metrics to their labels.
 type metrics map[string]map[string]bool
 
 func (m metrics) names() []string {
@@ -221,8 +220,8 @@ var (
 	anyBy      = regexp.MustCompile(`\bby \(([^)]*)\)`)
 )
 
-// check fails the test unless each metric of an expression is exported, with the labels that are asked for. It
-// returns how many metrics there are.
+// check fails the test unless each metric of an expression is exported with the labels used there. It returns the number
+// of metrics.
 func (m metrics) check(t *testing.T, where, expr string) int {
 	t.Helper()
 	known := map[string]bool{"instance": true, "job": true}
@@ -230,7 +229,7 @@ func (m metrics) check(t *testing.T, where, expr string) int {
 	for _, metric := range found {
 		labels, ok := m[metric[1]]
 		if !ok {
-			t.Errorf("%s: there is no metric %s", where, metric[1])
+			t.Errorf("%s: unknown metric %s", where, metric[1])
 		}
 		for label := range labels {
 			known[label] = true
@@ -244,15 +243,15 @@ func (m metrics) check(t *testing.T, where, expr string) int {
 	for _, by := range anyBy.FindAllStringSubmatch(expr, -1) {
 		for _, label := range strings.Split(by[1], ",") {
 			if label = strings.TrimSpace(label); !known[label] {
-				t.Errorf("%s: nothing in %s has a label %s", where, expr, label)
+				t.Errorf("%s: no metric in %s has the label %s", where, expr, label)
 			}
 		}
 	}
 	return len(found)
 }
 
-// scrapeAll is what a process exports that plays all roles and has met everything once. The embedded Redis does not say
-// how much memory a stream takes.
+// scrapeAll returns the metrics of a process with all roles that has recorded everything once. The embedded Redis does not
+// report the memory of a stream.
 func scrapeAll(t *testing.T) metrics {
 	t.Helper()
 	text := exposition(t)
@@ -270,12 +269,12 @@ func scrapeAll(t *testing.T) metrics {
 		}
 	}
 	if all["lockstep_stream_lag"] == nil || all["lockstep_volume_trees"] == nil {
-		t.Fatalf("not all is exported:\n%s", text)
+		t.Fatalf("some metrics are not exported:\n%s", text)
 	}
 	return all
 }
 
-// exposition is what such a process answers to a scrape.
+// exposition returns the answer of such a process to a scrape.
 func exposition(t *testing.T) string {
 	t.Helper()
 	ctx := context.Background()

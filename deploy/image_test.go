@@ -19,7 +19,8 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// image is the container image's root folder, made by the same steps as the Dockerfile makes it, and its variables.
+// image builds the root directory of the container image with the steps of the Dockerfile, and returns it with the image's
+// environment.
 func image(t *testing.T) (root string, environ []string) {
 	t.Helper()
 	root = t.TempDir()
@@ -45,13 +46,13 @@ func image(t *testing.T) (root string, environ []string) {
 		}
 	}
 	if len(environ) < 3 {
-		t.Fatalf("variables %q; is the Dockerfile read as it is written?", environ)
+		t.Fatalf("only the variables %q were found in the Dockerfile", environ)
 	}
 	return root, environ
 }
 
-// run is a command of the image in a container as it is to be: user 65532 without a capability, a root that cannot be
-// written to, and nothing else there than the two volumes.
+// run returns a command of the image in a container: user 65532 without capabilities, a read-only root, and nothing else but
+// the two volumes.
 func run(ctx context.Context, root string, environ []string, args ...string) *exec.Cmd {
 	const contain = `set -e
 root=$1; shift
@@ -65,9 +66,9 @@ exec setpriv --no-new-privs --bounding-set=-all,+sys_chroot,+setuid,+setgid chro
 	return cmd
 }
 
-func TestTheImageRunsAsNobodyWithAReadOnlyRoot(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the program")
+func TestImageRunsUnprivilegedWithReadOnlyRoot(t *testing.T) {
+	if os.Getenv("LOCKSTEP_TEST") != "all" {
+		t.Skip("builds the image; run with LOCKSTEP_TEST=all")
 	}
 	root, environ := image(t)
 	program, err := elf.Open(filepath.Join(root, "lockstep"))
@@ -76,13 +77,13 @@ func TestTheImageRunsAsNobodyWithAReadOnlyRoot(t *testing.T) {
 	}
 	for _, segment := range program.Progs {
 		if segment.Type == elf.PT_INTERP || segment.Type == elf.PT_DYNAMIC {
-			t.Errorf("the binary is not static: it has a segment %v", segment.Type)
+			t.Errorf("the binary is not static: it has the segment %v", segment.Type)
 		}
 	}
 	program.Close()
 	if out, err := run(t.Context(), root, environ, "version").CombinedOutput(); err != nil {
 		if os.Getuid() != 0 || regexp.MustCompile(`unshare|mount|not found|executable file`).Match(out) || len(out) == 0 {
-			t.Skipf("nothing can be contained here, which takes root and unshare(1): %v %s", err, out)
+			t.Skipf("containers require root and unshare(1): %v %s", err, out)
 		}
 		t.Fatalf("version: %v\n%s", err, out)
 	}
@@ -103,7 +104,7 @@ func TestTheImageRunsAsNobodyWithAReadOnlyRoot(t *testing.T) {
 
 	out, err = run(t.Context(), root, environ, "sync", git.URL("acme/widgets"), "--root", "/elsewhere").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("read-only file system")) {
-		t.Errorf("the root can be written to: %v\n%s", err, out)
+		t.Errorf("the root is writable: %v\n%s", err, out)
 	}
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -144,6 +145,6 @@ func TestTheImageRunsAsNobodyWithAReadOnlyRoot(t *testing.T) {
 		t.Errorf("after SIGTERM: %v\n%s", err, &log)
 	}
 	if strings.Contains(log.String(), "level=ERROR") {
-		t.Errorf("it is not content:\n%s", &log)
+		t.Errorf("errors were logged:\n%s", &log)
 	}
 }

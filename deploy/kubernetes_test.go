@@ -13,8 +13,8 @@ var update = flag.Bool("update", false, "write what is made of other files anew"
 
 const operatorRules = "kubernetes/components/monitoring/rules.yaml"
 
-// TestTheOperatorHasTheSameRules compares what the Prometheus operator is given with what Prometheus is.
-func TestTheOperatorHasTheSameRules(t *testing.T) {
+// TestOperatorHasTheSameRules compares the rules for the Prometheus operator with those for Prometheus.
+func TestOperatorHasTheSameRules(t *testing.T) {
 	var rules yaml.Node
 	if err := yaml.Unmarshal(read(t, rulesFile), &rules); err != nil {
 		t.Fatal(err)
@@ -38,11 +38,11 @@ func TestTheOperatorHasTheSameRules(t *testing.T) {
 		return
 	}
 	if !bytes.Equal(read(t, operatorRules), want.Bytes()) {
-		t.Errorf("%s is not what %s makes of it; run go test ./deploy -run SameRules -update", operatorRules, rulesFile)
+		t.Errorf("%s was not generated from %s; run go test ./deploy -run SameRules -update", operatorRules, rulesFile)
 	}
 }
 
-// withoutComments drops them: they are in the file that is read.
+// withoutComments removes comments, which stay in the source file.
 func withoutComments(node *yaml.Node) {
 	node.HeadComment, node.LineComment, node.FootComment = "", "", ""
 	for _, child := range node.Content {

@@ -9,8 +9,8 @@ import (
 
 const metricsManual = "../docs/metrics.md"
 
-// TestTheManualListsTheMetrics compares the table of metrics, name by name, with what is exported.
-func TestTheManualListsTheMetrics(t *testing.T) {
+// TestManualListsTheMetrics compares the table of metrics with the exported ones.
+func TestManualListsTheMetrics(t *testing.T) {
 	row := regexp.MustCompile("^\\| `(lockstep_\\w+)` \\| (\\w+) \\|([^|]*)\\| ([^|]+) \\| (.+) \\|$")
 	type metric struct{ kind, labels string }
 	listed := map[string]metric{}
@@ -21,7 +21,7 @@ func TestTheManualListsTheMetrics(t *testing.T) {
 		}
 		cells := row.FindStringSubmatch(line)
 		if cells == nil {
-			t.Errorf("no row of a metric: %s", line)
+			t.Errorf("not a row of a metric: %s", line)
 			continue
 		}
 		if _, again := listed[cells[1]]; again {
@@ -61,18 +61,18 @@ func TestTheManualListsTheMetrics(t *testing.T) {
 		prefix, all := strings.CutSuffix(found, "*")
 		known := all || samples[found] != nil || listed[found].kind != ""
 		if !known || all && !slices.ContainsFunc(samples.names(), func(name string) bool { return strings.HasPrefix(name, prefix) }) {
-			t.Errorf("%s: there is no metric %s", metricsManual, found)
+			t.Errorf("%s: unknown metric %s", metricsManual, found)
 		}
 	}
 }
 
-// TestTheManualListsTheClasses compares the classes of faults that labels may have with those that there are.
-func TestTheManualListsTheClasses(t *testing.T) {
+// TestManualListsTheClasses compares the classes of errors in labels with the existing ones.
+func TestManualListsTheClasses(t *testing.T) {
 	manual := string(read(t, metricsManual))
 	source := string(read(t, "../events/error.go"))
 	found := regexp.MustCompile(`Class\w+ +Class = "(\w+)"`).FindAllStringSubmatch(source, -1)
 	if len(found) < 15 {
-		t.Fatalf("only %d classes are found", len(found))
+		t.Fatalf("only %d classes found", len(found))
 	}
 	for _, class := range found {
 		if !strings.Contains(manual, "`"+class[1]+"`") {

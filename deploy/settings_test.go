@@ -28,10 +28,10 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// afterGrace is what a process takes to end beyond the grace: docs/operations.md.
+// afterGrace is the time that a process needs to exit after the grace; see docs/operations.md.
 const afterGrace = 15 * time.Second
 
-// known are the names of all settings.
+// known returns the names of all settings.
 func known(t *testing.T) map[string]bool {
 	t.Helper()
 	cfg, err := config.Load(nil, os.DevNull, nil)
@@ -45,7 +45,7 @@ func known(t *testing.T) map[string]bool {
 	return names
 }
 
-// deployed are the files that say how Lockstep is run, with their text.
+// deployed returns the deployment files with their text.
 func deployed(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -63,7 +63,7 @@ func deployed(t *testing.T) map[string]string {
 	return files
 }
 
-func TestOnlySettingsThatAreThereAreSet(t *testing.T) {
+func TestDeployedSettingsExist(t *testing.T) {
 	settings := known(t)
 	variable := regexp.MustCompile(`LOCKSTEP_[A-Z0-9_]+`)
 	secret := regexp.MustCompile(`^LOCKSTEP_(API_TOKEN$|HOOK_|CREDENTIAL_)`)
@@ -74,24 +74,24 @@ func TestOnlySettingsThatAreThereAreSet(t *testing.T) {
 		for _, name := range variable.FindAllString(text, -1) {
 			variables++
 			if !secret.MatchString(name) && !settings[strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, config.EnvPrefix), "_", "-"))] {
-				t.Errorf("%s: %s sets nothing", path, name)
+				t.Errorf("%s: %s is not a setting", path, name)
 			}
 		}
 		for _, command := range called.FindAllString(text, -1) {
 			for _, name := range flag.FindAllStringSubmatch(command, -1) {
 				flags++
 				if !settings[name[1]] && !slices.Contains([]string{"config", "help", "url"}, name[1]) {
-					t.Errorf("%s: there is no flag --%s: %s", path, name[1], command)
+					t.Errorf("%s: unknown flag --%s: %s", path, name[1], command)
 				}
 			}
 		}
 	}
 	if variables < 20 || flags < 4 {
-		t.Errorf("%d variables and %d flags; are the files read as they are written?", variables, flags)
+		t.Errorf("only %d variables and %d flags found", variables, flags)
 	}
 }
 
-// pod is what a manifest says of a Pod of ours.
+// pod is the part of a manifest that describes a Pod.
 type pod struct {
 	Spec struct {
 		Template struct {
@@ -131,8 +131,8 @@ type variable struct {
 	Name, Value string
 }
 
-// TestEachPodIsRunWithSoundSettings reads the settings that Pods get as the program would.
-func TestEachPodIsRunWithSoundSettings(t *testing.T) {
+// TestPodSettings loads the settings of each Pod like the program.
+func TestPodSettings(t *testing.T) {
 	played := map[string]bool{}
 	for _, file := range []string{"worker", "receiver", "notifier"} {
 		t.Run(file, func(t *testing.T) {
@@ -148,10 +148,10 @@ func TestEachPodIsRunWithSoundSettings(t *testing.T) {
 				}
 				drain := cfg.Grace + afterGrace + time.Duration(c.Lifecycle.PreStop.Sleep.Seconds)*time.Second
 				if given := time.Duration(p.Spec.Template.Spec.DrainSeconds) * time.Second; given <= drain {
-					t.Errorf("%s: %v to drain, which may take %v", settings, given, drain)
+					t.Errorf("%s: grace period %v, but draining may take %v", settings, given, drain)
 				}
 				if _, port, err := net.SplitHostPort(cfg.Listen); err != nil || port != fmt.Sprint(c.Ports[0].Number) {
-					t.Errorf("%s: it listens on %s, and its port is %d", settings, cfg.Listen, c.Ports[0].Number)
+					t.Errorf("%s: listens on %s, but its port is %d", settings, cfg.Listen, c.Ports[0].Number)
 				}
 				if host, _, err := net.SplitHostPort(cfg.AdminListen); err != nil || !net.ParseIP(host).IsLoopback() {
 					t.Errorf("%s: profiles are at %s", settings, cfg.AdminListen)
@@ -163,18 +163,17 @@ func TestEachPodIsRunWithSoundSettings(t *testing.T) {
 				}
 			}
 			if c.Startup.HTTP.Path != "/livez" || c.Liveness.HTTP.Path != "/livez" || c.Readiness.HTTP.Path != "/readyz" {
-				t.Error("a process must not be started anew for what it depends on: that is what /readyz is about")
+				t.Error("the liveness probe must not depend on other services; use /readyz for that")
 			}
 		})
 	}
 	if got := slices.Sorted(maps.Keys(played)); !slices.Equal(got, slices.Sorted(slices.Values(config.Roles))) {
-		t.Errorf("roles %q are played, want all", got)
+		t.Errorf("the Pods have the roles %q, want all", got)
 	}
 }
 
-// TestTheExampleLetsItsCredentialsBeUsed: every URL that a credential of the example may be sent to is one that its settings
-// let be asked, and so is GitHub's API, where the tokens of an App come from.
-func TestTheExampleLetsItsCredentialsBeUsed(t *testing.T) {
+// The example's settings must allow every URL of its credentials, and GitHub's API, which issues the tokens of an App.
+func TestExampleAllowsTheURLsOfItsCredentials(t *testing.T) {
 	cfg := loadWith(t, "kubernetes/overlays/example/lockstep.yaml", []variable{{Name: "LOCKSTEP_API_TOKEN_FILE"}})
 	decoder := yaml.NewDecoder(bytes.NewReader(read(t, "kubernetes/overlays/example/secrets.yaml")))
 	asked := 0
@@ -215,11 +214,11 @@ func TestTheExampleLetsItsCredentialsBeUsed(t *testing.T) {
 		}
 	}
 	if asked < 4 {
-		t.Errorf("%d URLs; are the secrets read as they are written?", asked)
+		t.Errorf("only %d URLs found in the secrets", asked)
 	}
 }
 
-// podIn is the first document of a manifest.
+// podIn returns the first document of a manifest.
 func podIn(t *testing.T, path string) pod {
 	t.Helper()
 	var p pod
@@ -229,7 +228,7 @@ func podIn(t *testing.T, path string) pod {
 	return p
 }
 
-// loadWith reads settings as a process with these variables would, but for the secrets, whose files are not here.
+// loadWith loads settings like a process with these variables, except for secrets, whose files do not exist here.
 func loadWith(t *testing.T, file string, variables []variable) config.Config {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -250,7 +249,7 @@ func loadWith(t *testing.T, file string, variables []variable) config.Config {
 	return cfg
 }
 
-func TestEachPathThatIsAskedIsServed(t *testing.T) {
+func TestProbedPathsAreServed(t *testing.T) {
 	served := httptest.NewServer(server.Handler(server.Config{Metrics: telemetry.New().Handler()}))
 	defer served.Close()
 	path := regexp.MustCompile(`\bpath: (/[a-z/]*)`)
@@ -262,11 +261,11 @@ func TestEachPathThatIsAskedIsServed(t *testing.T) {
 	}
 	for _, want := range []string{"/livez", "/readyz", "/metrics", "/hooks/"} {
 		if !asked[want] {
-			t.Errorf("nobody asks %s; are the files read as they are written?", want)
+			t.Errorf("%s not found in the files", want)
 		}
 	}
 	for p := range asked {
-		if p == "/hooks/" || strings.HasPrefix(p, "/spec/") { // of webhooks; of a patch
+		if p == "/hooks/" || strings.HasPrefix(p, "/spec/") { // paths of webhooks and of a patch
 			continue
 		}
 		resp, err := http.Get(served.URL + p)

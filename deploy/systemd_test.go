@@ -13,7 +13,7 @@ import (
 
 const unitFile = "systemd/lockstep.service"
 
-// unit is what a unit file sets, each key with all its values.
+// unit returns the values of each key of the unit file.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
 	set := map[string][]string{}
@@ -25,13 +25,13 @@ func unit(t *testing.T) map[string][]string {
 	return set
 }
 
-func TestTheUnitFitsItsSettings(t *testing.T) {
+func TestUnitMatchesItsSettings(t *testing.T) {
 	u, cfg := unit(t), loadWith(t, "systemd/lockstep.yaml", nil)
 	if stop, err := time.ParseDuration(u["TimeoutStopSec"][0]); err != nil || stop < cfg.Grace+afterGrace {
-		t.Errorf("TimeoutStopSec=%s, and a drain may take %v", u["TimeoutStopSec"][0], cfg.Grace+afterGrace)
+		t.Errorf("TimeoutStopSec=%s, but draining may take %v", u["TimeoutStopSec"][0], cfg.Grace+afterGrace)
 	}
 	if !slices.Contains(u["ReadWritePaths"], cfg.Root) {
-		t.Errorf("root %s cannot be written to: ReadWritePaths=%s", cfg.Root, u["ReadWritePaths"])
+		t.Errorf("root %s is not writable: ReadWritePaths=%s", cfg.Root, u["ReadWritePaths"])
 	}
 	if state := "/var/lib/" + u["StateDirectory"][0] + "/"; !strings.HasPrefix(cfg.Spool, state) {
 		t.Errorf("the spool %s is not below %s", cfg.Spool, state)
@@ -40,23 +40,23 @@ func TestTheUnitFitsItsSettings(t *testing.T) {
 		t.Error("Type, Restart or RestartPreventExitStatus")
 	}
 	if !slices.Contains(u["Environment"], "GOTRACEBACK=crash") || !slices.Contains(u["LimitCORE"], "0") {
-		t.Error("a panic ends with exit code 2, which is not tried again, or else leaves a core with secrets in it")
+		t.Error("a panic must not exit with code 2, which prevents a restart, nor leave a core dump with secrets")
 	}
 	tmpfiles := string(read(t, "systemd/tmpfiles.conf"))
 	if !strings.Contains(tmpfiles, "d "+cfg.Root+" 0755 "+u["User"][0]) {
-		t.Errorf("nobody makes %s", cfg.Root)
+		t.Errorf("%s is not created", cfg.Root)
 	}
 	if !strings.Contains(string(read(t, "systemd/sysusers.conf")), "u "+u["User"][0]+" ") {
-		t.Errorf("nobody makes the user %s", u["User"][0])
+		t.Errorf("the user %s is not created", u["User"][0])
 	}
 }
 
-// analyze runs systemd-analyze on a copy of the unit that calls a program which is there.
+// analyze runs systemd-analyze on a copy of the unit with an existing program.
 func analyze(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
 	program, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Skip("there is no systemd-analyze in PATH; Debian has it in the package systemd")
+		t.Skip("systemd-analyze is not in PATH; on Debian, install the package systemd")
 	}
 	dir := t.TempDir()
 	lockstep := filepath.Join(dir, "lockstep")
@@ -82,10 +82,10 @@ func analyze(t *testing.T, args ...string) (output string, err error) {
 	return string(out), err
 }
 
-func TestSystemdTakesTheUnit(t *testing.T) {
+func TestSystemdAnalyzeVerify(t *testing.T) {
 	out, err := analyze(t, "--man=no", "verify")
 	for line := range strings.Lines(out) {
-		if strings.Contains(line, "lockstep") { // other units of this machine are its own matter
+		if strings.Contains(line, "lockstep") { // ignore other units of this machine
 			t.Errorf("systemd-analyze verify: %s", line)
 		}
 	}
@@ -94,8 +94,8 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 	}
 }
 
-// TestTheUnitIsHardened wants the exposure that systemd-analyze reckons, of 10, to be no more than 1.5.
-func TestTheUnitIsHardened(t *testing.T) {
+// TestUnitIsHardened requires an exposure level of at most 1.5 out of 10.
+func TestUnitIsHardened(t *testing.T) {
 	out, err := analyze(t, "security", "--offline=true", "--threshold=15")
 	if err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)

@@ -21,7 +21,7 @@ func mirrored(w *world) events.RepoPath {
 // pushedTo has what a webhook asks for brought to the watches of a remote.
 func (w *world) pushedTo(entry, url string) []events.Result {
 	w.t.Helper()
-	placed, err := w.watches.At(context.Background(), url)
+	placed, err := w.watches.ByRemote(context.Background(), url)
 	must(w.t, err)
 	var results []events.Result
 	for _, of := range placed.Watches {
@@ -57,7 +57,7 @@ func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T)
 	if published, bound, err := w.handlers.Repos.Published(mirror); err != nil || !bound || published.Remote != is {
 		t.Errorf("%+v, bound %v, error %v; want it bound to %s", published, bound, err, is)
 	}
-	if old, err := w.watches.At(ctx, was); err != nil || old.Version != "" {
+	if old, err := w.watches.ByRemote(ctx, was); err != nil || old.Version != "" {
 		t.Errorf("watched still at the old remote: %+v, error %v", old, err)
 	}
 	if r := w.pushedTo("3-0", is); len(r) != 1 || r[0].Before != first || r[0].After != first {

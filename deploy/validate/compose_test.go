@@ -9,7 +9,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// compose is the project as docker compose reads it.
+// compose loads the project like docker compose.
 func compose(t *testing.T) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{"../../compose.yaml"}, cli.WithWorkingDirectory("../.."))
@@ -23,7 +23,7 @@ func compose(t *testing.T) *types.Project {
 	return project
 }
 
-func TestComposeTakesTheFile(t *testing.T) {
+func TestComposeFile(t *testing.T) {
 	project := compose(t)
 	if names := project.ServiceNames(); !slices.Equal(names, []string{"receiver", "redis", "worker-1", "worker-2"}) {
 		t.Errorf("services %q", names)
@@ -39,17 +39,17 @@ func TestComposeTakesTheFile(t *testing.T) {
 			t.Errorf("%s: healthcheck %q", name, got)
 		}
 		if service.StopGracePeriod == nil || time.Duration(*service.StopGracePeriod) < 40*time.Second {
-			t.Errorf("%s has %v to drain, want 40 s", name, service.StopGracePeriod)
+			t.Errorf("%s has a grace period of %v, want 40 s", name, service.StopGracePeriod)
 		}
 		if !service.ReadOnly || service.Privileged || !slices.Equal(service.CapDrop, []string{"ALL"}) || !slices.Contains(service.SecurityOpt, "no-new-privileges:true") {
-			t.Errorf("%s may do more than it has to", name)
+			t.Errorf("%s has unnecessary privileges", name)
 		}
 		if depends := service.DependsOn["redis"]; depends.Condition != types.ServiceConditionHealthy {
 			t.Errorf("%s does not wait for Redis", name)
 		}
 		for _, port := range service.Ports {
 			if port.HostIP != "127.0.0.1" {
-				t.Errorf("%s: port %s is open to other machines", name, port.Published)
+				t.Errorf("%s: port %s is reachable from other machines", name, port.Published)
 			}
 		}
 	}

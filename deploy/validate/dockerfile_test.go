@@ -15,7 +15,7 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 )
 
-// stages are the Dockerfile's, as BuildKit reads them and without a word from its linter.
+// stages parses the stages of the Dockerfile with BuildKit and fails the test on linter warnings.
 func stages(t *testing.T) []instructions.Stage {
 	t.Helper()
 	content, err := os.ReadFile("../../Dockerfile")
@@ -39,7 +39,7 @@ func stages(t *testing.T) []instructions.Stage {
 	return all
 }
 
-// last is the only instruction of its kind in a stage.
+// last returns the only instruction of its kind in a stage.
 func last[T instructions.Command](t *testing.T, stage instructions.Stage) T {
 	t.Helper()
 	var found []T
@@ -54,14 +54,14 @@ func last[T instructions.Command](t *testing.T, stage instructions.Stage) T {
 	return found[0]
 }
 
-func TestTheImageIsOneBinaryThatNobodyOwns(t *testing.T) {
+func TestImageIsOneStaticBinary(t *testing.T) {
 	all := stages(t)
 	if len(all) != 2 {
 		t.Fatalf("%d stages", len(all))
 	}
 	build, image := all[0], all[1]
 	if build.Platform != "$BUILDPLATFORM" {
-		t.Errorf("it is compiled on %q, which may be emulated", build.Platform)
+		t.Errorf("compiled on %q, which may be emulated", build.Platform)
 	}
 	if image.BaseName != "scratch" {
 		t.Errorf("the image is based on %s", image.BaseName)
@@ -89,7 +89,7 @@ func TestTheImageIsOneBinaryThatNobodyOwns(t *testing.T) {
 	}
 	for _, command := range image.Commands {
 		if run, ok := command.(*instructions.RunCommand); ok {
-			t.Errorf("%s: there is nothing that could run it", run)
+			t.Errorf("%s: the image cannot run it", run)
 		}
 	}
 	var compiles bool
@@ -98,12 +98,12 @@ func TestTheImageIsOneBinaryThatNobodyOwns(t *testing.T) {
 		compiles = compiles || ok && strings.Contains(strings.Join(run.CmdLine, " "), "CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath")
 	}
 	if !compiles {
-		t.Error("the binary is not static, or not for the platform that is wanted")
+		t.Error("the binary is not static, or not for the target platform")
 	}
 }
 
-// TestWhatIsTrackedIsInTheContext: Git would say that the tree was modified, and the binary with it.
-func TestWhatIsTrackedIsInTheContext(t *testing.T) {
+// If a tracked file were missing from the build context, the binary would report a modified tree.
+func TestBuildContextContainsTrackedFiles(t *testing.T) {
 	file, err := os.Open("../../.dockerignore")
 	if err != nil {
 		t.Fatal(err)
@@ -121,16 +121,16 @@ func TestWhatIsTrackedIsInTheContext(t *testing.T) {
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
-		t.Skip("there is no Git repository here")
+		t.Skip("not a Git repository")
 	}
 	for name := range strings.SplitSeq(strings.Trim(string(out), "\x00"), "\x00") {
 		if left, err := ignored.MatchesOrParentMatches(name); err != nil || left {
-			t.Errorf("%s is tracked, and is left out: %v", name, err)
+			t.Errorf("%s is tracked, but missing from the context: %v", name, err)
 		}
 	}
 	for _, name := range []string{"deploy/secrets/api-token", "deploy/kubernetes/overlays/trial/api-token", "lockstep.yaml", "bin/lockstep"} {
 		if left, err := ignored.MatchesOrParentMatches(name); err != nil || !left {
-			t.Errorf("%s is sent to the builder: %v", name, err)
+			t.Errorf("%s is in the context: %v", name, err)
 		}
 	}
 }

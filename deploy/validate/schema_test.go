@@ -17,13 +17,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kubernetes is the version whose schemas are gone by, the newest that kubectl-validate has: what it takes, newer ones do.
+// kubernetes is the version of the schemas, the newest in kubectl-validate. Newer versions accept the same objects.
 const kubernetes = "1.30"
 
-// schemas are those of Kubernetes' kinds and of the Prometheus operator's, each by its apiVersion and kind.
+// schemas maps apiVersion and kind to the schemas of Kubernetes and the Prometheus operator.
 type schemas map[string]*jsonschema.Schema
 
-// load reads them once, from the modules that ../schemas names.
+// load loads the schemas once, from the modules listed in ../schemas.
 var load = sync.OnceValues(func() (schemas, error) {
 	dirs, err := modules()
 	if err != nil {
@@ -45,7 +45,7 @@ var load = sync.OnceValues(func() (schemas, error) {
 	return all, nil
 })
 
-// modules are the folders of the modules that ../schemas names.
+// modules returns the directories of the modules listed in ../schemas.
 func modules() (map[string]string, error) {
 	cmd := exec.Command("go", "mod", "download", "-json")
 	cmd.Dir = "../schemas"
@@ -127,7 +127,7 @@ func (s schemas) addCustom(path string) error {
 			return err
 		}
 		properties, _ := schema.(map[string]any)["properties"].(map[string]any)
-		delete(properties, "metadata") // it says no more of it than that it is an object
+		delete(properties, "metadata") // it is only declared as an object
 		closeObjects(schema)
 		properties["metadata"] = map[string]any{"type": "object"}
 		compiler, id := jsonschema.NewCompiler(), path+"#"+version.Name
@@ -141,7 +141,7 @@ func (s schemas) addCustom(path string) error {
 	return nil
 }
 
-// closeObjects has each schema that lists properties take no others, as strict validation on the server does.
+// closeObjects disallows unknown properties in each schema that lists properties, like strict validation on the server.
 func closeObjects(node any) {
 	switch node := node.(type) {
 	case []any:
@@ -160,7 +160,7 @@ func closeObjects(node any) {
 	}
 }
 
-// plain is a value as JSON has it.
+// plain converts a value to JSON types.
 func plain(value any) (any, error) {
 	document, err := json.Marshal(value)
 	if err != nil {
@@ -169,12 +169,12 @@ func plain(value any) (any, error) {
 	return jsonschema.UnmarshalJSON(bytes.NewReader(document))
 }
 
-// check is nil when the object is as its kind's schema says.
+// check validates an object against the schema of its kind.
 func (s schemas) check(object map[string]any) error {
 	kind := fmt.Sprintf("%s %s", object["apiVersion"], object["kind"])
 	schema, ok := s[kind]
 	if !ok {
-		return fmt.Errorf("there is no schema of %s", kind)
+		return fmt.Errorf("no schema for %s", kind)
 	}
 	document, err := plain(object)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s schemas) check(object map[string]any) error {
 	return schema.Validate(document)
 }
 
-func TestTheSchemasAreStrict(t *testing.T) {
+func TestSchemasAreStrict(t *testing.T) {
 	all, err := load()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Command domain-refresh looks domains up again and again, never one twice at once: a cron tick skips a
-// domain that is being refreshed, a trigger by hand waits its turn. Any number of processes share the
-// work. It uses Lockstep's public packages alone, and has nothing to do with Git.
+// Command domain-refresh periodically resolves domains, and never the same one twice at the same time: a cron tick skips a
+// domain that is being refreshed, a manual trigger waits. Any number of processes may share the work. It only uses
+// Lockstep's public packages and does not involve Git.
 //
 //	domain-refresh -redis 127.0.0.1:6379 run example.com example.org
 //	domain-refresh -redis 127.0.0.1:6379 trigger example.com
@@ -29,7 +29,7 @@ import (
 
 func main() {
 	address := flag.String("redis", "127.0.0.1:6379", "`address` of the Redis")
-	every := flag.Duration("every", time.Minute, "how often every domain is refreshed")
+	every := flag.Duration("every", time.Minute, "interval between refreshes of a domain")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: domain-refresh [flags] run DOMAIN… | trigger DOMAIN | status | release DOMAIN")
 		flag.PrintDefaults()
@@ -45,10 +45,10 @@ func main() {
 
 func command(ctx context.Context, out io.Writer, address string, every time.Duration, args []string) error {
 	if len(args) == 0 {
-		return errors.New("say what to do: run, trigger, status or release")
+		return errors.New("missing command: run, trigger, status or release")
 	}
 	open := func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1}) // a lost reply is not a lost write
+		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1}) // a retry could repeat a write whose reply was lost
 	}
 	client := open()
 	defer client.Close()
@@ -67,10 +67,10 @@ func command(ctx context.Context, out io.Writer, address string, every time.Dura
 	case verb == "release" && len(domains) == 1:
 		return release(ctx, out, inspector, domains[0])
 	}
-	return fmt.Errorf("wrong use: %s", strings.Join(args, " "))
+	return fmt.Errorf("invalid arguments: %s", strings.Join(args, " "))
 }
 
-// lookUp is what refreshing a domain means here.
+// lookUp refreshes a domain.
 func lookUp(ctx context.Context, domain string) (string, error) {
 	addresses, err := net.DefaultResolver.LookupHost(ctx, domain)
 	return strings.Join(addresses, " "), err

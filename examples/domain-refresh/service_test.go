@@ -14,7 +14,7 @@ import (
 	"lockstep/locking"
 )
 
-// fleet is two processes whose refreshes wait to be let go.
+// fleet is two processes whose refreshes block until released.
 type fleet struct {
 	addr    string
 	begun   chan string
@@ -75,7 +75,7 @@ func within[T any](t *testing.T, ch <-chan T, what string) T {
 	}
 }
 
-func TestCronAndHandNeverRefreshOneDomainTwiceAtOnce(t *testing.T) {
+func TestDomainIsNeverRefreshedConcurrently(t *testing.T) {
 	ctx, f := context.Background(), startFleet(t)
 	client := redis.NewClient(&redis.Options{Addr: f.addr})
 	defer client.Close()
@@ -90,7 +90,7 @@ func TestCronAndHandNeverRefreshOneDomainTwiceAtOnce(t *testing.T) {
 	mustAsk("cron") // skipped: the domain is busy
 	mustAsk("hand") // waits
 	for client.XPending(ctx, wanted, "refreshers").Val().Count != 2 {
-		time.Sleep(5 * time.Millisecond) // until the skipped one is settled; Redis tells of it in no other way
+		time.Sleep(5 * time.Millisecond) // until the skipped one is settled, for which there is no signal
 	}
 
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: locks, Delay: time.Millisecond})
@@ -107,14 +107,14 @@ func TestCronAndHandNeverRefreshOneDomainTwiceAtOnce(t *testing.T) {
 	within(t, f.lost, "cancellation of the holder")
 
 	close(f.proceed)
-	for range 2 { // the one that waited, and the one that lost its lease, again
+	for range 2 { // the one that waited and the retry of the one that lost its lease
 		within(t, f.begun, "refresh")
 	}
 	for client.XLen(ctx, done).Val() != 2 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if f.mu.Lock(); f.max != 1 {
-		t.Errorf("%d refreshes of one domain at once", f.max)
+		t.Errorf("%d concurrent refreshes of one domain", f.max)
 	}
 	f.mu.Unlock()
 }

@@ -43,18 +43,18 @@ func TestTheDocumentLinksEveryProgram(t *testing.T) {
 	}
 }
 
-func TestTheDocumentPinsWhatTheProgramsPin(t *testing.T) {
+func TestDocumentPinsTheSameVersions(t *testing.T) {
 	var node struct{ Dependencies map[string]string }
 	must(t, json.Unmarshal([]byte(read(t, "node/package.json")), &node))
 	for _, pin := range []string{"redis@" + node.Dependencies["redis"], strings.TrimSpace(read(t, "python/requirements.txt"))} {
 		if !strings.Contains(read(t, document), "install "+pin+"`") {
-			t.Errorf("the document does not say %s", pin)
+			t.Errorf("the document does not contain %s", pin)
 		}
 	}
 }
 
-// The table has the plain fields that ParseChange reads, in its order.
-func TestTheDocumentNamesThePlainFields(t *testing.T) {
+// The table lists the plain fields that ParseChange reads, in its order.
+func TestDocumentListsThePlainFields(t *testing.T) {
 	var named []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(read(t, document), -1) {
 		named = append(named, row[1])
@@ -64,7 +64,7 @@ func TestTheDocumentNamesThePlainFields(t *testing.T) {
 	}
 }
 
-// plainFields are the JSON names of the struct in events.parsePlain.
+// plainFields returns the JSON names of the struct in events.parsePlain.
 func plainFields(t *testing.T) (names []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "events/envelope.go"), nil, 0)
@@ -84,8 +84,9 @@ func plainFields(t *testing.T) (names []string) {
 	return names
 }
 
-// Each line of redis-cli in the document is a change, of every type there is, and so is the CloudEvents document.
-func TestTheDocumentsChangesAreRead(t *testing.T) {
+// Each redis-cli line in the document is a valid change, and together they cover every type. The CloudEvents document is
+// valid, too.
+func TestDocumentedChangesAreValid(t *testing.T) {
 	var types []events.ChangeType
 	for _, line := range regexp.MustCompile(`(?m)^    redis-cli XADD 'lockstep:\{0\}:changes' '\*' (.*)$`).FindAllStringSubmatch(read(t, document), -1) {
 		words, fields := strings.Fields(line[1]), map[string]string{}
@@ -105,7 +106,7 @@ func TestTheDocumentsChangesAreRead(t *testing.T) {
 	}
 	cloudEvent := regexp.MustCompile(`(?m)^    (\{"specversion".*\n.*)$`).FindStringSubmatch(read(t, document))
 	if cloudEvent == nil {
-		t.Fatal("there is no CloudEvents document")
+		t.Fatal("no CloudEvents document")
 	}
 	if change, err := events.ParseChange([]byte(cloudEvent[1])); err != nil || change.ID != "push-4711" {
 		t.Errorf("%+v, %v", change, err)

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// built is a folder for what the tests build once: the programs in Go, lockstep among them, and the one for Node
-// with its packages.
+// built is a directory for programs that the tests build once: those in Go, including lockstep, and the one for Node with
+// its packages.
 var built string
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// buildGo builds the programs in Go, as make build does, whose cache it thereby shares.
+// buildGo builds the Go programs with the flags of make build, so that they share its cache.
 var buildGo = sync.OnceValue(func() error {
 	cmd := exec.Command("go", "build", "-trimpath", "-o", built+string(filepath.Separator), "lockstep/cmd/lockstep", "./go/fields", "./go/watermill")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -42,7 +42,7 @@ var buildGo = sync.OnceValue(func() error {
 	return nil
 })
 
-// installNode copies the program for Node and installs the packages that it needs.
+// installNode copies the program for Node and installs its packages.
 var installNode = sync.OnceValues(func() (dir string, err error) {
 	dir = filepath.Join(built, "node")
 	if err := os.CopyFS(dir, os.DirFS("node")); err != nil {
@@ -56,7 +56,7 @@ var installNode = sync.OnceValues(func() (dir string, err error) {
 	return dir, nil
 })
 
-// lacking skips a test for want of a language, unless LOCKSTEP_TEST_LANGUAGES=real, as in CI.
+// lacking skips a test because a language is not installed. With LOCKSTEP_TEST_LANGUAGES=real, as in CI, it fails the test.
 func lacking(t *testing.T, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("LOCKSTEP_TEST_LANGUAGES") == "real" {
@@ -72,7 +72,7 @@ func redisCLI(t *testing.T) {
 	}
 }
 
-// python returns an interpreter that has redis-py.
+// python returns an interpreter with redis-py.
 func python(t *testing.T) string {
 	t.Helper()
 	for _, python := range []string{"python3", "/usr/bin/python3"} {
@@ -84,7 +84,7 @@ func python(t *testing.T) string {
 	return ""
 }
 
-// node returns the program for Node, where its packages are.
+// node returns the path of the program for Node, next to its packages.
 func node(t *testing.T) (program string) {
 	t.Helper()
 	for _, tool := range []string{"node", "npm"} {

@@ -18,12 +18,12 @@ import (
 // way is a way to publish a change.
 type way struct {
 	name    string
-	plain   bool // as plain fields, not as a CloudEvents document
-	waits   bool // for the result, and prints it
+	plain   bool // plain fields instead of a CloudEvents document
+	waits   bool // waits for the result and prints it
 	command func(t *testing.T, url, repo string) []string
 }
 
-// ways are those that docs/publishing.md shows.
+// ways are the ways in docs/publishing.md.
 var ways = []way{
 	{"redis-cli", true, false, func(t *testing.T, url, repo string) []string {
 		redisCLI(t)
@@ -59,14 +59,14 @@ var ways = []way{
 	}},
 }
 
-// repo is a repository of its own for each way.
+// repo returns a different repository for each way.
 func (way way) repo() string {
 	return "acme/" + regexp.MustCompile(`\W+`).ReplaceAllString(strings.ToLower(way.name), "-")
 }
 
 var published = regexp.MustCompile(`(?m)^published (?:change )?(\S+)`)
 
-// A worker does what each program asks for; the program says under which id it asked, and what came of it.
+// Each program's change is synced, and the program prints its ID and result.
 func TestEachWayToPublish(t *testing.T) {
 	w := newWorld(t)
 	for _, way := range ways {
@@ -79,7 +79,7 @@ func TestEachWayToPublish(t *testing.T) {
 			if code != 0 {
 				t.Fatalf("%q: exit code %d\n%s%s", command, code, stdout, stderr)
 			}
-			id := "id-of-" + repo // which redis-cli is told, and does not print
+			id := "id-of-" + repo // passed to redis-cli, which does not print it
 			if said := published.FindStringSubmatch(stdout); said != nil {
 				id = said[1]
 			}
@@ -89,7 +89,7 @@ func TestEachWayToPublish(t *testing.T) {
 			}
 			for _, tree := range []string{result.Tree, repo} {
 				if got, err := os.ReadFile(filepath.Join(w.root, tree, "README")); string(got) != way.name {
-					t.Errorf("in %s is %q, %v", tree, got, err)
+					t.Errorf("%s contains %q, %v", tree, got, err)
 				}
 			}
 			if way.waits && (!strings.Contains(stdout, commit) || !strings.Contains(stdout, result.Tree)) {
@@ -104,8 +104,8 @@ func TestEachWayToPublish(t *testing.T) {
 	w.noGroupIsLeft(t)
 }
 
-// A program that waits for what fails ends with the reason and exit code 1.
-func TestEachWaitEndsWithAFailure(t *testing.T) {
+// A program whose change fails prints the reason and exits with code 1.
+func TestEachWayReportsAFailure(t *testing.T) {
 	w := newWorld(t)
 	for _, way := range ways {
 		if !way.waits {
@@ -121,7 +121,7 @@ func TestEachWaitEndsWithAFailure(t *testing.T) {
 	w.noGroupIsLeft(t)
 }
 
-// noGroupIsLeft checks that no consumer group keeps results for a program that has ended.
+// noGroupIsLeft checks that no program has left a consumer group behind.
 func (w *world) noGroupIsLeft(t *testing.T) {
 	t.Helper()
 	groups, err := w.client.XInfoGroups(t.Context(), events.DefaultNamespace.Results()).Result()
@@ -133,8 +133,8 @@ func (w *world) noGroupIsLeft(t *testing.T) {
 	}
 }
 
-// Whoever does not know whether a change arrived publishes it again, and is answered again.
-func TestAnIDMayBePublishedTwice(t *testing.T) {
+// A change may be published again with the same ID, and gets another result.
+func TestIDMayBePublishedTwice(t *testing.T) {
 	w := newWorld(t)
 	commit, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})
 	must(t, err)
@@ -148,8 +148,8 @@ func TestAnIDMayBePublishedTwice(t *testing.T) {
 	}
 }
 
-// What cannot be read ends on the stream of dead letters with the reason, and holds nothing up.
-func TestAMalformedChangeIsADeadLetter(t *testing.T) {
+// A malformed change becomes a dead letter with the reason and does not block others.
+func TestMalformedChangeBecomesADeadLetter(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})
 	must(t, err)
@@ -172,7 +172,7 @@ func TestAMalformedChangeIsADeadLetter(t *testing.T) {
 			t.Errorf("%q: letter %q, want %s: %s", tc.fields, letter, tc.reason, tc.text)
 		}
 		if name := tc.fields[0]; letter["original:"+name] != tc.fields[1] {
-			t.Errorf("%q: letter %q, want the fields as they were", tc.fields, letter)
+			t.Errorf("%q: letter %q, want the original fields", tc.fields, letter)
 		}
 	}
 	w.add(t, "id", "next", "url", w.git.URL("acme/widgets"), "a_field_added_later", "true")
@@ -182,7 +182,7 @@ func TestAMalformedChangeIsADeadLetter(t *testing.T) {
 	entries, err := w.client.XRange(t.Context(), events.DefaultNamespace.Results(), "-", "+").Result()
 	must(t, err)
 	if len(entries) != 1 {
-		t.Errorf("%d results, want that of the next change alone", len(entries))
+		t.Errorf("%d results, want only that of the next change", len(entries))
 	}
 }
 
@@ -211,6 +211,6 @@ func (w *world) letterOf(t *testing.T, entry string) map[string]any {
 			}
 		}
 	}
-	t.Fatalf("entry %s is no dead letter: %v", entry, context.Cause(ctx))
+	t.Fatalf("entry %s has no dead letter: %v", entry, context.Cause(ctx))
 	return nil
 }

@@ -22,17 +22,17 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// patience is for what takes a second on a machine with nothing else to do.
+// patience is the timeout for actions that take a second on an idle machine.
 const patience = 2 * time.Minute
 
-// world is a Git server, a Redis, and a worker. The Redis is a real one: the embedded one is for its own process, and
-// answers Node otherwise than Redis does.
+// world has a Git server, a Redis and a worker. It uses a real Redis, because the embedded one only serves its own process
+// and answers Node differently.
 type world struct {
 	git    *gitserver.Server
 	redis  *redistest.Server
 	client redis.UniversalClient
 	root   string
-	alive  context.Context // done, with the cause, once the worker has ended
+	alive  context.Context // done when the worker has ended, with the cause
 }
 
 func newWorld(t *testing.T) *world {
@@ -43,7 +43,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	t.Cleanup(git.Close)
 	w.git, w.client = git, w.redis.Client()
-	// Changes stay readable for as long as there is a group that has not settled them.
+	// A group that settles nothing keeps all changes in the stream.
 	must(t, w.client.XGroupCreateMkStream(t.Context(), events.DefaultNamespace.Changes(), "witness", "0").Err())
 
 	w.startWorker(t)
@@ -54,7 +54,7 @@ func (w *world) startWorker(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(built, "lockstep"), "serve", "--redis", w.redis.URL(), "--root", w.root)
 	cmd.Dir = t.TempDir()
-	var log bytes.Buffer // read once the process has ended
+	var log bytes.Buffer // only read after the process has ended
 	cmd.Stdout, cmd.Stderr = &log, &log
 	must(t, cmd.Start())
 	alive, end := context.WithCancelCause(context.Background())
@@ -71,13 +71,13 @@ func (w *world) startWorker(t *testing.T) {
 	})
 }
 
-// run runs a program that publishes, and returns what it printed and its exit code.
+// run runs a program and returns its output and exit code.
 func (w *world) run(t *testing.T, command []string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(w.alive, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.WaitDelay = time.Second // what a shell started may outlive it
+	cmd.WaitDelay = time.Second // children of a shell may outlive it
 	cmd.Env = append(os.Environ(), "PATH="+built+string(filepath.ListSeparator)+os.Getenv("PATH"),
 		"REDIS_URL="+w.redis.URL(), "LOCKSTEP_REDIS="+w.redis.URL())
 	var out, errs bytes.Buffer
@@ -85,11 +85,11 @@ func (w *world) run(t *testing.T, command []string) (stdout, stderr string, code
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // the exit code says it all
+	_ = cmd.Wait() // the caller checks the exit code
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// results returns the first n results that name a change's id.
+// results returns the first n results of a change.
 func (w *world) results(t *testing.T, id string, n int) []events.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(w.alive, patience)
@@ -101,7 +101,7 @@ func (w *world) results(t *testing.T, id string, n int) []events.Result {
 			continue
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("%d results that name %s, want %d: %v", len(results), id, n, context.Cause(ctx))
+			t.Fatalf("%d results of %s, want %d: %v", len(results), id, n, context.Cause(ctx))
 		}
 		must(t, err)
 		for _, entry := range read[0].Messages {
@@ -116,7 +116,7 @@ func (w *world) results(t *testing.T, id string, n int) []events.Result {
 	return results
 }
 
-// change returns the change with an id as it stands in the stream, and whether as plain fields.
+// change returns a change in the stream by ID, and whether it consists of plain fields.
 func (w *world) change(t *testing.T, id string) (c events.Change, plain bool) {
 	t.Helper()
 	entries, err := w.client.XRange(t.Context(), events.DefaultNamespace.Changes(), "-", "+").Result()

@@ -23,7 +23,7 @@ func strategyNamed(t *testing.T, name string) strategy {
 	panic("unreachable")
 }
 
-// afterEach calls back after each command and pipeline of a client.
+// afterEach is called after each command and pipeline of a client.
 type afterEach func()
 
 func (f afterEach) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -42,7 +42,7 @@ func (f afterEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// world is an index with one whole version in it.
+// world is an index with one complete version.
 type world struct {
 	t      *testing.T
 	server *redistest.Server
@@ -56,7 +56,7 @@ func newWorld(t *testing.T, s strategy) *world {
 	return w
 }
 
-// rebuild rebuilds the index, and calls back after each thing that it does to Redis.
+// rebuild rebuilds the index and calls after once each Redis command or pipeline is done.
 func (w *world) rebuild(s strategy, version string, after func()) {
 	w.t.Helper()
 	ix := w.ix
@@ -66,7 +66,7 @@ func (w *world) rebuild(s strategy, version string, after func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for _, update := range settlement.State { // in one step, as the settle script does
+	for _, update := range settlement.State { // in one step, like the settle script
 		if err := w.ix.client.HSet(context.Background(), update.Key, update.Fields).Err(); err != nil {
 			w.t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func (w *world) see(s strategy) sight {
 	return seen
 }
 
-func TestWhatReadersSeeBetweenTheStepsOfARebuild(t *testing.T) {
+func TestReadsBetweenTheStepsOfARebuild(t *testing.T) {
 	for name, want := range map[string]map[sight]bool{
 		"in place":              {complete: true, incomplete: true},
 		"in place under a lock": {complete: true, incomplete: true},
@@ -107,26 +107,26 @@ func TestWhatReadersSeeBetweenTheStepsOfARebuild(t *testing.T) {
 				}
 			}
 			if w.see(s) != complete {
-				t.Error("not complete in the end")
+				t.Error("not complete after the rebuild")
 			}
 		})
 	}
 }
 
-func TestTwoRebuildsInPlaceAtOnceLeaveAMixBehind(t *testing.T) {
+func TestConcurrentRebuildsInPlaceLeaveAMix(t *testing.T) {
 	s := strategyNamed(t, "in place")
 	w := newWorld(t, s)
 	w.rebuild(s, "v1", func() {
-		if w.ix.client.HLen(context.Background(), w.ix.live()).Val() == page { // the first is written
+		if w.ix.client.HLen(context.Background(), w.ix.live()).Val() == page { // the first page is written
 			w.rebuild(s, "v2", func() {})
 		}
 	})
 	if seen := w.see(s); seen != mixed {
-		t.Errorf("sight %d; want a mix that stays until the next rebuild", seen)
+		t.Errorf("sight %d; want a mix that persists until the next rebuild", seen)
 	}
 }
 
-func TestAReaderThatIsOvertakenTwiceStillReadsItsGeneration(t *testing.T) {
+func TestReaderKeepsItsGenerationAfterTwoRebuilds(t *testing.T) {
 	s := strategyNamed(t, "blue-green")
 	w := newWorld(t, s)
 	hash, err := s.open(context.Background(), w.ix)
@@ -140,11 +140,11 @@ func TestAReaderThatIsOvertakenTwiceStillReadsItsGeneration(t *testing.T) {
 		t.Errorf("sight %d, %v", seen, err)
 	}
 	if ttl := w.ix.client.PTTL(context.Background(), hash).Val(); ttl <= 0 || ttl > grace {
-		t.Errorf("the generation lives for another %v; want at most %v", ttl, grace)
+		t.Errorf("the generation's TTL is %v; want at most %v", ttl, grace)
 	}
 }
 
-func TestTheTable(t *testing.T) {
+func TestTable(t *testing.T) {
 	server := redistest.Start(t)
 	b := bench{docs: 2 * page, readers: 2, rounds: 5, pause: time.Millisecond, log: slog.New(slog.DiscardHandler),
 		open: func() redis.UniversalClient {

@@ -8,30 +8,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// page is how many documents are written, or read, at a time.
+// page is the number of documents written or read at a time.
 const page = 50
 
-// index is an index of documents. Its documents are a hash of id to content; the content is the version
-// that the document was built for, so that a reader can tell.
+// index is an index of documents: a hash of ID to content. The content is the version that the document was built for, so
+// that readers can check it.
 type index struct {
 	client redis.UniversalClient
 	prefix string
 	docs   int
 }
 
-// live is the hash that is read, for all strategies that have one and the same.
+// live returns the hash that readers use with strategies that rebuild in place.
 func (ix index) live() string { return ix.prefix + "live" }
 
-// bin holds what was deleted softly, until it is purged.
+// bin returns the hash of soft-deleted documents.
 func (ix index) bin() string { return ix.prefix + "bin" }
 
-// generation is the hash of one version.
+// generation returns the hash of a version.
 func (ix index) generation(version string) string { return ix.prefix + "generation:" + version }
 
-// pointer names the generation that is read, and the one before it.
+// pointer returns the key that names the current and the previous generation.
 func (ix index) pointer() string { return ix.prefix + "pointer" }
 
-// pages calls fn with the ids of all documents, a page at a time.
+// pages calls fn with the IDs of each page of documents.
 func (ix index) pages(fn func(ids []string) error) error {
 	ids := make([]string, ix.docs)
 	for i := range ids {
@@ -60,7 +60,7 @@ func contents(ids []string, version string) map[string]any {
 	return fields
 }
 
-// sight is what a reader has seen of an index.
+// sight is the result of reading an index.
 type sight int
 
 const (

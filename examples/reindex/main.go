@@ -1,11 +1,11 @@
-// Command reindex measures what readers of an index see while it is being rebuilt again and again, with
-// four ways to rebuild it. A lock keeps rebuilds from each other's way, not from the readers': only a
-// version that is built aside and then named by one step is always there and always whole. That is how
-// Lockstep publishes trees. The index is a hash in Redis; requests to rebuild it are events.
+// Command reindex measures what readers of an index see while it is rebuilt repeatedly, for four strategies. A lock
+// serializes rebuilds but does not protect readers. Only a version that is built separately and then published in one
+// atomic step is always available and complete; this is how Lockstep publishes trees. The index is a hash in Redis;
+// requests to rebuild it are events.
 //
 //	reindex -redis 127.0.0.1:6379
 //
-// It uses Lockstep's public packages alone, and leaves nothing behind in Redis.
+// It only uses Lockstep's public packages and leaves nothing in Redis.
 package main
 
 import (
@@ -27,12 +27,12 @@ func main() {
 	address := flag.String("redis", "127.0.0.1:6379", "`address` of the Redis")
 	b := bench{log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	flag.IntVar(&b.docs, "docs", 500, "documents in the index")
-	flag.IntVar(&b.readers, "readers", 4, "readers, each of which reads all documents again and again")
-	flag.IntVar(&b.rounds, "rounds", 50, "rounds for each strategy; in a round the index is rebuilt twice, on two requests at once")
-	flag.DurationVar(&b.pause, "pause", 20*time.Millisecond, "time between two rounds")
+	flag.IntVar(&b.readers, "readers", 4, "concurrent readers, each of which reads all documents repeatedly")
+	flag.IntVar(&b.rounds, "rounds", 50, "rounds for each strategy; each has two concurrent requests to rebuild the index")
+	flag.DurationVar(&b.pause, "pause", 20*time.Millisecond, "time between rounds")
 	flag.Parse()
 	b.open = func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a lost reply is not a lost write
+		return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a retry could repeat a write whose reply was lost
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -42,8 +42,8 @@ func main() {
 	}
 }
 
-// table measures every strategy and prints a row for each. A read is available if it has seen all
-// documents, all of one version.
+// table measures every strategy and prints a row for each. A read counts as available if it has seen all documents in the
+// same version.
 func (b *bench) table(ctx context.Context, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "strategy\treads\tavailable\tincomplete\tmixed\trebuilds\t")

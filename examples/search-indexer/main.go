@@ -1,6 +1,6 @@
-// Command search-indexer keeps a word index of every repository in step with the results of Lockstep's
-// workers: it reads what a result says has changed, and nothing else. Any number of processes share the
-// work and the folder of indexes. It uses Lockstep's public packages alone.
+// Command search-indexer maintains a word index of every repository from the results of Lockstep's workers. It reads only the
+// changed files of each result. Any number of processes may share the work and the directory of indexes. It only uses
+// Lockstep's public packages.
 //
 //	search-indexer -redis 127.0.0.1:6379 -root /srv/repos -index /srv/index run
 //	search-indexer -index /srv/index search retry
@@ -26,8 +26,8 @@ import (
 func main() {
 	address := flag.String("redis", "127.0.0.1:6379", "`address` of the workers' Redis")
 	prefix := flag.String("prefix", string(events.DefaultNamespace), "`prefix` of the workers' keys in it")
-	root := flag.String("root", "repos", "`folder` that the workers publish below")
-	index := flag.String("index", "index", "`folder` of the indexes")
+	root := flag.String("root", "repos", "`directory` of the published trees")
+	index := flag.String("index", "index", "`directory` of the indexes")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: search-indexer [flags] run | search WORD")
 		flag.PrintDefaults()
@@ -38,7 +38,7 @@ func main() {
 	s := service{
 		root: *root, indexes: indexes(*index), log: slog.Default(), prefix: *prefix,
 		open: func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a lost reply is not a lost write
+			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a retry could repeat a write whose reply was lost
 		},
 	}
 	if err := command(ctx, os.Stdout, s, flag.Args()); err != nil {
@@ -58,7 +58,7 @@ func command(ctx context.Context, out io.Writer, s service, args []string) error
 		}
 		return err
 	case len(args) == 0:
-		return errors.New("say what to do: run or search WORD")
+		return errors.New("missing command: run or search WORD")
 	}
-	return fmt.Errorf("wrong use: %s", strings.Join(args, " "))
+	return fmt.Errorf("invalid arguments: %s", strings.Join(args, " "))
 }

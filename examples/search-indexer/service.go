@@ -17,7 +17,7 @@ import (
 	"lockstep/router"
 )
 
-// service follows results.
+// service updates indexes from results.
 type service struct {
 	open    func() redis.UniversalClient
 	prefix  string
@@ -26,7 +26,7 @@ type service struct {
 	log     *slog.Logger
 }
 
-// run follows results until ctx is done. It begins with the first that is still on the stream.
+// run handles results until ctx is done, starting with the first one that is still in the stream.
 func (s *service) run(ctx context.Context) error {
 	namespace, err := events.ParseNamespace(s.prefix)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *service) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow brings a repository's index to what the result says. The repository is locked.
+// follow updates a repository's index from a result. The caller must hold the repository's lock.
 func (s *service) follow(ctx context.Context, r events.Result) error {
 	known, err := s.indexes.load(r.Repo)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *service) follow(ctx context.Context, r events.Result) error {
 			return nil
 		}
 		known.Refs[r.Ref.String()] = snapshot{Fence: r.Fence}
-	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // where it is now, it is synced anew
+	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // a moved repository is synced again at its new path
 		known.remove(r.Fence)
 	case r.Type == events.ResultSynced:
 		if known.past(r) {
@@ -85,18 +85,18 @@ func (s *service) follow(ctx context.Context, r events.Result) error {
 		next, err := s.read(r, known.Refs[r.Ref.String()])
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && s.retired(r):
-			s.log.InfoContext(ctx, "tree is gone: a later result follows", "repo", r.Repo.String(), "commit", r.After)
+			s.log.InfoContext(ctx, "tree is gone, a later result follows", "repo", r.Repo.String(), "commit", r.After)
 			return nil
 		case err != nil:
 			return err
 		}
 		known.Refs[r.Ref.String()] = next
 	default:
-		return nil // failed: what is published is as it was
+		return nil // failed: the published tree has not changed
 	}
 	if lease, held := locking.FromContext(ctx); held {
 		if err := lease.Confirm(ctx); err != nil {
-			return err // another process has the repository, and is given the same result
+			return err // another process has the lock and receives the same result
 		}
 	}
 	if err := s.indexes.save(r.Repo, known); err != nil {
@@ -106,9 +106,9 @@ func (s *service) follow(ctx context.Context, r events.Result) error {
 	return nil
 }
 
-// read makes of one snapshot the next, from the very tree that the result names: the published name may
-// be newer. What has changed is enough if the snapshot is of the commit that the changes start from. It
-// need not be: results come twice, late, or never (a stream is trimmed), and each app has its own.
+// read computes the next snapshot from the tree that the result names, as the published name may be newer. It reads only the
+// changed files if the snapshot is of the commit that the changes are relative to. This may not be the case, because results
+// may be duplicated, late or trimmed, and each app has its own.
 func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	if from.Commit == r.After {
 		from.Fence = r.Fence
@@ -139,22 +139,22 @@ func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	return next, nil
 }
 
-// retired says whether the result's tree is gone from a volume that is there. That happens a while
-// after a newer tree was published or the repository removed, of which another result tells.
+// retired reports whether the result's tree is gone from an existing volume. This happens some time after a newer tree was
+// published or the repository was removed, which another result reports.
 func (s *service) retired(r events.Result) bool {
 	_, volume := os.Stat(filepath.Join(s.root, ".lockstep"))
 	_, tree := os.Stat(filepath.Join(s.root, filepath.FromSlash(r.Tree)))
 	return volume == nil && errors.Is(tree, fs.ErrNotExist)
 }
 
-// list is all files of a tree, as if each had been added.
+// list returns all files of a tree as additions.
 func list(tree *os.Root) ([]events.File, error) {
 	var files []events.File
 	err := fs.WalkDir(tree.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case path == ".git": // so that plain git works in a tree; no part of the commit
+		case path == ".git": // not a part of the commit; makes plain git work in a tree
 			if entry.IsDir() {
 				return fs.SkipDir
 			}

@@ -28,7 +28,7 @@ import (
 
 const repo = "acme/widgets"
 
-// world is a Git server, a worker, and two indexers that share a folder.
+// world has a Git server, a worker, and two indexers that share a directory.
 type world struct {
 	t       *testing.T
 	git     *gitserver.Server
@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startWorker runs a worker as the command does until the test ends.
+// startWorker runs a worker like the command until the test ends.
 func (w *world) startWorker(server *redistest.Server) {
 	w.t.Helper()
 	must := func(err error) {
@@ -105,7 +105,7 @@ func (w *world) startWorker(server *redistest.Server) {
 	})
 }
 
-// ask has the worker look at the repository.
+// ask publishes a change for the worker.
 func (w *world) ask(c events.Change) {
 	w.t.Helper()
 	c.URL = w.git.URL(repo)
@@ -126,7 +126,7 @@ func (w *world) ask(c events.Change) {
 	}
 }
 
-// push commits to a branch and tells the worker.
+// push commits to a branch and publishes the change.
 func (w *world) push(branch string, edit gitserver.Edit) {
 	w.t.Helper()
 	if _, err := w.git.Commit(context.Background(), repo, branch, edit); err != nil {
@@ -139,7 +139,7 @@ func (w *world) push(branch string, edit gitserver.Edit) {
 	w.ask(events.Change{Ref: ref})
 }
 
-// finds waits until a search for word finds it in these files, each as "ref: path" with the ref short.
+// finds waits until a search for word returns these files, formatted as "ref: path" with the short name of the ref.
 func (w *world) finds(word string, want ...string) {
 	w.t.Helper()
 	for i := range want {
@@ -161,7 +161,7 @@ func (w *world) finds(word string, want ...string) {
 	}
 }
 
-func TestWhatIsPushedCanBeFoundAndWhatIsDeletedCannot(t *testing.T) {
+func TestSearchFollowsPushesAndDeletions(t *testing.T) {
 	w := newWorld(t)
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestWhatIsPushedCanBeFoundAndWhatIsDeletedCannot(t *testing.T) {
 	}
 }
 
-// last is the last result that the worker has published.
+// last returns the last result of the worker.
 func (w *world) last() events.Result {
 	w.t.Helper()
 	entries, err := w.client.XRevRangeN(context.Background(), events.DefaultNamespace.Results(), "+", "-", 1).Result()
@@ -216,7 +216,7 @@ func (w *world) last() events.Result {
 	return r
 }
 
-func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
+func TestMissingChangesAreReadFromTheTree(t *testing.T) {
 	for name, spoil := range map[string]func(*events.Result){
 		"full":                  func(r *events.Result) { r.Full, r.Files = true, r.Files[:1] },
 		"truncated":             func(r *events.Result) { r.Truncated, r.Files = true, nil },
@@ -235,7 +235,7 @@ func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
 			w.finds("apricot", "main: a.md")
 			second := w.last()
 
-			// As if the second result had never come.
+			// As if the second result was lost.
 			s := w.service
 			s.indexes = indexes(t.TempDir())
 			search := func(word string) int {
@@ -254,22 +254,22 @@ func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
 			}
 			follow(first)
 			if search("apple") != 1 || search("banana") != 1 {
-				t.Fatal("the first commit's words are not there")
+				t.Fatal("the words of the first commit are missing")
 			}
 			spoil(&second)
 			follow(second)
 			if search("apple") != 0 || search("banana") != 0 || search("apricot") != 1 {
 				t.Error("the index is not that of the second commit")
 			}
-			follow(first) // late, and for the second time
+			follow(first) // a late duplicate
 			if search("apricot") != 1 || search("apple") != 0 {
-				t.Error("an older result has brought back what was past")
+				t.Error("an older result replaced a newer one")
 			}
 		})
 	}
 }
 
-func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
+func TestMissingTreeIsAnErrorIfTheVolumeIsMissing(t *testing.T) {
 	w := newWorld(t)
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
@@ -280,15 +280,15 @@ func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
 	s.indexes = indexes(t.TempDir())
 	r.Tree += "-retired"
 	if err := s.follow(context.Background(), r); err != nil {
-		t.Errorf("a tree that was retired: %v", err)
+		t.Errorf("retired tree: %v", err)
 	}
 	s.root = t.TempDir()
 	if err := s.follow(context.Background(), r); err == nil {
-		t.Error("a volume that is not there went unnoticed")
+		t.Error("no error for a missing volume")
 	}
 }
 
-func TestOnlyWhatHasChangedIsRead(t *testing.T) {
+func TestOnlyChangedFilesAreRead(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	if err := w.git.CreateEmpty(ctx, repo); err != nil {
@@ -303,7 +303,7 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 
 	s := w.service
 	s.indexes = indexes(t.TempDir())
-	second.Files = second.Files[:1] // b.md has changed in the tree, and nobody is told
+	second.Files = second.Files[:1] // b.md has changed in the tree, but the result does not say so
 	for _, r := range []events.Result{first, second} {
 		if err := s.follow(ctx, r); err != nil {
 			t.Fatal(err)

@@ -42,7 +42,7 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 			_ = h.client.Close()
 			return nil, fmt.Errorf("%w; choose another folder with --spool", err)
 		}
-		spooled = h.spool.Figures
+		spooled = h.spool.Stats
 	}
 	metrics := cfg.Metrics.Hooks(spooled)
 	h.intake, err = intake.New(intake.Config{

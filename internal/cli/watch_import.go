@@ -38,7 +38,7 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 					return fmt.Errorf("%s is not imported: %w", args[0], err)
 				}
 				if !dryRun {
-					if err := registry.Carry(ctx, plan); err != nil {
+					if err := registry.ApplyPlan(ctx, plan); err != nil {
 						return err
 					}
 				}

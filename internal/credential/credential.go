@@ -1,31 +1,30 @@
-// Package credential finds the secret that a change's credential name stands for.
+// Package credential resolves the credential names in changes to secrets.
 //
-// A credential is a folder of files, as Kubernetes and Docker mount secrets, or a set of environment
-// variables:
+// A credential is a directory of files, in the form in which Kubernetes and Docker mount secrets, or a set of
+// environment variables:
 //
 //	{dir}/{name}/username               LOCKSTEP_CREDENTIAL_{NAME}_USERNAME
 //	{dir}/{name}/password               LOCKSTEP_CREDENTIAL_{NAME}_PASSWORD                 a password or an access token
-//	{dir}/{name}/bearerToken            LOCKSTEP_CREDENTIAL_{NAME}_BEARER_TOKEN             instead of the two
+//	{dir}/{name}/bearerToken            LOCKSTEP_CREDENTIAL_{NAME}_BEARER_TOKEN             instead of username and password
 //	{dir}/{name}/sshKey                 LOCKSTEP_CREDENTIAL_{NAME}_SSH_KEY                  a private key, PEM or OpenSSH
-//	{dir}/{name}/sshKeyPassphrase       LOCKSTEP_CREDENTIAL_{NAME}_SSH_KEY_PASSPHRASE       of a key that is encrypted
-//	{dir}/{name}/knownHosts             LOCKSTEP_CREDENTIAL_{NAME}_KNOWN_HOSTS              instead of the setting known-hosts
+//	{dir}/{name}/sshKeyPassphrase       LOCKSTEP_CREDENTIAL_{NAME}_SSH_KEY_PASSPHRASE       if the key is encrypted
+//	{dir}/{name}/knownHosts             LOCKSTEP_CREDENTIAL_{NAME}_KNOWN_HOSTS              overrides the setting known-hosts
 //	{dir}/{name}/githubAppID            LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_APP_ID            a GitHub App; see below
 //	{dir}/{name}/githubInstallationID   LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_INSTALLATION_ID
 //	{dir}/{name}/githubPrivateKey       LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_PRIVATE_KEY       RSA, PEM
-//	{dir}/{name}/githubURL              LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_URL               https://api.github.com if absent
-//	{dir}/{name}/signingSecret          LOCKSTEP_CREDENTIAL_{NAME}_SIGNING_SECRET           of notifications; whsec_ and base64, or as it stands
-//	{dir}/{name}/previousSigningSecret  LOCKSTEP_CREDENTIAL_{NAME}_PREVIOUS_SIGNING_SECRET  while it is being replaced: signs too
-//	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     prefixes it may be sent to, by white space
+//	{dir}/{name}/githubURL              LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_URL               default https://api.github.com
+//	{dir}/{name}/signingSecret          LOCKSTEP_CREDENTIAL_{NAME}_SIGNING_SECRET           for notifications; whsec_ and base64, or any text
+//	{dir}/{name}/previousSigningSecret  LOCKSTEP_CREDENTIAL_{NAME}_PREVIOUS_SIGNING_SECRET  also signs, during rotation
+//	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     URL prefixes it may be sent to, separated by white space
 //
-// In a variable's name, letters are in upper case and "-" and "." are "_". Files win over variables
-// and are read at each use, so that a rotated secret counts from the next operation on. A credential
-// without URL prefixes may be sent nowhere: events name credentials, and whoever can write an event
-// must not be able to have a token delivered to a server of their own. A prefix has a scheme, https, http
-// or ssh, and is for that alone: ssh://git@github.com/acme/.
+// Variable names use upper case, and "_" for "-" and ".". Files take precedence over variables. They are read at each
+// use, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent: events name
+// credentials, and anybody who can write an event could otherwise have a token sent to another server. A prefix has the
+// scheme https, http or ssh, and only matches that scheme: ssh://git@github.com/acme/.
 //
-// A GitHub App signs in with its private key and is given a token for one installation. It lasts an
-// hour, and is kept in memory until five minutes before that, or until [Store.Refused]; one request for it
-// is under way at a time.
+// A GitHub App authenticates with its private key and receives a token for one installation. The token is valid for one
+// hour and cached in memory until five minutes before it expires, or until [Store.Refused]. At most one request for it is
+// in flight.
 package credential
 
 import (
@@ -45,16 +44,16 @@ import (
 	"lockstep/events"
 )
 
-const maxSecret = 64 << 10 // bytes; no credential file is longer
+const maxSecret = 64 << 10 // bytes
 
-// Secret is what proves an app to a remote. It prints as its shape alone.
+// Secret authenticates an app at a remote. It is never printed.
 type Secret struct {
 	Username, Password, BearerToken string // over HTTP
 
 	SSHKey, SSHKeyPassphrase, KnownHosts string // over SSH
 }
 
-// String hides the secret.
+// String returns "anonymous" or "redacted".
 func (s Secret) String() string {
 	if s == (Secret{}) {
 		return "anonymous"
@@ -62,13 +61,13 @@ func (s Secret) String() string {
 	return "redacted"
 }
 
-// GoString hides the secret from %#v.
+// GoString implements [fmt.GoStringer], without the secret.
 func (s Secret) GoString() string { return s.String() }
 
-// MarshalText hides the secret from encoders.
+// MarshalText implements [encoding.TextMarshaler], without the secret.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// LogValue hides the secret from slog.
+// LogValue implements [slog.LogValuer], without the secret.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // Store resolves credential names.
@@ -78,16 +77,16 @@ type Store struct {
 	github github
 }
 
-// Option changes how [NewStore] sets up a [Store].
+// Option configures a [Store].
 type Option func(*Store)
 
-// WithTransport has GitHub's API asked by way of transport, instead of [http.DefaultTransport].
+// WithTransport sets the transport for GitHub's API. It defaults to [http.DefaultTransport].
 func WithTransport(transport http.RoundTripper) Option {
 	return func(s *Store) { s.github.client.Transport = transport }
 }
 
-// NewStore resolves from the folders below dir and from variables by getenv, as [os.Getenv]. An
-// empty dir leaves the variables alone.
+// NewStore returns a Store that reads the directories in dir and variables with getenv, such as [os.Getenv]. If dir is
+// empty, it only reads variables.
 func NewStore(dir string, getenv func(string) string, opts ...Option) *Store {
 	s := &Store{dir: dir, getenv: getenv, github: newGitHub()}
 	for _, opt := range opts {
@@ -98,7 +97,7 @@ func NewStore(dir string, getenv func(string) string, opts ...Option) *Store {
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
-// files are all that a credential may have, with what ends their variables' names.
+// files are the files of a credential, with the suffixes of the corresponding environment variables.
 var files = map[string]string{
 	"username": "USERNAME", "password": "PASSWORD", "bearerToken": "BEARER_TOKEN",
 	"sshKey": "SSH_KEY", "sshKeyPassphrase": "SSH_KEY_PASSPHRASE", "knownHosts": "KNOWN_HOSTS",
@@ -107,9 +106,9 @@ var files = map[string]string{
 	"signingSecret": "SIGNING_SECRET", "previousSigningSecret": "PREVIOUS_SIGNING_SECRET",
 }
 
-// Resolve returns the secret for name if it may be sent to remote; the empty name is anonymous. For a
-// GitHub App it may take a request, until ctx is done. Its errors are permanent for the event, but for a
-// file that cannot be read and an API that cannot answer.
+// Resolve returns the secret for name if it may be sent to remote. The empty name is anonymous. For a GitHub App it may
+// send a request, which ctx cancels. Its errors are permanent for the event, except if a file cannot be read or the API
+// cannot answer.
 func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error) {
 	if name == "" {
 		return Secret{}, nil
@@ -133,11 +132,11 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	app := app{id: texts["githubAppID"], installation: texts["githubInstallationID"], key: texts["githubPrivateKey"], api: texts["githubURL"]}
 	if secret == (Secret{}) && app.key == "" {
 		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q is not known here: add %s or %s", name, s.where(name, "password"), variable(name, "password"))
+			"unknown credential %q; add %s or %s", name, s.where(name, "password"), variable(name, "password"))
 	}
 	if !allowed(strings.Fields(texts["urls"]), remote) {
 		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q may not be sent to this remote: list its URL prefix in %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
+			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
 	}
 	if app.key == "" || strings.HasPrefix(remote, "ssh:") {
 		return secret, nil
@@ -150,16 +149,16 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	return secret, nil
 }
 
-// Refused tells the store that a remote has refused a secret that [Store.Resolve] returned for name. It
-// reports whether another may do better: the token of a GitHub App, which may have been revoked before its
-// time, is forgotten, and the next Resolve asks for a new one.
+// Refused reports that a remote has refused a secret returned by [Store.Resolve]. It returns true if a retry with a new
+// secret may succeed: a GitHub App's token, which may have been revoked early, is dropped, and the next Resolve requests
+// a new one.
 func (s *Store) Refused(name string, secret Secret) bool {
 	return secret.Password != "" && s.github.forget(name, secret.Password)
 }
 
 func (s *Store) where(name, file string) string {
 	if s.dir == "" {
-		return "a --credentials folder"
+		return "a --credentials directory"
 	}
 	return filepath.Join(s.dir, name, file)
 }
@@ -186,14 +185,14 @@ func variable(name, file string) string {
 	return "LOCKSTEP_CREDENTIAL_" + strings.ToUpper(name) + "_" + files[file]
 }
 
-// allowed reports whether one of the prefixes covers remote: same scheme and host, same user if it names
-// one, and a path that is equal or ends at a slash.
+// allowed reports whether one of the prefixes covers remote: it has the same scheme and host, the same user if the prefix
+// names one, and a path that is equal or continues with a slash.
 func allowed(prefixes []string, remote string) bool {
 	to, err := url.Parse(remote)
 	if err != nil {
 		return false
 	}
-	target := path.Clean("/" + to.Path) // where a server that resolves ".." would go
+	target := path.Clean("/" + to.Path) // servers may resolve ".."
 	for _, prefix := range prefixes {
 		p, err := url.Parse(prefix)
 		if err != nil || p.Host == "" || p.Scheme != to.Scheme || events.HostPort(p) != events.HostPort(to) {

@@ -29,7 +29,7 @@ func folder(t *testing.T, name string, files map[string]string) string {
 
 func none(string) string { return "" }
 
-func TestACredentialGoesToItsPrefixesAlone(t *testing.T) {
+func TestCredentialIsLimitedToItsPrefixes(t *testing.T) {
 	dir := folder(t, "ci", map[string]string{"username": "bot\n", "password": "s3cret\n",
 		"urls": "https://git.example.com/acme\nhttps://other.example.com/one/repo.git\n"})
 	store := credential.NewStore(dir, none)
@@ -87,7 +87,7 @@ func TestPrefixesOfSSHRemotes(t *testing.T) {
 	}
 }
 
-func TestVariablesOfAKey(t *testing.T) {
+func TestSSHKeyFromVariables(t *testing.T) {
 	env := map[string]string{
 		"LOCKSTEP_CREDENTIAL_CI_SSH_KEY": "k", "LOCKSTEP_CREDENTIAL_CI_SSH_KEY_PASSPHRASE": "p",
 		"LOCKSTEP_CREDENTIAL_CI_KNOWN_HOSTS": "h", "LOCKSTEP_CREDENTIAL_CI_URLS": "ssh://h/",
@@ -98,7 +98,7 @@ func TestVariablesOfAKey(t *testing.T) {
 	}
 }
 
-func TestAFileWinsOverAVariable(t *testing.T) {
+func TestFilesTakePrecedenceOverVariables(t *testing.T) {
 	env := map[string]string{
 		"LOCKSTEP_CREDENTIAL_MY_APP_BEARER_TOKEN": "from-env",
 		"LOCKSTEP_CREDENTIAL_MY_APP_URLS":         "https://git.example.com/",
@@ -115,7 +115,7 @@ func TestAFileWinsOverAVariable(t *testing.T) {
 	}
 }
 
-func TestNamesThatAreNoneAreRefused(t *testing.T) {
+func TestInvalidNames(t *testing.T) {
 	store := credential.NewStore(t.TempDir(), none)
 	for _, name := range []string{"../etc", "a/b", ".hidden", "a b", strings.Repeat("x", 101), "unknown"} {
 		if _, err := store.Resolve(t.Context(), name, "https://git.example.com/a/b"); events.DispositionOf(err) != events.Permanent {
@@ -127,7 +127,7 @@ func TestNamesThatAreNoneAreRefused(t *testing.T) {
 	}
 }
 
-func TestASecretDoesNotPrint(t *testing.T) {
+func TestSecretIsNeverPrinted(t *testing.T) {
 	secret := credential.Secret{Username: "bot", Password: "s3cret", BearerToken: "t0ken", SSHKey: "s3cret", SSHKeyPassphrase: "s3cret"}
 	encoded, err := json.Marshal(map[string]any{"secret": secret})
 	if err != nil {

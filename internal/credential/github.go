@@ -26,14 +26,14 @@ import (
 const (
 	githubAPI     = "https://api.github.com"
 	githubTimeout = 30 * time.Second
-	renewBefore   = 5 * time.Minute // an installation's token expires
+	renewBefore   = 5 * time.Minute // before an installation token expires
 	maxAnswer     = 1 << 20         // bytes
 )
 
-// app is an installation of a GitHub App, and how it signs in.
+// app identifies an installation of a GitHub App.
 type app struct{ id, installation, key, api string }
 
-// github gets tokens for installations, and keeps them in memory.
+// github requests and caches installation tokens.
 type github struct {
 	client http.Client
 
@@ -41,13 +41,13 @@ type github struct {
 	slots map[string]*slot // by credential
 }
 
-// slot holds one credential's token. Whoever has taken from turn may use the rest.
+// slot caches one credential's token. Sending to turn locks the other fields.
 type slot struct {
 	turn    chan struct{} // of size one
 	app     app           // that the token is for
 	token   string
 	expires time.Time
-	failed  time.Time // when the latest request did, with err
+	failed  time.Time // when the last request failed with err
 	err     error
 }
 
@@ -55,14 +55,14 @@ func newGitHub() github {
 	return github{
 		client: http.Client{
 			Timeout:       githubTimeout,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it has a signature to lose
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect could steal the signature
 		},
 		mu: new(sync.Mutex), slots: map[string]*slot{},
 	}
 }
 
-// token returns a token that is good for five minutes at least. Others who want one of the same
-// credential meanwhile wait for it, until ctx is done; when it cannot be had, they do not ask once more.
+// token returns a token that is valid for at least five minutes. Concurrent calls for the same credential share one
+// request and its error. They return early if ctx is done.
 func (g *github) token(ctx context.Context, name string, of app) (string, error) {
 	since := time.Now()
 	held := g.slot(name)
@@ -100,10 +100,10 @@ func (g *github) slot(name string) *slot {
 	return held
 }
 
-// forget lets go of a token, unless it has been exchanged for another already.
+// forget drops a token, and returns false if it was already replaced.
 func (g *github) forget(name, token string) bool {
 	held := g.slot(name)
-	held.turn <- struct{}{} // for as long as a request takes at most
+	held.turn <- struct{}{} // waits at most for one request
 	defer func() { <-held.turn }()
 	if held.token != token || held.expires.IsZero() {
 		return false
@@ -114,8 +114,7 @@ func (g *github) forget(name, token string) bool {
 
 var digits = regexp.MustCompile(`^[0-9]{1,20}$`)
 
-// fetch asks the API for a token. See "Generating an installation access token for a GitHub App" in
-// GitHub's documentation.
+// fetch requests a token. See "Generating an installation access token for a GitHub App" in GitHub's documentation.
 func (g *github) fetch(ctx context.Context, of app) (token string, expires time.Time, err error) {
 	signed, err := of.sign(time.Now())
 	if err != nil {
@@ -127,15 +126,15 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 	}
 	base, err := url.Parse(api)
 	if err != nil || base.Hostname() == "" || base.Scheme != "https" && base.Scheme != "http" || base.User != nil {
-		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "its githubURL is no URL of an API; want one as %s", githubAPI)
+		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "githubURL is not a valid API URL; want one such as %s", githubAPI)
 	}
 	if !digits.MatchString(of.installation) {
-		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "its githubInstallationID is no number")
+		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "githubInstallationID is not a number")
 	}
 	at := base.JoinPath("app/installations", of.installation, "access_tokens").String()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, nil)
 	if err != nil {
-		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "its githubURL is no URL of an API; want one as %s", githubAPI)
+		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "githubURL is not a valid API URL; want one such as %s", githubAPI)
 	}
 	req.Header.Set("Authorization", "Bearer "+signed)
 	req.Header.Set("Accept", "application/vnd.github+json")
@@ -147,7 +146,7 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 			return "", time.Time{}, context.Cause(ctx)
 		}
 		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassNetwork,
-			"ask GitHub's API at %s for a token: it cannot be reached; check the network, and the settings hosts, proxy and ca-file", base.Host)
+			"request a token from GitHub's API at %s: cannot connect; check the network and the settings hosts, proxy and ca-file", base.Host)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusCreated {
@@ -158,40 +157,40 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 		Expires time.Time `json:"expires_at"`
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&answer); err != nil || answer.Token == "" {
-		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s answered with something that is no token", base.Host)
+		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s returned no token", base.Host)
 	}
 	return answer.Token, answer.Expires, nil
 }
 
-// refused classifies an answer that is no token.
+// refused classifies an error response.
 func refused(res *http.Response, host string) error {
 	status := res.StatusCode
 	switch {
 	case status == http.StatusTooManyRequests, status == http.StatusForbidden && isRateLimit(res.Header):
-		return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s limits how often it is asked (HTTP %d)", host, status)
+		return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s is rate limited (HTTP %d)", host, status)
 	case status == http.StatusUnauthorized:
 		return events.Errorf(events.Permanent, events.ClassAuth,
 			"GitHub's API at %s refused the app's signature (HTTP %d); check githubAppID, githubPrivateKey and this machine's clock", host, status)
 	case status == http.StatusForbidden, status == http.StatusNotFound, status == http.StatusUnprocessableEntity:
 		return events.Errorf(events.Permanent, events.ClassAuth,
-			"GitHub's API at %s gives no token for this installation (HTTP %d); check githubInstallationID, and that it is not suspended", host, status)
+			"GitHub's API at %s refused a token for this installation (HTTP %d); check githubInstallationID, and that the installation is not suspended", host, status)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s answered with HTTP status %d", host, status)
+	return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s returned HTTP status %d", host, status)
 }
 
 func isRateLimit(header http.Header) bool {
 	return header.Get("Retry-After") != "" || header.Get("X-RateLimit-Remaining") == "0"
 }
 
-// sign returns a JSON Web Token (RFC 7519), signed with RS256, by which the app is known for nine minutes.
-// It is dated a minute back, for GitHub's clock may be behind ours.
+// sign returns a JSON Web Token (RFC 7519), signed with RS256, that authenticates the app for nine minutes. It is dated
+// one minute back, in case GitHub's clock is behind ours.
 func (a app) sign(now time.Time) (string, error) {
 	key, err := parseRSA(a.key)
 	if err != nil {
-		return "", events.Errorf(events.Permanent, events.ClassConfig, "its githubPrivateKey cannot be read; want the app's RSA key in PEM")
+		return "", events.Errorf(events.Permanent, events.ClassConfig, "githubPrivateKey is invalid; want the app's RSA key in PEM")
 	}
 	if a.id == "" || strings.ContainsAny(a.id, " \t\r\n") {
-		return "", events.Errorf(events.Permanent, events.ClassConfig, "its githubAppID is missing, or is no id")
+		return "", events.Errorf(events.Permanent, events.ClassConfig, "githubAppID is missing or invalid")
 	}
 	claims, err := json.Marshal(map[string]any{"iat": now.Add(-time.Minute).Unix(), "exp": now.Add(9 * time.Minute).Unix(), "iss": a.id})
 	if err != nil {
@@ -204,7 +203,7 @@ func (a app) sign(now time.Time) (string, error) {
 	sum := sha256.Sum256(text.Bytes())
 	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
 	if err != nil {
-		return "", events.Errorf(events.Permanent, events.ClassConfig, "its githubPrivateKey cannot sign; want the app's RSA key")
+		return "", events.Errorf(events.Permanent, events.ClassConfig, "githubPrivateKey cannot sign; want the app's RSA key")
 	}
 	text.WriteByte('.')
 	text.WriteString(base64.RawURLEncoding.EncodeToString(signature))
@@ -214,7 +213,7 @@ func (a app) sign(now time.Time) (string, error) {
 func parseRSA(text string) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
-		return nil, errors.New("no PEM")
+		return nil, errors.New("not PEM")
 	}
 	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
 		return key, nil

@@ -27,12 +27,12 @@ import (
 	"lockstep/internal/credential"
 )
 
-// api is GitHub's, as far as an app needs it to get a token.
+// api simulates the part of GitHub's API that issues installation tokens.
 type api struct {
 	key    *rsa.PublicKey
-	status int // answered instead of a token; 0 for none
+	status int // returned instead of a token, unless 0
 	header http.Header
-	hold   chan struct{} // closed to let requests go on, or nil
+	hold   chan struct{} // blocks requests until closed; optional
 	asked  atomic.Int64
 }
 
@@ -104,7 +104,7 @@ func appFolder(t *testing.T, url, key string) string {
 	})
 }
 
-func TestAGitHubAppGetsAToken(t *testing.T) {
+func TestGitHubAppToken(t *testing.T) {
 	key, text := newKey(t)
 	fake := &api{key: &key.PublicKey, hold: make(chan struct{})}
 	server := httptest.NewServer(fake)
@@ -126,14 +126,14 @@ func TestAGitHubAppGetsAToken(t *testing.T) {
 	gone, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("shutting down"))
 	if _, err := store.Resolve(gone, "app", onGitHub); err == nil || !strings.Contains(err.Error(), "shutting down") {
-		t.Errorf("waits though it is cancelled: %v", err)
+		t.Errorf("waits although it was cancelled: %v", err)
 	}
 	close(fake.hold)
 	all.Wait()
-	if n := fake.asked.Load(); n < 1 || n > 2 { // the one that was cancelled may have asked, too
-		t.Errorf("asked %d times", n)
+	if n := fake.asked.Load(); n < 1 || n > 2 { // the cancelled call may have sent a request, too
+		t.Errorf("%d requests", n)
 	}
-	// A key that was exchanged counts at once.
+	// A rotated key takes effect immediately.
 	_, other := newKey(t)
 	if err := os.WriteFile(filepath.Join(dir, "app", "githubPrivateKey"), []byte(other), 0o600); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestAGitHubAppGetsAToken(t *testing.T) {
 	}
 }
 
-func TestARevokedTokenIsForgotten(t *testing.T) {
+func TestRevokedTokenIsDropped(t *testing.T) {
 	key, text := newKey(t)
 	fake := &api{key: &key.PublicKey}
 	store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
@@ -157,11 +157,11 @@ func TestARevokedTokenIsForgotten(t *testing.T) {
 	}
 	first := resolve()
 	if !store.Refused("app", first) {
-		t.Error("there is nothing to forget")
+		t.Error("no token was dropped")
 	}
 	second := resolve()
 	if first == second || fake.asked.Load() != 2 {
-		t.Errorf("asked %d times for the same token", fake.asked.Load())
+		t.Errorf("%d requests for the same token", fake.asked.Load())
 	}
 	for name, again := range map[string]bool{
 		"an older token":   store.Refused("app", first),
@@ -171,16 +171,16 @@ func TestARevokedTokenIsForgotten(t *testing.T) {
 		"a bearer's token": store.Refused("app", credential.Secret{BearerToken: "s3cret"}),
 	} {
 		if again {
-			t.Errorf("%s: forgotten", name)
+			t.Errorf("%s: dropped", name)
 		}
 	}
 	if resolve() != second {
-		t.Error("the token in use was forgotten")
+		t.Error("the current token was dropped")
 	}
 }
 
-// TestAnAPIThatFailsIsAskedOnce by all that wait, or the last would wait for as many timeouts.
-func TestAnAPIThatFailsIsAskedOnce(t *testing.T) {
+// Concurrent callers share one failing request; otherwise the last one would wait for many timeouts.
+func TestFailingAPIReceivesOneRequest(t *testing.T) {
 	key, text := newKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		fake := &api{key: &key.PublicKey, status: http.StatusBadGateway, hold: make(chan struct{})}
@@ -195,21 +195,21 @@ func TestAnAPIThatFailsIsAskedOnce(t *testing.T) {
 			all.Go(resolve)
 		}
 		synctest.Wait()
-		time.Sleep(time.Second) // so that the failure is after all have begun to wait
+		time.Sleep(time.Second) // until all are waiting
 		close(fake.hold)
 		all.Wait()
 		if n := fake.asked.Load(); n != 1 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d requests", n)
 		}
 		time.Sleep(time.Second)
 		resolve()
 		if n := fake.asked.Load(); n != 2 {
-			t.Errorf("later: asked %d times", n)
+			t.Errorf("later: %d requests", n)
 		}
 	})
 }
 
-func TestAnInstallationsTokenIsRenewed(t *testing.T) {
+func TestTokenIsRenewed(t *testing.T) {
 	key, text := newKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		fake := &api{key: &key.PublicKey}
@@ -237,7 +237,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func TestGitHubsRefusals(t *testing.T) {
+func TestGitHubErrors(t *testing.T) {
 	key, text := newKey(t)
 	for name, tc := range map[string]struct {
 		status      int
@@ -246,19 +246,19 @@ func TestGitHubsRefusals(t *testing.T) {
 		class       events.Class
 		disposition events.Disposition
 	}{
-		"a server error":        {status: 502, class: events.ClassServer, disposition: events.Retryable},
-		"a redirect":            {status: 302, header: http.Header{"Location": {"https://evil.example/"}}, class: events.ClassServer, disposition: events.Retryable},
-		"too many":              {status: 429, class: events.ClassServer, disposition: events.Retryable},
-		"a rate limit":          {status: 403, header: http.Header{"X-Ratelimit-Remaining": {"0"}}, class: events.ClassServer, disposition: events.Retryable},
-		"suspended":             {status: 403, class: events.ClassAuth, disposition: events.Permanent},
-		"uninstalled":           {status: 404, class: events.ClassAuth, disposition: events.Permanent},
-		"another key":           {edit: map[string]string{"githubAppID": "8"}, class: events.ClassAuth, disposition: events.Permanent},
-		"no id":                 {edit: map[string]string{"githubAppID": ""}, class: events.ClassConfig, disposition: events.Permanent},
-		"no installation":       {edit: map[string]string{"githubInstallationID": "../x"}, class: events.ClassConfig, disposition: events.Permanent},
-		"no key":                {edit: map[string]string{"githubPrivateKey": "s3cret"}, class: events.ClassConfig, disposition: events.Permanent},
-		"no API":                {edit: map[string]string{"githubURL": "ftp://s3cret@x"}, class: events.ClassConfig, disposition: events.Permanent},
-		"an API that is not up": {edit: map[string]string{"githubURL": "http://127.0.0.1:1"}, class: events.ClassNetwork, disposition: events.Retryable},
-		"no token":              {status: 201, class: events.ClassServer, disposition: events.Retryable},
+		"a server error":    {status: 502, class: events.ClassServer, disposition: events.Retryable},
+		"a redirect":        {status: 302, header: http.Header{"Location": {"https://evil.example/"}}, class: events.ClassServer, disposition: events.Retryable},
+		"too many requests": {status: 429, class: events.ClassServer, disposition: events.Retryable},
+		"a rate limit":      {status: 403, header: http.Header{"X-Ratelimit-Remaining": {"0"}}, class: events.ClassServer, disposition: events.Retryable},
+		"suspended":         {status: 403, class: events.ClassAuth, disposition: events.Permanent},
+		"uninstalled":       {status: 404, class: events.ClassAuth, disposition: events.Permanent},
+		"another key":       {edit: map[string]string{"githubAppID": "8"}, class: events.ClassAuth, disposition: events.Permanent},
+		"no app ID":         {edit: map[string]string{"githubAppID": ""}, class: events.ClassConfig, disposition: events.Permanent},
+		"no installation":   {edit: map[string]string{"githubInstallationID": "../x"}, class: events.ClassConfig, disposition: events.Permanent},
+		"no key":            {edit: map[string]string{"githubPrivateKey": "s3cret"}, class: events.ClassConfig, disposition: events.Permanent},
+		"no API":            {edit: map[string]string{"githubURL": "ftp://s3cret@x"}, class: events.ClassConfig, disposition: events.Permanent},
+		"unreachable API":   {edit: map[string]string{"githubURL": "http://127.0.0.1:1"}, class: events.ClassNetwork, disposition: events.Retryable},
+		"no token":          {status: 201, class: events.ClassServer, disposition: events.Retryable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(&api{key: &key.PublicKey, status: tc.status, header: tc.header})

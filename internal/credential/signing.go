@@ -6,10 +6,9 @@ import (
 	"lockstep/events"
 )
 
-// SigningSecrets returns the secrets that sign what is posted to url, the newest first: signingSecret, and
-// previousSigningSecret if there is one. The credential's URL prefixes bound them as they bound tokens: who
-// can name a credential must not be able to have it sign for a server of their own. Errors are permanent,
-// but for a file that cannot be read.
+// SigningSecrets returns the secrets that sign posts to url, the newest first: signingSecret and, if set,
+// previousSigningSecret. Like tokens, they may only be used for the credential's URL prefixes: otherwise anybody who can
+// name a credential could have it sign for another server. Errors are permanent, except if a file cannot be read.
 func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 	if !namePattern.MatchString(name) {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
@@ -26,10 +25,10 @@ func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 	switch {
 	case texts["signingSecret"] == "":
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q has no signing secret here: add %s or %s", name, s.where(name, "signingSecret"), variable(name, "signingSecret"))
+			"credential %q has no signing secret; add %s or %s", name, s.where(name, "signingSecret"), variable(name, "signingSecret"))
 	case !allowed(strings.Fields(texts["urls"]), url):
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q may not sign for this URL: list its prefix in %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
+			"credential %q may not sign for this URL; add its prefix to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
 	case texts["previousSigningSecret"] == "":
 		return []string{texts["signingSecret"]}, nil
 	}

@@ -17,16 +17,16 @@ func TestSigningSecrets(t *testing.T) {
 		want  []string
 		err   string
 	}{
-		"one":                          {map[string]string{"signingSecret": "s3cret\n", "urls": urls}, "https://apps.example.com/hooks/docs?x=1", []string{"s3cret"}, ""},
-		"two, being replaced":          {map[string]string{"signingSecret": "s3cret", "previousSigningSecret": "0ld", "urls": urls}, "https://other.example.com/", []string{"s3cret", "0ld"}, ""},
-		"the former alone":             {map[string]string{"previousSigningSecret": "s3cret", "urls": urls}, "https://other.example.com/", nil, "signingSecret"},
-		"none":                         {map[string]string{"password": "s3cret", "urls": urls}, "https://other.example.com/", nil, "signingSecret"},
-		"a URL that is not its":        {map[string]string{"signingSecret": "s3cret", "urls": urls}, "https://evil.example/hooks", nil, "urls"},
-		"a path that is not its":       {map[string]string{"signingSecret": "s3cret", "urls": urls}, "https://apps.example.com/hooks/../x", nil, "urls"},
-		"a URL without a path":         {map[string]string{"signingSecret": "s3cret", "urls": urls}, "https://other.example.com", []string{"s3cret"}, ""},
-		"no path, and no slash":        {map[string]string{"signingSecret": "s3cret", "urls": "https://apps.example.com"}, "https://apps.example.com?x=1", []string{"s3cret"}, ""},
-		"no path, where one is wanted": {map[string]string{"signingSecret": "s3cret", "urls": "https://apps.example.com/hooks"}, "https://apps.example.com", nil, "urls"},
-		"no URLs":                      {map[string]string{"signingSecret": "s3cret"}, "https://apps.example.com/hooks", nil, "urls"},
+		"one":                             {map[string]string{"signingSecret": "s3cret\n", "urls": urls}, "https://apps.example.com/hooks/docs?x=1", []string{"s3cret"}, ""},
+		"two, during rotation":            {map[string]string{"signingSecret": "s3cret", "previousSigningSecret": "0ld", "urls": urls}, "https://other.example.com/", []string{"s3cret", "0ld"}, ""},
+		"only the previous one":           {map[string]string{"previousSigningSecret": "s3cret", "urls": urls}, "https://other.example.com/", nil, "signingSecret"},
+		"none":                            {map[string]string{"password": "s3cret", "urls": urls}, "https://other.example.com/", nil, "signingSecret"},
+		"a URL outside the prefixes":      {map[string]string{"signingSecret": "s3cret", "urls": urls}, "https://evil.example/hooks", nil, "urls"},
+		"a path outside the prefixes":     {map[string]string{"signingSecret": "s3cret", "urls": urls}, "https://apps.example.com/hooks/../x", nil, "urls"},
+		"a URL without a path":            {map[string]string{"signingSecret": "s3cret", "urls": urls}, "https://other.example.com", []string{"s3cret"}, ""},
+		"no path, and no slash":           {map[string]string{"signingSecret": "s3cret", "urls": "https://apps.example.com"}, "https://apps.example.com?x=1", []string{"s3cret"}, ""},
+		"no path, but the prefix has one": {map[string]string{"signingSecret": "s3cret", "urls": "https://apps.example.com/hooks"}, "https://apps.example.com", nil, "urls"},
+		"no URLs":                         {map[string]string{"signingSecret": "s3cret"}, "https://apps.example.com/hooks", nil, "urls"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := credential.NewStore(folder(t, "docs", tc.files), none).SigningSecrets("docs", tc.url)

@@ -45,8 +45,8 @@ func TestPolicy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		hosts    []string
 		host, ip string
-		own      bool // the operator's words may name it
-		foreign  bool // a webhook's may
+		own      bool // allowed for the operator's URLs
+		foreign  bool // allowed for other URLs
 	}{
 		"anything public":            {nil, "git.example.org", public, true, true},
 		"inside":                     {nil, "git.example.org", inside, true, false},
@@ -65,7 +65,7 @@ func TestPolicy(t *testing.T) {
 		"a mapped address":           {[]string{inside}, "git.corp", "::ffff:" + inside, true, true},
 		"a range":                    {[]string{"10.0.0.0/8"}, "git.corp", inside, true, true},
 		"outside of the range":       {[]string{"10.0.0.0/8"}, "git.corp", "11.0.0.1", false, false},
-		"the port":                   {[]string{"git.corp:443"}, "git.corp", inside, true, true},
+		"matching port":              {[]string{"git.corp:443"}, "git.corp", inside, true, true},
 		"another port":               {[]string{"git.corp:22"}, "git.corp", inside, false, false},
 		"a range and a port":         {[]string{"[fd00::/8]:443"}, "git.corp", "fd00::1", true, true},
 		"a range and another port":   {[]string{"[fd00::/8]:22"}, "git.corp", "fd00::1", false, false},
@@ -86,7 +86,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestNamesForAProxy are checked as far as they can be: the proxy resolves them.
+// Names for a proxy are checked without resolving them.
 func TestNamesForAProxy(t *testing.T) {
 	for host, want := range map[string]scope{
 		"git.example.org": public, "git.example.org.": public, "10.example.org": public, "my_git": public, "x0.org": public,
@@ -106,11 +106,11 @@ func TestNamesForAProxy(t *testing.T) {
 		t.Error(err)
 	}
 	if err := listed.CheckName("2852039166", "443"); err == nil {
-		t.Error("a number passes")
+		t.Error("a number was allowed")
 	}
 }
 
-func TestHostsThatAreNone(t *testing.T) {
+func TestInvalidHosts(t *testing.T) {
 	for _, entry := range []string{"", "*", "a b", "https://git.example.org", "git.example.org:", "git.example.org:0", "x:99999", "a/b", "*.*.org", "10.0.0.0/40", "user@host", ".org"} {
 		if _, err := ParseHosts("hosts", []string{entry}); err == nil || !strings.Contains(err.Error(), "hosts") {
 			t.Errorf("%q: %v", entry, err)
@@ -136,8 +136,8 @@ func TestSameOrigin(t *testing.T) {
 	}
 }
 
-// TestTheAddressIsCheckedWhenDialled, not before: a name may resolve to another the next moment.
-func TestTheAddressIsCheckedWhenDialled(t *testing.T) {
+// A name may resolve to another address between a check and dialling.
+func TestAddressIsCheckedWhenDialling(t *testing.T) {
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
@@ -149,8 +149,8 @@ func TestTheAddressIsCheckedWhenDialled(t *testing.T) {
 	_ = conn.Close()
 }
 
-// TestANameThatChanges resolves to a public address when it is looked at, and to one inside when it is dialled.
-func TestANameThatChanges(t *testing.T) {
+// A name resolves to a public address at first, and to a private one when it is dialled.
+func TestDNSRebinding(t *testing.T) {
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
@@ -165,19 +165,19 @@ func TestANameThatChanges(t *testing.T) {
 	const host = "rebinding.example.org"
 	first := must(net.DefaultResolver.LookupNetIP(t.Context(), "ip4", host))(t)
 	if err := (Policy{Foreign: true}).check(host, port, first[0]); err != nil {
-		t.Fatalf("at first: %v", err)
+		t.Fatalf("first: %v", err)
 	}
 	_, err := Policy{Foreign: true}.Dial(t.Context(), "tcp4", net.JoinHostPort(host, port))
 	if _, ok := errors.AsType[*Fault](err); !ok {
 		t.Errorf("then: %v", err)
 	}
 	if asked.Load() < 2 {
-		t.Error("it was not looked up when it was dialled")
+		t.Error("the name was not resolved when dialling")
 	}
 }
 
-// TestANameOfSeveralAddresses is dialled at those alone that may be, and what is a number to somebody at none.
-func TestANameOfSeveralAddresses(t *testing.T) {
+// Only the allowed addresses of a name are dialled.
+func TestNameWithSeveralAddresses(t *testing.T) {
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
@@ -186,7 +186,7 @@ func TestANameOfSeveralAddresses(t *testing.T) {
 	foreign := Policy{Foreign: true}
 	for _, host := range []string{"several.example.org", "2130706433", "0x7f000001", "127.1", "0177.0.0.1", "0", "localhost", "127.0.0.1", "::ffff:127.0.0.1", "::ffff:7f00:1", "::1", "::"} {
 		if _, err := foreign.Dial(t.Context(), "tcp", net.JoinHostPort(host, port)); err == nil {
-			t.Errorf("%s is dialled", host)
+			t.Errorf("%s was dialled", host)
 		}
 	}
 	foreign.Hosts = must(ParseHosts("hosts", []string{"127.0.0.0/8"}))(t)
@@ -197,7 +197,7 @@ func TestANameOfSeveralAddresses(t *testing.T) {
 	_ = conn.Close()
 }
 
-// resolveBy has names looked up by one server until the test ends.
+// resolveBy resolves names with one server until the test ends.
 func resolveBy(t *testing.T, nameServer string) {
 	usual := net.DefaultResolver
 	t.Cleanup(func() { net.DefaultResolver = usual })
@@ -206,7 +206,7 @@ func resolveBy(t *testing.T, nameServer string) {
 	}}
 }
 
-// serveNames is a DNS server by which every name has the same IPv4 addresses.
+// serveNames starts a DNS server that resolves every name to the same IPv4 addresses.
 func serveNames(t *testing.T, addresses func() [][4]byte) string {
 	conn := must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})

@@ -11,23 +11,23 @@ import (
 	"strings"
 )
 
-// hostRule is one entry of a list: a name, a wildcard, an address or a range of them.
+// hostRule is an entry of a list: a name, a wildcard, an address or a range of addresses.
 type hostRule struct {
-	name   string       // in lower case; of *.example.org it is .example.org; empty for addresses
+	name   string       // in lower case; .example.org for *.example.org; empty for addresses
 	prefix netip.Prefix // of addresses
 	port   string       // empty for any
 }
 
-// Hosts is a setting that lists hosts. An empty one lists none, and lets any be dialled.
+// Hosts is the value of a setting that lists hosts. An empty list allows any host.
 type Hosts struct {
-	setting string // its name, for whoever is to change it
+	setting string // its name, for errors
 	rules   []hostRule
 }
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*$`)
 
-// ParseHosts parses the entries of the setting by that name: names, *.example.org, addresses, and ranges of
-// them, each perhaps with a port.
+// ParseHosts parses the entries of a setting: names, wildcards such as *.example.org, addresses and ranges, each with an
+// optional port.
 func ParseHosts(setting string, entries []string) (Hosts, error) {
 	list := Hosts{setting: setting}
 	for _, entry := range entries {
@@ -43,14 +43,14 @@ func ParseHosts(setting string, entries []string) (Hosts, error) {
 			rule.port = port
 		}
 		if !ok {
-			return Hosts{}, fmt.Errorf("%s: %q is neither a host's name, nor *.example.org, an address or a range as 10.0.0.0/8, with or without :port", setting, entry)
+			return Hosts{}, fmt.Errorf("%s: %q is not a host name, *.example.org, an address or a range such as 10.0.0.0/8, with an optional :port", setting, entry)
 		}
 		list.rules = append(list.rules, rule)
 	}
 	return list, nil
 }
 
-// name is how an error names the setting.
+// name returns the setting's name for errors.
 func (list Hosts) name() string { return "the setting " + cmp.Or(list.setting, "hosts") }
 
 func parseHost(text string) (hostRule, bool) {
@@ -68,10 +68,10 @@ func parseHost(text string) (hostRule, bool) {
 	return hostRule{name: strings.TrimPrefix(name, "*")}, true
 }
 
-// CanonicalHost returns a host's name as it is compared: in lower case, without the root's dot.
+// CanonicalHost returns a host name for comparison: in lower case, without a trailing dot.
 func CanonicalHost(host string) string { return strings.TrimSuffix(strings.ToLower(host), ".") }
 
-// names reports whether the list has a host by its name.
+// names reports whether the list contains a host by name.
 func (list Hosts) names(host, port string) bool {
 	host = CanonicalHost(host)
 	for _, rule := range list.rules {
@@ -83,7 +83,7 @@ func (list Hosts) names(host, port string) bool {
 	return false
 }
 
-// covers reports whether the list has an address.
+// covers reports whether the list contains an address.
 func (list Hosts) covers(ip netip.Addr, port string) bool {
 	for _, rule := range list.rules {
 		if rule.prefix.Contains(ip) && (rule.port == "" || rule.port == port) {
@@ -93,8 +93,8 @@ func (list Hosts) covers(ip netip.Addr, port string) bool {
 	return false
 }
 
-// SameOrigin reports whether a request still goes where the first one went: the same host and port, or
-// from http to https on the default ports.
+// SameOrigin reports whether a redirect stays on the same host and port, or changes from http to https on the default
+// ports.
 func SameOrigin(from, to *url.URL) bool {
 	if CanonicalHost(from.Hostname()) != CanonicalHost(to.Hostname()) {
 		return false
@@ -102,7 +102,7 @@ func SameOrigin(from, to *url.URL) bool {
 	return PortOf(from) == PortOf(to) || PortOf(from) == "80" && to.Scheme == "https" && PortOf(to) == "443"
 }
 
-// PortOf returns the port that a URL names, or that its scheme stands for.
+// PortOf returns the port of a URL, or the default port of its scheme.
 func PortOf(u *url.URL) string {
 	if port := u.Port(); port != "" {
 		return port

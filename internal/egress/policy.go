@@ -1,8 +1,7 @@
-// Package egress says what may be dialled: for a remote, or for the URL that an app is notified at. It is
-// asked at the moment of dialling, about the address that a name comes down to, so that a name which
-// resolves to another address the next moment gains nothing. Link-local addresses, where clouds keep
-// credentials, are never dialled; private networks only where the operator leads, or where a setting lists
-// them.
+// Package egress decides which hosts may be dialled for a remote or for an app's notify URL. It checks the resolved
+// address at the time of dialling, so that DNS rebinding does not help an attacker. Link-local addresses, where clouds
+// offer credentials, are never dialled. Private networks are only dialled for URLs from the operator, or if a setting
+// lists them.
 package egress
 
 import (
@@ -15,38 +14,37 @@ import (
 	"time"
 )
 
-// Policy says what may be dialled for a URL.
+// Policy decides which hosts may be dialled for a URL.
 type Policy struct {
 	Hosts   Hosts
-	Foreign bool          // the URL is not the operator's: a redirect or a webhook's payload names it
-	Timeout time.Duration // that connecting may take; 0: as long as the system lets it
+	Foreign bool          // the URL is not from the operator, but from a redirect or a webhook
+	Timeout time.Duration // for connecting; 0 for the system's timeout
 }
 
-// Fault says that the settings do not let a host be dialled.
+// Fault means that the settings do not allow a host.
 type Fault struct{ Host, Why string }
 
 func (e *Fault) Error() string { return e.Host + " " + e.Why }
 
-// check decides on a host at the moment of dialling, when ip is what its name comes down to. What a
-// name resolved to a moment before proves nothing.
+// check decides on a host by its resolved address ip.
 func (p Policy) check(host, port string, ip netip.Addr) error {
 	ip = ip.Unmap().WithZone("")
 	reach := scopeOf(ip)
 	switch {
 	case reach == never:
-		return &Fault{host, "is a link-local, multicast or unspecified address, which is never asked, whatever " + p.Hosts.name() + " lists"}
+		return &Fault{host, "is a link-local, multicast or unspecified address, which is never allowed, even if " + p.Hosts.name() + " lists it"}
 	case p.Hosts.names(host, port) || p.Hosts.covers(ip, port):
 		return nil
 	case len(p.Hosts.rules) > 0:
-		return &Fault{host, "is not in " + p.Hosts.name() + "; list it there if it is meant to be asked"}
+		return &Fault{host, "is not in " + p.Hosts.name() + "; add it there to allow it"}
 	case reach == private && p.Foreign:
-		return &Fault{host, "is on a private network, where only the operator may lead; list it in " + p.Hosts.name() + " if it is meant to be asked"}
+		return &Fault{host, "is on a private network; add it to " + p.Hosts.name() + " to allow it"}
 	}
 	return nil
 }
 
-// CheckName decides on a host that a proxy will resolve. What a proxy might take for an address, though we
-// do not, is refused: 2130706433, 0x7f.1, or digits of another script.
+// CheckName decides on a host that a proxy will resolve. It refuses names that a proxy might parse as an address
+// although we do not: 2130706433, 0x7f.1, or digits of another script.
 func (p Policy) CheckName(host, port string) error {
 	name := CanonicalHost(host)
 	if ip, err := netip.ParseAddr(name); err == nil {
@@ -54,19 +52,19 @@ func (p Policy) CheckName(host, port string) error {
 	}
 	switch {
 	case !hostPattern.MatchString(name) || numberPattern.MatchString(name):
-		return &Fault{host, "is neither a name nor an address as a proxy may be asked for it; write 127.0.0.1 or git.example.org, in ASCII"}
+		return &Fault{host, "is neither a host name nor an IP address in the usual form; use a form such as 127.0.0.1 or git.example.org, in ASCII"}
 	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
 		return p.check(host, port, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	case len(p.Hosts.rules) > 0 && !p.Hosts.names(host, port):
-		return &Fault{host, "is not in " + p.Hosts.name() + "; list it there if it is meant to be asked"}
+		return &Fault{host, "is not in " + p.Hosts.name() + "; add it there to allow it"}
 	}
 	return nil
 }
 
-// numberPattern finds a last label that is a number. No domain at the top is one.
+// numberPattern matches names whose last label is a number. No top-level domain is one.
 var numberPattern = regexp.MustCompile(`(^|\.)([0-9]+|0x[0-9a-f]*)$`)
 
-// Dial connects to a host that the Policy admits.
+// Dial connects to a host if the policy allows it.
 func (p Policy) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -77,7 +75,7 @@ func (p Policy) Dial(ctx context.Context, network, address string) (net.Conn, er
 		ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 			to, err := netip.ParseAddrPort(resolved)
 			if err != nil {
-				return &Fault{host, "resolves to no address"}
+				return &Fault{host, "does not resolve to an IP address"}
 			}
 			return p.check(host, port, to.Addr())
 		},

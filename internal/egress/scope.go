@@ -2,22 +2,22 @@ package egress
 
 import "net/netip"
 
-// scope is how far an address reaches.
+// scope is the reach of an address.
 type scope int
 
 const (
 	public  scope = iota
-	private       // loopback, private networks, carrier-grade NAT, what is reserved
-	never         // link-local, where clouds keep their credentials; multicast; no address at all
+	private       // loopback, private networks, carrier-grade NAT, reserved
+	never         // link-local, such as cloud metadata; multicast; unspecified
 )
 
 var (
 	neverDialled = prefixes("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "::/128", "fe80::/10", "ff00::/8",
-		"fd00:ec2::254/128") // in AWS the machine's metadata, as 169.254.169.254 is
+		"fd00:ec2::254/128") // the metadata service of AWS, like 169.254.169.254
 	privateNets = prefixes("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
 		"198.18.0.0/15", "240.0.0.0/4", "::1/128", "64:ff9b:1::/48", "fc00::/7", "fec0::/10",
-		"168.63.129.16/32") // public, but in Azure the machine's own host
-	// Within these an IPv4 address is embedded, at this byte.
+		"168.63.129.16/32") // public, but the host of the machine on Azure
+	// Prefixes that embed an IPv4 address at this byte offset.
 	embeddings = map[netip.Prefix]int{
 		netip.MustParsePrefix("64:ff9b::/96"):    12, // NAT64
 		netip.MustParsePrefix("64:ff9b:1::/48"):  12, // NAT64, local use
@@ -34,7 +34,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// scopeOf returns the scope of an address, or that of an IPv4 address embedded in it when that is narrower.
+// scopeOf returns the scope of an address, or that of an embedded IPv4 address if it is narrower.
 func scopeOf(ip netip.Addr) scope {
 	ip = ip.Unmap().WithZone("")
 	s := public

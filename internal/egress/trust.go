@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Trust returns a TLS configuration that trusts the system's authorities and those in a PEM file, if
-// one is named by the setting ca-file.
+// Trust returns a TLS configuration that trusts the system's certificate authorities and, if the setting ca-file names
+// a PEM file, those in it.
 func Trust(caFile string) (*tls.Config, error) {
 	if caFile == "" {
 		return &tls.Config{}, nil
@@ -22,7 +22,7 @@ func Trust(caFile string) (*tls.Config, error) {
 		authorities = x509.NewCertPool()
 	}
 	if !authorities.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("ca-file: %s holds no certificate; want a PEM bundle", caFile)
+		return nil, fmt.Errorf("ca-file: no certificate in %s; want a PEM bundle", caFile)
 	}
 	return &tls.Config{RootCAs: authorities}, nil
 }

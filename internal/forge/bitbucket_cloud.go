@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// bitbucketCloud is what the URLs of its repositories begin with; deliveries do not tell.
+// bitbucketCloud is the prefix of all repository URLs; deliveries do not contain it.
 const bitbucketCloud = "https://bitbucket.org/"
 
-// verifyBitbucket verifies a delivery of Bitbucket, whose header is named as the one that is SHA-1 elsewhere.
+// verifyBitbucket verifies a delivery of Bitbucket. Its SHA-256 signature is in the header that other forges use for
+// SHA-1.
 func verifyBitbucket(src Source, header http.Header, body []byte, _ time.Time) error {
 	return verifyHex(src, "X-Hub-Signature", header.Get("X-Hub-Signature"), "sha256=", body)
 }
@@ -18,7 +19,7 @@ type cloudRepository struct {
 	FullName string `json:"full_name"`
 }
 
-// cloudRef is what a ref named before or after; nil if there was none.
+// cloudRef is the old or new state of a ref; nil if there is none.
 type cloudRef struct {
 	Type   string `json:"type"`
 	Name   string `json:"name"`
@@ -27,7 +28,7 @@ type cloudRef struct {
 	} `json:"target"`
 }
 
-// readBitbucketCloud reads a delivery of Bitbucket Cloud.
+// readBitbucketCloud decodes a delivery of Bitbucket Cloud.
 func readBitbucketCloud(r *reader, body []byte) error {
 	switch r.d.Event {
 	case "repo:push":
@@ -75,7 +76,7 @@ func (r *reader) cloudPush(body []byte) error {
 	return nil
 }
 
-// ref returns the full name, or "" for what is neither branch nor tag.
+// ref returns the full name, or "" if it is neither a branch nor a tag.
 func (c cloudRef) ref() string {
 	switch c.Type {
 	case "branch", "named_branch":
@@ -86,8 +87,7 @@ func (c cloudRef) ref() string {
 	return ""
 }
 
-// cloudMoved reads a change of a repository's name. Not all that is updated or transferred says what the
-// repository was called.
+// cloudMoved decodes a change of a repository's name. Some updates and transfers do not contain the old name.
 func (r *reader) cloudMoved(body []byte) error {
 	var updated struct {
 		Changes struct {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// dcRepository is a repository as Bitbucket Data Center tells of it. Links are often missing.
+// dcRepository is a repository in deliveries of Bitbucket Data Center. Links are often missing.
 type dcRepository struct {
 	Slug    string `json:"slug"`
 	Project struct {
@@ -24,7 +24,7 @@ type dcLink struct {
 	Name string `json:"name"`
 }
 
-// readBitbucketDC reads a delivery of Bitbucket Data Center, or Server. It tells of no removal.
+// readBitbucketDC decodes a delivery of Bitbucket Data Center or Server, which do not report removals.
 func readBitbucketDC(r *reader, body []byte) error {
 	switch r.d.Event {
 	case "diagnostics:ping":
@@ -61,7 +61,7 @@ func (r *reader) dcPush(body []byte) error {
 	for _, change := range push.Changes {
 		from, to := change.FromHash, change.ToHash
 		deleted := change.Type == "DELETE" || isZeros(to)
-		if isTag(change.Ref.ID) { // a tag's own hash is no commit's
+		if isTag(change.Ref.ID) { // the hash may be that of the tag object
 			from, to = "", ""
 		}
 		r.ref(repo, change.Ref.ID, from, to, deleted)
@@ -77,12 +77,12 @@ func (r *reader) dcModified(body []byte) error {
 	if err := r.decode(body, &modified); err != nil {
 		return err
 	}
-	modified.Old.Links = modified.New.Links // for the server, which is the same
+	modified.Old.Links = modified.New.Links // the server is the same
 	r.moved(modified.New.name(), r.dcURL(modified.New), modified.Old.name(), r.dcURL(modified.Old))
 	return nil
 }
 
-// name returns the project's key and the repository's slug. The key of a user's own project begins with "~".
+// name returns the project's key and the repository's slug. The keys of personal projects begin with "~".
 func (d dcRepository) name() string {
 	key := d.Project.Key
 	if d.Project.Type == "PERSONAL" && !strings.HasPrefix(key, "~") {
@@ -91,8 +91,8 @@ func (d dcRepository) name() string {
 	return key + "/" + d.Slug
 }
 
-// dcURL returns the URL to clone a repository by. Its path is made of the key and the slug, in lower case, as
-// Bitbucket does. Where the server is, a link says, or else the source's urls.
+// dcURL returns the clone URL. Like Bitbucket, it builds the path from the key and the slug in lower case. It takes the
+// server from a link, or else from the source's urls.
 func (r *reader) dcURL(repo dcRepository) string {
 	base := ""
 	for _, link := range append(repo.Links.Clone, repo.Links.Self...) {
@@ -107,7 +107,7 @@ func (r *reader) dcURL(repo dcRepository) string {
 	return base + "/scm/" + strings.ToLower(repo.name()) + ".git"
 }
 
-// dcBase returns the server that a link leads to over HTTP, with the path that all of it is below.
+// dcBase returns the server and context path of an HTTP link.
 func dcBase(link string) string {
 	host := server(link)
 	u, err := url.Parse(link)

@@ -13,8 +13,8 @@ import (
 	"lockstep/internal/forge"
 )
 
-// The example in docs/webhooks.md, as it stands there.
-func TestTheDocumentedCommand(t *testing.T) {
+// TestDocumentedCommand runs the example in docs/webhooks.md.
+func TestDocumentedCommand(t *testing.T) {
 	for _, tool := range []string{"sh", "curl", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip(tool + " is not installed")

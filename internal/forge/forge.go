@@ -1,17 +1,16 @@
-// Package forge verifies and reads the webhooks of forges.
+// Package forge verifies and decodes webhooks of Git forges.
 //
-// [Receive] takes a delivery as it came, proves by its signature that the forge sent it, and says in one
-// vocabulary, [Event], what has happened: a branch or tag was pushed or deleted, another branch is the default,
-// a repository was removed, moved or archived. All else a forge may send is no error: [Delivery.Ignored] says
-// why nothing came of it, since a forge that is answered with an error stops sending.
+// [Receive] verifies a delivery's signature and converts it to a list of [Event]: a branch or tag was pushed or
+// deleted, the default branch changed, a repository was removed, moved or archived. Other deliveries are not
+// errors, because a forge that receives errors stops sending: [Delivery.Ignored] says why there are no events.
 //
-// A webhook means "look now", never "this is what changed": whoever works on an event asks the remote. So
-// what is read here may be old, repeated or incomplete, but it is always sound: a repository's name is a
-// [events.RepoPath], its URL has passed [events.CheckRemote], ends in that name and is among those that the
-// source may speak of, a ref is a branch or a tag, a commit is a hash.
+// A webhook means "check the remote", not "this is what changed", because it may be late, repeated or incomplete.
+// But its content is always valid: a repository's name is a [events.RepoPath]; its URL has passed
+// [events.CheckRemote], ends in that name and is among the source's URLs; a ref is a branch or a tag; a commit is a
+// hash.
 //
-// Event names and delivery ids come in headers, which the forges do not sign. Whoever has seen a signed body
-// can have it read as another event of the same forge, at worst as a removal, which the remote is asked about.
+// Forges send the event name and the delivery ID in headers that they do not sign. Somebody who has captured a signed
+// body can replay it as another event of the same forge, at worst as a removal, which is verified with the remote.
 package forge
 
 import (
@@ -40,11 +39,11 @@ const (
 	Standard       Kind = "standard"     // Standard Webhooks, for everything else
 )
 
-// forge is how the deliveries of one forge are verified and read.
+// forge describes how to verify and decode the deliveries of a forge.
 type forge struct {
 	verify  func(src Source, header http.Header, body []byte, now time.Time) error
-	idIn    []string // the header, by any of these names, that has the delivery's id; the same when it is sent again
-	eventIn []string // the header that has the event's name
+	idIn    []string // headers that may contain the delivery ID, which is the same in redeliveries
+	eventIn []string // headers that may contain the event name
 	read    func(r *reader, body []byte) error
 }
 
@@ -58,7 +57,7 @@ var forges = map[Kind]forge{
 	Standard:       {verifyStandard, []string{"Webhook-Id"}, nil, readStandard},
 }
 
-// first returns the first of the headers by these names that is there.
+// first returns the first non-empty header of names.
 func first(header http.Header, names []string) string {
 	for _, name := range names {
 		if value := header.Get(name); value != "" {
@@ -71,43 +70,43 @@ func first(header http.Header, names []string) string {
 // ParseKind parses the name of a forge.
 func ParseKind(s string) (Kind, error) {
 	if _, ok := forges[Kind(s)]; !ok {
-		return "", errors.New("not a forge that is known here: want github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc or standard")
+		return "", errors.New("unknown forge: want github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc or standard")
 	}
 	return Kind(s), nil
 }
 
-// EventKind is what an [Event] says has happened.
+// EventKind is the kind of an [Event].
 type EventKind string
 
 // The kinds of events.
 const (
-	Pushed         EventKind = "pushed"          // Ref may name another commit; the zero Ref: some refs do
-	RefDeleted     EventKind = "ref_deleted"     // Ref is gone
-	DefaultChanged EventKind = "default_changed" // another branch is the default
-	Removed        EventKind = "removed"         // the repository is gone
-	Moved          EventKind = "moved"           // the repository was From, and is Repo now
-	Archived       EventKind = "archived"        // nothing will be pushed any more
+	Pushed         EventKind = "pushed"          // Ref may have a new commit; the zero Ref means some refs
+	RefDeleted     EventKind = "ref_deleted"     // Ref was deleted
+	DefaultChanged EventKind = "default_changed" // the default branch is another one
+	Removed        EventKind = "removed"         // the repository was deleted
+	Moved          EventKind = "moved"           // the repository moved from From to Repo
+	Archived       EventKind = "archived"        // the repository is read-only from now on
 )
 
-// Event is one thing that has happened to one repository.
+// Event is something that happened to a repository.
 type Event struct {
 	Kind    EventKind       `json:"kind"`
 	Repo    events.RepoPath `json:"repo"`
-	URL     string          `json:"url"`                // to clone it by, without credentials
-	Ref     events.Ref      `json:"ref,omitzero"`       // pushed, ref_deleted: which; default_changed: the new one, if known
-	Before  string          `json:"before,omitempty"`   // the commit that Ref named, if known
-	After   string          `json:"after,omitempty"`    // the commit that Ref names, if known
-	Default events.Ref      `json:"default,omitzero"`   // pushed: the default branch, if the forge says
-	From    events.RepoPath `json:"from,omitzero"`      // moved: what it was called
-	FromURL string          `json:"from_url,omitempty"` // moved: where it was
+	URL     string          `json:"url"`                // clone URL, without credentials
+	Ref     events.Ref      `json:"ref,omitzero"`       // of pushed and ref_deleted; the new branch of default_changed, if known
+	Before  string          `json:"before,omitempty"`   // previous commit of Ref, if known
+	After   string          `json:"after,omitempty"`    // new commit of Ref, if known
+	Default events.Ref      `json:"default,omitzero"`   // default branch of a pushed repository, if known
+	From    events.RepoPath `json:"from,omitzero"`      // previous path of a moved repository
+	FromURL string          `json:"from_url,omitempty"` // previous URL of a moved repository
 }
 
-// Delivery is one webhook delivery, verified and read.
+// Delivery is a verified and decoded webhook delivery.
 type Delivery struct {
-	Source  string  `json:"source"`            // the name of the [Source]
-	ID      string  `json:"id,omitempty"`      // the forge's id for it, at most 200 printable bytes; "" if it has none
-	Event   string  `json:"event,omitempty"`   // the forge's name for what happened, at most 100 printable bytes
-	Ping    bool    `json:"ping,omitempty"`    // sent to see whether anybody listens
+	Source  string  `json:"source"`            // name of the [Source]
+	ID      string  `json:"id,omitempty"`      // assigned by the forge, at most 200 printable bytes; "" if there is none
+	Event   string  `json:"event,omitempty"`   // the forge's event name, at most 100 printable bytes
+	Ping    bool    `json:"ping,omitempty"`    // only tests the connection
 	Ignored string  `json:"ignored,omitempty"` // why there are no events, one line
 	Events  []Event `json:"events,omitempty"`  // at most 1,000
 }
@@ -117,18 +116,16 @@ const (
 	maxEventName = 100 // bytes
 )
 
-// ErrUnauthorized is wrapped by the errors of [Receive] about a delivery that is not proved to come from
-// the forge: its signature is missing, cut short or wrong, or was made more than five minutes ago or ahead
-// where the forge signs the time.
-var ErrUnauthorized = errors.New("not proved to come from the forge")
+// ErrUnauthorized is wrapped by errors of [Receive] about the signature: it is missing, truncated or wrong, or its
+// timestamp, if the forge signs one, is more than five minutes away from the local clock.
+var ErrUnauthorized = errors.New("delivery not authenticated")
 
-// Receive verifies a delivery to src and reads it. header is the request's, and body the request's as it
-// came, every byte of it. An error that does not wrap [ErrUnauthorized] says that the body cannot be read.
-// No error repeats a secret, or what was sent.
+// Receive verifies and decodes a delivery to src. body must be the unmodified request body. Errors that do not wrap
+// [ErrUnauthorized] mean that the body cannot be decoded. Errors contain neither secrets nor parts of the delivery.
 func Receive(src Source, header http.Header, body []byte, now time.Time) (Delivery, error) {
 	f, ok := forges[src.Kind]
 	if !ok {
-		return Delivery{}, fmt.Errorf("source %s: its forge is not known here", src.Name)
+		return Delivery{}, fmt.Errorf("source %s: unknown forge", src.Name)
 	}
 	if err := src.verify(f, header, body, now); err != nil {
 		return Delivery{}, err
@@ -142,7 +139,7 @@ func Receive(src Source, header http.Header, body []byte, now time.Time) (Delive
 	return r.done(), nil
 }
 
-// deliveryID returns id, or a hash of what is too long or odd to be kept.
+// deliveryID returns id, or its hash if it is too long or not printable.
 func deliveryID(id string) string {
 	if len(id) > maxID || !isPrintable(id) {
 		sum := sha256.Sum256([]byte(id))
@@ -151,7 +148,7 @@ func deliveryID(id string) string {
 	return id
 }
 
-// eventName returns name, or "" for what is no event's name.
+// eventName returns name, or "" if it is too long or not printable.
 func eventName(name string) string {
 	if len(name) > maxEventName || !isPrintable(name) {
 		return ""

@@ -18,7 +18,7 @@ const (
 	none = "0000000000000000000000000000000000000000"
 )
 
-// payload is a small delivery, and what is to come of it; an ignored one has the reason in brackets.
+// payload is a small delivery with the expected events, or the reason to ignore it in brackets.
 type payload struct {
 	kind        forge.Kind
 	event, body string
@@ -58,13 +58,13 @@ var payloads = map[string]payload{
 	"GitHub transferred from an org":    {forge.GitHub, "repository", `{"action":"transferred","changes":{"owner":{"from":{"organization":{"login":"initech"}}}},` + hubRepo + `}`, "moved " + widgets + " from initech/widgets https://git.example.com/initech/widgets.git"},
 	"GitHub default branch":             {forge.GitHub, "repository", `{"action":"edited","changes":{"default_branch":{"from":"main"}},` + hubRepo + `}`, "default_changed " + widgets + " refs/heads/trunk - -"},
 	"GitHub topics":                     {forge.GitHub, "repository", `{"action":"edited","changes":{"topics":{"from":["a"]}},` + hubRepo + `}`, "[nothing that a clone depends on has changed]"},
-	"GitHub renamed from a bad name":    {forge.GitHub, "repository", `{"action":"renamed","changes":{"repository":{"name":{"from":"../../etc"}}},` + hubRepo + `}`, "[the repository's name cannot be a path here]"},
-	"GitHub bad name":                   {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/../x","clone_url":"https://git.example.com/acme/../x.git"}}`, "[the repository's name cannot be a path here]"},
-	"GitHub no repository":              {forge.GitHub, "push", `{"ref":"refs/heads/main"}`, "[the repository's name cannot be a path here]"},
-	"GitHub credentials in the URL":     {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/widgets","clone_url":"https://a:b@git.example.com/acme/widgets.git"}}`, "[the repository's URL is not one to clone by]"},
+	"GitHub renamed from a bad name":    {forge.GitHub, "repository", `{"action":"renamed","changes":{"repository":{"name":{"from":"../../etc"}}},` + hubRepo + `}`, "[the repository's name is not a valid path]"},
+	"GitHub bad name":                   {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/../x","clone_url":"https://git.example.com/acme/../x.git"}}`, "[the repository's name is not a valid path]"},
+	"GitHub no repository":              {forge.GitHub, "push", `{"ref":"refs/heads/main"}`, "[the repository's name is not a valid path]"},
+	"GitHub credentials in the URL":     {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/widgets","clone_url":"https://a:b@git.example.com/acme/widgets.git"}}`, "[the repository's URL is not a valid clone URL]"},
 	"GitHub another repository's URL":   {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/widgets","clone_url":"https://git.example.com/acme/gadgets.git"}}`, "[the repository's URL does not end in its name]"},
 	"GitHub owner in place of the host": {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/widgets","clone_url":"https://acme/widgets"}}`, "[the repository's URL does not end in its name]"},
-	"GitHub no URL":                     {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/widgets"}}`, "[the delivery does not say where the repository is]"},
+	"GitHub no URL":                     {forge.GitHub, "push", `{"ref":"refs/heads/main","repository":{"full_name":"acme/widgets"}}`, "[the delivery does not contain the repository's URL]"},
 
 	"Gitea push":                    {forge.Gitea, "push", `{"ref":"refs/heads/main","before":"` + one + `","after":"` + two + `",` + hubRepo + `}`, "pushed " + widgets + " refs/heads/main " + one + " " + two},
 	"Forgejo push":                  {forge.Forgejo, "push", `{"ref":"refs/heads/main","before":"` + one + `","after":"` + two + `",` + hubRepo + `}`, "pushed " + widgets + " refs/heads/main " + one + " " + two},
@@ -83,7 +83,7 @@ var payloads = map[string]payload{
 	"GitLab system push":               {forge.GitLab, "System Hook", `{"event_name":"push","ref":"refs/heads/main","before":"` + one + `","after":"` + two + `",` + labRepo + `}`, "pushed " + deep + " refs/heads/main " + one + " " + two},
 	"GitLab push to several":           {forge.GitLab, "System Hook", `{"event_name":"repository_update","changes":[{"ref":"refs/heads/a","before":"` + none + `","after":"` + one + `"},{"ref":"refs/tags/v1","after":"` + two + `"},{"ref":"refs/heads/b","before":"` + one + `","after":"` + none + `"}],` + labRepo + `}`, "pushed " + deep + " refs/heads/a - " + one + "\npushed " + deep + " refs/tags/v1 - -\nref_deleted " + deep + " refs/heads/b " + one + " -"},
 	"GitLab web URL alone":             {forge.GitLab, "Push Hook", `{"object_kind":"push","ref":"refs/heads/main","project":{"path_with_namespace":"acme/widgets","web_url":"https://git.example.com/acme/widgets"}}`, "pushed " + widgets + " refs/heads/main - -"},
-	"GitLab project removed, no host":  {forge.GitLab, "System Hook", `{"event_name":"project_destroy","path_with_namespace":"acme/widgets"}`, "[the delivery does not say where the repository is]"},
+	"GitLab project removed, no host":  {forge.GitLab, "System Hook", `{"event_name":"project_destroy","path_with_namespace":"acme/widgets"}`, "[the delivery does not contain the repository's URL]"},
 	"GitLab merge request, system":     {forge.GitLab, "System Hook", `{"object_kind":"merge_request","changes":{"updated_at":{}},"project":7}`, "[event type not of interest]"},
 	"GitLab note":                      {forge.GitLab, "Note Hook", `{"project":7}`, "[event type not of interest]"},
 	"Bitbucket Cloud push to several":  {forge.BitbucketCloud, "repo:push", `{"repository":{"full_name":"acme/widgets"},"push":{"changes":[{"old":{"type":"branch","name":"main","target":{"hash":"` + one + `"}},"new":{"type":"branch","name":"main","target":{"hash":"` + two + `"}}},{"old":null,"new":{"type":"tag","name":"v1","target":{"hash":"` + two + `"}}},{"old":{"type":"branch","name":"x","target":{"hash":"` + one + `"}},"new":null},{"old":null,"new":null},{"new":{"type":"bookmark","name":"b"}}]}}`, "pushed " + cloud + " refs/heads/main " + one + " " + two + "\npushed " + cloud + " refs/tags/v1 - " + two + "\nref_deleted " + cloud + " refs/heads/x " + one + " -"},
@@ -92,11 +92,11 @@ var payloads = map[string]payload{
 	"Bitbucket Cloud deleted":          {forge.BitbucketCloud, "repo:deleted", `{"repository":{"full_name":"acme/widgets"}}`, "removed " + cloud + " - - -"},
 	"Bitbucket Cloud transferred":      {forge.BitbucketCloud, "repo:transfer", `{"repository":{"full_name":"acme/widgets"}}`, "[nothing that a clone depends on has changed]"},
 	"Bitbucket Cloud fork":             {forge.BitbucketCloud, "repo:fork", `{}`, "[event type not of interest]"},
-	"Bitbucket Cloud host in the name": {forge.BitbucketCloud, "repo:deleted", `{"repository":{"full_name":"x@evil.example/acme/widgets"}}`, "[the repository's name cannot be a path here]"},
+	"Bitbucket Cloud host in the name": {forge.BitbucketCloud, "repo:deleted", `{"repository":{"full_name":"x@evil.example/acme/widgets"}}`, "[the repository's name is not a valid path]"},
 
 	"Bitbucket DC ping":                    {forge.BitbucketDC, "diagnostics:ping", `{"test":true}`, "ping"},
 	"Bitbucket DC push to several":         {forge.BitbucketDC, "repo:refs_changed", `{` + dcRepo + `,"changes":[{"ref":{"id":"refs/heads/main"},"fromHash":"` + one + `","toHash":"` + two + `","type":"UPDATE"},{"ref":{"id":"refs/tags/v1"},"fromHash":"` + none + `","toHash":"` + two + `","type":"ADD"},{"ref":{"id":"refs/heads/x"},"fromHash":"` + one + `","toHash":"` + none + `","type":"DELETE"}]}`, "pushed " + dc + " refs/heads/main " + one + " " + two + "\npushed " + dc + " refs/tags/v1 - -\nref_deleted " + dc + " refs/heads/x " + one + " -"},
-	"Bitbucket DC no links":                {forge.BitbucketDC, "repo:refs_changed", `{"repository":{"slug":"widgets","project":{"key":"ACME"}},"changes":[{"ref":{"id":"refs/heads/main"},"type":"UPDATE"}]}`, "[the delivery does not say where the repository is]"},
+	"Bitbucket DC no links":                {forge.BitbucketDC, "repo:refs_changed", `{"repository":{"slug":"widgets","project":{"key":"ACME"}},"changes":[{"ref":{"id":"refs/heads/main"},"type":"UPDATE"}]}`, "[the delivery does not contain the repository's URL]"},
 	"Bitbucket DC user's own":              {forge.BitbucketDC, "repo:refs_changed", `{"repository":{"slug":"w","project":{"key":"~ADA","type":"PERSONAL"},"links":{"self":[{"href":"https://git.example.com/users/ada/repos/w/browse"}]}},"changes":[{"ref":{"id":"refs/heads/main"},"type":"UPDATE"}]}`, "pushed ~ADA/w https://git.example.com/scm/~ada/w.git refs/heads/main - -"},
 	"Bitbucket DC user in links":           {forge.BitbucketDC, "repo:refs_changed", `{"repository":{"slug":"w","project":{"key":"A"},"links":{"clone":[{"href":"ssh://git@git.example.com:7999/a/w.git","name":"ssh"},{"href":"https://admin@git.example.com/scm/a/w.git","name":"http"}]}},"changes":[{"ref":{"id":"refs/heads/main"},"type":"UPDATE"}]}`, "pushed A/w https://git.example.com/scm/a/w.git refs/heads/main - -"},
 	"Bitbucket DC renamed":                 {forge.BitbucketDC, "repo:modified", `{"old":{"slug":"gadgets","project":{"key":"ACME"}},"new":{"slug":"widgets","project":{"key":"ACME"},"links":{"self":[{"href":"https://git.example.com/bitbucket/projects/ACME/repos/widgets/browse"}]}}}`, "moved " + dc + " from ACME/gadgets https://git.example.com/bitbucket/scm/acme/gadgets.git"},
@@ -117,7 +117,7 @@ var payloads = map[string]payload{
 	"Standard default, unknown":         {forge.Standard, "", `{"type":"default_changed","data":{` + standard + `}}`, "default_changed " + widgets + " - - -"},
 	"Standard moved":                    {forge.Standard, "", `{"type":"moved","data":{` + standard + `,"from":"acme/gadgets"}}`, "moved " + widgets + " from acme/gadgets https://git.example.com/acme/gadgets.git"},
 	"Standard moved, both URLs":         {forge.Standard, "", `{"type":"moved","data":{` + standard + `,"from":"acme/gadgets","from_url":"https://git.example.com/old/acme/gadgets"}}`, "moved " + widgets + " from acme/gadgets https://git.example.com/old/acme/gadgets"},
-	"Standard moved below itself":       {forge.Standard, "", `{"type":"moved","data":{"url":"https://git.example.com/acme/widgets/sub.git","from":"acme/widgets"}}`, "[moved above or below itself]"},
+	"Standard moved below itself":       {forge.Standard, "", `{"type":"moved","data":{"url":"https://git.example.com/acme/widgets/sub.git","from":"acme/widgets"}}`, "[the new path is above or below the old one]"},
 	"Standard moved from another's URL": {forge.Standard, "", `{"type":"moved","data":{` + standard + `,"from":"acme/gadgets","from_url":"https://git.example.com/acme/other.git"}}`, "moved " + widgets + " from acme/gadgets https://git.example.com/acme/gadgets.git"},
 	"our own push":                      {forge.Standard, "", `{"specversion":"1.0","id":"1","source":"/x","type":"lockstep.change.pushed.v1","data":{` + standard + `,"ref":"refs/heads/main","app":"docs","credential":"ci","force":true}}`, "pushed " + widgets + " refs/heads/main - -"},
 	"our own move":                      {forge.Standard, "", `{"specversion":"1.0","id":"1","source":"/x","type":"lockstep.change.moved.v1","data":{"repo":"acme/gadgets","to":"acme/widgets","url":"https://git.example.com/acme/widgets.git"}}`, "moved " + widgets + " from acme/gadgets https://git.example.com/acme/gadgets.git"},
@@ -125,7 +125,7 @@ var payloads = map[string]payload{
 	"our own poll":                      {forge.Standard, "", `{"type":"lockstep.change.due.v1","data":{` + standard + `}}`, "[event type not of interest]"},
 }
 
-func TestWhatDeliveriesSay(t *testing.T) {
+func TestReceive(t *testing.T) {
 	for name, p := range payloads {
 		t.Run(name, func(t *testing.T) {
 			src := source(p.kind)
@@ -150,27 +150,27 @@ func TestWhatDeliveriesSay(t *testing.T) {
 			}
 			var back forge.Delivery
 			if err := json.Unmarshal(stored, &back); err != nil || summary(back) != summary(d) {
-				t.Errorf("stored and read again: %s, %v", summary(back), err)
+				t.Errorf("JSON round trip: %s, %v", summary(back), err)
 			}
 		})
 	}
 }
 
-func TestGitLabsServer(t *testing.T) {
+func TestGitLabServerURL(t *testing.T) {
 	body := []byte(`{"event_name":"project_rename","path_with_namespace":"acme/widgets","old_path_with_namespace":"acme/gadgets"}`)
 	const moved = "moved " + widgets + " from acme/gadgets https://git.example.com/acme/gadgets.git"
 	for name, tc := range map[string]struct {
 		header, want string
 		urls         []string
 	}{
-		"a header":                      {header: "https://git.example.com", want: moved},
-		"the source's urls":             {urls: []string{"https://git.example.com/acme/", "https://git.example.com/b/"}, want: moved},
-		"a header, among several":       {header: "https://git.example.com", urls: []string{"https://other.example.com/", "https://git.example.com/"}, want: moved},
-		"several":                       {urls: []string{"https://other.example.com/", "https://git.example.com/"}, want: "-"},
-		"a header, of none of them":     {header: "https://git.example.com", urls: []string{"https://other.example.com/"}, want: "-"},
-		"a header that is no server":    {header: "javascript:alert(1)", want: "-"},
-		"a header with a user in it":    {header: "https://a:b@git.example.com", want: moved},
-		"the old name is another's now": {header: "https://git.example.com", urls: []string{"https://git.example.com/acme/widgets.git"}, want: "-"},
+		"a header":          {header: "https://git.example.com", want: moved},
+		"the source's urls": {urls: []string{"https://git.example.com/acme/", "https://git.example.com/b/"}, want: moved},
+		"a header that matches one of several urls": {header: "https://git.example.com", urls: []string{"https://other.example.com/", "https://git.example.com/"}, want: moved},
+		"several urls without a header":             {urls: []string{"https://other.example.com/", "https://git.example.com/"}, want: "-"},
+		"a header that matches no url":              {header: "https://git.example.com", urls: []string{"https://other.example.com/"}, want: "-"},
+		"a header that is no server":                {header: "javascript:alert(1)", want: "-"},
+		"a header with a user in it":                {header: "https://a:b@git.example.com", want: moved},
+		"the old URL is not allowed":                {header: "https://git.example.com", urls: []string{"https://git.example.com/acme/widgets.git"}, want: "-"},
 	} {
 		src := source(forge.GitLab)
 		src.URLs = tc.urls
@@ -183,7 +183,7 @@ func TestGitLabsServer(t *testing.T) {
 	}
 }
 
-func TestASourceSpeaksOfItsURLsAlone(t *testing.T) {
+func TestSourceIsLimitedToItsURLs(t *testing.T) {
 	push := func(remote string) string {
 		u, err := url.Parse(remote)
 		if err != nil {
@@ -210,13 +210,13 @@ func TestASourceSpeaksOfItsURLsAlone(t *testing.T) {
 		if err != nil || (len(d.Events) == 1) != want {
 			t.Errorf("%s: %d events, %q, %v; want %v", remote, len(d.Events), d.Ignored, err, want)
 		}
-		if !want && d.Ignored != "not of this source's urls" {
+		if !want && d.Ignored != "the repository's URL is not among this source's urls" {
 			t.Errorf("%s: %q", remote, d.Ignored)
 		}
 	}
 }
 
-func TestAForm(t *testing.T) {
+func TestFormEncodedBody(t *testing.T) {
 	p := payloads["GitHub push"]
 	body := []byte(url.Values{"payload": {p.body}}.Encode())
 	src := source(forge.GitHub)
@@ -228,7 +228,7 @@ func TestAForm(t *testing.T) {
 	}
 }
 
-func TestMoreRefsThanOneDeliveryMayHave(t *testing.T) {
+func TestDeliveryWithTooManyRefs(t *testing.T) {
 	for refs, want := range map[int]int{999: 999, 1000: 1000, 5000: 1000} {
 		var changes []string
 		for i := range refs {
@@ -247,7 +247,7 @@ func TestMoreRefsThanOneDeliveryMayHave(t *testing.T) {
 	}
 }
 
-func TestBodiesThatCannotBeRead(t *testing.T) {
+func TestInvalidBodies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kind        forge.Kind
 		event, body string
@@ -301,12 +301,12 @@ func TestKinds(t *testing.T) {
 	}
 	for _, text := range []string{"", "GitHub", "gogs", "github "} {
 		if _, err := forge.ParseKind(text); err == nil {
-			t.Errorf("%q is a forge", text)
+			t.Errorf("ParseKind accepted %q", text)
 		}
 	}
 }
 
-// BenchmarkReceive takes a push of GitHub of 10 KB, as it is with four commits.
+// BenchmarkReceive decodes a GitHub push of 10 KB, the size with four commits.
 func BenchmarkReceive(b *testing.B) {
 	body, err := os.ReadFile("testdata/github-push.json")
 	if err != nil {

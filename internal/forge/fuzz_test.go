@@ -7,7 +7,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// FuzzReceive has any body, signed, read as an event of any forge, and any header taken for a signature.
+// FuzzReceive decodes any signed body as any event of any forge, and any header as a signature.
 func FuzzReceive(f *testing.F) {
 	for _, p := range payloads {
 		f.Add(string(p.kind), p.event, []byte(p.body), "", "")
@@ -26,7 +26,7 @@ func FuzzReceive(f *testing.F) {
 		d, err := forge.Receive(src, header, body, now)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("the error has the secret: %v", err)
+				t.Errorf("the error contains the secret: %v", err)
 			}
 		} else {
 			checkSound(t, d)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// verifyGitea verifies a delivery of Gitea or Forgejo by the first signature that it has.
+// verifyGitea verifies a delivery of Gitea or Forgejo by the first signature header that is present.
 func verifyGitea(src Source, header http.Header, body []byte, now time.Time) error {
 	for _, name := range []string{"X-Forgejo-Signature", "X-Gitea-Signature"} {
 		if signature := header.Get(name); signature != "" {
@@ -15,8 +15,8 @@ func verifyGitea(src Source, header http.Header, body []byte, now time.Time) err
 	return verifyGitHub(src, header, body, now)
 }
 
-// readGitea reads a delivery of Gitea or Forgejo. A deleted branch comes as "delete" alone, a deleted tag
-// also as a push; a rename is not sent at all. What "create" says comes as a push, too.
+// readGitea decodes a delivery of Gitea or Forgejo. They send "delete" for a deleted branch, "delete" and "push" for a
+// deleted tag, and nothing for a rename. Each "create" comes with a "push", so it is ignored.
 func readGitea(r *reader, body []byte) error {
 	switch r.d.Event {
 	case "push":

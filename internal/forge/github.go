@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// hubRepository is a repository as GitHub, Gitea and Forgejo tell of it.
+// hubRepository is a repository in deliveries of GitHub, Gitea and Forgejo.
 type hubRepository struct {
 	FullName      string `json:"full_name"`
 	CloneURL      string `json:"clone_url"`
 	DefaultBranch string `json:"default_branch"`
 }
 
-// hubDelete says that a branch or tag is gone, by its short name.
+// hubDelete reports a deleted branch or tag, by its short name.
 type hubDelete struct {
 	Ref        string        `json:"ref"`
 	RefType    string        `json:"ref_type"`
 	Repository hubRepository `json:"repository"`
 }
 
-// hubAction is something that was done with a repository.
+// hubAction reports an action on a repository.
 type hubAction struct {
 	Action     string          `json:"action"`
 	Repository hubRepository   `json:"repository"`
@@ -35,7 +35,7 @@ func verifyGitHub(src Source, header http.Header, body []byte, _ time.Time) erro
 	return verifyHex(src, "X-Hub-Signature-256", header.Get("X-Hub-Signature-256"), "sha256=", body)
 }
 
-// readGitHub reads a delivery of GitHub.
+// readGitHub decodes a delivery of GitHub.
 func readGitHub(r *reader, body []byte) error {
 	switch r.d.Event {
 	case "ping":
@@ -48,7 +48,7 @@ func readGitHub(r *reader, body []byte) error {
 	case "repository":
 		return r.gitHubRepository(body)
 	}
-	r.ignore(notOfInterest) // a create comes with a push
+	r.ignore(notOfInterest) // each create comes with a push
 	return nil
 }
 
@@ -59,7 +59,7 @@ func (r *reader) hubPush(body []byte) error {
 	}
 	var ref, before, after, head, name, remote, main string
 	var deleted bool
-	if err := r.skim(body, map[string]any{
+	if err := r.decodeFields(body, map[string]any{
 		"ref": &ref, "before": &before, "after": &after, "deleted": &deleted, "head_commit.id": &head,
 		"repository.full_name": &name, "repository.clone_url": &remote,
 		"repository.default_branch": &main,
@@ -71,7 +71,7 @@ func (r *reader) hubPush(body []byte) error {
 		return nil
 	}
 	deleted = deleted || isZeros(after)
-	if isTag(ref) { // a tag's own hash is no commit's
+	if isTag(ref) { // the hash may be that of the tag object
 		before, after = "", head
 	}
 	r.ref(repo.withDefault(main), ref, before, after, deleted)
@@ -117,7 +117,7 @@ func (r *reader) gitHubRepository(body []byte) error {
 	return nil
 }
 
-// gitHubMoved reads where a repository was: a rename tells its name, a transfer its owner.
+// gitHubMoved decodes a rename, which contains the old name, or a transfer, which contains the old owner.
 func (r *reader) gitHubMoved(done hubAction) error {
 	type login struct {
 		Login string `json:"login"`
@@ -169,7 +169,7 @@ func (r *reader) gitHubEdited(done hubAction) error {
 	return nil
 }
 
-// decodeHub reads a body into v.
+// decodeHub decodes a body into v.
 func (r *reader) decodeHub(body []byte, v any) error {
 	body, err := r.hubBody(body)
 	if err != nil {
@@ -178,8 +178,8 @@ func (r *reader) decodeHub(body []byte, v any) error {
 	return r.decode(body, v)
 }
 
-// hubBody returns the JSON of a body: all of it, or, as GitHub sends it unless told otherwise, the field payload
-// of a form.
+// hubBody returns the JSON of a body: the whole body or, with GitHub's default content type, the field payload of a
+// form.
 func (r *reader) hubBody(body []byte) ([]byte, error) {
 	kind, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {
@@ -187,12 +187,12 @@ func (r *reader) hubBody(body []byte) ([]byte, error) {
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
-		return nil, errors.New("the body is a form that cannot be read")
+		return nil, errors.New("the body is not a valid form")
 	}
 	return []byte(form.Get("payload")), nil
 }
 
-// decodePart reads a part of a body that may be missing.
+// decodePart decodes a part of a body that may be missing.
 func (r *reader) decodePart(part json.RawMessage, v any) error {
 	if len(part) == 0 {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// labProject is a project as pushes tell of it.
+// labProject is a project in push deliveries.
 type labProject struct {
 	PathWithNamespace string `json:"path_with_namespace"`
 	GitHTTPURL        string `json:"git_http_url"`
@@ -14,7 +14,7 @@ type labProject struct {
 	DefaultBranch     string `json:"default_branch"`
 }
 
-// verifyGitLab verifies a delivery by its signature if it has one, else by the token that it carries.
+// verifyGitLab verifies a delivery by its signature if it has one, else by its token.
 func verifyGitLab(src Source, header http.Header, body []byte, now time.Time) error {
 	if header.Get("Webhook-Signature") != "" {
 		return verifyStandard(src, header, body, now)
@@ -22,8 +22,8 @@ func verifyGitLab(src Source, header http.Header, body []byte, now time.Time) er
 	return verifyToken(src, "X-Gitlab-Token", header.Get("X-Gitlab-Token"))
 }
 
-// readGitLab reads a delivery of a project's, a group's or a system hook. Its id is Idempotency-Key, which
-// older versions do not send: X-Gitlab-Event-UUID is the same for all that one push leads to.
+// readGitLab decodes a delivery of a project, group or system hook. Its ID is the Idempotency-Key, which older versions
+// do not send. X-Gitlab-Event-UUID is no substitute: all deliveries caused by one push share it.
 func readGitLab(r *reader, body []byte) error {
 	switch r.d.Event {
 	case "Push Hook", "Tag Push Hook":
@@ -58,7 +58,7 @@ func (r *reader) labSystem(body []byte) error {
 func (r *reader) labPush(body []byte) error {
 	var ref, before, after, checkout string
 	var project labProject
-	if err := r.skim(body, map[string]any{
+	if err := r.decodeFields(body, map[string]any{
 		"ref": &ref, "before": &before, "after": &after, "checkout_sha": &checkout, "project": &project,
 	}); err != nil {
 		return err
@@ -68,14 +68,14 @@ func (r *reader) labPush(body []byte) error {
 		return nil
 	}
 	deleted := isZeros(after)
-	if isTag(ref) { // a tag's own hash is no commit's
+	if isTag(ref) { // the hash may be that of the tag object
 		before, after = "", checkout
 	}
 	r.ref(repo.withDefault(project.DefaultBranch), ref, before, after, deleted)
 	return nil
 }
 
-// labUpdate reads what is sent once for a push to many refs, even when there are too many for an event each.
+// labUpdate decodes the summary that is sent once per push, even for pushes of too many refs for an event each.
 func (r *reader) labUpdate(body []byte) error {
 	var update struct {
 		Project labProject `json:"project"`
@@ -94,7 +94,7 @@ func (r *reader) labUpdate(body []byte) error {
 	}
 	for _, change := range update.Changes {
 		before, after := change.Before, change.After
-		if isTag(change.Ref) { // a tag's own hash is no commit's
+		if isTag(change.Ref) { // the hash may be that of the tag object
 			before, after = "", ""
 		}
 		r.ref(repo.withDefault(update.Project.DefaultBranch), change.Ref, before, after, isZeros(change.After))
@@ -102,7 +102,7 @@ func (r *reader) labUpdate(body []byte) error {
 	return nil
 }
 
-// labProject reads what became of a project as a whole. Such an event has no URL.
+// labProject decodes an event about a whole project. Such events contain no URL.
 func (r *reader) labProject(event string, body []byte) error {
 	var project struct {
 		PathWithNamespace    string `json:"path_with_namespace"`
@@ -123,13 +123,13 @@ func (r *reader) labProject(event string, body []byte) error {
 	case event == "project_destroy":
 		r.whole(Removed, repo)
 	default:
-		r.defaultChanged(repo, "") // project_update does not say what was
+		r.defaultChanged(repo, "") // project_update does not say what changed
 	}
 	return nil
 }
 
-// labURL returns the URL to clone a project by. Where an event has none, a header names the server; older
-// versions do not send that.
+// labURL returns the clone URL of a project. If the event contains none, it takes the server from a header, which older
+// versions do not send, or from the source's urls.
 func (r *reader) labURL(project labProject) string {
 	switch {
 	case project.GitHTTPURL != "":

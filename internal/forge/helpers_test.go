@@ -22,12 +22,12 @@ const (
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// source returns a source of a forge that may speak of any URL.
+// source returns a source of a forge that allows any URL.
 func source(kind forge.Kind) forge.Source {
 	return forge.Source{Name: "hub", Kind: kind, Secrets: []string{secret}}
 }
 
-// headersOf are the headers with a forge's event and delivery id.
+// headersOf returns the headers with a forge's event name and delivery ID.
 var headersOf = map[forge.Kind][2]string{
 	forge.GitHub:         {"X-GitHub-Event", "X-GitHub-Delivery"},
 	forge.GitLab:         {"X-Gitlab-Event", "Idempotency-Key"},
@@ -76,8 +76,8 @@ func signStandard(header http.Header, key []byte, id string, at time.Time, body 
 	header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(h.Sum(nil)))
 }
 
-// summary writes what came of a delivery: "kind repo url ref before after" for each event, with "-" for
-// nothing, or "moved repo url from repo url".
+// summary formats the events of a delivery as "kind repo url ref before after", with "-" for empty values, or "moved repo
+// url from repo url".
 func summary(d forge.Delivery) string {
 	if d.Ping {
 		return "ping"
@@ -103,7 +103,7 @@ func summary(d forge.Delivery) string {
 	return strings.Join(lines, "\n")
 }
 
-// checkSound fails the test if a delivery says what must not be relied upon.
+// checkSound fails the test if a delivery contains invalid values.
 func checkSound(t *testing.T, d forge.Delivery) {
 	t.Helper()
 	if len(d.Events) > 1000 || len(d.ID) > 200 || len(d.Event) > 100 || strings.Contains(d.Ignored, "\n") {

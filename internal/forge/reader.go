@@ -10,8 +10,8 @@ import (
 	"lockstep/events"
 )
 
-// maxEvents is how many events one delivery may have. A delivery with more refs has an event for each of
-// the first 999, and then one for the zero Ref: the others are found by polls.
+// maxEvents is the maximum number of events of a delivery. If it has more refs, the first 999 have an event each,
+// followed by one with the zero Ref; polls find the others.
 const maxEvents = 1000
 
 // Why a delivery has no events.
@@ -19,29 +19,29 @@ const (
 	notOfInterest = "event type not of interest"
 	noAction      = "nothing that a clone depends on has changed"
 	noRef         = "no branch or tag that can be watched has changed"
-	noPath        = "the repository's name cannot be a path here"
-	noURL         = "the delivery does not say where the repository is"
-	badURL        = "the repository's URL is not one to clone by"
+	noPath        = "the repository's name is not a valid path"
+	noURL         = "the delivery does not contain the repository's URL"
+	badURL        = "the repository's URL is not a valid clone URL"
 	otherURL      = "the repository's URL does not end in its name"
-	notOfSource   = "not of this source's urls"
-	movedIntoSelf = "moved above or below itself"
+	notOfSource   = "the repository's URL is not among this source's urls"
+	movedIntoSelf = "the new path is above or below the old one"
 )
 
-// reader gathers what a delivery says.
+// reader decodes a delivery.
 type reader struct {
 	src    Source
 	header http.Header
 	d      Delivery
 }
 
-// repository is one whose name and URL have been checked.
+// repository has a validated name and URL.
 type repository struct {
 	path events.RepoPath
 	url  string
-	main events.Ref // the default branch, if the forge says
+	main events.Ref // the default branch, if known
 }
 
-// withDefault notes what a forge says is the default branch, by its short name.
+// withDefault sets the default branch, by its short name.
 func (repo repository) withDefault(branch string) repository {
 	if branch != "" {
 		repo.main, _ = events.ParseRef("refs/heads/" + branch)
@@ -49,14 +49,14 @@ func (repo repository) withDefault(branch string) repository {
 	return repo
 }
 
-// ignore notes why something leads to no event; the first reason stays.
+// ignore records why something leads to no event. It keeps the first reason.
 func (r *reader) ignore(why string) {
 	if r.d.Ignored == "" {
 		r.d.Ignored = why
 	}
 }
 
-// done returns the delivery. A reason to ignore a part of it does not matter when there is more.
+// done returns the delivery. It drops the reason to ignore a part if there are events.
 func (r *reader) done() Delivery {
 	switch {
 	case len(r.d.Events) > 0 || r.d.Ping:
@@ -67,7 +67,7 @@ func (r *reader) done() Delivery {
 	return r.d
 }
 
-// repository checks a repository's name and the URL to clone it by. When it returns false, it has noted why.
+// repository validates a repository's name and clone URL. If they are invalid, it records why and returns false.
 func (r *reader) repository(name, remote string) (repository, bool) {
 	path, err := events.ParseRepoPath(name)
 	switch {
@@ -87,8 +87,8 @@ func (r *reader) repository(name, remote string) (repository, bool) {
 	return repository{}, false
 }
 
-// ref adds what became of a ref, by its full name. Before and after are what it named, as far as they are
-// commits; an after of zeros says that it is gone.
+// ref adds the event of a ref, by its full name. Before and after are dropped unless they are commits; an after of
+// zeros means that the ref was deleted.
 func (r *reader) ref(repo repository, name, before, after string, deleted bool) {
 	ref, err := events.ParseRef(name)
 	if err != nil || !isTag(name) && !strings.HasPrefix(name, "refs/heads/") {
@@ -107,12 +107,12 @@ func (r *reader) ref(repo repository, name, before, after string, deleted bool) 
 	}
 }
 
-// whole adds an event about all of a repository.
+// whole adds an event that concerns the whole repository.
 func (r *reader) whole(kind EventKind, repo repository) {
 	r.d.Events = append(r.d.Events, Event{Kind: kind, Repo: repo.path, URL: repo.url})
 }
 
-// defaultChanged adds that branch is the default now; "" if it is not known which.
+// defaultChanged adds an event for a new default branch; "" if the delivery does not name it.
 func (r *reader) defaultChanged(repo repository, branch string) {
 	e := Event{Kind: DefaultChanged, Repo: repo.path, URL: repo.url}
 	if branch != "" {
@@ -126,8 +126,8 @@ func (r *reader) defaultChanged(repo repository, branch string) {
 	r.d.Events = append(r.d.Events, e)
 }
 
-// moved adds that a repository, which is name now, was from. Where it was is derived from where it is,
-// unless fromURL says so.
+// moved adds the event of a repository that moved from from to name. It derives the old URL from the new one if fromURL
+// is empty or does not match.
 func (r *reader) moved(name, remote, from, fromURL string) {
 	to, ok := r.repository(name, remote)
 	if !ok {
@@ -155,19 +155,19 @@ func (r *reader) moved(name, remote, from, fromURL string) {
 	r.d.Events = append(r.d.Events, Event{Kind: Moved, Repo: to.path, URL: to.url, From: was.path, FromURL: was.url})
 }
 
-// decode reads a JSON body, or a part of one, into v. Its error repeats nothing of it.
+// decode decodes a JSON body, or a part of one, into v. Its errors contain nothing of the body.
 func (r *reader) decode(body []byte, v any) error {
 	err := json.Unmarshal(body, v)
 	if err == nil {
 		return nil
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("the body is no delivery of %s: a field has another type at byte %d", r.src.Kind, wrong.Offset)
+		return fmt.Errorf("invalid %s delivery: a field has the wrong type at byte %d", r.src.Kind, wrong.Offset)
 	}
-	return fmt.Errorf("the body is no delivery of %s: it is not JSON", r.src.Kind)
+	return fmt.Errorf("invalid %s delivery: it is not JSON", r.src.Kind)
 }
 
-// commit returns hash in lower case, or "" for what is no commit's.
+// commit returns hash in lower case, or "" if it is not a commit hash.
 func commit(hash string) string {
 	if len(hash) != 40 && len(hash) != 64 || isZeros(hash) {
 		return ""
@@ -179,8 +179,8 @@ func commit(hash string) string {
 	return hash
 }
 
-// isTag reports whether a ref is a tag. What forges say that it names may be a tag's own hash.
+// isTag reports whether a ref is a tag. The hash that forges send for one may be that of the tag object.
 func isTag(ref string) bool { return strings.HasPrefix(ref, "refs/tags/") }
 
-// isZeros reports whether hash is what forges say for no commit.
+// isZeros reports whether hash is the all-zero hash, which means that there is no commit.
 func isZeros(hash string) bool { return hash != "" && strings.Trim(hash, "0") == "" }

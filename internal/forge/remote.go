@@ -8,8 +8,8 @@ import (
 	"lockstep/events"
 )
 
-// endsIn reports whether a remote's path ends in a repository's, in any case, with .git or without. So
-// nobody can have the clone at one path made from the repository at another.
+// endsIn reports whether a remote's path ends in the repository's path, ignoring case and a .git suffix. This prevents
+// a delivery from filling the clone at one path from the repository at another.
 func endsIn(remote string, path events.RepoPath) bool {
 	_, rest, ok := strings.Cut(remote, "://")
 	if !ok {
@@ -27,8 +27,8 @@ func sibling(of repository, path events.RepoPath) string {
 	return base[:len(base)-len(of.path.String())] + path.String() + suffix
 }
 
-// covers reports whether remote is below one of the prefixes: the same scheme, host and port, and a path
-// that is equal or goes on after a slash.
+// covers reports whether remote is below one of the prefixes: it has the same scheme, host and port, and its path
+// is equal or continues with a slash.
 func covers(prefixes []string, remote string) bool {
 	to, err := url.Parse(remote)
 	if err != nil {
@@ -47,19 +47,19 @@ func covers(prefixes []string, remote string) bool {
 	return false
 }
 
-// checkPrefix refuses what cannot be the beginning of a URL to clone by.
+// checkPrefix returns an error for a string that is not a prefix of a clone URL.
 func checkPrefix(prefix string) error {
 	u, err := url.Parse(prefix)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh" {
-		return errors.New("want the beginnings of URLs, as https://git.example.com/acme/")
+		return errors.New("want URL prefixes such as https://git.example.com/acme/")
 	}
 	if u.User != nil || strings.ContainsAny(prefix, "?#") {
-		return errors.New("a URL has a user, a query or a fragment; leave it out")
+		return errors.New("a URL contains a user, a query or a fragment; remove it")
 	}
 	return nil
 }
 
-// server returns the scheme and host of a URL over HTTP, or "".
+// server returns the scheme and host of an HTTP URL, or "".
 func server(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -68,7 +68,7 @@ func server(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// server returns the server that all of the source's URLs are on, or "".
+// server returns the server of all of the source's URLs, or "" if they differ.
 func (s Source) server() string {
 	all := ""
 	for _, prefix := range s.URLs {

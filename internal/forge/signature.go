@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// clockSkew is how far a signed time may be from ours.
+// clockSkew is the maximum difference between a signed timestamp and the local clock.
 const clockSkew = 5 * time.Minute
 
 func unauthorized(why string) error { return fmt.Errorf("%w: %s", ErrUnauthorized, why) }
 
-// verify proves that f sent the delivery. A source without a secret takes what comes if it was told to.
+// verify verifies that f sent the delivery. A source without secrets accepts any delivery if it is Unsigned.
 func (s Source) verify(f forge, header http.Header, body []byte, now time.Time) error {
 	if len(s.Secrets) == 0 {
 		if s.Unsigned {
@@ -29,8 +29,8 @@ func (s Source) verify(f forge, header http.Header, body []byte, now time.Time) 
 	return f.verify(s, header, body, now)
 }
 
-// anySecret reports whether matches, which compares in constant time, holds for one of the source's secrets.
-// All are tried, so that the time taken does not tell which it was. An empty one never matches.
+// anySecret reports whether matches, which must compare in constant time, returns true for one of the source's secrets.
+// It tries all of them, so that the duration does not reveal which one matched. An empty secret never matches.
 func (s Source) anySecret(matches func(secret string) bool) bool {
 	found := false
 	for _, secret := range s.Secrets {
@@ -41,7 +41,7 @@ func (s Source) anySecret(matches func(secret string) bool) bool {
 	return found
 }
 
-// verifyHex verifies a signature that is the body's HMAC-SHA256 in hexadecimal, after prefix.
+// verifyHex verifies a signature that consists of prefix and the body's HMAC-SHA256 in hexadecimal.
 func verifyHex(src Source, name, signature, prefix string, body []byte) error {
 	if signature == "" {
 		return unauthorized("the delivery has no " + name)
@@ -49,7 +49,7 @@ func verifyHex(src Source, name, signature, prefix string, body []byte) error {
 	digits, ok := strings.CutPrefix(signature, prefix)
 	given, err := hex.DecodeString(digits)
 	if !ok || err != nil || len(given) != sha256.Size {
-		return unauthorized(name + " is no SHA-256 signature")
+		return unauthorized(name + " is not a SHA-256 signature")
 	}
 	if !src.anySecret(func(secret string) bool { return hmac.Equal(given, mac([]byte(secret), body)) }) {
 		return unauthorized(name + " is wrong: the forge has another secret, or the body was changed")
@@ -57,7 +57,7 @@ func verifyHex(src Source, name, signature, prefix string, body []byte) error {
 	return nil
 }
 
-// verifyToken verifies a header that is the secret itself.
+// verifyToken verifies a header whose value is the secret itself.
 func verifyToken(src Source, name, token string) error {
 	if token == "" {
 		return unauthorized("the delivery has no " + name)
@@ -80,10 +80,10 @@ func verifyStandard(src Source, header http.Header, body []byte, now time.Time) 
 	}
 	seconds, err := strconv.ParseInt(at, 10, 64)
 	if err != nil {
-		return unauthorized("webhook-timestamp is no time in seconds")
+		return unauthorized("webhook-timestamp is not a Unix time in seconds")
 	}
 	if oldest, newest := now.Add(-clockSkew).Unix(), now.Add(clockSkew).Unix(); seconds < oldest || seconds > newest {
-		return unauthorized("webhook-timestamp is more than five minutes away from our clock")
+		return unauthorized("webhook-timestamp is more than five minutes away from the local clock")
 	}
 	if !src.anySecret(func(secret string) bool {
 		key, err := standardKey(secret)
@@ -94,7 +94,7 @@ func verifyStandard(src Source, header http.Header, body []byte, now time.Time) 
 	return nil
 }
 
-// hasMAC reports whether want is among signatures, "v1,<base64>", which have spaces between them.
+// hasMAC reports whether want is one of the space-separated signatures of the form "v1,<base64>".
 func hasMAC(signatures string, want []byte) bool {
 	found := false
 	for signature := range strings.FieldsSeq(signatures) {
@@ -107,8 +107,7 @@ func hasMAC(signatures string, want []byte) bool {
 	return found
 }
 
-// standardKey returns the key that a secret of Standard Webhooks stands for: what follows "whsec_" in
-// base64, or else its own bytes.
+// standardKey returns the key of a Standard Webhooks secret: the base64 after "whsec_", or else the secret's own bytes.
 func standardKey(secret string) ([]byte, error) {
 	if text, ok := strings.CutPrefix(secret, "whsec_"); ok {
 		return base64.StdEncoding.DecodeString(text)

@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// signatureIn is the header that has a forge's signature, and what stands before it.
+// signatureIn is the signature header of a forge, and the prefix of its value.
 var signatureIn = map[forge.Kind][2]string{
 	forge.GitHub:         {"X-Hub-Signature-256", "sha256="},
 	forge.Gitea:          {"X-Gitea-Signature", ""},
@@ -60,7 +60,7 @@ func TestHexSignatures(t *testing.T) {
 	}
 }
 
-func TestSHA1AloneIsRefused(t *testing.T) {
+func TestSHA1SignatureIsRefused(t *testing.T) {
 	body := []byte(`{}`)
 	for kind := range signatureIn {
 		header := http.Header{}
@@ -69,7 +69,7 @@ func TestSHA1AloneIsRefused(t *testing.T) {
 	}
 }
 
-func TestGiteasOtherHeaders(t *testing.T) {
+func TestGiteaSignatureHeaders(t *testing.T) {
 	body := []byte(`{}`)
 	for _, kind := range []forge.Kind{forge.Gitea, forge.Forgejo} {
 		for name, tc := range map[string]struct {
@@ -149,7 +149,7 @@ func TestStandardSignatures(t *testing.T) {
 	}
 }
 
-func TestASourceWithoutASecret(t *testing.T) {
+func TestSourceWithoutSecret(t *testing.T) {
 	body := []byte(`{}`)
 	for kind := range headersOf {
 		signed := signed(source(kind), "x", body)
@@ -176,13 +176,13 @@ func emptySigned(kind forge.Kind, body []byte) http.Header {
 	return signed(forge.Source{Kind: kind, Secrets: []string{""}}, "x", body)
 }
 
-// check receives a delivery and wants it taken, or refused as not authorised and without the secret being said.
+// check receives a delivery and expects success, or ErrUnauthorized without the secret in its text.
 func check(t *testing.T, name string, src forge.Source, header http.Header, body []byte, right bool) {
 	t.Helper()
 	d, err := forge.Receive(src, header, body, now)
 	switch {
 	case right && err != nil:
-		t.Errorf("%s: %v, want it taken", name, err)
+		t.Errorf("%s: %v, want it accepted", name, err)
 	case !right && !errors.Is(err, forge.ErrUnauthorized):
 		t.Errorf("%s: %v, want it refused", name, err)
 	case !right && (len(d.Events) > 0 || d.Ping):
@@ -190,7 +190,7 @@ func check(t *testing.T, name string, src forge.Source, header http.Header, body
 	case err != nil:
 		for _, s := range src.Secrets {
 			if s != "" && strings.Contains(err.Error(), s) {
-				t.Errorf("%s: the error has the secret: %v", name, err)
+				t.Errorf("%s: the error contains the secret: %v", name, err)
 			}
 		}
 	}

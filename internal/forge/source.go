@@ -2,35 +2,35 @@ package forge
 
 import "log/slog"
 
-// Source is one place that webhooks come from, and what its deliveries may bring about. They are sent to
-// POST /hooks/{Name}. It prints without its secrets.
+// Source is a sender of webhooks, with what its deliveries are allowed to do. It receives them at POST /hooks/{Name}.
+// Its secrets are never printed.
 type Source struct {
 	Name     string
 	Kind     Kind
-	Secrets  []string // one, or two while it is changed; none only if Unsigned
-	Unsigned bool     // deliveries without a signature are taken
-	URLs     []string // beginnings of the URLs that it may speak of; any if empty
-	Auto     *Auto    // nil: repositories that nobody watches are ignored
+	Secrets  []string // one, or two during rotation; none only if Unsigned
+	Unsigned bool     // accepts deliveries without a signature
+	URLs     []string // allowed URL prefixes; any URL if empty
+	Auto     *Auto    // nil ignores repositories that nobody watches
 }
 
-// Auto says how repositories that nobody watches are watched from their first event on.
+// Auto configures automatic watches for repositories that nobody watches, created at their first event.
 type Auto struct {
 	App        string
 	Credential string   // by name; empty for none
-	URLs       []string // beginnings of the URLs of such repositories
+	URLs       []string // allowed URL prefixes
 }
 
-// Allows reports whether the repository at remote may be watched without having been asked for.
+// Allows reports whether the repository at remote may be watched automatically.
 func (a *Auto) Allows(remote string) bool { return a != nil && covers(a.URLs, remote) }
 
-// String leaves the secrets out.
+// String returns the source's name and kind, without its secrets.
 func (s Source) String() string { return "source " + s.Name + " (" + string(s.Kind) + ")" }
 
-// GoString leaves the secrets out of %#v.
+// GoString implements [fmt.GoStringer], without the secrets.
 func (s Source) GoString() string { return s.String() }
 
-// MarshalText leaves the secrets out of what encoders write.
+// MarshalText implements [encoding.TextMarshaler], without the secrets.
 func (s Source) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// LogValue leaves the secrets out of logs.
+// LogValue implements [slog.LogValuer], without the secrets.
 func (s Source) LogValue() slog.Value { return slog.StringValue(s.String()) }

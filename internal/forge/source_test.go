@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// folders writes sources, each as file names and texts, and returns the folder they are in.
+// folders writes the files of sources and returns their directory.
 func folders(t *testing.T, sources map[string]map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,14 +37,14 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestSourcesOfFilesAndVariables(t *testing.T) {
+func TestLoadSourcesFromFilesAndVariables(t *testing.T) {
 	dir := folders(t, map[string]map[string]string{
 		"hub": {"forge": "github\n", "secret": secret + "\r\n", "previousSecret": earlier + "\n", "urls": "https://github.com/acme/\nhttps://github.com/initech/\n",
 			"autoApp": "docs\n", "autoCredential": "ci", "autoURLs": "https://github.com/acme/"},
 		"my-lab": {"forge": "gitlab"},
 		"open.1": {"forge": "standard", "unsigned": "true\n", "previousSecret": ""},
 	})
-	if err := os.Symlink("hub", filepath.Join(dir, "..data")); err != nil { // as Kubernetes has it
+	if err := os.Symlink("hub", filepath.Join(dir, "..data")); err != nil { // like Kubernetes
 		t.Fatal(err)
 	}
 	sources, err := forge.LoadSources(dir, []string{
@@ -77,7 +77,7 @@ func TestSourcesOfFilesAndVariables(t *testing.T) {
 	}
 }
 
-func TestSourcesThatAreRefused(t *testing.T) {
+func TestInvalidSources(t *testing.T) {
 	const short = "tooshort-s3cret"
 	for name, tc := range map[string]struct {
 		files map[string]string
@@ -96,7 +96,7 @@ func TestSourcesThatAreRefused(t *testing.T) {
 		"a secret and unsigned":   {map[string]string{"forge": "github", "secret": secret, "unsigned": "true"}, "remove "},
 		"perhaps unsigned":        {map[string]string{"forge": "github", "unsigned": "yes"}, "true or false"},
 		"a URL without a scheme":  {map[string]string{"forge": "github", "secret": secret, "urls": "github.com/acme/"}, "https://"},
-		"a URL with a password":   {map[string]string{"forge": "github", "secret": secret, "urls": "https://a:" + short + "@github.com/"}, "leave it out"},
+		"a URL with a password":   {map[string]string{"forge": "github", "secret": secret, "urls": "https://a:" + short + "@github.com/"}, "remove it"},
 		"an app for nothing":      {map[string]string{"forge": "github", "secret": secret, "autoApp": "docs"}, "autoURLs"},
 		"URLs for no app":         {map[string]string{"forge": "github", "secret": secret, "autoURLs": "https://github.com/"}, "autoApp"},
 		"a credential of no name": {map[string]string{"forge": "github", "secret": secret, "autoApp": "a", "autoCredential": "../x", "autoURLs": "https://github.com/"}, "want the name"},
@@ -108,16 +108,16 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want it to say %q", name, err, tc.says)
 		}
 		if err != nil && (strings.Contains(err.Error(), short) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), earlier)) {
-			t.Errorf("%s: the error has a secret: %v", name, err)
+			t.Errorf("%s: the error contains a secret: %v", name, err)
 		}
 	}
 }
 
-func TestNamesOfSources(t *testing.T) {
+func TestSourceNames(t *testing.T) {
 	good := map[string]string{"forge": "github", "secret": secret}
 	for _, name := range []string{"-hub", "a b", "hüb", "_x", strings.Repeat("x", 101)} {
 		if _, err := forge.LoadSources(folders(t, map[string]map[string]string{name: good}), nil); err == nil {
-			t.Errorf("%q is a name", name)
+			t.Errorf("%q was accepted as a name", name)
 		}
 	}
 	for _, environ := range [][]string{
@@ -130,7 +130,7 @@ func TestNamesOfSources(t *testing.T) {
 	}
 	dir := folders(t, map[string]map[string]string{"hub": good})
 	write(t, filepath.Join(dir, "secret"), secret)
-	if _, err := forge.LoadSources(dir, nil); err == nil || !strings.Contains(err.Error(), "is not a folder") {
+	if _, err := forge.LoadSources(dir, nil); err == nil || !strings.Contains(err.Error(), "is not a directory") {
 		t.Errorf("a file among the folders: %v", err)
 	}
 	if _, err := forge.LoadSources(filepath.Join(dir, "absent"), nil); err == nil {
@@ -138,7 +138,7 @@ func TestNamesOfSources(t *testing.T) {
 	}
 }
 
-func TestASecretIsChangedWithoutARestart(t *testing.T) {
+func TestSecretRotationWithoutRestart(t *testing.T) {
 	dir := folders(t, map[string]map[string]string{"hub": {"forge": "github", "secret": earlier}})
 	synctest.Test(t, func(t *testing.T) {
 		sources, err := forge.LoadSources(dir, nil)
@@ -156,11 +156,11 @@ func TestASecretIsChangedWithoutARestart(t *testing.T) {
 		write(t, filepath.Join(dir, "hub", "previousSecret"), earlier)
 		time.Sleep(time.Second - 1)
 		if got := secrets(); !reflect.DeepEqual(got, []string{earlier}) {
-			t.Errorf("read again within a second: %d secrets", len(got))
+			t.Errorf("reloaded within a second: %d secrets", len(got))
 		}
 		time.Sleep(time.Nanosecond)
 		if got := secrets(); !reflect.DeepEqual(got, []string{secret, earlier}) {
-			t.Errorf("not read again after a second: %d secrets", len(got))
+			t.Errorf("not reloaded after a second: %d secrets", len(got))
 		}
 
 		write(t, filepath.Join(dir, "hub", "secret"), "")
@@ -177,7 +177,7 @@ func TestASecretIsChangedWithoutARestart(t *testing.T) {
 	})
 }
 
-func TestWhatIsWatchedAutomatically(t *testing.T) {
+func TestAutoAllows(t *testing.T) {
 	auto := &forge.Auto{App: "docs", URLs: []string{"https://git.example.com/acme/"}}
 	for remote, want := range map[string]bool{
 		"https://git.example.com/acme/widgets.git": true, "https://GIT.example.com/acme/x/y.git": true,
@@ -192,7 +192,7 @@ func TestWhatIsWatchedAutomatically(t *testing.T) {
 	}
 }
 
-func TestASourceDoesNotPrintItsSecrets(t *testing.T) {
+func TestSourceNeverPrintsSecrets(t *testing.T) {
 	src := source(forge.GitHub)
 	encoded, err := json.Marshal(map[string]any{"source": src})
 	if err != nil {

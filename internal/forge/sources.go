@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	maxFile   = 64 << 10 // bytes
-	minSecret = 16       // bytes; a shorter one can be guessed from a single delivery
-	reread    = time.Second
+	maxFile        = 64 << 10 // bytes
+	minSecret      = 16       // bytes; a shorter one can be guessed from a single delivery
+	reloadInterval = time.Second
 )
 
-// files are all that a source may have, with what ends their variables' names.
+// files are the files of a source, with the suffixes of the corresponding environment variables.
 var files = map[string]string{
 	"forge": "FORGE", "secret": "SECRET", "previousSecret": "PREVIOUS_SECRET", "unsigned": "UNSIGNED", "urls": "URLS",
 	"autoApp": "AUTO_APP", "autoCredential": "AUTO_CREDENTIAL", "autoURLs": "AUTO_URLS",
@@ -33,14 +33,14 @@ var (
 	variableSecret  = regexp.MustCompile(`^LOCKSTEP_HOOK_([A-Z0-9_]*?)_(PREVIOUS_)?SECRET$`)
 )
 
-// Sources are the sources by name.
+// Sources holds the configured sources by name.
 type Sources struct {
 	dir     string
 	env     map[string]string
 	sources map[string]*slot
 }
 
-// slot is a source as it was last read.
+// slot caches a source.
 type slot struct {
 	mu     sync.Mutex
 	source Source
@@ -48,21 +48,21 @@ type slot struct {
 	read   time.Time
 }
 
-// LoadSources reads the sources from the folders in dir and from environ, as [os.Environ] has it:
+// LoadSources loads the sources from the directories in dir and from environ, in the form of [os.Environ]:
 //
 //	{dir}/{name}/forge            LOCKSTEP_HOOK_{NAME}_FORGE             github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, standard
 //	{dir}/{name}/secret           LOCKSTEP_HOOK_{NAME}_SECRET            16 bytes or more
-//	{dir}/{name}/previousSecret   LOCKSTEP_HOOK_{NAME}_PREVIOUS_SECRET   taken as well, while the secret is changed
+//	{dir}/{name}/previousSecret   LOCKSTEP_HOOK_{NAME}_PREVIOUS_SECRET   also accepted, for rotation
 //	{dir}/{name}/unsigned         LOCKSTEP_HOOK_{NAME}_UNSIGNED          true: there is no secret
-//	{dir}/{name}/urls             LOCKSTEP_HOOK_{NAME}_URLS              beginnings of URLs, by white space
+//	{dir}/{name}/urls             LOCKSTEP_HOOK_{NAME}_URLS              URL prefixes, separated by white space
 //	{dir}/{name}/autoApp          LOCKSTEP_HOOK_{NAME}_AUTO_APP          see [Auto]
 //	{dir}/{name}/autoCredential   LOCKSTEP_HOOK_{NAME}_AUTO_CREDENTIAL
 //	{dir}/{name}/autoURLs         LOCKSTEP_HOOK_{NAME}_AUTO_URLS
 //
-// In a variable's name, letters are in upper case and "-" and "." are "_"; a source that has variables alone
-// is called by theirs in lower case. Files win over variables. An empty dir leaves the variables alone, and
-// names that begin with a dot are left out, for Kubernetes makes such. A source that lacks a secret without
-// being told to, or is wrong in another way, is an error, which says what to do and repeats no secret.
+// Variable names use upper case, and "_" for "-" and ".". A source that only has variables is named in lower case. Files
+// take precedence over variables. If dir is empty, only variables are read. Names that begin with a dot are skipped,
+// because Kubernetes creates them. A source without a secret that is not marked as unsigned, or with invalid settings,
+// is an error, which says what to do and never contains a secret.
 func LoadSources(dir string, environ []string) (*Sources, error) {
 	s := &Sources{dir: dir, env: map[string]string{}, sources: map[string]*slot{}}
 	for _, entry := range environ {
@@ -84,7 +84,7 @@ func LoadSources(dir string, environ []string) (*Sources, error) {
 	return s, nil
 }
 
-// Names returns the names of the sources, sorted.
+// Names returns the names of the sources in order.
 func (s *Sources) Names() []string {
 	names := make([]string, 0, len(s.sources))
 	for name := range s.sources {
@@ -94,9 +94,9 @@ func (s *Sources) Names() []string {
 	return names
 }
 
-// Get returns a source by its name, and whether there is one. Its files are read again if that was more than
-// a second ago, so that a new secret counts from then on; an error says that they cannot be, or are wrong
-// now. Sources are found when they are loaded: a new one takes a restart.
+// Get returns a source by name and reports whether it exists. It reloads the source's files if they were loaded more
+// than a second ago, so a new secret takes effect soon; it returns an error if they are invalid now. A new source
+// requires a restart.
 func (s *Sources) Get(name string) (Source, bool, error) {
 	held, ok := s.sources[name]
 	if !ok {
@@ -104,7 +104,7 @@ func (s *Sources) Get(name string) (Source, bool, error) {
 	}
 	held.mu.Lock()
 	defer held.mu.Unlock()
-	if time.Since(held.read) >= reread {
+	if time.Since(held.read) >= reloadInterval {
 		held.source, held.err = s.load(name)
 		held.read = time.Now()
 	}
@@ -127,10 +127,10 @@ func (s *Sources) find() ([]string, error) {
 			}
 			at := filepath.Join(s.dir, name)
 			if info, err := os.Stat(at); err != nil || !info.IsDir() {
-				return nil, fmt.Errorf("webhook sources: %s is not a folder; a source is a folder with the files forge and secret", at)
+				return nil, fmt.Errorf("webhook sources: %s is not a directory; a source is a directory with the files forge and secret", at)
 			}
 			if !namePattern.MatchString(name) {
-				return nil, fmt.Errorf("webhook sources: the name of %s: want letters, digits and ._-, at most 100", at)
+				return nil, fmt.Errorf("webhook sources: invalid name %s: want letters, digits and ._-, at most 100", at)
 			}
 			names = append(names, name)
 			variables[variable(name, "forge")] = true
@@ -143,20 +143,20 @@ func (s *Sources) find() ([]string, error) {
 		}
 		name := strings.ToLower(parts[1])
 		if !namePattern.MatchString(name) {
-			return nil, fmt.Errorf("webhook sources: the name in %s: want letters, digits and _, at most 100", key)
+			return nil, fmt.Errorf("webhook sources: invalid name in %s: want letters, digits and _, at most 100", key)
 		}
 		names = append(names, name)
 		variables[key] = true
 	}
 	for key := range s.env {
 		if parts := variableSecret.FindStringSubmatch(key); parts != nil && !variables[variablePrefix+parts[1]+"_FORGE"] {
-			return nil, fmt.Errorf("webhook sources: %s belongs to no source: set %s%s_FORGE", key, variablePrefix, parts[1])
+			return nil, fmt.Errorf("webhook sources: %s belongs to no source; set %s%s_FORGE", key, variablePrefix, parts[1])
 		}
 	}
 	return names, nil
 }
 
-// load reads one source.
+// load loads one source.
 func (s *Sources) load(name string) (Source, error) {
 	source, err := s.parse(name)
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Sources) parse(name string) (Source, error) {
 	}
 	source := Source{Name: name, URLs: strings.Fields(texts["urls"])}
 	if texts["forge"] == "" {
-		return Source{}, fmt.Errorf("its forge is not said: add %s", s.where(name, "forge"))
+		return Source{}, fmt.Errorf("no forge; add %s", s.where(name, "forge"))
 	}
 	var err error
 	if source.Kind, err = ParseKind(strings.TrimSpace(texts["forge"])); err != nil {
@@ -201,30 +201,30 @@ func (s *Sources) parse(name string) (Source, error) {
 	return source, err
 }
 
-// secrets returns the source's secrets, the newer one first.
+// secrets returns the source's secrets, the current one first.
 func (s *Sources) secrets(name string, source Source, texts map[string]string) ([]string, error) {
-	newer, older := texts["secret"], texts["previousSecret"]
+	current, previous := texts["secret"], texts["previousSecret"]
 	switch {
-	case newer == "" && older != "":
-		return nil, fmt.Errorf("it has a previous secret and no secret: add %s", s.where(name, "secret"))
-	case newer == "" && !source.Unsigned:
-		return nil, fmt.Errorf("it has no secret: add %s, and the same at the forge; or take whatever comes, with %s",
+	case current == "" && previous != "":
+		return nil, fmt.Errorf("a previous secret without a secret; add %s", s.where(name, "secret"))
+	case current == "" && !source.Unsigned:
+		return nil, fmt.Errorf("no secret; add %s and configure the same secret at the forge, or accept unsigned deliveries with %s",
 			s.where(name, "secret"), s.where(name, "unsigned"))
-	case newer == "":
+	case current == "":
 		return nil, nil
 	case source.Unsigned:
-		return nil, fmt.Errorf("it has a secret and is unsigned: remove %s, or else %s", s.where(name, "unsigned"), s.where(name, "secret"))
+		return nil, fmt.Errorf("both a secret and unsigned; remove %s or %s", s.where(name, "unsigned"), s.where(name, "secret"))
 	}
-	if err := checkSecret(source.Kind, newer); err != nil {
+	if err := checkSecret(source.Kind, current); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.where(name, "secret"), err)
 	}
-	if older == "" {
-		return []string{newer}, nil
+	if previous == "" {
+		return []string{current}, nil
 	}
-	if err := checkSecret(source.Kind, older); err != nil {
+	if err := checkSecret(source.Kind, previous); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.where(name, "previousSecret"), err)
 	}
-	return []string{newer, older}, nil
+	return []string{current, previous}, nil
 }
 
 func checkSecret(kind Kind, secret string) error {
@@ -232,11 +232,11 @@ func checkSecret(kind Kind, secret string) error {
 	if kind == Standard || kind == GitLab {
 		var err error
 		if key, err = standardKey(secret); err != nil {
-			return errors.New("what follows whsec_ is not base64") // the error would have a part of it
+			return errors.New("the text after whsec_ is not base64") // the decoder's error would contain a part of it
 		}
 	}
 	if len(key) < minSecret {
-		return fmt.Errorf("shorter than %d bytes; make one with: openssl rand -hex 32", minSecret)
+		return fmt.Errorf("shorter than %d bytes; create one with: openssl rand -hex 32", minSecret)
 	}
 	return nil
 }
@@ -247,9 +247,9 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 	case auto.App == "" && auto.Credential == "" && len(auto.URLs) == 0:
 		return nil, nil
 	case auto.App == "":
-		return nil, fmt.Errorf("repositories are to be watched, but for no app: add %s", s.where(name, "autoApp"))
+		return nil, fmt.Errorf("automatic watches need an app; add %s", s.where(name, "autoApp"))
 	case len(auto.URLs) == 0:
-		return nil, fmt.Errorf("repositories are to be watched, but none are allowed: list their URLs' beginnings in %s", s.where(name, "autoURLs"))
+		return nil, fmt.Errorf("automatic watches need allowed URLs; list URL prefixes in %s", s.where(name, "autoURLs"))
 	case len(auto.App) > 255 || !isPrintable(auto.App):
 		return nil, fmt.Errorf("%s: want at most 255 printable bytes", s.where(name, "autoApp"))
 	case auto.Credential != "" && !namePattern.MatchString(auto.Credential):
@@ -263,8 +263,8 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 	return auto, nil
 }
 
-// read returns what a file, or else a variable, says. An empty file secret is an error: it is more likely
-// that something went wrong than that nothing was meant.
+// read returns the content of a file, or else of the variable. An empty file named secret is an error, because it is
+// more likely a mistake than intended.
 func (s *Sources) read(name, file string) (string, error) {
 	if s.dir != "" {
 		from := filepath.Join(s.dir, name, file)
@@ -275,7 +275,7 @@ func (s *Sources) read(name, file string) (string, error) {
 		if err == nil {
 			trimmed := strings.TrimRight(string(text), "\r\n")
 			if file == "secret" && trimmed == "" {
-				return "", fmt.Errorf("%s is empty: write the secret there, or remove the file", from)
+				return "", fmt.Errorf("%s is empty; write the secret to it or remove the file", from)
 			}
 			return trimmed, nil
 		}
@@ -286,7 +286,7 @@ func (s *Sources) read(name, file string) (string, error) {
 	return s.env[variable(name, file)], nil
 }
 
-// where names the file, if there is a folder of sources, and the variable.
+// where names the file, if sources have a directory, and the variable.
 func (s *Sources) where(name, file string) string {
 	if s.dir == "" {
 		return variable(name, file)

@@ -7,9 +7,8 @@ import (
 	"lockstep/events"
 )
 
-// standardEvent is the body of a Standard Webhooks delivery: a document with a type and data. One of our own
-// change documents is such, too. What else those have, as an app, a credential or force, is not for a
-// webhook to say.
+// standardEvent is the body of a Standard Webhooks delivery: a document with a type and data. It can be one of our own
+// change documents; their app, credential and force are ignored, because a webhook may not set them.
 type standardEvent struct {
 	Type string `json:"type"`
 	Data struct {
@@ -18,13 +17,13 @@ type standardEvent struct {
 		Ref     string `json:"ref"`
 		Before  string `json:"before"`
 		After   string `json:"after"`
-		From    string `json:"from"` // moved
+		From    string `json:"from"` // of moved
 		FromURL string `json:"from_url"`
-		To      string `json:"to"` // moved, in a change document: repo is what it was called then
+		To      string `json:"to"` // of moved, in a change document; repo is then the old path
 	} `json:"data"`
 }
 
-// readStandard reads a document whose type is an [EventKind] or one of ours that is named alike.
+// readStandard decodes a document whose type is an [EventKind] or the change type of the same name.
 func readStandard(r *reader, body []byte) error {
 	var doc standardEvent
 	if err := r.decode(body, &doc); err != nil {
@@ -50,7 +49,7 @@ func readStandard(r *reader, body []byte) error {
 	return nil
 }
 
-// standard adds what has become of one repository. Without a ref, a push is to the default branch.
+// standard adds an event. A push without a ref is a push to the default branch.
 func (r *reader) standard(kind EventKind, repo repository, ref, before, after string) {
 	switch {
 	case kind == Pushed && ref == "":
@@ -66,7 +65,7 @@ func (r *reader) standard(kind EventKind, repo repository, ref, before, after st
 	}
 }
 
-// fullRef returns the full name of a ref that may be a branch's short name, or "" for the default branch.
+// fullRef returns the full name of a ref, given by its full name or as a branch; "" for the default branch.
 func fullRef(ref string) string {
 	parsed, err := events.ParseRef(ref)
 	if err != nil {
@@ -75,7 +74,7 @@ func fullRef(ref string) string {
 	return parsed.String()
 }
 
-// standardName returns the repository's name, which the URL may have to tell.
+// standardName returns the repository's name, derived from the URL if it is empty.
 func standardName(name, remote string) string {
 	if name != "" {
 		return name

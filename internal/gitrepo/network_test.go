@@ -158,7 +158,7 @@ func TestNetConfigsThatAreNone(t *testing.T) {
 		says string
 	}{
 		"no CA file":     {NetConfig{CAFile: "/nonexistent"}, "ca-file"},
-		"an empty one":   {NetConfig{CAFile: empty}, "ca-file: " + empty + " holds no certificate"},
+		"an empty one":   {NetConfig{CAFile: empty}, "ca-file: no certificate in " + empty},
 		"no known hosts": {NetConfig{KnownHosts: "/nonexistent"}, "known-hosts"},
 		"no proxy":       {NetConfig{Proxy: "proxy:3128"}, "proxy"},
 		"another scheme": {NetConfig{Proxy: "ftp://u:" + secret + "@proxy"}, "proxy"},

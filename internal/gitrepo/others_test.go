@@ -14,7 +14,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/transport"
-	gitserver "github.com/go-git/go-git/v5/plumbing/transport/server"
+	gogitserver "github.com/go-git/go-git/v5/plumbing/transport/server"
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
@@ -75,9 +75,9 @@ func startDulwich(w *world) string {
 
 // startGoGit serves with go-git's server, which has no HTTP of its own.
 func startGoGit(w *world) string {
-	loader := gitserver.NewFilesystemLoader(osfs.New("/"))
+	loader := gogitserver.NewFilesystemLoader(osfs.New("/"))
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if err := serveGoGit(rw, r, gitserver.NewServer(loader), w.git.Dir(widgets)); err != nil {
+		if err := serveGoGit(rw, r, gogitserver.NewServer(loader), w.git.Dir(widgets)); err != nil {
 			http.Error(rw, err.Error(), http.StatusInternalServerError)
 		}
 	}))

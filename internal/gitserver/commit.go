@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// Edit is what one commit changes. Paths have slashes; contents may be any bytes.
+// Edit describes a commit. Paths use slashes; contents may be any bytes.
 type Edit struct {
 	Write     map[string]string // regular files and their contents
 	Exec      map[string]string // executable files and their contents
 	Link      map[string]string // symbolic links and their targets
 	Submodule map[string]string // submodules and their commits
-	Delete    []string          // files or folders to delete, before anything is written
-	Parent    string            // commit to build upon; empty for the branch's tip
-	Orphan    bool              // build upon nothing: no parent, no files
-	Message   string            // "Change N" when empty
+	Delete    []string          // files or directories to delete before writing
+	Parent    string            // parent commit; empty for the tip of the branch
+	Orphan    bool              // start without parent and files
+	Message   string            // default "Change N"
 }
 
-// Commit makes a commit and points the branch at it, by force if need be. It takes one git process,
-// a few milliseconds.
+// Commit creates a commit and sets the branch to it, by force if necessary. It runs one git process, for a few
+// milliseconds.
 func (s *Server) Commit(ctx context.Context, repo, branch string, edit Edit) (string, error) {
 	n := s.commits.Add(1)
 	message := edit.Message
@@ -45,7 +45,7 @@ func (s *Server) Commit(ctx context.Context, repo, branch string, edit Edit) (st
 	edit.writeTo(&script)
 	script.WriteString("\nget-mark :1\ndone\n")
 	if parent == "" {
-		// Without this, fast-import would build an orphan upon the branch it replaces.
+		// Otherwise fast-import would use the existing branch as parent of an orphan.
 		if err := s.DeleteRef(ctx, repo, "refs/heads/"+branch); err != nil {
 			return "", fmt.Errorf("commit to %s: %w", repo, err)
 		}
@@ -79,7 +79,7 @@ func writeData(script *bytes.Buffer, data string) {
 	fmt.Fprintf(script, "data %d\n%s\n", len(data), data)
 }
 
-// quotePath quotes a path for fast-import, whatever its bytes.
+// quotePath quotes a path of arbitrary bytes for fast-import.
 func quotePath(path string) string {
 	var quoted strings.Builder
 	quoted.WriteByte('"')
@@ -99,9 +99,9 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// Entry is one entry of a raw tree, unchecked.
+// Entry is an entry of a raw tree. It is not validated.
 type Entry struct {
-	Mode string // as written in a tree: "100644", "120000", "40000", "160000"
+	Mode string // such as "100644", "120000", "40000" or "160000"
 	Name string
 	Hash string
 }
@@ -111,8 +111,7 @@ func (s *Server) Blob(ctx context.Context, repo, content string) (string, error)
 	return s.Git(ctx, repo, content, "hash-object", "-w", "--stdin")
 }
 
-// Tree writes a tree of exactly these entries, in this order, however wrong they are, and returns
-// its hash.
+// Tree writes a tree of exactly these entries in this order, even if they are invalid, and returns its hash.
 func (s *Server) Tree(ctx context.Context, repo string, entries ...Entry) (string, error) {
 	var raw bytes.Buffer
 	for _, entry := range entries {
@@ -125,7 +124,7 @@ func (s *Server) Tree(ctx context.Context, repo string, entries ...Entry) (strin
 	return s.Git(ctx, repo, raw.String(), "hash-object", "-t", "tree", "-w", "--stdin", "--literally")
 }
 
-// CommitTree makes a commit without parents of a tree from [Server.Tree] and points the branch at it.
+// CommitTree creates a commit of a tree from [Server.Tree], without parents, and sets the branch to it.
 func (s *Server) CommitTree(ctx context.Context, repo, branch, tree string) (string, error) {
 	s.commits.Add(1)
 	commit, err := s.Git(ctx, repo, "", "commit-tree", "-m", "Raw tree", tree)

@@ -1,17 +1,15 @@
-// Package gitserver is a real Git server for tests and demonstrations: bare repositories in a folder,
-// served over HTTP on 127.0.0.1 by "git http-backend", with commits made to order.
+// Package gitserver is the real Git server that the demo, the benchmarks and the tests run against. It keeps
+// bare repositories in a directory and serves them on 127.0.0.1 through "git http-backend".
 //
-// # What it promises
+// Responses come from Git's own upload-pack, not from an imitation. The same repositories can also be served
+// over TLS ([WithTLS]), over SSH ([Server.StartSSH]) and by Dulwich, an independent implementation of Git
+// ([Server.StartDulwich]).
 //
-// Clients meet Git's own upload-pack, not an imitation. Every commit is deterministic: the author is
-// fixed and the date advances by a second per commit. No configuration of the machine or the user
-// leaks in. The server counts what it is asked, per repository, so a test can prove that work was
-// spared or that two fetches overlapped; it can hold a request, answer a status of the test's
-// choosing, and ask for credentials. The same repositories can be served over TLS ([WithTLS]), over SSH
-// ([Server.StartSSH]), and by another implementation of Git ([Server.StartDulwich]).
+// Commits are deterministic: the author is fixed and the date advances by one second per commit. The
+// configuration of the machine and of the user is ignored. The server counts requests per repository, so that
+// a test can verify that a fetch was saved or that two fetches overlapped. It can also delay a request, answer
+// with a given status and require credentials.
 //
-// # What it does not do
-//
-// It takes no pushes: commits are written straight into the bare repository. It imports no testing
-// package, so that a command may use it too, and it needs a git binary in the PATH.
+// The server does not accept pushes: commits are written directly to the bare repository. It needs a git
+// binary in PATH. It does not import package testing, so commands can use it too.
 package gitserver

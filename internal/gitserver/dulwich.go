@@ -13,20 +13,19 @@ import (
 //go:embed dulwich.py
 var dulwichScript string
 
-// ErrNoDulwich says that no Python here has the package dulwich (Debian: python3-dulwich).
+// ErrNoDulwich means that no Python with the package dulwich was found (Debian: python3-dulwich).
 var ErrNoDulwich = errors.New("no python3 with the package dulwich; install it (Debian: python3-dulwich)")
 
-// Dulwich serves a [Server]'s repositories by another implementation of Git, for what servers do
-// differently. The tests that use it run with LOCKSTEP_TEST_DULWICH=real in any case, and else only where
-// it is installed.
+// Dulwich serves a [Server]'s repositories with another implementation of Git, to cover differences between servers.
+// Tests that use it require it with LOCKSTEP_TEST_DULWICH=real; otherwise they are skipped if it is not installed.
 type Dulwich struct {
 	base   string
 	stdin  io.Closer
 	exited chan struct{}
 }
 
-// StartDulwich serves the repositories over HTTP with Dulwich, too. The caller closes the server returned.
-// It fails with [ErrNoDulwich] where that is not installed.
+// StartDulwich also serves the repositories over HTTP with Dulwich. The caller must close the returned server. It returns
+// [ErrNoDulwich] if Dulwich is not installed.
 func (s *Server) StartDulwich() (*Dulwich, error) {
 	python, err := pythonWithDulwich()
 	if err != nil {
@@ -49,11 +48,11 @@ func (s *Server) StartDulwich() (*Dulwich, error) {
 	d := &Dulwich{base: "http://127.0.0.1:" + strings.TrimSpace(port), stdin: stdin, exited: make(chan struct{})}
 	go func() {
 		defer close(d.exited)
-		_ = cmd.Wait() // it ends because we end it
+		_ = cmd.Wait() // killed by Close
 	}()
 	if err != nil {
 		d.Close()
-		return nil, fmt.Errorf("start dulwich: it said no port: %w", err)
+		return nil, fmt.Errorf("start dulwich: read its port: %w", err)
 	}
 	return d, nil
 }
@@ -69,10 +68,10 @@ func pythonWithDulwich() (string, error) {
 	return "", ErrNoDulwich
 }
 
-// URL returns the URL to clone repo from.
+// URL returns the clone URL of repo.
 func (d *Dulwich) URL(repo string) string { return d.base + "/" + repo + ".git" }
 
-// Close ends the server.
+// Close stops the server.
 func (d *Dulwich) Close() {
 	_ = d.stdin.Close()
 	<-d.exited

@@ -1,6 +1,6 @@
 """Serves the bare repositories below a folder over HTTP with Dulwich, a Git written in Python.
 
-Its argument is the folder. It prints the port on the first line, and serves until its standard input ends.
+Its argument is the directory. It prints the port on the first line, and stops when its standard input ends.
 """
 
 import sys

@@ -13,20 +13,19 @@ import (
 	"sync"
 )
 
-// Shape is the size of a repository that [Server.Generate] makes.
+// Shape is the size of a repository for [Server.Generate].
 type Shape struct {
 	Files int
-	Bytes int64  // in all files together
-	Seed  uint64 // another one makes other files
+	Bytes int64  // of all files
+	Seed  uint64 // of the random content
 }
 
-// Generate makes a bare repository whose default branch [Main] has one commit, which it returns, with
-// files such as programs consist of: their sizes are distributed log-normally, their text deflates to
-// about a third, their folders nest. The same shape makes the same commit. The files are not in memory
-// all at once.
+// Generate creates a bare repository with one commit on [Main], which it returns. The files resemble source code: sizes
+// are distributed log-normally, the text deflates to about a third, and directories nest. The same shape results in the
+// same commit. Files are streamed, not held in memory.
 func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string, error) {
 	if shape.Files < 1 || shape.Bytes < int64(shape.Files) {
-		return "", fmt.Errorf("generate %s: want at least one file, and a byte for each", repo)
+		return "", fmt.Errorf("generate %s: want at least one file, and one byte for each", repo)
 	}
 	if err := s.CreateEmpty(ctx, repo); err != nil {
 		return "", err
@@ -35,7 +34,7 @@ func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string
 	var writing sync.WaitGroup
 	writing.Go(func() { writer.CloseWithError(shape.writeTo(writer)) })
 	defer writing.Wait()
-	defer script.Close() // git may end before it has read all
+	defer script.Close() // git may exit before it has read everything
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.git, "fast-import", "--quiet", "--done", "--date-format=raw")
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = s.Dir(repo), isolatedEnv(), script, &stderr
@@ -46,7 +45,7 @@ func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string
 	return strings.TrimSpace(string(out)), nil
 }
 
-// writeTo writes the script that fast-import makes the commit of.
+// writeTo writes the commit as a fast-import script.
 func (shape Shape) writeTo(w io.Writer) error {
 	random := rand.New(rand.NewPCG(shape.Seed, uint64(shape.Files)))
 	paths, sizes, prose := shape.paths(random), shape.sizes(random), newProse(random)
@@ -68,12 +67,12 @@ func (shape Shape) writeTo(w io.Writer) error {
 }
 
 const (
-	filesPerFolder = 12 // as Redis and Git have
+	filesPerFolder = 12 // like Redis and Git
 	deepestFolder  = 7
-	sizeSpread     = 1.3 // the standard deviation of the sizes' logarithms
+	sizeSpread     = 1.3 // standard deviation of the logarithm of the sizes
 )
 
-// paths makes up the files' paths: half of the files are in the newest folder, half in any.
+// paths generates the paths: half of the files are in the newest directory, half in any.
 func (shape Shape) paths(random *rand.Rand) []string {
 	extensions := []string{".c", ".c", ".c", ".h", ".h", ".go", ".py", ".md", ".txt", ".sh"}
 	folders := []string{"", "src/"}
@@ -91,7 +90,7 @@ func (shape Shape) paths(random *rand.Rand) []string {
 	return paths
 }
 
-// sizes deals the bytes out, at least one to each file.
+// sizes distributes the bytes, at least one for each file.
 func (shape Shape) sizes(random *rand.Rand) []int {
 	weights, total := make([]float64, shape.Files), 0.0
 	for i := range weights {
@@ -105,7 +104,7 @@ func (shape Shape) sizes(random *rand.Rand) []int {
 	return sizes
 }
 
-// prose makes text up.
+// prose generates text.
 type prose struct {
 	random *rand.Rand
 	words  []string
@@ -113,8 +112,8 @@ type prose struct {
 }
 
 const (
-	vocabulary    = 1024 // words; a low one is more frequent than a high one
-	repeats       = 3    // before every such line, on average, comes something said before
+	vocabulary    = 1024 // words; lower ones are more frequent
+	repeats       = 3    // average number of lines between repetitions of earlier text
 	longestRepeat = 120  // bytes
 )
 
@@ -135,7 +134,7 @@ func syllables(random *rand.Rand, n int) string {
 	return string(append(word, consonants[random.IntN(len(consonants))]))
 }
 
-// text returns so many bytes of lines of words, valid until the next call. As programs do, it repeats itself.
+// text returns size bytes of lines, valid until the next call. Like source code, they repeat earlier text.
 func (p *prose) text(size int) []byte {
 	p.buffer.Reset()
 	for p.buffer.Len() < size {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestAGeneratedRepositoryLooksLikeARealOne(t *testing.T) {
+func TestGenerate(t *testing.T) {
 	s := start(t)
 	shape := Shape{Files: 400, Bytes: 3 << 20, Seed: 7}
 	commit, err := s.Generate(t.Context(), widgets, shape)
@@ -58,21 +58,21 @@ func TestAGeneratedRepositoryLooksLikeARealOne(t *testing.T) {
 	}
 	slices.Sort(sizes)
 	if mean, median := total/len(sizes), sizes[len(sizes)/2]; mean < 3*median/2 {
-		t.Errorf("mean size %d, median %d: not spread as sizes of files are", mean, median)
+		t.Errorf("mean size %d, median %d: not distributed like file sizes", mean, median)
 	}
 	if deepest < 2 || deepest > deepestFolder+1 || programs == 0 || programs > shape.Files/4 {
-		t.Errorf("folders nest up to %d deep, %d files are executable", deepest, programs)
+		t.Errorf("directories nest up to %d deep, %d files are executable", deepest, programs)
 	}
 	again, err := s.Generate(t.Context(), "acme/again", shape)
 	if err != nil || again != commit {
-		t.Errorf("the same shape makes %s, %v; want %s", again, err, commit)
+		t.Errorf("the same shape results in %s, %v; want %s", again, err, commit)
 	}
 	shape.Seed++
 	if other, err := s.Generate(t.Context(), "acme/other", shape); err != nil || other == commit {
-		t.Errorf("another seed makes %s, %v", other, err)
+		t.Errorf("another seed results in %s, %v", other, err)
 	}
 	if _, err := s.Generate(t.Context(), "acme/none", Shape{}); err == nil {
-		t.Error("a repository without files was made")
+		t.Error("a repository without files was generated")
 	}
 }
 

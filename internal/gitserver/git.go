@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// isolatedEnv is an environment in which git sees no configuration but the repository's own.
+// isolatedEnv returns an environment in which git only uses the repository's configuration.
 func isolatedEnv() []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
@@ -30,19 +30,17 @@ const (
 	epoch  = 1_700_000_000 // Unix time of the first commit
 )
 
-// Dir returns the folder of the bare repository repo.
+// Dir returns the directory of a bare repository.
 func (s *Server) Dir(repo string) string {
 	return filepath.Join(s.dir, filepath.FromSlash(repo)+".git")
 }
 
-// Git runs git in the bare repository repo, with stdin as its input, and returns its output
-// without the final newline.
+// Git runs git in a bare repository with stdin as input, and returns its output without the final newline.
 func (s *Server) Git(ctx context.Context, repo, stdin string, args ...string) (string, error) {
 	return Git(ctx, s.Dir(repo), stdin, args...)
 }
 
-// Git runs git in dir under the same isolated environment, for checking what a program under test
-// has made.
+// Git runs git in dir with the same isolated environment, to inspect the output of a program under test.
 func Git(ctx context.Context, dir, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
@@ -50,7 +48,7 @@ func Git(ctx context.Context, dir, stdin string, args ...string) (string, error)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := startApart(cmd)
+	err := startDetached(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

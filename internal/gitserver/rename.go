@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// Rename gives a repository another name, as a forge does that has one renamed or transferred. Clients of the old name
-// are told 404 from then on; see [Server.Alias].
+// Rename renames a repository, like a rename or transfer at a forge. Requests for the old name are then answered with 404;
+// see [Server.Alias].
 func (s *Server) Rename(repo, to string) error {
 	if err := os.MkdirAll(filepath.Dir(s.Dir(to)), 0o755); err != nil {
 		return fmt.Errorf("rename %s: %w", repo, err)
@@ -15,7 +15,7 @@ func (s *Server) Rename(repo, to string) error {
 	return os.Rename(s.Dir(repo), s.Dir(to))
 }
 
-// Alias has a repository be served by another name as well, as forges do by the old one.
+// Alias also serves a repository under another name, as forges do with the old name.
 func (s *Server) Alias(alias, repo string) error {
 	if err := os.MkdirAll(filepath.Dir(s.Dir(alias)), 0o755); err != nil {
 		return fmt.Errorf("alias %s: %w", repo, err)

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Main is the default branch of a repository made by [Server.Create].
+// Main is the default branch of repositories created by [Server.Create].
 const Main = "main"
 
-// CreateEmpty makes a bare repository without commits, whose default branch will be [Main].
+// CreateEmpty creates a bare repository without commits, with the default branch [Main].
 func (s *Server) CreateEmpty(ctx context.Context, repo string) error {
 	dir := s.Dir(repo)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -23,8 +23,7 @@ func (s *Server) CreateEmpty(ctx context.Context, repo string) error {
 	return nil
 }
 
-// Create makes a bare repository whose default branch [Main] has one commit with these files, and
-// returns the commit.
+// Create creates a bare repository with one commit of these files on [Main], and returns the commit.
 func (s *Server) Create(ctx context.Context, repo string, files map[string]string) (string, error) {
 	if err := s.CreateEmpty(ctx, repo); err != nil {
 		return "", err
@@ -32,16 +31,16 @@ func (s *Server) Create(ctx context.Context, repo string, files map[string]strin
 	return s.Commit(ctx, repo, Main, Edit{Write: files})
 }
 
-// Delete removes the repository; clients are told 404 from then on.
+// Delete removes a repository. Requests for it are then answered with 404.
 func (s *Server) Delete(repo string) error { return os.RemoveAll(s.Dir(repo)) }
 
-// SetHead makes branch the default branch.
+// SetHead sets the default branch.
 func (s *Server) SetHead(repo, branch string) error {
 	head := "ref: refs/heads/" + branch + "\n"
 	return os.WriteFile(filepath.Join(s.Dir(repo), "HEAD"), []byte(head), 0o644)
 }
 
-// SetRef points a ref ("refs/heads/main") at a commit, whatever it pointed at before.
+// SetRef sets a ref ("refs/heads/main") to a commit, by force if necessary.
 func (s *Server) SetRef(ctx context.Context, repo, ref, commit string) error {
 	_, err := s.Git(ctx, repo, "", "update-ref", ref, commit)
 	return err
@@ -53,13 +52,13 @@ func (s *Server) DeleteRef(ctx context.Context, repo, ref string) error {
 	return err
 }
 
-// Tag makes an annotated tag of a commit.
+// Tag creates an annotated tag of a commit.
 func (s *Server) Tag(ctx context.Context, repo, name, commit string) error {
 	_, err := s.Git(ctx, repo, "", "tag", "-f", "-a", "-m", "Tag "+name, name, commit)
 	return err
 }
 
-// Head returns the commit that a ref ("refs/heads/main") points at, or "" when there is none.
+// Head returns the commit of a ref ("refs/heads/main"), or "" if there is none.
 func (s *Server) Head(repo, ref string) string {
 	if content, err := os.ReadFile(filepath.Join(s.Dir(repo), filepath.FromSlash(ref))); err == nil {
 		return strings.TrimSpace(string(content))

@@ -18,48 +18,48 @@ import (
 	"sync/atomic"
 )
 
-const maxRequest = 16 << 20 // bytes; a fetch's wants and haves are far fewer
+const maxRequest = 16 << 20 // bytes; the wants and haves of a fetch are much smaller
 
-// Server serves the bare repositories below one folder.
+// Server serves the bare repositories in a directory.
 type Server struct {
 	dir      string
 	git      string // path of the git binary
 	base     string // "http://127.0.0.1:port"
-	secure   bool   // it is https
+	secure   bool   // uses HTTPS
 	ca       []byte // see CA
 	before   func(ctx context.Context, repo, service string)
-	commits  atomic.Int64 // commits made, which date them
+	commits  atomic.Int64 // number of commits, which determines their dates
 	http     http.Server
 	backend  cgi.Handler
-	serving  sync.WaitGroup // Serve and all handlers
+	serving  sync.WaitGroup // counts Serve and all handlers
 	stop     context.CancelFunc
 	mu       sync.Mutex
 	closed   bool
 	repos    map[string]*repoState
-	maxRepos int // most repositories in upload-pack at once
+	maxRepos int // maximum number of repositories in upload-pack at the same time
 }
 
-// repoState is what the server knows of one repository, guarded by Server.mu.
+// repoState is the state of a repository, guarded by Server.mu.
 type repoState struct {
 	Stats
-	user, password string   // wanted by RequireAuth; none when both are empty
+	user, password string   // set by RequireAuth; both empty if no credentials are required
 	tokens         []string // see AcceptTokens
-	seen           []string // see TokensSeen
-	status         int      // answered instead of serving; 0 for none
+	usedTokens     []string // see TokensSeen
+	status         int      // answered instead of serving, unless 0
 }
 
-// Option changes how [Start] sets up a [Server].
+// Option configures a [Server].
 type Option func(*Server)
 
-// WithBefore has hook called before each request is served, with the repository ("acme/widgets")
-// and the service ("info/refs" or "git-upload-pack"). The request waits until hook returns; ctx is
-// done when the client has gone away or the server closes.
+// WithBefore calls hook before each request is served, with the repository ("acme/widgets") and the service ("info/refs"
+// or "git-upload-pack"). The request waits until hook returns. ctx is done when the client disconnects or the server
+// closes.
 func WithBefore(hook func(ctx context.Context, repo, service string)) Option {
 	return func(s *Server) { s.before = hook }
 }
 
-// Start serves the bare repositories in dir, made if need be, on a free port of 127.0.0.1. The
-// caller closes the server.
+// Start serves the bare repositories in dir on a free port of 127.0.0.1. It creates dir if necessary. The caller must close
+// the server.
 func Start(dir string, opts ...Option) (*Server, error) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -87,7 +87,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 		Args:   []string{"http-backend"},
 		Env:    append(isolatedEnv(), "GIT_PROJECT_ROOT="+dir, "GIT_HTTP_EXPORT_ALL=1"),
 		Stderr: io.Discard,
-		Logger: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients that leave are no news
+		Logger: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients may disconnect
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -97,7 +97,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Close stops the server, breaking off the requests it is serving, and waits for them to end.
+// Close stops the server, cancels running requests and waits for them to end.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -107,11 +107,11 @@ func (s *Server) Close() {
 	s.serving.Wait()
 }
 
-// URL returns the URL to clone repo from.
+// URL returns the clone URL of repo.
 func (s *Server) URL(repo string) string { return s.base + "/" + repo + ".git" }
 
-// RequireAuth has requests for repo answered with 401 unless they carry this user name and password
-// as Basic credentials, or the password as a Bearer token.
+// RequireAuth answers requests for repo with 401 unless they contain this user name and password as Basic credentials, or
+// the password as a Bearer token.
 func (s *Server) RequireAuth(repo, username, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *Server) RequireAuth(repo, username, password string) {
 	state.user, state.password = username, password
 }
 
-// Answer has requests for repo answered with an HTTP status instead of being served; 0 ends it.
+// Answer answers requests for repo with an HTTP status instead of serving them; 0 ends this.
 func (s *Server) Answer(repo string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Server) state(repo string) *repoState {
 	return state
 }
 
-// enter reports whether a request may be served, and if so counts it until serving.Done.
+// enter reports whether a request may be served. If so, the caller must call serving.Done afterwards.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// Read whole before anything waits: only then does net/http notice that the client has left.
+	// Read the whole body first: only then does net/http detect that the client disconnects.
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if err != nil {
 		http.Error(w, "request too long", http.StatusRequestEntityTooLarge)

@@ -32,7 +32,7 @@ func clone(t *testing.T, url string) (dir string, err error) {
 	return dir, err
 }
 
-func TestCommitsMadeToOrder(t *testing.T) {
+func TestCommit(t *testing.T) {
 	s := start(t)
 	first, err := s.Create(t.Context(), widgets, map[string]string{"a": "1", "gone": "x", "b\xe9": "latin1"})
 	if err != nil {
@@ -95,7 +95,7 @@ func TestCredentialsAndAnswers(t *testing.T) {
 	}
 }
 
-func TestCloseBreaksOffRequestsThatAreHeld(t *testing.T) {
+func TestCloseCancelsBlockedRequests(t *testing.T) {
 	held := make(chan struct{})
 	s := start(t, WithBefore(func(ctx context.Context, _, service string) {
 		if service == uploadPack {
@@ -114,6 +114,6 @@ func TestCloseBreaksOffRequestsThatAreHeld(t *testing.T) {
 	<-held
 	s.Close()
 	if err := <-failed; err == nil {
-		t.Error("the clone succeeded")
+		t.Error("clone succeeded")
 	}
 }

@@ -18,17 +18,17 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// SSHServer serves a [Server]'s repositories over SSH, each by Git's own upload-pack. It lets in whoever
-// has its client key, under any user name.
+// SSHServer serves a [Server]'s repositories over SSH with Git's own upload-pack. It accepts any user name with its client
+// key.
 type SSHServer struct {
-	// ClientKey is the private key that is let in, in OpenSSH's format.
+	// ClientKey is the accepted private key, in OpenSSH format.
 	ClientKey string
 
 	git      *Server
 	listener net.Listener
 	host     ssh.Signer
 	client   ssh.PublicKey
-	ctx      context.Context // of all that is running
+	ctx      context.Context // of all sessions
 	stop     context.CancelFunc
 	serving  sync.WaitGroup
 	mu       sync.Mutex
@@ -37,15 +37,15 @@ type SSHServer struct {
 	answer   *SSHAnswer
 }
 
-// SSHAnswer is what an [SSHServer] does instead of running git-upload-pack.
+// SSHAnswer is an answer that an [SSHServer] sends instead of running git-upload-pack.
 type SSHAnswer struct {
 	Stdout, Stderr string
 	Status         uint32
-	Hang           bool // write, and then neither end nor close
-	Drop           bool // write, and then break the connection
+	Hang           bool // write, then neither exit nor close
+	Drop           bool // write, then close the connection
 }
 
-// StartSSH serves the repositories over SSH, too. The caller closes the server returned.
+// StartSSH also serves the repositories over SSH. The caller must close the returned server.
 func (s *Server) StartSSH() (*SSHServer, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -81,7 +81,7 @@ func newSSHKey() (ssh.Signer, string, error) {
 	return signer, string(pem.EncodeToMemory(block)), nil
 }
 
-// NewHostKey gives the server another host key, for connections to come.
+// NewHostKey replaces the host key for new connections.
 func (s *SSHServer) NewHostKey() error {
 	key, _, err := newSSHKey()
 	s.mu.Lock()
@@ -93,10 +93,10 @@ func (s *SSHServer) NewHostKey() error {
 // Addr returns host:port.
 func (s *SSHServer) Addr() string { return s.listener.Addr().String() }
 
-// URL returns the URL to clone repo from.
+// URL returns the clone URL of repo.
 func (s *SSHServer) URL(repo string) string { return "ssh://git@" + s.Addr() + "/" + repo + ".git" }
 
-// KnownHosts returns the server's line of a known_hosts file.
+// KnownHosts returns the server's known_hosts line.
 func (s *SSHServer) KnownHosts() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,28 +104,28 @@ func (s *SSHServer) KnownHosts() string {
 	return fmt.Sprintf("[%s]:%s %s", host, port, ssh.MarshalAuthorizedKey(s.host.PublicKey()))
 }
 
-// Answer has all commands answered this way; nil ends it.
+// Answer answers all commands with answer; nil ends this.
 func (s *SSHServer) Answer(answer *SSHAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = answer
 }
 
-// Commands returns what clients have asked to be run.
+// Commands returns the commands requested by clients.
 func (s *SSHServer) Commands() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.commands...)
 }
 
-// Open returns how many connections are open.
+// Open returns the number of open connections.
 func (s *SSHServer) Open() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-// Close breaks all connections off and waits for them to end.
+// Close closes all connections and waits for their sessions to end.
 func (s *SSHServer) Close() {
 	s.stop()
 	_ = s.listener.Close()
@@ -159,7 +159,7 @@ func (s *SSHServer) accept() {
 func (s *SSHServer) serve(conn net.Conn) {
 	cfg := &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 		if !bytes.Equal(key.Marshal(), s.client.Marshal()) {
-			return nil, errors.New("an unknown key")
+			return nil, errors.New("unknown key")
 		}
 		return nil, nil
 	}}
@@ -182,12 +182,12 @@ func (s *SSHServer) serve(conn net.Conn) {
 	}
 }
 
-// session runs the one command that a session may ask for.
+// session runs the command of a session.
 func (s *SSHServer) session(conn net.Conn, channel ssh.Channel, requests <-chan *ssh.Request) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer cancel() // the client is gone, and what runs for it ends
+	defer cancel() // stops the command when the client is gone
 	for request := range requests {
 		var command struct{ Line string }
 		known := request.Type == "exec" && ssh.Unmarshal(request.Payload, &command) == nil
@@ -222,7 +222,7 @@ func (s *SSHServer) run(ctx context.Context, conn net.Conn, channel ssh.Channel,
 	_ = channel.Close()
 }
 
-// uploadPack runs git upload-pack as git-shell would.
+// uploadPack runs git upload-pack like git-shell.
 func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line string) uint32 {
 	path, ok := strings.CutPrefix(line, "git-upload-pack '/")
 	path, closed := strings.CutSuffix(path, "'")
@@ -253,7 +253,7 @@ func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line st
 	return 0
 }
 
-// count counts a session over SSH as a request for objects.
+// count counts an SSH session as a request for objects.
 func (s *Server) count(repo string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// The services that clients ask for.
+// The services of the smart HTTP protocol.
 const (
 	infoRefs   = "info/refs"
 	uploadPack = "git-upload-pack"
 )
 
-// Stats is what has been asked of one repository.
+// Stats counts the requests for a repository.
 type Stats struct {
 	InfoRefs    int      // requests for the list of refs
 	UploadPacks int      // requests for objects
-	Active      int      // upload-packs being served now
-	MaxActive   int      // most upload-packs ever served at once
-	Credentials []string // the distinct Authorization headers seen, in order of appearance
+	Active      int      // upload-packs in flight
+	MaxActive   int      // maximum of Active
+	Credentials []string // distinct Authorization headers, in order of appearance
 }
 
-// Stats returns what has been asked of repo so far.
+// Stats returns the request counts of repo.
 func (s *Server) Stats(repo string) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *Server) Stats(repo string) Stats {
 	return stats
 }
 
-// MaxRepos returns the most repositories that were ever in upload-pack at once.
+// MaxRepos returns the maximum number of repositories that were in upload-pack at the same time.
 func (s *Server) MaxRepos() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *Server) begin(repo, service string, r *http.Request) int {
 		state.Credentials = append(state.Credentials, auth)
 	}
 	token := tokenOf(r)
-	state.seen = append(state.seen, token)
+	state.usedTokens = append(state.usedTokens, token)
 	if len(state.tokens) > 0 && !slices.Contains(state.tokens, token) || !state.admits(r) {
 		return http.StatusUnauthorized
 	}

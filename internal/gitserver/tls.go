@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// WithTLS has the server speak HTTPS alone, under a certificate of an authority of its own; see [Server.CA].
+// WithTLS serves HTTPS only, with a certificate of a private authority; see [Server.CA].
 func WithTLS() Option { return func(s *Server) { s.secure = true } }
 
-// CA returns the certificate of the authority that [WithTLS] made, in PEM.
+// CA returns the certificate of the authority created by [WithTLS], in PEM.
 func (s *Server) CA() []byte { return s.ca }
 
-// secured makes the authority and the server's certificate.
+// secured creates the authority and the server's certificate.
 func (s *Server) secured(listener net.Listener) (net.Listener, error) {
 	authority, authorityKey, err := certificate(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "gitserver"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -40,7 +40,7 @@ func (s *Server) secured(listener net.Listener) (net.Listener, error) {
 	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{pair}}), nil
 }
 
-// certificate makes one that lasts for a day, signed by parent, or by itself when parent is nil.
+// certificate creates a certificate that is valid for a day. It is self-signed if parent is nil.
 func certificate(template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// AcceptTokens has requests for repo answered with 401 unless they carry one of these tokens, as a
-// Bearer token or as the password of Basic credentials. Called again it replaces them: a token left out
-// is revoked. None: nobody is asked for one.
+// AcceptTokens answers requests for repo with 401 unless they contain one of these tokens, as a Bearer token or as the
+// password of Basic credentials. Another call replaces the tokens, which revokes those left out. Without tokens, requests
+// need none.
 func (s *Server) AcceptTokens(repo string, tokens ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state(repo).tokens = tokens
 }
 
-// TokensSeen returns the token of each request for repo so far, in order; "" for one without.
+// TokensSeen returns the token of each request for repo, in order; "" for a request without one.
 func (s *Server) TokensSeen(repo string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.state(repo).seen)
+	return slices.Clone(s.state(repo).usedTokens)
 }
 
-// tokenOf returns the token that a request carries, or "".
+// tokenOf returns the token of a request, or "".
 func tokenOf(r *http.Request) string {
 	if _, password, ok := r.BasicAuth(); ok {
 		return password

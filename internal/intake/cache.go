@@ -7,62 +7,61 @@ import (
 	"lockstep/internal/watch"
 )
 
-// cacheWeight is what a cache holds: each remote counts for one and for each watch of it. So it is
-// ten thousand remotes with nine apps each, or fewer with more; some tens of megabytes.
+// cacheWeight limits a cache: each remote counts one, plus one for each of its watches. So it holds ten thousand remotes
+// with nine watches each, some tens of megabytes.
 const cacheWeight = 100_000
 
-// cache remembers what was watched at a remote's place when it was last looked up, of those looked up most recently.
-// What it says may be old: the registry checks the version. That nobody watches a remote is not
-// remembered, since nothing is asked of the registry then that could tell.
+// cache holds the watches of the most recently used remotes. They may be outdated: the registry checks the version.
+// Remotes without watches are not cached, because their deliveries cause no call that would check the version.
 type cache struct {
 	most int
 
-	mu     sync.Mutex
-	weight int
-	places map[string]*list.Element // of *remembered
-	recent *list.List               // the most recent in front
+	mu       sync.Mutex
+	weight   int
+	byRemote map[string]*list.Element // of *cached
+	recent   *list.List               // most recently used first
 }
 
-type remembered struct {
-	place  string
-	placed watch.Placed
+type cached struct {
+	remote  string
+	watches watch.RemoteWatches
 }
 
-func (r *remembered) weight() int { return 1 + len(r.placed.Watches) }
+func (c *cached) weight() int { return 1 + len(c.watches.Watches) }
 
 func newCache(most int) *cache {
-	return &cache{most: most, places: map[string]*list.Element{}, recent: list.New()}
+	return &cache{most: most, byRemote: map[string]*list.Element{}, recent: list.New()}
 }
 
-func (c *cache) get(place string) (watch.Placed, bool) {
+func (c *cache) get(remote string) (watch.RemoteWatches, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.places[place]
+	e, ok := c.byRemote[remote]
 	if !ok {
-		return watch.Placed{}, false
+		return watch.RemoteWatches{}, false
 	}
 	c.recent.MoveToFront(e)
-	return e.Value.(*remembered).placed, true
+	return e.Value.(*cached).watches, true
 }
 
-func (c *cache) put(place string, placed watch.Placed) {
+func (c *cache) put(remote string, watches watch.RemoteWatches) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.drop(place)
-	if len(placed.Watches) == 0 {
+	c.drop(remote)
+	if len(watches.Watches) == 0 {
 		return
 	}
-	r := &remembered{place, placed}
-	c.places[place] = c.recent.PushFront(r)
-	for c.weight += r.weight(); c.weight > c.most; {
-		c.drop(c.recent.Back().Value.(*remembered).place)
+	entry := &cached{remote, watches}
+	c.byRemote[remote] = c.recent.PushFront(entry)
+	for c.weight += entry.weight(); c.weight > c.most; {
+		c.drop(c.recent.Back().Value.(*cached).remote)
 	}
 }
 
-// drop forgets a place. The caller holds mu.
-func (c *cache) drop(place string) {
-	if e, ok := c.places[place]; ok {
-		delete(c.places, place)
-		c.weight -= c.recent.Remove(e).(*remembered).weight()
+// drop removes a remote. The caller must hold mu.
+func (c *cache) drop(remote string) {
+	if e, ok := c.byRemote[remote]; ok {
+		delete(c.byRemote, remote)
+		c.weight -= c.recent.Remove(e).(*cached).weight()
 	}
 }

@@ -1,24 +1,23 @@
-// Package intake brings webhook deliveries to the stream of changes, and lets none be forgotten.
+// Package intake adds the changes of webhook deliveries to the stream, without losing a delivery.
 //
-//	delivery → what it concerns (the registry, cached) → one change for each watch → Redis, in one script
-//	                                                   ↘ Redis is away → the spool on disk → Redis, in order
+//	delivery → its watches (from the registry, cached) → one change per watch → Redis, in one script
+//	                                                   ↘ Redis is unreachable → spool on disk → Redis, in order
 //
-// [Plan] says what a delivery comes to. A repository is known by its remote, which the forge names; at which paths
-// it is kept, one or several, is the watches' to say. [Intake.Take] asks the registry what is watched of the remote,
-// or remembers; the script that adds the changes checks that this still holds, so that the usual delivery costs
-// one round trip. It also keeps the ledger: a delivery whose id was there before adds nothing. That is what makes it
-// right to try again whenever in doubt: a delivery that Redis has taken, though its answer was lost, is
-// spooled, and adds nothing when its turn comes.
+// [NewPlan] computes the changes of a delivery. A repository is identified by its remote, which the forge names; the
+// watches determine the paths at which it is kept. [Intake.Take] reads the remote's watches from the registry or from a
+// cache. The script that adds the changes checks that the watches are current, so a delivery usually costs one round
+// trip. The script also keeps a ledger of delivery IDs and ignores duplicates. This makes it safe to retry when in
+// doubt: a delivery that Redis has accepted although its answer was lost is spooled, and ignored when it is retried.
 //
-// While the spool has something of this process, new deliveries go behind it, for the order; when it is
-// full they go to Redis at once, if that is back. [Intake.Run] empties it:
+// While the spool contains deliveries of this process, new ones are appended to it, to keep the order. If it is full,
+// they are sent to Redis directly. [Intake.Run] empties the spool:
 //
-//	Redis is away                        the delivery stays first, and is tried again, after 50 ms to 1 s
-//	Redis refuses                        it goes behind the others, until it is older than [Config].Keep
-//	what is on disk cannot be read       it is dropped, with an error in the log, and counted
-//	the process is killed in between     it is taken again; the ledger knows it
-//	the process is killed and not back   another one in the same folder adopts what it has left
+//	Redis is unreachable                     the delivery stays first and is retried after 50 ms to 1 s
+//	Redis refuses a delivery                 it moves to the end, until it is older than [Config].Keep
+//	a delivery on disk cannot be decoded     it is dropped, counted, and logged as an error
+//	the process is killed meanwhile          the delivery is sent again; the ledger ignores it
+//	the process is killed and not restarted  another one with the same directory adopts its deliveries
 //
-// Not promised: an order between deliveries that are under way at once, or between processes. Each change
-// says "look now"; the newest look is right whichever comes last.
+// There is no order between concurrent deliveries or between processes. None is needed: a change only says "check the
+// remote".
 package intake

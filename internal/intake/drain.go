@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	drainBatch = 256 // deliveries that are dropped from the spool at once
-	drainTime  = 5 * time.Second
-	firstPause = 50 * time.Millisecond
-	lastPause  = time.Second
+	drainBatch   = 256 // deliveries that are removed from the spool at once
+	drainTimeout = 5 * time.Second
+	firstPause   = 50 * time.Millisecond
+	lastPause    = time.Second
 )
 
-// Run brings what is in the spool to Redis, and adopts what dead processes have left in its folder, until
-// ctx is done. Without a spool it returns at once.
+// Run sends the deliveries in the spool to Redis and adopts those of dead processes, until ctx is done. It returns
+// immediately if there is no spool.
 func (in *Intake) Run(ctx context.Context) {
 	if in.cfg.Spool == nil {
 		return
@@ -27,36 +27,36 @@ func (in *Intake) Run(ctx context.Context) {
 	adopt := time.NewTicker(in.cfg.Adopt)
 	defer adopt.Stop()
 	in.adopt(ctx)
-	wait, away, refused := firstPause, false, ""
+	wait, unavailable, refused := firstPause, false, ""
 	for ctx.Err() == nil {
 		n, err := in.drain(ctx)
 		if err == nil && n > 0 {
-			if away {
-				in.cfg.Log.InfoContext(ctx, "redis takes webhooks again; those on disk go first")
+			if unavailable {
+				in.cfg.Log.InfoContext(ctx, "redis is back, sending spooled webhooks first")
 			}
-			wait, away = firstPause, false
+			wait, unavailable = firstPause, false
 			continue
 		}
-		var again <-chan time.Time
+		var retry <-chan time.Time
 		appended := in.cfg.Spool.Appended()
 		if err != nil && ctx.Err() == nil {
 			_, refusal := errors.AsType[*refusedError](err)
 			switch {
 			case refusal && err.Error() != refused:
 				refused = err.Error()
-				in.cfg.Log.WarnContext(ctx, "a webhook is refused and waits on disk, behind the others; trying again", "error", err)
-			case !refusal && !away:
-				away = true
-				in.cfg.Log.WarnContext(ctx, "webhooks wait on disk; trying again", "error", err)
+				in.cfg.Log.WarnContext(ctx, "spooled webhook refused, will retry after the others", "error", err)
+			case !refusal && !unavailable:
+				unavailable = true
+				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
 			}
 			if !refusal {
-				appended = nil // it would meet the same
+				appended = nil // a new delivery would fail, too
 			}
-			again, wait = time.After(wait), min(2*wait, lastPause)
+			retry, wait = time.After(wait), min(2*wait, lastPause)
 		}
 		select {
 		case <-ctx.Done():
-		case <-again:
+		case <-retry:
 		case <-appended:
 		case <-adopt.C:
 			in.adopt(ctx)
@@ -67,15 +67,15 @@ func (in *Intake) Run(ctx context.Context) {
 func (in *Intake) adopt(ctx context.Context) {
 	n, err := in.cfg.Spool.Adopt()
 	if err != nil {
-		in.cfg.Log.ErrorContext(ctx, "what other processes have left in the spool cannot be looked for", "error", err)
+		in.cfg.Log.ErrorContext(ctx, "cannot check the spool for webhooks of dead processes", "error", err)
 	}
 	if n > 0 {
-		in.cfg.Log.InfoContext(ctx, "webhooks adopted that a process which has died left on disk", "deliveries", n)
+		in.cfg.Log.InfoContext(ctx, "adopted spooled webhooks of a dead process", "deliveries", n)
 	}
 }
 
-// drain brings the oldest deliveries to Redis, and returns how many have left the spool. The error is that
-// of the first that has to wait. What cannot be dropped, for the disk is full, is not brought there once more.
+// drain sends the oldest deliveries to Redis and returns the number that left the spool. The error is that of the first
+// delivery that has to wait. Deliveries that Redis has accepted but that could not be removed are not sent again.
 func (in *Intake) drain(ctx context.Context) (n int, err error) {
 	if err := in.drop(); err != nil {
 		return 0, err
@@ -93,19 +93,19 @@ func (in *Intake) drain(ctx context.Context) (n int, err error) {
 			continue
 		}
 		if err != nil {
-			break // Redis is away: this one stays the first
+			break // Redis is unreachable: this one stays first
 		}
 		in.done = append(in.done, item)
 	}
 	n = len(in.done)
-	err = errors.Join(err, in.drop(), in.cfg.Spool.SetBack(back...))
+	err = errors.Join(err, in.drop(), in.cfg.Spool.Requeue(back...))
 	if err == nil && n == 0 {
 		err = refused
 	}
 	return n, err
 }
 
-// drop takes out of the spool what Redis has.
+// drop removes deliveries that Redis has accepted from the spool.
 func (in *Intake) drop() error {
 	if len(in.done) == 0 {
 		return nil
@@ -117,58 +117,58 @@ func (in *Intake) drop() error {
 	return err
 }
 
-// refusedError is an error that another delivery need not meet.
+// refusedError is an error that concerns one delivery only.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return e.err.Error() }
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// versionOf reads what all versions of an item have.
+// versionOf decodes the fields that all versions of an item have.
 func versionOf(item []byte) (version int, at time.Time) {
-	var k struct {
+	var s struct {
 		Version int       `json:"version"`
 		At      time.Time `json:"at"`
 	}
-	if json.Unmarshal(item, &k) != nil {
+	if json.Unmarshal(item, &s) != nil {
 		return 0, time.Time{}
 	}
-	return k.Version, k.At
+	return s.Version, s.At
 }
 
-// redeliver brings one delivery to Redis. It returns nil for one that is to be dropped.
+// redeliver sends one delivery to Redis. It returns nil if the delivery is to be removed from the spool.
 func (in *Intake) redeliver(ctx context.Context, item []byte) error {
-	if version, at := versionOf(item); version > keptVersion && time.Since(at) <= in.cfg.Keep {
-		return &refusedError{fmt.Errorf("a delivery of version %d is left to a newer version of this program", version)}
+	if version, at := versionOf(item); version > spooledVersion && time.Since(at) <= in.cfg.Keep {
+		return &refusedError{fmt.Errorf("delivery of format version %d, waiting for a newer version of lockstep", version)}
 	}
-	var k kept
-	if err := json.Unmarshal(item, &k); err != nil || len(k.Delivery.Events) == 0 || k.Version > keptVersion {
-		in.cfg.Log.ErrorContext(ctx, "webhook dropped: what was on disk cannot be read", "error", err, "bytes", len(item))
+	var s spooled
+	if err := json.Unmarshal(item, &s); err != nil || len(s.Delivery.Events) == 0 || s.Version > spooledVersion {
+		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, cannot be decoded", "error", err, "bytes", len(item))
 		in.cfg.Drained("dropped")
 		return nil
 	}
-	src, ok, err := in.cfg.Sources.Get(k.Delivery.Source)
+	src, ok, err := in.cfg.Sources.Get(s.Delivery.Source)
 	if !ok || err != nil {
-		src = forge.Source{Name: k.Delivery.Source} // it was verified when it came; all it lacks now is Auto
+		src = forge.Source{Name: s.Delivery.Source} // already verified; only Auto is missing
 	}
-	ctx, end := in.resume(ctx, k)
+	ctx, end := in.resume(ctx, s)
 	defer func() { end(err) }()
-	within, cancel := context.WithTimeout(ctx, drainTime)
+	redisCtx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	out, err := in.deliver(within, src, k.Delivery, k.At)
+	out, err := in.deliver(redisCtx, src, s.Delivery, s.At)
 	switch {
-	case err != nil && isAway(err):
+	case err != nil && isUnavailable(err):
 		return err
-	case err != nil && time.Since(k.At) > in.cfg.Keep:
-		in.cfg.Log.ErrorContext(ctx, "webhook dropped: it was refused for too long", "source", src.Name, "delivery", k.Delivery.ID,
-			"repo", Repo(k.Delivery).String(), "since", k.At, "error", err)
+	case err != nil && time.Since(s.At) > in.cfg.Keep:
+		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, refused for too long", "source", src.Name, "delivery", s.Delivery.ID,
+			"repo", Repo(s.Delivery).String(), "since", s.At, "error", err)
 		in.cfg.Drained("dropped")
 		return nil
 	case err != nil:
-		return &refusedError{fmt.Errorf("delivery %s of source %s: %w", k.Delivery.ID, src.Name, err)}
+		return &refusedError{fmt.Errorf("delivery %s of source %s: %w", s.Delivery.ID, src.Name, err)}
 	}
-	in.cfg.Log.InfoContext(ctx, "webhook from disk", "source", src.Name, "event", k.Delivery.Event, "delivery", k.Delivery.ID,
-		"repo", Repo(k.Delivery).String(), "outcome", out.Result, "changes", out.Changes, "why", out.Why)
+	in.cfg.Log.InfoContext(ctx, "spooled webhook sent", "source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID,
+		"repo", Repo(s.Delivery).String(), "outcome", out.Result, "changes", out.Changes, "why", out.Why)
 	in.cfg.Drained(out.Result)
 	return nil
 }

@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	redisTime = 400 * time.Millisecond // for all that one delivery asks of Redis
-	spoolTime = 500 * time.Millisecond // for the disk, after that
-	staleMost = 5                      // times that the registry may have changed in between
+	redisTimeout = 400 * time.Millisecond // for all Redis calls of one delivery
+	spoolTimeout = 500 * time.Millisecond // for the disk, after that
+	maxStale     = 5                      // attempts while the registry changes concurrently
 )
 
-// Config says what an [Intake] works with. Registry and Sources are required.
+// Config configures an [Intake]. Registry and Sources are required.
 type Config struct {
 	Registry *watch.Registry
 	Sources  *forge.Sources
-	Spool    *spool.Spool  // nil: none; what Redis does not take is refused
-	Keep     time.Duration // for which a delivery is known when it comes again, or kept when Redis refuses it; 0: 72 h
-	Adopt    time.Duration // how often it looks for what dead processes have left in the spool's folder; 0: 15 s
+	Spool    *spool.Spool  // nil disables spooling: deliveries that Redis does not accept fail
+	Keep     time.Duration // how long delivery IDs are remembered, and refused deliveries retried; default 72 h
+	Adopt    time.Duration // how often to check the spool's directory for files of dead processes; default 15 s
 	Log      *slog.Logger
-	Drained  func(outcome string) // told of each delivery that leaves the spool: how it ended, or "dropped"; nil: nobody is
-	Tracer   trace.Tracer         // makes a span of each that leaves the spool; nil: there are none
+	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
+	Tracer   trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
 }
 
-// Intake takes deliveries. It is safe for concurrent use.
+// Intake accepts deliveries. It is safe for concurrent use.
 type Intake struct {
 	cfg   Config
 	cache *cache
-	done  []spool.Item // Redis has them, and the spool still does; Run's alone
+	done  []spool.Item // accepted by Redis, to be removed from the spool; used by Run only
 }
 
-// New makes an Intake.
+// New returns an Intake.
 func New(cfg Config) (*Intake, error) {
 	if cfg.Registry == nil || cfg.Sources == nil {
 		return nil, errors.New("intake: Config.Registry and Config.Sources are required")
@@ -65,97 +65,97 @@ func New(cfg Config) (*Intake, error) {
 	return &Intake{cfg: cfg, cache: newCache(cacheWeight)}, nil
 }
 
-// What became of a delivery.
+// The results of a delivery.
 const (
 	Accepted  = "accepted"  // its changes are in the stream
-	Duplicate = "duplicate" // they were before
-	Ignored   = "ignored"   // there is nothing to be done about it
-	Spooled   = "spooled"   // it is on this machine's disk, and will go to Redis when that is back
+	Duplicate = "duplicate" // it was accepted before
+	Ignored   = "ignored"   // it leads to no change
+	Spooled   = "spooled"   // it is on the local disk until Redis is back
 )
 
-// Outcome is what became of a delivery.
+// Outcome is the result of a delivery.
 type Outcome struct {
 	Result   string
-	Delivery string // its id: the forge's, or one made up
-	Changes  int    // accepted: how many
-	Why      string // ignored: why, one line
+	Delivery string // ID assigned by the forge, or else generated
+	Changes  int    // number of changes, if accepted
+	Why      string // reason, if ignored; one line
 }
 
-// Take brings a delivery that was verified to Redis, or else to the spool; it takes less than a second,
-// whether or not ctx is done before. An error says that neither takes it: the forge may try again.
+// Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second and ignores
+// ctx's cancellation. An error means that neither accepted the delivery; the forge may retry.
 func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) (Outcome, error) {
-	ctx = context.WithoutCancel(ctx) // who does not wait for the answer still wants it done
+	ctx = context.WithoutCancel(ctx) // a client that gives up still wants the delivery accepted
 	received := time.Now().UTC()
 	if len(d.Events) == 0 {
 		return Outcome{Result: Ignored, Delivery: d.ID, Why: d.Ignored}, nil
 	}
 	if d.ID == "" {
-		d.ID = rand.Text() // so that the ledger knows it when it is taken twice by us
+		d.ID = rand.Text() // lets the ledger detect our own retries
 	}
-	var full error
+	var spoolErr error
 	if in.cfg.Spool != nil && in.cfg.Spool.Len() > 0 {
-		if full = in.keep(ctx, d, received); full == nil {
+		if spoolErr = in.spool(ctx, d, received); spoolErr == nil {
 			return Outcome{Result: Spooled, Delivery: d.ID}, nil
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, redisTime)
+	redisCtx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	out, err := in.deliver(within, src, d, received)
+	out, err := in.deliver(redisCtx, src, d, received)
 	if err == nil {
 		return out, nil
 	}
-	if full == nil {
-		if full = in.keep(ctx, d, received); full == nil {
+	if spoolErr == nil {
+		if spoolErr = in.spool(ctx, d, received); spoolErr == nil {
 			return Outcome{Result: Spooled, Delivery: d.ID}, nil
 		}
 	}
-	return Outcome{}, errors.Join(err, full)
+	return Outcome{}, errors.Join(err, spoolErr)
 }
 
-var errNoSpool = errors.New("there is no spool")
+var errNoSpool = errors.New("spooling is disabled")
 
-// kept is a delivery as the spool keeps it. Its version grows when an older program would make something else of
-// it, or nothing; Version and At are where they are in every version.
-type kept struct {
+// spooled is the form of a delivery in the spool. Its version is incremented when an older program would handle it
+// differently or not at all. Version and At must stay the same in every version.
+type spooled struct {
 	Version  int                    `json:"version"`
 	At       time.Time              `json:"at"`
 	Delivery forge.Delivery         `json:"delivery"`
-	Trace    propagation.MapCarrier `json:"trace,omitempty"` // that it is part of
+	Trace    propagation.MapCarrier `json:"trace,omitempty"` // trace context
 }
 
-const keptVersion = 1
+const spooledVersion = 1
 
-func (in *Intake) keep(ctx context.Context, d forge.Delivery, received time.Time) error {
+func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Time) error {
 	if in.cfg.Spool == nil {
 		return errNoSpool
 	}
-	at := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, at)
-	item, err := json.Marshal(kept{keptVersion, received, d, at})
+	traceContext := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, traceContext)
+	item, err := json.Marshal(spooled{spooledVersion, received, d, traceContext})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, spoolTime)
+	ctx, cancel := context.WithTimeout(ctx, spoolTimeout)
 	defer cancel()
 	return in.cfg.Spool.Append(ctx, item)
 }
 
-// deliver brings a delivery to Redis. Its changes say when it was received.
+// deliver sends a delivery to Redis. Its changes carry the time when it was received.
 func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Delivery, received time.Time) (Outcome, error) {
 	out := Outcome{Delivery: d.ID}
 	fresh := false
-	for range staleMost {
-		placed, known, err := in.placed(ctx, d, fresh)
+	for range maxStale {
+		watches, cached, err := in.watches(ctx, d, fresh)
 		if err != nil {
 			return out, err
 		}
-		plan := NewPlan(src, d, placed)
+		plan := NewPlan(src, d, watches)
 		switch {
 		case len(plan.Auto) > 0:
 			for _, w := range plan.Auto {
 				err := in.cfg.Registry.Add(ctx, w)
-				if err != nil && !isRedis(err) {
-					out.Result, out.Why = Ignored, "it cannot be watched: "+err.Error()
+				if err != nil && !isRedisError(err) {
+					out.Result, out.Why = Ignored, "cannot be watched: "+err.Error()
 					return out, nil
 				}
 				if err != nil {
@@ -164,7 +164,7 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 			}
 			fresh = true
 			continue
-		case len(plan.Changes) == 0 && known: // what was remembered may be why
+		case len(plan.Changes) == 0 && cached: // the cache may be outdated
 			fresh = true
 			continue
 		case len(plan.Changes) == 0:
@@ -174,12 +174,12 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 		for i := range plan.Changes {
 			plan.Changes[i].Time = received
 		}
-		versions := make(map[string]string, len(placed))
-		for place, at := range placed {
-			versions[place] = at.Version
+		versions := make(map[string]string, len(watches))
+		for remote, found := range watches {
+			versions[remote] = found.Version
 		}
-		verdict, err := in.cfg.Registry.Accept(ctx, watch.Intake{
-			Source: src.Name, Delivery: d.ID, Keep: in.cfg.Keep, Versions: versions, Changes: plan.Changes,
+		verdict, err := in.cfg.Registry.Accept(ctx, watch.Delivery{
+			Source: src.Name, ID: d.ID, Keep: in.cfg.Keep, Versions: versions, Changes: plan.Changes,
 		})
 		if err != nil {
 			return out, err
@@ -194,42 +194,42 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 		}
 		fresh = true
 	}
-	return out, fmt.Errorf("what is watched of %s changes all the time", d.Events[0].Repo)
+	return out, fmt.Errorf("accept delivery: the watches of %s keep changing", d.Events[0].Repo)
 }
 
-// placed returns what is watched of the remotes that a delivery concerns, by place, and whether any of it was
-// remembered. Fresh, none is.
-func (in *Intake) placed(ctx context.Context, d forge.Delivery, fresh bool) (placed map[string]watch.Placed, known bool, err error) {
+// watches returns the watches of a delivery's remotes, by [watch.RemoteKey], and whether any of them were cached. With
+// fresh, it does not use the cache.
+func (in *Intake) watches(ctx context.Context, d forge.Delivery, fresh bool) (watches map[string]watch.RemoteWatches, cached bool, err error) {
 	urls := Concerned(d)
-	placed = make(map[string]watch.Placed, len(urls))
+	watches = make(map[string]watch.RemoteWatches, len(urls))
 	for _, url := range urls {
-		place := watch.Place(url)
-		if _, again := placed[place]; again {
+		remote := watch.RemoteKey(url)
+		if _, done := watches[remote]; done {
 			continue
 		}
 		if !fresh {
-			if at, ok := in.cache.get(place); ok {
-				placed[place], known = at, true
+			if found, ok := in.cache.get(remote); ok {
+				watches[remote], cached = found, true
 				continue
 			}
 		}
-		at, err := in.cfg.Registry.At(ctx, url)
+		found, err := in.cfg.Registry.ByRemote(ctx, url)
 		if err != nil {
 			return nil, false, err
 		}
-		in.cache.put(place, at)
-		placed[place] = at
+		in.cache.put(remote, found)
+		watches[remote] = found
 	}
-	return placed, known, nil
+	return watches, cached, nil
 }
 
-// isRedis reports whether err is Redis' or the way to it, as against what the registry has to say.
-func isRedis(err error) bool {
+// isRedisError reports whether err comes from Redis or its connection, and not from the registry.
+func isRedisError(err error) bool {
 	_, answered := errors.AsType[redis.Error](err)
-	return answered || isAway(err)
+	return answered || isUnavailable(err)
 }
 
-// Repo is the repository that a delivery is about, the first of several, for logs.
+// Repo returns the first repository of a delivery, for logs.
 func Repo(d forge.Delivery) events.RepoPath {
 	if len(d.Events) == 0 {
 		return events.RepoPath{}
@@ -237,5 +237,7 @@ func Repo(d forge.Delivery) events.RepoPath {
 	return d.Events[0].Repo
 }
 
-// isAway reports whether err is Redis' not being there, which all deliveries would meet.
-func isAway(err error) bool { return redisx.Unavailable(err) || errors.Is(err, context.Canceled) }
+// isUnavailable reports whether Redis is unreachable, so that every delivery would fail.
+func isUnavailable(err error) bool {
+	return redisx.Unavailable(err) || errors.Is(err, context.Canceled)
+}

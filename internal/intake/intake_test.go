@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
 
-// rig is an Intake on a Redis of its own, in which docs watches widgets.
+// rig is an Intake on a private Redis, in which docs watches widgets.
 type rig struct {
 	t        *testing.T
 	server   *redistest.Server
@@ -41,6 +41,7 @@ type rig struct {
 
 func newRig(t *testing.T, dir string, cfg spool.Config) *rig {
 	t.Helper()
+	t.Parallel() // each has a private Redis
 	r := &rig{t: t, server: redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")}
 	r.client = r.server.Client()
 	r.registry = watch.NewRegistry(r.client, events.DefaultNamespace)
@@ -83,7 +84,7 @@ func (r *rig) put(w watch.Watch) {
 	}
 }
 
-// run has the spool drained until the test ends.
+// run drains the spool until the test ends.
 func (r *rig) run(in *intake.Intake) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -93,7 +94,7 @@ func (r *rig) run(in *intake.Intake) (stop func()) {
 	return stop
 }
 
-// push is a delivery of a push to a repository of example.com.
+// push returns a delivery of a push to a repository on example.com.
 func push(t *testing.T, id, name string) forge.Delivery {
 	return forge.Delivery{Source: "hub", ID: id, Event: "push", Events: []forge.Event{{
 		Kind: forge.Pushed, Repo: repo(t, name), URL: "https://example.com/" + name + ".git", Ref: ref(t, "main"), After: commit,
@@ -105,7 +106,7 @@ func (r *rig) take(d forge.Delivery) (intake.Outcome, error) {
 	return r.in.Take(r.t.Context(), src, d)
 }
 
-// must takes a delivery and wants a result.
+// must takes a delivery and checks the result.
 func (r *rig) must(d forge.Delivery, want string) {
 	r.t.Helper()
 	out, err := r.take(d)
@@ -114,8 +115,8 @@ func (r *rig) must(d forge.Delivery, want string) {
 	}
 }
 
-// asked are the ids of the changes that webhooks have asked for, in order.
-func (r *rig) asked() (ids []string) {
+// changes returns the IDs of the changes queued by webhooks, in order.
+func (r *rig) changes() (ids []string) {
 	r.t.Helper()
 	entries, err := r.client.XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result()
 	if err != nil {
@@ -130,37 +131,37 @@ func (r *rig) asked() (ids []string) {
 	return ids
 }
 
-func (r *rig) awaitAsked(n int) []string {
+func (r *rig) awaitIDs(n int) []string {
 	r.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if ids := r.asked(); len(ids) >= n && (r.spool == nil || r.spool.Len() == 0) {
+		if ids := r.changes(); len(ids) >= n && (r.spool == nil || r.spool.Len() == 0) {
 			return ids
 		}
 	}
-	r.t.Fatalf("%d changes, want %d: %q", len(r.asked()), n, r.asked())
+	r.t.Fatalf("%d changes, want %d: %q", len(r.changes()), n, r.changes())
 	return nil
 }
 
-func TestADeliveryIsTakenOnce(t *testing.T) {
+func TestDeliveriesAreDeduplicated(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
 	r.must(push(t, "d1", "acme/widgets"), intake.Accepted)
 	r.must(push(t, "d1", "acme/widgets"), intake.Duplicate)
 	r.must(push(t, "d2", "acme/widgets"), intake.Accepted)
-	if got, want := r.asked(), []string{"hub/d1/0", "hub/d2/0"}; !slices.Equal(got, want) {
+	if got, want := r.changes(), []string{"hub/d1/0", "hub/d2/0"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 }
 
-func TestWhatIsRememberedNeverDecidesAgainstTheRegistry(t *testing.T) {
+func TestOutdatedCacheIsNotUsed(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
-	r.must(push(t, "d1", "acme/widgets"), intake.Accepted) // and is remembered
+	r.must(push(t, "d1", "acme/widgets"), intake.Accepted) // and cached
 	main, err := watch.ParseSelector("refs/heads/main")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.put(watch.Watch{App: "scan", URL: widgets, Ref: main})
 	if out, err := r.take(push(t, "d2", "acme/widgets")); err != nil || out.Changes != 2 {
-		t.Errorf("a watch that is new: %+v, error %v", out, err)
+		t.Errorf("new watch: %+v, error %v", out, err)
 	}
 	tag := push(t, "d3", "acme/widgets")
 	tag.Events[0].Ref = ref(t, "refs/tags/v1")
@@ -170,7 +171,7 @@ func TestWhatIsRememberedNeverDecidesAgainstTheRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.put(watch.Watch{App: "scan", URL: widgets, Ref: tags})
-	r.must(tag, intake.Accepted) // though what was remembered says that nobody wants it
+	r.must(tag, intake.Accepted) // although the cache has no watch for it
 	for _, w := range []watch.Key{{App: "docs", Repo: repo(t, "acme/widgets")}, {App: "scan", Repo: repo(t, "acme/widgets"), Ref: main}, {App: "scan", Repo: repo(t, "acme/widgets"), Ref: tags}} {
 		if _, err := r.registry.Remove(t.Context(), w); err != nil {
 			t.Fatal(err)
@@ -181,16 +182,16 @@ func TestWhatIsRememberedNeverDecidesAgainstTheRegistry(t *testing.T) {
 	r.must(push(t, "d5", "acme/widgets"), intake.Accepted)
 }
 
-func TestARepositoryIsFoundByItsRemoteWhateverItsPath(t *testing.T) {
+func TestWatchesAtAnyPathReceiveChanges(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
 	at := func(path, url string) { r.put(watch.Watch{App: "docs", Repo: repo(t, path), URL: url}) }
 	at("mirror/gadgets", "ssh://git@example.com:7999/acme/gadgets.git")
 	at("elsewhere/gadgets", "https://example.org/acme/gadgets.git")
 	r.must(push(t, "d1", "acme/gadgets"), intake.Accepted)
-	r.must(push(t, "d2", "acme/widgets"), intake.Accepted) // and is remembered
+	r.must(push(t, "d2", "acme/widgets"), intake.Accepted) // and cached
 	at("mirror/widgets", widgets)
 	if out, err := r.take(push(t, "d3", "acme/widgets")); err != nil || out.Changes != 2 {
-		t.Errorf("a path that is new: %+v, error %v", out, err)
+		t.Errorf("new path: %+v, error %v", out, err)
 	}
 	if _, err := r.registry.Move(t.Context(), repo(t, "mirror/widgets"), repo(t, "mirror/widgets"), gadgets); err != nil {
 		t.Fatal(err)
@@ -203,14 +204,14 @@ func TestARepositoryIsFoundByItsRemoteWhateverItsPath(t *testing.T) {
 	}
 }
 
-func TestWhatIsWatchedByItselfTakesNobodysPath(t *testing.T) {
+func TestAutomaticWatchDoesNotTakeAnotherPath(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
-	r.put(watch.Watch{App: "search", Repo: repo(t, "auto/one"), URL: "https://example.org/auto/one.git"}) // the very app
+	r.put(watch.Watch{App: "search", Repo: repo(t, "auto/one"), URL: "https://example.org/auto/one.git"}) // the same app
 	r.put(watch.Watch{App: "docs", Repo: repo(t, "auto/two"), URL: "https://example.org/auto/two.git"})
 	r.put(watch.Watch{App: "docs", Repo: repo(t, "mirror/three"), URL: "https://example.com/auto/three.git"})
 	for id, want := range map[string]string{"auto/one": "by app search", "auto/two": "by app docs"} {
 		out, err := r.take(push(t, id, id))
-		if err != nil || out.Result != intake.Ignored || !strings.HasPrefix(out.Why, "it cannot be watched: ") || !strings.Contains(out.Why, want) {
+		if err != nil || out.Result != intake.Ignored || !strings.HasPrefix(out.Why, "cannot be watched: ") || !strings.Contains(out.Why, want) {
 			t.Errorf("%s: %+v, error %v", id, out, err)
 		}
 		set, err := r.registry.Of(t.Context(), repo(t, id))
@@ -218,13 +219,13 @@ func TestWhatIsWatchedByItselfTakesNobodysPath(t *testing.T) {
 			t.Errorf("%s: watches %+v, error %v", id, set.Watches, err)
 		}
 	}
-	r.must(push(t, "d3", "auto/three"), intake.Accepted) // it is watched, elsewhere
+	r.must(push(t, "d3", "auto/three"), intake.Accepted) // watched at another path
 	if set, err := r.registry.Of(t.Context(), repo(t, "auto/three")); err != nil || len(set.Watches) != 0 {
 		t.Errorf("watches %+v, error %v", set.Watches, err)
 	}
 }
 
-func TestARepositoryThatMayBeIsWatchedFromItsFirstPushOn(t *testing.T) {
+func TestAutomaticWatchAtTheFirstPush(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
 	r.must(push(t, "d1", "auto/new"), intake.Accepted)
 	set, err := r.registry.Of(t.Context(), repo(t, "auto/new"))
@@ -232,20 +233,20 @@ func TestARepositoryThatMayBeIsWatchedFromItsFirstPushOn(t *testing.T) {
 		t.Fatalf("watches %+v, error %v", set.Watches, err)
 	}
 	r.must(push(t, "d1", "auto/new"), intake.Duplicate)
-	r.must(push(t, "d2", "auto/new/below"), intake.Ignored) // it cannot be beside the other
+	r.must(push(t, "d2", "auto/new/below"), intake.Ignored) // inside the other path
 	r.must(push(t, "d3", "others/new"), intake.Ignored)
-	if got, want := r.asked(), []string{"hub/d1/0"}; !slices.Equal(got, want) {
+	if got, want := r.changes(), []string{"hub/d1/0"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 }
 
-func TestWithRedisAwayDeliveriesWaitOnDiskAndGoInOrder(t *testing.T) {
+func TestDeliveriesAreSpooledInOrderDuringARedisOutage(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	r.run(r.in)
 	r.must(push(t, "d0", "acme/widgets"), intake.Accepted)
 	r.server.Stop()
 	want := []string{"hub/d0/0"}
-	fastest := time.Hour // a machine may be slow for a while
+	fastest := time.Hour // the machine may be slow at times
 	for n := range 20 {
 		began := time.Now()
 		id := fmt.Sprintf("w%02d", n)
@@ -254,12 +255,12 @@ func TestWithRedisAwayDeliveriesWaitOnDiskAndGoInOrder(t *testing.T) {
 		want = append(want, "hub/"+id+"/0")
 	}
 	if fastest > time.Second {
-		t.Errorf("it took %v at best", fastest)
+		t.Errorf("took at least %v", fastest)
 	}
-	r.must(push(t, "w03", "acme/widgets"), intake.Spooled) // sent again
-	r.must(push(t, "x1", "acme/others"), intake.Spooled)   // nobody watches it, which nobody knows now
+	r.must(push(t, "w03", "acme/widgets"), intake.Spooled) // redelivery
+	r.must(push(t, "x1", "acme/others"), intake.Spooled)   // unwatched, but the registry is unreachable
 	r.server.Restart()
-	if got := r.awaitAsked(len(want)); !slices.Equal(got, want) {
+	if got := r.awaitIDs(len(want)); !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 	r.must(push(t, "d9", "acme/widgets"), intake.Accepted)
@@ -267,11 +268,11 @@ func TestWithRedisAwayDeliveriesWaitOnDiskAndGoInOrder(t *testing.T) {
 	defer r.mu.Unlock()
 	slices.Sort(r.drained)
 	if got := slices.Compact(slices.Clone(r.drained)); len(r.drained) != 22 || !slices.Equal(got, []string{intake.Accepted, intake.Duplicate, intake.Ignored}) {
-		t.Errorf("%d have left the spool: %q", len(r.drained), got)
+		t.Errorf("%d left the spool: %q", len(r.drained), got)
 	}
 }
 
-func TestWithRedisAwayAndNoRoomADeliveryIsRefused(t *testing.T) {
+func TestDeliveryFailsIfRedisIsDownAndTheSpoolIsFull(t *testing.T) {
 	for name, tc := range map[string]struct {
 		dir  string
 		kept int
@@ -287,22 +288,22 @@ func TestWithRedisAwayAndNoRoomADeliveryIsRefused(t *testing.T) {
 			for range 3 {
 				began := time.Now()
 				if out, err := r.take(push(t, "r1", "acme/widgets")); err == nil {
-					t.Errorf("taken: %+v", out)
+					t.Errorf("accepted: %+v", out)
 				}
 				fastest = min(fastest, time.Since(began))
 			}
 			if fastest > time.Second {
-				t.Errorf("it took %v at best", fastest)
+				t.Errorf("took at least %v", fastest)
 			}
 			r.server.Restart()
-			r.must(push(t, "r1", "acme/widgets"), intake.Accepted) // though others wait: there is no room behind them
+			r.must(push(t, "r1", "acme/widgets"), intake.Accepted) // sent directly, because the spool is full
 			r.run(r.in)
-			r.awaitAsked(2 + tc.kept)
+			r.awaitIDs(2 + tc.kept)
 		})
 	}
 }
 
-func TestWhatRedisHasTakenWithoutSayingSoCountsOnce(t *testing.T) {
+func TestLostAnswerOfRedisIsDeduplicated(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	d := push(t, "d1", "acme/widgets")
 	r.must(d, intake.Accepted)
@@ -310,17 +311,17 @@ func TestWhatRedisHasTakenWithoutSayingSoCountsOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.spool.Append(t.Context(), item); err != nil { // as if its answer had not come
+	if err := r.spool.Append(t.Context(), item); err != nil { // as if the answer was lost
 		t.Fatal(err)
 	}
 	r.run(r.in)
 	r.must(push(t, "d2", "acme/widgets"), intake.Spooled)
-	if got, want := r.awaitAsked(2), []string{"hub/d1/0", "hub/d2/0"}; !slices.Equal(got, want) {
+	if got, want := r.awaitIDs(2), []string{"hub/d1/0", "hub/d2/0"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 }
 
-func TestWhatCannotBeReadOnDiskBlocksNothing(t *testing.T) {
+func TestUndecodableSpooledDeliveryIsDropped(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	for _, item := range []string{"", "{", `{"delivery":{"events":[{"repo":".."}]}}`, "[]", "{}"} {
 		if err := r.spool.Append(t.Context(), []byte(item)); err != nil {
@@ -329,7 +330,7 @@ func TestWhatCannotBeReadOnDiskBlocksNothing(t *testing.T) {
 	}
 	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
 	r.run(r.in)
-	r.awaitAsked(1)
+	r.awaitIDs(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if want := []string{"dropped", "dropped", "dropped", "dropped", "dropped", intake.Accepted}; !slices.Equal(r.drained, want) {
@@ -337,8 +338,8 @@ func TestWhatCannotBeReadOnDiskBlocksNothing(t *testing.T) {
 	}
 }
 
-// TestADeliveryOfTomorrowWaitsOnDisk has a process meet what a newer one has left, as after a roll-back.
-func TestADeliveryOfTomorrowWaitsOnDisk(t *testing.T) {
+// After a roll-back, the spool may contain deliveries of a newer version.
+func TestDeliveryOfNewerVersionStaysSpooled(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	for _, at := range []time.Time{time.Now(), time.Now().Add(-100 * time.Hour)} {
 		item, err := json.Marshal(map[string]any{"version": 2, "at": at, "delivery": []string{"another shape"}})
@@ -351,23 +352,23 @@ func TestADeliveryOfTomorrowWaitsOnDisk(t *testing.T) {
 	}
 	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
 	stop := r.run(r.in)
-	for deadline := time.Now().Add(20 * time.Second); len(r.asked()) < 1 || r.spool.Len() > 1; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); len(r.changes()) < 1 || r.spool.Len() > 1; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("what comes behind it waits for ever")
+			t.Fatal("the next delivery is blocked")
 		}
 	}
 	stop()
 	if items, err := r.spool.Peek(10); err != nil || len(items) != 1 || !strings.Contains(string(items[0].Data), "another shape") {
-		t.Errorf("%d items, %v; want the one of tomorrow, as it was", len(items), err)
+		t.Errorf("%d items, %v; want that of the newer version, unchanged", len(items), err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if want := []string{"dropped", intake.Accepted}; !slices.Equal(r.drained, want) {
-		t.Errorf("%q, want %q: the one that is too old", r.drained, want)
+		t.Errorf("%q, want %q: only the expired one", r.drained, want)
 	}
 }
 
-func TestADeliveryThatIsRefusedLetsTheOthersPass(t *testing.T) {
+func TestRefusedDeliveryDoesNotBlockOthers(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	broken := watch.Watch{App: "docs", URL: "https://example.com/acme/broken.git"}
 	r.put(broken)
@@ -377,19 +378,19 @@ func TestADeliveryThatIsRefusedLetsTheOthersPass(t *testing.T) {
 	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
 	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
 	stop := r.run(r.in)
-	for deadline := time.Now().Add(20 * time.Second); len(r.asked()) < 1; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); len(r.changes()) < 1; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("what comes behind it waits for ever")
+			t.Fatal("the next delivery is blocked")
 		}
 	}
-	r.put(broken) // which mends it, in one step: without a watch the delivery would be of no interest
-	if got, want := r.awaitAsked(2), []string{"hub/d1/0", "hub/b1/0"}; !slices.Equal(got, want) {
+	r.put(broken) // repairs it in one step: without a watch the delivery would be ignored
+	if got, want := r.awaitIDs(2), []string{"hub/d1/0", "hub/b1/0"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 	stop()
 }
 
-func TestWhatADeadProcessHasLeftIsDelivered(t *testing.T) {
+func TestDeliveriesOfDeadProcessesAreAdopted(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir, spool.Config{})
 	dead, err := spool.Open(dir, spool.Config{})
@@ -405,12 +406,12 @@ func TestWhatADeadProcessHasLeftIsDelivered(t *testing.T) {
 	r.server.Restart()
 	r.in = r.intake(r.spool)
 	r.run(r.in)
-	if got, want := r.awaitAsked(1), []string{"hub/d1/0"}; !slices.Equal(got, want) {
+	if got, want := r.awaitIDs(1), []string{"hub/d1/0"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 }
 
-func TestTheCacheOfADeliverysWatchesSavesARoundTrip(t *testing.T) {
+func TestCachedWatchesSaveARoundTrip(t *testing.T) {
 	r := newRig(t, "", spool.Config{})
 	count := &redistest.RoundTrips{}
 	r.client.AddHook(count)

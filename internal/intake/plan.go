@@ -12,23 +12,23 @@ import (
 	"lockstep/internal/watch"
 )
 
-// maxChanges is how many changes a delivery may come to. Of a larger one, each of the repositories watched is
-// asked which refs have moved.
+// maxChanges is the maximum number of changes of a delivery. A larger delivery is replaced by one poll for each watched
+// repository.
 const maxChanges = 1000
 
-// A Plan is what is to be done about a delivery. Of Changes and Auto at most one has anything.
+// A Plan is the effect of a delivery. At most one of Changes and Auto is not empty.
 type Plan struct {
 	Changes []events.Change
-	Auto    []watch.Watch // to be put into the registry first
-	Ignored string        // why there is nothing to be done, one line
+	Auto    []watch.Watch // to put into the registry first
+	Ignored string        // why nothing is to be done, one line
 }
 
-// Concerned are the URLs of the remotes whose watches decide what a delivery comes to.
+// Concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
 func Concerned(d forge.Delivery) []string {
 	var urls []string
 	for _, e := range d.Events {
 		for _, url := range [...]string{e.URL, e.FromURL} {
-			if url != "" && !slices.Contains(urls, url) { // one, or two when it has moved
+			if url != "" && !slices.Contains(urls, url) { // at most two, for a move
 				urls = append(urls, url)
 			}
 		}
@@ -36,17 +36,17 @@ func Concerned(d forge.Delivery) []string {
 	return urls
 }
 
-// NewPlan says what a delivery from src comes to when placed, by [watch.Place], is what is watched. The same delivery
-// and the same watches make the same plan. A repository is known by its remote: the paths that the
-// changes are for are those of the watches, whatever the forge calls it.
-func NewPlan(src forge.Source, d forge.Delivery, placed map[string]watch.Placed) Plan {
-	p := planner{src: src, delivery: d, placed: placed, at: map[asked]int{}}
+// NewPlan returns the plan of a delivery from src. remotes contains the watches of all [Concerned] URLs by
+// [watch.RemoteKey]. The plan is deterministic. A repository is identified by its remote: the changes have the paths of
+// the watches, not the forge's.
+func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.RemoteWatches) Plan {
+	p := planner{src: src, delivery: d, remotes: remotes, index: map[target]int{}}
 	p.ignore(d.Ignored)
 	for _, e := range d.Events {
 		p.event(e)
 	}
 	if p.overflow {
-		p.askAll()
+		p.pollAll()
 	}
 	switch {
 	case len(p.plan.Auto) > 0:
@@ -57,18 +57,18 @@ func NewPlan(src forge.Source, d forge.Delivery, placed map[string]watch.Placed)
 	return p.plan
 }
 
-// planner makes one plan.
+// planner computes one plan.
 type planner struct {
 	src      forge.Source
 	delivery forge.Delivery
-	placed   map[string]watch.Placed
+	remotes  map[string]watch.RemoteWatches
 	plan     Plan
-	at       map[asked]int // where in plan.Changes
+	index    map[target]int // of plan.Changes
 	overflow bool
 }
 
-// asked is what one change of a delivery asks for; a second that asks for the same takes its place.
-type asked struct {
+// target identifies the effect of a change; a delivery has at most one change for each.
+type target struct {
 	change         events.ChangeType
 	repo, app, ref string
 }
@@ -94,24 +94,24 @@ func (p *planner) event(e forge.Event) {
 			}
 		}
 	case forge.RefDeleted:
-		for _, w := range firsts(watches, func(w watch.Watch) bool { return w.Ref.Matches(e.Ref) }) {
+		for _, w := range firstPerRepo(watches, func(w watch.Watch) bool { return w.Ref.Matches(e.Ref) }) {
 			p.add(events.Change{Type: events.ChangeRemoved, Repo: w.Repo, URL: w.URL, Ref: e.Ref, Credential: w.Credential, Foreign: w.Auto})
 		}
 	case forge.Removed:
-		for _, w := range firsts(watches, whichever) {
+		for _, w := range firstPerRepo(watches, anyWatch) {
 			p.add(events.Change{Type: events.ChangeRemoved, Repo: w.Repo, URL: w.URL, Credential: w.Credential, Foreign: w.Auto})
 		}
 	}
 	if len(p.plan.Changes) == before {
-		p.ignore(fmt.Sprintf("nobody watches %s of %s", cmpRef(e.Ref), e.Repo))
+		p.ignore(fmt.Sprintf("nobody watches %s of %s", refName(e.Ref), e.Repo))
 	}
 }
 
-// pushed brings what was pushed to each watch that selects it. Of a push that does not say to which refs,
-// the remote is asked.
+// pushed adds a change for each watch that selects the ref. If the delivery does not name the refs, the repositories are
+// polled.
 func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 	if e.Ref.IsZero() {
-		p.due(watches)
+		p.poll(watches)
 		return
 	}
 	for _, w := range watches {
@@ -129,7 +129,7 @@ func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 	}
 }
 
-// unwatched has a repository watched that was pushed to, where the source says so.
+// unwatched adds an automatic watch for a push to an unwatched repository, if the source allows it.
 func (p *planner) unwatched(e forge.Event) {
 	if e.Kind != forge.Pushed || !p.src.Auto.Allows(e.URL) || isDefault(e) == no {
 		p.ignore(fmt.Sprintf("nobody watches %s", e.Repo))
@@ -148,137 +148,112 @@ func (p *planner) unwatched(e forge.Event) {
 	p.plan.Auto = append(p.plan.Auto, w)
 }
 
-// moved has each clone moved along: one at the path that the forge had for it to the forge's new one; one at a
-// path of the user's own stays there, and is fetched from elsewhere. When it was watched under its new name alone,
-// that is looked at.
-func (p *planner) moved(e forge.Event) {
-	from := p.watches(e.FromURL)
-	if len(from) == 0 {
-		to := p.watches(e.URL)
-		if p.due(to); len(to) == 0 {
-			p.ignore(fmt.Sprintf("nobody watches %s or %s", e.From, e.Repo))
-		}
-		return
-	}
-	if e.From.Equal(e.Repo) { // spelled another way, it is where it was
-		p.due(from)
-		return
-	}
-	for _, w := range firsts(from, whichever) {
-		to := w.Repo
-		if to.Equal(e.From) {
-			to = e.Repo
-		}
-		p.add(events.Change{Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: movedURL(w.URL, e), Credential: w.Credential, Foreign: true})
-	}
-}
-
-// watches are those of the remote at url, whatever their paths: by repository, then app, then ref.
+// watches returns the watches of the remote at url, ordered by repository, app and ref.
 func (p *planner) watches(url string) []watch.Watch {
-	all := p.placed[watch.Place(url)].Watches
+	all := p.remotes[watch.RemoteKey(url)].Watches
 	other := func(w watch.Watch) bool { return !watch.SameRemote(w.URL, url) }
-	if !slices.ContainsFunc(all, other) { // seldom: only then is anything copied
+	if !slices.ContainsFunc(all, other) { // the usual case, without a copy
 		return all
 	}
 	return slices.DeleteFunc(slices.Clone(all), other)
 }
 
-// firsts are, of each repository that is among watches, the first that will do.
-func firsts(watches []watch.Watch, do func(watch.Watch) bool) (first []watch.Watch) {
+// firstPerRepo returns the first matching watch of each repository.
+func firstPerRepo(watches []watch.Watch, match func(watch.Watch) bool) (first []watch.Watch) {
 	for _, w := range watches {
-		if (len(first) == 0 || !first[len(first)-1].Repo.Equal(w.Repo)) && do(w) {
+		if (len(first) == 0 || !first[len(first)-1].Repo.Equal(w.Repo)) && match(w) {
 			first = append(first, w)
 		}
 	}
 	return first
 }
 
-func whichever(watch.Watch) bool { return true }
+func anyWatch(watch.Watch) bool { return true }
 
-// change asks that ref be brought up to date for a watch.
+// change adds a change that updates ref for a watch.
 func (p *planner) change(w watch.Watch, ref events.Ref, after string) {
 	exact, _ := w.Ref.Ref()
-	what := asked{events.ChangePushed, w.Repo.Key(), w.App, ref.String()}
-	i, again := p.at[what]
-	if again && exact != ref {
-		return // a pattern gives way to the very ref, and the default branch to what came first
+	t := target{events.ChangePushed, w.Repo.Key(), w.App, ref.String()}
+	i, exists := p.index[t]
+	if exists && exact != ref {
+		return // an exact ref replaces a pattern; the default branch replaces nothing
 	}
-	if !again {
-		var room bool
-		if i, room = p.room(what); !room {
+	if !exists {
+		var ok bool
+		if i, ok = p.reserve(t); !ok {
 			return
 		}
 	}
 	c, err := w.Change(p.id(i), p.source(), ref, after)
 	if err != nil {
-		p.refuse(what, again, err)
+		p.refuse(t, exists, err)
 		return
 	}
 	c.Foreign = w.Auto
 	p.put(i, c)
 }
 
-// due asks that the remote be asked which watched refs of each repository have moved.
-func (p *planner) due(watches []watch.Watch) {
-	for _, w := range firsts(watches, whichever) {
+// poll adds a poll of each repository.
+func (p *planner) poll(watches []watch.Watch) {
+	for _, w := range firstPerRepo(watches, anyWatch) {
 		p.add(events.Change{Type: events.ChangeDue, Repo: w.Repo})
 	}
 }
 
 func (p *planner) add(c events.Change) {
-	what := asked{c.Type, c.Repo.Key(), c.App, c.Ref.String()}
-	if _, again := p.at[what]; again {
+	t := target{c.Type, c.Repo.Key(), c.App, c.Ref.String()}
+	if _, exists := p.index[t]; exists {
 		return
 	}
-	i, room := p.room(what)
-	if !room {
+	i, ok := p.reserve(t)
+	if !ok {
 		return
 	}
 	c.ID, c.Source = p.id(i), p.source()
 	c, err := events.NewChange(c)
 	if err != nil {
-		p.refuse(what, false, err)
+		p.refuse(t, false, err)
 		return
 	}
 	p.put(i, c)
 }
 
-// room returns the place of the next change, if there may be one more.
-func (p *planner) room(what asked) (place int, ok bool) {
+// reserve returns the index of the next change, or false if there are too many.
+func (p *planner) reserve(t target) (i int, ok bool) {
 	if len(p.plan.Changes) == maxChanges {
 		p.overflow = true
 		return 0, false
 	}
-	p.at[what] = len(p.plan.Changes)
+	p.index[t] = len(p.plan.Changes)
 	return len(p.plan.Changes), true
 }
 
-func (p *planner) put(place int, c events.Change) {
-	if place == len(p.plan.Changes) {
+func (p *planner) put(i int, c events.Change) {
+	if i == len(p.plan.Changes) {
 		p.plan.Changes = append(p.plan.Changes, c)
 		return
 	}
-	p.plan.Changes[place] = c
+	p.plan.Changes[i] = c
 }
 
-// refuse notes why there is no change.
-func (p *planner) refuse(what asked, again bool, err error) {
-	if !again {
-		delete(p.at, what)
+// refuse records why a change is invalid.
+func (p *planner) refuse(t target, exists bool, err error) {
+	if !exists {
+		delete(p.index, t)
 	}
 	p.ignore(err.Error())
 }
 
-// askAll plans, instead of too many changes, that each watched repository's remote be asked.
-func (p *planner) askAll() {
+// pollAll replaces too many changes by a poll of each watched repository.
+func (p *planner) pollAll() {
 	p.plan.Changes, p.overflow = nil, false
-	clear(p.at)
+	clear(p.index)
 	for _, url := range Concerned(p.delivery) {
-		p.due(p.watches(url))
+		p.poll(p.watches(url))
 	}
 }
 
-// ignore notes why something leads to no change; the first reason stays.
+// ignore records why an event leads to no change. It keeps the first reason.
 func (p *planner) ignore(why string) {
 	if p.plan.Ignored == "" {
 		p.plan.Ignored = why
@@ -287,9 +262,9 @@ func (p *planner) ignore(why string) {
 
 func (p *planner) source() string { return "/hooks/" + p.src.Name }
 
-const maxID = 255 // bytes of a change's id
+const maxID = 255 // bytes
 
-// id is the id of the nth change: the same for the same delivery, whenever it is taken.
+// id returns the ID of the nth change. It is the same for every attempt to accept the delivery.
 func (p *planner) id(n int) string {
 	id := p.src.Name + "/" + p.delivery.ID + "/" + strconv.Itoa(n)
 	if len(id) > maxID {
@@ -299,7 +274,7 @@ func (p *planner) id(n int) string {
 	return id
 }
 
-func cmpRef(ref events.Ref) string {
+func refName(ref events.Ref) string {
 	if ref.IsZero() {
 		return "the default branch"
 	}

@@ -40,7 +40,7 @@ func ref(t *testing.T, name string) events.Ref {
 	return r
 }
 
-// watching is a watch as "app ref", or "app ref@path" for one at a path of its own.
+// watching parses a watch from "app ref" or "app ref@path".
 func watching(t *testing.T, what, url string) watch.Watch {
 	t.Helper()
 	what, own, _ := strings.Cut(what, "@")
@@ -56,17 +56,17 @@ func watching(t *testing.T, what, url string) watch.Watch {
 	return w
 }
 
-// placed is what the registry says when these are watched, in this order.
-func placed(watches ...watch.Watch) map[string]watch.Placed {
-	all := map[string]watch.Placed{}
+// byRemote returns watches as the registry does, in this order.
+func byRemote(watches ...watch.Watch) map[string]watch.RemoteWatches {
+	all := map[string]watch.RemoteWatches{}
 	for _, w := range watches {
-		place := watch.Place(w.URL)
-		all[place] = watch.Placed{Version: "1", Watches: append(all[place].Watches, w)}
+		place := watch.RemoteKey(w.URL)
+		all[place] = watch.RemoteWatches{Version: "1", Watches: append(all[place].Watches, w)}
 	}
 	return all
 }
 
-// shown is a change in short.
+// shown formats a change briefly.
 func shown(c events.Change) string {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(string(c.Type), "lockstep.change."), ".")
 	parts := []string{kind, c.Repo.String()}
@@ -93,7 +93,7 @@ func shown(c events.Change) string {
 	return strings.Join(parts, " ")
 }
 
-func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
+func TestNewPlan(t *testing.T) {
 	pushed := func(name string) forge.Event {
 		return forge.Event{Kind: forge.Pushed, Ref: ref(t, name), After: commit}
 	}
@@ -105,26 +105,26 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 	moved := forge.Event{Kind: forge.Moved, Repo: repo(t, "acme/gadgets"), URL: gadgets, From: repo(t, "acme/widgets"), FromURL: widgets}
 	auto := &forge.Auto{App: "search", Credential: "bot", URLs: []string{"https://example.com/acme/"}}
 	for name, tc := range map[string]struct {
-		events  []forge.Event // of widgets at its URL unless they say otherwise
+		events  []forge.Event // of widgets at its URL by default
 		watches []string      // "app ref" or "app ref@path", of widgets
 		there   []string      // of gadgets
 		url     string        // of the watches of widgets; "" for widgets
 		auto    *forge.Auto
-		mark    bool // the watches were made by themselves
+		mark    bool // the watches are automatic
 		want    []string
 		ignored string
-		watch   string // watched from now on
+		watch   string // new automatic watch
 	}{
 		"a push to a branch that one app watches": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main"},
 			want: []string{"pushed acme/widgets ref=refs/heads/main app=docs credential=docs-token after=commit url=" + widgets + " watched"},
 		},
-		"to one that several watch, each in its way": {
+		"to one that apps watch by name, pattern and default": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main", "docs refs/tags/v*", "scan refs/heads/*", "search "},
 			want: []string{
 				"pushed acme/widgets ref=refs/heads/main app=docs credential=docs-token after=commit url=" + widgets + " watched",
 				"pushed acme/widgets ref=refs/heads/main app=scan credential=scan-token after=commit url=" + widgets + " watched",
-				"pushed acme/widgets app=search credential=search-token url=" + widgets + " watched", // it may be the default branch
+				"pushed acme/widgets app=search credential=search-token url=" + widgets + " watched", // may be the default branch
 			},
 		},
 		"to one that an app watches by name and by pattern": {
@@ -135,60 +135,60 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 			events: []forge.Event{pushed("refs/tags/v1")}, watches: []string{"docs ", "docs refs/tags/v*"},
 			want: []string{"pushed acme/widgets ref=refs/tags/v1 app=docs credential=docs-token after=commit url=" + widgets + " watched"},
 		},
-		"to what the forge says is the default branch": {
+		"to the default branch": {
 			events: []forge.Event{to("main", "main")}, watches: []string{"docs ", "scan main"},
 			want: []string{
 				"pushed acme/widgets app=docs credential=docs-token after=commit url=" + widgets + " watched",
 				"pushed acme/widgets ref=refs/heads/main app=scan credential=scan-token after=commit url=" + widgets + " watched",
 			},
 		},
-		"to what it says is not": {
+		"to another branch than the default one": {
 			events: []forge.Event{to("next", "main")}, watches: []string{"docs "}, ignored: "nobody watches refs/heads/next of acme/widgets",
 		},
-		"to a branch of one that would be watched from its default branch on": {
+		"to another branch of a repository with automatic watches": {
 			events: []forge.Event{to("next", "main")}, auto: auto, ignored: "nobody watches acme/widgets",
 		},
-		"to a ref that nobody watches": {
+		"to an unwatched ref": {
 			events: []forge.Event{pushed("refs/tags/v1")}, watches: []string{"docs ", "docs main"},
 			ignored: "nobody watches refs/tags/v1 of acme/widgets",
 		},
-		"to several refs, of which the default branch may be any": {
+		"to several refs with an unknown default branch": {
 			events: []forge.Event{pushed("main"), pushed("next"), pushed("refs/tags/v1")}, watches: []string{"docs ", "scan next"},
 			want: []string{
 				"pushed acme/widgets app=docs credential=docs-token url=" + widgets + " watched",
 				"pushed acme/widgets ref=refs/heads/next app=scan credential=scan-token after=commit url=" + widgets + " watched",
 			},
 		},
-		"to more refs than the forge says": {
+		"to unnamed refs": {
 			events: []forge.Event{{Kind: forge.Pushed}}, watches: []string{"docs main", "scan "},
 			want: []string{"due acme/widgets"},
 		},
-		"to a repository that nobody watches": {
+		"to an unwatched repository": {
 			events: []forge.Event{pushed("main")}, ignored: "nobody watches acme/widgets",
 		},
-		"to one that is watched from its first push on": {
+		"to an unwatched repository with automatic watches": {
 			events: []forge.Event{pushed("main"), pushed("next")}, auto: auto, watch: "search acme/widgets " + widgets + " bot",
 		},
-		"to one that would be, were it not a tag": {
+		"to a tag of an unwatched repository with automatic watches": {
 			events: []forge.Event{pushed("refs/tags/v1")}, auto: auto, ignored: "nobody watches acme/widgets",
 		},
-		"to one that would be, were it elsewhere": {
+		"to an unwatched repository outside the automatic URLs": {
 			events: []forge.Event{pushed("main")}, auto: &forge.Auto{App: "search", URLs: []string{"https://example.com/others/"}},
 			ignored: "nobody watches acme/widgets",
 		},
-		"to one that is watched by itself": {
+		"to an automatically watched repository": {
 			events: []forge.Event{pushed("main")}, auto: auto, watches: []string{"search main"}, mark: true,
 			want: []string{"pushed acme/widgets ref=refs/heads/main app=search credential=search-token after=commit url=" + widgets + " watched foreign"},
 		},
-		"to the repository of that name at another forge": {
+		"to a repository with the same name on another forge": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main"}, url: "https://example.org/acme/widgets",
 			ignored: "nobody watches acme/widgets",
 		},
-		"to one that is watched at a path of its own": {
+		"watched at another path": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main@mirror/w"}, auto: auto,
 			want: []string{"pushed mirror/w ref=refs/heads/main app=docs credential=docs-token after=commit url=" + widgets + " watched"},
 		},
-		"to one that is watched at two paths": {
+		"watched at two paths": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main", "docs main@mirror/w", "scan @mirror/w"},
 			want: []string{
 				"pushed acme/widgets ref=refs/heads/main app=docs credential=docs-token after=commit url=" + widgets + " watched",
@@ -196,7 +196,7 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 				"pushed mirror/w app=scan credential=scan-token url=" + widgets + " watched",
 			},
 		},
-		"to more refs than the forge says, of one that is watched at two paths": {
+		"to unnamed refs, watched at two paths": {
 			events: []forge.Event{{Kind: forge.Pushed}}, watches: []string{"docs main", "docs @mirror/w", "scan @mirror/w"},
 			want: []string{"due acme/widgets", "due mirror/w"},
 		},
@@ -204,11 +204,11 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main"}, url: "https://example.com:8443/acme/widgets",
 			ignored: "nobody watches acme/widgets",
 		},
-		"to one that is watched by another spelling of its URL": {
+		"watched by another spelling of the URL": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main"}, url: "https://EXAMPLE.com:443/Acme/Widgets",
 			want: []string{"pushed Acme/Widgets ref=refs/heads/main app=docs credential=docs-token after=commit url=https://EXAMPLE.com:443/Acme/Widgets watched"},
 		},
-		"to one that is watched by SSH": {
+		"watched by SSH": {
 			events: []forge.Event{pushed("main")}, watches: []string{"docs main"}, url: "ssh://git@example.com:7999/acme/widgets.git",
 			want: []string{"pushed acme/widgets ref=refs/heads/main app=docs credential=docs-token after=commit url=ssh://git@example.com:7999/acme/widgets.git watched"},
 		},
@@ -232,7 +232,7 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 			events: []forge.Event{{Kind: forge.RefDeleted, Ref: ref(t, "old")}}, watches: []string{"docs ", "scan refs/heads/*", "search old"},
 			want: []string{"removed acme/widgets ref=refs/heads/old credential=scan-token url=" + widgets},
 		},
-		"a branch deleted of one that is watched at three paths": {
+		"a branch deleted, watched at three paths": {
 			events:  []forge.Event{{Kind: forge.RefDeleted, Ref: ref(t, "old")}},
 			watches: []string{"docs @a/w", "scan refs/heads/*@a/w", "search old@a/w", "docs @b/w", "search old@c/w"},
 			want: []string{
@@ -240,7 +240,7 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 				"removed c/w ref=refs/heads/old credential=search-token url=" + widgets,
 			},
 		},
-		"a branch deleted that nobody watches by name": {
+		"an unwatched branch deleted": {
 			events: []forge.Event{{Kind: forge.RefDeleted, Ref: ref(t, "old")}}, watches: []string{"docs ", "scan main"},
 			ignored: "nobody watches refs/heads/old of acme/widgets",
 		},
@@ -264,32 +264,32 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 			events: []forge.Event{moved}, watches: []string{"docs "}, url: "ssh://git@example.com:7999/acme/widgets",
 			want: []string{"moved acme/widgets to=acme/gadgets credential=docs-token url=ssh://git@example.com:7999/acme/gadgets foreign"},
 		},
-		"moved, and watched under its new name alone": {
+		"moved, watched only under the new name": {
 			events: []forge.Event{moved}, there: []string{"docs ", "scan @mirror/g"}, want: []string{"due acme/gadgets", "due mirror/g"},
 		},
-		"moved, and watched at a path of its own": {
+		"moved, watched at another path": {
 			events: []forge.Event{moved}, watches: []string{"docs @mirror/w", "scan @mirror/w"},
 			want: []string{"moved mirror/w to=mirror/w credential=docs-token url=" + gadgets + " foreign"},
 		},
-		"moved, and watched at the forge's path and at one of its own": {
+		"moved, watched at the forge's path and at another one": {
 			events: []forge.Event{moved}, watches: []string{"docs ", "scan @mirror/w"},
 			want: []string{
 				"moved acme/widgets to=acme/gadgets credential=docs-token url=" + gadgets + " foreign",
 				"moved mirror/w to=mirror/w credential=scan-token url=" + gadgets + " foreign",
 			},
 		},
-		"moved, and watched at what is its new path": {
+		"moved, watched at the new path": {
 			events: []forge.Event{moved}, watches: []string{"docs @acme/gadgets"},
 			want: []string{"moved acme/gadgets to=acme/gadgets credential=docs-token url=" + gadgets + " foreign"},
 		},
-		"moved, and watched under both names": {
+		"moved, watched under both names": {
 			events: []forge.Event{moved}, watches: []string{"docs "}, there: []string{"scan "},
 			want: []string{"moved acme/widgets to=acme/gadgets credential=docs-token url=" + gadgets + " foreign"},
 		},
-		"moved, and nobody cares": {
+		"moved, unwatched": {
 			events: []forge.Event{moved}, auto: auto, ignored: "nobody watches acme/widgets or acme/gadgets",
 		},
-		"spelled another way": {
+		"moved to another spelling": {
 			events: []forge.Event{{Kind: forge.Moved, Repo: repo(t, "acme/Widgets"), URL: "https://example.com/acme/Widgets.git",
 				From: repo(t, "acme/widgets"), FromURL: widgets}},
 			watches: []string{"docs ", "scan @mirror/w"}, want: []string{"due acme/widgets", "due mirror/w"},
@@ -315,7 +315,7 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 				watches = append(watches, watching(t, what, gadgets))
 			}
 			d := forge.Delivery{Source: "hub", ID: "d1", Events: tc.events}
-			plan := intake.NewPlan(forge.Source{Name: "hub", Auto: tc.auto}, d, placed(watches...))
+			plan := intake.NewPlan(forge.Source{Name: "hub", Auto: tc.auto}, d, byRemote(watches...))
 			var got []string
 			for i, c := range plan.Changes {
 				got = append(got, shown(c))
@@ -337,24 +337,24 @@ func TestADeliveryComesToOneChangeForEachWatchThatItConcerns(t *testing.T) {
 				}
 			}
 			if autos != tc.watch {
-				t.Errorf("watched from now on: %q, want %q", autos, tc.watch)
+				t.Errorf("automatic watches: %q, want %q", autos, tc.watch)
 			}
 		})
 	}
 }
 
-func TestADataCentersTwoURLsAreOneRemote(t *testing.T) {
+func TestBitbucketDataCenterSSHAndHTTPAreOneRemote(t *testing.T) {
 	e := forge.Event{Kind: forge.Pushed, Repo: repo(t, "prj/widgets"), URL: "https://dc.example.com/scm/prj/widgets.git", Ref: ref(t, "main"), After: commit}
 	overSSH, overHTTP := watching(t, "docs main", "ssh://git@dc.example.com:7999/prj/widgets.git"), watching(t, "docs main", e.URL)
-	plan := intake.NewPlan(forge.Source{Name: "dc"}, forge.Delivery{ID: "d", Events: []forge.Event{e}}, placed(overSSH, overHTTP))
+	plan := intake.NewPlan(forge.Source{Name: "dc"}, forge.Delivery{ID: "d", Events: []forge.Event{e}}, byRemote(overSSH, overHTTP))
 	if len(plan.Changes) != 2 || plan.Changes[0].URL != overSSH.URL || plan.Changes[1].Repo.String() != "scm/prj/widgets" {
 		t.Errorf("plan %+v", plan)
 	}
 }
 
-func TestAnIDThatIsTooLongIsHashedAndStaysTheSame(t *testing.T) {
+func TestLongDeliveryIDIsHashed(t *testing.T) {
 	e := forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), URL: widgets, Ref: ref(t, "main"), After: commit}
-	watched := placed(watching(t, "docs main", widgets), watching(t, "scan main", widgets))
+	watched := byRemote(watching(t, "docs main", widgets), watching(t, "scan main", widgets))
 	src := forge.Source{Name: strings.Repeat("s", 100)}
 	seen := map[string]bool{}
 	for _, id := range []string{strings.Repeat("d", 200), strings.Repeat("d", 199) + "e"} {
@@ -372,14 +372,14 @@ func TestAnIDThatIsTooLongIsHashedAndStaysTheSame(t *testing.T) {
 	}
 }
 
-func TestADeliveryOfTooManyChangesHasTheRemoteAskedInstead(t *testing.T) {
+func TestTooManyChangesBecomeAPoll(t *testing.T) {
 	var d forge.Delivery
 	var watches []watch.Watch
 	for i := range 100 {
 		d.Events = append(d.Events, forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), URL: widgets, Ref: ref(t, fmt.Sprintf("branch-%d", i)), After: commit})
 		watches = append(watches, watching(t, fmt.Sprintf("app-%d refs/heads/*@mirror/w%d", i, i%2), widgets))
 	}
-	plan := intake.NewPlan(forge.Source{Name: "hub"}, d, placed(watches...))
+	plan := intake.NewPlan(forge.Source{Name: "hub"}, d, byRemote(watches...))
 	if len(plan.Changes) != 2 || plan.Changes[0].Type != events.ChangeDue || plan.Changes[1].Repo.Equal(plan.Changes[0].Repo) {
 		t.Errorf("%d changes, the first %+v", len(plan.Changes), plan.Changes[0])
 	}
@@ -393,7 +393,7 @@ func BenchmarkPlan(b *testing.B) {
 		b.Fatal(err)
 	}
 	d := forge.Delivery{ID: "d", Events: []forge.Event{{Kind: forge.Pushed, Repo: path, URL: widgets, Ref: main, After: commit}}}
-	watched := placed(w)
+	watched := byRemote(w)
 	for b.Loop() {
 		intake.NewPlan(forge.Source{Name: "hub"}, d, watched)
 	}

@@ -18,25 +18,25 @@ import (
 	"lockstep/internal/spool"
 )
 
-// breakPlace has the registry refuse whatever is about acme/broken, as when somebody else's key is in its place.
-func (r *rig) breakPlace() {
+// breakRemote makes the registry fail for acme/broken, by a key of another type.
+func (r *rig) breakRemote() {
 	r.t.Helper()
 	if err := r.client.Set(r.t.Context(), events.DefaultNamespace.Watches()+"at:example.com/acme/broken", "no hash", 0).Err(); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// awaitChanges returns once webhooks have asked for so many changes.
+// awaitChanges waits until webhooks have queued n changes.
 func (r *rig) awaitChanges(n int) {
 	r.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(r.asked()) < n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(r.changes()) < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("%d changes, want %d", len(r.asked()), n)
+			r.t.Fatalf("%d changes, want %d", len(r.changes()), n)
 		}
 	}
 }
 
-// leave has a process that dies leave deliveries in a folder.
+// leave makes a process that dies leave deliveries in a directory.
 func (r *rig) leave(dir string, names ...string) {
 	r.t.Helper()
 	dead, err := spool.Open(dir, spool.Config{})
@@ -56,10 +56,10 @@ func (r *rig) leave(dir string, names ...string) {
 	r.server.Restart()
 }
 
-func TestWhatTheDeadHaveLeftAndIsRefusedLetsTheOthersPass(t *testing.T) {
+func TestRefusedAdoptedDeliveryDoesNotBlockOwnOnes(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir, spool.Config{})
-	r.breakPlace()
+	r.breakRemote()
 	r.leave(dir, "acme/broken")
 	if n, err := r.spool.Adopt(); n != 1 || err != nil {
 		t.Fatalf("adopted %d, %v", n, err)
@@ -71,43 +71,44 @@ func TestWhatTheDeadHaveLeftAndIsRefusedLetsTheOthersPass(t *testing.T) {
 	r.awaitChanges(1)
 }
 
-func TestWhatTheDeadHaveLeftIsDeliveredThoughAnotherIsRefused(t *testing.T) {
+func TestRefusedOwnDeliveryDoesNotBlockAdoptedOnes(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir, spool.Config{})
-	r.breakPlace()
+	r.breakRemote()
 	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
 	r.run(r.in)
 	r.leave(dir, "acme/widgets")
-	for deadline := time.Now().Add(20 * time.Second); len(r.asked()) < 1; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); len(r.changes()) < 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody adopts it")
+			t.Fatal("the delivery was not adopted")
 		}
 	}
 }
 
-func TestThatADeliveryIsRefusedIsSaidOnce(t *testing.T) {
+func TestRefusalIsLoggedOnce(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
-	r.breakPlace()
+	r.breakRemote()
 	r.must(push(t, "b1", "acme/broken"), intake.Spooled)
 	var tries redistest.RoundTrips
 	r.client.AddHook(&tries)
 	r.run(r.in)
-	for deadline := time.Now().Add(20 * time.Second); tries.Load() < 4; time.Sleep(time.Millisecond) { // by then three are over
+	for deadline := time.Now().Add(20 * time.Second); tries.Load() < 4; time.Sleep(time.Millisecond) { // three have ended by then
 		if time.Now().After(deadline) {
-			t.Fatalf("it is tried %d times", tries.Load())
+			t.Fatalf("only %d attempts", tries.Load())
 		}
 	}
 	for n, id := range []string{"d1", "d2", "d3", "d4"} {
 		r.must(push(t, id, "acme/widgets"), intake.Spooled)
 		r.awaitChanges(n + 1)
 	}
-	if said := r.log.String(); strings.Count(said, "level=WARN") != 1 || strings.Contains(said, "redis takes webhooks again") {
-		t.Errorf("want one warning, and nothing of Redis, which was there: %s", said)
+	if said := r.log.String(); strings.Count(said, "level=WARN") != 1 || strings.Contains(said, "redis is back") {
+		t.Errorf("want one warning, and nothing about Redis, which was reachable: %s", said)
 	}
 }
 
-// TestWhatTheDiskDoesNotForgetIsDeliveredOnce runs in a process of its own: no file of that can be written to.
-func TestWhatTheDiskDoesNotForgetIsDeliveredOnce(t *testing.T) {
+// Deliveries that a full disk does not let us drop are sent once. The test runs in a child process, because it limits the
+// size of all files of the process.
+func TestDeliveryIsSentOnceIfItCannotBeDropped(t *testing.T) {
 	const alone = "INTAKE_TEST_FULL_DISK"
 	if os.Getenv(alone) == "" {
 		child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
@@ -135,15 +136,15 @@ func TestWhatTheDiskDoesNotForgetIsDeliveredOnce(t *testing.T) {
 	r.run(r.in)
 	r.awaitChanges(3)
 	spooled := r.spool.Len()
-	r.must(push(t, "d4", "acme/widgets"), intake.Accepted) // there is no room behind them
-	time.Sleep(300 * time.Millisecond)                     // for a few tries
+	r.must(push(t, "d4", "acme/widgets"), intake.Accepted) // sent directly, because the disk is full
+	time.Sleep(300 * time.Millisecond)                     // several attempts
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitAsked(4)
+	r.awaitIDs(4)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if spooled != 3 || !slices.Equal(r.drained, slices.Repeat([]string{intake.Accepted}, 3)) {
-		t.Errorf("with %d that cannot be forgotten: %q; want each taken once", spooled, r.drained)
+		t.Errorf("%d spooled: %q; want each accepted once", spooled, r.drained)
 	}
 }

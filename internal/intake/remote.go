@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -9,7 +10,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// answer is what is known of a question.
+// answer is the answer to a yes-no question that may be unknown.
 type answer int
 
 const (
@@ -18,7 +19,7 @@ const (
 	no
 )
 
-// isDefault reports whether what was pushed is the remote's default branch. A tag is none.
+// isDefault reports whether the push concerns the remote's default branch. A push of a tag does not.
 func isDefault(e forge.Event) answer {
 	switch {
 	case !e.Ref.IsZero() && !strings.HasPrefix(e.Ref.String(), "refs/heads/"):
@@ -31,8 +32,8 @@ func isDefault(e forge.Event) answer {
 	return no
 }
 
-// movedURL is where a repository is to be fetched from after its move: as before, by SSH or over another
-// port, if the URL so far ended in the name so far, and else where the forge says.
+// movedURL returns the URL of a watched repository after its move. If the watched URL ends in the old name, it replaces
+// the name, which keeps the transport and port; else it returns the forge's URL.
 func movedURL(watched string, e forge.Event) string {
 	u, err := url.Parse(watched)
 	if err != nil {
@@ -50,4 +51,28 @@ func movedURL(watched string, e forge.Event) string {
 		return text
 	}
 	return e.URL
+}
+
+// moved moves each clone whose path is the repository's old name to the new name. A clone at a path chosen by the user
+// stays there and gets a new URL. If only the new URL is watched, its repositories are polled.
+func (p *planner) moved(e forge.Event) {
+	from := p.watches(e.FromURL)
+	if len(from) == 0 {
+		to := p.watches(e.URL)
+		if p.poll(to); len(to) == 0 {
+			p.ignore(fmt.Sprintf("nobody watches %s or %s", e.From, e.Repo))
+		}
+		return
+	}
+	if e.From.Equal(e.Repo) { // only the spelling has changed
+		p.poll(from)
+		return
+	}
+	for _, w := range firstPerRepo(from, anyWatch) {
+		to := w.Repo
+		if to.Equal(e.From) {
+			to = e.Repo
+		}
+		p.add(events.Change{Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: movedURL(w.URL, e), Credential: w.Credential, Foreign: true})
+	}
 }

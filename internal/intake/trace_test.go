@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/spool"
 )
 
-func TestWhatWaitsOnDiskStaysInItsTrace(t *testing.T) {
+func TestSpooledDeliveryKeepsItsTrace(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	recorder := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")
@@ -32,9 +32,9 @@ func TestWhatWaitsOnDiskStaysInItsTrace(t *testing.T) {
 	if err != nil || out.Result != intake.Spooled {
 		t.Fatalf("%+v, %v", out, err)
 	}
-	stop := r.run(in) // while Redis is away: those tries are no spans
+	stop := r.run(in) // attempts while Redis is down have no spans
 	r.server.Restart()
-	r.awaitAsked(1)
+	r.awaitIDs(1)
 	stop()
 	spans := recorder.Ended()
 	if len(spans) != 2 {
@@ -42,7 +42,7 @@ func TestWhatWaitsOnDiskStaysInItsTrace(t *testing.T) {
 	}
 	drained := spans[1]
 	if drained.Name() != "webhook from disk" || drained.Parent().SpanID() != webhook.SpanContext().SpanID() {
-		t.Errorf("%s below %v, want it below the webhook's %v", drained.Name(), drained.Parent(), webhook.SpanContext())
+		t.Errorf("%s has the parent %v, want the webhook's span %v", drained.Name(), drained.Parent(), webhook.SpanContext())
 	}
 	entries := r.client.XRevRange(t.Context(), events.DefaultNamespace.Changes(), "+", "-").Val()
 	at := stream.Metadata(entries[0].Values).Get("traceparent")

@@ -9,11 +9,11 @@ import (
 	"lockstep/internal/watch"
 )
 
-// quiet are the faults that an app is not told of: nothing is wrong with its repository, and another result
-// follows, or it does not watch any more.
+// quiet lists the classes of failures that apps are not notified of: nothing is wrong with the repository and another
+// result follows, or the app no longer watches it.
 var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched, events.ClassShutdown}
 
-// notable reports whether a result is one that apps are told of at all.
+// notable reports whether apps are notified of results like r.
 func notable(r events.Result) bool {
 	switch r.Type {
 	case events.ResultSynced:
@@ -26,7 +26,7 @@ func notable(r events.Result) bool {
 	return false
 }
 
-// about is the repository whose watches a result concerns.
+// about returns the repository whose watches a result concerns.
 func about(r events.Result) events.RepoPath {
 	if r.Type == events.ResultMoved {
 		return r.To
@@ -34,8 +34,8 @@ func about(r events.Result) events.RepoPath {
 	return r.Repo
 }
 
-// recipients are those of a repository's watches by which apps are told of a result: of each app whom it
-// concerns the one that says most exactly what it is about.
+// recipients returns the watches to notify of a result: for each app that it concerns, the watch that selects the ref
+// most specifically.
 func recipients(r events.Result, set watch.Set) []watch.Watch {
 	best := map[string]watch.Watch{}
 	for _, w := range set.Watches {
@@ -58,15 +58,15 @@ func recipients(r events.Result, set watch.Set) []watch.Watch {
 	return chosen
 }
 
-// selects is how exactly a selector says what a result is about: not at all is 0.
+// selects ranks how specifically a selector matches a result; 0 means that it does not match.
 func selects(s watch.Selector, r events.Result) int {
 	whole := r.Ref.IsZero() && (r.Type == events.ResultRemoved || r.Type == events.ResultMoved)
 	switch {
-	case whole: // it concerns every watch of the repository
+	case whole: // concerns every watch of the repository
 		return 1
 	case s.IsDefault():
-		// What is published by the plain name is of the default branch. A failure has no name; that of an
-		// app's own change is one of its default branch unless another of its watches selects the ref.
+		// A tree published under the plain name is that of the default branch. A failure has no such name: it counts for
+		// the default branch unless another watch of the app selects its ref.
 		switch {
 		case r.Ref.IsZero(), r.Type == events.ResultSynced && !strings.Contains(r.Path, "@"):
 			return 3

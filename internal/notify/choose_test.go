@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-func TestWhomAResultConcerns(t *testing.T) {
+func TestRecipients(t *testing.T) {
 	sel := func(s string) watch.Selector { return must(watch.ParseSelector(s))(t) }
 	set := func(watches ...watch.Watch) watch.Set {
 		for i := range watches {
@@ -53,33 +53,33 @@ func TestWhomAResultConcerns(t *testing.T) {
 		set    watch.Set
 		want   []string // app and ref
 	}{
-		"the default branch":                        {result(same), set(on("docs", ""), on("site", "")), []string{"docs "}},
-		"an exact ref before the default branch":    {result(same), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
-		"the default branch before a pattern":       {result(same), set(on("docs", ""), on("docs", "refs/heads/*")), []string{"docs "}},
-		"a pattern":                                 {result(at("refs/tags/v1", "acme/a@refs%2Ftags%2Fv1")), set(on("docs", ""), on("docs", "refs/tags/v*")), []string{"docs refs/tags/v*"}},
-		"another ref":                               {result(at("dev", "acme/a@dev")), set(on("docs", ""), on("docs", "main"), on("docs", "refs/tags/*")), nil},
-		"another app":                               {result(same), set(on("site", "")), nil},
-		"nobody's":                                  {result(func(r *events.Result) { r.App = "" }), set(on("docs", "")), nil},
-		"unchanged":                                 {result(func(r *events.Result) { r.Before = r.After }), set(on("docs", "")), nil},
-		"polled":                                    {result(func(r *events.Result) { r.Type = events.ResultPolled }), set(on("docs", "")), nil},
-		"silenced":                                  {result(same), set(silenced), nil},
-		"silenced, and a pattern that is not":       {result(same), set(silenced, on("docs", "refs/heads/m*")), []string{"docs refs/heads/m*"}},
-		"without a URL":                             {result(same), watch.Set{Watches: []watch.Watch{on("docs", "")}}, nil},
-		"no file of interest":                       {result(same), set(docsOnly), nil},
-		"no file of interest to the exact one":      {result(same), set(docsOnly, on("docs", "refs/heads/*")), []string{"docs refs/heads/*"}},
-		"a file of interest":                        {result(func(r *events.Result) { r.Files[0].Path = "docs/x/y.md" }), set(docsOnly), []string{"docs "}},
-		"files that are not all listed":             {result(func(r *events.Result) { r.Truncated = true }), set(docsOnly), []string{"docs "}},
-		"files that may not have changed":           {result(func(r *events.Result) { r.Full = true }), set(docsOnly), []string{"docs "}},
-		"failed":                                    {result(failed(events.ClassAuth, "")), set(on("docs", ""), on("docs", "main")), []string{"docs "}},
-		"failed, of a ref":                          {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
-		"failed, of what must be its default":       {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "refs/tags/*")), []string{"docs "}},
-		"failed, for it was busy":                   {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
-		"failed, for the process was stopped":       {result(failed(events.ClassShutdown, "")), set(on("docs", "")), nil},
-		"failed, for it is not watched":             {result(failed(events.ClassUnwatched, "")), set(on("docs", "")), nil},
-		"removed, once to each app":                 {result(removed("", "")), set(on("docs", ""), on("docs", "main"), on("site", "refs/tags/*")), []string{"docs ", "site refs/tags/*"}},
-		"removed for one app":                       {result(removed("site", "")), set(on("docs", ""), on("site", "refs/tags/*")), []string{"site refs/tags/*"}},
-		"a branch removed":                          {result(removed("", "dev")), set(on("docs", ""), on("site", "dev"), on("wiki", "refs/heads/*")), []string{"site refs/heads/dev", "wiki refs/heads/*"}},
-		"a type that is not known, from the future": {result(func(r *events.Result) { r.Type = "lockstep.result.dreamt.v1" }), set(on("docs", "")), nil},
+		"the default branch":                     {result(same), set(on("docs", ""), on("site", "")), []string{"docs "}},
+		"an exact ref before the default branch": {result(same), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
+		"the default branch before a pattern":    {result(same), set(on("docs", ""), on("docs", "refs/heads/*")), []string{"docs "}},
+		"a pattern":                              {result(at("refs/tags/v1", "acme/a@refs%2Ftags%2Fv1")), set(on("docs", ""), on("docs", "refs/tags/v*")), []string{"docs refs/tags/v*"}},
+		"another ref":                            {result(at("dev", "acme/a@dev")), set(on("docs", ""), on("docs", "main"), on("docs", "refs/tags/*")), nil},
+		"another app":                            {result(same), set(on("site", "")), nil},
+		"without an app":                         {result(func(r *events.Result) { r.App = "" }), set(on("docs", "")), nil},
+		"unchanged":                              {result(func(r *events.Result) { r.Before = r.After }), set(on("docs", "")), nil},
+		"polled":                                 {result(func(r *events.Result) { r.Type = events.ResultPolled }), set(on("docs", "")), nil},
+		"silenced":                               {result(same), set(silenced), nil},
+		"silenced watch, active pattern":         {result(same), set(silenced, on("docs", "refs/heads/m*")), []string{"docs refs/heads/m*"}},
+		"without a URL":                          {result(same), watch.Set{Watches: []watch.Watch{on("docs", "")}}, nil},
+		"no file of interest":                    {result(same), set(docsOnly), nil},
+		"no file of interest to the exact watch": {result(same), set(docsOnly, on("docs", "refs/heads/*")), []string{"docs refs/heads/*"}},
+		"a file of interest":                     {result(func(r *events.Result) { r.Files[0].Path = "docs/x/y.md" }), set(docsOnly), []string{"docs "}},
+		"truncated list of files":                {result(func(r *events.Result) { r.Truncated = true }), set(docsOnly), []string{"docs "}},
+		"full sync":                              {result(func(r *events.Result) { r.Full = true }), set(docsOnly), []string{"docs "}},
+		"failed":                                 {result(failed(events.ClassAuth, "")), set(on("docs", ""), on("docs", "main")), []string{"docs "}},
+		"failed ref":                             {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
+		"failed ref that no other watch selects": {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "refs/tags/*")), []string{"docs "}},
+		"failed, busy":                           {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
+		"failed, shutdown":                       {result(failed(events.ClassShutdown, "")), set(on("docs", "")), nil},
+		"failed, not watched":                    {result(failed(events.ClassUnwatched, "")), set(on("docs", "")), nil},
+		"removed, one per app":                   {result(removed("", "")), set(on("docs", ""), on("docs", "main"), on("site", "refs/tags/*")), []string{"docs ", "site refs/tags/*"}},
+		"removed for one app":                    {result(removed("site", "")), set(on("docs", ""), on("site", "refs/tags/*")), []string{"site refs/tags/*"}},
+		"removed branch":                         {result(removed("", "dev")), set(on("docs", ""), on("site", "dev"), on("wiki", "refs/heads/*")), []string{"site refs/heads/dev", "wiki refs/heads/*"}},
+		"unknown type":                           {result(func(r *events.Result) { r.Type = "lockstep.result.dreamt.v1" }), set(on("docs", "")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -95,7 +95,7 @@ func TestWhomAResultConcerns(t *testing.T) {
 	}
 }
 
-func TestABodyIsShort(t *testing.T) {
+func TestBodyFitsTheLimit(t *testing.T) {
 	many := func(n int) (files []events.File) {
 		for i := range n {
 			files = append(files, events.File{Path: fmt.Sprintf("folder/%d/<é>.txt", i), Status: events.FileModified})
@@ -104,14 +104,14 @@ func TestABodyIsShort(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		change    func(*events.Result)
-		files     bool // there are fewer
+		files     bool // some were dropped
 		truncated bool
-		long      bool // it fills what there is
+		long      bool // uses nearly the whole limit
 	}{
-		"as it is":             {func(r *events.Result) { r.Files = many(3) }, false, false, false},
-		"many files":           {func(r *events.Result) { r.Files = many(5000) }, true, true, true},
-		"one that is too long": {func(r *events.Result) { r.Files = []events.File{{Path: strings.Repeat("x", 30_000), Status: "added"}} }, true, true, false},
-		"all is too long": {func(r *events.Result) {
+		"short":                     {func(r *events.Result) { r.Files = many(3) }, false, false, false},
+		"many files":                {func(r *events.Result) { r.Files = many(5000) }, true, true, true},
+		"one file that is too long": {func(r *events.Result) { r.Files = []events.File{{Path: strings.Repeat("x", 30_000), Status: "added"}} }, true, true, false},
+		"everything too long": {func(r *events.Result) {
 			r.Files, r.Error = many(100), strings.Repeat("é", 30_000)
 			for i := range 5000 {
 				r.Deliveries = append(r.Deliveries, fmt.Sprint("delivery-", i))
@@ -127,16 +127,16 @@ func TestABodyIsShort(t *testing.T) {
 				t.Errorf("%d bytes, truncated %v, %d of %d files", len(body), got.Truncated, len(got.Files), len(r.Files))
 			}
 			if tc.long && len(body) < maxBody-100 {
-				t.Errorf("%d bytes: there is room for more", len(body))
+				t.Errorf("%d bytes: more would fit", len(body))
 			}
 			if !json.Valid(body) {
-				t.Error("no JSON")
+				t.Error("not JSON")
 			}
 		})
 	}
 }
 
-func TestTheSchedule(t *testing.T) {
+func TestSchedule(t *testing.T) {
 	const day = 24 * time.Hour
 	schedule := DefaultSchedule()
 	var sum time.Duration
@@ -147,21 +147,21 @@ func TestTheSchedule(t *testing.T) {
 		t.Errorf("%d attempts in %v", len(schedule), sum)
 	}
 	for failed := 1; failed < len(schedule); failed++ {
-		least, more := again(schedule, failed, 0, 0)
-		most, _ := again(schedule, failed, 1, 0)
+		least, more := nextDelay(schedule, failed, 0, 0)
+		most, _ := nextDelay(schedule, failed, 1, 0)
 		usual := schedule[failed].Seconds()
 		if !more || math.Abs(least.Seconds()/usual-0.8) > 0.001 || math.Abs(most.Seconds()/usual-1.2) > 0.001 {
 			t.Errorf("after %d: %v to %v", failed, least, most)
 		}
 	}
-	if _, more := again(schedule, len(schedule), 0.5, time.Minute); more {
-		t.Error("there is no end")
+	if _, more := nextDelay(schedule, len(schedule), 0.5, time.Minute); more {
+		t.Error("the schedule does not end")
 	}
 	for asked, want := range map[time.Duration]time.Duration{
 		time.Second: 4 * time.Second, 4500 * time.Millisecond: 4500 * time.Millisecond, time.Hour: time.Hour, 30 * day: day,
 	} {
-		if got, _ := again(schedule, 1, 1, asked); got != want {
-			t.Errorf("asked for %v: %v, want %v", asked, got, want)
+		if got, _ := nextDelay(schedule, 1, 1, asked); got != want {
+			t.Errorf("Retry-After %v: %v, want %v", asked, got, want)
 		}
 	}
 	now := time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)

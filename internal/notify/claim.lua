@@ -1,13 +1,13 @@
--- Claim: take the heads of boxes that are due, to send them. A head that is claimed is left alone until its
--- claim ends; nothing renews one.
+-- claim.lua claims the first items of outboxes that are due. A claimed item is not claimed again until its claim ends;
+-- claims are not renewed.
 --
 -- KEYS  1-6 see outbox.lua
--- ARGV  1-2 see outbox.lua   3 how long a claim lasts, ms   4 what the claims are called, which no others ever are
---       5 how many at most   6 how many of these at most for slow apps   7 how many an app may have in hand; a slow one: one
---       then for each app that has some in hand, or is slow: the app, how many it has, and 1 when it is slow, else 0
+-- ARGV  1-2 see outbox.lua   3 duration of a claim, ms   4 unique token of these claims
+--       5 maximum number of claims   6 maximum number for slow apps   7 limit of posts in flight to an app; a slow app has 1
+--       then for each app with posts in flight, or that is slow: the app, the number of posts, and 1 if slow, else 0
 -- Returns {next, ...}
---         next: ms from now until the next box is due, of those that are not due now; -1 without one
---         then for each that is claimed its app, repo, number, failed attempts, and the item as JSON
+--         next: ms until the next box that is not due yet; -1 if there is none
+--         then for each claim its app, repo, number, failed attempts, and the item as JSON
 
 local lasts, claim, left, left_slow, each = tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local in_hand, slow, known = {}, {}, 0
@@ -18,8 +18,8 @@ end
 
 local reply = {-1}
 local ends = number(now + lasts)
--- Of the apps in the list no others than those that are known can have no room for one more. Who has the fewest in
--- hand comes first, then who waits longest: or a few apps with much that waits would have all that becomes free.
+-- Only known apps can be at their limit, so left + known apps are enough. Apps with the fewest posts in flight come
+-- first, then those that have waited longest; otherwise a few apps with long queues would take every free slot.
 local list, place = redis.call('ZRANGEBYSCORE', apps, '-inf', number(now), 'LIMIT', 0, left + known), {}
 for i, app in ipairs(list) do place[app] = i end
 table.sort(list, function(a, b)

@@ -1,61 +1,56 @@
-// Package notify tells apps what became of the repositories that they watch: it posts results to the URLs
-// that their watches name, signed as Standard Webhooks are.
+// Package notify posts results to the apps that watch a repository, at the URLs that their watches name, signed
+// according to Standard Webhooks.
 //
-// # What it promises
+// # Guarantees
 //
-// An app is told of its repository's results in the order of the stream, each until it has answered 2xx or
-// the schedule has ended, and never silently not: what is given up becomes a dead letter. What it is told
-// twice has the same webhook-id. One app that is slow, or gone, delays no other, and one repository of an
-// app no other of it but for the app's share of posts in flight. Apps that are slow share half of these, one each.
+// An app receives the results of a repository in stream order. Each is retried until the app answers 2xx or the
+// schedule ends; then it becomes a dead letter. Deliveries are at least once: duplicates have the same webhook-id.
+// A slow or unreachable app does not delay other apps. A repository does not delay other repositories of the same
+// app, except that they share the app's limit of posts in flight. Slow apps together use at most half of all posts
+// in flight, one each.
 //
-// # How
+// # Design
 //
-//	feed     reads the next results, decides which watches they concern, and in one script takes them for
-//	         the consumer group and puts an item into the box of each app and repository. Any process may feed at any
-//	         time: the script lets the first and tells the others to look again.
-//	claim    takes heads of boxes that are due, and makes them due again after a minute, which no post takes
-//	settle   notes what came of one: the next is due now; or this one later, with one attempt more; or it is a
-//	         dead letter, and the next is due now
+//	feed     reads the next results and finds the watches that they concern. In one script, it advances the
+//	         consumer group and appends an item to the outbox of each app and repository. Any number of processes
+//	         may feed: the script accepts the first and makes the others read again
+//	claim    claims the first items of outboxes that are due. A claim lasts one minute, longer than any post
+//	settle   records the outcome: the item is removed and the next one is due now, the item is retried later, or it
+//	         becomes a dead letter and the next one is due now
 //
-// Retries hold nothing but an item in Redis. The group on results has no pending entries and is never behind
-// for an app's sake, so it pins neither stream nor trees.
+// An item waiting for a retry uses nothing but memory in Redis. The group on results has no pending entries and
+// never lags behind because of an app, so it pins neither the stream nor trees.
 //
-// Where an app is told and with which secret is looked up in the registry, and in the credential's folder, each
-// time that it is tried: a URL that is corrected and a secret that is rotated count from the next attempt on. What waits
-// for a watch that is gone, or has no URL any more, is dropped. No secret is in a box.
+// Each attempt reads the URL from the registry and the secret from the credential's directory, so a corrected URL or
+// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped. Outboxes
+// contain no secrets.
 //
-// # When things fail
+// # Failures
 //
-//	a process dies in mid-post      its claim ends within a minute and another sends it again, by the same id
-//	it dies before the feed script  nothing was taken; whoever reads next feeds it. After it: all is in the boxes
-//	the app is down, or answers     again by the schedule, about three days; then a dead letter, and the next goes on
-//	other than 2xx                  with a schedule of its own
-//	the app answers 410             the watch is silenced, and what waits for it becomes dead letters; nothing, if its
-//	                                URL is another by now
-//	more waits than is kept         the oldest becomes a dead letter, "outbox full"
-//	Redis is away                   nothing is fed or claimed; what is being posted is sent again unless it can be
-//	                                noted within the claim
-//	the process is told to stop     posts finish within the grace; those that do not are given back, due at once
-//	the group is deleted            it is made anew where it was, as far as a process that runs knows; if none does,
-//	                                at the stream's end by the first, and what came in between is not told
-//	Redis loses its last results,   what comes next is told, though its ids may be earlier ones: who has waited in vain
-//	or all                          looks where the group is
-//	a process is stopped, or slow   it gives back what it has not begun to post within a third of the claim
-//	the repository is renamed       what waits under the former name goes where the watch under the new one says;
-//	                                the two names are no one order
-//	the app unwatches               what waits is dropped, a minute after that is noticed: it may be a rename
+//	a process dies during a post    its claim ends within a minute and another process posts it again, with the same
+//	                                ID
+//	it dies before the feed script  nothing was read; the next reader feeds the results
+//	it dies after the feed script   nothing is lost; the items are in the outboxes
+//	an app is down, or answers      retried by the schedule for about three days; then a dead letter. The next item
+//	other than 2xx                  starts its own schedule
+//	an app answers 410              the watch is silenced and its items become dead letters, unless its URL has
+//	                                changed meanwhile
+//	an outbox is full               its oldest item becomes a dead letter, "outbox full"
+//	Redis is unreachable            nothing is fed or claimed; posts in flight are repeated unless their outcome can
+//	                                be recorded within the claim
+//	the process is stopped          posts finish within the grace period; the others are returned, due immediately
+//	the group is deleted            a running process creates it again at the last position that it knows. If none
+//	                                runs, the first one creates it at the stream's end and skips what came meanwhile
+//	Redis loses results             later results are delivered even if their IDs are lower: a reader that gets
+//	                                nothing checks the group's position
+//	a process is paused or slow     it returns items that it has not posted within a third of the claim
+//	a repository is renamed         items under the old name go to the URL of the watch under the new name; there is
+//	                                no order between the two names
+//	an app removes its watch        its items are dropped one minute later, as it may be a rename
 //
 // # What it does not do
 //
-// The group begins at the end of the stream: what was there before the first process played the role is not
-// told. Dead letters that are put back come last of their repository. Trees that a result names are kept for
-// those who follow the stream, not for apps that are told late.
-//
-// # Where to find it
-//
-//	notify.go    what can be set, Run          feed.go      results into boxes
-//	choose.go    whom a result concerns        outbox.go    calls of the *.lua scripts
-//	body.go      what is posted                send.go      boxes to posts
-//	sign.go      how it is signed              post.go      one post
-//	schedule.go  when again                    trace.go     spans of attempts
+// The group starts at the end of the stream: results from before the first notifier are not delivered. Dead letters
+// that are put back are queued after the repository's other items. Trees that a result names are kept for consumers
+// of the stream, not for apps that are notified late.
 package notify

@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-func TestAnAppThatIsGone(t *testing.T) {
+func TestGoneSilencesTheWatch(t *testing.T) {
 	w := newWorld(t)
 	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {
 		if p.path == "/docs" {
@@ -27,7 +27,7 @@ func TestAnAppThatIsGone(t *testing.T) {
 	w.watch("docs", apps.URL+"/docs", "acme/a")
 	w.watch("site", apps.URL+"/site", "acme/a")
 	stop := w.run()
-	stop() // the group is there
+	stop() // creates the group
 	for i := range 3 {
 		w.publish(synced(t, fmt.Sprint("d", i), "docs", "acme/a"), synced(t, fmt.Sprint("s", i), "site", "acme/a"))
 	}
@@ -47,7 +47,7 @@ func TestAnAppThatIsGone(t *testing.T) {
 	}
 	letters := w.letters()
 	if asked != 1 || len(posts) != 5 || len(letters) != 3 {
-		t.Fatalf("%d posts, %d of them to the one that is gone, %d dead letters", len(posts), asked, len(letters))
+		t.Fatalf("%d posts, %d of them to the app that answers 410, %d dead letters", len(posts), asked, len(letters))
 	}
 	for _, l := range letters {
 		if l.Reason != "gone" {
@@ -56,7 +56,7 @@ func TestAnAppThatIsGone(t *testing.T) {
 	}
 }
 
-func TestADeadLetterIsPutBack(t *testing.T) {
+func TestDeadLetterPutBack(t *testing.T) {
 	w := newWorld(t)
 	var up atomic.Bool
 	apps := newReceiver(t, func(http.ResponseWriter, post) int {
@@ -74,7 +74,7 @@ func TestADeadLetterIsPutBack(t *testing.T) {
 	letter := w.letters()[0]
 	read, err := events.ParseResult(must(w.dead().Message(letter))(t).Payload)
 	if err != nil || read.ID != "r1" || letter.Entry == "" || letter.Error != "answered 400 Bad Request" {
-		t.Fatalf("letter %+v reads as %+v, %v", letter, read, err)
+		t.Fatalf("letter %+v is parsed as %+v, %v", letter, read, err)
 	}
 	up.Store(true)
 	if done := must(w.dead().Retry(t.Context(), letter.ID))(t); done[0].Err != nil {
@@ -86,9 +86,9 @@ func TestADeadLetterIsPutBack(t *testing.T) {
 		t.Errorf("%d posts, the last %+v", len(posts), last)
 	}
 	if n := w.redis.XLen(t.Context(), namespace.Notifications()).Val(); n != 0 || len(w.letters()) != 0 {
-		t.Errorf("%d entries and %d letters are left", n, len(w.letters()))
+		t.Errorf("%d entries and %d letters remain", n, len(w.letters()))
 	}
-	// What is no notification becomes a letter and holds up nothing.
+	// An entry that is not a notification becomes a dead letter and blocks nothing.
 	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Notifications(), Values: []string{"what", "ever"}}).Result())(t)
 	w.publish(synced(t, "r2", "docs", "acme/a"))
 	w.await(OutcomeDelivered, 1)
@@ -98,7 +98,7 @@ func TestADeadLetterIsPutBack(t *testing.T) {
 	}
 }
 
-func TestAFullOutbox(t *testing.T) {
+func TestFullOutbox(t *testing.T) {
 	w := newWorld(t)
 	apps := newReceiver(t, func(http.ResponseWriter, post) int { return http.StatusInternalServerError })
 	w.signsFor(apps.URL)
@@ -110,7 +110,7 @@ func TestAFullOutbox(t *testing.T) {
 		w.publish(synced(t, fmt.Sprint("a", i), "docs", "acme/a"))
 	}
 	w.publish(synced(t, "b0", "docs", "acme/b")) // the app's fourth
-	w.publish(synced(t, "c0", "docs", "acme/c")) // one too many: the oldest of all goes
+	w.publish(synced(t, "c0", "docs", "acme/c")) // over the limit: the app's oldest item is dropped
 	w.awaitLetters(3)
 	var lost []string
 	for _, l := range w.letters() {
@@ -121,12 +121,12 @@ func TestAFullOutbox(t *testing.T) {
 		t.Errorf("lost %q, want %q", lost, want)
 	}
 	if n := w.waiting(); n != 4 {
-		t.Errorf("%d wait, want 4", n)
+		t.Errorf("%d queued, want 4", n)
 	}
 }
 
-// TestNothingSecretRests in Redis or in the log, whatever becomes of notifications.
-func TestNothingSecretRests(t *testing.T) {
+// Neither Redis nor the log contains secrets, whatever the outcome of notifications.
+func TestSecretsAreNeitherStoredNorLogged(t *testing.T) {
 	w := newWorld(t)
 	w.credential("raw", "s3cret-as-it-stands", "", "")
 	apps := newReceiver(t, func(rw http.ResponseWriter, p post) int {
@@ -152,7 +152,7 @@ func TestNothingSecretRests(t *testing.T) {
 	apps.await(atLeast(9))
 	all := w.everything() + w.log.String()
 	if !strings.Contains(all, "nobody-knows") || !strings.Contains(all, "attempts used up") {
-		t.Error("not everything is looked at")
+		t.Error("the search does not cover everything")
 	}
 	for _, text := range []string{secret, strings.TrimPrefix(secret, "whsec_"), former, "s3cret"} {
 		if strings.Contains(all, text) {
@@ -161,7 +161,7 @@ func TestNothingSecretRests(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForARepositoryThatIsRenamed(t *testing.T) {
+func TestQueuedItemsFollowARename(t *testing.T) {
 	w := newWorld(t)
 	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {
 		if p.path == "/old" {
@@ -190,11 +190,11 @@ func TestWhatWaitsForARepositoryThatIsRenamed(t *testing.T) {
 		}
 	}
 	if !told["1"] || !told["moved"] {
-		t.Errorf("told under the new name: %v", told)
+		t.Errorf("sent under the new name: %v", told)
 	}
 }
 
-func TestAnAppThatHasUnwatched(t *testing.T) {
+func TestItemsOfARemovedWatchAreDropped(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a")
 	stop := w.run(func(c *Config) { c.Schedule = []time.Duration{0, 100 * time.Millisecond, time.Hour} })
@@ -205,12 +205,12 @@ func TestAnAppThatHasUnwatched(t *testing.T) {
 	w.run(func(c *Config) { c.hold = 200 * time.Millisecond })
 	w.await(OutcomeUnwatched, 1)
 	if n := w.waiting(); n != 0 || len(w.letters()) != 0 {
-		t.Errorf("%d wait, %d letters", n, len(w.letters()))
+		t.Errorf("%d queued, %d letters", n, len(w.letters()))
 	}
 }
 
-// TestALate410 is about the URL that was asked, and not about the one that has taken its place.
-func TestALate410(t *testing.T) {
+// A late 410 concerns the URL that answered, not the one that has replaced it.
+func TestGoneAfterURLChange(t *testing.T) {
 	w := newWorld(t)
 	begun, release := make(chan struct{}), make(chan struct{})
 	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {

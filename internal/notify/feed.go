@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	feedAtOnce = 32          // entries of one read
-	feedItems  = 1_000       // of so many items, or a result's more, one script puts no more into boxes
-	feedBlock  = time.Second // for at most so long one read waits
+	feedAtOnce = 32          // entries per read
+	feedItems  = 1_000       // no further result is added to a batch with so many items
+	feedBlock  = time.Second // maximum duration of a blocking read
 	feedPause  = 500 * time.Millisecond
 )
 
-// feed puts results into boxes until ctx is done.
+// feed queues results until ctx is done.
 func (n *Notifier) feed(ctx context.Context) {
-	last := "" // the last result that the group has been given; "" when that is not known
+	last := "" // the group's last delivered ID; "" if unknown
 	for ctx.Err() == nil {
 		err := n.feedNext(ctx, &last)
 		n.feeding.report(ctx, err)
@@ -34,7 +34,7 @@ func (n *Notifier) feed(ctx context.Context) {
 	}
 }
 
-// feedNext waits for entries and feeds them, or finds that another has.
+// feedNext waits for entries and feeds them, unless another process has done so.
 func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if *last == "" {
 		position, err := n.position(ctx)
@@ -49,7 +49,7 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	case ctx.Err() != nil:
 		return nil
 	case errors.Is(err, redis.Nil):
-		return n.lookBack(ctx, last)
+		return n.checkPosition(ctx, last)
 	case err != nil:
 		return err
 	}
@@ -57,9 +57,9 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if err != nil {
 		return err
 	}
-	if b.left != nil && len(b.results)+len(b.putBack) == 0 {
-		*last = "" // whoever takes it does not tell
-		return b.left
+	if b.newer != nil && len(b.results)+len(b.putBack) == 0 {
+		*last = "" // the process that reads it advances the group
+		return b.newer
 	}
 	behind, lost, err := n.outbox.feed(ctx, b)
 	switch {
@@ -75,22 +75,21 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 		*last = b.results[len(b.results)-1]
 	}
 	if lost > 0 {
-		n.cfg.Log.ErrorContext(ctx, "outbox is full: the oldest notifications are dead letters now", "dropped", lost)
+		n.cfg.Log.ErrorContext(ctx, "outbox full, oldest notifications moved to dead letters", "dropped", lost)
 	}
 	if len(b.items) > 0 {
-		n.cfg.Log.DebugContext(ctx, "notifications wait to be sent", "notifications", len(b.items), "upto", *last)
-		n.stir()
+		n.cfg.Log.DebugContext(ctx, "notifications queued", "notifications", len(b.items), "upto", *last)
+		n.wakeSender()
 	}
 	return nil
 }
 
-// position is the last result that the group has been given. Where there is no group it is made, at the
-// stream's end.
+// position returns the group's last delivered ID. If there is no group, it creates one at the stream's end.
 func (n *Notifier) position(ctx context.Context) (string, error) {
 	err := n.cfg.Reader.XGroupCreateMkStream(ctx, n.outbox.results, Group, "$").Err()
 	switch {
 	case err == nil:
-		n.cfg.Log.InfoContext(ctx, "the group of notifications is new: they begin with the next result", "group", Group)
+		n.cfg.Log.InfoContext(ctx, "consumer group created, notifications begin with the next result", "group", Group)
 	case !strings.HasPrefix(err.Error(), "BUSYGROUP"):
 		return "", err
 	}
@@ -103,12 +102,12 @@ func (n *Notifier) position(ctx context.Context) (string, error) {
 			return g.LastDeliveredID, nil
 		}
 	}
-	return "", fmt.Errorf("the consumer group %s was deleted just now", Group)
+	return "", fmt.Errorf("the consumer group %s was deleted concurrently", Group)
 }
 
-// lookBack sees, when nothing has come for a while, whether the group is still where it was. Redis may have lost its
-// last writes, or all: then what comes may have ids before the last that this process knows, and would never be read.
-func (n *Notifier) lookBack(ctx context.Context, last *string) error {
+// checkPosition updates last from the group after a read without entries. Redis may have lost writes: the next entries
+// could then have lower IDs than last and would never be read.
+func (n *Notifier) checkPosition(ctx context.Context, last *string) error {
 	groups, err := n.cfg.Reader.XInfoGroups(ctx, n.outbox.results).Result()
 	if err != nil && !redis.HasErrorPrefix(err, "no such key") {
 		return err
@@ -122,9 +121,9 @@ func (n *Notifier) lookBack(ctx context.Context, last *string) error {
 	return n.restore(ctx, *last)
 }
 
-// restore makes the group anew, which somebody deleted, or Redis lost, where it was as far as this process knows.
-// Another process may know better, or worse: then some of it is sent again, by the same ids. A stream that has not
-// come as far is another, of which nothing was told.
+// restore recreates a deleted or lost group at the last position that this process knows. If another process knows a
+// later one, some results are sent again with the same IDs. A stream that ends before last is a new one, so the group
+// starts at its beginning.
 func (n *Notifier) restore(ctx context.Context, last string) error {
 	newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
 	if err != nil {
@@ -136,14 +135,14 @@ func (n *Notifier) restore(ctx context.Context, last string) error {
 	err = n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, last).Err()
 	switch {
 	case err == nil:
-		n.cfg.Log.WarnContext(ctx, "the group of notifications was deleted: it is made anew where it was", "group", Group, "at", last)
+		n.cfg.Log.WarnContext(ctx, "consumer group was deleted, created it again", "group", Group, "at", last)
 	case !strings.HasPrefix(err.Error(), "BUSYGROUP"):
 		return err
 	}
 	return nil
 }
 
-// batch decides what becomes of entries, of the first at least.
+// batch computes the items of entries, at least of the first one.
 func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream) (batch, error) {
 	b := batch{last: last}
 	sets := map[string]watch.Set{}
@@ -156,7 +155,7 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 					b.items = append(b.items, i)
 				} else {
 					back.unusable = true
-					n.cfg.Log.WarnContext(ctx, "what was put back is no notification", "entry", entry.ID, "error", err)
+					n.cfg.Log.WarnContext(ctx, "entry put back is not a notification", "entry", entry.ID, "error", err)
 				}
 				b.putBack = append(b.putBack, back)
 				continue
@@ -166,7 +165,7 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 			}
 			err := n.add(ctx, &b, entry, sets)
 			if events.ClassOf(err) == events.ClassNewer {
-				b.left = err
+				b.newer = err
 				break
 			}
 			if err != nil {
@@ -178,8 +177,8 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 	return b, nil
 }
 
-// add adds to a batch what apps are to be told of a result. What is no result nobody is told of. One of a type
-// that came after this program is left to another that knows it, for a while.
+// add adds the notifications of a result to a batch. It skips entries that are not results. For some time, it leaves a
+// result of an unknown newer type to a process that knows it.
 func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets map[string]watch.Set) error {
 	payload, _ := entry.Values["payload"].(string)
 	result, err := events.ParseResult([]byte(payload))
@@ -187,10 +186,10 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	case newer && n.recent(entry.ID):
 		return fmt.Errorf("result %s: %w", entry.ID, err)
 	case newer:
-		n.cfg.Log.ErrorContext(ctx, "nobody is notified of a result: it is for a newer version, of which no process has taken it", "entry", entry.ID, "error", err)
+		n.cfg.Log.ErrorContext(ctx, "result skipped, it needs a newer version and no process of that version read it", "entry", entry.ID, "error", err)
 		return nil
 	case err != nil:
-		n.cfg.Log.DebugContext(ctx, "result passed over", "entry", entry.ID, "error", err)
+		n.cfg.Log.DebugContext(ctx, "result skipped", "entry", entry.ID, "error", err)
 		return nil
 	}
 	if !notable(result) {
@@ -203,8 +202,8 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	set, known := sets[repo.Key()]
 	if !known {
 		set, err = n.cfg.Registry.Of(ctx, repo)
-		if unsound(err) { // others are not to wait for that
-			n.cfg.Log.ErrorContext(ctx, "nobody is notified of a result: the registry cannot be read", "repo", repo, "result", result.ID, "error", err)
+		if isRegistryFault(err) { // must not block other repositories
+			n.cfg.Log.ErrorContext(ctx, "result skipped, the watches cannot be decoded", "repo", repo, "result", result.ID, "error", err)
 			err = nil
 		}
 		if err != nil {
@@ -220,27 +219,27 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	if err != nil {
 		return fmt.Errorf("result %s: %w", entry.ID, err)
 	}
-	if len(body) >= maxBody { // no worker of ours wrote it
-		n.cfg.Log.ErrorContext(ctx, "nobody is notified of a result: it is too long", "repo", repo, "entry", entry.ID, "bytes", len(body))
+	if len(body) >= maxBody { // not written by a worker
+		n.cfg.Log.ErrorContext(ctx, "result skipped, it is too long", "repo", repo, "entry", entry.ID, "bytes", len(body))
 		return nil
 	}
-	traced := n.traceOf(entry)
+	trace := n.traceOf(entry)
 	for _, w := range chosen {
 		b.items = append(b.items, item{
 			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID, Body: string(body),
-			traceContext: traced,
+			traceContext: trace,
 		})
 	}
 	return nil
 }
 
-// unsound reports whether the registry itself is at fault, and not the way there.
-func unsound(err error) bool {
+// isRegistryFault reports whether the content of the registry is invalid, as opposed to an error of Redis.
+func isRegistryFault(err error) bool {
 	_, ok := errors.AsType[*events.Error](err)
 	return ok
 }
 
-// itemOf is the item of a dead letter that was put back; see outbox.lua.
+// itemOf decodes a dead letter that was put back; see outbox.lua.
 func itemOf(entry redis.XMessage) (item, error) {
 	text := func(name string) string { s, _ := entry.Values[name].(string); return s }
 	i := item{ID: text("_watermill_message_uuid"), Type: events.ResultType(text("type")), App: text("app"), Entry: text("entry"), Body: text("payload")}
@@ -249,7 +248,7 @@ func itemOf(entry redis.XMessage) (item, error) {
 	case err != nil:
 		return item{}, err
 	case !idPattern.MatchString(i.ID) || i.Repo.IsZero() || i.App == "" || strings.ContainsFunc(i.App, unicode.IsSpace) || len(i.Body) > maxBody || !json.Valid([]byte(i.Body)):
-		return item{}, errors.New("a field is missing or is not as a dead letter has it")
+		return item{}, errors.New("a field is missing or invalid")
 	}
 	return i, nil
 }

@@ -1,17 +1,17 @@
--- Feed: take the next results for the group, and put what apps are to be told of them into their boxes, in
--- the order of the stream, all or nothing. Whoever comes first does so; the others are told to look again.
+-- feed.lua advances the group over the next results and queues their items, in stream order, all or nothing. The first
+-- caller succeeds; the others have to read again.
 --
--- KEYS  1-6 see outbox.lua   7 the number of the last item (counter)   8 results   9 notifications that are put back (stream)
--- ARGV  1-2 see outbox.lua   3 group   4 the last result that the group has been given
---       5 how many results follow it   6 the id of the last of these
---       7 how many items a box may hold   8 how many an app may have   9 how many bytes these may have
---       number of entries that are put back; for each its id, and 1 when it cannot be read, else 0
---       number of renames; for each the repository's former key, and the new one; and how long that is known, ms
+-- KEYS  1-6 see outbox.lua   7 number of the last item (counter)   8 results   9 notifications put back (stream)
+-- ARGV  1-2 see outbox.lua   3 group   4 the group's last delivered ID
+--       5 number of results that follow it   6 ID of the last of these
+--       7 maximum items of a box   8 maximum items of an app   9 maximum bytes of an app's items
+--       number of entries put back; for each its ID, and 1 if it cannot be decoded, else 0
+--       number of renames; for each the repository's old key and new key; then how long renames are kept, ms
 --       number of items; for each its app, its repo, and the item as JSON
--- Returns {"fed", n}           n: how many items became dead letters, for want of room
---         {"behind", last}     the group has been given others, or entries are gone: nothing changed;
---                              last: the last result that it has been given
--- Refuses with NOGROUP when the group is gone, and with OOM; then nothing changed.
+-- Returns {"fed", n}           n: number of items that became dead letters because a box was full
+--         {"behind", last}     the group has advanced, or entries are gone; nothing changed.
+--                              last: the group's last delivered ID
+-- Fails with NOGROUP if the group is gone, and with OOM; then nothing changed.
 
 local numbers, results, again = KEYS[7], KEYS[8], KEYS[9]
 local group, last, follow, upto = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
@@ -43,11 +43,10 @@ for i = 1, tonumber(arg()) do
   put_back[i] = {id = id, unread = unread, fields = entry[2]}
 end
 
--- Up to here nothing has changed. What takes memory goes first: what is refused for want of it is the first
--- of the writes, or none.
+-- Nothing has changed up to here. Writes that need memory come first, so that OOM fails the first write or none.
 local lost, touched = 0, {}
 
--- evict makes a dead letter of the oldest item of a box. When the next is sent does not change.
+-- evict turns the oldest item of a box into a dead letter. The due time of the box stays.
 local function evict(app, repo)
   if not head_of(app, repo) then return forget(app, repo) end
   lost = lost + 1
@@ -79,12 +78,12 @@ for i = 1, tonumber(arg()) do renames[i] = {arg(), arg()} end
 known = arg()
 for _, r in ipairs(renames) do
   redis.call('SET', prefix .. 'moved:' .. r[1], r[2], 'PX', known)
-  redis.call('DEL', prefix .. 'moved:' .. r[2]) -- it is this one's name now
+  redis.call('DEL', prefix .. 'moved:' .. r[2]) -- a repository has this name now
 end
 for _ = 1, tonumber(arg()) do push(arg(), arg(), arg()) end
 for app in pairs(touched) do index(app) end
 for _, entry in ipairs(put_back) do
-  if entry.unread then letter(entry.id, 'malformed', 'no notification; it was not this program that gave it up', '0', entry.fields) end
+  if entry.unread then letter(entry.id, 'malformed', 'not a notification written by this program', '0', entry.fields) end
   redis.call('XDEL', again, entry.id)
 end
 if follow > 0 then

@@ -28,7 +28,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestMain lets this test binary be a notifier's process, for one that is to be killed.
+// TestMain lets the test binary act as a notifier process that tests can kill.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("LOCKSTEP_TEST_NOTIFIER"); url != "" {
 		childMain(url, os.Getenv("LOCKSTEP_TEST_CREDENTIALS"))
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 const (
 	namespace = events.DefaultNamespace
-	patience  = 60 * time.Second // for what happens in milliseconds
+	patience  = 60 * time.Second // for events that normally take milliseconds
 	secret    = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	former    = "a secret as it stands"
 )
@@ -54,18 +54,18 @@ func must[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
-// post is one request that a receiver was sent.
+// post is one request to a receiver.
 type post struct {
 	path   string
 	header http.Header
 	body   []byte
 	result events.Result
-	status int // what it was answered
+	status int // of the answer
 }
 
 func (p post) id() string { return p.header.Get("webhook-id") }
 
-// receiver is the HTTP server of apps, one path each.
+// receiver is an HTTP server for apps, one path each.
 type receiver struct {
 	*httptest.Server
 	t testing.TB
@@ -73,7 +73,7 @@ type receiver struct {
 	mu      sync.Mutex
 	posts   []post
 	changed chan struct{}
-	answer  func(w http.ResponseWriter, p post) int // 0: it answered by itself
+	answer  func(w http.ResponseWriter, p post) int // returns 0 if it has written the answer
 }
 
 func newReceiver(t testing.TB, answer func(w http.ResponseWriter, p post) int) *receiver {
@@ -100,7 +100,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// await returns the posts once they are enough.
+// await waits until enough returns true and returns the posts.
 func (r *receiver) await(enough func([]post) bool) []post {
 	r.t.Helper()
 	deadline := time.After(patience)
@@ -114,14 +114,14 @@ func (r *receiver) await(enough func([]post) bool) []post {
 		select {
 		case <-changed:
 		case <-deadline:
-			r.t.Fatalf("of what is waited for there are %d posts", len(posts))
+			r.t.Fatalf("timeout after %d posts", len(posts))
 		}
 	}
 }
 
 func atLeast(n int) func([]post) bool { return func(p []post) bool { return len(p) >= n } }
 
-// world is a Redis with a registry, credentials, and notifiers.
+// world is a private Redis with a registry, credentials and notifiers.
 type world struct {
 	t        *testing.T
 	server   *redistest.Server
@@ -133,7 +133,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, args ...string) *world {
-	t.Parallel() // each has a Redis of its own
+	t.Parallel() // each has a private Redis
 	server := redistest.Start(t, args...)
 	client := server.Client()
 	w := &world{t: t, server: server, redis: client, registry: watch.NewRegistry(client, namespace), dir: t.TempDir(),
@@ -147,7 +147,7 @@ func newWorld(t *testing.T, args ...string) *world {
 	return w
 }
 
-// credential writes the folder of one; urls may have any port.
+// credential writes the directory of a credential. urls may have any port.
 func (w *world) credential(name, secret, former, urls string) {
 	w.t.Helper()
 	dir := filepath.Join(w.dir, name)
@@ -159,7 +159,7 @@ func (w *world) credential(name, secret, former, urls string) {
 	}
 }
 
-// newApp is a world in which app docs watches acme/a, and a server that takes what it is told.
+// newApp returns a world in which app docs watches acme/a, and its server, which accepts all posts.
 func newApp(t *testing.T) (*world, *receiver) {
 	t.Helper()
 	w, apps := newWorld(t), newReceiver(t, ok)
@@ -168,22 +168,22 @@ func newApp(t *testing.T) (*world, *receiver) {
 	return w, apps
 }
 
-// eventually polls for what no signal tells of.
+// eventually polls a condition that has no signal.
 func (w *world) eventually(holds func() bool, format string, args ...any) {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: "+format, args...)
+			w.t.Fatalf("timeout: "+format, args...)
 		}
 	}
 }
 
-// signsFor has the credential sign for servers.
+// signsFor allows the credential to sign for servers.
 func (w *world) signsFor(urls ...string) {
 	w.credential("signer", secret, former, strings.Join(urls, " "))
 }
 
-// watch has an app watch the default branch of repositories.
+// watch adds watches of an app for the default branches of repositories.
 func (w *world) watch(app, notifyURL string, repos ...string) {
 	w.t.Helper()
 	for _, repo := range repos {
@@ -206,7 +206,7 @@ func (w *world) config() Config {
 	}
 }
 
-// run starts a notifier, which ends with the test or with stop. The group is there when it returns.
+// run starts a notifier, which ends with the test or with stop, and waits until the group exists.
 func (w *world) run(change ...func(*Config)) (stop func()) {
 	w.t.Helper()
 	cfg := w.config()
@@ -223,7 +223,7 @@ func (w *world) run(change ...func(*Config)) (stop func()) {
 	return stop
 }
 
-// await returns once so many attempts have had an outcome; others may have had others.
+// await waits until the given number of attempts have had an outcome.
 func (w *world) await(outcome string, times int) {
 	w.t.Helper()
 	deadline := time.After(patience)
@@ -239,7 +239,7 @@ func (w *world) await(outcome string, times int) {
 	}
 }
 
-// synced is a result of a sync for an app, of the default branch.
+// synced returns the result of a sync of the default branch for an app.
 func synced(t testing.TB, id, app, repo string) events.Result {
 	return events.Result{
 		ID: id, Type: events.ResultSynced, Source: "/lockstep/worker/w1", Time: time.Now().UTC(), Repo: must(events.ParseRepoPath(repo))(t), App: app,
@@ -264,13 +264,13 @@ func (w *world) dead() *stream.DeadLetters {
 	return must(stream.NewDeadLetters(stream.DeadLettersConfig{Redis: w.redis}))(w.t)
 }
 
-// letters are the dead ones, oldest first.
+// letters returns the dead letters, oldest first.
 func (w *world) letters() []stream.Letter {
 	w.t.Helper()
 	return must(w.dead().List(w.t.Context(), stream.Query{Oldest: true}))(w.t).Letters
 }
 
-// awaitLetters returns once there are so many.
+// awaitLetters waits until there are n dead letters.
 func (w *world) awaitLetters(n int) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
@@ -288,7 +288,7 @@ func (w *world) awaitLetters(n int) {
 	}
 }
 
-// everything is all text that Redis holds.
+// everything returns all text stored in Redis.
 func (w *world) everything() string {
 	w.t.Helper()
 	ctx := w.t.Context()

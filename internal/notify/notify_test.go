@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// soon is a schedule of so many attempts with next to no time between them.
+// soon sets a schedule of the given number of attempts with minimal delays.
 func soon(attempts int) func(*Config) {
 	return func(c *Config) {
 		c.Schedule = make([]time.Duration, attempts)
@@ -24,8 +24,8 @@ func soon(attempts int) func(*Config) {
 	}
 }
 
-// mustBeInOrder checks that of each app and repository each result was tried until it was delivered, none before
-// the one before, and all tries of one had one id.
+// mustBeInOrder checks that the results of each app and repository were sent in order, each until it was delivered, and
+// that all attempts of one had the same ID.
 func mustBeInOrder(t *testing.T, posts []post, each int) {
 	t.Helper()
 	next := map[string]int{}
@@ -33,10 +33,10 @@ func mustBeInOrder(t *testing.T, posts []post, each int) {
 	for _, p := range posts {
 		box := p.path + " " + p.result.Repo.String()
 		if want := fmt.Sprintf("%d/%s", next[box], box); p.result.ID != want {
-			t.Fatalf("%s was told of %s, want %s", box, p.result.ID, want)
+			t.Fatalf("%s was sent %s, want %s", box, p.result.ID, want)
 		}
 		if id := ids[p.result.ID]; id != "" && id != p.id() {
-			t.Fatalf("%s has the ids %s and %s", p.result.ID, id, p.id())
+			t.Fatalf("%s has the IDs %s and %s", p.result.ID, id, p.id())
 		}
 		ids[p.result.ID] = p.id()
 		if p.status/100 == 2 {
@@ -45,12 +45,12 @@ func mustBeInOrder(t *testing.T, posts []post, each int) {
 	}
 	for box, n := range next {
 		if n != each {
-			t.Errorf("%s was told of %d results, want %d", box, n, each)
+			t.Errorf("%s was sent %d results, want %d", box, n, each)
 		}
 	}
 }
 
-func TestAnAppThatWasDown(t *testing.T) {
+func TestRetryUntilTheAppAnswers(t *testing.T) {
 	w := newWorld(t)
 	var up atomic.Bool
 	var tries atomic.Int64
@@ -81,15 +81,15 @@ func TestAnAppThatWasDown(t *testing.T) {
 	w.await(OutcomeDelivered, 3*each)
 	mustBeInOrder(t, apps.await(atLeast(0)), each)
 	if n := w.waiting(); n != 0 || len(w.letters()) != 0 {
-		t.Errorf("%d wait, %d dead letters", n, len(w.letters()))
+		t.Errorf("%d queued, %d dead letters", n, len(w.letters()))
 	}
 	if left := w.redis.Keys(t.Context(), namespace.Notifications()+":*").Val(); !slices.Equal(left, []string{namespace.Notifications() + ":numbers"}) {
 		t.Errorf("left in Redis: %q", left)
 	}
 }
 
-// TestASlowApp never answers; another does, and so does it for another repository.
-func TestASlowApp(t *testing.T) {
+// One app never answers; the other one must not wait.
+func TestSlowAppDoesNotDelayOthers(t *testing.T) {
 	w := newWorld(t)
 	release := make(chan struct{})
 	var hanging atomic.Int64
@@ -116,7 +116,7 @@ func TestASlowApp(t *testing.T) {
 	w.await(OutcomeDelivered, len(repos))
 	for _, p := range apps.await(atLeast(len(repos))) {
 		if p.path != "/fast" {
-			t.Errorf("%s has answered", p.path)
+			t.Errorf("%s answered", p.path)
 		}
 	}
 	if n := hanging.Load(); n > 5 { // four of slow, and one of fast
@@ -124,7 +124,7 @@ func TestASlowApp(t *testing.T) {
 	}
 }
 
-func TestARedirectIsAFailure(t *testing.T) {
+func TestRedirectIsAFailure(t *testing.T) {
 	w := newWorld(t)
 	elsewhere := newReceiver(t, ok)
 	apps := newReceiver(t, func(rw http.ResponseWriter, _ post) int {
@@ -169,12 +169,12 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	for _, app := range []string{"seconds", "date"} {
 		due := must(w.redis.ZScore(t.Context(), namespace.Notifications()+":due:"+app, "acme/a").Result())(t)
 		if in := time.Until(time.UnixMilli(int64(due))); in < 119*time.Minute || in > 121*time.Minute {
-			t.Errorf("%s: again in %v, want 2h", app, in)
+			t.Errorf("%s: retry in %v, want 2h", app, in)
 		}
 	}
 }
 
-// verify is a receiver's check, as the specification of Standard Webhooks has it.
+// verify verifies a post according to the Standard Webhooks specification.
 func verify(t *testing.T, key []byte, p post) bool {
 	t.Helper()
 	seconds := must(strconv.ParseInt(p.header.Get("webhook-timestamp"), 10, 64))(t)
@@ -194,7 +194,7 @@ func verify(t *testing.T, key []byte, p post) bool {
 	return false
 }
 
-func TestWhatIsPosted(t *testing.T) {
+func TestPost(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
 	result := synced(t, "push-4711/1795223511201-0", "docs", "acme/a")
@@ -220,18 +220,18 @@ func TestWhatIsPosted(t *testing.T) {
 	}
 }
 
-// TestAKnownSignature is the example of the reference libraries.
-func TestAKnownSignature(t *testing.T) {
+// TestKnownSignature uses the example of the reference libraries.
+func TestKnownSignature(t *testing.T) {
 	got, err := signature([]string{secret}, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
 		t.Errorf("got %s, %v", got, err)
 	}
 	if _, err := signature([]string{"whsec_hunter2?"}, "i", time.Now(), nil); err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("a secret that is no base64: %v", err)
+		t.Errorf("a secret that is not base64: %v", err)
 	}
 }
 
-func TestAddressesInside(t *testing.T) {
+func TestPrivateAddressesAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		host  string
 		hosts []string
@@ -243,7 +243,7 @@ func TestAddressesInside(t *testing.T) {
 		"listed by name":                  {"localhost", []string{"localhost"}, true},
 		"another is listed":               {"127.0.0.1", []string{"10.0.0.0/8"}, false},
 		"metadata, whatever is listed":    {"169.254.169.254", []string{"0.0.0.0/0"}, false},
-		"loopback, written as a v6 one":   {"[::ffff:127.0.0.1]", nil, false},
+		"loopback as IPv4-mapped IPv6":    {"[::ffff:127.0.0.1]", nil, false},
 		"loopback, listed with that port": {"127.0.0.1", []string{"127.0.0.1:1"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestAddressesInside(t *testing.T) {
 			}
 			w.await(OutcomeGivenUp, 1)
 			if n := len(apps.await(atLeast(0))); n != 0 {
-				t.Error("it was told")
+				t.Error("it was notified")
 			}
 			if l := w.letters()[0]; !strings.Contains(l.Error, "notify-hosts") {
 				t.Errorf("error: %s", l.Error)

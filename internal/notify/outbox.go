@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// The scripts. The heads of their files say what they take, return and refuse.
+// The scripts. Their headers describe arguments, results and errors.
 var (
 	//go:embed outbox.lua
 	outboxSource string
@@ -32,9 +32,9 @@ var (
 	settleScript = redis.NewScript(outboxSource + settleSource)
 )
 
-var errReply = errors.New("a script's reply makes no sense")
+var errReply = errors.New("unexpected reply of a script")
 
-// item is a notification as it waits. It has all that a dead letter needs, and no secret and no URL.
+// item is a queued notification. It contains what a dead letter needs, but no secret and no URL.
 type item struct {
 	Version int `json:"version"`
 
@@ -43,18 +43,18 @@ type item struct {
 	App   string            `json:"app"`
 	Repo  events.RepoPath   `json:"repo"`
 	Ref   watch.Selector    `json:"ref"`
-	Entry string            `json:"entry"` // of results
+	Entry string            `json:"entry"` // ID in results
 	Body  string            `json:"body"`
 	traceContext
 }
 
 func (i item) key() watch.Key { return watch.Key{App: i.App, Repo: i.Repo, Ref: i.Ref} }
 
-// outbox calls the scripts.
+// outbox runs the scripts.
 type outbox struct {
 	redis   redis.UniversalClient
 	results string
-	again   string // the stream of those that are put back
+	again   string // the stream of notifications that were put back
 	prefix  string
 	keys    []string
 	common  []any
@@ -69,24 +69,24 @@ func newOutbox(cfg Config) outbox {
 	return o
 }
 
-// batch is what one call of feed takes and gives.
+// batch holds the arguments of one call of feed.
 type batch struct {
-	last    string // the last result that the group has been given
-	results []string
+	last    string   // the group's last delivered ID
+	results []string // the IDs that follow it
 	putBack []putBack
-	renames [][2]string // keys of repositories: from, to
+	renames [][2]string // repository keys: from, to
 	items   []item
-	left    error // why the next result is left to a newer version
+	newer   error // why the next result is left to a newer version
 }
 
-// putBack is an entry of the stream of notifications that somebody put back.
+// putBack is an entry of the stream of notifications that were put back.
 type putBack struct {
 	id       string
 	unusable bool
 }
 
-// feed does so unless the group's last result is another than the batch says; the last is returned then. lost is
-// how many items had no room.
+// feed queues a batch. If the group's last delivered ID is not b.last, it changes nothing and returns that ID as behind.
+// lost is the number of items that became dead letters because an outbox was full.
 func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, err error) {
 	upto := b.last
 	if n := len(b.results); n > 0 {
@@ -105,7 +105,7 @@ func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, e
 	for _, r := range b.renames {
 		args = append(args, r[0], r[1])
 	}
-	args = append(args, renamesKnown.Milliseconds(), len(b.items))
+	args = append(args, renameRetention.Milliseconds(), len(b.items))
 	for _, i := range b.items {
 		i.Version = itemVersion
 		text, err := json.Marshal(i)
@@ -130,21 +130,21 @@ func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, e
 	return "", lost, nil
 }
 
-// claim is the right to send the head of a box.
+// claim is the exclusive right to send the first item of an outbox.
 type claim struct {
 	app, repo     string
 	number, token string
-	taken         time.Time // not after the claim began
+	since         time.Time // lower bound of the start
 	failed        int       // attempts
 	item          item
-	unreadable    error // why there is no item
-	newer         bool  // because a newer version wrote it
+	unreadable    error // why item could not be decoded
+	newer         bool  // a newer version wrote it
 }
 
-// claim takes heads that are due, as many as there is room for beside what is in flight. next is when another will
-// be due, 0 when that is not known.
-func (o outbox) claim(ctx context.Context, f flight) (claims []claim, next time.Duration, err error) {
-	token, taken := rand.Text(), time.Now()
+// claim claims due items up to the limits of posts in flight. next is the time until another outbox is due, 0 if
+// unknown.
+func (o outbox) claim(ctx context.Context, f inFlight) (claims []claim, next time.Duration, err error) {
+	token, since := rand.Text(), time.Now()
 	slow := max(1, o.cfg.Total/2)
 	for app := range f.slow {
 		slow -= f.busy[app]
@@ -164,7 +164,7 @@ func (o outbox) claim(ctx context.Context, f flight) (claims []claim, next time.
 		return nil, 0, err
 	}
 	if len(reply)%5 != 1 {
-		return nil, 0, fmt.Errorf("claim: %w: %d parts", errReply, len(reply))
+		return nil, 0, fmt.Errorf("claim: %w: %d values", errReply, len(reply))
 	}
 	ms, _ := reply[0].(int64)
 	next = time.Duration(max(ms, 0)) * time.Millisecond
@@ -173,7 +173,7 @@ func (o outbox) claim(ctx context.Context, f flight) (claims []claim, next time.
 		for i := range texts {
 			texts[i], _ = parts[i].(string)
 		}
-		c := claim{app: texts[0], repo: texts[1], number: texts[2], token: token, taken: taken}
+		c := claim{app: texts[0], repo: texts[1], number: texts[2], token: token, since: since}
 		c.failed, _ = strconv.Atoi(texts[3])
 		c.unreadable = json.Unmarshal([]byte(texts[4]), &c.item)
 		if entry, newer := isNewer(texts[4]); newer {
@@ -184,7 +184,7 @@ func (o outbox) claim(ctx context.Context, f flight) (claims []claim, next time.
 	return claims, next, nil
 }
 
-// What becomes of a claim, as the script knows it.
+// The ways to settle a claim, as in settle.lua.
 const (
 	isDone   = "done"
 	isFailed = "failed"
@@ -192,23 +192,23 @@ const (
 	isDead   = "dead"
 )
 
-// settlement says what becomes of a claim.
+// settlement is the outcome of a claim.
 type settlement struct {
 	what     string
 	delay    time.Duration
-	reason   string // of a dead letter, as its error and attempts
+	reason   string // of a dead letter, like err and attempts
 	err      string
 	attempts int
 }
 
-// settle may be called again when no answer came.
+// settle records the outcome of a claim. It is safe to call again if no answer was received.
 func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
 	args := append([]any{}, o.common...)
 	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, s.err, s.attempts)
 	return settleScript.Run(ctx, o.redis, o.keys, args...).Err()
 }
 
-// movedTo is the key that a repository was renamed to, "" if it was not.
+// movedTo returns the key that a repository was renamed to, "" if it was not renamed.
 func (o outbox) movedTo(ctx context.Context, repo events.RepoPath) (string, error) {
 	to, err := o.redis.Get(ctx, o.prefix+"moved:"+repo.Key()).Result()
 	if errors.Is(err, redis.Nil) {
@@ -217,8 +217,8 @@ func (o outbox) movedTo(ctx context.Context, repo events.RepoPath) (string, erro
 	return to, err
 }
 
-// held is for how much longer what waits in a box is kept though its watch is not there; 0 once it may be
-// dropped. The watches of a repository that is renamed go to its new name before the stream tells of it.
+// held returns how much longer items without a watch are kept; 0 means that they may be dropped. They are kept for some
+// time because the watches of a renamed repository move before the rename appears in the stream.
 func (o outbox) held(ctx context.Context, c claim) (time.Duration, error) {
 	mark := o.prefix + "unwatched:" + c.app + " " + c.repo
 	if err := o.redis.SetNX(ctx, mark, 1, 2*o.cfg.hold).Err(); err != nil {
@@ -228,7 +228,7 @@ func (o outbox) held(ctx context.Context, c claim) (time.Duration, error) {
 	return max(0, left-o.cfg.hold), err
 }
 
-// Waiting is how many notifications wait in all outboxes. It costs the number of apps that some wait for.
+// Waiting returns the number of notifications in all outboxes, in time proportional to the number of apps that have any.
 func Waiting(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (int64, error) {
 	counts, err := client.HVals(ctx, namespace.Notifications()+":counts").Result()
 	if err != nil {

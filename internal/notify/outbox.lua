@@ -1,27 +1,27 @@
--- outbox.lua opens the scripts that change outboxes. An app has a box for each repository that it has
--- notifications of: they leave it in the order in which they came, one at a time.
+-- outbox.lua is the common part of the scripts that change outboxes. An app has a box for each repository with
+-- notifications: its items are sent in order, one at a time.
 --
--- KEYS  1 apps (zset: app to when the first of its boxes is due, ms)   2 counts (hash: app to its items)
---       3 sizes (hash: app to their bytes)   4 tries (hash: box to the failed attempts of its head)
---       5 claims (hash: box to the last claim of its head, until that is settled)   6 dead letters (stream)
--- ARGV  1 prefix of the keys below   2 about how many dead letters are kept
+-- KEYS  1 apps (zset: app -> due time of its first box, ms)   2 counts (hash: app -> number of items)
+--       3 sizes (hash: app -> bytes of its items)   4 tries (hash: box -> failed attempts of its first item)
+--       5 claims (hash: box -> claim of its first item, until settled)   6 dead letters (stream)
+-- ARGV  1 prefix of the keys below   2 approximate number of dead letters to keep
 --
--- Below the prefix, with the hash tag that all keys share:
---       due:{app}         zset: repo to when its head may be sent, ms; of one that is being sent, when its claim ends
---       heads:{app}       zset: repo to the number of its head
---       box:{app} {repo}  list of items: each its number, a space, and a JSON object
---       unwatched:{app} {repo}  there for a while once the box's watch is found gone
---       moved:{repo}      key of the repository that this one is since a rename
--- An app's name has no space in it, nor has a repo's key.
+-- Keys with the prefix, which share the hash tag:
+--       due:{app}         zset: repo -> when its first item may be sent, ms; if claimed, when the claim ends
+--       heads:{app}       zset: repo -> number of its first item
+--       box:{app} {repo}  list of items: number, space, JSON object
+--       unwatched:{app} {repo}  exists for some time after the box's watch was found missing
+--       moved:{repo}      new key of a renamed repository
+-- Neither app names nor repository keys contain a space.
 --
--- Refuses with WRONGTYPE when there is something else at the dead letters; nothing changed.
+-- Fails with WRONGTYPE if the dead letters are not a stream; nothing changed.
 
 local apps, counts, sizes, tries, claims, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix, letters = ARGV[1], ARGV[2]
 
 local kind = redis.call('TYPE', dead)['ok']
 if kind ~= 'stream' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE the dead letters are no stream; nothing was changed')
+  return redis.error_reply('WRONGTYPE the dead letters are not a stream; nothing was changed')
 end
 
 local function number(n) return string.format('%.0f', n) end
@@ -41,7 +41,7 @@ local function head_of(app, repo)
   return n or '0', item or head
 end
 
--- index notes when the first of an app's boxes is due.
+-- index updates the due time of an app's first box.
 local function index(app)
   local first = redis.call('ZRANGE', due_of(app), 0, 0, 'WITHSCORES')
   if first[1] then
@@ -65,8 +65,8 @@ local function letter(entry, reason, err, attempts, fields)
   redis.call('XADD', dead, 'MAXLEN', '~', letters, '*', unpack(l))
 end
 
--- bury makes a dead letter of a box's head. Its fields are what puts it back, and read as a result. Of a head that is
--- no item, as this program writes them, it keeps the text.
+-- bury turns a box's first item into a dead letter, with the fields needed to put it back. If the item cannot be
+-- decoded, it keeps the text.
 local function bury(app, repo, reason, err, attempts)
   local _, text = head_of(app, repo)
   local ok, item = pcall(cjson.decode, text)
@@ -83,7 +83,7 @@ local function bury(app, repo, reason, err, attempts)
   letter(part('entry'), reason, err, attempts, fields)
 end
 
--- forget takes away what is noted of a box without a head, and of its app when no other box is left.
+-- forget removes the bookkeeping of an empty box, and of its app if it has no other box.
 local function forget(app, repo)
   redis.call('ZREM', heads_of(app), repo)
   redis.call('ZREM', due_of(app), repo)
@@ -95,7 +95,7 @@ local function forget(app, repo)
   end
 end
 
--- pop takes a box's head away. The next is due at the given moment.
+-- pop removes a box's first item. The next one is due at the given time.
 local function pop(app, repo, at)
   local _, gone = head_of(app, repo)
   redis.call('LPOP', box_of(app, repo))

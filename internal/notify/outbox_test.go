@@ -14,10 +14,10 @@ import (
 	"lockstep/events"
 )
 
-// nobody is what is in flight of a process that posts nothing.
-func nobody() flight { return flight{busy: map[string]int{}, slow: map[string]time.Time{}} }
+// nobody returns the state of a process without posts in flight.
+func nobody() inFlight { return inFlight{busy: map[string]int{}, slow: map[string]time.Time{}} }
 
-// fed is a notifier that does not run, and has fed results.
+// fed returns a notifier that is not running and has fed results.
 func (w *world) fed(results ...events.Result) *Notifier {
 	w.t.Helper()
 	n := must(New(w.config()))(w.t)
@@ -31,8 +31,8 @@ func (w *world) fed(results ...events.Result) *Notifier {
 	return n
 }
 
-// take claims one head.
-func (w *world) take(n *Notifier) claim {
+// claimOne claims one item.
+func (w *world) claimOne(n *Notifier) claim {
 	w.t.Helper()
 	claims, _, err := n.outbox.claim(w.t.Context(), nobody())
 	if err != nil || len(claims) != 1 {
@@ -41,7 +41,7 @@ func (w *world) take(n *Notifier) claim {
 	return claims[0]
 }
 
-// lapse has the head of a box be due.
+// lapse makes the first item of a box due.
 func (w *world) lapse(app, repo string) {
 	w.t.Helper()
 	for key, member := range map[string]string{"due:" + app: repo, "apps": app} {
@@ -49,28 +49,28 @@ func (w *world) lapse(app, repo string) {
 	}
 }
 
-// TestAClaimThatHasEnded is another's: who had it may say that it was delivered, which is true, but not that it failed. What
-// follows is not sent before the other has settled.
-func TestAClaimThatHasEnded(t *testing.T) {
+// After a claim has ended, its old holder may report a delivery but no failure. The next item is not sent before the new
+// holder has settled.
+func TestSettleAfterTheClaimEnded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		late    settlement
 		waiting int64
 		failed  int
 	}{
-		"it failed":      {settlement{what: isFailed, delay: time.Hour}, 2, 1},
-		"it is given up": {settlement{what: isDead, reason: reasonUsedUp}, 2, 1},
-		"it comes back":  {settlement{what: isBack}, 2, 1},
-		"it is done":     {settlement{what: isDone}, 1, 0},
+		"failed":   {settlement{what: isFailed, delay: time.Hour}, 2, 1},
+		"given up": {settlement{what: isDead, reason: reasonUsedUp}, 2, 1},
+		"returned": {settlement{what: isBack}, 2, 1},
+		"done":     {settlement{what: isDone}, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			ctx := t.Context()
 			w.watch("docs", "http://127.0.0.1:1/", "acme/a")
 			n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/a"))
-			first := w.take(n)
+			first := w.claimOne(n)
 			w.lapse("docs", "acme/a")
-			second := w.take(n) // in the same millisecond perhaps
-			for range 2 {       // its reply was lost
+			second := w.claimOne(n) // in the same millisecond perhaps
+			for range 2 {           // its reply was lost
 				if err := n.outbox.settle(ctx, first, tc.late); err != nil {
 					t.Fatal(err)
 				}
@@ -86,33 +86,33 @@ func TestAClaimThatHasEnded(t *testing.T) {
 			if got := w.waiting(); got != tc.waiting || len(w.letters()) != 0 {
 				t.Fatalf("%d wait, want %d; %d letters", got, tc.waiting, len(w.letters()))
 			}
-			if c := w.take(n); c.failed != tc.failed || (c.item.ID == first.item.ID) != (tc.failed > 0) {
+			if c := w.claimOne(n); c.failed != tc.failed || (c.item.ID == first.item.ID) != (tc.failed > 0) {
 				t.Errorf("%d failed attempts of %s, want %d", c.failed, c.item.Entry, tc.failed)
 			}
 		})
 	}
 }
 
-// TestClaimsOfOneMillisecond are told apart all the same.
-func TestClaimsOfOneMillisecond(t *testing.T) {
+// Claims made in the same millisecond have different tokens.
+func TestClaimsInTheSameMillisecond(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/", "acme/a")
 	n := w.fed(synced(t, "1", "docs", "acme/a"))
-	first := w.take(n)
+	first := w.claimOne(n)
 	ends := w.redis.ZScore(t.Context(), n.outbox.prefix+"due:docs", "acme/a").Val()
 	w.lapse("docs", "acme/a")
-	second := w.take(n)
+	second := w.claimOne(n)
 	w.redis.ZAdd(t.Context(), n.outbox.prefix+"due:docs", redis.Z{Score: ends, Member: "acme/a"})
 	if err := n.outbox.settle(t.Context(), first, settlement{what: isDead, reason: reasonUsedUp}); err != nil || w.waiting() != 1 {
-		t.Errorf("a claim that has ended buries what another sends: %v", err)
+		t.Errorf("a claim that has ended moved another one's item to the dead letters: %v", err)
 	}
 	if err := n.outbox.settle(t.Context(), second, settlement{what: isDone}); err != nil || w.waiting() != 0 {
-		t.Errorf("%d wait, %v", w.waiting(), err)
+		t.Errorf("%d queued, %v", w.waiting(), err)
 	}
 }
 
-// TestManySlowApps are sent one post each, and leave half of what a process has to the others.
-func TestManySlowApps(t *testing.T) {
+// Slow apps have one post in flight each, and at most half of all.
+func TestSlowAppsUseAtMostHalf(t *testing.T) {
 	w := newWorld(t)
 	var results []events.Result
 	repos := []string{"acme/a", "acme/b", "acme/c"}
@@ -130,9 +130,9 @@ func TestManySlowApps(t *testing.T) {
 	n := w.fed(results...)
 	n.outbox.cfg.Total, n.outbox.cfg.PerApp = 8, 2
 	f := nobody()
-	for i := range 8 { // each has kept one waiting, and the first still does
+	for i := range 8 { // each was slow once, and the first still is
 		f.begin(fmt.Sprint("slow", i))
-		f.end(landing{app: fmt.Sprint("slow", i), asked: true, slow: true})
+		f.end(landing{app: fmt.Sprint("slow", i), attempted: true, slow: true})
 	}
 	f.begin("slow0")
 	claims, _, err := n.outbox.claim(t.Context(), f)
@@ -150,14 +150,14 @@ func TestManySlowApps(t *testing.T) {
 	if err != nil || slow != 3 || took["slow0"] != 0 || took["fast"] != 2 {
 		t.Errorf("claimed %v, %v; want three slow ones beside the first, and two of the fast one", took, err)
 	}
-	f.end(landing{app: "slow0", asked: true})
+	f.end(landing{app: "slow0", attempted: true})
 	if _, known := f.slow["slow0"]; known || f.posts != 0 || len(f.busy) != 0 {
-		t.Errorf("an app that has been quick is slow: %+v", f)
+		t.Errorf("an app that was fast again still counts as slow: %+v", f)
 	}
 }
 
-// TestAnAppWithLittleThatWaits is not put off for those with much, though they have waited longer.
-func TestAnAppWithLittleThatWaits(t *testing.T) {
+// An app with few items is not delayed by apps with many, even if those have waited longer.
+func TestClaimPrefersAppsWithFewPostsInFlight(t *testing.T) {
 	w := newWorld(t)
 	var results []events.Result
 	for _, repo := range []string{"acme/a", "acme/b", "acme/c", "acme/d"} {
@@ -178,8 +178,8 @@ func TestAnAppWithLittleThatWaits(t *testing.T) {
 	}
 }
 
-// TestABoxThatSomebodySpoils holds up no other, and is not in the way of what comes later.
-func TestABoxThatSomebodySpoils(t *testing.T) {
+// A corrupt box delays neither other boxes nor later items.
+func TestCorruptBox(t *testing.T) {
 	for name, spoil := range map[string]func(c redis.UniversalClient, box string) error{
 		"deleted": func(c redis.UniversalClient, box string) error { return c.Del(context.Background(), box).Err() },
 		"no item": func(c redis.UniversalClient, box string) error {
@@ -214,8 +214,8 @@ func TestABoxThatSomebodySpoils(t *testing.T) {
 	}
 }
 
-// TestAnOutboxIsFullByBytesToo evicts the oldest of the app until there is room.
-func TestAnOutboxIsFullByBytesToo(t *testing.T) {
+// An app over its limit of bytes loses its oldest items.
+func TestOutboxIsLimitedByBytes(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a", "acme/b")
 	w.watch("site", "http://127.0.0.1:1/site", "acme/a")
@@ -247,13 +247,13 @@ func TestAnOutboxIsFullByBytesToo(t *testing.T) {
 	}
 	for _, app := range []string{"docs", "site"} {
 		if n := must(w.redis.HGet(t.Context(), namespace.Notifications()+":sizes", app).Int64())(t); n != held(app) || n > 40_000 || n == 0 {
-			t.Errorf("%s: %d bytes are counted, %d are there", app, n, held(app))
+			t.Errorf("%s: %d bytes counted, %d stored", app, n, held(app))
 		}
 	}
 }
 
-// TestAnIDThatIsNone of ours is not put back: it would be a header, and a part of what is signed.
-func TestAnIDThatIsNone(t *testing.T) {
+// A put-back entry with an invalid ID is refused, because the ID becomes a header and is signed.
+func TestInvalidIDIsNotPutBack(t *testing.T) {
 	body := `{"x":1}`
 	for id, want := range map[string]bool{
 		idOf(events.Result{ID: "r"}, "docs"): true, "": false, "msg_": false, "msg_1.2": false, "msg_AAAAAAAAAAAAAAAAAAAAAAA\n": false, strings.Repeat("x", 28): false,

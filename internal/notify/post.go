@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	maxAnswer  = 64 << 10 // bytes of a response that are read, and thrown away
-	maxHeaders = 64 << 10 // bytes of its headers
+	maxAnswer  = 64 << 10 // bytes of a response body to discard before closing
+	maxHeaders = 64 << 10 // bytes of response headers
 )
 
-// errGone is that the app answered 410.
+// errGone means that the app answered 410.
 var errGone = errors.New("answered 410 Gone")
 
-// newClient makes the client of all posts. It goes through no proxy, which would resolve names by itself.
+// newClient returns the client for all posts. It uses no proxy, because a proxy would resolve names by itself.
 func newClient(cfg Config, policy egress.Policy) *http.Client {
 	return &http.Client{
 		Timeout:       cfg.Timeout,
@@ -37,22 +37,22 @@ func newClient(cfg Config, policy egress.Policy) *http.Client {
 			Proxy:                  nil,
 			DialContext:            policy.Dial,
 			TLSClientConfig:        cfg.TLS.Clone(),
-			TLSHandshakeTimeout:    dialWithin,
+			TLSHandshakeTimeout:    dialTimeout,
 			MaxResponseHeaderBytes: maxHeaders,
 			MaxIdleConns:           100,
 			MaxIdleConnsPerHost:    cfg.PerApp,
 			IdleConnTimeout:        90 * time.Second,
 			DisableCompression:     true,
 			ForceAttemptHTTP2:      true,
-			// A connection that died in silence is given up, and not used until the system gives it up.
+			// Detects dead connections before the operating system does.
 			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
 		},
 	}
 }
 
-// post sends one notification to where a watch says. asked is how long the app wants to be left alone. An error
-// says in a few words what is wrong, and repeats neither the URL nor what the app answered.
-func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (asked time.Duration, err error) {
+// post sends one notification to the watch's URL. It returns the Retry-After of the response, if any. Errors are short
+// and contain neither the URL nor the response.
+func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (wait time.Duration, err error) {
 	secrets, err := n.cfg.Secrets.SigningSecrets(w.NotifySecret, w.NotifyURL)
 	if err != nil {
 		return 0, err
@@ -64,7 +64,7 @@ func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (asked time.
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.NotifyURL, strings.NewReader(i.Body))
 	if err != nil {
-		return 0, errors.New("notify_url is no URL")
+		return 0, errors.New("notify_url is not a valid URL")
 	}
 	req.Header.Set("Content-Type", "application/cloudevents+json")
 	req.Header.Set("User-Agent", n.cfg.UserAgent)
@@ -77,7 +77,7 @@ func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (asked time.
 		return 0, n.fault(err)
 	}
 	span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
-	// What it answered to is known from here on; a body that trickles changes nothing.
+	// The status decides; a slow or broken body does not matter.
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 	_ = resp.Body.Close()
 	switch status := resp.StatusCode; {
@@ -86,13 +86,13 @@ func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (asked time.
 	case status == http.StatusGone:
 		return 0, errGone
 	case status/100 == 3:
-		return 0, fmt.Errorf("answered %d: redirects are not followed; have notify_url name where it leads", status)
+		return 0, fmt.Errorf("answered %d: redirects are not followed; set notify_url to the target", status)
 	default:
 		return retryAfter(status, resp.Header, now), errors.New(strings.TrimSpace(fmt.Sprintf("answered %d %s", status, http.StatusText(status))))
 	}
 }
 
-// fault says in a few words why a post did not arrive.
+// fault returns a short error without the URL.
 func (n *Notifier) fault(err error) error {
 	if refused, ok := errors.AsType[*egress.Fault](err); ok {
 		return refused
@@ -104,7 +104,7 @@ func (n *Notifier) fault(err error) error {
 		return errors.New("the host's certificate is not trusted; see the setting ca-file")
 	}
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return errors.New("the host's certificate is another's")
+		return errors.New("the certificate is for another host")
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return fmt.Errorf("did not answer within %v", n.cfg.Timeout)

@@ -15,13 +15,12 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestAConnectionThatDiesInSilence is not used for ever: many posts share one in HTTP/2, and one that runs out of
-// time does not close it.
-func TestAConnectionThatDiesInSilence(t *testing.T) {
+// A dead HTTP/2 connection is abandoned. Many posts share one, and a timeout of one post does not close it.
+func TestDeadHTTP2ConnectionIsAbandoned(t *testing.T) {
 	w := newWorld(t)
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		if req.ProtoMajor != 2 {
-			t.Errorf("asked by %s", req.Proto)
+			t.Errorf("request uses %s", req.Proto)
 		}
 	}))
 	app.EnableHTTP2 = true
@@ -51,14 +50,14 @@ func TestAConnectionThatDiesInSilence(t *testing.T) {
 	}
 	close(dead)
 	if err := ask(); err == nil {
-		t.Error("the connection is not dead")
+		t.Error("the connection still works")
 	}
 	if err := ask(); err != nil {
-		t.Errorf("it is used still: %v", err)
+		t.Errorf("it is still used: %v", err)
 	}
 }
 
-// relay passes what it is sent on to a server, until a connection's end is told: then nothing passes, and it stays open.
+// relay forwards connections to a server. Once until is closed, a connection stays open but forwards nothing.
 func relay(t *testing.T, to string, accepted func() (until <-chan struct{})) (address string) {
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var open sync.WaitGroup

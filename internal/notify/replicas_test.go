@@ -24,7 +24,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// childMain is the main function of a notifier's process that is to be killed.
+// childMain is the main function of a notifier process that the test kills.
 func childMain(redisURL, credentials string) {
 	server, err := redisx.Parse(redisURL, "")
 	if err != nil {
@@ -44,7 +44,7 @@ func childMain(redisURL, credentials string) {
 
 const shortClaim = 1500 * time.Millisecond
 
-func TestAProcessThatIsKilledInMidPost(t *testing.T) {
+func TestProcessKilledDuringAPost(t *testing.T) {
 	w := newWorld(t)
 	var killed atomic.Bool
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -55,13 +55,13 @@ func TestAProcessThatIsKilledInMidPost(t *testing.T) {
 		if p.result.ID == "2//docs acme/a" {
 			close(begun)
 			<-release
-			return http.StatusBadGateway // nobody is there to hear
+			return http.StatusBadGateway // the process is dead
 		}
 		return http.StatusOK
 	})
 	w.signsFor(apps.URL)
 	w.watch("docs", apps.URL+"/docs", "acme/a")
-	w.run()() // the group is there
+	w.run()() // creates the group
 	kill := w.child()
 	for i := range 5 {
 		w.publish(synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a"))
@@ -76,7 +76,7 @@ func TestAProcessThatIsKilledInMidPost(t *testing.T) {
 	mustBeInOrder(t, apps.await(atLeast(6)), 5)
 }
 
-// child starts a process of its own that notifies. It is killed at the latest when the test ends.
+// child starts a notifier process. It is killed when the test ends, if not before.
 func (w *world) child() (kill func()) {
 	w.t.Helper()
 	child := exec.Command(os.Args[0])
@@ -93,8 +93,8 @@ func (w *world) child() (kill func()) {
 	return kill
 }
 
-// TestProcessesThatAreKilledAgainAndAgain lose nothing between them, and nothing overtakes.
-func TestProcessesThatAreKilledAgainAndAgain(t *testing.T) {
+// Processes that are killed repeatedly lose and reorder nothing.
+func TestRepeatedlyKilledProcesses(t *testing.T) {
 	w := newWorld(t)
 	var posts atomic.Int64
 	apps := newReceiver(t, func(http.ResponseWriter, post) int {
@@ -109,7 +109,7 @@ func TestProcessesThatAreKilledAgainAndAgain(t *testing.T) {
 	for _, app := range names {
 		w.watch(app, apps.URL+"/"+app, repos...)
 	}
-	w.run()() // the group is there
+	w.run()() // creates the group
 	kills := []func(){w.child(), w.child(), w.child()}
 	const each, storms = 40, 6
 	delivered := func(posts []post) map[string]bool {
@@ -129,7 +129,7 @@ func TestProcessesThatAreKilledAgainAndAgain(t *testing.T) {
 				}
 			}
 		}
-		some := ((storm+1)*each/storms - 3) * len(repos) * len(names) // others are under way
+		some := ((storm+1)*each/storms - 3) * len(repos) * len(names) // the others are in flight
 		apps.await(func(p []post) bool { return len(delivered(p)) >= some })
 		kills[storm%3]()
 		kills[storm%3] = w.child()
@@ -141,9 +141,9 @@ func TestProcessesThatAreKilledAgainAndAgain(t *testing.T) {
 		number, box, _ := strings.Cut(p.result.ID, "//")
 		i := must(strconv.Atoi(number))(t)
 		if i > next[box] {
-			t.Fatalf("%s was told of %d before %d", box, i, next[box])
+			t.Fatalf("%s was sent %d before %d", box, i, next[box])
 		}
-		if i == next[box] && p.status == http.StatusOK { // else it comes again: nobody noted that it was told
+		if i == next[box] && p.status == http.StatusOK { // else its delivery was not recorded, so it is sent again
 			next[box]++
 		}
 	}
@@ -177,8 +177,8 @@ func TestTwoReplicas(t *testing.T) {
 	mustBeInOrder(t, posts, each)
 }
 
-// TestTheGroupHoldsNothingBack once its results are in boxes, though nobody has been told.
-func TestTheGroupHoldsNothingBack(t *testing.T) {
+// Queued results do not hold back the stream, even if they were not sent yet.
+func TestGroupDoesNotPinTheStream(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a")
 	stop := w.run(func(c *Config) { c.Schedule = []time.Duration{0, time.Hour} })
@@ -196,7 +196,7 @@ func TestTheGroupHoldsNothingBack(t *testing.T) {
 	w.publish(synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/a"))
 	horizon = must(stream.ReadWatermarks(t.Context(), w.redis, namespace.Results()))(t)
 	if horizon.Unsettled == "" || horizon.Unsettled == horizon.Latest {
-		t.Errorf("what nobody has fed counts as settled: %+v", horizon)
+		t.Errorf("results that were not fed count as settled: %+v", horizon)
 	}
 }
 
@@ -207,17 +207,17 @@ func TestNotificationsBeginWithTheGroup(t *testing.T) {
 	w.publish(synced(t, "after", "docs", "acme/a"))
 	w.await(OutcomeDelivered, 1)
 	if p := apps.await(atLeast(1)); p[0].result.ID != "after" {
-		t.Errorf("told of %s", p[0].result.ID)
+		t.Errorf("sent %s", p[0].result.ID)
 	}
 }
 
-func TestAProcessThatIsToldToStop(t *testing.T) {
+func TestShutdown(t *testing.T) {
 	for name, tc := range map[string]struct {
 		grace   time.Duration
 		waiting int64
 	}{
 		"a post ends within the grace": {time.Hour, 0},
-		"a post does not":              {time.Millisecond, 1},
+		"a post exceeds the grace":     {time.Millisecond, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -245,12 +245,12 @@ func TestAProcessThatIsToldToStop(t *testing.T) {
 				close(release)
 			}
 			if n := w.waiting(); n != tc.waiting {
-				t.Fatalf("%d wait, want %d", n, tc.waiting)
+				t.Fatalf("%d queued, want %d", n, tc.waiting)
 			}
 			if tc.waiting == 0 {
 				return
 			}
-			w.run() // it was given back, and is not waited for
+			w.run() // it was returned and is due immediately
 			w.await(OutcomeDelivered, 1)
 			posts := apps.await(atLeast(2))
 			if posts[0].id() != posts[1].id() {
@@ -260,7 +260,7 @@ func TestAProcessThatIsToldToStop(t *testing.T) {
 	}
 }
 
-func TestRedisGoesAway(t *testing.T) {
+func TestRedisOutage(t *testing.T) {
 	w := newWorld(t, "--appendonly", "yes", "--appendfsync", "always")
 	apps := newReceiver(t, ok)
 	w.signsFor(apps.URL)
@@ -287,13 +287,13 @@ func TestRedisGoesAway(t *testing.T) {
 	ids := told(apps.await(func(p []post) bool { return len(told(p)) == each }))
 	for i, id := range ids {
 		if want := fmt.Sprintf("%d//docs acme/a", i); id != want {
-			t.Fatalf("the %d. is %s", i, id)
+			t.Fatalf("post %d is %s", i, id)
 		}
 	}
 }
 
-// TestACluster has all keys of the scripts, named to it or not, in one slot.
-func TestACluster(t *testing.T) {
+// All keys of the scripts, declared or not, are in one slot.
+func TestRedisCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	server := must(redisx.Parse(cluster.URL(), ""))(t)
 	w := newWorld(t)
@@ -315,16 +315,16 @@ func TestACluster(t *testing.T) {
 		select {
 		case <-w.outcomes:
 		case <-time.After(patience):
-			t.Fatal("nothing is sent")
+			t.Fatal("nothing was sent")
 		}
 	}
 	if letters := w.letters(); len(letters) != 1 || w.waiting() != 0 {
-		t.Errorf("%d letters, %d wait", len(letters), w.waiting())
+		t.Errorf("%d letters, %d queued", len(letters), w.waiting())
 	}
 }
 
-// TestTheGroupIsDeleted by hand: nothing is missed while a process plays the role.
-func TestTheGroupIsDeleted(t *testing.T) {
+// Nothing is missed if the group is deleted while a notifier runs.
+func TestDeletedGroupIsRestored(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
 	result := func(i int) events.Result { return synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a") }
@@ -336,8 +336,8 @@ func TestTheGroupIsDeleted(t *testing.T) {
 	w.publish(result(1), result(2))
 	w.await(OutcomeDelivered, 2)
 	mustBeInOrder(t, apps.await(atLeast(3)), 3)
-	if !strings.Contains(w.log.String(), "level=WARN msg=\"the group of notifications was deleted") {
-		t.Error("it is not said")
+	if !strings.Contains(w.log.String(), "level=WARN msg=\"consumer group was deleted") {
+		t.Error("it is not logged")
 	}
 }
 
@@ -357,9 +357,9 @@ func (used) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 	return next
 }
 
-// TestTheReaderIsUsedInEachTurn even where Redis refuses all that comes before it reads: who watches it would
-// take the loop for one that hangs.
-func TestTheReaderIsUsedInEachTurn(t *testing.T) {
+// The feed loop uses the reader's connection in each turn, even if Redis refuses everything else; otherwise the health
+// check would consider it hung.
+func TestReaderIsUsedInEachTurn(t *testing.T) {
 	w, commands, last := newWorld(t), 0, ""
 	must(0, w.redis.Set(t.Context(), namespace.Results(), "no stream", 0).Err())(t)
 	cfg := w.config()
@@ -369,8 +369,7 @@ func TestTheReaderIsUsedInEachTurn(t *testing.T) {
 	}
 }
 
-// paused is a registry that keeps who posts waiting until it is let go, as if the whole process were stopped: it heeds no
-// deadline.
+// paused is a registry that blocks posters until it is released and ignores deadlines, like a stopped process.
 type paused struct {
 	Registry
 	begun chan struct{} // has room for one
@@ -378,7 +377,7 @@ type paused struct {
 }
 
 func (p paused) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
-	if _, posting := ctx.Deadline(); posting { // who feeds has none
+	if _, posting := ctx.Deadline(); posting { // the feeder has none
 		select {
 		case p.begun <- struct{}{}:
 		default:
@@ -388,8 +387,8 @@ func (p paused) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
 	return p.Registry.Of(context.WithoutCancel(ctx), repo)
 }
 
-// TestAProcessThatWasStopped does not post what another has been sending since.
-func TestAProcessThatWasStopped(t *testing.T) {
+// A process that was paused does not post items that another process has claimed since.
+func TestPausedProcessReturnsItsClaims(t *testing.T) {
 	w, apps := newApp(t)
 	p := paused{begun: make(chan struct{}, 1), let: make(chan struct{})}
 	let := sync.OnceFunc(func() { close(p.let) })
@@ -401,7 +400,7 @@ func TestAProcessThatWasStopped(t *testing.T) {
 	w.publish(synced(t, "0//docs acme/a", "docs", "acme/a"), synced(t, "1//docs acme/a", "docs", "acme/a"))
 	<-p.begun
 	stopped := make(chan struct{})
-	go func() { stop(); close(stopped) }() // it begins nothing more, and is not through with this
+	go func() { stop(); close(stopped) }() // it starts nothing new, but has not finished this
 	w.run()
 	w.await(OutcomeDelivered, 2)
 	let()

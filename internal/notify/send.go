@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// idle is for how long a process that has nothing to send does not look: others feed too.
+// idle is the longest time between checks for due items, because other processes queue items, too.
 const idle = time.Second
 
 // The reasons of dead letters.
@@ -21,30 +21,30 @@ const (
 	reasonBad    = "malformed"
 )
 
-var errLate = errors.New("it took too long to look up where to send it")
+var errLate = errors.New("reading the watch took too long")
 
-// flight is what a process is posting. It belongs to one goroutine.
-type flight struct {
+// inFlight counts the posts of a process. It is not safe for concurrent use.
+type inFlight struct {
 	posts int
-	busy  map[string]int       // apps, and how many of the posts are to them
-	slow  map[string]time.Time // apps that took too long the last time, and when that was
+	busy  map[string]int       // posts by app
+	slow  map[string]time.Time // slow apps, with the time of their last slow post
 }
 
-// For so long an app is known to be slow, unless it is quick before. Those that are not asked any more are forgotten.
+// slowFor is how long an app counts as slow, unless it is fast meanwhile.
 const slowFor = time.Hour
 
-func (f *flight) begin(app string) {
+func (f *inFlight) begin(app string) {
 	f.posts++
 	f.busy[app]++
 }
 
-func (f *flight) end(l landing) {
+func (f *inFlight) end(l landing) {
 	f.posts--
 	if f.busy[l.app]--; f.busy[l.app] == 0 {
 		delete(f.busy, l.app)
 	}
 	switch {
-	case !l.asked:
+	case !l.attempted:
 	case l.slow:
 		f.slow[l.app] = time.Now()
 	default:
@@ -52,17 +52,17 @@ func (f *flight) end(l landing) {
 	}
 }
 
-// landing is the end of a post.
+// landing reports that a post has ended.
 type landing struct {
-	app         string
-	asked, slow bool // whether the app was asked, and took a third of the time that it has, or more
+	app             string
+	attempted, slow bool // whether the app was called, and took at least a third of the timeout
 }
 
-// send claims what is due and posts it, until ctx is done and nothing is in flight any more.
+// send claims due items and posts them until ctx is done, then waits for posts in flight.
 func (n *Notifier) send(ctx context.Context) {
 	posting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	f := flight{busy: map[string]int{}, slow: map[string]time.Time{}}
+	f := inFlight{busy: map[string]int{}, slow: map[string]time.Time{}}
 	landed := make(chan landing)
 	for ctx.Err() == nil {
 		wait := idle
@@ -94,7 +94,7 @@ func (n *Notifier) send(ctx context.Context) {
 	}
 }
 
-// deliver sends one notification and notes what came of it.
+// deliver sends one notification and records the outcome.
 func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	l.app = c.app
 	ctx, end := n.trace(ctx, c)
@@ -102,7 +102,7 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	outcome, s, err := n.attempt(ctx, c)
 	end(outcome, err)
 	took := time.Since(began)
-	l.asked, l.slow = outcome != "", took >= n.cfg.Timeout/3
+	l.attempted, l.slow = outcome != "", took >= n.cfg.Timeout/3
 	log := n.cfg.Log.With("app", c.app, "repo", c.item.Repo, "id", c.item.ID, "type", c.item.Type, "attempt", c.failed+1, "took", took)
 	if err != nil {
 		s.err = err.Error()
@@ -110,25 +110,25 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	settled := n.settle(context.WithoutCancel(ctx), c, s)
 	switch {
 	case settled != nil:
-		log.WarnContext(ctx, "what came of a notification cannot be noted: it is sent again", "outcome", outcome, "error", settled)
+		log.WarnContext(ctx, "notification outcome not recorded, will send again", "outcome", outcome, "error", settled)
 		return l
 	case outcome == "":
-		log.DebugContext(ctx, "notification given back", "error", err)
+		log.DebugContext(ctx, "notification returned to the outbox", "error", err)
 		return l
 	case outcome == OutcomeDelivered:
 		log.DebugContext(ctx, "app notified")
 	case outcome == OutcomeUnwatched:
-		log.InfoContext(ctx, "notification dropped: the app does not watch the repository any more, or does not want to be told")
+		log.InfoContext(ctx, "notification dropped, the watch or its notify_url was removed")
 	case outcome == OutcomeFailed:
-		log.WarnContext(ctx, "app cannot be notified; it is tried again", "error", err, "in", s.delay)
+		log.WarnContext(ctx, "notification failed, will retry", "error", err, "in", s.delay)
 	default:
-		log.ErrorContext(ctx, "notification given up; see lockstep dead ls", "reason", s.reason, "error", err)
+		log.ErrorContext(ctx, "notification given up, see lockstep dead ls", "reason", s.reason, "error", err)
 	}
 	n.cfg.Observe(outcome, took)
 	return l
 }
 
-// attempt tries to send. The outcome "" is that it could not be tried, or not to the end.
+// attempt tries to send. It returns the outcome "" if it made no attempt, or did not finish it.
 func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s settlement, err error) {
 	if c.newer && n.recent(c.item.Entry) {
 		return "", settlement{what: isBack, delay: idle}, c.unreadable
@@ -136,16 +136,17 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	if c.unreadable != nil { // another version wrote it
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonBad}, c.unreadable
 	}
-	// A third of the claim is for this, one for the post and one to note what came of it.
-	ends := c.taken.Add(n.cfg.claim / 3)
-	looking, cancel := context.WithDeadline(ctx, ends)
+	// The claim is divided into thirds: finding the watch, the post, and recording the outcome.
+	ends := c.since.Add(n.cfg.claim / 3)
+	findCtx, cancel := context.WithDeadline(ctx, ends)
 	defer cancel()
-	w, watched, err := n.find(looking, c.item.key())
+	w, watched, err := n.find(findCtx, c.item.key())
 	switch {
-	case unsound(err):
+	case isRegistryFault(err):
+	case isRegistryFault(err):
 		outcome, s = n.failed(c, 0)
 		return outcome, s, err
-	case err != nil: // Redis is at fault
+	case err != nil: // an error of Redis
 		return "", settlement{what: isBack, delay: idle}, err
 	case !watched:
 		left, err := n.outbox.held(ctx, c)
@@ -158,10 +159,10 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	case w.Silenced != "":
 		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed}, errors.New("the watch is silenced: " + w.Silenced)
 	}
-	if !time.Now().Before(ends) { // another may be at it before the post ends
+	if !time.Now().Before(ends) { // the claim might end during the post
 		return "", settlement{what: isBack}, errLate
 	}
-	asked, err := n.post(ctx, w, c.item)
+	retryAfter, err := n.post(ctx, w, c.item)
 	switch {
 	case err == nil:
 		return OutcomeDelivered, settlement{what: isDone}, nil
@@ -170,18 +171,18 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	case errors.Is(err, errGone):
 		return n.gone(ctx, c, w)
 	}
-	outcome, s = n.failed(c, asked)
+	outcome, s = n.failed(c, retryAfter)
 	return outcome, s, err
 }
 
-// gone silences a watch that was answered 410, and is what becomes of the claim. A watch whose URL is another by now
-// is not silenced: that one has not been asked.
-func (n *Notifier) gone(ctx context.Context, c claim, asked watch.Watch) (outcome string, s settlement, err error) {
-	w, watched, err := n.find(ctx, asked.Key())
+// gone silences a watch whose app answered 410 and returns the settlement. If the watch's URL has changed meanwhile, the
+// item is returned to the outbox instead.
+func (n *Notifier) gone(ctx context.Context, c claim, posted watch.Watch) (outcome string, s settlement, err error) {
+	w, watched, err := n.find(ctx, posted.Key())
 	switch {
 	case err != nil:
 		return "", settlement{what: isBack, delay: idle}, err
-	case !watched || w.NotifyURL != asked.NotifyURL:
+	case !watched || w.NotifyURL != posted.NotifyURL:
 		return "", settlement{what: isBack}, errGone
 	}
 	why := time.Now().UTC().Format(time.RFC3339) + " " + errGone.Error()
@@ -191,18 +192,18 @@ func (n *Notifier) gone(ctx context.Context, c claim, asked watch.Watch) (outcom
 	return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed + 1}, errGone
 }
 
-// failed is what becomes of a claim after one more failed attempt.
-func (n *Notifier) failed(c claim, asked time.Duration) (outcome string, s settlement) {
-	delay, more := again(n.cfg.Schedule, c.failed+1, rand.Float64(), asked)
+// failed returns the settlement after a failed attempt.
+func (n *Notifier) failed(c claim, retryAfter time.Duration) (outcome string, s settlement) {
+	delay, more := nextDelay(n.cfg.Schedule, c.failed+1, rand.Float64(), retryAfter)
 	if !more {
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonUsedUp, attempts: c.failed + 1}
 	}
 	return OutcomeFailed, settlement{what: isFailed, delay: delay}
 }
 
-// find returns the watch with that key, or the one that it has become since the repository was renamed.
+// find returns the watch with that key, following renames of the repository.
 func (n *Notifier) find(ctx context.Context, key watch.Key) (watch.Watch, bool, error) {
-	const renames = 8 // of one repository while one notification waits
+	const renames = 8 // maximum followed
 	for range renames {
 		set, err := n.cfg.Registry.Of(ctx, key.Repo)
 		if err != nil {
@@ -224,8 +225,7 @@ func (n *Notifier) find(ctx context.Context, key watch.Key) (watch.Watch, bool, 
 	return watch.Watch{}, false, nil
 }
 
-// settle tries for as long as the claim can be ours. Told to stop, the process waits for it no longer than for
-// a few tries.
+// settle records an outcome. It retries a few times within the remaining third of the claim.
 func (n *Notifier) settle(ctx context.Context, c claim, s settlement) (err error) {
 	const tries = 5
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.claim/3)

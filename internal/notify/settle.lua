@@ -1,15 +1,15 @@
--- Settle: note what came of sending the head of a box.
+-- settle.lua records the outcome of sending the first item of a box.
 --
 -- KEYS  1-6 see outbox.lua
 -- ARGV  1-2 see outbox.lua   3 app   4 repo   5 number of the item   6 the claim
---       7 "done": take it away   "failed": send it again after the delay, one attempt more   "back": send it again
---         after the delay   "dead": make a dead letter of it
+--       7 "done": remove it   "failed": retry after the delay, count an attempt   "back": retry after the delay
+--         "dead": move it to the dead letters
 --       8 delay, ms   9 reason   10 error   11 attempts
 -- Returns "settled"
---         "gone"      the head is another: this one was settled, or evicted. When the claim is still ours the
---                     head is due after the delay; else nothing changed
---         "not ours"  the claim ended and another is at it: nothing changed, unless it is done. Then it is taken away, and
---                     the head is not sent before the other has settled, or its claim ends
+--         "gone"      the first item is another one: this one was settled or evicted. If the claim is still ours, the
+--                     first item is due after the delay; else nothing changed
+--         "not ours"  the claim ended and another process has claimed the item; nothing changed, except that "done" removes
+--                     it. The next item is then not sent before the other claim is settled or ends
 
 local app, repo, n, claim, what = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local later = number(now + tonumber(ARGV[8]))

@@ -13,13 +13,12 @@ import (
 	"lockstep/events"
 )
 
-// secretPrefix begins a secret that is written in base64, as Standard Webhooks have it. Any other is taken as
-// it stands.
+// secretPrefix marks a secret in base64, as in Standard Webhooks. Other secrets are used as they are.
 const secretPrefix = "whsec_"
 
-var errSecret = errors.New("the signing secret begins with " + secretPrefix + " but what follows is no base64, or nothing")
+var errSecret = errors.New("the signing secret is empty, or not base64 after " + secretPrefix)
 
-// signature is the header that signs a post with each of the secrets.
+// signature returns the value of the webhook-signature header, with one signature for each secret.
 func signature(secrets []string, id string, at time.Time, body []byte) (string, error) {
 	signatures := make([]string, len(secrets))
 	for i, secret := range secrets {
@@ -27,10 +26,10 @@ func signature(secrets []string, id string, at time.Time, body []byte) (string, 
 		if text, ok := strings.CutPrefix(secret, secretPrefix); ok {
 			var err error
 			if key, err = base64.StdEncoding.DecodeString(text); err != nil {
-				return "", errSecret // the decoder's error may show a part of it
+				return "", errSecret // the decoder's error may contain a part of the secret
 			}
 		}
-		if len(key) == 0 { // anybody could sign with that
+		if len(key) == 0 { // anybody could create that signature
 			return "", errSecret
 		}
 		mac := hmac.New(sha256.New, key)
@@ -43,8 +42,8 @@ func signature(secrets []string, id string, at time.Time, body []byte) (string, 
 
 var idPattern = regexp.MustCompile(`^msg_[A-Za-z0-9_-]{24}$`)
 
-// idOf is the webhook-id of a result for an app. A result's own id may have anything in it, dots too, which
-// separate what is signed.
+// idOf returns the webhook-id of a result for an app. It is a hash because a result's own ID may contain dots, which
+// separate the signed parts.
 func idOf(result events.Result, app string) string {
 	sum := sha256.Sum256([]byte(result.ID + "\x00" + app))
 	return "msg_" + base64.RawURLEncoding.EncodeToString(sum[:18])

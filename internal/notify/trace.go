@@ -15,7 +15,7 @@ import (
 	"lockstep/events/stream"
 )
 
-// traceContext is the trace that a notification is part of, as W3C Trace Context writes it. It waits with it in the box.
+// traceContext is the W3C Trace Context of a notification, stored with its item.
 type traceContext struct {
 	Parent string `json:"traceparent,omitempty"`
 	State  string `json:"tracestate,omitempty"`
@@ -23,7 +23,7 @@ type traceContext struct {
 
 var propagator propagation.TraceContext
 
-// traceOf is the trace that a result, or a dead letter that was put back, is part of; none unless there are spans to be made.
+// traceOf returns the trace context of a result or of a dead letter that was put back, if there is a Tracer.
 func (n *Notifier) traceOf(entry redis.XMessage) traceContext {
 	if n.cfg.Tracer == nil {
 		return traceContext{}
@@ -33,13 +33,13 @@ func (n *Notifier) traceOf(entry redis.XMessage) traceContext {
 	if text("traceparent") != "" {
 		from = propagation.MapCarrier{"traceparent": text("traceparent"), "tracestate": text("tracestate")}
 	}
-	// Only what makes sense is kept, and no more than it needs.
-	sound := propagation.MapCarrier{}
-	propagator.Inject(propagator.Extract(context.Background(), from), sound)
-	return traceContext{sound["traceparent"], sound["tracestate"]}
+	// Extract and Inject drop what is invalid.
+	valid := propagation.MapCarrier{}
+	propagator.Inject(propagator.Extract(context.Background(), from), valid)
+	return traceContext{valid["traceparent"], valid["tracestate"]}
 }
 
-// trace begins the span of one attempt to tell an app. end ends it with what came of it.
+// trace begins the span of one attempt. end records its outcome and ends it.
 func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end func(outcome string, err error)) {
 	if n.cfg.Tracer == nil {
 		return ctx, func(string, error) {}
@@ -61,8 +61,8 @@ func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end f
 	}
 }
 
-// traced has a request carry on the trace of its context, if that has one. Of where it goes the span is told the host
-// alone: a URL may have a secret in it.
+// traced propagates the trace of its context to a request. It records only the host of the URL, which may contain a
+// secret.
 func traced(req *http.Request) trace.Span {
 	span := trace.SpanFromContext(req.Context())
 	if span.IsRecording() {

@@ -18,7 +18,7 @@ const (
 	resultsParent = "00-" + resultsTrace + "-b7ad6b7169203331-01"
 )
 
-// publishTraced publishes a result that is part of a trace.
+// publishTraced publishes a result with a trace context.
 func (w *world) publishTraced(id string) {
 	w.t.Helper()
 	msg := must(stream.ResultMessage(synced(w.t, id, "docs", "acme/a")))(w.t)
@@ -29,7 +29,7 @@ func (w *world) publishTraced(id string) {
 	}
 }
 
-func TestEachAttemptIsASpanOfTheResultsTraceThoughItIsADeadLetterInBetween(t *testing.T) {
+func TestAttemptsAreSpansOfTheResultsTrace(t *testing.T) {
 	w := newWorld(t)
 	var up atomic.Bool
 	apps := newReceiver(t, func(http.ResponseWriter, post) int {
@@ -56,7 +56,7 @@ func TestEachAttemptIsASpanOfTheResultsTraceThoughItIsADeadLetterInBetween(t *te
 	}
 	for i, span := range spans {
 		if at := span.Parent(); at.TraceID().String() != resultsTrace || at.SpanID().String() != resultsParent[36:52] {
-			t.Errorf("attempt %d is below %v, want the result's span", i+1, at)
+			t.Errorf("attempt %d has the parent %v, want the result's span", i+1, at)
 		}
 		if got, want := posts[i].header.Get("traceparent"), "00-"+resultsTrace+"-"+span.SpanContext().SpanID().String()+"-01"; got != want {
 			t.Errorf("attempt %d sent %q, want %q", i+1, got, want)
@@ -72,7 +72,7 @@ func TestEachAttemptIsASpanOfTheResultsTraceThoughItIsADeadLetterInBetween(t *te
 	}
 }
 
-func TestWithoutATracerAnAppIsSentNoTrace(t *testing.T) {
+func TestNoTraceWithoutTracer(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
 	w.publishTraced("r1")

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Due are the polls that are due; a [watch.Registry] has them.
+// Due queues polls that are due. [watch.Registry] implements it.
 type Due interface {
-	TakeDue(ctx context.Context, limit int, usual time.Duration) (taken int, next time.Duration, err error)
+	EnqueueDue(ctx context.Context, limit int, defaultInterval time.Duration) (n int, next time.Duration, err error)
 }
 
-// Poller has due polls asked for. Several may be at it.
+// Poller queues polls that are due. Several pollers may share a registry.
 type Poller struct {
 	Due     Due
-	Usual   time.Duration                          // between two polls of a repository whose watches leave it open
-	Backlog func(ctx context.Context) (int, error) // changes that wait for a worker
-	Observe func(polls int)                        // is told of polls asked for; nil: nobody
+	Usual   time.Duration                          // interval of repositories whose watches name none
+	Backlog func(ctx context.Context) (int, error) // number of changes waiting for a worker
+	Observe func(polls int)                        // called with the number of polls queued; optional
 	Log     *slog.Logger
 }
 
@@ -25,10 +25,10 @@ const (
 	pollsAtOnce = 100
 	maxBacklog  = 5000
 	minSleep    = time.Second
-	maxSleep    = 15 * time.Second // a watch may come that is polled sooner
+	maxSleep    = 15 * time.Second // a watch with a shorter interval may be added
 )
 
-// Run polls until ctx is done. While Redis is away it goes on trying.
+// Run queues polls until ctx is done. It retries while Redis is unreachable.
 func (p Poller) Run(ctx context.Context) {
 	late, failing := false, false
 	for sleep := rand.N(minSleep); ; {
@@ -40,34 +40,34 @@ func (p Poller) Run(ctx context.Context) {
 		waiting, err := p.Backlog(ctx)
 		if err == nil && waiting > maxBacklog {
 			if !late {
-				p.Log.WarnContext(ctx, "polls are put off: workers are behind", "waiting", waiting)
+				p.Log.WarnContext(ctx, "polls paused, workers are behind", "waiting", waiting)
 			}
 			late, sleep = true, maxSleep
 			continue
 		}
 		late = false
-		var taken int
+		var queued int
 		var next time.Duration
 		if err == nil {
-			taken, next, err = p.Due.TakeDue(ctx, pollsAtOnce, p.Usual)
+			queued, next, err = p.Due.EnqueueDue(ctx, pollsAtOnce, p.Usual)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			if !failing {
-				p.Log.WarnContext(ctx, "nothing is polled for now: it cannot be told what is due", "error", err)
+				p.Log.WarnContext(ctx, "polls cannot be queued, will retry", "error", err)
 			}
 			failing, sleep = true, maxSleep/2+rand.N(maxSleep/2)
 			continue
 		case failing:
-			p.Log.InfoContext(ctx, "polls go on")
+			p.Log.InfoContext(ctx, "polls resumed")
 			failing = false
 		}
-		if taken > 0 && p.Observe != nil {
-			p.Observe(taken)
+		if queued > 0 && p.Observe != nil {
+			p.Observe(queued)
 		}
-		if sleep = min(max(next, minSleep), maxSleep); taken == pollsAtOnce {
+		if sleep = min(max(next, minSleep), maxSleep); queued == pollsAtOnce {
 			sleep = 0
 		}
 	}

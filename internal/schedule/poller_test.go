@@ -22,20 +22,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is what a poller finds, and when it looked. In a bubble of synctest its time is the poller's.
+// script simulates the registry and the backlog, and records calls. In a synctest bubble it shares the poller's clock.
 type script struct {
 	began   time.Time
-	waiting []int // changes, at each look; the last one stays
+	waiting []int // backlog of each call; the last one repeats
 	away    error
 	due     func(look int) (taken int, next time.Duration, err error)
 
-	looks []time.Duration // at what is due
-	asked int             // how often it asked how many changes wait
+	looks []time.Duration // times of EnqueueDue
+	asked int             // calls of backlog
 	polls []int
 	log   strings.Builder
 }
 
-func (s *script) TakeDue(context.Context, int, time.Duration) (int, time.Duration, error) {
+func (s *script) EnqueueDue(context.Context, int, time.Duration) (int, time.Duration, error) {
 	s.looks = append(s.looks, time.Since(s.began))
 	return s.due(len(s.looks))
 }
@@ -46,7 +46,7 @@ func (s *script) backlog(context.Context) (int, error) {
 	return n, s.away
 }
 
-// run has a poller poll for a while.
+// run runs a poller for span.
 func (s *script) run(t *testing.T, span time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,32 +58,32 @@ func (s *script) run(t *testing.T, span time.Duration) {
 			Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 		}.Run(ctx)
 		if late := time.Since(s.began) - span; late != 0 {
-			t.Errorf("it ended %v after it was told to", late)
+			t.Errorf("Run returned %v after cancellation", late)
 		}
 	})
 }
 
-func TestAPollerLooksWhenTheNextIsDue(t *testing.T) {
+func TestPollerSleepsUntilTheNextPoll(t *testing.T) {
 	for name, tc := range map[string]struct {
 		next        time.Duration
-		least, most int // looks within a minute
+		least, most int // calls within a minute
 	}{
 		"at once":     {0, 59, 61},
 		"soon":        {5 * time.Second, 11, 13},
-		"in a month":  {30 * 24 * time.Hour, 4, 5}, // a watch may come that is polled sooner
+		"in a month":  {30 * 24 * time.Hour, 4, 5}, // a watch with a shorter interval may be added
 		"in a moment": {time.Millisecond, 59, 61},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &script{waiting: []int{0}, due: func(int) (int, time.Duration, error) { return 0, tc.next, nil }}
 			s.run(t, time.Minute)
 			if n := len(s.looks); n < tc.least || n > tc.most || s.looks[0] >= time.Second || len(s.polls) > 0 {
-				t.Errorf("%d looks at %v, polls %v; want %d to %d, the first within a second", n, s.looks, s.polls, tc.least, tc.most)
+				t.Errorf("%d calls at %v, polls %v; want %d to %d, the first within a second", n, s.looks, s.polls, tc.least, tc.most)
 			}
 		})
 	}
 }
 
-func TestAPollerTakesAllThatIsDueWithoutAPause(t *testing.T) {
+func TestPollerQueuesFullBatchesWithoutAPause(t *testing.T) {
 	s := &script{waiting: []int{0}, due: func(look int) (int, time.Duration, error) {
 		if look < 10 {
 			return 100, 0, nil
@@ -92,19 +92,19 @@ func TestAPollerTakesAllThatIsDueWithoutAPause(t *testing.T) {
 	}}
 	s.run(t, 10*time.Second)
 	if len(s.looks) != 10 || s.looks[9] != s.looks[0] || len(s.polls) != 10 || s.polls[9] != 30 {
-		t.Errorf("looks at %v, polls %v; want ten at once, and then a pause", s.looks, s.polls)
+		t.Errorf("calls at %v, polls %v; want ten at once, then a pause", s.looks, s.polls)
 	}
 }
 
-func TestAPollerWaitsForWorkersThatAreBehind(t *testing.T) {
+func TestPollerPausesWhileWorkersAreBehind(t *testing.T) {
 	s := &script{waiting: []int{6000, 6000, 6000, 4000}, due: func(int) (int, time.Duration, error) { return 1, time.Hour, nil }}
 	s.run(t, time.Minute)
 	if len(s.looks) != 1 || s.looks[0] < 45*time.Second || strings.Count(s.log.String(), "level=WARN") != 1 {
-		t.Errorf("looks at %v, log:\n%s\nwant one when they have caught up, and one warning", s.looks, &s.log)
+		t.Errorf("calls at %v, log:\n%s\nwant one after they have caught up, and one warning", s.looks, &s.log)
 	}
 }
 
-func TestAPollerGoesOnWhenRedisIsBack(t *testing.T) {
+func TestPollerSurvivesRedisOutage(t *testing.T) {
 	away := errors.New("connection refused")
 	s := &script{waiting: []int{0}, due: func(look int) (int, time.Duration, error) {
 		if look <= 3 {
@@ -115,25 +115,24 @@ func TestAPollerGoesOnWhenRedisIsBack(t *testing.T) {
 	s.run(t, 90*time.Second)
 	for i := range s.looks[:3] {
 		if pause := s.looks[i+1] - s.looks[i]; pause < 7*time.Second || pause > 15*time.Second {
-			t.Errorf("looks at %v, want pauses of 7 to 15 s while Redis is away", s.looks)
+			t.Errorf("calls at %v, want pauses of 7 to 15 s while Redis is down", s.looks)
 		}
 	}
 	if len(s.polls) == 0 {
 		t.Error("no polls when Redis is back")
 	}
 	if log := s.log.String(); strings.Count(log, "level=WARN") != 1 || strings.Count(log, "level=INFO") != 1 {
-		t.Errorf("log:\n%s\nwant one warning that nothing is polled, and one word that it is again", log)
+		t.Errorf("log:\n%s\nwant one warning and one message that polls resumed", log)
 	}
 	s = &script{waiting: []int{0}, away: away}
 	s.run(t, time.Minute)
 	if len(s.looks) != 0 || s.asked < 4 {
-		t.Errorf("%d looks, asked %d times; want none while it cannot be told how many changes wait", len(s.looks), s.asked)
+		t.Errorf("%d calls of EnqueueDue, %d of backlog; want none while the backlog is unknown", len(s.looks), s.asked)
 	}
 }
 
-// Several pollers, of which some are stopped and begin again and with Redis away for a moment, ask for each
-// repository once in its interval.
-func TestSeveralPollersAskForEachRepositoryOnce(t *testing.T) {
+// Concurrent pollers, some of which restart, and a short Redis outage: each repository is polled once per interval.
+func TestConcurrentPollersPollEachRepositoryOnce(t *testing.T) {
 	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
 	ctx, client := context.Background(), server.Client()
 	registry := watch.NewRegistry(client, events.DefaultNamespace)
@@ -148,7 +147,7 @@ func TestSeveralPollersAskForEachRepositoryOnce(t *testing.T) {
 		}
 	}
 	put := client.XLen(ctx, events.DefaultNamespace.Changes()).Val()
-	// All are due, and were never asked for.
+	// All are due and were never polled.
 	for n := range repos {
 		key := fmt.Sprintf("acme/r%d", n)
 		client.HDel(ctx, events.DefaultNamespace.Watches()+"of:"+key, "asked")
@@ -173,7 +172,7 @@ func TestSeveralPollersAskForEachRepositoryOnce(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); asked() < n; time.Sleep(2 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d asked for within 30 s, want %d", asked(), n)
+				t.Fatalf("%d polls within 30 s, want %d", asked(), n)
 			}
 		}
 	}
@@ -183,8 +182,8 @@ func TestSeveralPollersAskForEachRepositoryOnce(t *testing.T) {
 	stopFirst()
 	defer poll()()
 	await(repos)
-	// Each look from here on finds none: what was due is put down for an hour.
-	if n, next, err := registry.TakeDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || asked() != repos {
-		t.Errorf("%d due, the next in %v, error %v; %d asked for, want %d", n, next, err, asked(), repos)
+	// Nothing is due any more: the next polls are in an hour.
+	if n, next, err := registry.EnqueueDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || asked() != repos {
+		t.Errorf("%d due, the next in %v, error %v; %d polls, want %d", n, next, err, asked(), repos)
 	}
 }

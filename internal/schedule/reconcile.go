@@ -14,75 +14,75 @@ import (
 	"lockstep/locking"
 )
 
-// Registry knows what is watched; a [watch.Registry] does.
+// Registry reads watches. [watch.Registry] implements it.
 type Registry interface {
 	Repos(ctx context.Context) iter.Seq2[events.RepoPath, error]
 	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
 }
 
-// States is what Redis knows of repositories; a [state.Store] is.
+// States reads the state of repositories in Redis. [state.Store] implements it.
 type States interface {
 	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
 	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
 }
 
-// Volume is what is on disk; a [gitrepo.Volume] is.
+// Volume reads the published trees. [gitrepo.Volume] implements it.
 type Volume interface {
 	Repos() iter.Seq2[events.RepoPath, error]
 	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
 }
 
-// Locks tells what is being worked on; a [locking.Inspector] does.
+// Locks reads leases. [locking.Inspector] implements it.
 type Locks interface {
 	Status(ctx context.Context, key string) (locking.Status, error)
 }
 
-// Kind is what was found.
+// Kind is the kind of a [Finding].
 type Kind string
 
 // The kinds.
 const (
-	NeverSynced    Kind = "never_synced"    // watched, and its app was never given a tree
-	Drift          Kind = "drift"           // state and volume do not agree
-	Missing        Kind = "missing"         // known, and not on the volume
-	Orphan         Kind = "orphan"          // on the volume, and not watched any more
-	UnwatchedClone Kind = "unwatched_clone" // on the volume, and never watched
+	NeverSynced    Kind = "never_synced"    // watched, but its app never received a tree
+	Drift          Kind = "drift"           // state and volume differ
+	Missing        Kind = "missing"         // known, but not on the volume
+	Orphan         Kind = "orphan"          // on the volume, but no longer watched
+	UnwatchedClone Kind = "unwatched_clone" // on the volume, but never watched
 )
 
-// Kinds are all kinds.
+// Kinds lists all kinds.
 var Kinds = []Kind{NeverSynced, Drift, Missing, Orphan, UnwatchedClone}
 
-// Finding is something that is not as it should be.
+// Finding is an inconsistency.
 type Finding struct {
 	Kind   Kind            `json:"kind"`
 	Repo   events.RepoPath `json:"repo"`
 	Detail string          `json:"detail"`
-	Asked  string          `json:"asked,omitempty"` // for what, to repair it: due or removed; empty: it is only reported
+	Asked  string          `json:"asked,omitempty"` // the change queued to repair it, due or removed; empty if it is only reported
 }
 
-// Report is what a reconciliation came to.
+// Report is the result of a reconciliation.
 type Report struct {
 	Watched  int       `json:"watched"` // repositories
 	Clones   int       `json:"clones"`
-	Busy     int       `json:"busy"` // passed over
+	Busy     int       `json:"busy"` // skipped
 	Findings []Finding `json:"findings"`
 }
 
-// Reconciler compares registry, state and volume.
+// Reconciler compares the registry, the state in Redis and the volume.
 type Reconciler struct {
 	Registry Registry
 	States   States
 	Volume   Volume
 	Locks    Locks
 	Publish  func(ctx context.Context, change events.Change) error
-	Source   string // of changes, as "/lockstep/worker/w1"
-	Prune    bool   // remove clones that nobody ever watched, too
-	DryRun   bool   // ask for nothing
-	Poll     bool   // have each watched repository polled, whatever was found
+	Source   string // of changes, such as "/lockstep/worker/w1"
+	Prune    bool   // also remove clones that were never watched
+	DryRun   bool   // only report
+	Poll     bool   // poll each watched repository, whatever was found
 	Log      *slog.Logger
 }
 
-// Run goes through everything once. It ends early with an error when Redis or the volume cannot be read.
+// Run checks everything once. It stops with an error if Redis or the volume cannot be read.
 func (r Reconciler) Run(ctx context.Context) (Report, error) {
 	report := Report{Findings: []Finding{}}
 	watched, err := r.watched(ctx, &report)
@@ -98,7 +98,7 @@ func (r Reconciler) Run(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// watched looks at each repository that is watched, and returns which are.
+// watched checks each watched repository and returns their keys.
 func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]bool, error) {
 	watched := map[string]bool{}
 	for repo, err := range r.Registry.Repos(ctx) {
@@ -108,8 +108,8 @@ func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]boo
 		watched[repo.Key()] = true
 		report.Watched++
 		found, busy, err := r.inspect(ctx, repo)
-		if unsound(err) {
-			r.Log.WarnContext(ctx, "what is watched of a repository cannot be read: it is not compared", "repo", repo.String(), "error", err)
+		if isRegistryFault(err) {
+			r.Log.WarnContext(ctx, "repository skipped, its watches cannot be decoded", "repo", repo.String(), "error", err)
 			continue
 		}
 		if err != nil {
@@ -121,7 +121,7 @@ func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]boo
 		if found.Kind == "" && !r.Poll {
 			continue
 		}
-		if err := r.ask(ctx, events.Change{Type: events.ChangeDue, Repo: repo, OnBusy: events.BusySkip}); err != nil {
+		if err := r.publish(ctx, events.Change{Type: events.ChangeDue, Repo: repo, OnBusy: events.BusySkip}); err != nil {
 			return nil, err
 		}
 		if found.Kind != "" {
@@ -132,15 +132,14 @@ func (r Reconciler) watched(ctx context.Context, report *Report) (map[string]boo
 	return watched, nil
 }
 
-// unsound reports whether what the registry keeps of a repository is at fault, and not the way there.
-func unsound(err error) bool {
+// isRegistryFault reports whether the content of the registry is invalid, as opposed to an error of Redis.
+func isRegistryFault(err error) bool {
 	_, ok := errors.AsType[*events.Error](err)
 	return ok
 }
 
-// inspect looks for what is wrong with a watched repository. It reads before it asks whether the
-// repository is held: whoever changed something in between still holds it, or has settled it by a fence that is
-// not the one read.
+// inspect checks a watched repository. It reads everything before it checks whether the repository is busy: a worker that
+// changed something meanwhile still holds the lease, or has settled with a newer fence than the one read.
 func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Finding, busy bool, err error) {
 	set, err := r.Registry.Of(ctx, repo)
 	if err != nil {
@@ -157,11 +156,11 @@ func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Fi
 	found.Repo = repo
 	switch given := givenTo(known); {
 	case !there && !known.Synced().IsZero():
-		found.Kind, found.Detail = Missing, "it was synced, and is not on the volume"
+		found.Kind, found.Detail = Missing, "synced before, but not on the volume"
 	default:
 		for _, w := range set.Watches {
 			if !given[w.App] {
-				found.Kind, found.Detail = NeverSynced, w.App+" was never given a tree"
+				found.Kind, found.Detail = NeverSynced, w.App+" never received a tree"
 			}
 		}
 		if detail := drift(published.Commits, known.Heads()); detail != "" {
@@ -178,25 +177,25 @@ func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Fi
 	return found, false, err
 }
 
-// drift says where volume and state do not agree, or "".
+// drift describes the first difference between volume and state, or returns "".
 func drift(published map[events.Ref]string, heads map[string]string) string {
 	for ref, commit := range published {
 		head := heads[ref.String()]
 		if head == "" {
-			return fmt.Sprintf("%s is published at %.12s, and not known", ref, commit)
+			return fmt.Sprintf("%s is published at %.12s, but not in the state", ref, commit)
 		}
 		if head != commit {
-			return fmt.Sprintf("%s is published at %.12s, and known at %.12s", ref, commit, head)
+			return fmt.Sprintf("%s is published at %.12s, but the state names %.12s", ref, commit, head)
 		}
 		delete(heads, ref.String())
 	}
 	for name, head := range heads {
-		return fmt.Sprintf("%s is known at %.12s, and not published", name, head)
+		return fmt.Sprintf("%s is at %.12s in the state, but not published", name, head)
 	}
 	return ""
 }
 
-// isBusy reports whether somebody works on the repository, or has done so since its state was read.
+// isBusy reports whether a worker holds or waits for the repository, or has settled since its state was read.
 func (r Reconciler) isBusy(ctx context.Context, repo events.RepoPath, known state.Repo) (bool, error) {
 	lock, err := r.Locks.Status(ctx, repo.Key())
 	if err != nil || lock.Held || len(lock.Waiters) > 0 {
@@ -206,6 +205,7 @@ func (r Reconciler) isBusy(ctx context.Context, repo events.RepoPath, known stat
 	return now.Fence() != known.Fence(), err
 }
 
+// givenTo returns the apps that have received a tree.
 func givenTo(known state.Repo) map[string]bool {
 	given := map[string]bool{}
 	for _, g := range known.AllGiven() {
@@ -214,70 +214,7 @@ func givenTo(known state.Repo) map[string]bool {
 	return given
 }
 
-// clones looks at what is on the volume and not watched.
-func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report *Report) error {
-	var orphans, others []Finding
-	for repo, err := range r.Volume.Repos() {
-		if err != nil {
-			r.Log.WarnContext(ctx, "cannot look at a repository on the volume", "repo", repo.String(), "error", err)
-			continue
-		}
-		_, there, err := r.Volume.Published(repo)
-		if err != nil || !there {
-			continue // damaged: verify says how; or moved away
-		}
-		report.Clones++
-		if watched[repo.Key()] {
-			continue
-		}
-		known, err := r.States.Load(ctx, repo)
-		if err != nil {
-			return err
-		}
-		set, err := r.Registry.Of(ctx, repo)
-		if err != nil && !unsound(err) {
-			return err
-		}
-		if err != nil || len(set.Watches) > 0 { // since the list was read
-			continue
-		}
-		busy, err := r.isBusy(ctx, repo, known)
-		if err != nil {
-			return err
-		}
-		if busy {
-			report.Busy++
-			continue
-		}
-		if known.Watched() {
-			orphans = append(orphans, Finding{Kind: Orphan, Repo: repo, Detail: "nobody watches it any more"})
-		} else {
-			others = append(others, Finding{Kind: UnwatchedClone, Repo: repo, Detail: "nobody ever watched it"})
-		}
-	}
-	few := len(watched) > 0 && len(orphans) <= max(fewOrphans, len(watched)/10)
-	return errors.Join(r.remove(ctx, report, orphans, few || r.Prune), r.remove(ctx, report, others, r.Prune))
-}
-
-// fewOrphans is how many clones are removed at once that were watched and are not, whatever else is watched. More
-// than these and a tenth of what is watched are more likely to be what a Redis has lost, or is yet to be told again.
-const fewOrphans = 10
-
-// remove reports clones, and has them removed if it may be.
-func (r Reconciler) remove(ctx context.Context, report *Report, clones []Finding, mayBe bool) error {
-	for _, found := range clones {
-		if mayBe {
-			found.Asked = "removed"
-			if err := r.ask(ctx, events.Change{Type: events.ChangeRemoved, Repo: found.Repo, Force: true}); err != nil {
-				return err
-			}
-		}
-		r.add(ctx, report, found)
-	}
-	return nil
-}
-
-// known looks at what is known, not watched and not on the volume.
+// known checks repositories that are known, but neither watched nor on the volume.
 func (r Reconciler) known(ctx context.Context, watched map[string]bool, report *Report) error {
 	for cursor := uint64(0); ; {
 		page, err := r.States.List(ctx, "", cursor, 1000)
@@ -304,7 +241,7 @@ func (r Reconciler) known(ctx context.Context, watched map[string]bool, report *
 				report.Busy++
 				continue
 			}
-			r.add(ctx, report, Finding{Kind: Missing, Repo: repo, Detail: "it was synced, and is not on the volume; nobody watches it"})
+			r.add(ctx, report, Finding{Kind: Missing, Repo: repo, Detail: "synced before, but not on the volume; not watched"})
 		}
 		if cursor = page.Next; cursor == 0 {
 			return nil
@@ -312,8 +249,8 @@ func (r Reconciler) known(ctx context.Context, watched map[string]bool, report *
 	}
 }
 
-// ask publishes a change that repairs something.
-func (r Reconciler) ask(ctx context.Context, c events.Change) error {
+// publish publishes a repair, unless DryRun is set.
+func (r Reconciler) publish(ctx context.Context, c events.Change) error {
 	if r.DryRun {
 		return nil
 	}
@@ -327,6 +264,6 @@ func (r Reconciler) ask(ctx context.Context, c events.Change) error {
 
 func (r Reconciler) add(ctx context.Context, report *Report, found Finding) {
 	report.Findings = append(report.Findings, found)
-	r.Log.WarnContext(ctx, "reconciling found what is not as it should be", "kind", string(found.Kind), "repo", found.Repo.String(),
+	r.Log.WarnContext(ctx, "inconsistency found", "kind", string(found.Kind), "repo", found.Repo.String(),
 		"detail", found.Detail, "asked", found.Asked)
 }

@@ -23,7 +23,7 @@ import (
 	"lockstep/locking"
 )
 
-// world is a clone of acme/widgets that was synced for a watch, which is no more.
+// world has a clone of acme/widgets that was synced for a watch which has been removed.
 type world struct {
 	t      *testing.T
 	git    *gitserver.Server
@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 			return nil
 		},
 	}
-	other, err := watch.New(watch.Watch{App: "docs", URL: git.URL("acme/other")}) // or the registry would look lost
+	other, err := watch.New(watch.Watch{App: "docs", URL: git.URL("acme/other")}) // otherwise the registry would seem lost
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (w *world) put(watches ...watch.Watch) {
 	}
 }
 
-// found runs the reconciler, and returns what it found of acme/widgets and whether that was to be removed.
+// found runs the reconciler and returns its findings about acme/widgets and whether it queued a removal.
 func (w *world) found() (kinds []schedule.Kind, removed bool) {
 	w.t.Helper()
 	report, err := w.r.Run(context.Background())
@@ -108,19 +108,20 @@ func (w *world) found() (kinds []schedule.Kind, removed bool) {
 	return kinds, slices.ContainsFunc(w.asked, func(c events.Change) bool { return c.Type == events.ChangeRemoved })
 }
 
-func TestAnOrphanIsRemoved(t *testing.T) {
+func TestOrphanIsRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || !removed {
 		t.Errorf("found %v, removed %v", kinds, removed)
 	}
 }
 
-// late is a registry of whose list the test has the next word.
-func TestManyOrphansAreMoreLikelyALostRegistry(t *testing.T) {
+func TestManyOrphansAreOnlyReported(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w := newWorld(t)
 	volume := w.r.Volume.(*gitrepo.Volume)
-	for i := range 10 { // and acme/widgets, while one repository is watched
+	for i := range 10 { // in addition to acme/widgets; one repository is watched
 		path := fmt.Sprintf("acme/more-%d", i)
 		if _, err := w.git.Create(ctx, path, map[string]string{"a": "1"}); err != nil {
 			t.Fatal(err)
@@ -140,14 +141,15 @@ func TestManyOrphansAreMoreLikelyALostRegistry(t *testing.T) {
 		}
 	}
 	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || removed {
-		t.Errorf("found %v, removed %v; want them reported alone", kinds, removed)
+		t.Errorf("found %v, removed %v; want them only reported", kinds, removed)
 	}
 	w.r.Prune = true
 	if _, removed := w.found(); !removed || len(w.asked) < 11 {
-		t.Errorf("to prune, %d changes were asked for", len(w.asked))
+		t.Errorf("with Prune, %d changes were queued", len(w.asked))
 	}
 }
 
+// late is a registry that calls then after it has listed the repositories.
 type late struct {
 	schedule.Registry
 	then func()
@@ -160,7 +162,8 @@ func (l late) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
 	}
 }
 
-func TestWhatIsWatchedAgainIsNoOrphan(t *testing.T) {
+func TestRepositoryWatchedAgainIsNotAnOrphan(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]func(w *world){
 		"since the list was read": func(w *world) { w.put(w.own) },
 		"but not in the index": func(w *world) {
@@ -178,11 +181,11 @@ func TestWhatIsWatchedAgainIsNoOrphan(t *testing.T) {
 	}
 }
 
-// removing is a volume from which acme/widgets has gone, and where that is settled when it is looked at again.
+// removing is a volume from which a worker has removed acme/widgets. It settles when Published is called.
 type removing struct {
 	schedule.Volume
 	w       *world
-	settled bool // or the worker died before
+	settled bool // false if the worker died before
 	looks   int
 }
 
@@ -197,7 +200,8 @@ func (r *removing) Published(repo events.RepoPath) (gitrepo.Published, bool, err
 	return gitrepo.Published{}, false, nil
 }
 
-func TestWhatIsJustBeingRemovedIsNotMissing(t *testing.T) {
+func TestConcurrentRemovalIsNotMissing(t *testing.T) {
+	t.Parallel()
 	for _, settled := range []bool{true, false} {
 		w := newWorld(t)
 		w.r.Volume = &removing{Volume: w.r.Volume, w: w, settled: settled}
@@ -211,7 +215,8 @@ func TestWhatIsJustBeingRemovedIsNotMissing(t *testing.T) {
 	}
 }
 
-func TestAnOrphanThatIsBeingWorkedOnIsPassedOver(t *testing.T) {
+func TestBusyOrphanIsSkipped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: events.DefaultNamespace.Locks(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -224,12 +229,13 @@ func TestAnOrphanThatIsBeingWorkedOnIsPassedOver(t *testing.T) {
 	}
 	defer lease.Release(context.Background())
 	if kinds, removed := w.found(); len(kinds) > 0 || removed {
-		t.Errorf("found %v, removed %v; want it passed over", kinds, removed)
+		t.Errorf("found %v, removed %v; want it skipped", kinds, removed)
 	}
 }
 
-// TestAWatchThatCannotBeReadHoldsUpNothingElse: what it is about is left alone, and all else is compared.
-func TestAWatchThatCannotBeReadHoldsUpNothingElse(t *testing.T) {
+// A repository with a watch that cannot be decoded is left alone; the others are checked.
+func TestUndecodableWatchDoesNotBlockOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(watch.Watch{App: "docs", URL: w.git.URL("acme/any")})
 	key := events.DefaultNamespace.Watches() + "of:acme/any"
@@ -237,15 +243,15 @@ func TestAWatchThatCannotBeReadHoldsUpNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Orphan}) || !removed {
-		t.Errorf("found %q, removal asked for: %v", kinds, removed)
+		t.Errorf("found %q, removal queued: %v", kinds, removed)
 	}
-	w.put(w.own) // of this the clone stays, too
+	w.put(w.own) // its clone must stay, too
 	own := events.DefaultNamespace.Watches() + "of:" + w.own.Repo.Key()
 	if err := w.client.HSet(context.Background(), own, "docs ", "{").Err(); err != nil {
 		t.Fatal(err)
 	}
 	w.asked = nil
 	if kinds, removed := w.found(); len(kinds) > 0 || removed {
-		t.Errorf("found %q, removal asked for: %v", kinds, removed)
+		t.Errorf("found %q, removal queued: %v", kinds, removed)
 	}
 }

@@ -1,24 +1,23 @@
-// Package spool keeps items on this machine's disk, in order, while what they are meant for is away.
+// Package spool is an ordered queue of items on the local disk, for use while their destination is unreachable.
 //
-//	s, err := spool.Open("spool", spool.Config{})   // a file of this process's own in the folder
-//	err = s.Append(ctx, item)                       // on disk when it returns nil
-//	items, err := s.Peek(100)                       // the oldest
-//	err = s.Drop(items...)                          // done with them
+//	s, err := spool.Open("spool", spool.Config{})   // opens a file of this process in the directory
+//	err = s.Append(ctx, item)                       // durable when it returns nil
+//	items, err := s.Peek(100)                       // the oldest items
+//	err = s.Drop(items...)                          // removes them
 //
-// Each process has a file of its own, a bbolt database that is locked for as long as the process lives,
-// and takes the first that nobody has. [Spool.Adopt] takes over those that dead processes have left: they
-// are drained first, and deleted when they are empty. So however many processes share a folder, and
-// however they end, each item is given out until somebody has dropped it.
+// Processes may share a directory. Each has its own file, a bbolt database that it keeps locked, and uses the first file
+// that is not locked. [Spool.Adopt] takes over the files of dead processes: they are drained first, and deleted when
+// they are empty. So each item is returned until some process has dropped it.
 //
-//	what                                     what becomes of it
-//	killed, or without power, after Append   the item is there
-//	killed before Append returned            the item may be there, or not
-//	killed between its use and Drop          the item is given out again: who uses it has to notice
-//	the disk is full, or Config says so      Append fails, and all goes on
-//	a file is damaged                        it is moved aside, with an error in the log; a new one takes its place
-//	the disk does not answer                 Append gives up with its context; the item may be kept all the same
+//	failure                                  effect
+//	killed, or power loss, after Append      the item is kept
+//	killed before Append returned            the item may or may not be kept
+//	killed between use and Drop              the item is returned again; the user must detect duplicates
+//	disk full, or a limit of Config          Append fails; everything else works
+//	a file is damaged                        it is renamed, logged as an error, and replaced by a new one
+//	the disk hangs                           Append returns when its context is done; the item may still be kept
 //
-// Appends that come together share one write. Items of one process are given out in the order in which
-// their appends returned; there is no order between processes. A folder must be on a file system of this
-// machine: flock over a network is not what it seems.
+// Concurrent appends share one write. Items of one process are returned in the order in which their appends returned;
+// there is no order between processes. The directory must be on a local file system, because locks on network file
+// systems are unreliable.
 package spool

@@ -12,29 +12,29 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// file is a bbolt database of items by ascending keys of 8 bytes. Who has it open has it locked. Nobody
-// uses one from two goroutines at once.
+// file is a bbolt database of items with ascending keys of 8 bytes. It is locked while it is open. It is not safe for
+// concurrent use.
 type file struct {
 	path    string
 	db      *bolt.DB
-	os      *os.File // db's, which it does not show
+	os      *os.File // the file of db, which does not export it
 	items   int
 	bytes   int64
-	adopted bool // another process' once
-	gone    bool // closed, or given up
+	adopted bool // left by another process
+	gone    bool // closed or abandoned
 }
 
 var (
 	bucket = []byte("items")
 
-	errTaken   = errors.New("another process has the file")
+	errLocked  = errors.New("in use by another process")
 	errDamaged = errors.New("damaged")
 )
 
-// noWait is long enough for one attempt at a lock, which is all that bbolt then makes.
+// noWait makes bbolt try once to lock the file.
 const noWait = time.Millisecond
 
-// openFile opens a file, made if need be. It fails with [errTaken] or [errDamaged] where that is why.
+// openFile opens a file, and creates it if necessary. It returns [errLocked] or [errDamaged] for these causes.
 func openFile(path string) (*file, error) {
 	for {
 		f := &file{path: path}
@@ -54,18 +54,18 @@ func openFile(path string) (*file, error) {
 		}
 		switch {
 		case errors.Is(err, bolterrors.ErrTimeout):
-			return nil, errTaken
+			return nil, errLocked
 		case err != nil:
 			_ = f.abandon()
 			return nil, err
 		case f.isThere():
 			return f, nil
 		}
-		_ = f.close() // its last owner deleted it between our opening and our locking it
+		_ = f.close() // its previous owner deleted it before we locked it
 	}
 }
 
-// read counts what is in the file, all of which it thereby touches.
+// read counts the items. It reads the whole file, which detects damage.
 func (f *file) read() error {
 	return f.db.Update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(bucket)
@@ -75,7 +75,7 @@ func (f *file) read() error {
 		b.FillPercent = 1
 		return b.ForEach(func(key, value []byte) error {
 			if len(key) != 8 {
-				return fmt.Errorf("%w: it has a key of %d bytes", errDamaged, len(key))
+				return fmt.Errorf("%w: a key has %d bytes", errDamaged, len(key))
 			}
 			f.items++
 			f.bytes += int64(len(value) + itemCost)
@@ -84,7 +84,7 @@ func (f *file) read() error {
 	})
 }
 
-// isThere reports whether the file is still what its path names.
+// isThere reports whether path still names this file.
 func (f *file) isThere() bool {
 	ours, err := f.os.Stat()
 	if err != nil {
@@ -112,10 +112,10 @@ func (f *file) append(items [][]byte) error {
 	return err
 }
 
-// put adds an item behind all others.
+// put appends an item.
 func put(tx *bolt.Tx, item []byte) error {
 	b := tx.Bucket(bucket)
-	b.FillPercent = 1 // keys ascend: no page is ever inserted into
+	b.FillPercent = 1 // keys ascend, so full pages never split
 	key, err := b.NextSequence()
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (f *file) peek(most int) (items []Item, err error) {
 		return f.db.View(func(tx *bolt.Tx) error {
 			cursor := tx.Bucket(bucket).Cursor()
 			for key, value := cursor.First(); key != nil && len(items) < most; key, value = cursor.Next() {
-				// What bbolt gives out is its memory, for as long as the transaction lasts.
+				// bbolt's slices are only valid during the transaction.
 				items = append(items, Item{Data: append([]byte(nil), value...), key: binary.BigEndian.Uint64(key), file: f})
 			}
 			return nil
@@ -137,15 +137,15 @@ func (f *file) peek(most int) (items []Item, err error) {
 	return items, err
 }
 
-// settle drops items, or puts them behind all others.
-func (f *file) settle(items []Item, back bool) error {
+// settle removes items, or moves them to the end.
+func (f *file) settle(items []Item, requeue bool) error {
 	err := f.guard(func() error {
 		return f.db.Update(func(tx *bolt.Tx) error {
 			for _, item := range items {
 				if err := tx.Bucket(bucket).Delete(binary.BigEndian.AppendUint64(nil, item.key)); err != nil {
 					return err
 				}
-				if back {
+				if requeue {
 					if err := put(tx, item.Data); err != nil {
 						return err
 					}
@@ -154,7 +154,7 @@ func (f *file) settle(items []Item, back bool) error {
 			return nil
 		})
 	})
-	if err == nil && !back {
+	if err == nil && !requeue {
 		f.items -= len(items)
 		for _, item := range items {
 			f.bytes -= int64(len(item.Data) + itemCost)
@@ -168,32 +168,32 @@ func (f *file) close() error {
 	return f.db.Close()
 }
 
-// remove deletes the file and closes it, in that order: nobody else has had it by then.
+// remove deletes and closes the file. It deletes it first, while it is still locked.
 func (f *file) remove() {
 	_ = os.Remove(f.path)
 	_ = f.close()
 }
 
-// abandon gives up a file that is damaged, of which bbolt may hold locks that it cannot get rid of.
-// Closing it under bbolt lets go of the lock that others see.
+// abandon closes a damaged file. bbolt may hold internal locks that it cannot release, so abandon closes the file
+// descriptor directly, which releases the file lock.
 func (f *file) abandon() error {
 	f.gone = true
 	if f.os == nil {
 		return nil
 	}
-	if err := f.os.Close(); !errors.Is(err, os.ErrClosed) { // bbolt closes what it could not open
+	if err := f.os.Close(); !errors.Is(err, os.ErrClosed) { // bbolt closes a file that it could not open
 		return err
 	}
 	return nil
 }
 
-// guard runs fn and returns [errDamaged] for what bbolt has to say, by an error or by panicking, of a
-// file that is none of its own; reading one that was cut short is a fault.
+// guard runs fn. It returns [errDamaged] if bbolt reports by an error or a panic that the file is damaged. Reading a
+// truncated file causes a memory fault.
 func (f *file) guard(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if said := recover(); said != nil {
-			err = fmt.Errorf("%w: %v", errDamaged, said)
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %v", errDamaged, cause)
 		}
 	}()
 	err = fn()

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// TestWhatADiskThatDoesNotAnswerWasNotGivenIsForgotten has a disk that hangs in mid-write, under deliveries that nobody
-// waits for any more: they take no memory, and no room.
-func TestWhatADiskThatDoesNotAnswerWasNotGivenIsForgotten(t *testing.T) {
+// While the disk hangs during a write, appends whose context is done use neither memory nor space.
+func TestCanceledAppendsAreRemovedWhileTheDiskHangs(t *testing.T) {
 	s, err := Open(t.TempDir(), Config{MaxItems: 3})
 	if err != nil {
 		t.Fatal(err)
@@ -18,7 +17,7 @@ func TestWhatADiskThatDoesNotAnswerWasNotGivenIsForgotten(t *testing.T) {
 	s.disk.Lock()
 	first := make(chan error, 1)
 	go func() { first <- s.Append(t.Context(), []byte("first")) }()
-	for s.inBatch() > 0 || s.Len() == 0 { // until the disk has it
+	for s.inBatch() > 0 || s.Len() == 0 { // until it is being written
 		time.Sleep(time.Millisecond)
 	}
 	waits := make(chan error, 1)
@@ -29,12 +28,12 @@ func TestWhatADiskThatDoesNotAnswerWasNotGivenIsForgotten(t *testing.T) {
 	for range 10 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		if err := s.Append(ctx, []byte("given up")); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v, want that the disk does not answer", err)
+			t.Errorf("error %v, want a disk that does not respond", err)
 		}
 		cancel()
 	}
-	if n, bytes := s.Figures(); n != 2 || bytes != 2*(5+itemCost) {
-		t.Errorf("it counts %d items and %d bytes, want the two that are waited for", n, bytes)
+	if n, bytes := s.Stats(); n != 2 || bytes != 2*(5+itemCost) {
+		t.Errorf("counts %d items and %d bytes, want those of the two pending appends", n, bytes)
 	}
 	s.disk.Unlock()
 	if err := errors.Join(<-first, <-waits); err != nil {

@@ -12,17 +12,17 @@ import (
 	"sync"
 )
 
-// Config says how much a [Spool] may hold. Its zero value has defaults.
+// Config limits a [Spool].
 type Config struct {
-	MaxBytes int64 // in all items that are not dropped yet, with 64 bytes for each; 0: 1 GiB
-	MaxItems int   // 0: 1,000,000
+	MaxBytes int64 // of all items, plus 64 bytes for each; default 1 GiB
+	MaxItems int   // default 1,000,000
 	Log      *slog.Logger
 }
 
 const (
 	defaultMaxBytes = 1 << 30
 	defaultMaxItems = 1_000_000
-	itemCost        = 64 // bytes that an item is counted for beside its own
+	itemCost        = 64 // bytes counted for each item in addition to its size
 )
 
 // The errors of a [Spool].
@@ -31,34 +31,34 @@ var (
 	ErrClosed = errors.New("spool: closed")
 )
 
-// Spool is one process's part of a folder, and what it has adopted. It is safe for concurrent use.
+// Spool holds the items of one process and of the files that it has adopted. It is safe for concurrent use.
 type Spool struct {
 	cfg  Config
 	dir  string
-	work chan struct{} // there is something to commit
-	more chan struct{} // something was appended
+	work chan struct{} // signals that there is a batch to write
+	more chan struct{} // signals that items were appended
 	done sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows, and is never held over disk access
-	closed   bool
-	batch    *batch
-	items    int   // of our own file, with those that are being appended
-	bytes    int64 // likewise
-	elsewise int   // items of adopted files
+	mu           sync.Mutex // guards the following; never held during disk access
+	closed       bool
+	batch        *batch
+	items        int   // of the own file, including those being appended
+	bytes        int64 // of these items
+	itemsAdopted int   // of adopted files
 
-	disk    sync.Mutex // held over disk access; guards the files
+	disk    sync.Mutex // held during disk access; guards the files
 	own     *file
 	adopted []*file
 }
 
-// batch is what one commit will write.
+// batch holds the items of the next write.
 type batch struct {
 	items [][]byte
-	done  chan struct{} // closed when err is known
+	done  chan struct{} // closed once err is set
 	err   error
 }
 
-// Open takes a file in dir, which is made if need be. The caller closes the spool.
+// Open opens a spool in dir, which it creates if necessary. The caller must close the spool.
 func Open(dir string, cfg Config) (*Spool, error) {
 	cfg.MaxBytes, cfg.MaxItems = cmp.Or(cfg.MaxBytes, defaultMaxBytes), cmp.Or(cfg.MaxItems, defaultMaxItems)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
@@ -72,15 +72,15 @@ func Open(dir string, cfg Config) (*Spool, error) {
 		cfg: cfg, dir: dir, work: make(chan struct{}, 1), more: make(chan struct{}, 1),
 		batch: &batch{done: make(chan struct{})},
 	}
-	if err := s.takeFile(); err != nil {
+	if err := s.openOwn(); err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
 	s.done.Go(s.commit)
 	return s, nil
 }
 
-// Append returns nil when the item is on disk. It fails with [ErrFull] when there is no room for it.
-// When ctx ends before it is known, the item may be kept all the same.
+// Append appends an item and returns nil when it is on disk. It returns [ErrFull] if a limit is reached. If ctx is done
+// first, the item may or may not be kept.
 func (s *Spool) Append(ctx context.Context, item []byte) error {
 	cost := int64(len(item) + itemCost)
 	s.mu.Lock()
@@ -102,14 +102,14 @@ func (s *Spool) Append(ctx context.Context, item []byte) error {
 	case <-b.done:
 		return b.err
 	case <-ctx.Done():
-		s.forgo(b, item)
-		return fmt.Errorf("spool: the disk does not answer: %w", context.Cause(ctx))
+		s.cancel(b, item)
+		return fmt.Errorf("spool: the disk does not respond: %w", context.Cause(ctx))
 	}
 }
 
-// forgo takes an item that nobody waits for any more out of its batch, unless the disk has that already: under one
-// that hangs, items would fill the memory.
-func (s *Spool) forgo(b *batch, item []byte) {
+// cancel removes an item from its batch unless it is being written, so that items do not fill the memory while the disk
+// hangs.
+func (s *Spool) cancel(b *batch, item []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.batch != b {
@@ -123,7 +123,7 @@ func (s *Spool) forgo(b *batch, item []byte) {
 	}
 }
 
-// commit writes batches until the spool is closed: all that have come during one write go with the next.
+// commit writes batches until the spool is closed. Items appended during a write share the next one.
 func (s *Spool) commit() {
 	for range s.work {
 		s.mu.Lock()
@@ -144,7 +144,7 @@ func (s *Spool) commit() {
 	}
 }
 
-// write adds items to our own file, or to the one that takes its place.
+// write appends items to the own file, and replaces it if it is damaged.
 func (s *Spool) write(items [][]byte) error {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -161,132 +161,24 @@ func (s *Spool) write(items [][]byte) error {
 	return err
 }
 
-// Item is an item that was given out.
-type Item struct {
-	Data []byte
-
-	key  uint64
-	file *file
-}
-
-// Peek returns the oldest items, at most so many, and none only if there are none. They are returned
-// again until they are dropped.
-func (s *Spool) Peek(most int) ([]Item, error) {
-	s.disk.Lock()
-	defer s.disk.Unlock()
-	if err := s.ready(); err != nil {
-		return nil, err
-	}
-	for len(s.adopted) > 0 {
-		f := s.adopted[0]
-		items, err := f.peek(most)
-		if errors.Is(err, errDamaged) {
-			s.disown(f, err)
-			continue
-		}
-		return items, err
-	}
-	items, err := s.own.peek(most)
-	if errors.Is(err, errDamaged) {
-		return nil, s.replace(err)
-	}
-	return items, err
-}
-
-// Drop forgets items that [Spool.Peek] has returned.
-func (s *Spool) Drop(items ...Item) error { return s.settle(items, false) }
-
-// SetBack puts items that [Spool.Peek] has returned behind all others. Those of an adopted file become our own: as
-// long as one is left there, ours do not have their turn. Killed in between, it leaves them in both.
-func (s *Spool) SetBack(items ...Item) error {
-	var own, adopted []Item
-	var data [][]byte
-	for _, item := range items {
-		if !item.file.adopted {
-			own = append(own, item)
-			continue
-		}
-		adopted, data = append(adopted, item), append(data, item.Data)
-	}
-	if len(data) > 0 {
-		if err := s.write(data); err != nil {
-			return fmt.Errorf("spool: %w", err)
-		}
-		s.count(len(data), costOf(data))
-	}
-	return errors.Join(s.settle(adopted, false), s.settle(own, true))
-}
-
-func (s *Spool) settle(items []Item, back bool) error {
-	s.disk.Lock()
-	defer s.disk.Unlock()
-	if err := s.ready(); err != nil {
-		return err
-	}
-	for len(items) > 0 {
-		f, n := items[0].file, 1
-		for n < len(items) && items[n].file == f {
-			n++
-		}
-		if f.gone { // it was damaged since
-			items = items[n:]
-			continue
-		}
-		err := f.settle(items[:n], back)
-		switch {
-		case errors.Is(err, errDamaged) && f == s.own:
-			return s.replace(err)
-		case errors.Is(err, errDamaged):
-			s.disown(f, err)
-		case err != nil:
-			return fmt.Errorf("spool: %w", err)
-		case !back:
-			s.settled(f, items[:n])
-		}
-		items = items[n:]
-	}
-	return nil
-}
-
-// settled counts what was dropped, and deletes an adopted file that has nothing any more.
-func (s *Spool) settled(f *file, items []Item) {
-	var bytes int64
-	for _, item := range items {
-		bytes += int64(len(item.Data) + itemCost)
-	}
-	if f == s.own {
-		s.count(-len(items), -bytes)
-		return
-	}
-	s.mu.Lock()
-	s.elsewise -= len(items)
-	s.mu.Unlock()
-	if f.items == 0 {
-		s.forget(f)
-		f.remove()
-	}
-}
-
-// Len is how many items this process has appended that are not dropped yet, those that are being
-// appended among them.
+// Len returns the number of items in this process's file, including those being appended.
 func (s *Spool) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.items
 }
 
-// Figures are how many items the spool has, with those of adopted files, and how many bytes it counts
-// against its limit.
-func (s *Spool) Figures() (items int, bytes int64) {
+// Stats returns the number of items, including those of adopted files, and the bytes that count against the limit.
+func (s *Spool) Stats() (items int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.items + s.elsewise, s.bytes
+	return s.items + s.itemsAdopted, s.bytes
 }
 
-// Appended receives a value after something was appended, if nobody has received one since.
+// Appended receives a value after items were appended.
 func (s *Spool) Appended() <-chan struct{} { return s.more }
 
-// Close waits for appends under way, and gives the files up for others to adopt. One that is empty is deleted.
+// Close waits for running appends and closes the files, so that others may adopt them. It deletes empty files.
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -294,7 +186,7 @@ func (s *Spool) Close() error {
 		return nil
 	}
 	s.closed = true
-	close(s.work) // what was sent before is still received
+	close(s.work) // a signal sent before is still received
 	s.mu.Unlock()
 	s.done.Wait()
 	s.disk.Lock()
@@ -330,7 +222,7 @@ func costOf(items [][]byte) (cost int64) {
 	return cost
 }
 
-// wake leaves a value in a channel that has room for one, unless there is one.
+// wake sends to a channel with a buffer of one, unless the buffer is full.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

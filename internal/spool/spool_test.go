@@ -22,7 +22,7 @@ import (
 	"lockstep/internal/spool"
 )
 
-// appendForever makes the test binary a process that appends and says so, until it is killed.
+// appendForever makes the test binary append and print each item until it is killed.
 const appendForever = "SPOOL_TEST_APPEND"
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func add(t *testing.T, s *spool.Spool, items ...string) {
 	}
 }
 
-// take drops and returns all that s has, in order.
+// take drops and returns all items of s, in order.
 func take(t *testing.T, s *spool.Spool) (all []string) {
 	t.Helper()
 	for {
@@ -95,7 +95,7 @@ func files(t *testing.T, dir string) []string {
 	return names
 }
 
-func TestItemsComeBackInOrderAndOverARestart(t *testing.T) {
+func TestOrderSurvivesRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made/by/it")
 	s := open(t, dir, spool.Config{})
 	add(t, s, "a", "b", "c", "d", "e")
@@ -106,7 +106,7 @@ func TestItemsComeBackInOrderAndOverARestart(t *testing.T) {
 	if err := s.Drop(items[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetBack(items[1]); err != nil {
+	if err := s.Requeue(items[1]); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -116,7 +116,7 @@ func TestItemsComeBackInOrderAndOverARestart(t *testing.T) {
 	select {
 	case <-s.Appended():
 	default:
-		t.Error("nobody is told of what was there")
+		t.Error("Appended does not signal existing items")
 	}
 	add(t, s, "f")
 	if n := s.Len(); n != 5 {
@@ -125,21 +125,21 @@ func TestItemsComeBackInOrderAndOverARestart(t *testing.T) {
 	if got, want := take(t, s), []string{"c", "d", "e", "b", "f"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if n, bytes := s.Figures(); n != 0 || bytes != 0 {
-		t.Errorf("empty, it counts %d items and %d bytes", n, bytes)
+	if n, bytes := s.Stats(); n != 0 || bytes != 0 {
+		t.Errorf("counts %d items and %d bytes although it is empty", n, bytes)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if left := files(t, dir); len(left) != 0 {
-		t.Errorf("closed while empty, it leaves %q", left)
+		t.Errorf("closing an empty spool leaves %q", left)
 	}
 	if err := s.Append(t.Context(), []byte("g")); !errors.Is(err, spool.ErrClosed) {
 		t.Errorf("error %v after Close", err)
 	}
 }
 
-func TestAppendsThatComeTogetherAreAllKeptInTheOrderOfEach(t *testing.T) {
+func TestConcurrentAppendsKeepTheirOrder(t *testing.T) {
 	s := open(t, t.TempDir(), spool.Config{})
 	const appenders, each = 16, 50
 	var g errgroup.Group
@@ -164,13 +164,13 @@ func TestAppendsThatComeTogetherAreAllKeptInTheOrderOfEach(t *testing.T) {
 	for _, item := range got {
 		who, n, _ := strings.Cut(item, " ")
 		if n != fmt.Sprintf("%02d", next[who]) {
-			t.Fatalf("%s comes when %02d of its appender is next", item, next[who])
+			t.Fatalf("%s, want item %02d of its appender", item, next[who])
 		}
 		next[who]++
 	}
 }
 
-func TestAFullSpoolRefusesAndHasRoomAgain(t *testing.T) {
+func TestFullSpoolAcceptsItemsAfterADrop(t *testing.T) {
 	for name, cfg := range map[string]spool.Config{
 		"by bytes": {MaxBytes: 2 * (64 + 10)},
 		"by items": {MaxItems: 2},
@@ -197,7 +197,7 @@ func TestAFullSpoolRefusesAndHasRoomAgain(t *testing.T) {
 	}
 }
 
-func TestADiskThatIsFullFailsAppendsAndNothingElse(t *testing.T) {
+func TestFullDiskFailsAppendsOnly(t *testing.T) {
 	s := open(t, t.TempDir(), spool.Config{})
 	add(t, s, "before")
 	signal.Ignore(syscall.SIGXFSZ)
@@ -230,8 +230,8 @@ func TestADiskThatIsFullFailsAppendsAndNothingElse(t *testing.T) {
 	}
 }
 
-// killAppender runs a process that appends to dir and kills it after it has said that it has n items
-// there. It returns how many it said.
+// killAppender runs a process that appends to dir and kills it after it has printed n items. It returns the number of
+// items printed.
 func killAppender(t *testing.T, dir string, n int) (said int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -252,12 +252,12 @@ func killAppender(t *testing.T, dir string, n int) (said int) {
 	return said
 }
 
-func TestNothingAppendedIsLostWhenItsProcessIsKilled(t *testing.T) {
+func TestAppendedItemsSurviveAKill(t *testing.T) {
 	dir := t.TempDir()
 	said := killAppender(t, dir, 50)
 	got := take(t, open(t, dir, spool.Config{}))
 	if len(got) < said {
-		t.Fatalf("%d items, of %d that were appended", len(got), said)
+		t.Fatalf("%d items, want the %d that were appended", len(got), said)
 	}
 	for n, item := range got {
 		if item != fmt.Sprint(n) {
@@ -266,34 +266,34 @@ func TestNothingAppendedIsLostWhenItsProcessIsKilled(t *testing.T) {
 	}
 }
 
-func TestProcessesShareAFolderAndTheLivingDrainTheDead(t *testing.T) {
+func TestAdoptTakesFilesOfDeadProcessesOnly(t *testing.T) {
 	dir := t.TempDir()
 	first, second := open(t, dir, spool.Config{}), open(t, dir, spool.Config{})
 	add(t, first, "first's")
 	add(t, second, "second's")
 	if got := take(t, second); !slices.Equal(got, []string{"second's"}) {
-		t.Fatalf("the second has %q", got)
+		t.Fatalf("the second process has %q", got)
 	}
 	if n, err := second.Adopt(); n != 0 || err != nil {
-		t.Fatalf("it adopts %d items of a living process, error %v", n, err)
+		t.Fatalf("adopted %d items of a running process, error %v", n, err)
 	}
 	said := killAppender(t, dir, 10)
 	add(t, second, "later")
 	<-second.Appended()
 	n, err := second.Adopt()
 	if err != nil || n < said {
-		t.Fatalf("it adopts %d items of the dead, which had %d; error %v", n, said, err)
+		t.Fatalf("adopted %d of %d items of the dead process, error %v", n, said, err)
 	}
 	select {
 	case <-second.Appended():
 	default:
-		t.Error("nobody is told of what was adopted")
+		t.Error("Appended does not signal adopted items")
 	}
 	if n, _ := first.Adopt(); n != 0 {
-		t.Errorf("two adopt the same file: %d items", n)
+		t.Errorf("a file was adopted twice: %d items", n)
 	}
-	if items, _ := second.Figures(); items != n+1 || second.Len() != 1 {
-		t.Errorf("it counts %d items, want %d; of its own %d, want 1", items, n+1, second.Len())
+	if items, _ := second.Stats(); items != n+1 || second.Len() != 1 {
+		t.Errorf("counts %d items, want %d; %d own ones, want 1", items, n+1, second.Len())
 	}
 	got := take(t, second)
 	if len(got) != n+1 || got[0] != "0" || got[len(got)-1] != "later" {
@@ -303,11 +303,11 @@ func TestProcessesShareAFolderAndTheLivingDrainTheDead(t *testing.T) {
 		t.Errorf("files %q, want the adopted one deleted", left)
 	}
 	if got := take(t, first); !slices.Equal(got, []string{"first's"}) {
-		t.Errorf("the first has %q", got)
+		t.Errorf("the first process has %q", got)
 	}
 }
 
-func TestADamagedFileIsMovedAsideAndTheServiceGoesOn(t *testing.T) {
+func TestDamagedFileIsReplaced(t *testing.T) {
 	for name, damage := range map[string]func(content []byte) []byte{
 		"nonsense":  func([]byte) []byte { return []byte(strings.Repeat("nonsense ", 10_000)) },
 		"cut short": func(content []byte) []byte { return content[:9000] },
@@ -346,7 +346,7 @@ func TestADamagedFileIsMovedAsideAndTheServiceGoesOn(t *testing.T) {
 					s = open(t, dir, spool.Config{})
 				case "while it is in use":
 					spoil(filepath.Join(dir, "0.bolt"))
-					for range 200 { // until it is noticed
+					for range 200 { // until the damage is detected
 						items, err := s.Peek(100)
 						if err != nil {
 							t.Fatal(err)
@@ -384,11 +384,11 @@ func TestADamagedFileIsMovedAsideAndTheServiceGoesOn(t *testing.T) {
 	}
 }
 
-func TestAnAppendWhoseContextEndsDoesNotWaitForTheDisk(t *testing.T) {
+func TestAppendReturnsWhenItsContextIsDone(t *testing.T) {
 	s := open(t, t.TempDir(), spool.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	// Whether it is kept is open: all that counts is that it ends, and that what is kept is counted.
+	// The item may or may not be kept, but Append must return and the counters must match.
 	_ = s.Append(ctx, []byte("x"))
 	add(t, s, "y")
 	got := take(t, s)
@@ -426,7 +426,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-func TestWhatIsSetBackOfTheDeadGoesBehindOurOwn(t *testing.T) {
+func TestRequeuedAdoptedItemsFollowOwnItems(t *testing.T) {
 	dir := t.TempDir()
 	s, dead := open(t, dir, spool.Config{}), open(t, dir, spool.Config{})
 	add(t, dead, "a", "b")
@@ -441,11 +441,11 @@ func TestWhatIsSetBackOfTheDeadGoesBehindOurOwn(t *testing.T) {
 	if err != nil || len(items) != 2 {
 		t.Fatalf("peek %v, error %v", items, err)
 	}
-	if err := s.SetBack(items[0]); err != nil {
+	if err := s.Requeue(items[0]); err != nil {
 		t.Fatal(err)
 	}
-	if n, bytes := s.Figures(); n != 3 || s.Len() != 2 || bytes != 2*64+4 {
-		t.Errorf("it counts %d items, %d of its own with %d bytes", n, s.Len(), bytes)
+	if n, bytes := s.Stats(); n != 3 || s.Len() != 2 || bytes != 2*64+4 {
+		t.Errorf("counts %d items, %d own ones with %d bytes", n, s.Len(), bytes)
 	}
 	if got, want := take(t, s), []string{"b", "own", "a"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

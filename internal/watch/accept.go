@@ -24,47 +24,47 @@ var (
 	acceptScript = redis.NewScript(acceptSource)
 )
 
-// Verdict is what became of an [Intake].
+// Verdict is the result of [Registry.Accept].
 type Verdict string
 
 // The verdicts.
 const (
 	Accepted  Verdict = "accepted"  // its changes are in the stream
-	Duplicate Verdict = "duplicate" // the delivery was accepted before: nothing was done
-	Stale     Verdict = "stale"     // the watches are others by now: nothing was done; make the changes anew
+	Duplicate Verdict = "duplicate" // the delivery was accepted before; nothing changed
+	Stale     Verdict = "stale"     // the watches have changed; nothing was accepted. Recompute the changes
 )
 
 const (
-	usualKeep      = 72 * time.Hour
-	mostDeliveries = 200_000 // kept for each source
-	maxDelivery    = 200     // bytes of an id that is kept as it is
+	defaultKeep   = 72 * time.Hour
+	maxDeliveries = 200_000 // remembered for each source
+	maxDelivery   = 200     // bytes; a longer ID is hashed
 )
 
-// Intake is what one delivery comes to.
-type Intake struct {
-	Source   string            // whose delivery: ids are told apart by source
-	Delivery string            // its id, to know it again by; "" for one that has none
-	Keep     time.Duration     // how long the id is kept; default 72 h
-	Versions map[string]string // of each remote whose watches the changes were made for: its [Place] to [Placed.Version]
+// Delivery is a webhook delivery with the changes that it leads to.
+type Delivery struct {
+	Source   string            // scope of the ID
+	ID       string            // deduplicates deliveries; "" disables it
+	Keep     time.Duration     // how long the ID is remembered; default 72 h
+	Versions map[string]string // [RemoteKey] to [RemoteWatches.Version] of the watches that Changes were computed from
 	Changes  []events.Change
 }
 
-// Accept adds the changes to the stream in one step, with the delivery in its source's ledger, which keeps
-// the last 200,000. Of those that announce a commit the repository's state is told, so that whoever works on an
-// earlier one knows that the remote need not have that commit any more. After an error of Redis they may be in the stream or not: accept the delivery again, and
-// its id tells.
-func (r *Registry) Accept(ctx context.Context, in Intake) (Verdict, error) {
-	if in.Delivery != "" && in.Source == "" {
-		return "", errors.New("accept: a delivery wants a source")
+// Accept adds the changes to the stream and the ID to its source's ledger, which keeps the last 200,000, in one step.
+// It also notes in the repository's state which entry announced a commit last, so that a worker with an earlier
+// entry knows that the remote may no longer have its commit. After a Redis error the changes may or may not be in the
+// stream: accept the delivery again, its ID deduplicates it.
+func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
+	if d.ID != "" && d.Source == "" {
+		return "", errors.New("accept: a delivery with an ID requires a source")
 	}
-	keys := []string{r.namespace.Changes(), r.namespace.Deliveries() + in.Source}
-	args := []any{ledgerID(in.Delivery), cmp.Or(in.Keep, usualKeep).Milliseconds(), mostDeliveries, len(in.Versions)}
-	for _, place := range slices.Sorted(maps.Keys(in.Versions)) {
-		keys = append(keys, r.at(place))
-		args = append(args, in.Versions[place])
+	keys := []string{r.namespace.Changes(), r.namespace.Deliveries() + d.Source}
+	args := []any{ledgerID(d.ID), cmp.Or(d.Keep, defaultKeep).Milliseconds(), maxDeliveries, len(d.Versions)}
+	for _, remote := range slices.Sorted(maps.Keys(d.Versions)) {
+		keys = append(keys, r.at(remote))
+		args = append(args, d.Versions[remote])
 	}
-	args = append(args, len(in.Changes))
-	for _, c := range in.Changes {
+	args = append(args, len(d.Changes))
+	for _, c := range d.Changes {
 		entry, err := entryOf(ctx, c)
 		if err != nil {
 			return "", err
@@ -87,7 +87,7 @@ func (r *Registry) Accept(ctx context.Context, in Intake) (Verdict, error) {
 	return "", fmt.Errorf("accept: %w: %.100q", errReply, reply)
 }
 
-// ledgerID is the id that a delivery is kept under: of a long one its hash.
+// ledgerID returns the ID that the ledger stores for a delivery: a hash if it is long.
 func ledgerID(delivery string) string {
 	if len(delivery) <= maxDelivery {
 		return delivery

@@ -1,41 +1,39 @@
--- accept.lua takes a delivery's changes into the stream, once, if the watches that they were made for are
--- still those.
+-- accept.lua adds a delivery's changes to the stream, once, if the watches that they were computed from are current.
 --
--- KEYS    1 changes (stream)   2 the source's ledger (ZSET: delivery id -> ms)
---         then the places of remotes whose watches were relied on (hashes), then for each change the state of its
---         repository (hash)
--- ARGV    1 delivery id, '' for one that is not kept   2 how long it is kept, ms   3 so many are kept at most
---         4 how many places; then the version read of each ('' for none)
---         then how many changes; then for each: the state's field that names the newest entry to announce a commit,
---         '' when it announces none, number of names and values of its entry, these in turn
+-- KEYS    1 changes (stream)   2 the source's ledger (ZSET: delivery ID -> ms)
+--         then the remotes whose watches were used (hashes), then for each change the state of its repository (hash)
+-- ARGV    1 delivery ID, '' if it has none   2 how long it is kept, ms   3 maximum size of the ledger
+--         4 number of remotes; then the version read of each ('' for none)
+--         then the number of changes; then for each: the state's field for the newest entry that announces a commit,
+--         '' if it announces none, the number of names and values of its entry, and those in turn
 -- Returns 'accepted'   the changes are in the stream, and the delivery in the ledger
---         'duplicate'  the delivery was in the ledger: nothing changed
---         'stale'      the watches of a place are others by now: nothing changed
--- Refuses with WRONGTYPE when a key holds something else, and with OOM; then nothing changed.
+--         'duplicate'  the delivery was in the ledger; nothing changed
+--         'stale'      the watches of a remote have changed; nothing changed
+-- Fails with WRONGTYPE if a key has another type, and with OOM; then nothing changed.
 --
--- What the state is told is a hint, without which the remote is asked once more than need be: it may fail.
--- Each call takes away up to 1,000 entries of the ledger that are too old or too many, so that none takes long.
+-- Updating the state may fail: it is a hint that saves a request to the remote.
+-- Each call removes at most 1,000 expired or excess entries of the ledger, so that no call takes long.
 
 local changes, ledger = KEYS[1], KEYS[2]
-local delivery, keep, most, nplaces = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local delivery, keep, most, nremotes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local function ms(n) return string.format('%.0f', n) end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('XLEN', changes)
 if delivery ~= '' then
-  local seen = redis.call('ZSCORE', ledger, delivery)
-  if seen and tonumber(seen) > now - keep then return 'duplicate' end
+  local accepted = redis.call('ZSCORE', ledger, delivery)
+  if accepted and tonumber(accepted) > now - keep then return 'duplicate' end
 end
-for i = 1, nplaces do
+for i = 1, nremotes do
   if (redis.call('HGET', KEYS[2 + i], 'version') or '') ~= ARGV[4 + i] then return 'stale' end
 end
 
-local at = 5 + nplaces
+local at = 5 + nremotes
 for i = 1, tonumber(ARGV[at]) do
   local newest, n = ARGV[at + 1], tonumber(ARGV[at + 2])
   local id = redis.call('XADD', changes, '*', unpack(ARGV, at + 3, at + 2 + n))
-  if newest ~= '' then redis.pcall('HSET', KEYS[2 + nplaces + i], newest, id) end
+  if newest ~= '' then redis.pcall('HSET', KEYS[2 + nremotes + i], newest, id) end
   at = at + 2 + n
 end
 if delivery ~= '' then

@@ -19,7 +19,7 @@ import (
 
 const ledger = "lockstep:{0}:deliveries:gh"
 
-// pushed is the change of a watch for a push.
+// pushed returns a watch's change for a push.
 func pushed(t testing.TB, w watch.Watch, id string) events.Change {
 	t.Helper()
 	c, err := w.Change(id, "/hooks/gh", events.Ref{}, "")
@@ -29,7 +29,7 @@ func pushed(t testing.TB, w watch.Watch, id string) events.Change {
 	return c
 }
 
-func (b *bench) accept(in watch.Intake) watch.Verdict {
+func (b *bench) accept(in watch.Delivery) watch.Verdict {
 	b.t.Helper()
 	verdict, err := b.Accept(context.Background(), in)
 	if err != nil {
@@ -38,13 +38,13 @@ func (b *bench) accept(in watch.Intake) watch.Verdict {
 	return verdict
 }
 
-func TestADeliveryIsTakenOnce(t *testing.T) {
+func TestAcceptDeduplicatesDeliveries(t *testing.T) {
 	b := newBench(t)
 	docs, ci := of(t, "docs", "acme/widgets", ""), of(t, "ci", "acme/widgets", "")
 	b.put(docs, ci)
-	b.asked()
-	versions := b.relied("acme/widgets")
-	in := watch.Intake{Source: "gh", Delivery: "d1", Versions: versions, Changes: []events.Change{pushed(t, docs, "gh/d1/1"), pushed(t, ci, "gh/d1/2")}}
+	b.drain()
+	versions := b.versions("acme/widgets")
+	in := watch.Delivery{Source: "gh", ID: "d1", Versions: versions, Changes: []events.Change{pushed(t, docs, "gh/d1/1"), pushed(t, ci, "gh/d1/2")}}
 	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} {
 		if got := b.accept(in); got != want {
 			t.Errorf("%d: %s, want %s", i, got, want)
@@ -54,27 +54,27 @@ func TestADeliveryIsTakenOnce(t *testing.T) {
 	if len(changes) != 2 || changes[0].ID != "gh/d1/1" || changes[0].App != "docs" || changes[1].App != "ci" || !changes[1].Watched || changes[1].URL != ci.URL {
 		t.Errorf("%+v", changes)
 	}
-	// An id is a source's own, and a delivery without one is no duplicate.
+	// IDs are scoped by source, and a delivery without an ID is never a duplicate.
 	other := in
 	other.Source = "lab"
-	none := watch.Intake{Versions: versions, Changes: in.Changes}
-	for name, in := range map[string]watch.Intake{"another source": other, "no id": none, "no id again": none} {
+	none := watch.Delivery{Versions: versions, Changes: in.Changes}
+	for name, in := range map[string]watch.Delivery{"another source": other, "no id": none, "no id again": none} {
 		if got := b.accept(in); got != watch.Accepted {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	if _, err := b.Accept(context.Background(), watch.Intake{Delivery: "d1"}); err == nil {
-		t.Error("a delivery of no source was accepted")
+	if _, err := b.Accept(context.Background(), watch.Delivery{ID: "d1"}); err == nil {
+		t.Error("Accept without a source succeeded")
 	}
 }
 
-func TestADeliveryThatReliesOnOtherWatchesIsStale(t *testing.T) {
+func TestAcceptReturnsStaleForOtherVersions(t *testing.T) {
 	b := newBench(t)
 	docs := of(t, "docs", "acme/widgets", "")
 	b.put(docs)
 	const widgets, other = "example.com/acme/widgets", "example.com/acme/other"
-	old := b.relied("acme/widgets")[widgets]
-	in := watch.Intake{Source: "gh", Delivery: "d1", Changes: []events.Change{pushed(t, docs, "1")}}
+	old := b.versions("acme/widgets")[widgets]
+	in := watch.Delivery{Source: "gh", ID: "d1", Changes: []events.Change{pushed(t, docs, "1")}}
 	refused := func(name string, versions map[string]string) {
 		t.Helper()
 		before := b.dump()
@@ -94,14 +94,14 @@ func TestADeliveryThatReliesOnOtherWatchesIsStale(t *testing.T) {
 	refused("nobody any more", map[string]string{widgets: old})
 	b.put(docs)
 	refused("the very same watch, put again", map[string]string{widgets: old})
-	in.Versions = b.relied("acme/widgets")
+	in.Versions = b.versions("acme/widgets")
 	in.Versions[other] = ""
 	if got := b.accept(in); got != watch.Accepted {
-		t.Errorf("what is so: %s", got)
+		t.Errorf("current version: %s", got)
 	}
 }
 
-// fill puts deliveries of one moment in the ledger.
+// fill adds n deliveries accepted at the given time to the ledger.
 func (b *bench) fill(n int, at time.Time) {
 	b.t.Helper()
 	members := make([]redis.Z, 0, n)
@@ -115,14 +115,14 @@ func (b *bench) fill(n int, at time.Time) {
 	}
 }
 
-func TestTheLedgerForgetsWhatIsOld(t *testing.T) {
+func TestLedgerDropsExpiredDeliveries(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	now := b.client.Time(ctx).Val()
-	in := watch.Intake{Source: "gh", Delivery: "seen", Keep: time.Hour}
+	in := watch.Delivery{Source: "gh", ID: "seen", Keep: time.Hour}
 	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(-61 * time.Minute).UnixMilli()), Member: "seen"})
 	b.fill(2500, now.Add(-2*time.Hour))
-	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} { // too long ago; just now
+	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} { // expired; just accepted
 		if got := b.accept(in); got != want {
 			t.Errorf("%d: %s, want %s", i, got, want)
 		}
@@ -131,51 +131,52 @@ func TestTheLedgerForgetsWhatIsOld(t *testing.T) {
 	if got := b.accept(in); got != watch.Duplicate {
 		t.Errorf("59 minutes ago: %s", got)
 	}
-	for i := range 2 { // a thousand go with each delivery
-		b.accept(watch.Intake{Source: "gh", Delivery: fmt.Sprint("d", i), Keep: time.Hour})
+	for i := range 2 { // each delivery removes up to a thousand
+		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("d", i), Keep: time.Hour})
 	}
 	if n := b.client.ZCard(ctx, ledger).Val(); n != 3 {
-		t.Errorf("%d in the ledger, want the three that are new", n)
+		t.Errorf("%d in the ledger, want the three new ones", n)
 	}
 	if left := b.client.PTTL(ctx, ledger).Val(); left <= 59*time.Minute || left > time.Hour {
-		t.Errorf("a ledger that nobody writes is kept for %v, want an hour", left)
+		t.Errorf("the ledger's TTL is %v, want an hour", left)
 	}
 	long := strings.Repeat("x", 100_000)
 	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} {
-		if got := b.accept(watch.Intake{Source: "lab", Delivery: long}); got != want {
-			t.Errorf("a long id, %d: %s", i, got)
+		if got := b.accept(watch.Delivery{Source: "lab", ID: long}); got != want {
+			t.Errorf("long ID, attempt %d: %s", i, got)
 		}
 	}
 	if kept := b.client.ZRange(ctx, "lockstep:{0}:deliveries:lab", 0, -1).Val(); len(kept) != 1 || len(kept[0]) > 200 {
-		t.Errorf("a long id is kept as %d bytes", len(kept[0]))
+		t.Errorf("a long ID is stored as %d bytes", len(kept[0]))
 	}
 }
 
-func TestTheLedgerForgetsTheOldestOfTooMany(t *testing.T) {
+func TestLedgerDropsOldestDeliveriesOverTheLimit(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
-	b := benchOn(t, redistest.StartReal(t)) // the embedded one sorts all of them anew each time
+	b := benchOn(t, redistest.StartReal(t)) // the embedded Redis sorts the whole set each time
 	b.fill(200_000, b.client.Time(ctx).Val().Add(-time.Minute))
 	for i := range 3 {
-		b.accept(watch.Intake{Source: "gh", Delivery: fmt.Sprint("e", i), Keep: time.Hour})
+		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("e", i), Keep: time.Hour})
 	}
 	if n := b.client.ZCard(ctx, ledger).Val(); n != 200_000 {
 		t.Errorf("%d in the ledger, want 200,000", n)
 	}
 	for _, id := range []string{"e0", "e2"} {
 		if b.client.ZScore(ctx, ledger, id).Err() != nil {
-			t.Errorf("%s is gone before older ones", id)
+			t.Errorf("%s was dropped before older ones", id)
 		}
 	}
 }
 
-func TestAnAcceptThatFailsHasChangedNothing(t *testing.T) {
+func TestFailedAcceptChangesNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, spoilt := range []string{"changes", "deliveries:gh", "watch:at:example.com/acme/widgets"} {
 		b := newBench(t)
 		docs := of(t, "docs", "acme/widgets", "")
 		b.client.Set(ctx, "lockstep:{0}:"+spoilt, "mine", 0)
 		before := b.dump()
-		if verdict, err := b.Accept(ctx, watch.Intake{Source: "gh", Delivery: "d", Versions: map[string]string{"example.com/acme/widgets": ""}, Changes: []events.Change{pushed(t, docs, "1")}}); err == nil {
+		if verdict, err := b.Accept(ctx, watch.Delivery{Source: "gh", ID: "d", Versions: map[string]string{"example.com/acme/widgets": ""}, Changes: []events.Change{pushed(t, docs, "1")}}); err == nil {
 			t.Errorf("%s is a string: %s", spoilt, verdict)
 		}
 		if after := b.dump(); !maps.Equal(before, after) {
@@ -184,7 +185,7 @@ func TestAnAcceptThatFailsHasChangedNothing(t *testing.T) {
 	}
 }
 
-func TestTheStateIsToldWhichAnnouncementIsTheNewest(t *testing.T) {
+func TestAcceptRecordsTheNewestAnnouncement(t *testing.T) {
 	b := newBench(t)
 	docs := of(t, "docs", "acme/widgets", "")
 	b.put(docs)
@@ -194,7 +195,7 @@ func TestTheStateIsToldWhichAnnouncementIsTheNewest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.accept(watch.Intake{Source: "hub", Delivery: change.ID, Versions: b.relied("acme/widgets"), Changes: []events.Change{change}}); got != watch.Accepted {
+		if got := b.accept(watch.Delivery{Source: "hub", ID: change.ID, Versions: b.versions("acme/widgets"), Changes: []events.Change{change}}); got != watch.Accepted {
 			t.Fatal(got)
 		}
 		if change.Announced() != "" {

@@ -16,16 +16,16 @@ func BenchmarkAccept(b *testing.B) {
 	r := newBench(b)
 	docs := of(b, "docs", "acme/widgets", "")
 	r.put(docs)
-	versions := r.relied("acme/widgets")
+	versions := r.versions("acme/widgets")
 	for i := 0; b.Loop(); i++ {
 		id := fmt.Sprint("gh/", i)
-		if verdict := r.accept(watch.Intake{Source: "gh", Delivery: id, Versions: versions, Changes: []events.Change{pushed(b, docs, id)}}); verdict != watch.Accepted {
+		if verdict := r.accept(watch.Delivery{Source: "gh", ID: id, Versions: versions, Changes: []events.Change{pushed(b, docs, id)}}); verdict != watch.Accepted {
 			b.Fatal(verdict)
 		}
 	}
 }
 
-// BenchmarkXAdd is what Accept is to be compared with: one entry, without any of its checks.
+// BenchmarkXAdd is the baseline of BenchmarkAccept: one XADD without any checks.
 func BenchmarkXAdd(b *testing.B) {
 	r := newBench(b)
 	docs := of(b, "docs", "acme/widgets", "")
@@ -54,8 +54,8 @@ func BenchmarkOf(b *testing.B) {
 	}
 }
 
-// BenchmarkAt finds the watches of a remote that is kept at several paths; to find none is to ask once.
-func BenchmarkAt(b *testing.B) {
+// BenchmarkByRemote finds the watches of a remote that is kept at several paths.
+func BenchmarkByRemote(b *testing.B) {
 	for _, n := range []int{0, 1, 3, 100} {
 		b.Run(fmt.Sprint(n, " paths"), func(b *testing.B) {
 			const remote = "https://example.com/acme/widgets"
@@ -64,14 +64,14 @@ func BenchmarkAt(b *testing.B) {
 				r.put(at(b, "docs", fmt.Sprint("mirror/w", i), remote, ""))
 			}
 			for b.Loop() {
-				r.placed(remote)
+				r.byRemote(remote)
 			}
 		})
 	}
 }
 
-// BenchmarkTakeDue takes 10,000 repositories that are due all at once.
-func BenchmarkTakeDue(b *testing.B) {
+// BenchmarkEnqueueDue queues polls of 10,000 repositories that are due at the same time.
+func BenchmarkEnqueueDue(b *testing.B) {
 	const repos = 10_000
 	r := newBench(b)
 	for i := range repos {
@@ -79,7 +79,7 @@ func BenchmarkTakeDue(b *testing.B) {
 	}
 	for b.Loop() {
 		b.StopTimer()
-		r.asked()
+		r.drain()
 		for i := range repos {
 			r.ago(fmt.Sprint("acme/r", i), time.Hour)
 		}
@@ -87,7 +87,7 @@ func BenchmarkTakeDue(b *testing.B) {
 		taken := 0
 		for next := time.Duration(0); next == 0; {
 			var n int
-			n, next = r.takeDue(1000, 30*time.Minute)
+			n, next = r.enqueueDue(1000, 30*time.Minute)
 			taken += n
 		}
 		if taken != repos {

@@ -12,24 +12,25 @@ func conflict(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
 }
 
-func tooMany(repo events.RepoPath, n int) error {
-	if n <= mostWatches {
+func checkCount(repo events.RepoPath, n int) error {
+	if n <= maxWatches {
 		return nil
 	}
-	return conflict("%s would have %d watches, and may have %d; let apps watch fewer refs of it, or a pattern", repo, n, mostWatches)
+	return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern", repo, n, maxWatches)
 }
 
-// twoRemotes refuses w, for there is the other. The volume tells remotes apart by case too.
+// twoRemotes returns the conflict between two watches of a path whose remotes differ. The volume compares remotes
+// case-sensitively.
 func twoRemotes(w, other Watch) error {
 	if strings.EqualFold(events.CanonicalRemote(w.URL), events.CanonicalRemote(other.URL)) {
-		return conflict("%s is watched at %s by app %s; spell the URL that way, case and all", w.Repo, events.CanonicalRemote(other.URL), other.App)
+		return conflict("%s is watched at %s by app %s; use the same case in the URL", w.Repo, events.CanonicalRemote(other.URL), other.App)
 	}
-	return conflict("%s is watched at %s by app %s, and would be at %s by app %s; give one of them another path, with repo",
+	return conflict("%s is watched at %s by app %s, and would be at %s by app %s; set repo to give one of them another path",
 		w.Repo, events.CanonicalRemote(other.URL), other.App, events.CanonicalRemote(w.URL), w.App)
 }
 
-// oneRemote refuses w beside watches of its repository that name another remote.
-func oneRemote(w Watch, watches []Watch) error {
+// checkSameRemote returns an error unless all watches name w's remote.
+func checkSameRemote(w Watch, watches []Watch) error {
 	for _, other := range watches {
 		if events.CanonicalRemote(other.URL) != events.CanonicalRemote(w.URL) {
 			return twoRemotes(w, other)
@@ -38,19 +39,20 @@ func oneRemote(w Watch, watches []Watch) error {
 	return nil
 }
 
-func related(repo, other string) error {
-	return conflict("%s cannot be watched beside %s: one's folder would be in the other's; give one of them another path, with repo", repo, other)
+func nested(repo, other string) error {
+	return conflict("%s cannot be watched together with %s: one path is inside the other; set repo to give one of them another path", repo, other)
 }
 
-// compatible refuses watches that cannot be together. name says which one is meant.
-func compatible(watches []Watch, name func(i int) string) error {
+// checkCompatible returns an error for each watch that conflicts with another one. name returns the name of watch i
+// for the error.
+func checkCompatible(watches []Watch, name func(i int) string) error {
 	var failed []error
-	keys := map[string]int{} // by repository and field: the first
+	keys := map[string]int{} // first watch by repository and field
 	repos := map[string]int{}
 	for i, w := range watches {
 		at := position{w.Repo.Key(), w.Key().field()}.String()
 		if first, ok := keys[at]; ok {
-			failed = append(failed, fmt.Errorf("%s: %s watches that of %s already, on %s", name(i), w.App, w.Repo, name(first)))
+			failed = append(failed, fmt.Errorf("%s: %s already watches that ref of %s, on %s", name(i), w.App, w.Repo, name(first)))
 			continue
 		}
 		keys[at] = i
@@ -66,7 +68,7 @@ func compatible(watches []Watch, name func(i int) string) error {
 		key := w.Repo.Key()
 		for end := strings.LastIndexByte(key, '/'); end > 0; end = strings.LastIndexByte(key[:end], '/') {
 			if above, ok := repos[key[:end]]; ok && repos[key] == i {
-				failed = append(failed, fmt.Errorf("%s: %w", name(i), related(w.Repo.String(), watches[above].Repo.String())))
+				failed = append(failed, fmt.Errorf("%s: %w", name(i), nested(w.Repo.String(), watches[above].Repo.String())))
 			}
 		}
 	}

@@ -1,74 +1,75 @@
-// Package watch keeps who watches what: the registry of apps' standing interests in repositories.
+// Package watch is the registry of watches: which app wants which refs of which repository kept up to date.
 //
-// A [Watch] says that an app wants some refs of a repository kept up to date, with which credential, and where to
-// tell it. From it follows which changes a webhook makes, what is polled, and which clones are kept at
-// all. It holds names of credentials, never a secret.
+// A [Watch] names the remote, the refs, the credential to fetch with and the URL to notify. Watches decide which
+// changes a webhook leads to, which remotes are polled and which clones are kept. The registry stores credential
+// names, never secrets.
 //
-// # What is kept
+// # Keys in Redis
 //
-// All keys have the namespace's hash tag, so that one script changes them together, on Redis Cluster too.
+// All keys share the namespace's hash tag, so one script can change them atomically, on Redis Cluster too.
 //
-//	watch:of:{repository}  hash: each watch as JSON in a field "{app} {refs}"; besides these version, repo (the path
-//	                       as first spelled), at (the place of the remote), interval (ms: the shortest that a watch
-//	                       names, 0 for none), usual ("1" when a watch leaves it to the setting), asked (ms: when a look
-//	                       at the remote was last asked for)
-//	watch:at:{place}       hash: each repository whose remote is there, and version; a repository has a slash in it
-//	watch:index            sorted set of the repositories that are watched, all scores 0: a list in order, page by page
-//	poll                   sorted set: repository to the ms when it is to be polled next, or looked at for that
-//	deliveries:{source}    sorted set: a delivery's id to the ms when it was accepted
+//	watch:of:{repository}  hash: one field "{app} {refs}" for each watch, as JSON; plus version, repo (the path
+//	                       as first spelled), at (the key of its remote), interval (ms: the shortest interval of
+//	                       any watch, 0 for none), usual ("1" if a watch uses the default interval), asked (ms:
+//	                       when a poll was last requested)
+//	watch:at:{remote}      hash: the repositories with that remote, and version. A repository contains a slash
+//	watch:index            sorted set of watched repositories, all with score 0: an ordered list, read by page
+//	poll                   sorted set: repository to the time (ms) of its next poll
+//	deliveries:{source}    sorted set: delivery ID to the time (ms) when it was accepted
 //
-// # Paths and places
+// # Paths and remotes
 //
-// An app chooses at which path of the volume a repository is kept, and several may keep the same one at several. A
-// forge knows nothing of that: its webhooks name the remote. So watches are kept by path, and found by [Place], which
-// is the remote's host and path without what one remote may be spelled with or without. What is found there is
-// compared closely, by [SameRemote]. All watches of a path name one remote, so a path is at one place.
+// An app chooses the path on the volume where a repository is kept, and several apps may keep the same remote at
+// different paths. A forge does not know these paths: its webhooks name the remote. So watches are stored by path and
+// indexed by [RemoteKey], the remote's host and path in normalized form. Matches are then compared exactly by
+// [SameRemote]. All watches of a path name the same remote, so a path belongs to one remote key.
 //
 // # Versions
 //
-// A repository's watches have a version, and so have all those at a place: a random text, another one whenever
-// anything of them is written. No version comes twice, also after a Redis that has lost its last writes. Two things
-// rely on it. Whoever changes watches reads those of a path, makes up what they are to be, and write.lua writes that
-// only if the version is still the same: else it is done over. And a receiver may keep in memory what is watched at
-// places: accept.lua takes the changes that it made of that only if the version is the one that is current in that very
-// step. So a delivery costs one round trip, no change is ever made for an app that had stopped watching before, and
-// none is missing for one that had begun to, at whatever path.
+// The watches of a repository have a version, and so have all watches of a remote: a random text that is replaced by
+// every write. Versions are never reused, not even after Redis has lost its last writes. They serve two purposes:
+//
+//   - Optimistic concurrency. A writer reads the watches of a path and computes the new ones. write.lua stores them
+//     only if the version is unchanged; otherwise the writer starts over.
+//   - Caching. A receiver may cache the watches of a remote. accept.lua accepts its changes only if the cached version
+//     is current in the same step. So a delivery costs one round trip, never creates a change for an app that has
+//     stopped watching, and never misses an app that has started, at whatever path.
 //
 // # Why scripts
 //
-// Between "who watches?" and "then ask for this" somebody may start or stop watching. Each script makes of both
-// one step, whose entry in the stream of changes tells where in the order of things it was:
+// Between reading the watches and queueing a change, somebody may start or stop watching. Each script does both in one
+// step, and the position of its entry in the stream of changes records the order:
 //
-//	write.lua   a set is changed, and its place, and a look at the remote asked for; or, the last watch being gone,
-//	            the forced removal of the clone. All that was accepted for the watches is before that in the
-//	            stream, and nothing of them after it
-//	accept.lua  the delivery is not in the ledger, the versions are current, and all its changes are taken: or none
-//	due.lua     what is due is asked for and put off in the same step, by Redis' clock. Schedulers need no leader
+//	write.lua   changes a repository's watches and the index of its remote, and queues a poll or, after the last watch
+//	            is removed, a forced removal of the clone. Changes accepted for the old watches precede it in the
+//	            stream
+//	accept.lua  accepts all changes of a delivery if its ID is new and the versions are current, else none
+//	due.lua     queues a poll for each repository that is due and schedules its next one, by Redis' clock, so
+//	            schedulers need no leader
 //
-// Each script checks all that it can be refused for before it changes anything.
+// Each script runs every check that can fail before its first write.
 //
-// The stream is read by many workers, not in order; what a change finds when its turn has come counts. So workers
-// ask the registry again, under the repository's lease: a removal keeps what is watched again, and a
-// change for a watch that is no more fails.
+// Many workers read the stream, out of order. So a worker checks the registry again under the repository's lease: a
+// removal keeps a clone that is watched again, and a change for a removed watch fails.
 //
-// # When something fails
+// # Failures
 //
-//	Redis does not answer              an error, and nothing was done, or all of it. Again: Put and Remove find it done and
-//	                                   ask for nothing more; Accept finds the delivery in the ledger, if it has an id
-//	two change a set at once           one is first, the other does its part over
-//	a set changed under a receiver     Stale: nothing was taken; make the changes anew, of what At says now
-//	Redis loses its last writes        watches may be lost, and what was asked for with them; import the file. Versions
-//	                                   that are kept in memory are stale then, and never right by chance
-//	a scheduler dies                   another takes what is due; one that died behind the script has asked already
-//	nobody schedules for a while       all is due once, and not as often as was missed
-//	the clock of Redis is set back     a repository is asked for once too often, and then as before
-//	a watch cannot be read             Of, At, List and Put of its repository fail, naming it: it is not taken for none, by
-//	                                   which a clone would be removed. Remove and a new Put of it work, and Repos has it
-//	a path watched at two remotes      refused by Put, Add, Plan and Move, as the volume would refuse the second; so are paths
-//	                                   of which one lies in the other, and the 1,001st watch of a repository
+//	Redis does not answer              an error; all or nothing was written. It is safe to retry: Put and Remove find
+//	                                   nothing left to do, Accept finds the delivery ID if there is one
+//	concurrent writes of a set         one wins, the others start over
+//	a set changes under a receiver     Stale: nothing was accepted; read the watches again and recompute the changes
+//	Redis loses its last writes        watches may be lost, and the changes queued with them; import the file again.
+//	                                   Cached versions become stale
+//	a scheduler dies                   the others continue; a poll is scheduled and queued in the same step
+//	no scheduler runs for a while      every overdue repository is polled once, not once for each missed poll
+//	Redis' clock is set back           one extra poll per repository
+//	a watch cannot be decoded          Of, ByRemote, List and Put fail and name it, because ignoring it could remove
+//	                                   a clone. Remove still works, so does a new Put, and Repos includes it
+//	two remotes at one path            refused by Put, Add, Plan and Move, as by the volume. So are a path inside
+//	                                   another watched path, and the 1,001st watch of a repository
 //
 // # What it does not do
 //
-// It does not ask remotes, remove clones or send anything: others do, by what is in the stream. It does not know
-// whether a credential exists. It keeps no history of who changed what.
+// It does not contact remotes, remove clones or send notifications: the consumers of the stream do. It does not check
+// that a credential exists, and it keeps no history of changes to watches.
 package watch

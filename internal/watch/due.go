@@ -17,29 +17,28 @@ var (
 	dueScript = redis.NewScript(dueSource)
 )
 
-// mostDue is how many repositories one call takes on, so that no script runs for long.
-const mostDue = 1000
+// maxDue limits the repositories handled by one call, so that no script runs for long.
+const maxDue = 1000
 
-// TakeDue asks for a look at the remote of up to limit repositories, 1,000 at most, whose poll is due by Redis'
-// clock, and puts each down for its interval from now, a tenth more or less. n is how many were asked for.
-// Any number of processes may call it at any time: of one repository a look is asked for once in nine tenths
-// of its interval. The changes are not waited with for a repository that is busy.
+// EnqueueDue queues a poll of up to limit repositories, at most 1,000, whose poll is due by Redis' clock, and schedules
+// the next poll of each one interval later, ± 10 %. It returns the number of polls queued. It is safe to call from any
+// number of processes: a repository is polled at most once in nine tenths of its interval. Polls are queued with
+// on_busy=skip, so they do not wait for a busy repository.
 //
-// The interval of a repository is the shortest that a watch of it names, and usual among them if a watch
-// leaves it to the setting; with a usual of 0 or less these are not polled. A usual that is changed counts for a
-// repository from its next poll on.
+// A repository's interval is the shortest of its watches. Watches without an interval use defaultInterval; if that is
+// 0 or less, they are not polled. A new defaultInterval takes effect after a repository's next poll.
 //
-// next is how long it is until another is due: 0 when one is already, 30 days when none is ever; watches
-// that are put meanwhile may be due sooner.
-func (r *Registry) TakeDue(ctx context.Context, limit int, usual time.Duration) (n int, next time.Duration, err error) {
+// next is the time until the next poll is due: 0 if one is overdue, 30 days if none is scheduled. Watches that are put
+// meanwhile may be due earlier.
+func (r *Registry) EnqueueDue(ctx context.Context, limit int, defaultInterval time.Duration) (n int, next time.Duration, err error) {
 	keys := []string{r.namespace.Poll(), r.namespace.Changes(), r.ofPrefix()}
 	seed := 1 + mathrand.IntN(1<<31-2)
-	reply, err := dueScript.Run(ctx, r.redis, keys, max(0, min(limit, mostDue)), max(0, usual.Milliseconds()), seed, rand.Text()).Int64Slice()
+	reply, err := dueScript.Run(ctx, r.redis, keys, max(0, min(limit, maxDue)), max(0, defaultInterval.Milliseconds()), seed, rand.Text()).Int64Slice()
 	if err != nil {
-		return 0, 0, fmt.Errorf("take what is to be polled: %w", err)
+		return 0, 0, fmt.Errorf("queue due polls: %w", err)
 	}
 	if len(reply) != 3 {
-		return 0, 0, fmt.Errorf("take what is to be polled: %w: %v", errReply, reply)
+		return 0, 0, fmt.Errorf("queue due polls: %w: %v", errReply, reply)
 	}
 	next = time.Duration(reply[2]) * time.Millisecond
 	if next < 0 {

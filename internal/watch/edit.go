@@ -25,20 +25,20 @@ var (
 	writeScript = redis.NewScript(writeSource)
 )
 
-// source is who asks for the changes that follow from a change of the registry.
+// source is the source of the changes that the registry queues.
 const source = "/lockstep/watch"
 
-// mostTries is how often a change is tried that others come before. Each time one of them has got somewhere.
-const mostTries = 200
+// maxTries limits the attempts to write a set while others write it too. Each conflict means that one of them succeeded.
+const maxTries = 200
 
 var (
-	errRaced = errors.New("its watches were changed meanwhile")
-	errReply = errors.New("a script's reply makes no sense")
+	errRaced = errors.New("its watches were changed concurrently")
+	errReply = errors.New("unexpected reply of a script")
 )
 
-// edit has change change the documents of one repository's watches, by field, and writes what came of it. It
-// may be called several times. Unless nothing changed, a look at the remote is asked for, or, when nothing
-// is left, the removal of the clone; a quiet edit asks for nothing, and is not to be the last one's end.
+// edit lets change modify the documents of a repository's watches, by field, and writes the result. It calls change
+// again after a conflict. If something changed and announce is set, it queues a poll, or the removal of the clone if no
+// watch is left. Without announce, change must not remove the last watch.
 func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool, change func(docs map[string]string) error) error {
 	return r.untilWritten(ctx, repo, func() error {
 		was, err := r.load(ctx, repo)
@@ -52,20 +52,20 @@ func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool
 		if maps.Equal(docs, was.docs) {
 			return nil
 		}
-		var asked []events.Change
+		var changes []events.Change
 		if announce {
-			asked = append(asked, events.Change{Type: events.ChangeDue, Source: source, Repo: repo})
+			changes = append(changes, events.Change{Type: events.ChangeDue, Source: source, Repo: repo})
 			if len(docs) == 0 {
-				asked[0].Type, asked[0].Force = events.ChangeRemoved, true
+				changes[0].Type, changes[0].Force = events.ChangeRemoved, true
 			}
 		}
-		return r.write(ctx, asked, rewrite{was, docs})
+		return r.write(ctx, changes, rewrite{was, docs})
 	})
 }
 
-// untilWritten tries again for as long as somebody else was first.
+// untilWritten calls try again as long as it returns errRaced.
 func (r *Registry) untilWritten(ctx context.Context, repo events.RepoPath, try func() error) error {
-	for range mostTries {
+	for range maxTries {
 		if err := try(); !errors.Is(err, errRaced) {
 			return err
 		}
@@ -73,16 +73,16 @@ func (r *Registry) untilWritten(ctx context.Context, repo events.RepoPath, try f
 			return context.Cause(ctx)
 		}
 	}
-	return fmt.Errorf("change the watches of %s: given up after %d tries: %w", repo, mostTries, errRaced)
+	return fmt.Errorf("change the watches of %s: gave up after %d tries: %w", repo, maxTries, errRaced)
 }
 
-// rewrite is what is to be made of what is kept of a repository.
+// rewrite replaces the stored documents of a repository.
 type rewrite struct {
 	was  contents
 	docs map[string]string
 }
 
-// args are the script's arguments.
+// args returns the arguments of write.lua for this repository.
 func (w rewrite) args() []any {
 	repo := w.was.repo
 	if len(w.docs) == 0 {
@@ -93,7 +93,7 @@ func (w rewrite) args() []any {
 	if every > 0 || usual == "1" {
 		polled = "1"
 	}
-	_, at := w.places()
+	_, at := w.remotes()
 	set := []any{"repo", w.was.spelled, "at", at, "interval", strconv.FormatInt(every.Milliseconds(), 10), "usual", usual}
 	for _, field := range slices.Sorted(maps.Keys(w.docs)) {
 		if w.docs[field] != w.was.docs[field] {
@@ -110,25 +110,24 @@ func (w rewrite) args() []any {
 	return append(append(args, len(set)), set...)
 }
 
-// places are where the set is found before it is written, and afterwards: one that was none, or will be none, where
-// it is the other time.
-func (w rewrite) places() (before, after string) {
-	after = cmp.Or(placeOf(w.docs), w.was.at)
+// remotes returns the remote keys before and after the write. If there is none before or none after, both are the same.
+func (w rewrite) remotes() (before, after string) {
+	after = cmp.Or(remoteKeyOf(w.docs), w.was.at)
 	return cmp.Or(w.was.at, after), after
 }
 
-// placeOf is the place of the remote that all watches of a repository name; "" when none can be read.
-func placeOf(docs map[string]string) string {
+// remoteKeyOf returns the key of the remote that the watches name, "" if none can be decoded.
+func remoteKeyOf(docs map[string]string) string {
 	for _, doc := range docs {
 		if w, err := parse([]byte(doc)); err == nil {
-			return Place(w.URL)
+			return RemoteKey(w.URL)
 		}
 	}
 	return ""
 }
 
-// pollOf says how often a repository is polled: the shortest interval that a watch names, 0 when none does,
-// and "1" when one leaves it to the setting, else "0". What cannot be read leaves it to the setting.
+// pollOf returns the shortest interval that a watch names, 0 if none does, and "1" if a watch uses the default
+// interval, else "0". A watch that cannot be decoded counts as using the default.
 func pollOf(docs map[string]string) (every time.Duration, usual string) {
 	usual = "0"
 	for _, doc := range docs {
@@ -143,16 +142,16 @@ func pollOf(docs map[string]string) (every time.Duration, usual string) {
 	return every, usual
 }
 
-// write writes what is to become of repositories, and asks for the changes, in one step.
-func (r *Registry) write(ctx context.Context, asked []events.Change, rewrites ...rewrite) error {
+// write replaces the documents of repositories and queues changes, in one step.
+func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites ...rewrite) error {
 	keys := []string{r.namespace.Changes(), r.index(), r.namespace.Poll()}
 	args := []any{rand.Text(), len(rewrites)}
 	for _, w := range rewrites {
-		before, after := w.places()
+		before, after := w.remotes()
 		keys = append(keys, r.of(w.was.repo), r.at(before), r.at(after))
 		args = append(args, w.args()...)
 	}
-	args, err := appendChanges(ctx, args, asked)
+	args, err := appendChanges(ctx, args, changes)
 	if err != nil {
 		return err
 	}
@@ -165,12 +164,12 @@ func (r *Registry) write(ctx context.Context, asked []events.Change, rewrites ..
 	case len(reply) == 2 && reply[0] == "raced":
 		return errRaced
 	case len(reply) == 3 && reply[0] == "related":
-		return related(reply[1], reply[2])
+		return nested(reply[1], reply[2])
 	}
 	return fmt.Errorf("write the watches of %s: %w: %.100q", rewrites[0].was.repo, errReply, reply)
 }
 
-// appendChanges appends to a script's arguments how many changes there are, and the entry of each.
+// appendChanges appends the number of changes and the entry of each to a script's arguments.
 func appendChanges(ctx context.Context, args []any, changes []events.Change) ([]any, error) {
 	args = append(args, len(changes))
 	for _, c := range changes {
@@ -183,7 +182,7 @@ func appendChanges(ctx context.Context, args []any, changes []events.Change) ([]
 	return args, nil
 }
 
-// entryOf is the names and values of a change's entry, which carries on the trace of ctx, if it has one.
+// entryOf returns the field names and values of a change's entry. It propagates the trace of ctx, if any.
 func entryOf(ctx context.Context, c events.Change) ([]any, error) {
 	c, err := events.NewChange(c)
 	if err != nil {

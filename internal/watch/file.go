@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is how many bytes a file of watches may have.
+// maxFile is the maximum size of a file of watches, in bytes.
 const maxFile = 16 << 20
 
 // file is a file of watches.
@@ -32,7 +32,7 @@ type entry struct {
 	Auto         bool     `yaml:"auto,omitempty"`
 }
 
-// WriteFile writes watches as YAML that [ReadFile] reads. Whether an app is still notified is not in it.
+// WriteFile writes watches as YAML that [ReadFile] reads. It omits Silenced.
 func WriteFile(w io.Writer, watches []Watch) error {
 	out := file{Watches: make([]entry, len(watches))}
 	for i, w := range watches {
@@ -50,13 +50,12 @@ func WriteFile(w io.Writer, watches []Watch) error {
 	return encoder.Close()
 }
 
-// ofYAML takes what only a programmer knows out of what the YAML library says.
-var ofYAML = strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "\n  ", "\n", "yaml: ", "",
+// plainYAML removes Go types and prefixes from the YAML library's errors.
+var plainYAML = strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "\n  ", "\n", "yaml: ", "",
 	" in type watch.file", "", " in type watch.entry", "", "[]watch.entry", "a list", "watch.entry", "a watch", "watch.file", "a file of watches")
 
-// ReadFile reads the watches of a YAML file: a list called watches, of entries with the names of the JSON form.
-// It refuses, with the line, an unknown name, an unsound watch, one that is there twice, two remotes at one
-// path, and paths of which one lies in the other.
+// ReadFile reads the watches of a YAML file: a list named watches, whose entries use the JSON field names. Errors name
+// the line of an unknown field, an invalid or duplicate watch, a path with two remotes, and a path inside another one.
 func ReadFile(r io.Reader) ([]Watch, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -69,26 +68,26 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 	decoder.KnownFields(true)
 	var parsed file
 	if err := decoder.Decode(&parsed); err != nil && !errors.Is(err, io.EOF) {
-		return nil, errors.New(ofYAML.Replace(err.Error()))
+		return nil, errors.New(plainYAML.Replace(err.Error()))
 	}
 	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one YAML document; want one, with all watches")
+		return nil, errors.New("more than one YAML document; put all watches into one")
 	}
-	var places struct{ Watches []yaml.Node }
-	if err := yaml.Unmarshal(text, &places); err != nil {
+	var nodes struct{ Watches []yaml.Node }
+	if err := yaml.Unmarshal(text, &nodes); err != nil {
 		return nil, err
 	}
 	watches := make([]Watch, len(parsed.Watches))
 	var failed []error
 	for i, e := range parsed.Watches {
 		if watches[i], err = e.watch(); err != nil {
-			failed = append(failed, fmt.Errorf("line %d: %w", places.Watches[i].Line, err))
+			failed = append(failed, fmt.Errorf("line %d: %w", nodes.Watches[i].Line, err))
 		}
 	}
 	if len(failed) > 0 {
 		return nil, errors.Join(failed...)
 	}
-	return watches, compatible(watches, func(i int) string { return fmt.Sprintf("line %d", places.Watches[i].Line) })
+	return watches, checkCompatible(watches, func(i int) string { return fmt.Sprintf("line %d", nodes.Watches[i].Line) })
 }
 
 func (e entry) watch() (Watch, error) {

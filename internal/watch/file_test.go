@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-func TestAFileIsReadAsItWasWritten(t *testing.T) {
+func TestFileRoundTrip(t *testing.T) {
 	full, err := watch.New(watch.Watch{
 		App: "docs", URL: "https://example.com/acme/widgets.git", Ref: selector(t, "refs/tags/v*"), Credential: "bot", Depth: 50,
 		Poll: watch.Never, NotifyURL: "https://docs.example.com/in", NotifySecret: "docs", Paths: []string{"docs/**", "*.md"}, Auto: true,
@@ -39,22 +39,22 @@ func TestAFileIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestAFileIsRefusedWithTheLine(t *testing.T) {
+func TestReadFileErrorsNameTheLine(t *testing.T) {
 	const good = "- {app: docs, url: https://example.com/acme/widgets}\n"
 	for name, tc := range map[string]struct{ text, says string }{
-		"an unknown name":     {"watches:\n" + good + "- app: docs\n  urll: x\n", "line 4: field urll not found"},
-		"another list":        {"watch:\n" + good, "line 1: field watch not found"},
-		"no YAML":             {"watches:\n" + good + "- {", "line 3"},
-		"no list":             {"watches: docs\n", "line 1: cannot unmarshal"},
-		"a name twice":        {"watches:\n- app: docs\n  app: ci\n", `line 3: mapping key "app" already defined at line 2`},
-		"an unsound watch":    {"watches:\n" + good + "- app: d cs\n  url: https://example.com/acme/widgets\n", `line 3: app "d cs"`},
-		"a ref that is none":  {"watches:\n" + good + "- {app: a, ref: a..b, url: https://example.com/acme/widgets}\n", "line 3: ref: not a Git ref"},
-		"an interval":         {"watches:\n- {app: a, poll: 1ms, url: https://example.com/acme/widgets}\n", "line 2: poll: want a duration"},
-		"a watch twice":       {"watches:\n" + good + "\n" + good, "line 4: docs watches that of acme/widgets already, on line 2"},
+		"unknown field":       {"watches:\n" + good + "- app: docs\n  urll: x\n", "line 4: field urll not found"},
+		"unknown list":        {"watch:\n" + good, "line 1: field watch not found"},
+		"not YAML":            {"watches:\n" + good + "- {", "line 3"},
+		"not a list":          {"watches: docs\n", "line 1: cannot unmarshal"},
+		"duplicate field":     {"watches:\n- app: docs\n  app: ci\n", `line 3: mapping key "app" already defined at line 2`},
+		"invalid app":         {"watches:\n" + good + "- app: d cs\n  url: https://example.com/acme/widgets\n", `line 3: app "d cs"`},
+		"invalid ref":         {"watches:\n" + good + "- {app: a, ref: a..b, url: https://example.com/acme/widgets}\n", "line 3: ref: not a Git ref"},
+		"invalid interval":    {"watches:\n- {app: a, poll: 1ms, url: https://example.com/acme/widgets}\n", "line 2: poll: want a duration"},
+		"duplicate watch":     {"watches:\n" + good + "\n" + good, "line 4: docs already watches that ref of acme/widgets, on line 2"},
 		"two remotes":         {"watches:\n" + good + "- {app: ci, url: https://example.org/acme/widgets}\n", "line 3: acme/widgets is watched at example.com/acme/widgets by app docs"},
-		"one below another":   {"watches:\n- {app: ci, repo: acme/widgets/x, url: https://example.org/a/b}\n" + good, "line 2: acme/widgets/x cannot be watched beside acme/widgets"},
+		"nested paths":        {"watches:\n- {app: ci, repo: acme/widgets/x, url: https://example.org/a/b}\n" + good, "line 2: acme/widgets/x cannot be watched together with acme/widgets"},
 		"a second document":   {"watches:\n" + good + "---\nwatches: []\n", "more than one"},
-		"two that are amiss":  {"watches:\n- app: docs\n- app: ci\n", "line 3: url"},
+		"two invalid watches": {"watches:\n- app: docs\n- app: ci\n", "line 3: url"},
 		"too long":            {"# " + strings.Repeat("x", 17<<20), "longer than 16 MiB"},
 		"a secret in the URL": {"watches:\n- {app: docs, url: 'https://u:hunter2@example.com/acme/widgets'}\n", "line 2: url carries credentials"},
 	} {
@@ -65,7 +65,7 @@ func TestAFileIsRefusedWithTheLine(t *testing.T) {
 	}
 }
 
-func TestAPlanIsWhatIsDifferent(t *testing.T) {
+func TestPlanListsDifferences(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	same, changed, gone, others := of(t, "docs", "acme/same", ""), of(t, "docs", "acme/changed", ""), of(t, "docs", "acme/gone", ""), of(t, "ci", "acme/gone", "main")
@@ -85,32 +85,32 @@ func TestAPlanIsWhatIsDifferent(t *testing.T) {
 		}
 	}
 	if got := b.set("acme/changed").Watches[0]; got.Depth != before.Depth {
-		t.Error("a plan has changed something")
+		t.Error("Plan changed the registry")
 	}
 	plan, err := b.Plan(ctx, file, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.asked()
-	if err := b.Carry(ctx, plan); err != nil {
+	b.drain()
+	if err := b.ApplyPlan(ctx, plan); err != nil {
 		t.Fatal(err)
 	}
-	if asked := b.asked(); !slices.Equal(asked, []string{"due acme/gone", "due acme/added", "due acme/changed"}) {
-		t.Errorf("asked %q", asked)
+	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/gone", "due acme/added", "due acme/changed"}) {
+		t.Errorf("queued %q", asked)
 	}
 	if plan, err := b.Plan(ctx, file, true); err != nil || plan.Same != 3 || len(plan.Add)+len(plan.Change)+len(plan.Remove) != 0 {
-		t.Errorf("a second time: %+v, %v", plan, err)
+		t.Errorf("second plan: %+v, %v", plan, err)
 	}
 	if b.set("acme/same").Watches[0].Silenced == "" || len(b.set("acme/gone").Watches) != 1 {
-		t.Error("what was silenced is not any more, or another app's watch is gone")
+		t.Error("a silenced watch was resumed, or another app's watch is gone")
 	}
 	file[0].NotifyURL = "https://docs.example.com/new"
 	if plan, err := b.Plan(ctx, file, true); err != nil || len(plan.Change) != 1 || plan.Change[0].Silenced != "" {
-		t.Errorf("another place to notify: %+v, %v", plan, err)
+		t.Errorf("new notify_url: %+v, %v", plan, err)
 	}
 }
 
-func TestAPlanRefusesWhatTheRegistryWould(t *testing.T) {
+func TestPlanReportsConflicts(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	b.put(of(t, "ci", "acme/widgets", ""), of(t, "docs", "acme/mine", ""))
@@ -118,18 +118,18 @@ func TestAPlanRefusesWhatTheRegistryWould(t *testing.T) {
 	elsewhere.URL = "https://example.org/acme/widgets"
 	for says, w := range map[string]watch.Watch{
 		"docs: acme/widgets is watched at example.com/acme/widgets by app ci": elsewhere,
-		"docs: acme/widgets/x cannot be watched beside acme/widgets":          of(t, "docs", "acme/widgets/x", ""),
+		"docs: acme/widgets/x cannot be watched together with acme/widgets":   of(t, "docs", "acme/widgets/x", ""),
 	} {
 		if _, err := b.Plan(ctx, []watch.Watch{of(t, "docs", "acme/new", ""), w}, true); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v", err)
 		}
 	}
-	// What is pruned is in nobody's way.
+	// Pruned watches do not conflict.
 	plan, err := b.Plan(ctx, []watch.Watch{of(t, "docs", "acme/mine/below", "")}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Carry(ctx, plan); err != nil || len(b.set("acme/mine").Watches) != 0 {
+	if err := b.ApplyPlan(ctx, plan); err != nil || len(b.set("acme/mine").Watches) != 0 {
 		t.Error(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a registry on a Redis of its own, and a look at what it writes.
+// bench is a registry on a private Redis, with helpers to inspect what it writes.
 type bench struct {
 	*watch.Registry
 	t      testing.TB
@@ -50,7 +50,7 @@ func selector(t testing.TB, text string) watch.Selector {
 	return s
 }
 
-// of is app's watch of a repository on example.com.
+// of returns app's watch of a repository on example.com.
 func of(t testing.TB, app, repo, ref string) watch.Watch {
 	t.Helper()
 	w, err := watch.New(watch.Watch{App: app, URL: "https://example.com/" + repo + ".git", Ref: selector(t, ref)})
@@ -87,24 +87,24 @@ func (b *bench) set(repo string) watch.Set {
 	return set
 }
 
-// placed is what is watched of a remote.
-func (b *bench) placed(url string) watch.Placed {
+// byRemote returns the watches of a remote.
+func (b *bench) byRemote(url string) watch.RemoteWatches {
 	b.t.Helper()
-	placed, err := b.At(context.Background(), url)
+	placed, err := b.ByRemote(context.Background(), url)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return placed
 }
 
-// relied is what changes for a repository of example.com rely on.
-func (b *bench) relied(repo string) map[string]string {
+// versions returns the current version of a repository on example.com, by remote.
+func (b *bench) versions(repo string) map[string]string {
 	b.t.Helper()
 	url := "https://example.com/" + repo
-	return map[string]string{watch.Place(url): b.placed(url).Version}
+	return map[string]string{watch.RemoteKey(url): b.byRemote(url).Version}
 }
 
-// names are the watches as "app ref".
+// names formats watches as "app ref".
 func names(watches []watch.Watch) []string {
 	list := []string{}
 	for _, w := range watches {
@@ -113,7 +113,7 @@ func names(watches []watch.Watch) []string {
 	return list
 }
 
-// changes are those in the stream, read as workers read them.
+// changes returns the changes in the stream, decoded like workers decode them.
 func (b *bench) changes() []events.Change {
 	b.t.Helper()
 	entries, err := b.client.XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result()
@@ -139,8 +139,8 @@ func (b *bench) changes() []events.Change {
 	return changes
 }
 
-// asked says what is in the stream, as "due acme/widgets", and empties it.
-func (b *bench) asked() []string {
+// drain empties the stream and returns its changes, formatted as "due acme/widgets".
+func (b *bench) drain() []string {
 	b.t.Helper()
 	list := []string{}
 	for _, c := range b.changes() {
@@ -158,7 +158,7 @@ func (b *bench) asked() []string {
 	return list
 }
 
-// dump is all that is in Redis, by key, to see whether anything changed.
+// dump returns the whole content of Redis by key.
 func (b *bench) dump() map[string]string {
 	b.t.Helper()
 	ctx := context.Background()

@@ -13,36 +13,36 @@ import (
 	"lockstep/events"
 )
 
-// Query chooses watches. The zero Query is the first hundred of all.
+// Query selects watches. The zero Query selects the first hundred.
 type Query struct {
-	Prefix string // those of repositories whose paths begin so, in whatever case
-	App    string // those of that app; "" for any
-	After  string // go on behind the former page: its Next
-	Limit  int    // how many at most, 1 to 1000; default 100
+	Prefix string // of repository paths, case-insensitive
+	App    string // "" for all
+	After  string // Next of the previous page
+	Limit  int    // 1 to 1000; default 100
 }
 
-// Page is a part of what a [Query] chose, by repository, app and ref.
+// Page is one page of watches, ordered by repository, app and ref.
 type Page struct {
 	Watches []Watch
-	Next    string // where to go on; "" when that was all
+	Next    string // [Query.After] of the next page; "" on the last one
 }
 
-// ErrBadAfter means that a [Query.After] is no page's Next.
-var ErrBadAfter = errors.New("after: want what the page before gave as next")
+// ErrBadAfter means that [Query.After] was not returned as [Page.Next].
+var ErrBadAfter = errors.New("after: want the next of the previous page")
 
 const (
-	usualPage   = 100
-	mostPage    = 1000
-	reposAtOnce = 100
-	reposLooked = 10_000 // for one page
+	defaultPage     = 100
+	maxPage         = 1000
+	reposAtOnce     = 100
+	maxReposScanned = 10_000 // for one page
 )
 
-// List returns watches. It looks at 10,000 repositories at most, so that a page may be short, or empty, and
-// not be the last. A watch that is there throughout is on one page; one that comes or goes meanwhile may be.
+// List returns one page of watches. It scans at most 10,000 repositories, so a page may be short or empty without
+// being the last. Watches that are added or removed meanwhile may be missing.
 func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
-	limit := cmp.Or(q.Limit, usualPage)
-	if limit < 1 || limit > mostPage {
-		return Page{}, fmt.Errorf("limit %d: want 1 to %d", q.Limit, mostPage)
+	limit := cmp.Or(q.Limit, defaultPage)
+	if limit < 1 || limit > maxPage {
+		return Page{}, fmt.Errorf("limit %d: want 1 to %d", q.Limit, maxPage)
 	}
 	var after position
 	if q.After != "" {
@@ -52,7 +52,7 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 		}
 	}
 	var page Page
-	for looked := 0; looked < reposLooked; looked += reposAtOnce {
+	for scanned := 0; scanned < maxReposScanned; scanned += reposAtOnce {
 		found, err := r.sets(ctx, strings.ToLower(q.Prefix), after)
 		if err != nil {
 			return Page{}, err
@@ -67,7 +67,7 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 				if q.App != "" && w.App != q.App || at.compare(after) <= 0 {
 					continue
 				}
-				if len(page.Watches) == limit { // there is another
+				if len(page.Watches) == limit { // there are more
 					last := page.Watches[limit-1]
 					page.Next = position{last.Repo.Key(), last.Key().field()}.String()
 					return page, nil
@@ -84,8 +84,8 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-// Repos are the repositories that are watched, in order, those whose watches cannot be read among them; or an error
-// of Redis, and then no more. One that is watched throughout is among them.
+// Repos iterates over the watched repositories in order, including those with watches that cannot be decoded. It stops
+// after yielding a Redis error. Repositories that are added or removed meanwhile may be missing.
 func (r *Registry) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
 		for after := (position{}); ; {
@@ -111,11 +111,11 @@ func (r *Registry) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] 
 	}
 }
 
-// position is where a watch stands in the list. Fields are in the order of apps, then refs, for no app's name
-// has a byte as small as the space behind it.
+// position is the position of a watch in the list. Fields sort by app, then ref, because the space after the app is
+// smaller than any character of an app name.
 type position struct{ repo, field string }
 
-// lastField comes after all of a repository's.
+// lastField sorts after all fields of a repository.
 const lastField = "~"
 
 func (p position) compare(q position) int {
@@ -132,8 +132,8 @@ func parsePosition(text string) (position, error) {
 	return position{repo, field}, nil
 }
 
-// sets reads what is kept of the next repositories whose keys begin with prefix: of the one after too, unless
-// all of it was seen.
+// sets reads up to 100 repositories whose keys begin with prefix, starting at after. It skips after.repo if
+// after.field is lastField.
 func (r *Registry) sets(ctx context.Context, prefix string, after position) ([]contents, error) {
 	from, to := "-", "+"
 	if prefix != "" {

@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// all are all pages of a query, as "repo app ref", and how many pages there were.
+// all returns the watches of all pages of a query, formatted as "repo app ref", and the number of pages.
 func (b *bench) all(q watch.Query) (list []string, pages int) {
 	b.t.Helper()
 	for {
@@ -29,10 +29,10 @@ func (b *bench) all(q watch.Query) (list []string, pages int) {
 	}
 }
 
-func TestWatchesAreListedInPages(t *testing.T) {
+func TestListPages(t *testing.T) {
 	b := newBench(t)
 	var want []string
-	for i := range 105 { // more than are read at once
+	for i := range 105 { // more than one read returns
 		repo := fmt.Sprintf("acme/r%03d", i)
 		b.put(of(t, "docs", repo, "main"), of(t, "docs", repo, "refs/tags/v*"), of(t, "Docs2", repo, ""))
 		want = append(want, repo+" Docs2", repo+" docs refs/heads/main", repo+" docs refs/tags/v*")
@@ -69,15 +69,15 @@ func TestWatchesAreListedInPages(t *testing.T) {
 		q    watch.Query
 		want []string
 	}{
-		"a prefix":                  {watch.Query{Prefix: "BETA/"}, []string{"Beta/one ci"}},
-		"a prefix of an owner":      {watch.Query{Prefix: "beta"}, []string{"Beta/one ci", "beta1/one ci"}},
-		"a prefix that nobody has":  {watch.Query{Prefix: "zeta"}, nil},
-		"a repository":              {watch.Query{Prefix: "acme/r007"}, want[21:24]},
-		"an app, one at a time":     {watch.Query{App: "ci", Limit: 1}, []string{"Beta/one ci", "beta1/one ci"}},
-		"an app, by prefix":         {watch.Query{App: "ci", Prefix: "beta1"}, []string{"beta1/one ci"}},
-		"an app that watches none":  {watch.Query{App: "nobody"}, nil},
-		"behind one that is gone":   {watch.Query{After: "acme/r104 dodo x"}, []string{"Beta/one ci", "beta1/one ci"}},
-		"behind a whole repository": {watch.Query{After: "acme/r104 ~"}, []string{"Beta/one ci", "beta1/one ci"}},
+		"a prefix":                 {watch.Query{Prefix: "BETA/"}, []string{"Beta/one ci"}},
+		"a prefix of an owner":     {watch.Query{Prefix: "beta"}, []string{"Beta/one ci", "beta1/one ci"}},
+		"unmatched prefix":         {watch.Query{Prefix: "zeta"}, nil},
+		"a repository":             {watch.Query{Prefix: "acme/r007"}, want[21:24]},
+		"an app, one at a time":    {watch.Query{App: "ci", Limit: 1}, []string{"Beta/one ci", "beta1/one ci"}},
+		"an app, by prefix":        {watch.Query{App: "ci", Prefix: "beta1"}, []string{"beta1/one ci"}},
+		"app without watches":      {watch.Query{App: "nobody"}, nil},
+		"after a removed watch":    {watch.Query{After: "acme/r104 dodo x"}, []string{"Beta/one ci", "beta1/one ci"}},
+		"after a whole repository": {watch.Query{After: "acme/r104 ~"}, []string{"Beta/one ci", "beta1/one ci"}},
 	} {
 		if got, _ := b.all(tc.q); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -89,6 +89,6 @@ func TestWatchesAreListedInPages(t *testing.T) {
 		}
 	}
 	if _, err := b.List(context.Background(), watch.Query{Limit: 1001}); err == nil {
-		t.Error("1001 on a page")
+		t.Error("a limit of 1001 was accepted")
 	}
 }

@@ -15,20 +15,20 @@ import (
 	"lockstep/internal/watch"
 )
 
-// model is what the registry is to be: of each repository its watches by identity, what is in the stream, and
-// how often anything was written of the remotes at a place.
+// model is the expected state of the registry: watches by repository and key, the stream, and the number of writes by
+// remote.
 type model struct {
 	sets    map[string]map[watch.Key]watch.Watch
 	asked   []string
 	written map[string]int
 }
 
-// set makes the watches of a repository others; none when next is empty.
+// set replaces the watches of a repository.
 func (m *model) set(repo string, next map[watch.Key]watch.Watch) {
 	places := map[string]bool{}
 	for _, set := range []map[watch.Key]watch.Watch{m.sets[repo], next} {
 		for _, w := range set {
-			places[watch.Place(w.URL)] = true
+			places[watch.RemoteKey(w.URL)] = true
 		}
 	}
 	for place := range places {
@@ -39,11 +39,11 @@ func (m *model) set(repo string, next map[watch.Key]watch.Watch) {
 	}
 }
 
-// at are the watches at a place, in order.
-func (m *model) at(place string) (watches []watch.Watch) {
+// byRemote returns the watches of a remote, in order.
+func (m *model) byRemote(place string) (watches []watch.Watch) {
 	for _, set := range m.sets {
 		for _, w := range set {
-			if watch.Place(w.URL) == place {
+			if watch.RemoteKey(w.URL) == place {
 				watches = append(watches, w)
 			}
 		}
@@ -54,14 +54,13 @@ func (m *model) at(place string) (watches []watch.Watch) {
 	return watches
 }
 
-// remembered is what a receiver may remember of a place: the version, and when it was the one.
+// remembered is a version of a remote's watches that a receiver may have cached.
 type remembered struct {
 	version string
 	written int
 }
 
-// change makes of one repository's watches what they are to be, and returns how many are put and removed, or
-// false when that is to be refused.
+// change applies an edit of one repository and returns the expected counts, or false if the registry must refuse it.
 func (m *model) change(repo string, put map[watch.Key]watch.Watch, remove []watch.Key) (nput, nremoved int, ok bool) {
 	now := m.sets[repo]
 	next := maps.Clone(now)
@@ -105,8 +104,9 @@ func (m *model) change(repo string, put map[watch.Key]watch.Watch, remove []watc
 	return nput, nremoved, true
 }
 
-// The registry does what the model does, whatever is asked of it in turn.
-func TestTheRegistryIsItsModel(t *testing.T) {
+// TestRegistryMatchesModel compares the registry with the model after each of a random sequence of operations.
+func TestRegistryMatchesModel(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx := context.Background()
 	repos := []string{"acme/a", "acme/a/sub", "acme/b"}
@@ -117,7 +117,7 @@ func TestTheRegistryIsItsModel(t *testing.T) {
 	})
 	hosts := []string{"one.example", "two.example"}
 	aHost := rapid.SampledFrom([]string{hosts[0], hosts[0], hosts[0], hosts[1]})
-	aURL := func(t *rapid.T, repo string) string { // that of its path, or one that another path may have, too
+	aURL := func(t *rapid.T, repo string) string { // the URL of its path, or one shared with another path
 		return "https://" + aHost.Draw(t, "host") + "/" + rapid.SampledFrom([]string{repo, repo, "acme/a"}).Draw(t, "remote")
 	}
 	var places []string
@@ -136,7 +136,7 @@ func TestTheRegistryIsItsModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := model{sets: map[string]map[watch.Key]watch.Watch{}, written: map[string]int{}}
-		known := map[string][]remembered{} // of places
+		known := map[string][]remembered{} // by remote
 		apply := func(put []watch.Watch, remove []watch.Key) {
 			before := maps.Clone(m.sets)
 			type edit struct {
@@ -159,7 +159,7 @@ func TestTheRegistryIsItsModel(t *testing.T) {
 			}
 			nput, nremoved, err := b.Apply(ctx, put, remove)
 			wantPut, wantRemoved, ok := 0, 0, sound
-			for _, putting := range []bool{false, true} { // what is only removed comes first
+			for _, putting := range []bool{false, true} { // repositories with only removals come first
 				for _, repo := range repos {
 					if e := edits[repo]; ok && (len(e.put) > 0) == putting {
 						p, r, fits := m.change(repo, e.put, e.remove)
@@ -217,15 +217,15 @@ func TestTheRegistryIsItsModel(t *testing.T) {
 			},
 			"accept": func(t *rapid.T) {
 				w := aWatch.Draw(t, "watch")
-				place := watch.Place(w.URL)
+				place := watch.RemoteKey(w.URL)
 				relied := rapid.SampledFrom(append([]remembered{{}}, known[place]...)).Draw(t, "remembered")
 				change, err := w.Change("", "/hooks/x", events.Ref{}, "")
 				if err != nil {
 					t.Fatal(err)
 				}
-				verdict, err := b.Accept(ctx, watch.Intake{Versions: map[string]string{place: relied.version}, Changes: []events.Change{change}})
+				verdict, err := b.Accept(ctx, watch.Delivery{Versions: map[string]string{place: relied.version}, Changes: []events.Change{change}})
 				want := watch.Stale
-				if relied.version == "" && len(m.at(place)) == 0 || relied.version != "" && relied.written == m.written[place] {
+				if relied.version == "" && len(m.byRemote(place)) == 0 || relied.version != "" && relied.written == m.written[place] {
 					want = watch.Accepted
 					m.asked = append(m.asked, "pushed "+w.Repo.Key())
 				}
@@ -251,19 +251,19 @@ func TestTheRegistryIsItsModel(t *testing.T) {
 					listed += len(got)
 				}
 				for _, place := range places {
-					placed := b.placed("https://" + place)
-					if want := m.at(place); fmt.Sprint(placed.Watches) != fmt.Sprint(want) || (placed.Version == "") != (len(want) == 0) {
+					placed := b.byRemote("https://" + place)
+					if want := m.byRemote(place); fmt.Sprint(placed.Watches) != fmt.Sprint(want) || (placed.Version == "") != (len(want) == 0) {
 						t.Fatalf("at %s: version %q, %v\nwant %v", place, placed.Version, placed.Watches, want)
 					}
 					if now := (remembered{placed.Version, m.written[place]}); now.version != "" && !slices.Contains(known[place], now) {
 						known[place] = append(known[place], now)
 					}
 				}
-				b.checkPlaces(t)
+				b.checkRemotes(t)
 				if page, err := b.List(ctx, watch.Query{}); err != nil || len(page.Watches) != listed {
 					t.Fatalf("%d listed, %v; want %d", len(page.Watches), err, listed)
 				}
-				if got := b.asked(); !slices.Equal(got, m.asked) {
+				if got := b.drain(); !slices.Equal(got, m.asked) {
 					t.Fatalf("asked %q, want %q", got, m.asked)
 				}
 				m.asked = nil

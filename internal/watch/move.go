@@ -12,12 +12,12 @@ import (
 	"lockstep/internal/unknown"
 )
 
-// Move gives the watches of one repository to another path, at the remote moved, in one step, and returns how
-// many it changed. One that goes by SSH goes on doing so, and one over HTTP too. A watch of the same app and refs
-// that is there already stays as it is. A look at the remote is asked for, and no removal. Done again it finds
-// nothing to move. From and to may be one repository: of a new spelling, or at a new URL.
+// Move moves the watches of a repository to another path and the remote at moved, in one step, and returns the number
+// of watches that changed. Watches that use SSH keep using SSH, those over HTTP keep using HTTP. An existing watch of
+// the same app and refs at the destination is kept. Move queues a poll and no removal. It is idempotent. From and to
+// may be the same repository, with a new spelling or a new URL.
 //
-// It refuses to move to where another remote is watched, or to a path above or below one that is.
+// It returns an error if to is watched at another remote, or is above or below another watched path.
 func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved string) (n int, err error) {
 	err = r.untilWritten(ctx, from, func() error {
 		n = 0
@@ -40,12 +40,12 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 			}
 		}
 		for _, w := range watches {
-			w.Repo, w.URL = to, wayTo(moved, w.URL)
+			w.Repo, w.URL = to, withTransportOf(moved, w.URL)
 			if _, ok := docs[w.Key().field()]; ok {
 				n++
 				continue
 			}
-			doc, err := w.inPlaceOf(was.docs[w.Key().field()])
+			doc, err := w.replacing(was.docs[w.Key().field()])
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 		if n == 0 {
 			return nil
 		}
-		if err := tooMany(to, len(docs)); err != nil {
+		if err := checkCount(to, len(docs)); err != nil {
 			return err
 		}
 		rewrites := []rewrite{{there, docs}}
@@ -74,25 +74,25 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 	return n, nil
 }
 
-// wayTo is the URL of the remote at moved by which it is fetched as it was so far, by SSH or over HTTP: a credential is of
-// one of the two. It is moved itself where the other need not be the same repository.
-func wayTo(moved, soFar string) string {
-	if isSSH(moved) == isSSH(soFar) {
+// withTransportOf returns the URL of the remote at moved for the transport that the watch has used, SSH or HTTP, because
+// its credential only works with that one. It returns moved if the URLs might name different repositories.
+func withTransportOf(moved, used string) string {
+	if isSSH(moved) == isSSH(used) {
 		return moved
 	}
-	there, err := url.Parse(moved)
-	way, otherErr := url.Parse(soFar)
+	target, err := url.Parse(moved)
+	u, otherErr := url.Parse(used)
 	if err != nil || otherErr != nil {
 		return moved
 	}
-	way.Path, way.RawPath = there.Path, there.RawPath
-	if text := way.String(); events.CheckRemote(text) == nil && events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
+	u.Path, u.RawPath = target.Path, target.RawPath
+	if text := u.String(); events.CheckRemote(text) == nil && events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
 		return text
 	}
 	return moved
 }
 
-// checkRemote refuses another remote than the one watched.
+// checkRemote returns an error if the repository is watched at another remote.
 func (c contents) checkRemote(remote string) error {
 	watches, err := c.watches()
 	if err != nil {
@@ -100,13 +100,13 @@ func (c contents) checkRemote(remote string) error {
 	}
 	for _, w := range watches {
 		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(remote) {
-			return conflict("%s is watched at %s by app %s; what moves there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
+			return conflict("%s is watched at %s by app %s; the repository to move there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
 		}
 	}
 	return nil
 }
 
-// document is the watch as the registry keeps it. It refuses what could not be read again.
+// document returns the JSON that the registry stores. It returns an error for a watch that could not be decoded again.
 func (w Watch) document() (string, error) {
 	w, err := New(w)
 	if err != nil {
@@ -116,9 +116,9 @@ func (w Watch) document() (string, error) {
 	return string(doc), err
 }
 
-// inPlaceOf is the watch's document in the place of another version of it, with the fields that only the one who
-// wrote that knows.
-func (w Watch) inPlaceOf(old string) (string, error) {
+// replacing returns w's document with the unknown fields of the document that it replaces, which a newer version may
+// have written.
+func (w Watch) replacing(old string) (string, error) {
 	doc, err := w.document()
 	if err != nil {
 		return "", err
@@ -131,9 +131,9 @@ func (w Watch) inPlaceOf(old string) (string, error) {
 	return string(whole), err
 }
 
-// Silence notes that the app of a watch is not to be notified any more: since when and why, in a few words, as
-// "2026-11-21T18:00:00Z answered 410 Gone". What was noted first stays. Nothing is asked for. To put the watch again, without [Watch.Silenced], is what ends
-// it. A watch that is not there any more, or is to be notified at another URL by now, is none to silence.
+// Silence stops notifications of a watch and notes since when and why, such as "2026-11-21T18:00:00Z answered 410
+// Gone". It keeps an earlier note and queues no change. Putting the watch without [Watch.Silenced] resumes
+// notifications. Silence does nothing if the watch is gone or its NotifyURL has changed.
 func (r *Registry) Silence(ctx context.Context, w Watch, why string) error {
 	field := w.Key().field()
 	return r.edit(ctx, w.Repo, false, func(docs map[string]string) error {
@@ -141,18 +141,18 @@ func (r *Registry) Silence(ctx context.Context, w Watch, why string) error {
 		if !ok {
 			return nil
 		}
-		now, err := parse([]byte(doc))
-		if err != nil || now.Silenced != "" || now.NotifyURL != w.NotifyURL {
+		current, err := parse([]byte(doc))
+		if err != nil || current.Silenced != "" || current.NotifyURL != w.NotifyURL {
 			return err
 		}
-		now.Silenced = words(why)
-		docs[field], err = now.inPlaceOf(doc)
+		current.Silenced = oneLine(why)
+		docs[field], err = current.replacing(doc)
 		return err
 	})
 }
 
-// words is text on one line, and not much of it.
-func words(text string) string {
+// oneLine replaces control characters with spaces and truncates text to 200 characters.
+func oneLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '

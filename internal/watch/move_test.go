@@ -7,8 +7,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestAMoveLeavesAWatchItsWayToTheRemote: its credential is of no use for another.
-func TestAMoveLeavesAWatchItsWayToTheRemote(t *testing.T) {
+// A watch's credential only works with its transport.
+func TestMoveKeepsTheTransport(t *testing.T) {
 	for name, tc := range map[string]struct{ ssh, https, to, wantSSH, wantHTTPS string }{
 		"to HTTPS": {
 			"ssh://git@example.com/acme/widgets.git", "https://example.com/acme/widgets", "https://example.com/acme/gadgets.git",

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Plan is what it takes to make the registry what a file says.
+// Plan is the difference between the registry and a file of watches.
 type Plan struct {
-	Add, Change []Watch // to be put
+	Add, Change []Watch // to put
 	Remove      []Watch
 	Same        int
 }
 
-// Plan compares watches with the registry. With prune, those go that the same apps have and that are not among
-// them. It refuses, before anything is changed, what the registry would refuse. Notifications that were
-// silenced stay so unless the watch's NotifyURL is another.
+// Plan compares watches with the registry. With prune, it removes those watches of the same apps that are not listed.
+// It returns the errors that the registry would return, before anything changes. Watches stay silenced unless their
+// NotifyURL changes.
 func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan, error) {
 	wanted, apps := map[string]bool{}, map[string]bool{}
 	for _, w := range watches {
@@ -22,16 +22,16 @@ func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan,
 		apps[w.App] = true
 	}
 	var plan Plan
-	now := map[string]Watch{}
+	current := map[string]Watch{}
 	var staying []Watch
-	for q := (Query{Limit: mostPage}); ; {
+	for q := (Query{Limit: maxPage}); ; {
 		page, err := r.List(ctx, q)
 		if err != nil {
 			return Plan{}, err
 		}
 		for _, w := range page.Watches {
 			at := position{w.Repo.Key(), w.Key().field()}.String()
-			switch now[at] = w; {
+			switch current[at] = w; {
 			case wanted[at]:
 			case prune && apps[w.App]:
 				plan.Remove = append(plan.Remove, w)
@@ -44,30 +44,30 @@ func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan,
 		}
 	}
 	for _, w := range watches {
-		was, ok := now[position{w.Repo.Key(), w.Key().field()}.String()]
+		was, ok := current[position{w.Repo.Key(), w.Key().field()}.String()]
 		if ok && was.NotifyURL == w.NotifyURL {
 			w.Silenced = was.Silenced
 		}
-		is, err := w.document()
+		after, err := w.document()
 		if err != nil {
 			return Plan{}, err
 		}
-		before, _ := was.document() // of none: an error, and ""
+		before, _ := was.document() // "" if there was none
 		switch {
 		case !ok:
 			plan.Add = append(plan.Add, w)
-		case is != before:
+		case after != before:
 			plan.Change = append(plan.Change, w)
 		default:
 			plan.Same++
 		}
 	}
 	together := slices.Concat(staying, watches)
-	return plan, compatible(together, func(i int) string { return together[i].App })
+	return plan, checkCompatible(together, func(i int) string { return together[i].App })
 }
 
-// Carry carries a plan out, as [Registry.Apply] does.
-func (r *Registry) Carry(ctx context.Context, p Plan) error {
+// ApplyPlan applies p like [Registry.Apply].
+func (r *Registry) ApplyPlan(ctx context.Context, p Plan) error {
 	remove := make([]Key, len(p.Remove))
 	for i, w := range p.Remove {
 		remove[i] = w.Key()

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	left  = "acme/old" // watches of it move to right, and nothing else puts any there
+	left  = "acme/old" // its watches move to right, where nothing else puts any
 	right = "acme/new"
 )
 
-// remoteOf is the remote that is watched at a path: what is in mirror is acme's.
+// remoteOf returns the remote watched at a path. Paths in mirror/ have the remotes of acme/.
 func remoteOf(repo string) string {
 	return "https://example.com/" + strings.Replace(repo, "mirror/", "acme/", 1)
 }
 
-// Apps come and go, a repository is renamed, webhooks and schedulers run, all at once. What is in the stream is
-// then in the order in which it happened, since whatever happens is one step with its entry there.
-func TestWhateverHappensAtOnceTheStreamTellsAnOrderOfIt(t *testing.T) {
+// Apps come and go, a repository is renamed, webhooks and schedulers run, all concurrently. The stream must list the
+// changes in the order in which they happened, because each change and its entry are one step.
+func TestStreamOrderMatchesConcurrentWrites(t *testing.T) {
 	const usual = 20 * time.Millisecond
 	b := newBench(t)
 	var timed stopwatch
@@ -47,7 +47,7 @@ func TestWhateverHappensAtOnceTheStreamTellsAnOrderOfIt(t *testing.T) {
 	url := remoteOf(right)
 	ctx := context.Background()
 	var tally struct{ put, removed, moved, accepted, stale, silenced, polled atomic.Int64 }
-	b.put(of(t, "docs", "acme/calm", "")) // which nobody touches
+	b.put(of(t, "docs", "acme/calm", "")) // never changes
 	ended := make(chan struct{})
 	var writers, others sync.WaitGroup
 	stop := sync.OnceFunc(func() {
@@ -102,14 +102,14 @@ func TestWhateverHappensAtOnceTheStreamTellsAnOrderOfIt(t *testing.T) {
 		others.Go(func() {
 			for i := 0; running(); i++ {
 				remote := remoteOf(repos[rand.IntN(len(repos))])
-				placed, err := b.At(ctx, remote)
+				placed, err := b.ByRemote(ctx, remote)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				in := watch.Intake{Source: "gh", Delivery: fmt.Sprint(hook, "-", i), Versions: map[string]string{watch.Place(remote): placed.Version}}
+				in := watch.Delivery{Source: "gh", ID: fmt.Sprint(hook, "-", i), Versions: map[string]string{watch.RemoteKey(remote): placed.Version}}
 				for n, w := range placed.Watches {
-					// Which version it relies on is told by its id.
+					// The ID contains the version that the change was computed from.
 					in.Changes = append(in.Changes, pushed(t, w, fmt.Sprintf("%s/%d/%d/%d", placed.Version, hook, i, n)))
 				}
 				switch verdict, err := b.Accept(ctx, in); {
@@ -127,7 +127,7 @@ func TestWhateverHappensAtOnceTheStreamTellsAnOrderOfIt(t *testing.T) {
 	for range 2 {
 		others.Go(func() {
 			for running() {
-				n, _, err := b.TakeDue(ctx, 1+rand.IntN(3), usual)
+				n, _, err := b.EnqueueDue(ctx, 1+rand.IntN(3), usual)
 				if err != nil {
 					t.Error(err)
 					return
@@ -137,32 +137,32 @@ func TestWhateverHappensAtOnceTheStreamTellsAnOrderOfIt(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	for tally.polled.Load() < 30 { // the repositories that are left have their turn again and again
-		n, next, err := b.TakeDue(ctx, 10, usual)
+	for tally.polled.Load() < 30 { // the remaining repositories are polled repeatedly
+		n, next, err := b.EnqueueDue(ctx, 10, usual)
 		if err != nil {
 			t.Fatal(err)
 		}
 		tally.polled.Add(int64(n))
 		if next > time.Second {
-			t.Fatalf("acme/calm is watched, and the next poll is in %v", next)
+			t.Fatalf("acme/calm is watched, but the next poll is in %v", next)
 		}
 		time.Sleep(next)
 	}
 	stop()
 	b.checkOrder(usual, time.Duration(timed.longest.Load()))
-	b.checkPlaces(t)
+	b.checkRemotes(t)
 	for name, n := range map[string]*atomic.Int64{
 		"put": &tally.put, "removed": &tally.removed, "moved": &tally.moved, "accepted": &tally.accepted, "polled": &tally.polled,
 	} {
 		if n.Load() == 0 {
-			t.Errorf("nothing was %s: this has tested nothing", name)
+			t.Errorf("nothing was %s, so the test proves nothing", name)
 		}
 	}
 	t.Logf("put %d, removed %d, moved %d, accepted %d, stale %d, silenced %d, polled %d", tally.put.Load(), tally.removed.Load(),
 		tally.moved.Load(), tally.accepted.Load(), tally.stale.Load(), tally.silenced.Load(), tally.polled.Load())
 }
 
-// stopwatch knows how long the longest of all commands took.
+// stopwatch measures the slowest Redis command.
 type stopwatch struct{ longest atomic.Int64 } // ns
 
 func (s *stopwatch) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -184,28 +184,27 @@ func (s *stopwatch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// story is what the stream has told of one repository so far.
+// story is the state of a repository according to the stream so far.
 type story struct {
 	watched bool
 	relied  *relied
-	asked   int64 // ms: when a look at the remote was last asked for
+	asked   int64 // ms: when a poll was last requested
 }
 
-// relied is what pushes have relied on, of all repositories that are of one remote.
+// relied tracks the versions used by pushes to one remote.
 type relied struct {
-	version string          // of the last push, since any of the sets was last written
-	past    map[string]bool // versions that are none any more
+	version string          // of the last push since the last write
+	past    map[string]bool // outdated versions
 }
 
-// written ends what was so far.
+// written records a write, which outdates the current version.
 func (s *story) written(watched bool) {
 	s.relied.past[s.relied.version], s.relied.version, s.watched = true, "", watched
 }
 
-// checkOrder reads the stream from its beginning. No push may rely on watches that were others when it was
-// accepted, none may come after the removal that the last watch left behind, no repository may be polled twice
-// in its interval; and what is left must be what the last entries say, with a poll for each that is watched.
-// No command took longer than longest.
+// checkOrder replays the stream. No push may use an outdated version or follow the removal of the last watch, and no
+// repository may be polled twice in its interval. The registry must end up in the state of the last entries, with a poll
+// scheduled for each watched repository. No command took longer than longest.
 func (b *bench) checkOrder(usual, longest time.Duration) {
 	b.t.Helper()
 	ctx := context.Background()
@@ -215,7 +214,7 @@ func (b *bench) checkOrder(usual, longest time.Duration) {
 	}
 	stories, places := map[string]*story{}, map[string]*relied{}
 	of := func(repo string) *story {
-		place := watch.Place(remoteOf(repo))
+		place := watch.RemoteKey(remoteOf(repo))
 		if places[place] == nil {
 			places[place] = &relied{past: map[string]bool{}}
 		}
@@ -231,17 +230,17 @@ func (b *bench) checkOrder(usual, longest time.Duration) {
 		switch {
 		case change.Type == events.ChangeDue && strings.HasPrefix(change.ID, "poll/"):
 			if !s.watched {
-				b.t.Errorf("entry %d: nobody watches %s, and it is polled", i, change.Repo)
+				b.t.Errorf("entry %d: %s is polled without a watch", i, change.Repo)
 			}
-			// A script reads the clock before its entry has an id of it, and both are of the same command.
+			// The script reads the clock before XADD assigns the ID, within the same command.
 			if waited := time.Duration(at-s.asked) * time.Millisecond; waited < usual*9/10-longest-time.Millisecond {
-				b.t.Errorf("entry %d: %s is polled %v after the last time", i, change.Repo, waited)
+				b.t.Errorf("entry %d: %s is polled %v after the last poll", i, change.Repo, waited)
 			}
 			s.asked = at
 		case change.Type == events.ChangeDue:
 			s.written(true)
 			s.asked = at
-			if change.Repo.Key() == right { // all of its watches go at once, so this is a move
+			if change.Repo.Key() == right { // all of its watches are moved at once
 				of(left).written(false)
 			}
 		case change.Type == events.ChangeRemoved:
@@ -249,13 +248,13 @@ func (b *bench) checkOrder(usual, longest time.Duration) {
 		default:
 			version, _, _ := strings.Cut(change.ID, "/")
 			if !s.watched {
-				b.t.Errorf("entry %d: a push of %s after its last watch", i, change.Repo)
+				b.t.Errorf("entry %d: push of %s after its last watch was removed", i, change.Repo)
 			}
-			if s.relied.version != version { // silencing makes a version of which the stream tells nothing
+			if s.relied.version != version { // silencing changes the version without an entry in the stream
 				s.relied.past[s.relied.version], s.relied.version = true, version
 			}
 			if s.relied.past[version] {
-				b.t.Errorf("entry %d: a push of %s relies on watches that were others by then", i, change.Repo)
+				b.t.Errorf("entry %d: push of %s with an outdated version", i, change.Repo)
 			}
 		}
 	}

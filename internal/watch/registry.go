@@ -14,40 +14,40 @@ import (
 	"lockstep/events"
 )
 
-// Registry is who watches what, in Redis. It is safe for concurrent use by any number of processes.
+// Registry stores watches in Redis. It is safe for concurrent use by any number of processes.
 //
-// An error that wraps none of Redis' is an [events.Error]: what cannot be, as two remotes at one path, has the
-// class [events.ClassConflict], and was refused before anything changed.
+// Errors that do not wrap a Redis error are of type [events.Error]. Conflicts, such as two remotes at one path, have the
+// class [events.ClassConflict] and are returned before anything changes.
 type Registry struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace
 }
 
-// NewRegistry makes a Registry on a client that does not retry by itself.
+// NewRegistry returns a Registry. The client must not retry commands by itself.
 func NewRegistry(client redis.UniversalClient, namespace events.Namespace) *Registry {
 	return &Registry{redis: client, namespace: namespace}
 }
 
-// Set is all watches of one repository, as they were at one moment.
+// Set is a consistent snapshot of all watches of one repository.
 type Set struct {
-	Version string  // another whenever the set is; "" when nobody watches
+	Version string  // changes with every write; "" if there are no watches
 	Watches []Watch // by app, then ref
 }
 
-// Placed is all watches of the repositories whose remotes have one [Place], at whatever paths they are kept.
-type Placed struct {
-	Version string  // another whenever one of their sets is, or there is another set; "" when nobody watches
+// RemoteWatches is all watches of repositories whose remotes have the same [RemoteKey], at whatever paths.
+type RemoteWatches struct {
+	Version string  // changes with every write to one of their sets; "" if there are no watches
 	Watches []Watch // by repository, then app, then ref
 }
 
-// mostWatches is how many watches one repository may have.
-const mostWatches = 1000
+// maxWatches limits the watches of one repository.
+const maxWatches = 1000
 
 func (r *Registry) ofPrefix() string { return r.namespace.Watches() + "of:" }
 
 func (r *Registry) of(repo events.RepoPath) string { return r.ofPrefix() + repo.Key() }
 
-func (r *Registry) at(place string) string { return r.namespace.Watches() + "at:" + place }
+func (r *Registry) at(remoteKey string) string { return r.namespace.Watches() + "at:" + remoteKey }
 
 func (r *Registry) index() string { return r.namespace.Watches() + "index" }
 
@@ -61,32 +61,32 @@ func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
 	return Set{Version: kept.version, Watches: watches}, err
 }
 
-// At returns the watches of all repositories whose remotes have the [Place] of the one at url. Not all of them need
-// be of the [SameRemote]. They are read one after the other, after the version: if any is changed meanwhile, the
-// version is not current any more, and [Registry.Accept] finds what was made of them stale.
-func (r *Registry) At(ctx context.Context, url string) (Placed, error) {
-	place := Place(url)
-	fields, err := r.redis.HGetAll(ctx, r.at(place)).Result()
+// ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. Not all of them need be
+// the [SameRemote]. The sets are read one by one, after the version. If one changes meanwhile, the version is outdated,
+// and [Registry.Accept] returns [Stale] for changes computed from them.
+func (r *Registry) ByRemote(ctx context.Context, url string) (RemoteWatches, error) {
+	remote := RemoteKey(url)
+	fields, err := r.redis.HGetAll(ctx, r.at(remote)).Result()
 	if err != nil {
-		return Placed{}, fmt.Errorf("find the watches of %s: %w", place, err)
+		return RemoteWatches{}, fmt.Errorf("find the watches of %s: %w", remote, err)
 	}
-	placed := Placed{Version: fields["version"]}
+	result := RemoteWatches{Version: fields["version"]}
 	delete(fields, "version")
 	found, err := r.loadAll(ctx, slices.Sorted(maps.Keys(fields)))
 	if err != nil {
-		return Placed{}, fmt.Errorf("find the watches of %s: %w", place, err)
+		return RemoteWatches{}, fmt.Errorf("find the watches of %s: %w", remote, err)
 	}
 	for _, kept := range found {
 		watches, err := kept.watches()
 		if err != nil {
-			return Placed{}, err
+			return RemoteWatches{}, err
 		}
-		placed.Watches = append(placed.Watches, watches...)
+		result.Watches = append(result.Watches, watches...)
 	}
-	return placed, nil
+	return result, nil
 }
 
-// Keys returns what an app watches of a repository, by ref; watches too that Of cannot read.
+// Keys returns the keys of an app's watches of a repository, by ref, including watches that Of cannot decode.
 func (r *Registry) Keys(ctx context.Context, repo events.RepoPath, app string) ([]Key, error) {
 	kept, err := r.load(ctx, repo)
 	if err != nil {
@@ -101,18 +101,17 @@ func (r *Registry) Keys(ctx context.Context, repo events.RepoPath, app string) (
 	return keys, nil
 }
 
-// Put adds watches, or puts them in the place of those with the same [Key], and returns how many were not
-// the same before. The watches of one repository are one step, in which a look at its remote is asked for too. All are
-// checked before the first is written; an error of a later repository leaves the earlier ones written, and
-// calling again does no harm. It refuses a path that lies above or below one that is watched, two remotes at one
-// path, and more than 1,000 watches of a repository.
+// Put adds watches, replacing those with the same [Key], and returns how many changed. It writes the watches of one
+// repository and queues a poll of it in one step. It validates all watches before the first write. An error of a later
+// repository leaves the earlier ones written; calling Put again is safe. It returns an error for a path above or below
+// another watched path, two remotes at one path, and more than 1,000 watches of a repository.
 func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err error) {
 	changed, _, err = r.Apply(ctx, watches, nil)
 	return changed, err
 }
 
-// Add puts a watch that nobody has asked for, as [Registry.Put] does, unless its path is watched already: then
-// nothing changes, and it is refused if that is at another remote.
+// Add puts an automatic watch like [Registry.Put], unless its path is already watched. Then nothing changes, and Add
+// returns an error if the path is watched at another remote.
 func (r *Registry) Add(ctx context.Context, w Watch) error {
 	w, err := New(w)
 	if err != nil {
@@ -128,19 +127,19 @@ func (r *Registry) Add(ctx context.Context, w Watch) error {
 			return nil
 		}
 		watches, err := contents{repo: w.Repo, docs: docs}.watches()
-		return cmp.Or(err, oneRemote(w, watches))
+		return cmp.Or(err, checkSameRemote(w, watches))
 	})
 }
 
-// Remove removes watches and returns how many there were. With the last watch of a repository the removal of
-// its clone is asked for in the same step; else a look at its remote is.
+// Remove removes watches and returns how many existed. In the same step it queues a poll of the repository or, after its
+// last watch, the removal of its clone.
 func (r *Registry) Remove(ctx context.Context, keys ...Key) (removed int, err error) {
 	_, removed, err = r.Apply(ctx, nil, keys)
 	return removed, err
 }
 
-// Apply is Put and Remove with one step for each repository, so that one whose only watch is replaced by
-// another is not removed. Repositories of which watches are only removed come first.
+// Apply puts and removes watches in one step per repository, so that replacing the only watch of a repository does not
+// remove its clone. Repositories whose watches are only removed come first.
 func (r *Registry) Apply(ctx context.Context, put []Watch, remove []Key) (changed, removed int, err error) {
 	edits, err := editsOf(put, remove)
 	if err != nil {
@@ -172,16 +171,15 @@ func (r *Registry) Apply(ctx context.Context, put []Watch, remove []Key) (change
 	return changed, removed, nil
 }
 
-// edit is what Apply does to one repository.
+// edit is the part of an Apply that concerns one repository.
 type edit struct {
 	repo   events.RepoPath
 	put    map[string]string // documents by field
 	remove []Key
-	first  Watch // of those put
+	first  Watch // the first one to put
 }
 
-// editsOf sorts what is to be done by repository, and refuses a watch that is unsound and watches that
-// exclude each other.
+// editsOf groups the work by repository. It returns an error for an invalid watch and for conflicting watches.
 func editsOf(put []Watch, remove []Key) ([]*edit, error) {
 	byRepo := map[string]*edit{}
 	of := func(repo events.RepoPath) *edit {
@@ -216,7 +214,7 @@ func editsOf(put []Watch, remove []Key) ([]*edit, error) {
 	}), nil
 }
 
-// check refuses what is put when the set would be none.
+// check returns an error if the resulting set would be invalid.
 func (e *edit) check(docs map[string]string) error {
 	if len(e.put) == 0 {
 		return nil
@@ -225,19 +223,19 @@ func (e *edit) check(docs map[string]string) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(oneRemote(e.first, watches), tooMany(e.repo, len(watches)))
+	return cmp.Or(checkSameRemote(e.first, watches), checkCount(e.repo, len(watches)))
 }
 
-// field is where a watch stands in its repository's hash. An app's name has no space in it, and no other
-// field has one.
+// field returns the field of a watch in its repository's hash. App names contain no space, and neither do the other
+// fields.
 func (k Key) field() string { return k.App + " " + k.Ref.String() }
 
-// contents is what is kept of one repository.
+// contents is the stored form of the watches of one repository.
 type contents struct {
 	repo    events.RepoPath
 	version string
-	at      string            // the place of its remote
-	spelled string            // as it was first watched
+	at      string            // the key of its remote
+	spelled string            // as first watched
 	docs    map[string]string // watches, by field
 }
 
@@ -249,7 +247,7 @@ func (r *Registry) load(ctx context.Context, repo events.RepoPath) (contents, er
 	return newContents(repo, fields), nil
 }
 
-// loadAll reads what is kept of each of the repositories with these keys, one after the other.
+// loadAll reads the contents of the repositories with these keys, in order.
 func (r *Registry) loadAll(ctx context.Context, keys []string) ([]contents, error) {
 	replies := make([]*redis.MapStringStringCmd, len(keys))
 	_, _ = r.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -262,7 +260,7 @@ func (r *Registry) loadAll(ctx context.Context, keys []string) ([]contents, erro
 	for i, key := range keys {
 		repo, err := events.ParseRepoPath(key)
 		if err != nil {
-			return nil, fmt.Errorf("an index has %.100q: %w", key, err)
+			return nil, fmt.Errorf("invalid repository %.100q in an index: %w", key, err)
 		}
 		fields, err := replies[i].Result()
 		if err != nil {
@@ -273,7 +271,7 @@ func (r *Registry) loadAll(ctx context.Context, keys []string) ([]contents, erro
 	return found, nil
 }
 
-// newContents takes the hash's fields, and the map.
+// newContents decodes the fields of the hash. It takes ownership of the map.
 func newContents(repo events.RepoPath, fields map[string]string) contents {
 	kept := contents{repo: repo, version: fields["version"], at: fields["at"], spelled: cmp.Or(fields["repo"], repo.String())}
 	maps.DeleteFunc(fields, func(name, _ string) bool { return !strings.Contains(name, " ") })
@@ -281,10 +279,9 @@ func newContents(repo events.RepoPath, fields map[string]string) contents {
 	return kept
 }
 
-var errUnreadable = errors.New("it cannot be read; remove it with lockstep watch rm, and add it anew")
+var errUnreadable = errors.New("cannot be decoded; remove it with lockstep watch rm and add it again")
 
-// watches parses all of them, or none: whoever takes a watch that it cannot read for none may remove
-// what is watched.
+// watches decodes all watches or returns an error, because skipping one could remove a watched clone.
 func (c contents) watches() ([]Watch, error) {
 	watches := make([]Watch, 0, len(c.docs))
 	for field, doc := range c.docs {

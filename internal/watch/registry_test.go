@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-func TestAWatchIsKeptAsItWasPut(t *testing.T) {
+func TestPutStoresTheWatch(t *testing.T) {
 	b := newBench(t)
 	w, err := watch.New(watch.Watch{
 		App: "docs", URL: "git@example.com:Acme/Widgets.git", Ref: selector(t, "refs/tags/v*"), Credential: "bot",
@@ -31,11 +31,11 @@ func TestAWatchIsKeptAsItWasPut(t *testing.T) {
 		t.Errorf("%s\nwant %+v", got, w)
 	}
 	if set := b.set("acme/other"); set.Version != "" || len(set.Watches) != 0 {
-		t.Errorf("nobody watches acme/other: %+v", set)
+		t.Errorf("acme/other has no watches: %+v", set)
 	}
 }
 
-func TestWhatChangesIsAskedForInTheSameStep(t *testing.T) {
+func TestWritesQueueTheirChange(t *testing.T) {
 	b := newBench(t)
 	docs, tags, ci := of(t, "docs", "Acme/Widgets", ""), of(t, "docs", "Acme/Widgets", "refs/tags/v*"), of(t, "ci", "Acme/Widgets", "")
 	faster := docs
@@ -51,19 +51,19 @@ func TestWhatChangesIsAskedForInTheSameStep(t *testing.T) {
 		{"the same again", func() int { return b.put(docs) }, 0, nil},
 		{"two, of which one is new", func() int { return b.put(docs, ci) }, 1, []string{"due Acme/Widgets"}},
 		{"another interval", func() int { return b.put(faster) }, 1, []string{"due Acme/Widgets"}},
-		{"one of an app's two", func() int { b.put(tags); b.asked(); return b.remove(tags.Key()) }, 1, []string{"due Acme/Widgets"}},
+		{"one of an app's two", func() int { b.put(tags); b.drain(); return b.remove(tags.Key()) }, 1, []string{"due Acme/Widgets"}},
 		{"one that is not there", func() int { return b.remove(tags.Key()) }, 0, nil},
 		{"another app's", func() int { return b.remove(docs.Key(), tags.Key()) }, 1, []string{"due Acme/Widgets"}},
 		{"the last", func() int { return b.remove(ci.Key()) }, 1, []string{"removed by force Acme/Widgets"}},
 		{"one after the last", func() int { return b.remove(ci.Key()) }, 0, nil},
 	} {
-		n, asked := step.do(), b.asked()
+		n, asked := step.do(), b.drain()
 		if n != step.n || !slices.Equal(asked, step.asked) {
-			t.Errorf("%s: %d, asked %q; want %d, %q", step.name, n, asked, step.n, step.asked)
+			t.Errorf("%s: %d, queued %q; want %d, %q", step.name, n, asked, step.n, step.asked)
 		}
 		now := b.set("acme/widgets").Version
 		if step.n > 0 && now == version {
-			t.Errorf("%s: the version is still %q", step.name, now)
+			t.Errorf("%s: unexpected version %q", step.name, now)
 		}
 		version = now
 	}
@@ -72,7 +72,7 @@ func TestWhatChangesIsAskedForInTheSameStep(t *testing.T) {
 	}
 }
 
-func TestTheRegistryRefusesWhatCannotBeTogether(t *testing.T) {
+func TestPutRefusesConflicts(t *testing.T) {
 	b := newBench(t)
 	b.put(of(t, "docs", "acme/widgets", ""), of(t, "docs", "acme/deep/down/below", ""))
 	elsewhere := of(t, "ci", "acme/widgets", "")
@@ -87,13 +87,13 @@ func TestTheRegistryRefusesWhatCannotBeTogether(t *testing.T) {
 		says  string
 		class events.Class
 	}{
-		"another remote":        {[]watch.Watch{elsewhere}, "acme/widgets is watched at example.com/acme/widgets by app docs", events.ClassConflict},
-		"another case":          {[]watch.Watch{of(t, "ci", "acme/Widgets", "")}, "spell the URL that way", events.ClassConflict},
-		"two remotes at once":   {[]watch.Watch{new1, new2}, "acme/new is watched at example.com/acme/new by app a", events.ClassConflict},
-		"below one":             {[]watch.Watch{of(t, "ci", "acme/Widgets/docs", "")}, "cannot be watched beside acme/widgets", events.ClassConflict},
-		"far below one":         {[]watch.Watch{of(t, "ci", "acme/widgets/a/b/c", "")}, "cannot be watched beside acme/widgets", events.ClassConflict},
-		"above one":             {[]watch.Watch{of(t, "ci", "acme/deep", "")}, "cannot be watched beside acme/deep/down/below", events.ClassConflict},
-		"unsound behind a good": {[]watch.Watch{of(t, "a", "acme/good", ""), unsound}, "want letters", events.ClassMalformed},
+		"another remote":      {[]watch.Watch{elsewhere}, "acme/widgets is watched at example.com/acme/widgets by app docs", events.ClassConflict},
+		"another case":        {[]watch.Watch{of(t, "ci", "acme/Widgets", "")}, "use the same case in the URL", events.ClassConflict},
+		"two remotes at once": {[]watch.Watch{new1, new2}, "acme/new is watched at example.com/acme/new by app a", events.ClassConflict},
+		"below one":           {[]watch.Watch{of(t, "ci", "acme/Widgets/docs", "")}, "cannot be watched together with acme/widgets", events.ClassConflict},
+		"far below one":       {[]watch.Watch{of(t, "ci", "acme/widgets/a/b/c", "")}, "cannot be watched together with acme/widgets", events.ClassConflict},
+		"above one":           {[]watch.Watch{of(t, "ci", "acme/deep", "")}, "cannot be watched together with acme/deep/down/below", events.ClassConflict},
+		"invalid after valid": {[]watch.Watch{of(t, "a", "acme/good", ""), unsound}, "want letters", events.ClassMalformed},
 	} {
 		n, err := b.Put(context.Background(), tc.put...)
 		if n != 0 || err == nil || !strings.Contains(err.Error(), tc.says) || events.ClassOf(err) != tc.class || events.DispositionOf(err) != events.Permanent {
@@ -101,54 +101,54 @@ func TestTheRegistryRefusesWhatCannotBeTogether(t *testing.T) {
 		}
 	}
 	if after := b.dump(); !maps.Equal(before, after) {
-		t.Errorf("what was refused has changed something: %v", after)
+		t.Errorf("refused watches changed the registry: %v", after)
 	}
-	// What only looks alike is no such thing, and the same remote has many spellings.
+	// A common name prefix is not a conflict, and one remote has many spellings.
 	same := of(t, "ci", "acme/widgets", "")
 	same.URL = "ssh://git@EXAMPLE.com/acme/widgets/"
 	b.put(of(t, "ci", "acme/widgets-docs", ""), of(t, "ci", "acme/widget", ""), of(t, "ci", "acme/deep0", ""), same)
 }
 
-func TestAPathIsFreeForAnotherRemoteOnceNobodyWatchesIt(t *testing.T) {
+func TestPathWithoutOtherWatchesMayChangeRemote(t *testing.T) {
 	b := newBench(t)
 	docs, tags := of(t, "docs", "acme/widgets", ""), of(t, "docs", "acme/widgets", "refs/tags/v*")
 	b.put(docs, tags)
-	b.asked()
+	b.drain()
 	for _, w := range []*watch.Watch{&docs, &tags} {
 		w.URL = "https://example.org/moved/widgets.git"
 	}
 	if _, err := b.Put(context.Background(), docs); err == nil {
-		t.Error("one of two watches of a path was put at another remote")
+		t.Error("one of two watches of a path changed its remote")
 	}
-	if n := b.put(docs, tags); n != 2 { // both at once
+	if n := b.put(docs, tags); n != 2 { // both together
 		t.Errorf("%d changed, want 2", n)
 	}
-	// One watch in the place of another, at another remote: the repository is watched throughout.
+	// Replacing the only watch, at another remote, keeps the repository watched.
 	other := of(t, "ci", "acme/widgets", "")
-	b.asked()
+	b.drain()
 	if put, removed, err := b.Apply(context.Background(), []watch.Watch{other}, []watch.Key{docs.Key(), tags.Key()}); put != 1 || removed != 2 || err != nil {
 		t.Errorf("%d put, %d removed, %v", put, removed, err)
 	}
-	if asked := b.asked(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("asked %q", asked)
+	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
+		t.Errorf("queued %q", asked)
 	}
-	// A path below one that is given up in the same call is free.
+	// A path below one that is removed in the same call is free.
 	below := of(t, "ci", "acme/widgets/docs", "")
 	if _, _, err := b.Apply(context.Background(), []watch.Watch{below}, []watch.Key{other.Key()}); err != nil {
 		t.Error(err)
 	}
-	if asked := b.asked(); !slices.Equal(asked, []string{"removed by force acme/widgets", "due acme/widgets/docs"}) {
-		t.Errorf("asked %q", asked)
+	if asked := b.drain(); !slices.Equal(asked, []string{"removed by force acme/widgets", "due acme/widgets/docs"}) {
+		t.Errorf("queued %q", asked)
 	}
 }
 
-func TestARepositoryHasAThousandWatchesAtMost(t *testing.T) {
+func TestPutLimitsWatchesPerRepository(t *testing.T) {
 	b := newBench(t)
 	var many []watch.Watch
 	for i := range 1001 {
 		many = append(many, of(t, fmt.Sprint("app", i), "acme/widgets", ""))
 	}
-	if _, err := b.Put(context.Background(), many...); err == nil || !strings.Contains(err.Error(), "would have 1001 watches, and may have 1000") {
+	if _, err := b.Put(context.Background(), many...); err == nil || !strings.Contains(err.Error(), "would have 1001 watches, the limit is 1000") {
 		t.Fatal(err)
 	}
 	b.put(many[:1000]...)
@@ -167,7 +167,7 @@ func TestARepositoryHasAThousandWatchesAtMost(t *testing.T) {
 	}
 }
 
-func TestAWatchThatCannotBeReadIsNotTakenForNone(t *testing.T) {
+func TestUndecodableWatchIsAnError(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	docs, ci := of(t, "docs", "acme/widgets", ""), of(t, "ci", "acme/widgets", "")
@@ -177,22 +177,22 @@ func TestAWatchThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := b.List(ctx, watch.Query{}); err == nil {
-		t.Error("a list without it")
+		t.Error("List ignored it")
 	}
-	b.asked()
+	b.drain()
 	if n := b.remove(ci.Key()); n != 1 {
-		t.Error("the other one stays")
+		t.Error("removed more than the undecodable watch")
 	}
-	if asked := b.asked(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("asked %q: the other one still watches", asked)
+	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
+		t.Errorf("queued %q, but another watch remains", asked)
 	}
 	if n := b.put(docs); n != 1 {
-		t.Error("it was not put anew")
+		t.Error("it could not be put again")
 	}
 	b.set("acme/widgets")
 }
 
-func TestAScriptThatFailsHasChangedNothing(t *testing.T) {
+func TestFailedWriteChangesNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, spoilt := range []string{"changes", "poll", "watch:index", "watch:of:acme/other", "watch:at:example.com/acme/other"} {
 		b := newBench(t)
@@ -201,11 +201,11 @@ func TestAScriptThatFailsHasChangedNothing(t *testing.T) {
 		b.client.Set(ctx, "lockstep:{0}:"+spoilt, "mine", 0)
 		before := b.dump()
 		if _, err := b.Put(ctx, of(t, "docs", "acme/other", "")); err == nil {
-			t.Errorf("%s is a string, and a watch was put", spoilt)
+			t.Errorf("%s is a string, but Put succeeded", spoilt)
 		}
 		if !strings.HasSuffix(spoilt, "acme/other") {
 			if _, err := b.Remove(ctx, of(t, "docs", "acme/widgets", "").Key()); err == nil {
-				t.Errorf("%s is a string, and a watch was removed", spoilt)
+				t.Errorf("%s is a string, but Remove succeeded", spoilt)
 			}
 		}
 		if after := b.dump(); !maps.Equal(before, after) {
@@ -220,12 +220,12 @@ func TestSilence(t *testing.T) {
 	docs := of(t, "docs", "acme/widgets", "")
 	docs.NotifyURL, docs.NotifySecret = "https://docs.example.com/in", "docs"
 	b.put(docs)
-	b.asked()
+	b.drain()
 	version := b.set("acme/widgets").Version
 	former := docs
 	former.NotifyURL = "https://docs.example.com/former"
 	if err := b.Silence(ctx, former, "gone"); err != nil || b.set("acme/widgets").Watches[0].Silenced != "" {
-		t.Errorf("error %v; want a watch of another URL by now left alone", err)
+		t.Errorf("error %v; want a watch with a new URL left alone", err)
 	}
 	for _, why := range []string{"2026-11-21T18:00:00Z answered\n410 Gone", "another reason"} {
 		if err := b.Silence(ctx, docs, why); err != nil {
@@ -236,14 +236,14 @@ func TestSilence(t *testing.T) {
 	if got := set.Watches[0].Silenced; got != "2026-11-21T18:00:00Z answered 410 Gone" {
 		t.Errorf("%q", got)
 	}
-	if asked := b.asked(); len(asked) != 0 || set.Version == version {
+	if asked := b.drain(); len(asked) != 0 || set.Version == version {
 		t.Errorf("asked %q, version %s as before", asked, version)
 	}
 	if err := b.Silence(ctx, of(t, "nobody", "acme/none", ""), "x"); err != nil || b.set("acme/none").Version != "" {
 		t.Errorf("%v", err)
 	}
 	if b.put(docs); b.set("acme/widgets").Watches[0].Silenced != "" {
-		t.Error("the watch was put again, and is silenced still")
+		t.Error("the watch was put again, but is still silenced")
 	}
 }
 
@@ -254,9 +254,9 @@ func TestMove(t *testing.T) {
 	there := of(t, "ci", "Acme/Gadgets", "")
 	there.Depth = 7
 	b.put(of(t, "ci", "acme/widgets", ""), of(t, "docs", "acme/widgets", "refs/tags/v*"), there)
-	b.asked()
+	b.drain()
 	from, to := path(t, "acme/widgets"), path(t, "Acme/Gadgets")
-	for i, want := range []int{2, 0} { // done again there is nothing to do
+	for i, want := range []int{2, 0} { // the second move has nothing to do
 		if n, err := b.Move(ctx, from, to, moved); n != want || err != nil {
 			t.Fatalf("%d: %d, %v", i, n, err)
 		}
@@ -268,8 +268,8 @@ func TestMove(t *testing.T) {
 	if ci, docs := set.Watches[0], set.Watches[1]; ci.Depth != 7 || docs.URL != moved || docs.Repo.String() != "Acme/Gadgets" {
 		t.Errorf("%+v\n%+v", ci, docs)
 	}
-	if asked := b.asked(); b.set("acme/widgets").Version != "" || !slices.Equal(asked, []string{"due Acme/Gadgets"}) {
-		t.Errorf("asked %q", asked)
+	if asked := b.drain(); b.set("acme/widgets").Version != "" || !slices.Equal(asked, []string{"due Acme/Gadgets"}) {
+		t.Errorf("queued %q", asked)
 	}
 	// A new spelling, and a new URL.
 	const renamed = "https://example.com/acme/gadgets"
@@ -281,16 +281,16 @@ func TestMove(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 	}
-	if asked := b.asked(); !slices.Equal(asked, []string{"due acme/gadgets"}) {
-		t.Errorf("asked %q", asked)
+	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/gadgets"}) {
+		t.Errorf("queued %q", asked)
 	}
-	if n, err := b.Move(ctx, to, path(t, "acme/gadgets"), renamed); n != 0 || err != nil || len(b.asked()) != 0 {
+	if n, err := b.Move(ctx, to, path(t, "acme/gadgets"), renamed); n != 0 || err != nil || len(b.drain()) != 0 {
 		t.Errorf("again: %d, %v", n, err)
 	}
 }
 
-// TestWhatANewerVersionHasWrittenStays has a watch silenced and moved by a process that does not know all of it.
-func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
+// A process silences and moves a watch with fields that it does not know.
+func TestUnknownFieldsSurviveWrites(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	docs := of(t, "docs", "acme/widgets", "")
@@ -315,11 +315,11 @@ func TestWhatANewerVersionHasWrittenStays(t *testing.T) {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if got := doc("acme/gadgets"); !strings.Contains(got, `"mood":{"is":["good"]}`) || !strings.Contains(got, `"repo":"acme/gadgets"`) || !strings.Contains(got, `"silenced":"gone"`) {
-		t.Errorf("%s; want what a newer version has written, too", got)
+		t.Errorf("%s; want the unknown fields, too", got)
 	}
 }
 
-func TestAMoveToWhereSomethingElseIsWatchedIsRefused(t *testing.T) {
+func TestMoveRefusesConflicts(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	b.put(of(t, "docs", "acme/widgets", ""), of(t, "docs", "acme/gadgets", ""), of(t, "ci", "acme/deep/down", ""))

@@ -11,7 +11,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-func TestAClusterKeepsTheRegistry(t *testing.T) {
+func TestRegistryOnRedisCluster(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {
@@ -22,14 +23,14 @@ func TestAClusterKeepsTheRegistry(t *testing.T) {
 	b := &bench{watch.NewRegistry(client, events.DefaultNamespace), t, client}
 	docs := of(t, "docs", "acme/widgets", "")
 	b.put(docs, of(t, "docs", "acme/other", ""))
-	relied := b.relied("acme/widgets")
+	relied := b.versions("acme/widgets")
 	relied["example.com/acme/none"] = ""
-	in := watch.Intake{Source: "gh", Delivery: "1", Versions: relied, Changes: []events.Change{pushed(t, docs, "1")}}
+	in := watch.Delivery{Source: "gh", ID: "1", Versions: relied, Changes: []events.Change{pushed(t, docs, "1")}}
 	if got := b.accept(in); got != watch.Accepted {
 		t.Error(got)
 	}
 	b.ago("acme/widgets", time.Hour)
-	if n, next := b.takeDue(10, time.Minute); n != 1 || next <= 0 {
+	if n, next := b.enqueueDue(10, time.Minute); n != 1 || next <= 0 {
 		t.Errorf("%d due, next in %v", n, next)
 	}
 	if n, err := b.Move(ctx, docs.Repo, path(t, "acme/gadgets"), "https://example.com/acme/gadgets"); n != 1 || err != nil {

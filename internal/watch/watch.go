@@ -16,31 +16,31 @@ import (
 	"lockstep/events"
 )
 
-// Watch is an app's standing interest in a repository. Only [New] makes one whose parts are known to
-// be sound.
+// Watch is an app's subscription to refs of a repository. [New] validates one.
 type Watch struct {
-	App        string          `json:"app"`                  // whose
-	Repo       events.RepoPath `json:"repo"`                 // which clone
+	App        string          `json:"app"`
+	Repo       events.RepoPath `json:"repo"`
 	URL        string          `json:"url"`                  // the remote, without credentials
-	Ref        Selector        `json:"ref,omitzero"`         // which refs of it; zero for the default branch
-	Credential string          `json:"credential,omitempty"` // the name of the credential to use; empty for none
+	Ref        Selector        `json:"ref,omitzero"`         // zero for the default branch
+	Credential string          `json:"credential,omitempty"` // name of the credential to fetch with; empty for none
 	Depth      events.Depth    `json:"depth,omitempty"`      // how much history
-	Poll       Interval        `json:"poll,omitzero"`        // how often the remote is asked without a webhook; zero for the setting poll-every
+	Poll       Interval        `json:"poll,omitzero"`        // zero for the setting poll-every
 
-	// NotifyURL is where the app wants its results posted; empty for nowhere. NotifySecret names the
-	// credential that signs them.
+	// NotifyURL receives the results, if not empty. NotifySecret names the credential that signs them.
 	NotifyURL    string `json:"notify_url,omitempty"`
 	NotifySecret string `json:"notify_secret,omitempty"`
 
-	// Paths are globs (** crosses folders) of files: of a sync that changed none of them the app is not
-	// notified. None: it is notified of each.
+	// Paths are globs of files (** crosses directories). The app is not notified of syncs that changed none of them.
+	// If empty, it is notified of each.
 	Paths []string `json:"paths,omitempty"`
 
-	Auto bool `json:"auto,omitempty"` // made by itself, for the first webhook of a repository
+	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
 
-	// Silenced says since when and why the app is not notified any more; empty while it is.
+	// Silenced says since when and why the app is no longer notified; empty while it is.
 	Silenced string `json:"silenced,omitempty"`
 }
+
+// Key identifies a watch: an app has one watch for each selection of refs of a repository.
 
 // Key is a watch's identity: an app watches a selection of refs of a repository once.
 type Key struct {
@@ -59,8 +59,8 @@ const (
 	maxPath  = 1024 // bytes
 )
 
-// New fills in what w leaves open (the repository's path, from the URL), writes an scp-like remote as
-// a URL, and refuses nonsense. An error says what to do and repeats no URL.
+// New validates w, fills in the repository's path from the URL if it is zero, and rewrites an scp-like remote as a
+// URL. Errors say what to do and never contain the URL.
 func New(w Watch) (Watch, error) {
 	w.URL = events.RemoteURL(w.URL)
 	if err := events.CheckRemote(w.URL); err != nil {
@@ -85,14 +85,14 @@ func New(w Watch) (Watch, error) {
 	}
 	for _, glob := range w.Paths {
 		if len(glob) > maxPath || !doublestar.ValidatePattern(glob) {
-			return Watch{}, fmt.Errorf("paths: %.110q is no glob", glob)
+			return Watch{}, fmt.Errorf("paths: %.110q is not a valid glob", glob)
 		}
 	}
 	if err := checkNotifyURL(w.NotifyURL); err != nil {
 		return Watch{}, fmt.Errorf("notify_url: %w", err)
 	}
 	if w.NotifyURL != "" && w.NotifySecret == "" {
-		return Watch{}, errors.New("notify_secret: name the credential whose signingSecret signs what is posted to notify_url")
+		return Watch{}, errors.New("notify_secret: name the credential whose signingSecret signs notifications to notify_url")
 	}
 	return w, nil
 }
@@ -104,16 +104,16 @@ func checkNotifyURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || len(text) > 2048:
-		return errors.New("does not parse, or is longer than 2048 bytes")
+		return errors.New("is invalid or longer than 2048 bytes")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
 		return errors.New("want an absolute http or https URL")
 	case u.User != nil || u.Fragment != "":
-		return errors.New("has credentials or a fragment in it")
+		return errors.New("contains credentials or a fragment")
 	}
 	return nil
 }
 
-// Concerns reports whether any of the files is one that the app wants to be notified of.
+// Concerns reports whether the app wants to be notified of a change to any of the files.
 func (w Watch) Concerns(files []events.File) bool {
 	if len(w.Paths) == 0 {
 		return true
@@ -125,8 +125,8 @@ func (w Watch) Concerns(files []events.File) bool {
 	})
 }
 
-// Change is the change that brings ref up to date for the watch. after is the commit that a publisher
-// has announced for it, or "".
+// Change returns the change that updates ref for the watch. after is the commit that a publisher announced for it,
+// or "".
 func (w Watch) Change(id, source string, ref events.Ref, after string) (events.Change, error) {
 	return events.NewChange(events.Change{
 		ID: id, Type: events.ChangePushed, Source: source, Repo: w.Repo, URL: w.URL, Ref: ref, After: after,
@@ -134,11 +134,11 @@ func (w Watch) Change(id, source string, ref events.Ref, after string) (events.C
 	})
 }
 
-// Selector says which refs a watch is about: the remote's default branch when zero, else one ref, or
-// all whose full names match a pattern such as "refs/tags/v*", in which * stands for no slash.
+// Selector selects refs: one ref, or all refs whose full names match a pattern such as "refs/tags/v*", in which * does
+// not match a slash. The zero Selector selects the remote's default branch.
 type Selector struct{ text string }
 
-var errBadSelector = errors.New(`want a branch, a full ref, or a pattern as "refs/tags/v*"`)
+var errBadSelector = errors.New(`want a branch, a full ref, or a pattern such as "refs/tags/v*"`)
 
 // ParseSelector parses a ref as [events.ParseRef] does, or a pattern below refs/heads/ or refs/tags/.
 func ParseSelector(s string) (Selector, error) {
@@ -155,13 +155,13 @@ func ParseSelector(s string) (Selector, error) {
 	return Selector{s}, nil
 }
 
-// IsDefault reports whether s is the remote's default branch, whichever that is.
+// IsDefault reports whether s selects the remote's default branch.
 func (s Selector) IsDefault() bool { return s.text == "" }
 
 // IsPattern reports whether s may select several refs.
 func (s Selector) IsPattern() bool { return strings.ContainsAny(s.text, "*?[") }
 
-// Ref is the one ref that s selects, zero for the default branch; false when s is a pattern.
+// Ref returns the ref that s selects, zero for the default branch. It returns false if s is a pattern.
 func (s Selector) Ref() (events.Ref, bool) {
 	if s.IsPattern() {
 		return events.Ref{}, false
@@ -170,7 +170,7 @@ func (s Selector) Ref() (events.Ref, bool) {
 	return ref, err == nil
 }
 
-// Matches reports whether s selects ref by its name. The default branch has none.
+// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing.
 func (s Selector) Matches(ref events.Ref) bool {
 	if s.IsPattern() {
 		ok, _ := path.Match(s.text, ref.String())
@@ -179,26 +179,25 @@ func (s Selector) Matches(ref events.Ref) bool {
 	return s.text != "" && s.text == ref.String()
 }
 
-// String is what [ParseSelector] reads.
+// String returns the text that [ParseSelector] parses.
 func (s Selector) String() string { return s.text }
 
-// IsZero is IsDefault.
+// IsZero is the same as IsDefault.
 func (s Selector) IsZero() bool { return s.text == "" }
 
-// MarshalText is String.
+// MarshalText implements [encoding.TextMarshaler].
 func (s Selector) MarshalText() ([]byte, error) { return []byte(s.text), nil }
 
-// UnmarshalText is [ParseSelector].
+// UnmarshalText implements [encoding.TextUnmarshaler].
 func (s *Selector) UnmarshalText(text []byte) (err error) {
 	*s, err = ParseSelector(string(text))
 	return err
 }
 
-// Interval is how often a remote is polled: never, or every so often. The zero Interval leaves it to
-// the setting.
+// Interval is the time between polls of a remote. The zero Interval uses the setting poll-every.
 type Interval time.Duration
 
-// Never is the interval of a watch that is not polled.
+// Never disables polling.
 const Never Interval = -1
 
 const (
@@ -221,7 +220,7 @@ func ParseInterval(s string) (Interval, error) {
 	return Interval(d), nil
 }
 
-// String is what [ParseInterval] reads.
+// String returns the text that [ParseInterval] parses.
 func (i Interval) String() string {
 	switch i {
 	case 0:
@@ -232,16 +231,16 @@ func (i Interval) String() string {
 	return time.Duration(i).String()
 }
 
-// MarshalText is String.
+// MarshalText implements [encoding.TextMarshaler].
 func (i Interval) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-// UnmarshalText is [ParseInterval].
+// UnmarshalText implements [encoding.TextUnmarshaler].
 func (i *Interval) UnmarshalText(text []byte) (err error) {
 	*i, err = ParseInterval(string(text))
 	return err
 }
 
-// parse reads a watch as the registry keeps it.
+// parse decodes a watch from the registry.
 func parse(document []byte) (Watch, error) {
 	var w Watch
 	if err := json.Unmarshal(document, &w); err != nil {

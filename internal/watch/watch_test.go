@@ -10,23 +10,23 @@ import (
 	"lockstep/internal/watch"
 )
 
-func TestAnUnsoundWatchIsRefusedWithoutItsURLs(t *testing.T) {
+func TestNewRefusesInvalidWatchesWithoutQuotingURLs(t *testing.T) {
 	const url = "https://git.example.com/acme/widgets.git"
 	for name, tc := range map[string]struct {
 		w    watch.Watch
 		says string
 	}{
-		"no app":                   {watch.Watch{URL: url}, "app"},
-		"an app with a space":      {watch.Watch{App: "a b", URL: url}, "want letters"},
-		"no URL":                   {watch.Watch{App: "docs"}, "url"},
-		"a password":               {watch.Watch{App: "docs", URL: "https://u:hunter2@git.example.com/acme/widgets"}, "credentials"},
-		"no path in the URL":       {watch.Watch{App: "docs", URL: "https://git.example.com/widgets"}, "no repo given"},
-		"a credential's path":      {watch.Watch{App: "docs", URL: url, Credential: "../bot"}, "credential"},
-		"a notify URL by file":     {watch.Watch{App: "docs", URL: url, NotifyURL: "file:///etc/passwd", NotifySecret: "s"}, "http or https"},
-		"a notify URL with a user": {watch.Watch{App: "docs", URL: url, NotifyURL: "https://u:hunter2@example.com/", NotifySecret: "s"}, "has credentials"},
-		"a notify URL, unsigned":   {watch.Watch{App: "docs", URL: url, NotifyURL: "https://example.com/"}, "notify_secret"},
-		"a glob that is none":      {watch.Watch{App: "docs", URL: url, Paths: []string{"docs/["}}, "is no glob"},
-		"too many globs":           {watch.Watch{App: "docs", URL: url, Paths: make([]string, 101)}, "at most 100"},
+		"no app":                        {watch.Watch{URL: url}, "app"},
+		"an app with a space":           {watch.Watch{App: "a b", URL: url}, "want letters"},
+		"no URL":                        {watch.Watch{App: "docs"}, "url"},
+		"URL with a password":           {watch.Watch{App: "docs", URL: "https://u:hunter2@git.example.com/acme/widgets"}, "credentials"},
+		"no path in the URL":            {watch.Watch{App: "docs", URL: "https://git.example.com/widgets"}, "no repo given"},
+		"credential with a path":        {watch.Watch{App: "docs", URL: url, Credential: "../bot"}, "credential"},
+		"notify URL with a file scheme": {watch.Watch{App: "docs", URL: url, NotifyURL: "file:///etc/passwd", NotifySecret: "s"}, "http or https"},
+		"a notify URL with a user":      {watch.Watch{App: "docs", URL: url, NotifyURL: "https://u:hunter2@example.com/", NotifySecret: "s"}, "contains credentials"},
+		"a notify URL, unsigned":        {watch.Watch{App: "docs", URL: url, NotifyURL: "https://example.com/"}, "notify_secret"},
+		"invalid glob":                  {watch.Watch{App: "docs", URL: url, Paths: []string{"docs/["}}, "is not a valid glob"},
+		"too many globs":                {watch.Watch{App: "docs", URL: url, Paths: make([]string, 101)}, "at most 100"},
 	} {
 		_, err := watch.New(tc.w)
 		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "example.com") {
@@ -82,12 +82,12 @@ func TestIntervals(t *testing.T) {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 		if again, err := watch.ParseInterval(got.String()); err != nil || again != got {
-			t.Errorf("%q: %v is read as %v, %v", text, got, again, err)
+			t.Errorf("%q: %v is parsed as %v, %v", text, got, again, err)
 		}
 	}
 }
 
-func TestAnAppIsConcernedByTheFilesThatItNames(t *testing.T) {
+func TestConcerns(t *testing.T) {
 	files := func(paths ...string) (list []events.File) {
 		for _, p := range paths {
 			from, to, moved := strings.Cut(p, " ")
@@ -118,7 +118,7 @@ func TestAnAppIsConcernedByTheFilesThatItNames(t *testing.T) {
 	}
 }
 
-func TestAWatchIsItsJSON(t *testing.T) {
+func TestWatchJSONRoundTrip(t *testing.T) {
 	const document = `{"app":"docs","repo":"acme/widgets","url":"https://example.com/acme/widgets.git","ref":"refs/tags/v*",` +
 		`"credential":"bot","depth":"50","poll":"10m0s","notify_url":"https://docs.example.com/in","notify_secret":"docs","paths":["docs/**"],"auto":true}`
 	var w watch.Watch

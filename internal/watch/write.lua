@@ -1,48 +1,49 @@
--- write.lua replaces what is kept of one or more repositories' watches, and asks for changes, in one step:
--- only if every one of these sets is still the one that the caller has read.
+-- write.lua replaces the watches of one or more repositories and queues changes, in one step, if all of these sets are
+-- still the ones that the caller has read.
 --
 -- KEYS    1 changes (stream)   2 index (ZSET of repository keys, all scores 0)   3 poll (ZSET: repository key -> ms)
---         then, for each set: the set (hash), the place of its remote before, and that afterwards (hashes); where it
---         was none, or will be none, one stands for the other
--- ARGV    1 a version that nothing has had   2 how many sets; then for each: repository key, the version read ('' for
---         none), '1' when the set stays and '0' when it goes, '1' when it is polled, number of fields to remove,
---         these, number of names and values to set, these in turn
---         then how many changes; then for each: number of names and values of its entry, these in turn
+--         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
+--         or none after, both are the same
+-- ARGV    1 a new version   2 number of sets; then for each: repository key, the version read ('' for none), '1' if
+--         the set stays and '0' if it is removed, '1' if it is polled, number of fields to remove, those, number of
+--         names and values to set, those in turn
+--         then the number of changes; then for each: number of names and values of its entry, those in turn
 -- Returns {verdict, …}
---         'written'              all is done
---         'raced', key           that repository's set is another by now: nothing changed
---         'related', key, other  nobody watched the first until now, and the other, which is watched, lies above or
---                                below it: nothing changed
--- Refuses with WRONGTYPE when a key holds something else, and with OOM; then nothing changed.
+--         'written'              success
+--         'raced', key           that repository's set has changed; nothing was written
+--         'related', key, other  the first was not watched, and the watched other one is above or below it; nothing
+--                                was written
+-- Fails with WRONGTYPE if a key has another type, and with OOM; then nothing changed.
 --
--- A set whose changes are asked for is noted as asked, and a polled one is put down for now: due.lua knows the
--- interval, and puts it off. Sets and places that are written have the new version. Adding comes first, for it needs memory and most of the rest may not.
+-- With changes, each set records the time of the request. Polled sets are scheduled for now; due.lua knows the
+-- interval and reschedules them. All written sets and remotes get the new version. XADD comes first: it needs memory, so
+-- it fails before anything is written.
 
 local changes, index, poll = KEYS[1], KEYS[2], KEYS[3]
 local at = 0
-local function take()
+local function arg()
   at = at + 1
   return ARGV[at]
 end
 local function list()
   local values = {}
-  for i = 1, tonumber(take()) do values[i] = take() end
+  for i = 1, tonumber(arg()) do values[i] = arg() end
   return values
 end
 
 local sets, messages = {}, {}
-local version = take()
-for i = 1, tonumber(take()) do
-  sets[i] = {hash = KEYS[1 + 3 * i], before = KEYS[2 + 3 * i], place = KEYS[3 + 3 * i], key = take(), read = take(), stays = take() == '1', polled = take() == '1', drop = list(), set = list()}
+local version = arg()
+for i = 1, tonumber(arg()) do
+  sets[i] = {hash = KEYS[1 + 3 * i], before = KEYS[2 + 3 * i], after = KEYS[3 + 3 * i], key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', drop = list(), set = list()}
 end
-for i = 1, tonumber(take()) do messages[i] = list() end
+for i = 1, tonumber(arg()) do messages[i] = list() end
 
 redis.call('XLEN', changes)
 redis.call('ZCARD', index)
 redis.call('ZCARD', poll)
 for _, s in ipairs(sets) do
   redis.call('HLEN', s.before)
-  redis.call('HLEN', s.place)
+  redis.call('HLEN', s.after)
   if (redis.call('HGET', s.hash, 'version') or '') ~= s.read then return {'raced', s.key} end
 end
 for _, s in ipairs(sets) do
@@ -69,9 +70,9 @@ for _, s in ipairs(sets) do
     for _, name in ipairs(s.drop) do redis.call('HDEL', s.hash, name) end
     if #messages > 0 then redis.call('HSET', s.hash, 'asked', now) end
     redis.call('ZADD', index, 0, s.key)
-    redis.call('HSET', s.place, s.key, '1')
+    redis.call('HSET', s.after, s.key, '1')
   end
-  if not s.stays or s.before ~= s.place then redis.call('HDEL', s.before, s.key) end
+  if not s.stays or s.before ~= s.after then redis.call('HDEL', s.before, s.key) end
   if s.stays and s.polled then
     redis.call('ZADD', poll, now, s.key)
   else
@@ -79,9 +80,9 @@ for _, s in ipairs(sets) do
   end
 end
 for _, s in ipairs(sets) do
-  for _, place in ipairs({s.before, s.place}) do
-    redis.call('HSET', place, 'version', version)
-    if redis.call('HLEN', place) == 1 then redis.call('DEL', place) end -- the version alone
+  for _, remote in ipairs({s.before, s.after}) do
+    redis.call('HSET', remote, 'version', version)
+    if redis.call('HLEN', remote) == 1 then redis.call('DEL', remote) end -- only the version is left
   end
 end
 return {'written'}

@@ -1,6 +1,6 @@
 """usage: publish.py URL REPO [fields|cloudevent]
 
-Publishes a change, and waits for its result.
+Publishes a change and waits for its result.
 """
 import datetime, json, os, sys, time, uuid
 import redis
@@ -24,7 +24,7 @@ def answer(db, start, id):
     while time.monotonic() < give_up:
         for _, entries in db.xread({RESULTS: start}, count=100, block=5000):
             for start, fields in entries:
-                event = json.loads(fields[b"payload"])  # not metadata: that is MessagePack
+                event = json.loads(fields[b"payload"])  # metadata is MessagePack
                 if id in event["data"].get("deliveries", []):
                     return event
     raise TimeoutError(f"no result for {id} after 10 minutes")
@@ -32,8 +32,8 @@ def answer(db, start, id):
 
 url, repo, form = (sys.argv[1:] + ["fields"])[:3]
 id = str(uuid.uuid4())
-db = redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"))  # no decode_responses: metadata is not text
-last = db.xrevrange(RESULTS, count=1)  # where the results end as yet
+db = redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"))  # no decode_responses, because metadata is not text
+last = db.xrevrange(RESULTS, count=1)  # current end of the stream
 start = last[0][0] if last else "0-0"
 fields = {"id": id, "url": url, "repo": repo, "ref": "refs/heads/main"}
 db.xadd(CHANGES, cloud_event(id, url, repo) if form == "cloudevent" else fields)

@@ -1,11 +1,11 @@
 #!/bin/sh
 # usage: publish.sh URL [ID]                       (redis-cli takes -u from REDIS_URL)
-# Publishes a change as plain fields, and waits for its result.
+# Publishes a change as plain fields and waits for its result.
 url=$1 id=${2:-push-$(date +%s)-$$}
 changes='lockstep:{0}:changes' results='lockstep:{0}:results'
 redis() { redis-cli -e ${REDIS_URL:+-u "$REDIS_URL"} "$@"; }
 
-from=$(redis XREVRANGE "$results" + - COUNT 1 | head -n 1) # where the results end as yet
+from=$(redis XREVRANGE "$results" + - COUNT 1 | head -n 1) # current end of the stream
 redis XADD "$changes" '*' id "$id" url "$url" ref refs/heads/main >/dev/null || exit
 echo "published $id"
 

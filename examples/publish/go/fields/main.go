@@ -1,4 +1,4 @@
-// Command fields publishes a change as plain fields, and waits for its result:
+// Command fields publishes a change as plain fields and waits for its result:
 //
 //	REDIS_URL=redis://127.0.0.1:6379 fields https://git.example.com/acme/widgets.git
 package main
@@ -19,14 +19,14 @@ import (
 
 const changes, results = "lockstep:{0}:changes", "lockstep:{0}:results"
 
-// result is what matters here of a result.
+// result is the part of a result that this program uses.
 type result struct {
 	Type string `json:"type"`
 	Data struct {
 		After      string   `json:"after"`
 		Tree       string   `json:"tree"`
 		Error      string   `json:"error"`
-		Deliveries []string `json:"deliveries"` // the ids of the changes that it answers
+		Deliveries []string `json:"deliveries"` // IDs of its changes
 	} `json:"data"`
 }
 
@@ -52,7 +52,7 @@ func run(url, id string) error {
 	defer client.Close()
 
 	from := "0-0"
-	last, err := client.XRevRangeN(ctx, results, "+", "-", 1).Result() // where the results end as yet
+	last, err := client.XRevRangeN(ctx, results, "+", "-", 1).Result() // current end of the stream
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func run(url, id string) error {
 	}
 	fields := []string{"id", id, "url", url, "ref", "refs/heads/main"}
 	if err := client.XAdd(ctx, &redis.XAddArgs{Stream: changes, Values: fields}).Err(); err != nil {
-		return err // it may have been added all the same: publish again, with the same id
+		return err // it may have been added nevertheless: retry with the same ID
 	}
 	fmt.Println("published", id)
 
@@ -76,7 +76,7 @@ func run(url, id string) error {
 	return nil
 }
 
-// await reads on from an entry to the result that names the id.
+// await reads results after an entry until it finds the one of the change.
 func await(ctx context.Context, client *redis.Client, from, id string) (result, error) {
 	for {
 		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{results, from}, Count: 100, Block: time.Second}).Result()

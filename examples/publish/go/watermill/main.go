@@ -1,5 +1,5 @@
-// Command watermill publishes a change as a CloudEvents document with Watermill's own publisher, and
-// waits for its result with Watermill's own subscriber:
+// Command watermill publishes a change as a CloudEvents document with Watermill's publisher and waits for its result with
+// Watermill's subscriber:
 //
 //	REDIS_URL=redis://127.0.0.1:6379 watermill https://git.example.com/acme/widgets.git
 package main
@@ -21,7 +21,7 @@ import (
 
 const changes, results = "lockstep:{0}:changes", "lockstep:{0}:results"
 
-// event is a CloudEvents 1.0 document: a change, or a result.
+// event is a CloudEvents 1.0 document: a change or a result.
 type event struct {
 	SpecVersion string    `json:"specversion"`
 	ID          string    `json:"id"`
@@ -32,14 +32,14 @@ type event struct {
 }
 
 type data struct {
-	Repo string `json:"repo"` // the path to publish at
+	Repo string `json:"repo"` // the path of the clone
 	URL  string `json:"url,omitempty"`
 	Ref  string `json:"ref,omitempty"`
 
 	After      string   `json:"after,omitempty"`
 	Tree       string   `json:"tree,omitempty"`
 	Error      string   `json:"error,omitempty"`
-	Deliveries []string `json:"deliveries,omitempty"` // of a result: the ids of the changes that it answers
+	Deliveries []string `json:"deliveries,omitempty"` // of a result: the IDs of its changes
 }
 
 func main() {
@@ -80,7 +80,7 @@ func run(change event) error {
 		return err
 	}
 	if err := publisher.Publish(changes, message.NewMessage(change.ID, payload)); err != nil {
-		return err // it may have been added all the same: publish again, with the same id
+		return err // it may have been added nevertheless: retry with the same ID
 	}
 	fmt.Println("published", change.ID)
 
@@ -102,8 +102,8 @@ func run(change event) error {
 	return fmt.Errorf("wait for the result of %s: %w", change.ID, ctx.Err())
 }
 
-// follow subscribes to the results from where they end as yet, without a consumer group. "$" would not do:
-// Watermill asks for it only after Subscribe has returned, when the answer may be there already.
+// follow subscribes to results after the current end of the stream, without a consumer group. It does not use "$", which
+// Watermill resolves after Subscribe has returned, when the result may already be there.
 func follow(ctx context.Context, client *redis.Client) (<-chan *message.Message, error) {
 	from := "0-0"
 	last, err := client.XRevRangeN(ctx, results, "+", "-", 1).Result()

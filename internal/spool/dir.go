@@ -16,15 +16,14 @@ import (
 
 const (
 	suffix  = ".bolt"
-	maxFile = 1000 // processes that may share a folder
+	maxFile = 1000 // processes that may share a directory
 )
 
-// takeFile makes the first file of the folder that nobody has our own. What a dead process has left in
-// it comes with it.
-func (s *Spool) takeFile() error {
+// openOwn opens the first file of the directory that no process has locked. It may contain items of a dead process.
+func (s *Spool) openOwn() error {
 	for n := range maxFile {
 		f, err := s.open(s.path(n))
-		if errors.Is(err, errTaken) {
+		if errors.Is(err, errLocked) {
 			continue
 		}
 		if err != nil {
@@ -35,12 +34,12 @@ func (s *Spool) takeFile() error {
 		if f.items > 0 {
 			wake(s.more)
 		}
-		return syncFolder(s.dir) // or the file might be gone after a power cut, with all that was synced in it
+		return syncDir(s.dir) // otherwise a power loss could remove a new file with all its items
 	}
-	return fmt.Errorf("%d processes have a file in %s already", maxFile, s.dir)
+	return fmt.Errorf("%d processes already use %s", maxFile, s.dir)
 }
 
-// open opens a file, or a new one in its place when it is damaged. It returns [errTaken] for another's.
+// open opens a file. It replaces a damaged one. It returns [errLocked] if another process uses it.
 func (s *Spool) open(path string) (*file, error) {
 	for range 3 {
 		f, err := openFile(path)
@@ -51,10 +50,10 @@ func (s *Spool) open(path string) (*file, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%s: damaged again each time it is made", path)
+	return nil, fmt.Errorf("%s: still damaged after it was replaced", path)
 }
 
-// Adopt takes over what dead processes have left in the folder, and returns how many items that is.
+// Adopt takes over the files of dead processes and returns the number of their items.
 func (s *Spool) Adopt() (items int, err error) {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -71,7 +70,7 @@ func (s *Spool) Adopt() (items int, err error) {
 		}
 		f, err := openFile(path)
 		switch {
-		case errors.Is(err, errTaken):
+		case errors.Is(err, errLocked):
 		case errors.Is(err, errDamaged):
 			if err := s.moveAside(path, err); err != nil {
 				return items, fmt.Errorf("spool: adopt: %w", err)
@@ -84,7 +83,7 @@ func (s *Spool) Adopt() (items int, err error) {
 			f.adopted = true
 			s.adopted = append(s.adopted, f)
 			s.mu.Lock()
-			s.elsewise += f.items
+			s.itemsAdopted += f.items
 			s.mu.Unlock()
 			items += f.items
 		}
@@ -95,56 +94,56 @@ func (s *Spool) Adopt() (items int, err error) {
 	return items, nil
 }
 
-// ready makes sure that there is a file of our own: there is none after [Spool.Close], or when a damaged
-// one could not be replaced.
+// ready makes sure that this process has a file. It has none after [Spool.Close], or if a damaged file could not be
+// replaced.
 func (s *Spool) ready() error {
 	switch {
 	case s.own == nil:
 		return ErrClosed
 	case s.own.gone:
-		return s.takeFile()
+		return s.openOwn()
 	}
 	return nil
 }
 
-// replace moves our own file aside, which is damaged, and takes a new one.
+// replace moves this process's damaged file aside and opens a new one.
 func (s *Spool) replace(damage error) error {
 	damaged := s.own
 	s.count(-damaged.items, -damaged.bytes)
 	if err := errors.Join(s.moveAside(damaged.path, damage), damaged.abandon()); err != nil {
 		return err
 	}
-	return s.takeFile()
+	return s.openOwn()
 }
 
-// disown moves an adopted file aside, which is damaged.
+// disown moves a damaged adopted file aside.
 func (s *Spool) disown(f *file, damage error) {
 	s.forget(f)
 	s.mu.Lock()
-	s.elsewise -= f.items
+	s.itemsAdopted -= f.items
 	s.mu.Unlock()
-	_ = errors.Join(s.moveAside(f.path, damage), f.abandon()) // nobody needs it any more
+	_ = errors.Join(s.moveAside(f.path, damage), f.abandon()) // best effort
 }
 
 func (s *Spool) forget(f *file) {
 	s.adopted = slices.DeleteFunc(s.adopted, func(other *file) bool { return other == f })
 }
 
-// moveAside renames a damaged file, so that it is neither used nor lost.
+// moveAside renames a damaged file, which keeps it for inspection.
 func (s *Spool) moveAside(path string, damage error) error {
 	aside := strings.TrimSuffix(path, suffix) + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	err := os.Rename(path, aside)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // another process has
+		return nil // another process has moved it
 	}
 	if err != nil {
 		return err
 	}
-	s.cfg.Log.ErrorContext(context.Background(), "a spool file is damaged; what was in it is not delivered", "path", aside, "error", damage)
+	s.cfg.Log.ErrorContext(context.Background(), "spool file damaged, its items are not delivered", "path", aside, "error", damage)
 	return nil
 }
 
-func syncFolder(dir string) error {
+func syncDir(dir string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: dir, Err: err}

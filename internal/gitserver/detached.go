@@ -8,12 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startApart is cmd.Start in a process group of its own, so that Ctrl-C is for whoever runs it. Between fork and
-// that group the process is still one that the terminal means: it is born with the signal blocked, and Git leaves
-// it so.
-func startApart(cmd *exec.Cmd) error {
+// startDetached starts cmd in a new process group, so that Ctrl-C does not interrupt it. It blocks SIGINT meanwhile, because
+// the terminal could interrupt the process between fork and setpgid. Git keeps the signal blocked.
+func startDetached(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	runtime.LockOSThread() // the mask is the thread's, and the process inherits it
+	runtime.LockOSThread() // the signal mask belongs to the thread; the process inherits it
 	defer runtime.UnlockOSThread()
 	var interrupt, before unix.Sigset_t
 	interrupt.Val[0] = 1 << (unix.SIGINT - 1)

@@ -6,9 +6,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestAStreamThatIsBegunAnewWithEarlierIds is told of from its beginning: Redis has lost its data, or somebody has repaired
-// a stream that had an id of the far future.
-func TestAStreamThatIsBegunAnewWithEarlierIds(t *testing.T) {
+// A stream with lower IDs is read from its beginning: Redis has lost its data, or somebody has repaired a stream with an ID
+// of the far future.
+func TestNewStreamWithLowerIDs(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
 	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: "99999999999999-0", Values: []string{"a", "b"}}).Result())(t)
@@ -24,9 +24,9 @@ func TestAStreamThatIsBegunAnewWithEarlierIds(t *testing.T) {
 	}
 }
 
-// TestAFailOverThatSetsTheGroupBack has the stream go on with ids before the last that was fed: a replica was promoted that
-// had not seen it, by a clock that is behind.
-func TestAFailOverThatSetsTheGroupBack(t *testing.T) {
+// The stream continues with IDs lower than the last one that was fed: a replica was promoted that had not received that
+// one and whose clock is behind.
+func TestFailoverToReplicaWithOlderGroup(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
 	w.publish(synced(t, "a1", "docs", "acme/a"))
@@ -42,11 +42,11 @@ func TestAFailOverThatSetsTheGroupBack(t *testing.T) {
 	w.publish(synced(t, "a22", "docs", "acme/a"))
 	w.await(OutcomeDelivered, 1)
 	if posts := apps.await(atLeast(2)); len(posts) != 2 || posts[1].result.ID != "a22" {
-		t.Errorf("%d posts, the last of %s; want each told once", len(posts), posts[len(posts)-1].result.ID)
+		t.Errorf("%d posts, the last of %s; want each sent once", len(posts), posts[len(posts)-1].result.ID)
 	}
 }
 
-// awaitGroup returns once the group has been given a result.
+// awaitGroup waits until the group has advanced to a result.
 func (w *world) awaitGroup(entry string) {
 	w.t.Helper()
 	w.eventually(func() bool {

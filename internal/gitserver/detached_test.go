@@ -10,12 +10,12 @@ import (
 
 const underFire = "LOCKSTEP_TEST_UNDER_FIRE"
 
-// As a terminal does at Ctrl-C, a process interrupts all that are of its group while it starts others.
-func TestCtrlCReachesNoGitThatIsStartedMeanwhile(t *testing.T) {
+// Like a terminal on Ctrl-C, a process interrupts its process group while it starts others.
+func TestCtrlCDoesNotReachGitDuringStart(t *testing.T) {
 	if os.Getenv(underFire) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run", t.Name())
 		cmd.Env = append(os.Environ(), underFire+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that we are not among them
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // excludes the test itself
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}

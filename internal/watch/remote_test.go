@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// checkPlaces compares what is found by remote with what is kept by path.
-func (b *bench) checkPlaces(t interface {
+// checkRemotes compares the index by remote with the watches by path.
+func (b *bench) checkRemotes(t interface {
 	Helper()
 	Fatalf(format string, args ...any)
 },
@@ -32,7 +32,7 @@ func (b *bench) checkPlaces(t interface {
 				continue
 			}
 			var w watch.Watch
-			if err := json.Unmarshal([]byte(doc), &w); err != nil || watch.Place(w.URL) != fields["at"] {
+			if err := json.Unmarshal([]byte(doc), &w); err != nil || watch.RemoteKey(w.URL) != fields["at"] {
 				t.Fatalf("%s is at %q: %s", key, fields["at"], doc)
 			}
 		}
@@ -56,7 +56,7 @@ func (b *bench) checkPlaces(t interface {
 	}
 }
 
-// at is app's watch of a remote at a path of its own.
+// at returns app's watch of a remote at the path repo.
 func at(t testing.TB, app, repo, url, ref string) watch.Watch {
 	t.Helper()
 	w, err := watch.New(watch.Watch{App: app, Repo: path(t, repo), URL: url, Ref: selector(t, ref)})
@@ -66,7 +66,7 @@ func at(t testing.TB, app, repo, url, ref string) watch.Watch {
 	return w
 }
 
-func TestAWatchIsFoundByItsRemoteWhateverItsPath(t *testing.T) {
+func TestByRemoteFindsWatchesAtAnyPath(t *testing.T) {
 	b := newBench(t)
 	b.put(
 		at(t, "docs", "mirror/Widgets", "https://github.com/acme/widgets.git", "main"),
@@ -84,10 +84,10 @@ func TestAWatchIsFoundByItsRemoteWhateverItsPath(t *testing.T) {
 		"ssh://git@dc.example.com:7999/prj/widgets":  {"scm/prj/widgets docs "},
 		"https://example.com/forge/acme/widgets":     {"forge/acme/widgets docs "},
 		"https://example.com/acme/widgets":           nil,
-		"https://example.org/acme/widgets":           {"other/widgets docs ", "ported/widgets docs "}, // whoever asks tells them apart
+		"https://example.org/acme/widgets":           {"other/widgets docs ", "ported/widgets docs "}, // same key, compared by SameRemote
 		"https://example.net/acme/widgets":           nil,
 	} {
-		placed := b.placed(url)
+		placed := b.byRemote(url)
 		var got []string
 		for _, w := range placed.Watches {
 			got = append(got, fmt.Sprint(w.Repo, " ", w.App, " ", w.Ref))
@@ -98,7 +98,7 @@ func TestAWatchIsFoundByItsRemoteWhateverItsPath(t *testing.T) {
 	}
 }
 
-func TestRemotesThatAreTheSameHaveOnePlace(t *testing.T) {
+func TestSameRemotesHaveTheSameKey(t *testing.T) {
 	for _, tc := range []struct {
 		a, b string
 		same bool
@@ -126,8 +126,8 @@ func TestRemotesThatAreTheSameHaveOnePlace(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := aRemote.Draw(t, "a"), aRemote.Draw(t, "b")
-		if watch.SameRemote(a, b) && watch.Place(a) != watch.Place(b) {
-			t.Fatalf("%s and %s are the same, and at %s and %s", a, b, watch.Place(a), watch.Place(b))
+		if watch.SameRemote(a, b) && watch.RemoteKey(a) != watch.RemoteKey(b) {
+			t.Fatalf("%s and %s are the same remote, but have the keys %s and %s", a, b, watch.RemoteKey(a), watch.RemoteKey(b))
 		}
 		if !watch.SameRemote(a, a) || watch.SameRemote(a, b) != watch.SameRemote(b, a) {
 			t.Fatalf("%s and %s", a, b)
@@ -135,8 +135,8 @@ func TestRemotesThatAreTheSameHaveOnePlace(t *testing.T) {
 	})
 }
 
-// What is written at a path counts for all that is made of the watches of its remote.
-func TestWhateverIsWrittenOfARemoteMakesWhatWasReadStale(t *testing.T) {
+// A write at one path makes changes for all paths of its remote stale.
+func TestEveryWriteChangesTheVersionOfTheRemote(t *testing.T) {
 	ctx := context.Background()
 	const remote, renamed = "https://example.com/acme/widgets", "https://example.com/acme/gadgets"
 	for name, tc := range map[string]struct {
@@ -171,31 +171,31 @@ func TestWhateverIsWrittenOfARemoteMakesWhatWasReadStale(t *testing.T) {
 		b := newBench(t)
 		docs := at(t, "docs", "mirror/widgets", remote, "")
 		b.put(docs, at(t, "docs", "copy/widgets", remote, ""), of(t, "docs", "acme/others", ""))
-		in := watch.Intake{Source: "gh", Delivery: "d", Versions: b.relied("acme/widgets"), Changes: []events.Change{pushed(t, docs, "1")}}
+		in := watch.Delivery{Source: "gh", ID: "d", Versions: b.versions("acme/widgets"), Changes: []events.Change{pushed(t, docs, "1")}}
 		if err := tc.do(b); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if got := b.accept(in); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
-		b.checkPlaces(t)
+		b.checkRemotes(t)
 	}
 }
 
-func TestNothingIsLeftOfAPlaceAfterItsLastWatch(t *testing.T) {
+func TestLastRemoveDeletesTheRemoteKey(t *testing.T) {
 	ctx := context.Background()
 	const remote = "https://example.com/acme/widgets"
 	b := newBench(t)
 	one, two := at(t, "docs", "mirror/one", remote, ""), at(t, "docs", "mirror/two", remote, "")
 	b.put(one, two)
 	b.remove(one.Key())
-	if got := names(b.placed(remote).Watches); len(got) != 1 {
+	if got := names(b.byRemote(remote).Watches); len(got) != 1 {
 		t.Errorf("%q", got)
 	}
 	if _, err := b.Move(ctx, two.Repo, two.Repo, "https://example.com/acme/gadgets"); err != nil {
 		t.Fatal(err)
 	}
-	if placed := b.placed(remote); placed.Version != "" || len(placed.Watches) != 0 {
+	if placed := b.byRemote(remote); placed.Version != "" || len(placed.Watches) != 0 {
 		t.Errorf("moved away: %+v", placed)
 	}
 	b.remove(two.Key())
@@ -204,9 +204,9 @@ func TestNothingIsLeftOfAPlaceAfterItsLastWatch(t *testing.T) {
 	}
 }
 
-func TestAPlaceThatCannotBeWrittenHasNothingChange(t *testing.T) {
+func TestWriteFailsWithoutChangesIfTheRemoteKeyHasAnotherType(t *testing.T) {
 	ctx := context.Background()
-	for _, spoilt := range []string{"widgets", "gadgets"} { // the place before, and the place afterwards
+	for _, spoilt := range []string{"widgets", "gadgets"} { // the remote before and after
 		b := newBench(t)
 		docs := of(t, "docs", "acme/widgets", "")
 		b.put(docs)
@@ -223,25 +223,25 @@ func TestAPlaceThatCannotBeWrittenHasNothingChange(t *testing.T) {
 	}
 }
 
-// A watch of which nobody can read what it is about does not hide the others, nor that it is there.
-func TestAWatchThatCannotBeReadStaysAtItsPlace(t *testing.T) {
+// A watch that cannot be decoded hides neither itself nor the others.
+func TestUndecodableWatchStaysIndexedByRemote(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	docs, ci := of(t, "docs", "acme/widgets", ""), of(t, "ci", "acme/widgets", "")
 	b.put(docs, ci)
 	b.client.HSet(ctx, "lockstep:{0}:watch:of:acme/widgets", "docs ", "{")
 	b.remove(ci.Key())
-	if placed, err := b.At(ctx, docs.URL); err == nil || !strings.Contains(err.Error(), `by app "docs"`) {
+	if placed, err := b.ByRemote(ctx, docs.URL); err == nil || !strings.Contains(err.Error(), `by app "docs"`) {
 		t.Errorf("%+v, %v; want it named", placed, err)
 	}
 	b.remove(docs.Key())
-	b.checkPlaces(t)
-	if placed := b.placed(docs.URL); placed.Version != "" {
+	b.checkRemotes(t)
+	if placed := b.byRemote(docs.URL); placed.Version != "" {
 		t.Errorf("%+v", placed)
 	}
 }
 
-func TestWhatNobodyHasAskedForTakesNobodysPath(t *testing.T) {
+func TestAddDoesNotReplaceWatches(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	auto := func(repo, url string) watch.Watch {
@@ -252,18 +252,18 @@ func TestWhatNobodyHasAskedForTakesNobodysPath(t *testing.T) {
 	if err := b.Add(ctx, auto("acme/widgets", "https://example.com/acme/widgets")); err != nil {
 		t.Fatal(err)
 	}
-	if asked := b.asked(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("asked %q", asked)
+	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
+		t.Errorf("queued %q", asked)
 	}
 	before := b.dump()
 	for name, tc := range map[string]struct {
 		w       watch.Watch
 		refused bool
 	}{
-		"the same again":                  {auto("acme/widgets", "https://example.com/acme/widgets.git"), false},
-		"another app's":                   {at(t, "docs", "acme/widgets", "https://example.com/acme/widgets", ""), false},
-		"the only watch's, by its remote": {auto("acme/widgets", "https://example.org/acme/widgets"), true},
-		"below it":                        {auto("acme/widgets/docs", "https://example.org/acme/widgets/docs"), true},
+		"same watch":                     {auto("acme/widgets", "https://example.com/acme/widgets.git"), false},
+		"watch of another app":           {at(t, "docs", "acme/widgets", "https://example.com/acme/widgets", ""), false},
+		"path watched at another remote": {auto("acme/widgets", "https://example.org/acme/widgets"), true},
+		"path below it":                  {auto("acme/widgets/docs", "https://example.org/acme/widgets/docs"), true},
 	} {
 		if err := b.Add(ctx, tc.w); (events.ClassOf(err) == events.ClassConflict) != tc.refused || (err == nil) == tc.refused {
 			t.Errorf("%s: %v", name, err)

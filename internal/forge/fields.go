@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 )
 
-// skim reads a few fields of a JSON object, each by its path, as "repository.full_name", into what it is
-// given a pointer to. The rest is checked to be JSON and passed over, which takes half the time of decoding
-// a push into a struct. Names are compared as they stand there: one with an escape in it is not found.
-func (r *reader) skim(body []byte, fields map[string]any) error {
+// decodeFields decodes a few fields of a JSON object, given as pointers by path, such as "repository.full_name". It only
+// validates the rest, which takes half the time of decoding a push into a struct. Names are compared byte by byte: a
+// name with an escape sequence is not found.
+func (r *reader) decodeFields(body []byte, fields map[string]any) error {
 	body = bytes.TrimLeft(body, " \t\r\n")
 	if !json.Valid(body) || body[0] != '{' {
-		return r.decode(body, &struct{}{}) // has the better words for what is wrong
+		return r.decode(body, &struct{}{}) // returns the better error
 	}
 	parents := map[string]bool{}
 	for path := range fields {
@@ -21,14 +21,14 @@ func (r *reader) skim(body []byte, fields map[string]any) error {
 			}
 		}
 	}
-	return r.skimObject(body, "", fields, parents)
+	return r.decodeObject(body, "", fields, parents)
 }
 
-func (r *reader) skimObject(object []byte, under string, fields map[string]any, parents map[string]bool) error {
+func (r *reader) decodeObject(object []byte, under string, fields map[string]any, parents map[string]bool) error {
 	for i := afterSpace(object, 1); object[i] != '}'; {
 		end := afterValue(object, i)
 		path := under + string(object[i+1:end-1])
-		i = afterSpace(object, afterSpace(object, end)+1) // what is between them is the colon
+		i = afterSpace(object, afterSpace(object, end)+1) // skips the colon
 		end = afterValue(object, i)
 		value := object[i:end]
 		if into, ok := fields[path]; ok {
@@ -36,7 +36,7 @@ func (r *reader) skimObject(object []byte, under string, fields map[string]any, 
 				return err
 			}
 		} else if value[0] == '{' && parents[path] {
-			if err := r.skimObject(value, path+".", fields, parents); err != nil {
+			if err := r.decodeObject(value, path+".", fields, parents); err != nil {
 				return err
 			}
 		}
@@ -47,7 +47,7 @@ func (r *reader) skimObject(object []byte, under string, fields map[string]any, 
 	return nil
 }
 
-// afterSpace returns where valid JSON goes on after white space.
+// afterSpace returns the index of the first byte at or after i that is not white space.
 func afterSpace(text []byte, i int) int {
 	for text[i] == ' ' || text[i] == '\n' || text[i] == '\r' || text[i] == '\t' {
 		i++
@@ -55,7 +55,7 @@ func afterSpace(text []byte, i int) int {
 	return i
 }
 
-// afterValue returns where a value of valid JSON, which begins at i, is over.
+// afterValue returns the index after the JSON value that begins at i.
 func afterValue(text []byte, i int) int {
 	depth := 0
 	for {
@@ -81,7 +81,7 @@ func afterValue(text []byte, i int) int {
 	}
 }
 
-// scalar returns how far it is to what ends a value that is neither text nor a list nor an object.
+// scalar returns the length up to the end of a number, true, false or null.
 func scalar(text []byte) int {
 	if n := bytes.IndexAny(text, ",}]"); n >= 0 {
 		return n

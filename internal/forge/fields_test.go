@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSkim(t *testing.T) {
+func TestDecodeFields(t *testing.T) {
 	for name, tc := range map[string]struct{ body, a, bc string }{
 		"both":             {`{"a":"1","b":{"c":"2"}}`, "1", "2"},
 		"spaces":           {" {\n\t\"a\" : \"1\" ,\r\n \"b\" : { \"c\" : \"2\" } }\n", "1", "2"},
@@ -19,31 +19,31 @@ func TestSkim(t *testing.T) {
 		"no object inside": {`{"b":"c","a":"1"}`, "1", ""},
 	} {
 		var a, bc string
-		err := new(reader).skim([]byte(tc.body), map[string]any{"a": &a, "b.c": &bc})
+		err := new(reader).decodeFields([]byte(tc.body), map[string]any{"a": &a, "b.c": &bc})
 		if err != nil || a != tc.a || bc != tc.bc {
 			t.Errorf("%s: %q, %q, %v", name, a, bc, err)
 		}
 	}
 	for _, body := range []string{``, `7`, `[]`, `"a"`, `{`, `{"a":}`, `{"a":7}`, `{"b":{"c":{}}}`, `{"x":1 2}`, `{"x":"`, `{} {}`} {
 		var a, bc string
-		if err := new(reader).skim([]byte(body), map[string]any{"a": &a, "b.c": &bc}); err == nil {
-			t.Errorf("%s is read", body)
+		if err := new(reader).decodeFields([]byte(body), map[string]any{"a": &a, "b.c": &bc}); err == nil {
+			t.Errorf("%s was decoded", body)
 		}
 	}
 }
 
-// FuzzSkim compares with what encoding/json makes of the same.
-func FuzzSkim(f *testing.F) {
+// FuzzDecodeFields compares decodeFields with encoding/json.
+func FuzzDecodeFields(f *testing.F) {
 	for _, body := range []string{`{"a":"1","b":{"a":"2"}}`, ` { "x" : [ 1 , {"a":2} ] , "a" : {"\"":"}"} }`, `{"a":1,"a":true}`, `[{"a":1}]`, `{"":{},"a":"\\"}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got json.RawMessage
-		skimErr := new(reader).skim(body, map[string]any{"a": &got, "b.c": new(any)})
+		fieldsErr := new(reader).decodeFields(body, map[string]any{"a": &got, "b.c": new(any)})
 		var want map[string]json.RawMessage
 		err := json.Unmarshal(body, &want)
-		if (err == nil) != (skimErr == nil) {
-			t.Fatalf("%q: %v, encoding/json: %v", body, skimErr, err)
+		if (err == nil) != (fieldsErr == nil) {
+			t.Fatalf("%q: %v, encoding/json: %v", body, fieldsErr, err)
 		}
 		if err == nil && !bytes.ContainsRune(body, '\\') && !bytes.Equal(got, want["a"]) {
 			t.Errorf("%q: %q, encoding/json: %q", body, got, want["a"])
