@@ -326,7 +326,7 @@ func redisAway(t *testing.T, b *board, open func(*testing.T) *tab) {
 	if code := b.serve.terminate(); code != exitDone {
 		t.Errorf("exit code %d with a browser that follows, want 0", code)
 	}
-	if strings.Contains(b.serve.log.String(), "requests are cut off") {
+	if strings.Contains(b.serve.log.String(), "requests in flight were aborted") {
 		t.Error("the stream of events held the shutdown up")
 	}
 	page.await(`document.getElementById("live").dataset.state === "lost"`)
