@@ -29,16 +29,16 @@ const (
 
 // answeredBy returns what answers a job already. That cannot come from a stream which is younger than the
 // answer: it was lost and begun anew, perhaps by an earlier clock.
-func answeredBy(known state.Repo, job events.Job, latest string) (state.Asked, bool) {
+func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRef, bool) {
 	change := job.Change
-	answer, ok := known.Asked(change.URL, change.Ref, change.Credential)
+	answer, ok := known.RemoteRef(change.URL, change.Ref, change.Credential)
 	switch {
 	case !ok, latest == "", events.EntryAfter(job.Entry, answer.Until), events.EntryAfter(answer.Until, latest):
-		return state.Asked{}, false
+		return state.RemoteRef{}, false
 	case change.Announced() == "", change.After == answer.Commit, events.EntryAfter(known.Newest(change.Ref, change.App), job.Entry):
 		return answer, true
 	}
-	return state.Asked{}, false
+	return state.RemoteRef{}, false
 }
 
 // announces reports whether a job is the newest known to announce a commit for its ref.
@@ -53,18 +53,18 @@ func (h *Handlers) lookAgain(ctx context.Context, job events.Job, known state.Re
 	switch {
 	case !announces(job, known), syncErr == nil && synced.After == change.After:
 		return nil
-	case syncErr != nil && (events.ClassOf(syncErr) != events.ClassNoRef || known.Spelled() == ""):
+	case syncErr != nil && (events.ClassOf(syncErr) != events.ClassNoRef || known.Path() == ""):
 		return nil
 	}
 	newest, err := job.Newest(ctx)
 	if err != nil {
 		return redisFault(err)
 	}
-	looks := known.Looks(change.Ref, job.Entry)
+	looks := known.Misses(change.Ref, job.Entry)
 	if events.EntryAfter(newest, job.Entry) || looks >= lookTimes {
 		return nil
 	}
-	if err := h.States.SetLooks(ctx, change.Repo, change.Ref, job.Entry, looks+1); err != nil {
+	if err := h.States.SetMisses(ctx, change.Repo, change.Ref, job.Entry, looks+1); err != nil {
 		return redisFault(err)
 	}
 	return &events.Error{
@@ -84,7 +84,7 @@ func refName(ref events.Ref) string {
 // covering returns which other jobs a sync's result answers too: those of the same app, who is told
 // that nothing has changed since. Other apps are told what has, on their own turn, and the remote is
 // not asked for that.
-func covering(job events.Job, known state.Repo, answer state.Asked, result events.Result) func(context.Context, events.Job) (events.Outcome, bool) {
+func covering(job events.Job, known state.Repo, answer state.RemoteRef, result events.Result) func(context.Context, events.Job) (events.Outcome, bool) {
 	if answer.Until == "" {
 		return nil
 	}
@@ -115,7 +115,7 @@ func covering(job events.Job, known state.Repo, answer state.Asked, result event
 			return events.Outcome{}, false // perhaps the remote is behind: on its own turn
 		}
 		if change.Watched != job.Change.Watched { // whose it is decides how long it is kept
-			asked := state.AskedByFields(change, result.Ref)
+			asked := state.OriginFields(change, result.Ref)
 			maps.Copy(asked, fields)
 			fields = asked
 		}

@@ -25,7 +25,7 @@ type Repos interface {
 // States is what Redis remembers of repositories; a [state.Store] is.
 type States interface {
 	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
-	SetLooks(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, looks int) error
+	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error
 }
 
 // Credentials resolve a credential's name for one remote; a [credential.Store] does.

@@ -122,7 +122,7 @@ func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.W
 	for _, ref := range slices.SortedFunc(maps.Keys(published.Commits), byName) {
 		_, there := refs.Commits[ref.String()]
 		gone := !there && ref != published.Plain
-		dropped := there && !wanted[ref] && known.ForWatches(ref)
+		dropped := there && !wanted[ref] && known.OnlyWatched(ref)
 		if !gone && !dropped {
 			continue
 		}

@@ -19,7 +19,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, redisFault(err)
 	}
-	if known.Buried(job.Entry) {
+	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
 		result.Ref = events.Ref{} // all of it
 		return events.Outcome{Result: result}, nil
@@ -48,7 +48,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	fresh := synced.Asked || !answered
 	if fresh {
-		answer = state.Asked{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.After}
+		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.After}
 	}
 	result := job.Result(events.ResultSynced)
 	result.Ref = synced.Ref
@@ -58,9 +58,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	result.Until = answer.Until
 
 	fields := state.SyncedFields(result, change.URL)
-	maps.Copy(fields, state.AskedByFields(change, synced.Ref))
+	maps.Copy(fields, state.OriginFields(change, synced.Ref))
 	if fresh && latest != "" { // an older answer is written down, or has been replaced
-		maps.Copy(fields, state.AskedFields(change.Ref, change.Credential, answer))
+		maps.Copy(fields, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
 	if announces(job, known) {
 		maps.Copy(fields, state.NewestFields(change.Ref, change.App, job.Entry))

@@ -77,7 +77,7 @@ func health(running context.Context, cfg Config, client redis.UniversalClient) (
 			}
 			return nil
 		}},
-		{Name: "redis", Or: "spool", Run: func(ctx context.Context) error {
+		{Name: "redis", Alternative: "spool", Run: func(ctx context.Context) error {
 			err := answers(ctx)
 			if worker := v.of(changesHandler); err == nil && worker != nil && errors.Is(worker.Ready(), errAwaiting) {
 				err = errors.New("it answers, and cannot be used yet")
@@ -86,11 +86,11 @@ func health(running context.Context, cfg Config, client redis.UniversalClient) (
 		}},
 	}
 	if cfg.hooks.spools() {
-		checks = append(checks, server.Check{Name: "spool", Or: "redis", Run: func(context.Context) error { return mayWrite(cfg.Spool) }})
+		checks = append(checks, server.Check{Name: "spool", Alternative: "redis", Run: func(context.Context) error { return mayWrite(cfg.Spool) }})
 	}
 	if cfg.Has(config.RoleWorker) {
 		takesRequests := cfg.Has(config.RoleReceiver) && cfg.Listen != ""
-		checks = append(checks, server.Check{Name: "volume", Shown: takesRequests, Run: func(context.Context) error {
+		checks = append(checks, server.Check{Name: "volume", NonCritical: takesRequests, Run: func(context.Context) error {
 			return volumeAtHand(cfg.Root, v.volume.Load())
 		}})
 	}
@@ -100,7 +100,7 @@ func health(running context.Context, cfg Config, client redis.UniversalClient) (
 		if p == nil {
 			continue
 		}
-		checks = append(checks, server.Check{Name: handler, Behind: "redis", Now: p.Ready})
+		checks = append(checks, server.Check{Name: handler, DependsOn: "redis", Now: p.Ready})
 		alive = append(alive, server.Check{Name: handler, Run: func(ctx context.Context) error {
 			return p.alive(func() error { return answers(ctx) })
 		}})

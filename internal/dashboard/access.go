@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/server"
 )
 
-// access decides who a visitor is.
+// access authenticates visitors.
 type access struct {
 	guard    server.Guard
 	proxy    Proxy
@@ -25,31 +25,31 @@ func newAccess(cfg Config) (access, error) {
 	return access{guard: cfg.Guard, proxy: cfg.Proxy, sessions: sessions, attempts: newAttempts()}, err
 }
 
-// visitor is who asks. The zero visitor may look at what is open to anybody.
+// visitor is the sender of a request. The zero visitor is anonymous and sees only public data.
 type visitor struct {
-	name   string    // "token", "localhost", or the user that a proxy names; "" for anybody
-	proof  string    // what the visitor's forms are bound to; "" for a program, which needs none
-	ends   time.Time // when a session ends; zero for none
-	logout bool      // there is a session to end
+	name    string    // "token", "localhost", or the user named by a proxy; "" if anonymous
+	binding string    // identity that forms are bound to; "" for API clients, which need no form token
+	expires time.Time // when the session ends; zero without a session
+	logout  bool      // has a session that can be ended
 }
 
-// admin reports whether the visitor may change something, and see what the API shows with its token alone.
+// admin reports whether the visitor may make changes and see data that the API shows only with its token.
 func (v visitor) admin() bool { return v.name != "" }
 
-// visitor says who asks. What a proxy says counts from its own address alone; and what comes through it is not of
-// this machine, whatever host it names.
+// visitor authenticates a request. The proxy's header is trusted only from the proxy's own addresses, and a request
+// through the proxy never counts as local, whatever its Host header says.
 func (a *access) visitor(r *http.Request) visitor {
 	if user := a.user(r); user != "" {
-		return visitor{name: user, proof: "user " + user}
+		return visitor{name: user, binding: "user " + user}
 	}
 	if r.Header.Get("Authorization") != "" && a.guard.Token != "" && a.guard.Check(r) == nil {
 		return visitor{name: "token"}
 	}
 	if s, ok := a.sessions.read(r); ok {
-		return visitor{name: "token", proof: "session " + s.id, ends: s.ends, logout: true}
+		return visitor{name: "token", binding: "session " + s.id, expires: s.expires, logout: true}
 	}
 	if a.guard.Token == "" && !a.proxied(r) && a.guard.Check(r) == nil {
-		return visitor{name: "localhost", proof: "localhost"}
+		return visitor{name: "localhost", binding: "localhost"}
 	}
 	return visitor{}
 }
@@ -60,13 +60,13 @@ func (a *access) proxied(r *http.Request) bool {
 	return ok && a.proxy.trusts(peer)
 }
 
-// trusts reports whether the address is one of the proxy's.
+// trusts reports whether the address is in p.From.
 func (p Proxy) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(p.From, func(from netip.Prefix) bool { return from.Contains(address) })
 }
 
-// user is whom a trusted proxy names, if that user may change something. A header that is there twice was not
-// written by the proxy alone.
+// user returns the user named by a trusted proxy if that user may make changes, or "". It rejects a repeated header,
+// because the proxy did not write all of its values.
 func (a *access) user(r *http.Request) string {
 	if a.proxy.Header == "" || !a.proxied(r) {
 		return ""
@@ -76,15 +76,14 @@ func (a *access) user(r *http.Request) string {
 		return ""
 	}
 	user := strings.TrimSpace(values[0])
-	strange := strings.ContainsFunc(user, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
-	if user == "" || len(user) > 200 || strange || len(a.proxy.Users) > 0 && !slices.Contains(a.proxy.Users, user) {
+	unprintable := strings.ContainsFunc(user, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
+	if user == "" || len(user) > 200 || unprintable || len(a.proxy.Users) > 0 && !slices.Contains(a.proxy.Users, user) {
 		return ""
 	}
 	return user
 }
 
-// origin is the address that counts for how often somebody may try: the client's as the first of the trusted proxies
-// before us saw it.
+// origin returns the client address that login attempts are counted by. It skips trusted proxies in X-Forwarded-For.
 func (a *access) origin(r *http.Request) netip.Addr {
 	client, _ := peerOf(r)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -98,8 +97,8 @@ func (a *access) origin(r *http.Request) netip.Addr {
 	return client
 }
 
-// secure reports whether the visitor's browser speaks TLS: to us, to a proxy that says so, or by its own word,
-// which a browser does not let a page choose.
+// secure reports whether the browser uses TLS: directly, through a trusted proxy that says so, or according to the
+// Origin header, which pages cannot forge.
 func (a *access) secure(r *http.Request) bool {
 	return r.TLS != nil || a.proxied(r) && r.Header.Get("X-Forwarded-Proto") == "https" ||
 		strings.HasPrefix(r.Header.Get("Origin"), "https://")
@@ -112,13 +111,13 @@ func peerOf(r *http.Request) (netip.Addr, bool) {
 
 var (
 	errNoLogin  = errors.New("log in to do that")
-	errBadForm  = errors.New("this form was made for another session, or before the service was started anew; reload the page and try again")
+	errBadForm  = errors.New("this form belongs to another session, or the service has restarted since; reload the page and try again")
 	errLongForm = errors.New("the form is too long")
 )
 
 const maxForm = 16 << 10 // bytes
 
-// forAdmins shows next to those who may see it, and the way to log in to others.
+// forAdmins calls next for admins and redirects other visitors to the login page.
 func (d *Dashboard) forAdmins(next func(http.ResponseWriter, *http.Request, visitor)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := d.access.visitor(r)
@@ -130,9 +129,9 @@ func (d *Dashboard) forAdmins(next func(http.ResponseWriter, *http.Request, visi
 	})
 }
 
-// changing lets a form through to next that the visitor's own session was shown. A program that sends the token
-// itself is not asked for one: no page can make a browser send it.
-func (d *Dashboard) changing(next func(http.ResponseWriter, *http.Request, visitor)) http.Handler {
+// action calls next for forms submitted by admins. It checks the form's CSRF token, except for clients that send the
+// API token themselves: another site cannot make a browser do that.
+func (d *Dashboard) action(next func(http.ResponseWriter, *http.Request, visitor)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		v := d.access.visitor(r)
@@ -142,7 +141,7 @@ func (d *Dashboard) changing(next func(http.ResponseWriter, *http.Request, visit
 			d.fail(w, r, http.StatusUnauthorized, errNoLogin)
 		case err != nil:
 			d.fail(w, r, http.StatusBadRequest, errLongForm)
-		case v.proof != "" && !d.access.sessions.madeFor(v.proof, r.PostForm.Get("csrf")):
+		case v.binding != "" && !d.access.sessions.validCSRF(v.binding, r.PostForm.Get("csrf")):
 			d.cfg.Log.WarnContext(r.Context(), "dashboard form refused", "by", v.name, "path", r.URL.Path)
 			d.fail(w, r, http.StatusForbidden, errBadForm)
 		default:

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/server"
 )
 
-func TestWhoMayChangeSomething(t *testing.T) {
+func TestAuthentication(t *testing.T) {
 	proxy := Proxy{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
 	some := proxy
 	some.Users = []string{"ada"}
@@ -25,29 +25,29 @@ func TestWhoMayChangeSomething(t *testing.T) {
 		header http.Header
 		want   string
 	}{
-		"nobody":                               {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", nil, ""},
-		"the token":                            {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", bearer, "token"},
-		"a wrong token":                        {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer no"}}, ""},
-		"the token by another scheme":          {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Basic " + token}}, ""},
-		"this machine, which has a token":      {server.Guard{Token: token, Loopback: true}, Proxy{}, "127.0.0.1", "localhost", nil, ""},
-		"this machine without one":             {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost:8080", nil, "localhost"},
-		"this machine through a proxy":         {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost", http.Header{"X-Forwarded-For": {"192.0.2.1"}}, ""},
-		"this machine by a rebound name":       {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "evil.example", nil, ""},
-		"others without one":                   {server.Guard{}, Proxy{}, "192.0.2.1", "localhost", nil, ""},
-		"no token, and none given":             {server.Guard{}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer "}}, ""},
-		"the proxy's user":                     {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
-		"the proxy's user by IPv6":             {server.Guard{Token: token}, proxy, "::ffff:10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
-		"the header from elsewhere":            {server.Guard{Token: token}, proxy, "10.2.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
-		"the header twice":                     {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob", "ada"}}, ""},
-		"an empty header":                      {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {" "}}, ""},
-		"a header that writes lines":           {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob\u202eada"}}, ""},
-		"a very long header":                   {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {strings.Repeat("b", 201)}}, ""},
-		"one of the users":                     {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, "ada"},
-		"none of the users":                    {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
-		"a user in another case":               {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"Ada"}}, ""},
-		"the token through the proxy":          {server.Guard{Token: token}, proxy, "10.1.2.3", "", bearer, "token"},
-		"through the proxy as if at localhost": {server.Guard{Loopback: true}, proxy, "10.1.2.3", "localhost", nil, ""},
-		"a header that no proxy is named for":  {server.Guard{Token: token}, Proxy{}, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, ""},
+		"anonymous":                         {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", nil, ""},
+		"the token":                         {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", bearer, "token"},
+		"a wrong token":                     {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer no"}}, ""},
+		"the token with another scheme":     {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Basic " + token}}, ""},
+		"local, but a token is configured":  {server.Guard{Token: token, Loopback: true}, Proxy{}, "127.0.0.1", "localhost", nil, ""},
+		"local without a token":             {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost:8080", nil, "localhost"},
+		"local through a proxy":             {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost", http.Header{"X-Forwarded-For": {"192.0.2.1"}}, ""},
+		"local with a rebound DNS name":     {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "evil.example", nil, ""},
+		"remote without a token":            {server.Guard{}, Proxy{}, "192.0.2.1", "localhost", nil, ""},
+		"no token and an empty one given":   {server.Guard{}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer "}}, ""},
+		"the proxy's user":                  {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
+		"the proxy's user over IPv6":        {server.Guard{Token: token}, proxy, "::ffff:10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
+		"the header from elsewhere":         {server.Guard{Token: token}, proxy, "10.2.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
+		"the header twice":                  {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob", "ada"}}, ""},
+		"an empty header":                   {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {" "}}, ""},
+		"a header with a control character": {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob\u202eada"}}, ""},
+		"a very long header":                {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {strings.Repeat("b", 201)}}, ""},
+		"a listed user":                     {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, "ada"},
+		"an unlisted user":                  {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
+		"a user in another case":            {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"Ada"}}, ""},
+		"the token through the proxy":       {server.Guard{Token: token}, proxy, "10.1.2.3", "", bearer, "token"},
+		"through the proxy as localhost":    {server.Guard{Loopback: true}, proxy, "10.1.2.3", "localhost", nil, ""},
+		"the header without a proxy":        {server.Guard{Token: token}, Proxy{}, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := newAccess(Config{Guard: tc.guard, Proxy: tc.proxy})
@@ -64,15 +64,15 @@ func TestWhoMayChangeSomething(t *testing.T) {
 			if v.name != tc.want || v.admin() != (tc.want != "") {
 				t.Errorf("%+v, want %q", v, tc.want)
 			}
-			// Whoever a browser may be made to speak for needs a form of the page; a program that sends the token does not.
-			if v.admin() && (v.proof == "") != (tc.header.Get("Authorization") != "") {
-				t.Errorf("forms are bound to %q", v.proof)
+			// Another site can make a browser send requests, so its forms need a CSRF token; clients that send the API token do not.
+			if v.admin() && (v.binding == "") != (tc.header.Get("Authorization") != "") {
+				t.Errorf("forms are bound to %q", v.binding)
 			}
 		})
 	}
 }
 
-func TestTriesAreCountedByTheClientBehindAllProxies(t *testing.T) {
+func TestOriginSkipsTrustedProxies(t *testing.T) {
 	a, err := newAccess(Config{Guard: server.Guard{Token: token}, Proxy: Proxy{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}})
 	if err != nil {
 		t.Fatal(err)
@@ -80,13 +80,13 @@ func TestTriesAreCountedByTheClientBehindAllProxies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from, forwarded, want string
 	}{
-		"nobody between":                 {"192.0.2.1", "", "192.0.2.1"},
-		"who says so himself":            {"192.0.2.1", "203.0.113.9", "192.0.2.1"},
+		"direct":                         {"192.0.2.1", "", "192.0.2.1"},
+		"header from the client itself":  {"192.0.2.1", "203.0.113.9", "192.0.2.1"},
 		"through a proxy":                {"10.1.0.1", "203.0.113.9, 192.0.2.1", "192.0.2.1"},
-		"through two":                    {"10.1.0.1", "203.0.113.9, 192.0.2.1, 10.1.0.2", "192.0.2.1"},
-		"through a proxy that says none": {"10.1.0.1", "", "10.1.0.1"},
-		"through one that says nonsense": {"10.1.0.1", "192.0.2.1, unknown", "10.1.0.1"},
-		"through one, by IPv6":           {"::ffff:10.1.0.1", "::ffff:192.0.2.1", "192.0.2.1"},
+		"through two proxies":            {"10.1.0.1", "203.0.113.9, 192.0.2.1, 10.1.0.2", "192.0.2.1"},
+		"through a proxy without header": {"10.1.0.1", "", "10.1.0.1"},
+		"through a proxy, bad header":    {"10.1.0.1", "192.0.2.1, unknown", "10.1.0.1"},
+		"through a proxy, over IPv6":     {"::ffff:10.1.0.1", "::ffff:192.0.2.1", "192.0.2.1"},
 	} {
 		r := httptest.NewRequest("POST", "/dashboard/login", nil)
 		r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(tc.from), 4711).String()
@@ -97,7 +97,8 @@ func TestTriesAreCountedByTheClientBehindAllProxies(t *testing.T) {
 	}
 }
 
-func TestALeaseIsReleasedByWhoMayAlone(t *testing.T) {
+func TestOnlyAdminsReleaseLeases(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	lease := d.lease("acme/widgets", "w1", "job-37")
 	form := func(csrf string) url.Values {
@@ -117,25 +118,25 @@ func TestALeaseIsReleasedByWhoMayAlone(t *testing.T) {
 		header http.Header
 		status int
 	}{
-		"nobody":                      {"POST", form(csrf), nil, http.StatusUnauthorized},
-		"a wrong token":               {"POST", form(""), http.Header{"Authorization": {"Bearer no"}}, http.StatusUnauthorized},
-		"a session without its form":  {"POST", form(""), cookie, http.StatusForbidden},
-		"the form of another session": {"POST", form(otherCSRF), cookie, http.StatusForbidden},
-		"a form that was changed":     {"POST", form(csrf[1:] + "A"), cookie, http.StatusForbidden},
-		"the other one's":             {"POST", form(csrf), other, http.StatusForbidden},
-		"another site's page":         {"POST", form(csrf), with(cookie, "Sec-Fetch-Site", "cross-site"), http.StatusForbidden},
-		"another origin's page":       {"POST", form(csrf), with(cookie, "Origin", "https://evil.example"), http.StatusForbidden},
-		"a form in the address":       {"POST", url.Values{}, cookie, http.StatusForbidden},
-		"a GET":                       {"GET", nil, nil, http.StatusSeeOther},
-		"a PUT":                       {"PUT", form(csrf), cookie, http.StatusNotFound},
-		"a form that is long":         {"POST", url.Values{"csrf": {strings.Repeat("a", maxForm)}}, cookie, http.StatusBadRequest},
-		"another fence":               {"POST", url.Values{"repo": {"acme/widgets"}, "fence": {"1"}, "csrf": {csrf}}, cookie, http.StatusConflict},
-		"no fence":                    {"POST", url.Values{"repo": {"acme/widgets"}, "csrf": {csrf}}, cookie, http.StatusBadRequest},
-		"a path that escapes":         {"POST", url.Values{"repo": {"acme/.."}, "fence": {"1"}, "csrf": {csrf}}, cookie, http.StatusBadRequest},
+		"anonymous":                {"POST", form(csrf), nil, http.StatusUnauthorized},
+		"a wrong token":            {"POST", form(""), http.Header{"Authorization": {"Bearer no"}}, http.StatusUnauthorized},
+		"no CSRF token":            {"POST", form(""), cookie, http.StatusForbidden},
+		"another session's token":  {"POST", form(otherCSRF), cookie, http.StatusForbidden},
+		"a changed CSRF token":     {"POST", form(csrf[1:] + "A"), cookie, http.StatusForbidden},
+		"the token in another one": {"POST", form(csrf), other, http.StatusForbidden},
+		"another site's page":      {"POST", form(csrf), with(cookie, "Sec-Fetch-Site", "cross-site"), http.StatusForbidden},
+		"another origin's page":    {"POST", form(csrf), with(cookie, "Origin", "https://evil.example"), http.StatusForbidden},
+		"the form in the URL":      {"POST", url.Values{}, cookie, http.StatusForbidden},
+		"a GET":                    {"GET", nil, nil, http.StatusSeeOther},
+		"a PUT":                    {"PUT", form(csrf), cookie, http.StatusNotFound},
+		"a form that is too long":  {"POST", url.Values{"csrf": {strings.Repeat("a", maxForm)}}, cookie, http.StatusBadRequest},
+		"another fence":            {"POST", url.Values{"repo": {"acme/widgets"}, "fence": {"1"}, "csrf": {csrf}}, cookie, http.StatusConflict},
+		"no fence":                 {"POST", url.Values{"repo": {"acme/widgets"}, "csrf": {csrf}}, cookie, http.StatusBadRequest},
+		"a path with dots":         {"POST", url.Values{"repo": {"acme/.."}, "fence": {"1"}, "csrf": {csrf}}, cookie, http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := path
-			if name == "a form in the address" {
+			if name == "the form in the URL" {
 				target += "?" + form(csrf).Encode()
 			}
 			resp, text := d.visit(tc.method, target, tc.form, tc.header)
@@ -143,19 +144,19 @@ func TestALeaseIsReleasedByWhoMayAlone(t *testing.T) {
 				t.Errorf("%d, want %d: %s", resp.StatusCode, tc.status, text)
 			}
 			if !d.held("acme/widgets") {
-				t.Fatal("the lease is gone")
+				t.Fatal("the lease was released")
 			}
 		})
 	}
 	question := d.page(path+"?"+form("").Encode(), cookie)
 	for _, want := range []string{"w1", "job-37", fmt.Sprint(lease.Fence())} {
 		if !strings.Contains(question, want) {
-			t.Errorf("the question does not say %s", want)
+			t.Errorf("the confirmation does not contain %s", want)
 		}
 	}
 	resp, _ := d.visit("POST", path, form(csrf), cookie)
 	if resp.StatusCode != http.StatusSeeOther {
-		t.Errorf("with its form: %d", resp.StatusCode)
+		t.Errorf("with a valid form: %d", resp.StatusCode)
 	}
 	d.awaitFree("acme/widgets")
 	if !strings.Contains(d.log.String(), `msg="lease taken away on the dashboard" by=token repo=acme/widgets`) {
@@ -163,14 +164,15 @@ func TestALeaseIsReleasedByWhoMayAlone(t *testing.T) {
 	}
 	resp, _ = d.visit("POST", path, form(csrf), cookie)
 	if resp.StatusCode != http.StatusConflict {
-		t.Errorf("once more: %d, want 409", resp.StatusCode)
+		t.Errorf("released again: %d, want 409", resp.StatusCode)
 	}
 	if strings.Contains(d.log.String(), token) {
-		t.Error("the log has the token in it")
+		t.Error("the log contains the token")
 	}
 }
 
-func TestTheTokenAsABearerTokenNeedsNoForm(t *testing.T) {
+func TestBearerTokenNeedsNoCSRFToken(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	lease := d.lease("acme/widgets", "w1", "job-37")
 	form := url.Values{"repo": {"acme/widgets"}, "fence": {fmt.Sprint(lease.Fence())}}
@@ -180,27 +182,29 @@ func TestTheTokenAsABearerTokenNeedsNoForm(t *testing.T) {
 	d.awaitFree("acme/widgets")
 }
 
-func TestWithoutATokenThisMachineMayChangeThings(t *testing.T) {
+func TestLocalUserIsAdminWithoutToken(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, func(cfg *Config) { cfg.Guard = server.Guard{Loopback: true} })
 	lease := d.lease("acme/widgets", "w1", "job-37")
 	form := url.Values{"repo": {"acme/widgets"}, "fence": {fmt.Sprint(lease.Fence())}}
 	if resp, _ := d.visit("POST", "/dashboard/leases/release", form, nil); resp.StatusCode != http.StatusForbidden || !d.held("acme/widgets") {
-		t.Errorf("without a form: %d, want 403", resp.StatusCode)
+		t.Errorf("without a CSRF token: %d, want 403", resp.StatusCode)
 	}
 	form.Set("csrf", csrfOf(t, d.page("/", nil)))
 	if resp, _ := d.visit("POST", "/dashboard/leases/release", form, http.Header{"Host": {"rebound.example"}}); resp.StatusCode != http.StatusUnauthorized || !d.held("acme/widgets") {
-		t.Errorf("by another name: %d, want 401", resp.StatusCode)
+		t.Errorf("with another host name: %d, want 401", resp.StatusCode)
 	}
 	if resp, _ := d.visit("POST", "/dashboard/leases/release", form, nil); resp.StatusCode != http.StatusSeeOther {
-		t.Errorf("with a form: %d", resp.StatusCode)
+		t.Errorf("with a CSRF token: %d", resp.StatusCode)
 	}
 	d.awaitFree("acme/widgets")
-	if page := d.page("/dashboard/login", http.Header{"Host": {"elsewhere.example"}}); !strings.Contains(page, "There is no API token to log in with") {
-		t.Error("the login does not say that there is nothing to log in with")
+	if page := d.page("/dashboard/login", http.Header{"Host": {"elsewhere.example"}}); !strings.Contains(page, "No API token is configured") {
+		t.Error("the login page does not say that there is no token to log in with")
 	}
 }
 
-func TestTheHeaderOfATrustedProxyIsBelievedAlone(t *testing.T) {
+func TestUserHeaderIsTrustedOnlyFromProxy(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, func(cfg *Config) {
 		cfg.Proxy = Proxy{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}
 	})
@@ -225,16 +229,17 @@ func TestTheHeaderOfATrustedProxyIsBelievedAlone(t *testing.T) {
 			}
 		}
 	}
-	const may = "You may make changes."
-	if page := from("127.0.0.2"); !strings.Contains(page, may) || !strings.Contains(page, ">ada<") {
-		t.Error("the proxy's user may change nothing")
+	const admin = "You may make changes."
+	if page := from("127.0.0.2"); !strings.Contains(page, admin) || !strings.Contains(page, ">ada<") {
+		t.Error("the proxy's user is not an admin")
 	}
-	if page := from("127.0.0.3"); strings.Contains(page, may) {
-		t.Error("the header is believed of anybody")
+	if page := from("127.0.0.3"); strings.Contains(page, admin) {
+		t.Error("the header is trusted from another address")
 	}
 }
 
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	post := func(form url.Values, header http.Header) *http.Response {
 		resp, _ := d.visit("POST", "/dashboard/login", form, header)
@@ -255,58 +260,59 @@ func TestLogin(t *testing.T) {
 	}
 	https := http.Header{"Origin": {strings.Replace(d.url, "http:", "https:", 1)}, "Sec-Fetch-Site": {"same-origin"}}
 	if c := post(url.Values{"token": {token}}, https).Cookies()[0]; c.Name != "__Host-lockstep" || !c.Secure {
-		t.Errorf("to a browser that speaks TLS: %v", c)
+		t.Errorf("cookie over TLS: %v", c)
 	}
 	if resp := post(url.Values{"token": {token}}, http.Header{"Sec-Fetch-Site": {"cross-site"}}); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("from another site: %d", resp.StatusCode)
 	}
-	for range attemptsEach {
+	for range maxAttemptsPerNetwork {
 		if resp := post(url.Values{"token": {"wrong"}}, nil); resp.StatusCode != http.StatusUnauthorized || len(resp.Cookies()) != 0 {
 			t.Fatalf("a wrong token: %d %v", resp.StatusCode, resp.Cookies())
 		}
 	}
 	if resp := post(url.Values{"token": {token}}, nil); resp.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("after many wrong ones: %d, want 429", resp.StatusCode)
+		t.Errorf("after many wrong tokens: %d, want 429", resp.StatusCode)
 	}
 	if !strings.Contains(d.log.String(), "dashboard login refused") || strings.Contains(d.log.String(), token) || strings.Contains(d.log.String(), "wrong") {
 		t.Errorf("the log: %s", d.log)
 	}
 }
 
-func TestWrongTokensAreCountedByTheMinuteAndByAddress(t *testing.T) {
+func TestFailedLoginLimits(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	a := newAttempts()
 	a.now = func() time.Time { return now }
 	one, near, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("192.0.2.1")
-	for range attemptsEach {
+	for range maxAttemptsPerNetwork {
 		if !a.allowed(one) {
 			t.Fatal("refused too early")
 		}
 		a.failed(one)
 	}
 	if a.allowed(one) || a.allowed(near) || !a.allowed(other) {
-		t.Error("want the network refused, and no other")
+		t.Error("want the /64 network refused, and no other")
 	}
 	now = now.Add(time.Minute)
 	if !a.allowed(one) {
-		t.Error("refused for ever")
+		t.Error("refused in the next minute")
 	}
-	for i := range attemptsAll {
+	for i := range maxAttempts {
 		a.failed(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))
 	}
 	if a.allowed(other) {
-		t.Error("there is no limit to all of them")
+		t.Error("the total limit does not apply")
 	}
-	if len(a.by) > attemptsAll {
-		t.Errorf("%d addresses are remembered", len(a.by))
+	if len(a.perNetwork) > maxAttempts {
+		t.Errorf("%d networks are remembered", len(a.perNetwork))
 	}
 }
 
-func TestLogoutEndsTheSessionInTheBrowser(t *testing.T) {
+func TestLogoutDeletesTheCookie(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	cookie, csrf := d.logIn()
 	if resp, _ := d.visit("POST", "/dashboard/logout", url.Values{}, cookie); resp.StatusCode != http.StatusForbidden {
-		t.Errorf("without its form: %d", resp.StatusCode)
+		t.Errorf("without a CSRF token: %d", resp.StatusCode)
 	}
 	resp, _ := d.visit("POST", "/dashboard/logout", url.Values{"csrf": {csrf}}, cookie)
 	for _, c := range resp.Cookies() {
@@ -317,7 +323,7 @@ func TestLogoutEndsTheSessionInTheBrowser(t *testing.T) {
 	t.Errorf("%d %v", resp.StatusCode, resp.Cookies())
 }
 
-func TestASessionIsGoodOnAllReplicasUntilTheTokenChanges(t *testing.T) {
+func TestSessionIsValidOnAllReplicasUntilTheTokenChanges(t *testing.T) {
 	make := func(token, realm string) sessions {
 		s, err := newSessions(token, realm)
 		if err != nil {
@@ -327,10 +333,10 @@ func TestASessionIsGoodOnAllReplicasUntilTheTokenChanges(t *testing.T) {
 	}
 	cookieOf := func(s sessions) *http.Cookie {
 		w := httptest.NewRecorder()
-		s.begin(w, true)
+		s.start(w, true)
 		return w.Result().Cookies()[0]
 	}
-	good := func(s sessions, c *http.Cookie) bool {
+	valid := func(s sessions, c *http.Cookie) bool {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(c)
 		_, ok := s.read(r)
@@ -338,23 +344,23 @@ func TestASessionIsGoodOnAllReplicasUntilTheTokenChanges(t *testing.T) {
 	}
 	s := make(token, "a")
 	c := cookieOf(s)
-	if !good(s, c) || !good(make(token, "a"), c) {
-		t.Error("a session is not good on another replica")
+	if !valid(s, c) || !valid(make(token, "a"), c) {
+		t.Error("a session is not valid on another replica")
 	}
-	if good(make("another token", "a"), c) || good(make(token, "b"), c) || good(make("", "a"), c) {
-		t.Error("a session is good where it should not be")
+	if valid(make("another token", "a"), c) || valid(make(token, "b"), c) || valid(make("", "a"), c) {
+		t.Error("a session is valid with another token or realm")
 	}
-	if none := make("", "a"); good(none, cookieOf(none)) {
-		t.Error("without a token there is a session")
+	if none := make("", "a"); valid(none, cookieOf(none)) {
+		t.Error("a session is valid without a token")
 	}
 	for i := range c.Value {
 		changed := []byte(c.Value)
 		changed[i] ^= 1
-		if forged := (&http.Cookie{Name: c.Name, Value: string(changed)}); good(s, forged) && decoded(forged.Value) != decoded(c.Value) {
-			t.Fatalf("a cookie with letter %d changed is good", i)
+		if forged := (&http.Cookie{Name: c.Name, Value: string(changed)}); valid(s, forged) && decoded(forged.Value) != decoded(c.Value) {
+			t.Fatalf("a cookie with byte %d changed is valid", i)
 		}
 	}
-	if got := s.proof("session 1"); got == s.proof("session 2") || got == make("another token", "a").proof("session 1") || !s.madeFor("session 1", got) {
+	if got := s.csrfToken("session 1"); got == s.csrfToken("session 2") || got == make("another token", "a").csrfToken("session 1") || !s.validCSRF("session 1", got) {
 		t.Error("a form is not bound to its session")
 	}
 }

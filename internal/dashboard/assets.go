@@ -22,24 +22,24 @@ var templates embed.FS
 
 // asset is an embedded file.
 type asset struct {
-	kind     string // its MIME type
-	hash     string
-	content  []byte
-	squeezed []byte // the same with gzip
+	contentType string
+	hash        string
+	content     []byte
+	gzipped     []byte
 }
 
-// assets are the embedded files that pages name, by path.
+// assets are the embedded files by path.
 type assets map[string]asset
 
-var kinds = map[string]string{
+var contentTypes = map[string]string{
 	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
 func loadAssets() (assets, error) {
 	all := assets{}
 	err := fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, err error) error {
-		kind := kinds[path.Ext(name)]
-		if err != nil || entry.IsDir() || kind == "" {
+		contentType := contentTypes[path.Ext(name)]
+		if err != nil || entry.IsDir() || contentType == "" {
 			return err
 		}
 		content, err := static.ReadFile(name)
@@ -47,11 +47,11 @@ func loadAssets() (assets, error) {
 			return err
 		}
 		var b bytes.Buffer
-		zip, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // that is a level
-		_, _ = zip.Write(content)                               // a buffer takes everything
+		zip, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // fails only for an invalid level
+		_, _ = zip.Write(content)                               // writing to a buffer never fails
 		_ = zip.Close()
 		sum := sha256.Sum256(content)
-		all[strings.TrimPrefix(name, "static/")] = asset{kind, hex.EncodeToString(sum[:6]), content, b.Bytes()}
+		all[strings.TrimPrefix(name, "static/")] = asset{contentType, hex.EncodeToString(sum[:6]), content, b.Bytes()}
 		return nil
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func loadAssets() (assets, error) {
 	return all, nil
 }
 
-// url is where a file is, by a name that changes with its content.
+// url returns the path of a file, which includes a hash of its content.
 func (a assets) url(name string) (string, error) {
 	file, ok := a[name]
 	if !ok {
@@ -69,16 +69,16 @@ func (a assets) url(name string) (string, error) {
 	return "/dashboard/static/" + file.hash + "/" + name, nil
 }
 
-// serve answers with a file. While replicas of two versions run, a page may ask one for the other's file: it is
-// given this one's, not to be kept.
+// serve serves an embedded file. While replicas of two versions run, a page may request the other version's file:
+// it gets this version's, marked as not cacheable.
 func (a assets) serve(w http.ResponseWriter, r *http.Request) {
 	file, ok := a[r.PathValue("name")]
 	if !ok {
-		http.Error(w, "there is no such file", http.StatusNotFound)
+		http.Error(w, "no such file", http.StatusNotFound)
 		return
 	}
 	h := w.Header()
-	h.Set("Content-Type", file.kind)
+	h.Set("Content-Type", file.contentType)
 	h.Set("Vary", "Accept-Encoding")
 	h.Set("Cache-Control", "no-cache")
 	if r.PathValue("hash") == file.hash {
@@ -87,7 +87,7 @@ func (a assets) serve(w http.ResponseWriter, r *http.Request) {
 	content, tag := file.content, file.hash
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		content, tag = file.squeezed, file.hash+"-gzip"
+		content, tag = file.gzipped, file.hash+"-gzip"
 	}
 	h.Set("ETag", `"`+tag+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))

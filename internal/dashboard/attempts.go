@@ -6,46 +6,47 @@ import (
 	"time"
 )
 
-// So many wrong tokens a minute are looked at: from one address, of IPv6 from one network of 64 bits, and in all.
+// Limits on failed logins per minute.
 const (
-	attemptsEach = 10
-	attemptsAll  = 1000
+	maxAttemptsPerNetwork = 10 // per IPv4 address or IPv6 /64 network
+	maxAttempts           = 1000
 )
 
-// attempts counts wrong tokens, by the minute.
+// attempts counts the failed logins of the current minute. It is safe for concurrent use.
 type attempts struct {
 	now func() time.Time
 
-	mu     sync.Mutex
-	minute int64
-	by     map[netip.Prefix]int // never more than attemptsAll
-	all    int
+	mu         sync.Mutex
+	minute     int64                // since 1970
+	perNetwork map[netip.Prefix]int // at most maxAttempts entries
+	total      int
 }
 
-func newAttempts() *attempts { return &attempts{now: time.Now, by: map[netip.Prefix]int{}} }
+func newAttempts() *attempts {
+	return &attempts{now: time.Now, perNetwork: map[netip.Prefix]int{}}
+}
 
-// allowed reports whether a token from there is looked at.
+// allowed reports whether another login from the address may be checked.
 func (a *attempts) allowed(from netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn()
-	return a.all < attemptsAll && a.by[network(from)] < attemptsEach
+	a.resetEachMinute()
+	return a.total < maxAttempts && a.perNetwork[network(from)] < maxAttemptsPerNetwork
 }
 
-// failed counts a wrong one.
+// failed counts a failed login.
 func (a *attempts) failed(from netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn()
-	a.all++
-	a.by[network(from)]++
+	a.resetEachMinute()
+	a.total++
+	a.perNetwork[network(from)]++
 }
 
-// turn begins anew with each minute.
-func (a *attempts) turn() {
+func (a *attempts) resetEachMinute() {
 	if minute := a.now().Unix() / 60; minute != a.minute {
-		a.minute, a.all = minute, 0
-		clear(a.by)
+		a.minute, a.total = minute, 0
+		clear(a.perNetwork)
 	}
 }
 
@@ -54,6 +55,6 @@ func network(a netip.Addr) netip.Prefix {
 	if a.Is6() {
 		bits = 64
 	}
-	p, _ := a.Prefix(bits) // the zero Prefix for no address
+	p, _ := a.Prefix(bits) // zero for the zero Addr
 	return p
 }

@@ -16,48 +16,48 @@ import (
 	"lockstep/internal/watch"
 )
 
-// Config says what the dashboard shows, and to whom. What may be nil is left out.
+// Config configures a Dashboard. Fields are required unless marked optional.
 type Config struct {
-	Redis      redis.UniversalClient // to follow Results; never closed
+	Redis      redis.UniversalClient // follows Results; never closed
 	Results    string                // the stream of results
 	Changes    string                // the stream of changes
-	Group      string                // who works on them
-	Locks      server.Locks          // listed often: [server.ShareLocks]
+	Group      string                // the workers' consumer group
+	Locks      server.Locks          // listed often, so share it: [server.ShareLocks]
 	Dead       server.Dead
 	Streams    server.Streams
 	Repos      Repos
 	Watches    Watches
-	Activities Activities                          // what is worked on; may be nil
-	Size       func(events.RepoPath) (int64, bool) // bytes on the volume, where there is one here; may be nil
-	PollEvery  time.Duration                       // how often a watch that leaves it open is polled
-	Guard      server.Guard                        // who may change something
-	Proxy      Proxy                               // who else may
-	Realm      string                              // tells this deployment's sessions from those of others
-	Version    string                              // to show
+	Activities Activities                          // work in progress; optional
+	Size       func(events.RepoPath) (int64, bool) // bytes on the local volume, false if unknown; optional
+	PollEvery  time.Duration                       // poll interval of watches that do not set one
+	Guard      server.Guard                        // authenticates admins by token or loopback address
+	Proxy      Proxy                               // authenticates admins by a proxy's header; optional
+	Realm      string                              // separates this deployment's sessions from those of others
+	Version    string                              // shown in the footer
 	Log        *slog.Logger
 }
 
-// Repos are the repositories that are shown; a [state.Store] is.
+// Repos reads the state of repositories. [state.Store] implements it.
 type Repos interface {
 	server.Repos
 	ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error)
 }
 
-// Watches are the watches that are shown; a [watch.Registry] is.
+// Watches lists watches. [watch.Registry] implements it.
 type Watches interface {
 	List(ctx context.Context, q watch.Query) (watch.Page, error)
 }
 
-// Activities are what all workers are at; a [state.Store] knows.
+// Activities lists the operations in progress on all workers. [state.Store] implements it.
 type Activities interface {
 	Activities(ctx context.Context) ([]state.Activity, error)
 }
 
-// Proxy is a proxy before the dashboard that says who the user is. The zero Proxy is none.
+// Proxy is an authenticating reverse proxy in front of the dashboard. The zero Proxy disables it.
 type Proxy struct {
-	Header string         // in which it names the user
-	Users  []string       // who may change something; none: whoever it names
-	From   []netip.Prefix // its addresses
+	Header string         // request header that carries the user's name
+	Users  []string       // users who may make changes; empty allows every user
+	From   []netip.Prefix // addresses whose header is trusted
 }
 
 // Dashboard serves the pages. It is safe for concurrent use.
@@ -71,8 +71,8 @@ type Dashboard struct {
 	access access
 }
 
-// New makes a Dashboard that lives until ctx is done: streams to browsers end then, and so does all that it
-// does in the background. [Dashboard.Wait] returns once it has.
+// New returns a Dashboard that runs until ctx is done, which ends all streams to browsers and all background work.
+// [Dashboard.Wait] waits for that.
 func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
@@ -80,7 +80,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	case cfg.Locks == nil || cfg.Dead == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
 		return nil, errors.New("dashboard: Config.Locks, Dead, Streams, Repos and Watches are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
-		return nil, errors.New("dashboard: Config.Proxy wants both, Header and From")
+		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:
 		return nil, errors.New("dashboard: Config.Log is required")
 	}
@@ -101,7 +101,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	return d, nil
 }
 
-// Wait returns once nothing of the dashboard runs any more. Its context must be done.
+// Wait waits for the dashboard's background work to end. The context passed to New must be done.
 func (d *Dashboard) Wait() { d.hub.wait() }
 
 func (d *Dashboard) routes() *http.ServeMux {
@@ -116,28 +116,28 @@ func (d *Dashboard) routes() *http.ServeMux {
 	mux.HandleFunc("GET /dashboard/static/{hash}/{name...}", d.assets.serve)
 	mux.HandleFunc("GET /dashboard/login", d.showLogin)
 	mux.HandleFunc("POST /dashboard/login", d.login)
-	mux.Handle("POST /dashboard/logout", d.changing(d.logout))
+	mux.Handle("POST /dashboard/logout", d.action(d.logout))
 	mux.Handle("GET /dashboard/leases/release", d.forAdmins(d.confirmRelease))
-	mux.Handle("POST /dashboard/leases/release", d.changing(d.release))
+	mux.Handle("POST /dashboard/leases/release", d.action(d.release))
 	mux.Handle("GET /dashboard/dead/letter", d.forAdmins(d.showLetter))
-	mux.Handle("POST /dashboard/dead/retry", d.changing(d.retry))
+	mux.Handle("POST /dashboard/dead/retry", d.action(d.retry))
 	mux.Handle("GET /dashboard/dead/drop", d.forAdmins(d.confirmDrop))
-	mux.Handle("POST /dashboard/dead/drop", d.changing(d.drop))
+	mux.Handle("POST /dashboard/dead/drop", d.action(d.drop))
 	mux.HandleFunc("/", d.notFound)
 	return mux
 }
 
-// policy lets nothing in that we have not embedded, and nobody frame us.
+// policy is the content security policy: it allows embedded files only, and forbids framing.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP answers one request.
+// ServeHTTP implements [http.Handler].
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
-	h.Set("Referrer-Policy", "same-origin") // with no-referrer a form's origin would be null, and refused where there is no TLS
+	h.Set("Referrer-Policy", "same-origin") // no-referrer makes a form's origin null, which is refused without TLS
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")

@@ -21,8 +21,8 @@ import (
 
 type deadPage struct {
 	Letters []server.DeadLetter
-	Next    string // where to go on
-	Older   bool   // the oldest are shown first
+	Next    string // cursor of the next page; "" on the last one
+	Oldest  bool   // sorted oldest first
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	payloadShown = 64 << 10 // bytes
 )
 
-// loadDead shows a page of dead letters, without what was in them.
+// loadDead loads a page of dead letters, without their payloads.
 func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, error) {
 	query := stream.Query{Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown}
 	if text := strings.TrimSpace(q.Get("repo")); text != "" {
@@ -47,7 +47,7 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	if err != nil {
 		return nil, err
 	}
-	shown := deadPage{Next: page.Next, Older: query.Oldest}
+	shown := deadPage{Next: page.Next, Oldest: query.Oldest}
 	for _, l := range page.Letters {
 		shown.Letters = append(shown.Letters, server.NewDeadLetter(d.cfg.Dead, l, false))
 	}
@@ -56,21 +56,21 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 
 type letterPage struct {
 	server.DeadLetter
-	Payload string // the event, indented
-	Cut     bool   // and there is more of it
-	Sizes   []sized
-	More    int // of Sizes that are not shown
+	Payload string // the event as indented JSON
+	Cut     bool   // Payload is truncated
+	Sizes   []fieldSize
+	More    int // number of fields omitted from Sizes
 }
 
-// sized is a field of an entry that could not be read.
-type sized struct {
+// fieldSize is the size of one field of an unreadable entry.
+type fieldSize struct {
 	Name  string
 	Bytes int
 }
 
 const fieldsShown = 100
 
-// showLetter shows all of one letter.
+// showLetter shows one dead letter with its payload.
 func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
 	letter, err := d.cfg.Dead.Get(r.Context(), r.URL.Query().Get("id"))
 	if err != nil {
@@ -88,15 +88,15 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 	if !utf8.ValidString(shown.Payload) {
 		shown.Payload = strings.ToValidUTF8(shown.Payload, "\uFFFD")
 	}
-	shown.Payload = tame(shown.Payload, "\n")
+	shown.Payload = sanitize(shown.Payload, "\n")
 	for _, name := range slices.Sorted(maps.Keys(shown.Fields)) {
-		shown.Sizes = append(shown.Sizes, sized{name, shown.Fields[name]})
+		shown.Sizes = append(shown.Sizes, fieldSize{name, shown.Fields[name]})
 	}
 	shown.Sizes, shown.More = first(fieldsShown, shown.Sizes)
 	d.answer(w, r, http.StatusOK, "letter", "Dead letter "+shown.ID, shown)
 }
 
-// retry puts a letter's entry back into its stream.
+// retry moves a dead letter's entry back into its stream.
 func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
 	done, err := d.cfg.Dead.Retry(r.Context(), id)
@@ -108,8 +108,8 @@ func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id, "stream", done[0].Stream, "entry", done[0].Entry)
-	d.note(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done[0].Entry))
-	http.Redirect(w, r, listBehind(r), http.StatusSeeOther)
+	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done[0].Entry))
+	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
 
 func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {
@@ -122,14 +122,14 @@ func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visito
 	d.answer(w, r, http.StatusOK, "confirm", "Drop dead letter "+l.ID+"?", confirmation{
 		Action: "/dashboard/dead/drop", Back: "/dashboard/dead", Button: "Drop the letter", Fields: [][2]string{{"id", l.ID}},
 		Facts: [][2]string{
-			{"Letter", l.ID}, {"Repository", clip(300, cmp.Or(l.Repo, "not known"))}, {"Reason", clip(100, l.Reason)}, {"Error", clip(400, l.Error)},
+			{"Letter", l.ID}, {"Repository", clip(300, cmp.Or(l.Repo, "unknown"))}, {"Reason", clip(100, l.Reason)}, {"Error", clip(400, l.Error)},
 		},
-		Warning: "It is gone for good, with what was asked. The repository itself is not touched.",
+		Warning: "The letter and its payload are deleted permanently. The repository itself is not affected.",
 	})
 }
 
-// listBehind is the list that a form was on, with its filter; else all of it.
-func listBehind(r *http.Request) string {
+// deadListURL returns the URL of the dead-letter list that the form was submitted from, including its filter.
+func deadListURL(r *http.Request) string {
 	const list = "/dashboard/dead"
 	if u, err := url.Parse(r.Referer()); err == nil && u.Path == list {
 		return safeNext(u.RequestURI())
@@ -137,7 +137,7 @@ func listBehind(r *http.Request) string {
 	return list
 }
 
-// drop removes a letter for good.
+// drop deletes a dead letter.
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
 	n, err := d.cfg.Dead.Drop(r.Context(), id)
@@ -149,8 +149,8 @@ func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 		return
 	}
 	d.cfg.Log.WarnContext(r.Context(), "dead letter dropped on the dashboard", "by", v.name, "letter", id)
-	d.note(w, fmt.Sprintf("Dead letter %s is dropped.", id))
-	http.Redirect(w, r, listBehind(r), http.StatusSeeOther)
+	d.setFlash(w, fmt.Sprintf("Dead letter %s is dropped.", id))
+	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
 
 func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {

@@ -11,54 +11,54 @@ import (
 const (
 	heartbeat    = 15 * time.Second
 	writeTimeout = 10 * time.Second
-	longest      = time.Hour // of one stream: then the browser comes again
+	maxStreamAge = time.Hour // after which the browser reconnects
 )
 
-// stream follows a page for a browser. The connection's own deadlines are for requests that are over soon: here
-// each write has its own. It ends with the session, with the dashboard, or when the browser cannot follow.
+// stream sends the parts of a page to a browser as they change. It replaces the connection's deadlines, which suit
+// short requests, by one per write. It ends with the session or the dashboard, or when the browser falls behind.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	p, v := d.pages[r.URL.Query().Get("page")], d.access.visitor(r)
 	if p == nil || p.load == nil {
-		http.Error(w, "there is no such page", http.StatusNotFound)
+		http.Error(w, "no such page", http.StatusNotFound)
 		return
 	}
 	if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		http.Error(w, "this is for the dashboard's own pages", http.StatusForbidden)
+		http.Error(w, "only the dashboard's own pages may use this stream", http.StatusForbidden)
 		return
 	}
-	c, leave, err := d.hub.follow(p, p.query(r.URL.Query()), v.admin())
+	c, unsubscribe, err := d.hub.subscribe(p, p.query(r.URL.Query()), v.admin())
 	if err != nil {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	defer leave()
+	defer unsubscribe()
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // a recorder in a test has none
+	_ = control.SetReadDeadline(time.Time{}) // not supported by test recorders
 	send := func(text string) bool {
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 		_, err := io.WriteString(w, text)
 		return errors.Join(err, control.Flush()) == nil
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect them
+	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx buffers the stream
 	if !send("retry: 1000\n\n") {
 		return
 	}
-	end := time.NewTimer(longest)
-	if !v.ends.IsZero() {
-		end.Reset(min(longest, time.Until(v.ends)))
+	end := time.NewTimer(maxStreamAge)
+	if !v.expires.IsZero() {
+		end.Reset(min(maxStreamAge, time.Until(v.expires)))
 	}
 	defer end.Stop()
-	beats := time.NewTicker(heartbeat)
-	defer beats.Stop()
+	heartbeats := time.NewTicker(heartbeat)
+	defer heartbeats.Stop()
 	for ok := true; ok; {
 		select {
 		case part := <-c.parts:
 			ok = send(event(part))
-		case <-beats.C:
-			ok = send(": still here\n\n")
-		case <-c.gone:
+		case <-heartbeats.C:
+			ok = send(": heartbeat\n\n")
+		case <-c.dropped:
 			return
 		case <-end.C:
 			return
@@ -70,7 +70,7 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// event writes a part as a server-sent event. Each line end of its own begins a field of its own.
+// event formats a part as a server-sent event, with one data field per line.
 func event(p part) string {
 	lines := strings.NewReplacer("\r\n", "\ndata: ", "\r", "\ndata: ", "\n", "\ndata: ").Replace(p.content)
 	return "event: " + p.name + "\ndata: " + lines + "\n\n"

@@ -12,101 +12,103 @@ import (
 )
 
 const (
-	beat        = 500 * time.Millisecond // between two looks at what changes often
-	readTimeout = 5 * time.Second
-	maxClients  = 64
-	keptClients = 16 // of them for those who are logged in: strangers cannot take every place
-	maxQueued   = 32 // parts that a client may be behind
-	maxDear     = 2  // dear pages read at once for strangers, and as many for those who are logged in
+	refreshEvery    = 500 * time.Millisecond // for data that changes often
+	readTimeout     = 5 * time.Second
+	maxClients      = 64
+	reservedClients = 16 // of maxClients, reserved for admins
+	maxQueued       = 32 // parts that a client may fall behind
+	maxExpensive    = 2  // expensive pages loaded at once: for anonymous visitors, and again for admins
 )
 
-// errFull means that as many look as may.
-var errFull = errors.New("too many browsers follow the dashboard; close some, or ask another process")
+// errFull is returned when the client limit is reached.
+var errFull = errors.New("too many browsers follow the dashboard; close some, or connect to another process")
 
-// errBusy means that dear pages are read by others, and were for long.
-var errBusy = errors.New("too many lists are read at once just now; it is tried again")
+// errBusy is returned when an expensive page waited too long for others to load.
+var errBusy = errors.New("too many lists are being loaded; retrying")
 
-// hub renders pages for all who look at them.
+// hub loads and renders pages and sends them to the clients that follow them.
 type hub struct {
-	ctx  context.Context // done when nothing is to run any more
-	log  *slog.Logger
-	tail *tail
-	dear map[bool]chan struct{} // by whether somebody is logged in
-	runs sync.WaitGroup
+	ctx        context.Context // done when the dashboard stops
+	log        *slog.Logger
+	tail       *tail
+	expensive  map[bool]chan struct{} // semaphores for expensive pages, by admin
+	retryEvery time.Duration          // maximum pause after a failed load
+	background sync.WaitGroup
 
 	mu      sync.Mutex
-	views   map[string]*view // those that somebody looks at
+	views   map[string]*view // with at least one client
 	clients int
 }
 
-// view is a page with a query as some clients see it. Its fields are the hub's to guard.
+// view is a page with a query, rendered for one kind of visitor. hub.mu guards its clients and parts.
 type view struct {
 	page    *page
 	query   url.Values
 	admin   bool
 	end     context.CancelFunc // called when the last client has left
 	clients map[*client]struct{}
-	parts   map[string]string // as sent last
+	parts   map[string]string // content last sent, by name
 }
 
 // client is a browser that follows a view.
 type client struct {
-	parts chan part     // to be sent
-	gone  chan struct{} // closed when it could not follow
+	parts   chan part     // queued for sending
+	dropped chan struct{} // closed when the client fell behind
 }
 
-// part is a piece of a page by its name.
+// part is a named piece of a page.
 type part struct{ name, content string }
 
 func newHub(ctx context.Context, log *slog.Logger, tail *tail) *hub {
-	h := &hub{ctx: ctx, log: log, tail: tail, views: map[string]*view{}}
-	h.dear = map[bool]chan struct{}{false: make(chan struct{}, maxDear), true: make(chan struct{}, maxDear)}
+	h := &hub{ctx: ctx, log: log, tail: tail, retryEvery: readTimeout, views: map[string]*view{}}
+	h.expensive = map[bool]chan struct{}{false: make(chan struct{}, maxExpensive), true: make(chan struct{}, maxExpensive)}
 	tail.start = h.run
 	return h
 }
 
-// run runs fn until the hub ends, which waits for it.
+// run starts fn in the background unless the hub has stopped. hub.wait waits for it.
 func (h *hub) run(fn func(ctx context.Context)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() == nil {
-		h.runs.Go(func() { fn(h.ctx) })
+		h.background.Go(func() { fn(h.ctx) })
 	}
 }
 
 func (h *hub) wait() {
 	<-h.ctx.Done()
-	h.mu.Lock() // whoever has seen the hub run has started by now
+	h.mu.Lock() // after this, run and subscribe start nothing more
 	clear(h.views)
 	h.mu.Unlock()
-	h.runs.Wait()
+	h.background.Wait()
 }
 
-// load reads what a page shows.
+// load loads a page's data. Expensive pages wait for their turn; errBusy reports that it did not come in time.
 func (h *hub) load(ctx context.Context, p *page, query url.Values, admin bool) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if p.dear {
-		turn := h.dear[admin]
+	if p.expensive {
+		turn := h.expensive[admin]
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
 		case <-ctx.Done():
-			return nil, fmt.Errorf("read %s: %w", p.name, errBusy)
+			return nil, fmt.Errorf("load %s: %w", p.name, errBusy)
 		}
 	}
 	return p.load(ctx, query, admin)
 }
 
-// follow has a client told of all parts of a page, and from then on of those that change, until it leaves.
-func (h *hub) follow(p *page, query url.Values, admin bool) (c *client, leave func(), err error) {
+// subscribe returns a client that receives all parts of a page, and then each part that changes, until unsubscribe
+// is called. It returns errFull when there are too many clients.
+func (h *hub) subscribe(p *page, query url.Values, admin bool) (c *client, unsubscribe func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	most := maxClients
+	limit := maxClients
 	if !admin {
-		most -= keptClients
+		limit -= reservedClients
 	}
-	if h.clients >= most {
+	if h.clients >= limit {
 		return nil, nil, errFull
 	}
 	h.clients++
@@ -117,13 +119,13 @@ func (h *hub) follow(p *page, query url.Values, admin bool) (c *client, leave fu
 		v = &view{page: p, query: query, admin: admin, end: end, clients: map[*client]struct{}{}, parts: map[string]string{}}
 		h.views[key] = v
 		if h.ctx.Err() == nil {
-			h.runs.Go(func() { h.keep(ctx, v) })
+			h.background.Go(func() { h.refresh(ctx, v) })
 		}
 	}
-	c = &client{parts: make(chan part, maxQueued), gone: make(chan struct{})}
+	c = &client{parts: make(chan part, maxQueued), dropped: make(chan struct{})}
 	v.clients[c] = struct{}{}
 	for name, content := range v.parts {
-		c.parts <- part{name, content} // fewer than there is room for
+		c.parts <- part{name, content} // never blocks: a page has fewer parts than maxQueued
 	}
 	return c, func() {
 		h.mu.Lock()
@@ -137,22 +139,22 @@ func (h *hub) follow(p *page, query url.Values, admin bool) (c *client, leave fu
 	}, nil
 }
 
-// keep renders a view for as long as it has clients.
-func (h *hub) keep(ctx context.Context, v *view) {
+// refresh loads, renders and sends a view again and again until ctx is done.
+func (h *hub) refresh(ctx context.Context, v *view) {
 	for {
-		began := time.Now()
+		start := time.Now()
 		data, err := h.load(ctx, v.page, v.query, v.admin)
-		spent := time.Since(began)
+		spent := time.Since(start)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			h.log.DebugContext(ctx, "dashboard cannot read", "page", v.page.name, "error", err)
+			h.log.DebugContext(ctx, "dashboard page not loaded", "page", v.page.name, "error", err)
 		}
-		h.tell(v, v.render(data, err))
-		pause := pace(v.page.every, spent)
-		if err != nil { // it was waiting that took so long, and somebody waits for its end
-			pause = min(pause, readTimeout)
+		h.publish(v, v.render(data, err))
+		pause := pauseAfter(spent, v.page.every)
+		if err != nil { // the time was spent waiting for a timeout, and clients wait for the recovery
+			pause = min(pause, h.retryEvery)
 		}
 		select {
 		case <-ctx.Done():
@@ -162,28 +164,29 @@ func (h *hub) keep(ctx context.Context, v *view) {
 	}
 }
 
-// pace is how long to wait after a read that took spent: so long that reading takes at most a twentieth of the time.
-func pace(every, spent time.Duration) time.Duration { return max(every-spent, 19*spent) }
+// pauseAfter returns how long to pause after a load, so that loading takes at most a twentieth of the time.
+func pauseAfter(spent, every time.Duration) time.Duration { return max(every-spent, 19*spent) }
 
-// render renders the parts. Those of data that could not be read stay as they were.
+// render renders the view's parts. After a failed load it renders only the status, so that clients keep the other
+// parts.
 func (v *view) render(data any, err error) []part {
 	parts := []part{{"status", ""}}
 	if err != nil {
-		parts[0].content = string(downFor(err, v.admin))
+		parts[0].content = string(alertFor(err, v.admin))
 		return parts
 	}
 	for _, name := range v.page.parts {
 		var b bytes.Buffer
-		if err := v.page.template.ExecuteTemplate(&b, name, frame{Admin: v.admin, Query: flat(v.query), Data: data}); err != nil {
-			continue // it renders in the page's tests
+		if err := v.page.template.ExecuteTemplate(&b, name, partData{Admin: v.admin, Query: flat(v.query), Data: data}); err != nil {
+			continue // cannot fail: tests render every part
 		}
 		parts = append(parts, part{name, b.String()})
 	}
 	return parts
 }
 
-// tell sends what has changed, and drops who cannot follow.
-func (h *hub) tell(v *view, parts []part) {
+// publish sends the parts that changed, and drops clients whose queue is full.
+func (h *hub) publish(v *view, parts []part) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range parts {
@@ -195,7 +198,7 @@ func (h *hub) tell(v *view, parts []part) {
 			select {
 			case c.parts <- p:
 			default:
-				close(c.gone)
+				close(c.dropped)
 				delete(v.clients, c)
 			}
 		}

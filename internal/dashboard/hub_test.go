@@ -15,22 +15,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestWhatChangesIsSentAndNothingElse(t *testing.T) {
+func TestOnlyChangedPartsAreSent(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
+	d.board.pages["leases"].every = 10 * time.Millisecond
 	d.settle(synced(t, "acme/first"), 10*time.Millisecond)
 	f := d.follow("page=overview", nil)
 	f.await("status", "")
 	f.await("results", "acme/first")
 	d.settle(synced(t, "acme/second"), 10*time.Millisecond)
 	f.await("results", "acme/second")
-	// Nothing comes any more: what is sent until a sign that was asked for is the sign alone.
+	// Once a part is sent, further loads of the same data send nothing.
 	g := d.follow("page=leases", nil)
 	g.await("leases", "No lease is held")
 	d.lease("acme/widgets", "w1", "job-37")
 	g.await("leases", "acme/widgets")
 	var c counting
 	d.client.AddHook(&c)
-	eventually(t, func() bool { return c.n.Load() > 20 }, "several reads more")
+	eventually(t, func() bool { return c.n.Load() > 20 }, "the page is loaded several more times")
 	select {
 	case p := <-g.events:
 		t.Errorf("a part came twice: %+v", p)
@@ -38,25 +40,27 @@ func TestWhatChangesIsSentAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWithTheDashboard(t *testing.T) {
+func TestStreamEndsWithDashboard(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	f := d.follow("page=overview", nil)
 	f.await("results", "")
 	d.stop()
-	f.ended()
+	f.awaitEnd()
 	d.board.Wait()
 	if resp, _ := d.visit("GET", "/dashboard/events?page=overview", nil, nil); resp.StatusCode != http.StatusOK {
-		t.Errorf("afterwards: %d, want a stream that ends at once", resp.StatusCode)
+		t.Errorf("after stopping: %d, want a stream that ends at once", resp.StatusCode)
 	}
 }
 
-func TestNoMoreBrowsersFollowThanMay(t *testing.T) {
+func TestClientLimit(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	d.board.hub.mu.Lock()
-	d.board.hub.clients = maxClients - keptClients
+	d.board.hub.clients = maxClients - reservedClients
 	d.board.hub.mu.Unlock()
 	if resp, text := d.visit("GET", "/dashboard/events?page=leases", nil, nil); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("a stranger in the places of those who are logged in: %d %s, want 503", resp.StatusCode, text)
+		t.Errorf("anonymous client in a place reserved for admins: %d %s, want 503", resp.StatusCode, text)
 	}
 	d.board.hub.mu.Lock()
 	d.board.hub.clients = maxClients - 1
@@ -64,18 +68,19 @@ func TestNoMoreBrowsersFollowThanMay(t *testing.T) {
 	f := d.follow("page=leases", bearer)
 	f.await("leases", "")
 	if resp, text := d.visit("GET", "/dashboard/events?page=leases", nil, bearer); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("one more: %d %s, want 503", resp.StatusCode, text)
+		t.Errorf("client above the limit: %d %s, want 503", resp.StatusCode, text)
 	}
 	f.cancel()
-	f.ended()
+	f.awaitEnd()
 	eventually(t, func() bool {
 		d.board.hub.mu.Lock()
 		defer d.board.hub.mu.Unlock()
 		return d.board.hub.clients == maxClients-1
-	}, "a place is free again")
+	}, "the client's place is free again")
 }
 
-func TestWhatIsNoPageHasNoStream(t *testing.T) {
+func TestNoStreamForUnknownPagesAndOtherSites(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	for _, query := range []string{"", "page=login", "page=letter", "page=nothing"} {
 		if resp, _ := d.visit("GET", "/dashboard/events?"+query, nil, bearer); resp.StatusCode != http.StatusNotFound {
@@ -87,27 +92,28 @@ func TestWhatIsNoPageHasNoStream(t *testing.T) {
 	}
 }
 
-// still is a hub whose one page says what it is told to.
-func still(t *testing.T, says func() any) (*hub, *page) {
+// startHub returns a hub and a page whose data comes from load.
+func startHub(t *testing.T, load func() any) (*hub, *page) {
 	t.Helper()
 	d := startDesk(t, nil)
 	p := &page{name: "minutes", parts: []string{"busy"}, every: time.Millisecond, template: d.board.pages["overview"].template}
-	p.load = func(context.Context, url.Values, bool) (any, error) { return says(), nil }
+	p.load = func(context.Context, url.Values, bool) (any, error) { return load(), nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(d.client, "results"))
 	t.Cleanup(func() { cancel(); h.wait() })
 	return h, p
 }
 
-func TestWhoCannotFollowIsDropped(t *testing.T) {
+func TestSlowClientIsDropped(t *testing.T) {
+	t.Parallel()
 	var n atomic.Int64
-	h, p := still(t, func() any { return overview{More: int(n.Add(1)), Busy: someBusy} })
-	slow, leave, err := h.follow(p, url.Values{}, false)
+	h, p := startHub(t, func() any { return overview{More: int(n.Add(1)), Busy: someBusy} })
+	slow, leave, err := h.subscribe(p, url.Values{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer leave()
-	quick, leaveToo, err := h.follow(p, url.Values{}, false)
+	quick, leaveToo, err := h.subscribe(p, url.Values{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,35 +122,36 @@ func TestWhoCannotFollowIsDropped(t *testing.T) {
 	for {
 		select {
 		case <-quick.parts:
-		case <-slow.gone:
+		case <-slow.dropped:
 			if len(slow.parts) != maxQueued {
 				t.Errorf("dropped with %d parts queued, want %d", len(slow.parts), maxQueued)
 			}
 			select {
-			case <-quick.gone:
-				t.Error("the quick one is dropped, too")
+			case <-quick.dropped:
+				t.Error("the client that reads its parts is dropped, too")
 			default:
 			}
 			return
 		case <-limit:
-			t.Fatal("it is never dropped")
+			t.Fatal("the slow client is not dropped")
 		}
 	}
 }
 
-func TestAllWhoSeeTheSameShareOneView(t *testing.T) {
+func TestClientsOfTheSamePageShareAView(t *testing.T) {
+	t.Parallel()
 	var reads atomic.Int64
-	h, p := still(t, func() any { reads.Add(1); return overview{} })
+	h, p := startHub(t, func() any { reads.Add(1); return overview{} })
 	p.every = time.Hour
 	var leaves []func()
 	for range 10 {
-		_, leave, err := h.follow(p, url.Values{}, false)
+		_, leave, err := h.subscribe(p, url.Values{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		leaves = append(leaves, leave)
 	}
-	_, leave, err := h.follow(p, url.Values{}, true)
+	_, leave, err := h.subscribe(p, url.Values{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +161,7 @@ func TestAllWhoSeeTheSameShareOneView(t *testing.T) {
 	views := len(h.views)
 	h.mu.Unlock()
 	if views != 2 {
-		t.Errorf("%d views, want one for who is logged in, and one for the others", views)
+		t.Errorf("%d views, want one for admins and one for anonymous visitors", views)
 	}
 	for _, leave := range leaves {
 		leave()
@@ -177,82 +184,87 @@ func (c *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return func(ctx context.Context, cmds []redis.Cmder) error { c.n.Add(int64(len(cmds))); return next(ctx, cmds) }
 }
 
-func TestNobodyLooksNothingIsRead(t *testing.T) {
+func TestNoReadsWithoutClients(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	var c counting
 	d.client.AddHook(&c)
 	f := d.follow("page=overview", nil)
 	f.await("results", "")
 	if c.n.Load() == 0 {
-		t.Fatal("nothing was read while somebody looked")
+		t.Fatal("nothing was read while a client was connected")
 	}
 	f.cancel()
-	f.ended()
+	f.awaitEnd()
 	eventually(t, func() bool { d.board.hub.mu.Lock(); defer d.board.hub.mu.Unlock(); return len(d.board.hub.views) == 0 }, "the view ends")
 	d.board.tail.mu.Lock()
-	d.board.tail.wanted = time.Now().Add(-2 * linger)
+	d.board.tail.lastUsed = time.Now().Add(-2 * idleTimeout)
 	d.board.tail.mu.Unlock()
 	eventually(t, func() bool { d.board.tail.mu.Lock(); defer d.board.tail.mu.Unlock(); return !d.board.tail.running }, "the tail ends")
 	idle := make(chan struct{})
-	go func() { d.board.hub.runs.Wait(); close(idle) }()
+	go func() { d.board.hub.background.Wait(); close(idle) }()
 	select {
-	case <-idle: // nothing runs that could read
+	case <-idle:
 	case <-time.After(30 * time.Second):
-		t.Error("something runs on while nobody looks")
+		t.Error("background work continues without clients")
 	}
 }
 
-func TestWhatNobodyWaitsForIsNotReadOn(t *testing.T) {
-	h, p := still(t, func() any { return overview{} })
-	began, ended := make(chan struct{}), make(chan error, 1)
+func TestLoadIsCancelledWhenLastClientLeaves(t *testing.T) {
+	t.Parallel()
+	h, p := startHub(t, func() any { return overview{} })
+	started, ended := make(chan struct{}), make(chan error, 1)
 	p.load = func(ctx context.Context, _ url.Values, _ bool) (any, error) {
-		close(began)
+		close(started)
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return nil, ctx.Err()
 	}
-	_, leave, err := h.follow(p, url.Values{}, false)
+	_, leave, err := h.subscribe(p, url.Values{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-began
+	<-started
 	leave()
 	h.mu.Lock()
 	views := len(h.views)
 	h.mu.Unlock()
 	if views != 0 {
-		t.Errorf("%d views that nobody looks at", views)
+		t.Errorf("%d views without clients", views)
 	}
-	if err := <-ended; !errors.Is(err, context.Canceled) { // but when its time was over
-		t.Errorf("it is read for nobody: %v", err)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the load ended with %v, want it cancelled", err)
 	}
 }
 
-func TestWhoHasToWaitForALongListIsToldSo(t *testing.T) {
+func TestTooManyExpensiveLoads(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
-	for range maxDear {
-		d.board.hub.dear[false] <- struct{}{}
+	for range maxExpensive {
+		d.board.hub.expensive[false] <- struct{}{}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, err := d.board.hub.load(ctx, d.board.pages["repos"], url.Values{}, false)
-	if text := string(downFor(err, false)); !strings.Contains(text, "too many lists") {
-		t.Errorf("%v is told as %q", err, text)
+	if text := string(alertFor(err, false)); !strings.Contains(text, "too many lists") {
+		t.Errorf("%v is shown as %q", err, text)
 	}
-	d.page("/dashboard/repos", bearer) // who is logged in waits for no stranger
+	d.page("/dashboard/repos", bearer) // admins do not wait for anonymous visitors
 }
 
-func TestADearReadIsRare(t *testing.T) {
-	if p := pace(beat, time.Second); p != 19*time.Second {
-		t.Errorf("after a read of 1 s the next is in %v, want 19 s", p)
+func TestSlowLoadsAreRare(t *testing.T) {
+	if p := pauseAfter(time.Second, refreshEvery); p != 19*time.Second {
+		t.Errorf("pause after a load of 1 s is %v, want 19 s", p)
 	}
-	if p := pace(beat, time.Millisecond); p != beat-time.Millisecond {
-		t.Errorf("after a read of 1 ms the next is in %v", p)
+	if p := pauseAfter(time.Millisecond, refreshEvery); p != refreshEvery-time.Millisecond {
+		t.Errorf("pause after a load of 1 ms is %v", p)
 	}
 }
 
-func TestRedisAwayIsSaidAndOverByItself(t *testing.T) {
+func TestRecoveryFromRedisOutage(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
+	d.board.hub.retryEvery = refreshEvery
 	d.settle(synced(t, "acme/first"), time.Millisecond)
 	f := d.follow("page=overview", nil)
 	f.await("results", "acme/first")
@@ -260,7 +272,7 @@ func TestRedisAwayIsSaidAndOverByItself(t *testing.T) {
 	f.await("status", "Redis does not answer")
 	resp, text := d.visit("GET", "/dashboard/leases", nil, nil)
 	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "Redis does not answer") || !strings.Contains(text, "sse-connect") {
-		t.Errorf("a page meanwhile: %d, want 503, with the reason and a stream", resp.StatusCode)
+		t.Errorf("a page during the outage: %d, want 503 with the reason and an event stream", resp.StatusCode)
 	}
 	d.redis.Restart()
 	f.await("status", "")
@@ -268,7 +280,7 @@ func TestRedisAwayIsSaidAndOverByItself(t *testing.T) {
 	f.await("results", "acme/second")
 }
 
-func TestLinesOfAPartStayInIt(t *testing.T) {
+func TestEventEscapesLineBreaks(t *testing.T) {
 	got := event(part{"results", "a\r\nevent: status\rdata: x\n\nid: 1"})
 	want := "event: results\ndata: a\ndata: event: status\ndata: data: x\ndata: \ndata: id: 1\n\n"
 	if got != want {
@@ -276,8 +288,9 @@ func TestLinesOfAPartStayInIt(t *testing.T) {
 	}
 }
 
-func TestAPageRecoversSoonAfterARedisThatDidNotAnswer(t *testing.T) {
-	p := &page{name: "minutes", parts: []string{"busy"}, every: beat, template: startDesk(t, nil).board.pages["overview"].template}
+func TestPageRecoversSoonAfterRedisTimeout(t *testing.T) {
+	t.Parallel()
+	p := &page{name: "minutes", parts: []string{"busy"}, every: refreshEvery, template: startDesk(t, nil).board.pages["overview"].template}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(nil, ""))
@@ -291,23 +304,23 @@ func TestAPageRecoversSoonAfterARedisThatDidNotAnswer(t *testing.T) {
 			}
 			return overview{Busy: someBusy}, nil
 		}
-		c, leave, err := h.follow(p, url.Values{}, false)
+		c, leave, err := h.subscribe(p, url.Values{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer leave()
-		if said := <-c.parts; said.name != "status" || said.content == "" {
-			t.Fatalf("%+v, want to be told that Redis does not answer", said)
+		if part := <-c.parts; part.name != "status" || part.content == "" {
+			t.Fatalf("%+v, want the status that Redis does not answer", part)
 		}
 		back.Store(true)
 		since := time.Now()
-		for said := range c.parts {
-			if said.name == "busy" {
+		for part := range c.parts {
+			if part.name == "busy" {
 				break
 			}
 		}
-		if took := time.Since(since); took > 2*readTimeout {
-			t.Errorf("it says so for %v after Redis is back", took)
+		if delay := time.Since(since); delay > 2*readTimeout {
+			t.Errorf("the page recovers %v after Redis does", delay)
 		}
 	})
 }

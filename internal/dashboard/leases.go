@@ -18,23 +18,23 @@ import (
 	"lockstep/locking"
 )
 
-// lease is one that is held, as it is shown.
+// lease is a held lease with the progress of its holder.
 type lease struct {
 	server.Lock
-	At     events.Progress // what its holder is at, where that is known
-	Forced bool            // it was taken away, and nobody gets it for a moment
+	At     events.Progress // zero if unknown
+	Forced bool            // released by force; it cannot be acquired again for a moment
 }
 
 type leasesPage struct {
 	Leases  []lease
 	Held    int
-	More    int // of them that are not shown
-	Waiting int // processes, for any of them
+	More    int // number of leases omitted
+	Waiting int // number of waiters for all leases
 }
 
 const leasesShown = 200
 
-// loadLeases shows all leases, the longest held first.
+// loadLeases loads the held leases, oldest first.
 func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, error) {
 	all, err := d.readLeases(ctx)
 	if err != nil {
@@ -57,14 +57,14 @@ func (d *Dashboard) readLeases(ctx context.Context) ([]lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := map[uint64]state.Activity{}
+	byFence := map[uint64]state.Activity{}
 	for _, a := range busy {
-		at[a.Fence] = a
+		byFence[a.Fence] = a
 	}
 	leases := make([]lease, len(held))
 	for i, status := range held {
 		leases[i] = lease{Lock: server.NewLock(status), Forced: status.Holder.Job == "" && status.Holder.Operation == ""}
-		if a, ok := at[status.Fence]; ok && !leases[i].Forced && strings.EqualFold(a.Repo, status.Key) {
+		if a, ok := byFence[status.Fence]; ok && !leases[i].Forced && strings.EqualFold(a.Repo, status.Key) {
 			leases[i].Repo, leases[i].At = a.Repo, a.Progress
 		}
 	}
@@ -72,18 +72,18 @@ func (d *Dashboard) readLeases(ctx context.Context) ([]lease, error) {
 	return leases, nil
 }
 
-// confirmation asks whether something is really meant.
+// confirmation is the data of a confirmation dialog.
 type confirmation struct {
-	Action  string // where the form goes
+	Action  string // URL that the form is posted to
 	Back    string
-	Fields  [][2]string // names and values of the form
+	Fields  [][2]string // hidden form fields: name, value
 	Button  string
-	Facts   [][2]string // what it is about
+	Facts   [][2]string // label, value
 	Warning string
-	Since   time.Time // of a lease
+	Since   time.Time // when the lease was acquired; zero if the action is not about a lease
 }
 
-// confirmRelease shows who has the very lease whose fence the query names.
+// confirmRelease asks for confirmation before it releases the lease with the fence in the query.
 func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ visitor) {
 	repo, fence, err := leaseOf(r.URL.Query())
 	if err != nil {
@@ -105,13 +105,13 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)}, {"Waiting", strconv.Itoa(len(status.Waiters))},
 			},
 			Since: status.Holder.Since,
-			Warning: "The holder's work is cancelled and will be delivered again. The next in line gets the lease after a moment, with a higher fence. " +
-				"A worker that hangs can do no harm meanwhile: with this fence it changes nothing any more.",
+			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next waiter gets the lease, with a higher fence. " +
+				"A worker that hangs can do no harm: the old fence no longer allows any change.",
 		})
 	}
 }
 
-// release takes the lease away, and says who did.
+// release releases the lease by force and logs who requested it.
 func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 	repo, fence, err := leaseOf(r.PostForm)
 	if err != nil {
@@ -127,18 +127,18 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 	default:
 		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(), "fence", fence,
 			"worker", former.Worker, "job", former.Job, "operation", former.Operation)
-		d.note(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker, former.Job, fence))
+		d.setFlash(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker, former.Job, fence))
 		http.Redirect(w, r, "/dashboard/leases", http.StatusSeeOther)
 	}
 }
 
-var errRedis = errors.New("Redis does not answer; look again, then try again")
+var errRedis = errors.New("Redis does not answer; check whether the change was made, then try again")
 
 func errNotHeld(repo events.RepoPath, fence uint64) error {
-	return fmt.Errorf("%s is not held with fence %d any more; look at it again", repo, fence)
+	return fmt.Errorf("the lease on %s is no longer held with fence %d; reload the page", repo, fence)
 }
 
-// leaseOf reads which lease is meant.
+// leaseOf parses the repository and the fence of a lease.
 func leaseOf(values url.Values) (events.RepoPath, uint64, error) {
 	repo, err := events.ParseRepoPath(values.Get("repo"))
 	if err != nil {
@@ -146,7 +146,7 @@ func leaseOf(values url.Values) (events.RepoPath, uint64, error) {
 	}
 	fence, err := strconv.ParseUint(values.Get("fence"), 10, 64)
 	if err != nil {
-		return events.RepoPath{}, 0, errors.New("want the fence of the lease to take away")
+		return events.RepoPath{}, 0, errors.New("fence: want the number of the lease to release")
 	}
 	return repo, fence, nil
 }

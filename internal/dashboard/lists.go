@@ -19,10 +19,11 @@ import (
 
 const listShown = 50
 
-// watchLine is a watch as it is shown. To who is not logged in only the upper half is.
+// watchLine is a row of the list of watches.
 type watchLine struct {
 	App, Repo, Ref, Poll string
 
+	// For admins only.
 	URL, Credential, Notify, Signed, Silenced string
 	Paths                                     []string
 	Auto                                      bool
@@ -54,22 +55,22 @@ func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (
 	return shown, nil
 }
 
-// pollOf says how often a watch is polled.
+// pollOf formats the interval at which a watch is polled.
 func (d *Dashboard) pollOf(i watch.Interval) string {
 	switch {
 	case i == watch.Never, i == 0 && d.cfg.PollEvery == 0:
 		return "never"
 	case i == 0:
-		return "every " + took(d.cfg.PollEvery)
+		return "every " + formatDuration(d.cfg.PollEvery)
 	}
-	return "every " + took(time.Duration(i))
+	return "every " + formatDuration(time.Duration(i))
 }
 
-// repoLine is a repository in the list.
+// repoLine is a row of the list of repositories.
 type repoLine struct {
 	server.RepoSummary
-	Ref, Commit string // of one that is published, the default branch if it has a usual name
-	Refs        int    // more of them
+	Ref, Commit string // one published ref, chosen by mainRef
+	Refs        int    // number of other published refs
 	Bytes       int64
 	Sized       bool // Bytes is known
 }
@@ -77,7 +78,7 @@ type repoLine struct {
 type reposPage struct {
 	Repos []repoLine
 	Next  string
-	Sizes bool // this process sees the volume
+	Sizes bool // sizes are available in this process
 }
 
 func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, error) {
@@ -85,7 +86,7 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	if text := q.Get("after"); text != "" {
 		var err error
 		if cursor, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: after: want what the page before gave", errBadQuery)
+			return nil, fmt.Errorf("%w: after: want the cursor from the previous page", errBadQuery)
 		}
 	}
 	page, err := d.cfg.Repos.List(ctx, strings.TrimSpace(q.Get("prefix")), cursor, listShown)
@@ -105,17 +106,17 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	if err != nil {
 		return nil, err
 	}
-	for i, of := range heads {
+	for i, byRef := range heads {
 		line := &shown.Repos[i]
-		if line.Ref = usual(of); line.Ref != "" {
-			line.Commit, line.Refs = of[line.Ref], len(of)-1
+		if line.Ref = mainRef(byRef); line.Ref != "" {
+			line.Commit, line.Refs = byRef[line.Ref], len(byRef)-1
 		}
 	}
 	return shown, nil
 }
 
-// usual is the ref to show of several: the one with a usual name, else the first.
-func usual(heads map[string]string) string {
+// mainRef returns the ref with a common default-branch name, else the first ref, or "" if there is none.
+func mainRef(heads map[string]string) string {
 	for _, ref := range []string{"refs/heads/main", "refs/heads/master", "refs/heads/trunk"} {
 		if heads[ref] != "" {
 			return ref
@@ -128,7 +129,7 @@ func usual(heads map[string]string) string {
 	return refs[0]
 }
 
-// size is what a repository takes, where this process sees the volume.
+// size returns the bytes that a repository occupies on the volume, or false if unknown.
 func (d *Dashboard) size(path string) (int64, bool) {
 	repo, err := events.ParseRepoPath(path)
 	if err != nil || d.cfg.Size == nil {
@@ -137,20 +138,21 @@ func (d *Dashboard) size(path string) (int64, bool) {
 	return d.cfg.Size(repo)
 }
 
-// repoPage is all that is known of one repository.
+// repoPage is the state of one repository.
 type repoPage struct {
 	server.Repo
 	Head  []head
-	Apps  []given
+	Apps  []delivered
 	Bytes int64
-	Sized bool
+	Sized bool // Bytes is known
 
-	MoreHeads, MoreApps int // that are not shown
+	MoreHeads, MoreApps int // number of rows omitted
 }
 
 type head struct{ Ref, Commit string }
 
-type given struct{ App, Ref, Commit string }
+// delivered is the commit last delivered to an app.
+type delivered struct{ App, Ref, Commit string }
 
 const refsShown = 200
 
@@ -159,27 +161,27 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, _ bool) (any, er
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
 	}
-	known, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
+	state, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
 	if errors.Is(err, server.ErrUnknownRepo) {
-		return nil, fmt.Errorf("%w: nothing is known of %s", errNotThere, repo)
+		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
 	}
 	if err != nil {
 		return nil, err
 	}
-	shown := repoPage{Repo: known}
-	shown.Bytes, shown.Sized = d.size(known.Repo)
-	for _, ref := range slices.Sorted(maps.Keys(known.Heads)) {
-		shown.Head = append(shown.Head, head{ref, known.Heads[ref]})
+	shown := repoPage{Repo: state}
+	shown.Bytes, shown.Sized = d.size(state.Repo)
+	for _, ref := range slices.Sorted(maps.Keys(state.Heads)) {
+		shown.Head = append(shown.Head, head{ref, state.Heads[ref]})
 	}
-	for _, g := range known.Given {
-		shown.Apps = append(shown.Apps, given{cmp.Or(g.App, "no app"), g.Ref, g.Commit})
+	for _, g := range state.Given {
+		shown.Apps = append(shown.Apps, delivered{cmp.Or(g.App, "no app"), g.Ref, g.Commit})
 	}
 	shown.Head, shown.MoreHeads = first(refsShown, shown.Head)
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
 	return shown, nil
 }
 
-// first is the beginning of a list, and how many more there are.
+// first returns the first n elements of a list, and the number of those omitted.
 func first[T any](n int, all []T) (shown []T, more int) {
 	n = min(n, len(all))
 	return all[:n], len(all) - n

@@ -10,8 +10,8 @@ import (
 type loginPage struct {
 	Next     string
 	Error    string
-	Possible bool // there is a token to log in with
-	Proxy    bool // or a proxy that says who one is
+	Possible bool // an API token is configured
+	Proxy    bool // an authenticating proxy is configured
 }
 
 func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
@@ -27,8 +27,8 @@ func (d *Dashboard) answerLogin(w http.ResponseWriter, r *http.Request, status i
 	d.answer(w, r, status, "login", "Log in", loginPage{next, why, d.cfg.Guard.Token != "", d.cfg.Proxy.Header != ""})
 }
 
-// login takes the API token for a session. No form of a session is asked for, as there is none yet; what comes from
-// other sites' pages is refused before, as everywhere.
+// login starts a session for a visitor who submits the API token. It needs no CSRF token, because there is no session
+// yet; the server has already refused cross-site requests.
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
@@ -39,7 +39,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	log := d.cfg.Log.With("from", from.String())
 	switch {
 	case d.cfg.Guard.Token == "":
-		d.answerLogin(w, r, http.StatusForbidden, next, "There is no token to log in with.")
+		d.answerLogin(w, r, http.StatusForbidden, next, "No API token is configured.")
 	case !d.access.attempts.allowed(from):
 		w.Header().Set("Retry-After", "60")
 		d.answerLogin(w, r, http.StatusTooManyRequests, next, "Too many wrong tokens. Wait a minute, then try again.")
@@ -48,13 +48,13 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		log.WarnContext(r.Context(), "dashboard login refused")
 		d.answerLogin(w, r, http.StatusUnauthorized, next, "That is not the API token.")
 	default:
-		d.access.sessions.begin(w, d.access.secure(r))
+		d.access.sessions.start(w, d.access.secure(r))
 		log.InfoContext(r.Context(), "dashboard login")
 		http.Redirect(w, r, next, http.StatusSeeOther)
 	}
 }
 
-var errNoSession = errors.New("there is no session to end: this login is the proxy's, or this machine's")
+var errNoSession = errors.New("there is no session to end: you are logged in by the proxy or as a local user")
 
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !v.logout {
@@ -63,7 +63,7 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	d.access.sessions.end(w, d.access.secure(r))
 	d.cfg.Log.InfoContext(r.Context(), "dashboard logout", "by", v.name)
-	d.note(w, "You are logged out.")
+	d.setFlash(w, "You are logged out.")
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
@@ -74,7 +74,7 @@ func loginURL(next string) string {
 	return "/dashboard/login?" + url.Values{"next": {next}}.Encode()
 }
 
-// safeNext is where to go after the login: a page of ours.
+// safeNext returns next if it is a page of the dashboard, else "/", so that a login never redirects elsewhere.
 func safeNext(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || len(next) > 2000 || u.Scheme != "" || u.Host != "" || u.Opaque != "" || strings.Contains(u.Path, "..") || strings.ContainsAny(next, "\\\r\n\t") {

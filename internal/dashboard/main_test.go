@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const token = "t0ken-of-the-api"
 
-// desk is a dashboard on a Redis of its own, behind the server that it is mounted on.
+// desk is a dashboard with a private Redis, mounted in a test server.
 type desk struct {
 	t      *testing.T
 	redis  *redistest.Server
@@ -50,7 +50,7 @@ func startDesk(t *testing.T, change func(*Config)) *desk {
 	return d.open(change)
 }
 
-// open starts a dashboard on the desk's Redis.
+// open starts a dashboard on d.redis.
 func (d *desk) open(change func(*Config)) *desk {
 	d.t.Helper()
 	namespace := events.DefaultNamespace
@@ -90,7 +90,7 @@ func (d *desk) open(change func(*Config)) *desk {
 	return d
 }
 
-// visit is one request, without following where the answer leads.
+// visit sends one request without following redirects.
 func (d *desk) visit(method, path string, form url.Values, header http.Header) (*http.Response, string) {
 	d.t.Helper()
 	var body io.Reader
@@ -133,7 +133,7 @@ func (d *desk) page(path string, header http.Header) string {
 
 var bearer = http.Header{"Authorization": {"Bearer " + token}}
 
-// logIn returns the cookie of a new session, and what its forms carry.
+// logIn returns the cookie and the CSRF token of a new session.
 func (d *desk) logIn() (cookie http.Header, csrf string) {
 	d.t.Helper()
 	resp, text := d.visit("POST", "/dashboard/login", url.Values{"token": {token}, "next": {"/dashboard/leases"}}, nil)
@@ -144,7 +144,7 @@ func (d *desk) logIn() (cookie http.Header, csrf string) {
 	return cookie, csrfOf(d.t, d.page("/", cookie))
 }
 
-// csrfOf is what the forms of a page carry.
+// csrfOf returns the CSRF token of a page's forms.
 func csrfOf(t *testing.T, page string) string {
 	t.Helper()
 	_, after, ok := strings.Cut(page, `name="csrf" value="`)
@@ -155,7 +155,7 @@ func csrfOf(t *testing.T, page string) string {
 	return csrf
 }
 
-// lease takes a lease in the name of a worker.
+// lease acquires a lease as the given worker.
 func (d *desk) lease(key, worker, job string) *locking.Lease {
 	d.t.Helper()
 	locker, err := locking.New(locking.Config{Redis: d.client, Prefix: events.DefaultNamespace.Locks(), Worker: worker})
@@ -169,13 +169,13 @@ func (d *desk) lease(key, worker, job string) *locking.Lease {
 	d.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = lease.Release(ctx) // it may have been taken away
+		_ = lease.Release(ctx) // fails if the test released it by force
 		_ = locker.Close(ctx)
 	})
 	return lease
 }
 
-// settle adds a result, of a change that was asked for so long ago.
+// settle adds a result of a change queued delay ago.
 func (d *desk) settle(result events.Result, delay time.Duration) (entry string) {
 	d.t.Helper()
 	result.ID = fmt.Sprintf("job/%d-0", time.Now().Add(-delay).UnixMilli())
@@ -210,7 +210,7 @@ func synced(t *testing.T, repo string) events.Result {
 	return events.Result{Type: events.ResultSynced, Source: "/lockstep/worker/w1", Repo: path, Ref: ref, App: "docs", After: strings.Repeat("a1", 20), Took: 20 * time.Millisecond}
 }
 
-// bury leaves a dead letter of an entry with the given fields.
+// bury adds a dead letter of an entry with the given fields.
 func (d *desk) bury(reason, text string, fields map[string]string) (id string) {
 	d.t.Helper()
 	values := []any{"reason", reason, "error", text, "attempts", "3", "stream", events.DefaultNamespace.Changes(),
@@ -225,7 +225,7 @@ func (d *desk) bury(reason, text string, fields map[string]string) (id string) {
 	return id
 }
 
-// followed is a browser's stream of events.
+// followed is a client's event stream.
 type followed struct {
 	t      *testing.T
 	resp   *http.Response
@@ -254,7 +254,7 @@ func (d *desk) follow(query string, header http.Header) *followed {
 	return f
 }
 
-// read takes the stream apart as a browser does.
+// read parses the stream as a browser does.
 func (f *followed) read() {
 	defer close(f.events)
 	var p part
@@ -285,7 +285,7 @@ func (f *followed) read() {
 	}
 }
 
-// await returns the next part of that name which has the text in it.
+// await returns the next part with the name whose content contains the text.
 func (f *followed) await(name, text string) part {
 	f.t.Helper()
 	limit := time.After(30 * time.Second)
@@ -299,13 +299,13 @@ func (f *followed) await(name, text string) part {
 				return p
 			}
 		case <-limit:
-			f.t.Fatalf("never %s: %s", name, text)
+			f.t.Fatalf("no part %s with %q", name, text)
 		}
 	}
 }
 
-// ended returns once the stream has.
-func (f *followed) ended() {
+// awaitEnd waits for the stream to end.
+func (f *followed) awaitEnd() {
 	f.t.Helper()
 	limit := time.After(30 * time.Second)
 	for {
@@ -327,7 +327,7 @@ func eventually(t *testing.T, ok func() bool, what string) {
 			return
 		}
 	}
-	t.Fatalf("never: %s", what)
+	t.Fatalf("timed out waiting until %s", what)
 }
 
 func (d *desk) held(key string) bool {
@@ -339,7 +339,7 @@ func (d *desk) held(key string) bool {
 	return status.Held
 }
 
-// awaitFree returns once nobody has the lease: after it was taken away nobody gets it for a moment.
+// awaitFree waits until the lease is free: a forced release keeps it reserved for a moment.
 func (d *desk) awaitFree(key string) {
 	d.t.Helper()
 	eventually(d.t, func() bool { return !d.held(key) }, key+" is free")
@@ -354,7 +354,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// dialFrom has a request come from another address of this machine.
+// dialFrom returns a transport that connects from another local address.
 func dialFrom(address string) *http.Transport {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}

@@ -11,49 +11,49 @@ import (
 	"lockstep/internal/state"
 )
 
-// live are the pages that are.
-func (d *Dashboard) live() []*page {
+// livePages returns the pages that are updated while a browser shows them.
+func (d *Dashboard) livePages() []*page {
 	return []*page{
-		{name: "overview", path: "/{$}", title: "Overview", every: beat, load: d.loadOverview,
+		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
 			parts: []string{"tiles", "charts", "edge", "minutes", "busy", "results"}},
-		{name: "leases", path: "/dashboard/leases", title: "Leases", every: beat, load: d.loadLeases, parts: []string{"leases"}},
-		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * beat, dear: true, load: d.loadDead,
+		{name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases, parts: []string{"leases"}},
+		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true, load: d.loadDead,
 			params: []string{"repo", "reason", "order", "after"}, parts: []string{"letters"}},
-		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * beat, dear: true, load: d.loadWatches,
+		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true, load: d.loadWatches,
 			params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
-		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * beat, dear: true, load: d.loadRepos,
+		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * refreshEvery, expensive: true, load: d.loadRepos,
 			params: []string{"prefix", "after"}, parts: []string{"repos"}},
-		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * beat, load: d.loadRepo,
+		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * refreshEvery, load: d.loadRepo,
 			params: []string{"repo"}, parts: []string{"repo"}},
 	}
 }
 
-// overview is what the first page shows.
+// overview is the data of the overview page.
 type overview struct {
-	Rate     float64 // results a minute, over the last one
-	P50, P95 time.Duration
-	Known    bool // P50 and P95 are, of the last 5 min
+	Rate     float64       // results per minute, over the last minute
+	P50, P95 time.Duration // latency over the last 5 min
+	Known    bool          // P50 and P95 are known
 	Outcomes []outcomeCount
 	Changes  stream.GroupStatistics
-	Lagging  bool // Changes.Lag is known
+	LagKnown bool // Changes.Lag is known
 	Kept     int64
 	Dead     int64
 
 	Busy    []state.Activity
-	More    int // of them that are not shown
+	More    int // number of activities omitted from Busy
 	Recent  []settled
-	Charts  template.HTML // series, as JSON: whole buckets, and those that still fill
-	Edge    template.HTML
+	Charts  template.HTML // series of completed buckets, as JSON
+	Edge    template.HTML // series of the newest buckets, which still change
 	Minutes []minute
 }
 
-// outcomeCount is how many changes ended so in the last 15 min.
+// outcomeCount is the number of results with an outcome in the last 15 min.
 type outcomeCount struct {
 	Name  string
 	Count int64
 }
 
-// minute is a line of what the charts show, for those who read it: of one that is over.
+// minute is a row of the charts' table: one completed minute.
 type minute struct {
 	At            time.Time
 	Counts        [outcomes]int64
@@ -64,7 +64,7 @@ type minute struct {
 const busyShown = 30
 
 func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any, error) {
-	p, err := d.tail.look(ctx)
+	results, err := d.tail.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -72,27 +72,27 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any
 	if err != nil {
 		return nil, err
 	}
-	o := overview{Recent: p.Recent}
+	o := overview{Recent: results.Recent}
 	for _, s := range streams {
 		o.Dead = s.Dead
 		if s.Stream == d.cfg.Changes {
 			o.Kept = s.Length
-			o.Changes.Lag = s.Length // before the first worker has made the group
+			o.Changes.Lag = s.Length // until the first worker creates the group
 			if g, ok := s.Group(d.cfg.Group); ok {
 				o.Changes = g
 			}
-			o.Lagging = o.Changes.Lag >= 0
+			o.LagKnown = o.Changes.Lag >= 0
 		}
 	}
 	if o.Busy, err = d.activities(ctx); err != nil {
 		return nil, err
 	}
 	o.Busy, o.More = first(busyShown, o.Busy)
-	o.measure(p)
+	o.setFigures(results)
 	return o, nil
 }
 
-// activities are what all workers are at; none where nobody can tell.
+// activities returns the operations in progress, or none if Config.Activities is nil.
 func (d *Dashboard) activities(ctx context.Context) ([]state.Activity, error) {
 	if d.cfg.Activities == nil {
 		return nil, nil
@@ -100,12 +100,12 @@ func (d *Dashboard) activities(ctx context.Context) ([]state.Activity, error) {
 	return d.cfg.Activities.Activities(ctx)
 }
 
-// measure makes figures of what the tail has seen.
-func (o *overview) measure(p pulse) {
+// setFigures computes rates, latencies and charts from recent results.
+func (o *overview) setFigures(p snapshot) {
 	o.Rate = p.window.perMinute(p.Now)
-	some := p.window.total(p.Now, 5*time.Minute)
-	o.P50, o.Known = some.quantile(0.5)
-	o.P95, _ = some.quantile(0.95)
+	recent := p.window.total(p.Now, 5*time.Minute)
+	o.P50, o.Known = recent.quantile(0.5)
+	o.P95, _ = recent.quantile(0.95)
 	all := p.window.total(p.Now, span)
 	for i, name := range []string{"synced", "unchanged", "failed", "other"} {
 		o.Outcomes = append(o.Outcomes, outcomeCount{name, int64(all.counts[i] + 0.5)})
@@ -129,10 +129,10 @@ func (o *overview) measure(p pulse) {
 	}
 }
 
-// PageOf is the page of the repository that the result is about.
+// PageOf returns the URL of the result's repository.
 func (s settled) PageOf() string { return link("/dashboard/repo", "repo", s.Repo) }
 
-// refName is a ref as people say it.
+// refName formats a ref for display.
 func refName(ref string) string {
 	if ref == "" {
 		return "default branch"

@@ -18,40 +18,40 @@ import (
 // page is one of the dashboard's pages.
 type page struct {
 	name, path, title string
-	every             time.Duration // between two reads while somebody looks
-	dear              bool          // to read: not many at once
-	params            []string      // of its query
-	parts             []string      // templates of what is live in it
+	every             time.Duration // refresh interval
+	expensive         bool          // limits how many are loaded at once
+	params            []string      // query parameters
+	parts             []string      // templates of the live parts
 	load              func(ctx context.Context, q url.Values, admin bool) (any, error)
 	template          *template.Template
 }
 
-// frame is what a page's templates are given.
-type frame struct {
+// partData is the input of a part's template.
+type partData struct {
 	Now   time.Time // zero in a part that is sent on its own: see [ago]
 	Admin bool
 	Query map[string]string
-	Data  any // nil when it could not be read
+	Data  any // nil if it could not be loaded
 }
 
-// shell is what the frame of all pages is given.
-type shell struct {
-	frame
+// pageData is the input of the layout template.
+type pageData struct {
+	partData
 	Page, Title string
-	Under       string        // the tab that the page belongs to
-	Down        template.HTML // why there is no data
-	Live        string        // where its parts come from as they change; "" for a page that is not live
-	Note        string
-	Name        string // of the visitor
+	ParentTab   string        // tab of a page that has none of its own
+	Alert       template.HTML // why there is no data
+	EventsURL   string        // stream of the page's live parts; "" for a static page
+	Flash       string
+	User        string
 	Logout      bool
 	CSRF        string
-	Here        string // of the login's way back
+	LoginURL    string
 	Tabs        []tab
 	Version     string
 }
 
-// under is the tab that a page belongs to which is none itself.
-var under = map[string]string{"repo": "repos", "letter": "dead"}
+// parentTabs maps pages without a tab to the tab that they belong to.
+var parentTabs = map[string]string{"repo": "repos", "letter": "dead"}
 
 type tab struct{ Name, Path, Title string }
 
@@ -63,14 +63,14 @@ var tabs = []tab{
 	{"watches", "/dashboard/watches", "Watches"},
 }
 
-// parsePages reads all templates: each page's with the frame of all, and those that are no page of their own.
+// parsePages returns all pages by name, each with its templates parsed.
 func (d *Dashboard) parsePages() (map[string]*page, error) {
-	base, err := template.New("").Option("missingkey=zero").Funcs(words(d.assets)).ParseFS(templates, "templates/layout.html", "templates/parts.html")
+	base, err := template.New("").Option("missingkey=zero").Funcs(templateFuncs(d.assets)).ParseFS(templates, "templates/layout.html", "templates/parts.html")
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: templates: %w", err)
 	}
 	pages := map[string]*page{}
-	for _, p := range append(d.live(), &page{name: "login"}, &page{name: "letter"}, &page{name: "confirm"}, &page{name: "failure"}) {
+	for _, p := range append(d.livePages(), &page{name: "login"}, &page{name: "letter"}, &page{name: "confirm"}, &page{name: "failure"}) {
 		p.template, err = template.Must(base.Clone()).ParseFS(templates, "templates/"+p.name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("dashboard: templates: %w", err)
@@ -80,7 +80,7 @@ func (d *Dashboard) parsePages() (map[string]*page, error) {
 	return pages, nil
 }
 
-// show answers with a live page.
+// show serves a live page.
 func (d *Dashboard) show(name string) http.Handler {
 	p := d.pages[name]
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -90,67 +90,67 @@ func (d *Dashboard) show(name string) http.Handler {
 			d.fail(w, r, http.StatusBadRequest, err)
 			return
 		}
-		if errors.Is(err, errNotThere) {
+		if errors.Is(err, errNotFound) {
 			d.fail(w, r, http.StatusNotFound, err)
 			return
 		}
-		s, status := d.shell(w, r, v), http.StatusOK
+		s, status := d.pageData(w, r, v), http.StatusOK
 		s.Page, s.Title, s.Data, s.Query = p.name, p.title, data, flat(query)
 		if err != nil {
-			d.cfg.Log.DebugContext(r.Context(), "dashboard cannot read", "page", p.name, "error", err)
-			s.Down, status = downFor(err, v.admin()), http.StatusServiceUnavailable
+			d.cfg.Log.DebugContext(r.Context(), "dashboard page not loaded", "page", p.name, "error", err)
+			s.Alert, status = alertFor(err, v.admin()), http.StatusServiceUnavailable
 			w.Header().Set("Retry-After", "5")
 		}
 		query.Set("page", p.name)
-		s.Live = "/dashboard/events?" + query.Encode()
+		s.EventsURL = "/dashboard/events?" + query.Encode()
 		d.write(w, r, status, p, s)
 	})
 }
 
-// What is shown while a page cannot be read.
+// Alerts shown while a page's data cannot be loaded.
 const (
-	downText   template.HTML = `<strong>Redis does not answer.</strong> What is shown may be old. It is tried again all the time.`
-	spoiltText template.HTML = `<strong>What Redis has could not be read.</strong> What is shown may be old.`
+	unavailableText template.HTML = `<strong>Redis does not answer.</strong> The data shown may be outdated. Retrying.`
+	invalidText     template.HTML = `<strong>Data in Redis could not be read.</strong> The data shown may be outdated.`
 )
 
-// downFor is why a page cannot be read now. What it was that could not be read is not for everybody.
-func downFor(err error, admin bool) template.HTML {
-	why := template.HTML(template.HTMLEscapeString(clip(400, err.Error())))
+// alertFor returns the alert for a failed load. Only admins see the error's details.
+func alertFor(err error, admin bool) template.HTML {
+	text := template.HTML(template.HTMLEscapeString(clip(400, err.Error())))
 	switch {
-	case errors.Is(err, errBadQuery) || errors.Is(err, errNotThere) || errors.Is(err, errBusy):
-		return why
+	case errors.Is(err, errBadQuery) || errors.Is(err, errNotFound) || errors.Is(err, errBusy):
+		return text
 	case redisx.Unavailable(err) || errors.Is(err, context.Canceled):
-		return downText
+		return unavailableText
 	case admin:
-		return spoiltText + " " + why
+		return invalidText + " " + text
 	}
-	return spoiltText
+	return invalidText
 }
 
-// answer answers with a page that is not live.
+// answer serves a page that is not live.
 func (d *Dashboard) answer(w http.ResponseWriter, r *http.Request, status int, name, title string, data any) {
-	s := d.shell(w, r, d.access.visitor(r))
+	s := d.pageData(w, r, d.access.visitor(r))
 	s.Page, s.Title, s.Data = name, title, data
 	d.write(w, r, status, d.pages[name], s)
 }
 
-func (d *Dashboard) shell(w http.ResponseWriter, r *http.Request, v visitor) shell {
-	here := r.URL.RequestURI()
-	if r.Method == http.MethodPost { // which a login does not lead back to, but to the list of what was to be changed
-		here = path.Dir(r.URL.Path)
+func (d *Dashboard) pageData(w http.ResponseWriter, r *http.Request, v visitor) pageData {
+	next := r.URL.RequestURI()
+	if r.Method == http.MethodPost { // a login cannot repeat the action, so return to its list instead
+		next = path.Dir(r.URL.Path)
 	}
-	s := shell{
-		frame: frame{Now: time.Now(), Admin: v.admin()}, Note: takeNote(w, r), Name: v.name, Logout: v.logout, Here: loginURL(safeNext(here)),
-		Tabs: tabs, Version: d.cfg.Version,
+	s := pageData{
+		partData: partData{Now: time.Now(), Admin: v.admin()}, Flash: takeFlash(w, r), User: v.name, Logout: v.logout,
+		LoginURL: loginURL(safeNext(next)), Tabs: tabs, Version: d.cfg.Version,
 	}
-	if v.proof != "" {
-		s.CSRF = d.access.sessions.proof(v.proof)
+	if v.binding != "" {
+		s.CSRF = d.access.sessions.csrfToken(v.binding)
 	}
 	return s
 }
 
-func (d *Dashboard) write(w http.ResponseWriter, r *http.Request, status int, p *page, s shell) {
-	s.Under = under[p.name]
+func (d *Dashboard) write(w http.ResponseWriter, r *http.Request, status int, p *page, s pageData) {
+	s.ParentTab = parentTabs[p.name]
 	var b bytes.Buffer
 	if err := p.template.ExecuteTemplate(&b, "layout", s); err != nil {
 		d.cfg.Log.ErrorContext(r.Context(), "dashboard page not rendered", "page", p.name, "error", err)
@@ -159,10 +159,10 @@ func (d *Dashboard) write(w http.ResponseWriter, r *http.Request, status int, p 
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // to a browser that may have gone
+	_, _ = w.Write(b.Bytes()) // fails only if the browser has disconnected
 }
 
-// query keeps what the page knows of a query, in bounds.
+// query keeps the parameters that the page supports, without oversized values.
 func (p *page) query(given url.Values) url.Values {
 	kept := url.Values{}
 	for _, name := range p.params {
@@ -184,11 +184,11 @@ func flat(query url.Values) map[string]string {
 }
 
 var (
-	errBadQuery = errors.New("nothing can be found so")
-	errNotThere = errors.New("there is no such thing, or not any more")
+	errBadQuery = errors.New("invalid query")
+	errNotFound = errors.New("not found or removed")
 )
 
-// failure is shown instead of a page.
+// failure is the data of an error page.
 type failure struct {
 	Status int
 	Error  string
@@ -199,24 +199,25 @@ func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, status int, err
 }
 
 func (d *Dashboard) notFound(w http.ResponseWriter, r *http.Request) {
-	d.fail(w, r, http.StatusNotFound, errors.New("there is no such page"))
+	d.fail(w, r, http.StatusNotFound, errors.New("no such page"))
 }
 
-// The note is what the next page says of what was done. It is a cookie, for a link from elsewhere must not put words
-// into our mouth.
-const noteCookie = "lockstep-note"
+// flashCookie holds a message about the last action for the next page. It is a cookie rather than a query parameter,
+// so that a link from another site cannot make the dashboard show a message.
+const flashCookie = "lockstep-note"
 
-func (d *Dashboard) note(w http.ResponseWriter, text string) {
+func (d *Dashboard) setFlash(w http.ResponseWriter, text string) {
 	value := base64.RawURLEncoding.EncodeToString([]byte(clip(400, text)))
-	http.SetCookie(w, &http.Cookie{Name: noteCookie, Value: value, Path: "/", MaxAge: 30, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: flashCookie, Value: value, Path: "/", MaxAge: 30, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 }
 
-func takeNote(w http.ResponseWriter, r *http.Request) string {
-	c, err := r.Cookie(noteCookie)
+// takeFlash returns the message left by the last action and deletes it, or "" if there is none.
+func takeFlash(w http.ResponseWriter, r *http.Request) string {
+	c, err := r.Cookie(flashCookie)
 	if err != nil || c.Value == "" {
 		return ""
 	}
-	http.SetCookie(w, &http.Cookie{Name: noteCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: flashCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	text, err := base64.RawURLEncoding.DecodeString(c.Value)
 	if err != nil {
 		return ""

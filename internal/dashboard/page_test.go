@@ -25,8 +25,8 @@ var someBusy = []state.Activity{{Repo: "acme/widgets", Worker: "w1", Operation: 
 
 const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
 
-// haunt leaves hostile texts wherever somebody from outside may.
-func (d *desk) haunt() {
+// addHostileData puts hostile text into every field that outsiders can influence.
+func (d *desk) addHostileData() {
 	d.t.Helper()
 	d.bury(evil, evil, map[string]string{"repo": evil, evil: "x"})
 	change, err := events.NewChange(events.Change{ID: "c1", URL: "https://example.org/acme/widgets.git", App: "docs"})
@@ -60,8 +60,8 @@ func (d *desk) everyPage() []string {
 	return pages
 }
 
-// harm is what in a page could run, or lead elsewhere.
-func harm(t *testing.T, page string) (found []string) {
+// findHarm returns the parts of a page that could execute code or link to other sites.
+func findHarm(t *testing.T, page string) (found []string) {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(page))
 	if err != nil {
@@ -96,19 +96,20 @@ func harm(t *testing.T, page string) (found []string) {
 		}
 	}
 	if strings.ContainsAny(page, "\u202e\r\x00") {
-		found = append(found, "a text that changes how the rest is shown")
+		found = append(found, "a control or text-direction character")
 	}
 	return found
 }
 
-func TestNothingFromOutsideRuns(t *testing.T) {
+func TestHostileTextIsEscaped(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
-	d.haunt()
-	for who, header := range map[string]http.Header{"anybody": nil, "admin": bearer} {
+	d.addHostileData()
+	for who, header := range map[string]http.Header{"anonymous": nil, "admin": bearer} {
 		for _, page := range d.everyPage() {
 			resp, text := d.visit("GET", page, nil, header)
-			if found := harm(t, text); len(found) > 0 {
-				t.Errorf("%s is harmed by %s: %q", who, page, found)
+			if found := findHarm(t, text); len(found) > 0 {
+				t.Errorf("%s as %s contains %q", page, who, found)
 			}
 			if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusSeeOther && resp.StatusCode != http.StatusBadRequest {
 				t.Errorf("%s: %d", page, resp.StatusCode)
@@ -128,9 +129,10 @@ func TestNothingFromOutsideRuns(t *testing.T) {
 	f.await("results", "&lt;script&gt;alert(1)")
 }
 
-func TestWhoIsNotLoggedInSeesWhatTheAPIShows(t *testing.T) {
+func TestAnonymousVisitorsSeeOnlyPublicData(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
-	d.haunt()
+	d.addHostileData()
 	withError := synced(t, "acme/secret")
 	withError.Type, withError.Class, withError.Error = events.ResultFailed, events.ClassBusy, "the-text-of-an-error"
 	d.settle(withError, time.Second)
@@ -146,29 +148,30 @@ func TestWhoIsNotLoggedInSeesWhatTheAPIShows(t *testing.T) {
 		text := d.page(page, nil)
 		for _, secret := range hidden {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s shows %s to anybody", page, secret)
+				t.Errorf("%s shows %s to anonymous visitors", page, secret)
 			}
 		}
-		if page != "/dashboard/login" { // where who is logged in has no business
+		if page != "/dashboard/login" { // redirects admins
 			everything += d.page(page, bearer)
 		}
 	}
 	for _, secret := range hidden {
 		if secret != `name="csrf"` && !strings.Contains(everything, secret) {
-			t.Errorf("nowhere is %s shown to who is logged in", secret)
+			t.Errorf("no page shows %s to admins", secret)
 		}
 	}
 	f := d.follow("page=overview", nil)
 	if p := f.await("results", "acme/secret"); strings.Contains(p.content, "the-text-of-an-error") {
-		t.Error("the stream of events shows an error to anybody")
+		t.Error("the event stream shows an error to anonymous visitors")
 	}
 	g := d.follow("page=watches", nil)
 	if p := g.await("watches", "acme/widgets"); strings.Contains(p.content, "hooks.example.org") {
-		t.Error("the stream of events shows where an app is notified to anybody")
+		t.Error("the event stream shows a notification URL to anonymous visitors")
 	}
 }
 
-func TestPagesOfListsAndTheirFilters(t *testing.T) {
+func TestListPaginationAndFilters(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	for i := range lettersShown + 5 {
 		d.bury("failed", fmt.Sprintf("error %d.", i), map[string]string{"repo": "acme/widgets"})
@@ -192,13 +195,14 @@ func TestPagesOfListsAndTheirFilters(t *testing.T) {
 		}
 	}
 	if resp, _ := d.visit("GET", "/dashboard/repo?repo=acme/unknown", nil, nil); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("a repository of which nothing is known: %d, want 404", resp.StatusCode)
+		t.Errorf("unknown repository: %d, want 404", resp.StatusCode)
 	}
 }
 
-func TestWhatCannotBeReadIsNotBlamedOnRedis(t *testing.T) {
+func TestInvalidDataIsNotReportedAsRedisOutage(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
-	d.haunt()
+	d.addHostileData()
 	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Watches()+"of:acme/widgets", "docs ", `{"app":"docs","from":"the future"}`).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -207,13 +211,13 @@ func TestWhatCannotBeReadIsNotBlamedOnRedis(t *testing.T) {
 		if resp.StatusCode != http.StatusServiceUnavailable || strings.Contains(text, "Redis does not answer") || !strings.Contains(text, "could not be read") {
 			t.Errorf("%d %s", resp.StatusCode, text)
 		}
-		if told := strings.Contains(text, "by app &#34;docs&#34;"); told != (who != "") {
-			t.Errorf("which watch it is is told: %v, to %q", told, who)
+		if details := strings.Contains(text, "by app &#34;docs&#34;"); details != (who != "") {
+			t.Errorf("the page for %q shows which watch is invalid: %v", who, details)
 		}
 	}
 }
 
-func TestALongTextCostsNoMoreThanWhatIsShownOfIt(t *testing.T) {
+func TestLongTextsAreClippedCheaply(t *testing.T) {
 	d := startDesk(t, nil)
 	long := strings.Repeat("\u202elong", 200<<10)
 	for range 3 {
@@ -237,14 +241,15 @@ func TestALongTextCostsNoMoreThanWhatIsShownOfIt(t *testing.T) {
 	}
 }
 
-func TestTheWayBackIsAPageThatIsThere(t *testing.T) {
+func TestRedirectsAfterLoginAndActions(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	for path, want := range map[string]string{
 		"/dashboard/leases/release": "/dashboard/login?next=%2Fdashboard%2Fleases", "/dashboard/dead/retry": "/dashboard/login?next=%2Fdashboard%2Fdead",
 		"/dashboard/logout": "/dashboard/login",
 	} {
 		if _, text := d.visit("POST", path, url.Values{}, nil); strings.Count(text, `href="`+want+`"`) != 3 {
-			t.Errorf("%s: the links to the login do not lead back to the list: %s", path, text)
+			t.Errorf("%s: the login links do not lead back to the list: %s", path, text)
 		}
 	}
 	cookie, csrf := d.logIn()
@@ -261,7 +266,8 @@ func TestTheWayBackIsAPageThatIsThere(t *testing.T) {
 	}
 }
 
-func TestDeadLettersAreRetriedAndDropped(t *testing.T) {
+func TestRetryAndDropDeadLetters(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	cookie, csrf := d.logIn()
 	change, err := events.NewChange(events.Change{ID: "c1", URL: "https://example.org/acme/widgets.git"})
@@ -278,14 +284,14 @@ func TestDeadLettersAreRetriedAndDropped(t *testing.T) {
 		header         http.Header
 		status         int
 	}{
-		"retry without a login":   {"retry", first, csrf, nil, http.StatusUnauthorized},
-		"retry without a form":    {"retry", first, "", cookie, http.StatusForbidden},
-		"drop without a form":     {"drop", first, "", cookie, http.StatusForbidden},
-		"drop without a login":    {"drop", first, csrf, nil, http.StatusUnauthorized},
-		"retry of what is none":   {"retry", "x", csrf, cookie, http.StatusBadRequest},
-		"retry of what is gone":   {"retry", "1-0", csrf, cookie, http.StatusNotFound},
-		"drop of what is gone":    {"drop", "1-0", csrf, cookie, http.StatusNotFound},
-		"retry of what is absent": {"retry", "", csrf, cookie, http.StatusBadRequest},
+		"retry without a login":  {"retry", first, csrf, nil, http.StatusUnauthorized},
+		"retry without CSRF":     {"retry", first, "", cookie, http.StatusForbidden},
+		"drop without CSRF":      {"drop", first, "", cookie, http.StatusForbidden},
+		"drop without a login":   {"drop", first, csrf, nil, http.StatusUnauthorized},
+		"retry of an invalid ID": {"retry", "x", csrf, cookie, http.StatusBadRequest},
+		"retry of an unknown ID": {"retry", "1-0", csrf, cookie, http.StatusNotFound},
+		"drop of an unknown ID":  {"drop", "1-0", csrf, cookie, http.StatusNotFound},
+		"retry of an empty ID":   {"retry", "", csrf, cookie, http.StatusBadRequest},
 	} {
 		if resp, text := d.visit("POST", "/dashboard/dead/"+tc.path, url.Values{"id": {tc.id}, "csrf": {tc.csrf}}, tc.header); resp.StatusCode != tc.status {
 			t.Errorf("%s: %d, want %d: %s", name, resp.StatusCode, tc.status, text)
@@ -300,7 +306,7 @@ func TestDeadLettersAreRetriedAndDropped(t *testing.T) {
 	}
 	note := http.Header{"Cookie": {cookie.Get("Cookie") + "; " + resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value}}
 	if page := d.page("/dashboard/dead", note); !strings.Contains(page, "Dead letter "+first+" is back in its stream") {
-		t.Error("the next page does not say what was done")
+		t.Error("the next page does not report the retry")
 	}
 	resp, _ = d.visit("POST", "/dashboard/dead/drop", url.Values{"id": {second}, "csrf": {csrf}}, cookie)
 	if n := d.client.XLen(t.Context(), events.DefaultNamespace.Dead()).Val(); resp.StatusCode != http.StatusSeeOther || n != 0 {
@@ -308,12 +314,13 @@ func TestDeadLettersAreRetriedAndDropped(t *testing.T) {
 	}
 	for _, want := range []string{`msg="dead letter retried on the dashboard" by=token letter=` + first, `msg="dead letter dropped on the dashboard" by=token letter=` + second} {
 		if !strings.Contains(d.log.String(), want) {
-			t.Errorf("the log does not say %s", want)
+			t.Errorf("the log does not contain %s", want)
 		}
 	}
 }
 
-func TestAnEntryThatCannotBeReadShowsNoField(t *testing.T) {
+func TestUnreadableEntryShowsNoFieldValues(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	id := d.bury("malformed", "no", map[string]string{"repo": "acme/widgets", "url": "https://user:hunter2@example.org/"})
 	if page := d.page("/dashboard/dead/letter?id="+id, bearer); strings.Contains(page, "hunter2") || !strings.Contains(page, "33 bytes") {
@@ -321,7 +328,7 @@ func TestAnEntryThatCannotBeReadShowsNoField(t *testing.T) {
 	}
 }
 
-func TestVendoredFilesAreWhatTheListSays(t *testing.T) {
+func TestVendoredFilesMatchTheirChecksums(t *testing.T) {
 	list, err := os.ReadFile("static/vendor/VENDOR.md")
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +340,7 @@ func TestVendoredFilesAreWhatTheListSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != line[3] {
-			t.Errorf("%s has the sum %x, want %s", line[1], sum, line[3])
+			t.Errorf("%s has the checksum %x, want %s", line[1], sum, line[3])
 		}
 		listed[path.Base(line[1])] = true
 	}
@@ -351,7 +358,8 @@ func TestVendoredFilesAreWhatTheListSays(t *testing.T) {
 	}
 }
 
-func TestFilesAreKeptForGoodByTheirContent(t *testing.T) {
+func TestStaticFilesAreImmutable(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	where, err := d.board.assets.url("app.css")
 	if err != nil {
@@ -368,7 +376,7 @@ func TestFilesAreKeptForGoodByTheirContent(t *testing.T) {
 		t.Errorf("with gzip: %v", resp.Header)
 	}
 	if resp, _ := d.visit("GET", "/dashboard/static/of-another-version/app.css", nil, nil); resp.StatusCode != http.StatusOK || resp.Header.Get("Cache-Control") != "no-cache" {
-		t.Errorf("by another version's name: %d %v", resp.StatusCode, resp.Header)
+		t.Errorf("with another version's hash: %d %v", resp.StatusCode, resp.Header)
 	}
 	for _, name := range []string{"vendor/VENDOR.md", "../templates/layout.html", "vendor/htmx.LICENSE", "", "vendor/"} {
 		if resp, _ := d.visit("GET", "/dashboard/static/x/"+name, nil, nil); resp.StatusCode == http.StatusOK {
@@ -377,12 +385,12 @@ func TestFilesAreKeptForGoodByTheirContent(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestTemplateFuncs(t *testing.T) {
 	for got, want := range map[string]string{
 		clip(5, "abcdef"): "abcd…", clip(5, "abcde"): "abcde", clip(9, "a\u202eb\x00c\u2028"): "a\ufffdb\ufffdc\ufffd",
 		count(1234567): "1\u202f234\u202f567", count(-1234): "-1\u202f234", count(12): "12", count(0.25): "0.2", count(99.6): "100",
 		size(512): "512\u00a0B", size(1536): "1.5\u00a0KiB", size(300 << 20): "300\u00a0MiB",
-		took(31 * time.Millisecond): "31\u00a0ms", took(1500 * time.Millisecond): "1.5\u00a0s", took(3 * time.Minute): "3\u00a0min", took(72 * time.Hour): "3\u00a0d",
+		formatDuration(31 * time.Millisecond): "31\u00a0ms", formatDuration(1500 * time.Millisecond): "1.5\u00a0s", formatDuration(3 * time.Minute): "3\u00a0min", formatDuration(72 * time.Hour): "3\u00a0d",
 		link("/x", "a", "", "b", "c&d"): "/x?b=c%26d", link("/x"): "/x", refName("refs/heads/main"): "main", refName(""): "default branch",
 		short(strings.Repeat("ab", 20)): "abababababab", short("ab"): "ab",
 	} {
@@ -390,12 +398,13 @@ func TestWords(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if share(50, 200) != 25 || share(5, 0) != 0 || share(9, 3) != 100 {
-		t.Error("a share is wrong")
+	if percent(50, 200) != 25 || percent(5, 0) != 0 || percent(9, 3) != 100 {
+		t.Error("a percentage is wrong")
 	}
 }
 
-func TestWhatIsAtWorkIsShown(t *testing.T) {
+func TestOperationsInProgressAreShown(t *testing.T) {
+	t.Parallel()
 	d := startDesk(t, nil)
 	p := d.board.pages["overview"]
 	v := &view{page: p, parts: map[string]string{}}
@@ -403,7 +412,7 @@ func TestWhatIsAtWorkIsShown(t *testing.T) {
 		if part.name == "busy" {
 			for _, want := range []string{"acme/widgets", "fetch", "3.0\u00a0MiB of 6.0\u00a0MiB", `value="50"`, "w1"} {
 				if !strings.Contains(part.content, want) {
-					t.Errorf("%s does not say %s", part.content, want)
+					t.Errorf("%s does not contain %s", part.content, want)
 				}
 			}
 			return

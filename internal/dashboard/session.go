@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	sessionLasts = 12 * time.Hour
-	sessionID    = 16 // bytes
+	sessionLifetime = 12 * time.Hour
+	sessionID       = 16 // bytes
 )
 
-// The cookie's names. A browser keeps the first to this very host, and to TLS.
+// Names of the session cookie. Browsers send a __Host- cookie only to this host, and only over TLS.
 const (
 	secureCookie = "__Host-lockstep"
 	plainCookie  = "lockstep"
 )
 
-// sessions are signed, not kept: with a key that comes from the API token, so that each replica takes those of
-// all, and a new token ends all of them. Without a token there are none, and the key, which forms are signed
-// with, is the process' own.
+// sessions issues and verifies session cookies and CSRF tokens. Sessions are signed with a key derived from the API
+// token instead of being stored: every replica accepts them, and changing the token ends all of them. Without a token
+// there are no sessions, and the process signs CSRF tokens with a random key.
 type sessions struct {
-	key  []byte
-	none bool
+	key      []byte
+	disabled bool
 }
 
 func newSessions(token, realm string) (sessions, error) {
 	if token == "" {
 		key := make([]byte, sha256.Size)
 		_, _ = rand.Read(key) // never fails
-		return sessions{key: key, none: true}, nil
+		return sessions{key: key, disabled: true}, nil
 	}
 	key, err := hkdf.Key(sha256.New, []byte(token), nil, "lockstep dashboard 1 "+realm, sha256.Size)
 	if err != nil {
@@ -45,20 +45,20 @@ func newSessions(token, realm string) (sessions, error) {
 }
 
 type session struct {
-	id   string
-	ends time.Time
+	id      string
+	expires time.Time
 }
 
-// begin sets the cookie of a new session. It is no longer than the time it says itself.
-func (s sessions) begin(w http.ResponseWriter, secure bool) {
+// start sets the cookie of a new session. The cookie contains its own signed expiry time.
+func (s sessions) start(w http.ResponseWriter, secure bool) {
 	value := make([]byte, 8+sessionID)
-	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(sessionLasts).Unix()))
+	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(sessionLifetime).Unix()))
 	_, _ = rand.Read(value[8:])
 	value = append(value, s.sign("session", value)...)
-	http.SetCookie(w, cookie(secure, base64.RawURLEncoding.EncodeToString(value), int(sessionLasts.Seconds())))
+	http.SetCookie(w, cookie(secure, base64.RawURLEncoding.EncodeToString(value), int(sessionLifetime.Seconds())))
 }
 
-// end has the browser forget its session.
+// end deletes the browser's session cookie.
 func (s sessions) end(w http.ResponseWriter, secure bool) {
 	if secure {
 		http.SetCookie(w, cookie(true, "", -1))
@@ -74,9 +74,9 @@ func cookie(secure bool, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 
-// read returns the request's session, if it is one of ours and has not ended.
+// read returns the request's session, or false if there is none with a valid signature that has not expired.
 func (s sessions) read(r *http.Request) (session, bool) {
-	if s.none {
+	if s.disabled {
 		return session{}, false
 	}
 	for _, name := range []string{secureCookie, plainCookie} {
@@ -86,27 +86,27 @@ func (s sessions) read(r *http.Request) (session, bool) {
 				continue
 			}
 			content, signature := value[:8+sessionID], value[8+sessionID:]
-			ends := time.Unix(int64(binary.BigEndian.Uint64(content)), 0)
-			if hmac.Equal(signature, s.sign("session", content)) && time.Now().Before(ends) {
-				return session{string(content[8:]), ends}, true
+			expires := time.Unix(int64(binary.BigEndian.Uint64(content)), 0)
+			if hmac.Equal(signature, s.sign("session", content)) && time.Now().Before(expires) {
+				return session{string(content[8:]), expires}, true
 			}
 		}
 	}
 	return session{}, false
 }
 
-// proof is what a form carries that is made for the given visitor.
-func (s sessions) proof(visitor string) string {
-	return base64.RawURLEncoding.EncodeToString(s.sign("form", []byte(visitor)))
+// csrfToken returns the CSRF token for forms bound to a visitor. See visitor.binding.
+func (s sessions) csrfToken(binding string) string {
+	return base64.RawURLEncoding.EncodeToString(s.sign("form", []byte(binding)))
 }
 
-func (s sessions) madeFor(visitor, proof string) bool {
-	return hmac.Equal([]byte(proof), []byte(s.proof(visitor)))
+func (s sessions) validCSRF(binding, token string) bool {
+	return hmac.Equal([]byte(token), []byte(s.csrfToken(binding)))
 }
 
-func (s sessions) sign(what string, content []byte) []byte {
+func (s sessions) sign(purpose string, content []byte) []byte {
 	mac := hmac.New(sha256.New, s.key)
-	mac.Write([]byte(what + "\x00"))
+	mac.Write([]byte(purpose + "\x00"))
 	mac.Write(content)
 	return mac.Sum(nil)
 }

@@ -14,32 +14,32 @@ func decoded(value string) string {
 	return string(b)
 }
 
-func TestASessionEnds(t *testing.T) {
+func TestSessionExpires(t *testing.T) {
 	s, err := newSessions(token, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed := func(ends time.Time) *http.Request {
+	signed := func(expires time.Time) *http.Request {
 		value := make([]byte, 8+sessionID)
-		binary.BigEndian.PutUint64(value, uint64(ends.Unix()))
+		binary.BigEndian.PutUint64(value, uint64(expires.Unix()))
 		value = append(value, s.sign("session", value)...)
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
 		return r
 	}
 	if _, ok := s.read(signed(time.Now().Add(time.Minute))); !ok {
-		t.Error("one that has not ended is refused")
+		t.Error("a session that has not expired is refused")
 	}
 	if _, ok := s.read(signed(time.Now().Add(-time.Second))); ok {
-		t.Error("one that has ended is taken")
+		t.Error("an expired session is accepted")
 	}
-	// What is signed as a form is no session.
+	// A value signed for a form is not a valid session.
 	r := httptest.NewRequest("GET", "/", nil)
 	value := make([]byte, 8+sessionID)
 	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(time.Hour).Unix()))
 	value = append(value, s.sign("form", value)...)
 	r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
 	if _, ok := s.read(r); ok {
-		t.Error("a form's signature makes a session")
+		t.Error("a form's signature is accepted for a session")
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"lockstep/events"
 )
 
-// settled is a result as it is shown. What is in the lower half is for those with the token alone, as it is in the
-// API.
+// settled is the result of a settled change.
 type settled struct {
 	Entry   string
 	At      time.Time
@@ -23,20 +22,21 @@ type settled struct {
 	Delay   time.Duration // from the change's entry to the result's
 	Delayed bool          // Delay is known
 
+	// For admins only, as in the API.
 	App      string
 	Worker   string
 	Job      string
 	Class    string
 	Error    string
 	Files    int
-	More     bool // files than that
+	More     bool // the result's list of files is truncated
 	Attempts int
 
 	kind   int
 	polled bool
 }
 
-// parseSettled reads a result's entry; false when it is none.
+// parseSettled parses an entry of the results stream. It returns false if the entry is not a valid result.
 func parseSettled(e redis.XMessage) (settled, bool) {
 	payload, _ := e.Values["payload"].(string)
 	r, err := events.ParseResult([]byte(payload))
@@ -51,9 +51,9 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	}
 	s.Job, _, _ = strings.Cut(r.ID, "/")
 	s.Job = clip(100, s.Job)
-	// A result's id ends in "/" and the entry of the change that it answers.
-	if asked := events.EntryTime(r.ID[strings.LastIndexByte(r.ID, '/')+1:]); !asked.IsZero() && !asked.After(at) {
-		s.Delay, s.Delayed = at.Sub(asked), true
+	// A result's ID ends in "/" and the entry ID of its change.
+	if queued := events.EntryTime(r.ID[strings.LastIndexByte(r.ID, '/')+1:]); !queued.IsZero() && !queued.After(at) {
+		s.Delay, s.Delayed = at.Sub(queued), true
 	}
 	switch r.Type {
 	case events.ResultSynced:
@@ -75,7 +75,7 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	return s, true
 }
 
-// delay is negative when it is not known, or nobody waited for it.
+// delay returns the latency to count, or -1 if it is unknown or the result is of a poll.
 func (s settled) delay() time.Duration {
 	if !s.Delayed || s.polled {
 		return -1
@@ -83,5 +83,5 @@ func (s settled) delay() time.Duration {
 	return s.Delay
 }
 
-// workerOf is the worker in a result's source, as /lockstep/worker/w1.
+// workerOf returns the worker's name in a result's source, for example w1 in /lockstep/worker/w1.
 func workerOf(source string) string { return source[strings.LastIndexByte(source, '/')+1:] }

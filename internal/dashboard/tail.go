@@ -17,59 +17,60 @@ import (
 )
 
 const (
-	linger      = 15 * time.Second // for which the tail goes on after the last look
-	firstWait   = time.Second      // that a page waits for the first results
-	recentKept  = 50
-	readBytes   = 2 << 20 // of results, about, in one read
-	readMost    = 1000    // results in one read
-	readLeast   = 10
-	backBytes   = 8 << 20 // of results, about, that are read of what came before
-	backMost    = 5000
-	remeasure   = 10 * time.Second
-	tailBlock   = time.Second // that one read waits: for so long the end of the dashboard goes unnoticed
-	tailPause   = 100 * time.Millisecond
-	tailTimeout = 5 * time.Second
+	idleTimeout     = 15 * time.Second // after the last snapshot, the tail stops
+	firstWait       = time.Second      // maximum wait of a page for the first results
+	recentKept      = 50
+	readBytes       = 2 << 20 // approximate limit of one read
+	readMaxResults  = 1000
+	readMinResults  = 10
+	historyBytes    = 8 << 20 // approximate limit of the history read at the start
+	historyResults  = 5000
+	measureInterval = 10 * time.Second
+	tailBlock       = time.Second // how long XREAD blocks, and so how long a shutdown may take
+	tailPause       = 100 * time.Millisecond
+	tailTimeout     = 5 * time.Second
 )
 
-// tail follows the stream of results while somebody looks: one reader for all. When there come more than it may
-// read it reads the newest, and counts each for several.
+// tail follows the results stream while pages need it, with one reader for all pages. When it cannot keep up, it reads
+// only the newest results and weights them to account for the skipped ones.
 type tail struct {
 	redis redis.UniversalClient
 	topic string
-	start func(func(ctx context.Context)) // runs something in the background
+	start func(func(ctx context.Context)) // runs a function in the background
 
-	mu      sync.Mutex
-	wanted  time.Time // when somebody looked last
-	running bool
-	ready   chan struct{} // closed once something was read, or failed
-	err     error         // of the last read
-	window  window
-	recent  []settled     // the newest first
-	skew    time.Duration // of Redis' clock against ours
+	mu       sync.Mutex
+	lastUsed time.Time // time of the last snapshot
+	running  bool
+	ready    chan struct{} // closed after the first read, even a failed one
+	err      error         // of the last read
+	window   window
+	recent   []settled     // newest first
+	skew     time.Duration // Redis' clock minus ours
 
-	// Of the goroutine that reads.
-	last     string    // entry read last; "" before the first read
-	added    int64     // entries ever added up to it, as far as Redis knows
-	measured time.Time // when Redis was asked for that
-	each     float64   // bytes of a result, on average
-	spent    time.Duration
+	// Used only by the reading goroutine.
+	last        string    // ID of the last entry read; "" before the first read
+	added       int64     // entries ever added up to last, according to Redis
+	measured    time.Time // time of the last call to measure
+	averageSize float64   // bytes per result
+	spent       time.Duration
 }
 
 func newTail(client redis.UniversalClient, topic string) *tail {
-	return &tail{redis: client, topic: topic, ready: make(chan struct{}), each: 2048}
+	return &tail{redis: client, topic: topic, ready: make(chan struct{}), averageSize: 2048}
 }
 
-// pulse is what the tail knows at a moment.
-type pulse struct {
+// snapshot holds the results known to the tail at one moment.
+type snapshot struct {
 	Now    time.Time // by Redis' clock
 	Recent []settled
 	window *window
 }
 
-// look returns what the tail knows, and keeps it following for a while.
-func (t *tail) look(ctx context.Context) (pulse, error) {
+// snapshot returns the results known so far and keeps the tail running for idleTimeout. It starts the tail if needed
+// and then waits up to firstWait for the first results. It returns the error of the last read, if that failed.
+func (t *tail) snapshot(ctx context.Context) (snapshot, error) {
 	t.mu.Lock()
-	t.wanted = time.Now()
+	t.lastUsed = time.Now()
 	if !t.running {
 		t.running, t.ready, t.err = true, make(chan struct{}), nil
 		t.start(t.follow)
@@ -85,21 +86,21 @@ func (t *tail) look(ctx context.Context) (pulse, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
-		return pulse{}, t.err
+		return snapshot{}, t.err
 	}
 	w := t.window
-	return pulse{Now: time.Now().Add(t.skew), Recent: append([]settled(nil), t.recent...), window: &w}, nil
+	return snapshot{Now: time.Now().Add(t.skew), Recent: append([]settled(nil), t.recent...), window: &w}, nil
 }
 
-// follow reads what comes until nobody has looked for a while.
+// follow reads new results until ctx is done or no snapshot has been taken for idleTimeout.
 func (t *tail) follow(ctx context.Context) {
 	t.last = ""
 	for {
 		t.spent = 0
 		err := t.read(ctx)
-		pause := max(tailPause, 9*t.spent) // a tenth of a core at most
+		pause := max(tailPause, 9*t.spent) // use at most a tenth of a core
 		if err != nil {
-			pause = beat
+			pause = refreshEvery
 		}
 		t.mu.Lock()
 		t.err = err
@@ -108,7 +109,7 @@ func (t *tail) follow(ctx context.Context) {
 		default:
 			close(t.ready)
 		}
-		if time.Since(t.wanted) > linger || ctx.Err() != nil {
+		if time.Since(t.lastUsed) > idleTimeout || ctx.Err() != nil {
 			t.running = false
 			t.mu.Unlock()
 			return
@@ -121,27 +122,27 @@ func (t *tail) follow(ctx context.Context) {
 	}
 }
 
-// read takes in what has come since the last read; at first, what came before.
+// read adds the results since the last read. The first read loads the history instead.
 func (t *tail) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
-	if t.last == "" || time.Since(t.measured) > remeasure {
+	if t.last == "" || time.Since(t.measured) > measureInterval {
 		newest, added, err := t.measure(ctx)
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", t.topic, err)
 		}
-		if t.last == "" || events.EntryAfter(t.last, newest) { // at first, and when Redis has lost what it had
+		if t.last == "" || events.EntryAfter(t.last, newest) { // the first read, or Redis lost its data
 			t.added = added
-			return t.back(ctx, newest)
+			return t.loadHistory(ctx, newest)
 		}
 	}
-	most, weight := t.most(readBytes, readMost), 1.0
-	entries, err := t.await(ctx, most)
+	limit, weight := t.batchSize(readBytes, readMaxResults), 1.0
+	entries, err := t.await(ctx, limit)
 	t.added += int64(len(entries))
-	if err == nil && int64(len(entries)) == most {
+	if err == nil && int64(len(entries)) == limit {
 		var added int64
 		if _, added, err = t.measure(ctx); err == nil {
-			entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, most).Result()
+			entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, limit).Result()
 		}
 		slices.Reverse(entries)
 		weight = 1 + max(0, float64(added-t.added))/float64(max(1, len(entries)))
@@ -151,15 +152,15 @@ func (t *tail) read(ctx context.Context) error {
 		return fmt.Errorf("follow %s: %w", t.topic, err)
 	}
 	if len(entries) > 0 {
-		t.take(entries, weight)
+		t.addEntries(entries, weight)
 		t.last = entries[len(entries)-1].ID
 	}
 	return nil
 }
 
-// await returns the next results as soon as there are some, or none after a while.
-func (t *tail) await(ctx context.Context, most int64) ([]redis.XMessage, error) {
-	read, err := t.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{t.topic, t.last}, Count: most, Block: tailBlock}).Result()
+// await returns the next results, or none if none arrive within tailBlock.
+func (t *tail) await(ctx context.Context, limit int64) ([]redis.XMessage, error) {
+	read, err := t.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock}).Result()
 	if errors.Is(err, redis.Nil) || err == nil && len(read) == 0 {
 		return nil, nil
 	}
@@ -169,18 +170,18 @@ func (t *tail) await(ctx context.Context, most int64) ([]redis.XMessage, error) 
 	return read[0].Messages, nil
 }
 
-// measure returns the id of the newest entry and how many were ever added, as far as Redis knows, and compares clocks.
+// measure returns the ID of the newest entry and the number of entries ever added, and updates the clock skew.
 func (t *tail) measure(ctx context.Context) (newest string, added int64, err error) {
-	asked := time.Now()
+	local := time.Now()
 	clock, err := t.redis.Time(ctx).Result()
 	if err != nil {
 		return "", 0, err
 	}
 	t.mu.Lock()
-	t.skew = clock.Sub(asked)
+	t.skew = clock.Sub(local)
 	t.mu.Unlock()
 	info, err := t.redis.XInfoStream(ctx, t.topic).Result()
-	if err != nil && !strings.Contains(err.Error(), "no such key") { // nothing was ever settled
+	if err != nil && !strings.Contains(err.Error(), "no such key") { // there is no result yet
 		return "", 0, err
 	}
 	t.measured = time.Now()
@@ -190,8 +191,8 @@ func (t *tail) measure(ctx context.Context) (newest string, added int64, err err
 	return cmp.Or(info.LastGeneratedID, "0-0"), info.EntriesAdded, nil
 }
 
-// back begins with what came in the time of a window before now, as much as may be read of it.
-func (t *tail) back(ctx context.Context, newest string) error {
+// loadHistory resets the tail and loads the results of the last span, the newest first, up to the history limits.
+func (t *tail) loadHistory(ctx context.Context, newest string) error {
 	t.mu.Lock()
 	now := time.Now().Add(t.skew)
 	t.window, t.recent = window{from: now.Add(-span)}, nil
@@ -199,26 +200,26 @@ func (t *tail) back(ctx context.Context, newest string) error {
 	since, to := strconv.FormatInt(now.Add(-span).UnixMilli(), 10), newest
 	var pages [][]settled
 	for read, bytes := 0, 0; ; {
-		most := t.most(readBytes/4, readMost)
-		entries, err := t.redis.XRevRangeN(ctx, t.topic, to, since, most).Result()
+		limit := t.batchSize(readBytes/4, readMaxResults)
+		entries, err := t.redis.XRevRangeN(ctx, t.topic, to, since, limit).Result()
 		if err != nil {
 			return fmt.Errorf("follow %s: %w", t.topic, err)
 		}
 		page := make([]settled, 0, len(entries))
 		for _, e := range entries {
-			bytes += weigh(e)
+			bytes += entrySize(e)
 			if s, ok := parseSettled(e); ok {
 				page = append(page, s)
 			}
 			to = "(" + e.ID
 		}
-		t.learn(entries)
+		t.updateAverageSize(entries)
 		pages = append(pages, page)
 		read += len(entries)
-		if int64(len(entries)) < most {
+		if int64(len(entries)) < limit {
 			break
 		}
-		if read >= backMost || bytes >= backBytes { // the rest stays unknown
+		if read >= historyResults || bytes >= historyBytes { // older results stay unknown
 			t.mu.Lock()
 			t.window.from = events.EntryTime(entries[len(entries)-1].ID)
 			t.mu.Unlock()
@@ -229,31 +230,32 @@ func (t *tail) back(ctx context.Context, newest string) error {
 	defer t.mu.Unlock()
 	for i := len(pages) - 1; i >= 0; i-- {
 		for n := len(pages[i]) - 1; n >= 0; n-- {
-			t.note(pages[i][n], 1)
+			t.add(pages[i][n], 1)
 		}
 	}
 	t.last = newest
 	return nil
 }
 
-// take takes in entries, the oldest first, each for so many.
-func (t *tail) take(entries []redis.XMessage, weight float64) {
-	began := time.Now()
-	defer func() { t.spent += time.Since(began) }()
-	t.learn(entries)
+// addEntries adds entries in stream order, each counted weight times.
+func (t *tail) addEntries(entries []redis.XMessage, weight float64) {
+	start := time.Now()
+	defer func() { t.spent += time.Since(start) }()
+	t.updateAverageSize(entries)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range entries {
 		if s, ok := parseSettled(e); ok {
-			t.note(s, weight)
+			t.add(s, weight)
 		}
 	}
 }
 
-func (t *tail) note(s settled, weight float64) {
+// add adds one result. The caller holds t.mu.
+func (t *tail) add(s settled, weight float64) {
 	t.window.add(s.At, s.kind, s.delay(), weight)
 	if s.polled {
-		return // nothing came of it
+		return // the poll found no change
 	}
 	if len(t.recent) < recentKept {
 		t.recent = append(t.recent, settled{})
@@ -262,19 +264,19 @@ func (t *tail) note(s settled, weight float64) {
 	t.recent[0] = s
 }
 
-// most is how many results come to about so many bytes.
-func (t *tail) most(bytes, most float64) int64 {
-	return int64(max(readLeast, min(most, bytes/t.each)))
+// batchSize returns how many results to read for about the given number of bytes, at least readMinResults.
+func (t *tail) batchSize(bytes, limit float64) int64 {
+	return int64(max(readMinResults, min(limit, bytes/t.averageSize)))
 }
 
-// learn keeps the average size of a result, by the last some hundred.
-func (t *tail) learn(entries []redis.XMessage) {
+// updateAverageSize maintains a moving average over roughly the last hundred results.
+func (t *tail) updateAverageSize(entries []redis.XMessage) {
 	for _, e := range entries {
-		t.each += (float64(weigh(e)) - t.each) / 100
+		t.averageSize += (float64(entrySize(e)) - t.averageSize) / 100
 	}
 }
 
-func weigh(e redis.XMessage) int {
+func entrySize(e redis.XMessage) int {
 	n := 64
 	for name, value := range e.Values {
 		text, _ := value.(string)

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// follower is a tail on a Redis of its own that reads when it is told to.
+// follower is a tail with a private Redis that reads only when the test calls read.
 type follower struct {
 	*desk
 	tail *tail
@@ -39,11 +39,12 @@ func (f *follower) total() bucket {
 	return f.tail.window.total(time.Now().Add(f.tail.skew), span)
 }
 
-func TestTheTailBeginsWithWhatWasThereAndGoesOn(t *testing.T) {
+func TestTailLoadsHistoryAndFollows(t *testing.T) {
+	t.Parallel()
 	f := newFollower(t)
-	f.read() // nothing was ever settled
+	f.read() // of an empty stream
 	if n := f.total(); n.all() != 0 {
-		t.Errorf("%v results of none", n.counts)
+		t.Errorf("%v results in an empty stream", n.counts)
 	}
 	f.settle(synced(t, "acme/one"), 50*time.Millisecond)
 	f.read()
@@ -71,8 +72,8 @@ func TestTheTailBeginsWithWhatWasThereAndGoesOn(t *testing.T) {
 		if got := strings.Join(shown, ", "); got != "failed acme/three, unchanged acme/two, synced acme/one" {
 			t.Errorf("shown %s", got)
 		}
-		if most, ok := n.quantile(1); !ok || most > 70*time.Second { // what nobody waited for does not count
-			t.Errorf("the longest took %v", most)
+		if most, ok := n.quantile(1); !ok || most > 70*time.Second { // polls do not count
+			t.Errorf("the maximum latency is %v", most)
 		}
 	}
 	check(f.tail)
@@ -83,31 +84,33 @@ func TestTheTailBeginsWithWhatWasThereAndGoesOn(t *testing.T) {
 	check(other)
 }
 
-func TestATailThatCannotKeepUpCountsTheNewestForAll(t *testing.T) {
+func TestOverloadedTailExtrapolatesFromNewestResults(t *testing.T) {
+	t.Parallel()
 	f := newFollower(t)
 	if !f.redis.Real {
-		t.Skip("the embedded Redis does not count what was ever added")
+		t.Skip("the embedded Redis does not count the entries ever added")
 	}
 	f.settle(synced(t, "acme/one"), time.Millisecond)
 	f.read()
-	f.tail.each = readBytes // so that few fit into a read
-	for i := range 10 * readLeast {
+	f.tail.averageSize = readBytes // so that few results fit into a read
+	for i := range 10 * readMinResults {
 		f.settle(synced(t, fmt.Sprintf("acme/r%d", i)), 10*time.Millisecond)
 	}
 	f.read()
 	if n := f.total(); n.all() < 100.5 || n.all() > 101.5 {
-		t.Errorf("counted %v, want 101: those that were not read, too", n.all())
+		t.Errorf("counted %v, want 101, including skipped results", n.all())
 	}
-	if newest := f.tail.recent[0].Repo; newest != fmt.Sprintf("acme/r%d", 10*readLeast-1) {
+	if newest := f.tail.recent[0].Repo; newest != fmt.Sprintf("acme/r%d", 10*readMinResults-1) {
 		t.Errorf("the newest shown is %s", newest)
 	}
 	f.read()
 	if n := f.total(); n.all() > 101.5 {
-		t.Errorf("counted %v after a read of nothing", n.all())
+		t.Errorf("counted %v after an empty read", n.all())
 	}
 }
 
-func TestOfWhatCameBeforeSoMuchIsRead(t *testing.T) {
+func TestHistoryIsLimitedByBytes(t *testing.T) {
+	t.Parallel()
 	f := newFollower(t)
 	big := synced(t, "acme/big")
 	for i := range 900 {
@@ -117,19 +120,20 @@ func TestOfWhatCameBeforeSoMuchIsRead(t *testing.T) {
 	for range many {
 		f.settle(big, time.Millisecond)
 	}
-	f.tail.each = 400 << 10
-	began := time.Now()
+	f.tail.averageSize = 400 << 10
+	start := time.Now()
 	f.read()
 	n := f.total()
 	if n.all() >= many || n.all() < 10 {
-		t.Errorf("read %v results of %d, want what comes to some %d bytes", n.all(), many, backBytes)
+		t.Errorf("read %v results of %d, want about %d bytes of them", n.all(), many, historyBytes)
 	}
-	if !f.tail.window.from.After(began.Add(-span / 2)) {
-		t.Errorf("it is not said that nothing is known of what came before %v", f.tail.window.from)
+	if !f.tail.window.from.After(start.Add(-span / 2)) {
+		t.Errorf("results are known from %v on, want less than half of the window", f.tail.window.from)
 	}
 }
 
-func TestATailOutlivesARedisThatLostItsData(t *testing.T) {
+func TestTailRestartsAfterRedisLostItsData(t *testing.T) {
+	t.Parallel()
 	f := newFollower(t)
 	for range 5 {
 		f.settle(synced(t, "acme/one"), time.Millisecond)
@@ -142,11 +146,11 @@ func TestATailOutlivesARedisThatLostItsData(t *testing.T) {
 	f.tail.measured = time.Time{}
 	f.read()
 	if n := f.total(); n.all() != 0 || f.tail.last != "5-0" {
-		t.Errorf("counted %v up to %s, want to begin anew", n.all(), f.tail.last)
+		t.Errorf("counted %v up to %s, want a restart from the new data", n.all(), f.tail.last)
 	}
 }
 
-func TestPercentilesAreRightToSevenPercent(t *testing.T) {
+func TestPercentileAccuracy(t *testing.T) {
 	var w window
 	now := time.Now()
 	for ms := 1; ms <= 10_000; ms++ {
@@ -160,28 +164,28 @@ func TestPercentilesAreRightToSevenPercent(t *testing.T) {
 		}
 	}
 	if _, ok := new(bucket).quantile(0.5); ok {
-		t.Error("of nothing there is a median")
+		t.Error("an empty bucket has a median")
 	}
-	w.add(now, outSynced, 1000*time.Hour, 1) // fits into the last bin
-	w.add(now, outFailed, -1, 1)             // not known
+	w.add(now, outSynced, 1000*time.Hour, 1) // counted in the last bin
+	w.add(now, outFailed, -1, 1)             // unknown latency
 	if n := w.total(now, time.Minute); n.counts[outFailed] != 1 {
-		t.Error("what has no delay is not counted")
+		t.Error("a result without a latency is not counted")
 	}
 }
 
-func TestTheWindowForgets(t *testing.T) {
+func TestWindowDropsOldResults(t *testing.T) {
 	var w window
 	begin := time.Unix(1_800_000_000, 0)
 	for i := range 2 * steps {
 		w.add(begin.Add(time.Duration(i)*step), outSynced, time.Millisecond, 1)
 	}
-	w.add(begin, outSynced, time.Millisecond, 1) // comes too late
+	w.add(begin, outSynced, time.Millisecond, 1) // too old
 	now := begin.Add((2*steps - 1) * step)
 	if n := w.total(now, span); n.all() != steps {
-		t.Errorf("%v of the last 15 min, want %d", n.all(), steps)
+		t.Errorf("%v results in the last 15 min, want %d", n.all(), steps)
 	}
 	if n := w.total(now, time.Minute); n.all() != 12 {
-		t.Errorf("%v of the last minute, want 12", n.all())
+		t.Errorf("%v results in the last minute, want 12", n.all())
 	}
 	s := w.series(now.Add(-span), now)
 	if len(s.At) < steps-2 || len(s.At) > steps || len(s.Counts[outSynced]) != len(s.At) || *s.Delays[0][0] != 1 {
@@ -189,20 +193,20 @@ func TestTheWindowForgets(t *testing.T) {
 	}
 }
 
-func TestTheRateIsThatOfTheTimeThatIsKnown(t *testing.T) {
+func TestRateCoversOnlyTheKnownTime(t *testing.T) {
 	now := time.Unix(1_800_000_003, 0) // 3 s into a bucket
 	for name, known := range map[string]time.Duration{
 		"the last 15 min": span, "the last 20 s": 20 * time.Second, "the last 2 s": 2 * time.Second,
 	} {
 		w := window{from: now.Add(-known)}
-		for at := w.from; at.Before(now); at = at.Add(100 * time.Millisecond) { // 600 a minute
+		for at := w.from; at.Before(now); at = at.Add(100 * time.Millisecond) { // 600 per minute
 			w.add(at, outSynced, time.Millisecond, 1)
 		}
 		if rate := w.perMinute(now); rate < 590 || rate > 610 {
-			t.Errorf("of %s: %.0f a minute, want 600", name, rate)
+			t.Errorf("%s: %.0f per minute, want 600", name, rate)
 		}
 	}
 	if rate := new(window).perMinute(now); rate != 0 {
-		t.Errorf("%v a minute of nothing", rate)
+		t.Errorf("%v per minute in an empty window", rate)
 	}
 }

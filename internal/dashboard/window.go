@@ -9,14 +9,14 @@ import (
 
 const (
 	step  = 5 * time.Second
-	steps = 180 // of a window: 15 min
+	steps = 180 // buckets in a window: 15 min
 	span  = steps * step
 
-	bins   = 128  // of delays, from 1 ms on
-	growth = 1.15 // of a bin against the one before: 128 of them reach 16 h
+	bins   = 128  // latency bins, from 1 ms to 16 h
+	growth = 1.15 // ratio of the bounds of adjacent bins
 )
 
-// The outcomes that are counted apart.
+// Outcomes that are counted separately.
 const (
 	outSynced = iota
 	outUnchanged
@@ -25,28 +25,29 @@ const (
 	outcomes
 )
 
-// window counts results by when they came, for the last 15 min, in memory that does not grow. Delays are kept in
-// bins, so that a percentile is right to some 7 %.
+// window counts the results of the last 15 min by time of arrival, in constant memory. Latencies are counted in
+// exponential bins, so percentiles are accurate to about 7 %.
 type window struct {
 	ring [steps]bucket
-	from time.Time // what came before is not counted
+	from time.Time // earlier results are unknown
 }
 
+// bucket holds the counts of one step.
 type bucket struct {
-	at     int64 // begin, in seconds since 1970; 0 for none
+	at     int64 // start in seconds since 1970; 0 if the bucket is unused
 	counts [outcomes]float64
 	delays [bins]float32
 }
 
-// add counts a result that came at a moment, and stands for so many.
+// add counts a result weight times. A negative delay means that its latency is unknown.
 func (w *window) add(at time.Time, outcome int, delay time.Duration, weight float64) {
-	begin := at.Truncate(step).Unix()
-	b := &w.ring[begin/int64(step.Seconds())%steps]
-	if begin < b.at { // later than the window is long
+	start := at.Truncate(step).Unix()
+	b := &w.ring[start/int64(step.Seconds())%steps]
+	if start < b.at { // older than the window
 		return
 	}
-	if begin > b.at {
-		*b = bucket{at: begin}
+	if start > b.at {
+		*b = bucket{at: start}
 	}
 	b.counts[outcome] += weight
 	if delay >= 0 {
@@ -62,7 +63,7 @@ func bin(delay time.Duration) int {
 	return min(bins-1, int(math.Log(ms)/math.Log(growth))+1)
 }
 
-// total is what came in the time before now, to a bucket.
+// total returns the sum of the buckets that start within the given time before now.
 func (w *window) total(now time.Time, within time.Duration) bucket {
 	var sum bucket
 	since := now.Add(-within).Unix()
@@ -83,14 +84,14 @@ func (b *bucket) merge(other *bucket) {
 	}
 }
 
-// perMinute is how many came a minute: in the buckets of the last minute that are over, or in what is known of them.
+// perMinute returns the rate of results over the last minute's completed buckets, or over the known part of them.
 func (w *window) perMinute(now time.Time) float64 {
 	until := now.Truncate(step)
 	since := until.Add(-time.Minute)
 	if w.from.After(since) {
 		since = w.from
 	}
-	if !until.After(since) { // so much comes that less than a bucket is known
+	if !until.After(since) { // less than one bucket is known, because there are so many results
 		until = now
 	}
 	n := 0.0
@@ -102,7 +103,7 @@ func (w *window) perMinute(now time.Time) float64 {
 	return n * float64(time.Minute) / float64(max(until.Sub(since), tailPause))
 }
 
-// all is how many came.
+// all returns the number of results with any outcome.
 func (b *bucket) all() float64 {
 	n := 0.0
 	for _, count := range b.counts {
@@ -111,7 +112,7 @@ func (b *bucket) all() float64 {
 	return n
 }
 
-// quantile is the delay that a part q of all did not exceed; false when there is none.
+// quantile returns the latency at quantile q in [0, 1], or false if no latency is known.
 func (b *bucket) quantile(q float64) (time.Duration, bool) {
 	var all float64
 	for _, n := range b.delays {
@@ -120,9 +121,9 @@ func (b *bucket) quantile(q float64) (time.Duration, bool) {
 	if all == 0 {
 		return 0, false
 	}
-	seen, rank := 0.0, q*all
+	cumulative, rank := 0.0, q*all
 	for i, n := range b.delays {
-		if seen += float64(n); n > 0 && seen >= rank*(1-1e-6) {
+		if cumulative += float64(n); n > 0 && cumulative >= rank*(1-1e-6) {
 			ms := math.Pow(growth, float64(i)-0.5) // the middle of its bin
 			return time.Duration(max(1, ms) * float64(time.Millisecond)), true
 		}
@@ -130,20 +131,19 @@ func (b *bucket) quantile(q float64) (time.Duration, bool) {
 	return 0, false
 }
 
-// series is what the charts draw: of each bucket with anything in it the begin in seconds, the counts, and the
-// percentiles in ms.
+// series is the data of the charts: start time, counts and latency percentiles in ms of each non-empty bucket.
 type series struct {
 	Step   int        `json:"step"`
 	Span   int        `json:"span"`
-	From   int64      `json:"from"` // nothing is known of what came before
+	From   int64      `json:"from"` // earlier results are unknown
 	At     []int64    `json:"at"`
 	Counts [][]int64  `json:"counts"` // by outcome
-	Delays [][]*int64 `json:"delays"` // p50, p95, p99; null where nothing is known
+	Delays [][]*int64 `json:"delays"` // p50, p95, p99; null if unknown
 }
 
 var percentiles = []float64{0.5, 0.95, 0.99}
 
-// series are the buckets that begin in [since, before).
+// series returns the non-empty buckets that start in [since, before).
 func (w *window) series(since, before time.Time) series {
 	s := series{Step: int(step.Seconds()), Span: int(span.Seconds()), From: w.from.Unix(), At: []int64{},
 		Counts: make([][]int64, outcomes), Delays: make([][]*int64, len(percentiles))}
@@ -169,8 +169,8 @@ func (w *window) series(since, before time.Time) series {
 	return s
 }
 
-// json has no text from anywhere in it, and so nothing to escape.
+// json returns the series as JSON. It consists of numbers only, so there is nothing to escape.
 func (s series) json() template.HTML {
-	text, _ := json.Marshal(s) // numbers alone
+	text, _ := json.Marshal(s)
 	return template.HTML(text)
 }

@@ -11,25 +11,25 @@ import (
 	"unicode/utf8"
 )
 
-// words are what templates write figures, moments and foreign texts with.
-func words(a assets) template.FuncMap {
+// templateFuncs returns the functions that templates format values with.
+func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
-		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "took": took, "share": share,
-		"ago": ago, "lasting": lasting, "until": until, "link": link, "word": word, "ref": refName,
+		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "word": word, "ref": refName,
 	}
 }
 
-// clip is a text from outside in at most n characters, without those that change how the rest is shown.
+// clip sanitizes untrusted text and truncates it to at most n characters.
 func clip(n int, text string) string {
-	text = tame(text[:min(len(text), utf8.UTFMax*(n+1))], "") // of a very long one no more is looked at
+	text = sanitize(text[:min(len(text), utf8.UTFMax*(n+1))], "") // sanitize only as much of a long text as is needed
 	if runes := []rune(text); len(runes) > n {
 		return string(runes[:n-1]) + "…"
 	}
 	return text
 }
 
-// tame replaces what has no place in a text: controls, and what turns its direction or hides in it.
-func tame(text, keep string) string {
+// sanitize replaces control characters and invisible or text-direction characters by U+FFFD, except those in keep.
+func sanitize(text, keep string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune(keep, r) {
 			return r
@@ -41,15 +41,15 @@ func tame(text, keep string) string {
 	}, text)
 }
 
-// short is the beginning of a commit's name.
+// short abbreviates a commit ID.
 func short(commit string) string { return clip(12, commit[:min(len(commit), 12)]) }
 
-// word makes a word of a name with underscores or dots in it.
+// word formats an identifier by replacing underscores and dots with spaces.
 func word(name any) string {
 	return clip(40, strings.NewReplacer("_", " ", ".", " ").Replace(fmt.Sprint(name)))
 }
 
-// count writes a number in groups of three digits.
+// count formats a number in groups of three digits.
 func count(number any) string {
 	var n int64
 	switch number := number.(type) {
@@ -65,12 +65,12 @@ func count(number any) string {
 	}
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "\u202f" + text[i:] // a narrow space that no line breaks at
+		text = text[:i] + "\u202f" + text[i:] // narrow no-break space
 	}
 	return text
 }
 
-// size writes bytes with a unit.
+// size formats a number of bytes with a binary unit.
 func size(bytes int64) string {
 	n, unit := float64(bytes), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
@@ -85,8 +85,8 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%.1f\u00a0%s", n, unit)
 }
 
-// took writes how long something took, to two or three digits.
-func took(d time.Duration) string {
+// formatDuration formats a duration with two or three digits and one unit.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d < time.Second:
 		return fmt.Sprintf("%d\u00a0ms", d.Milliseconds())
@@ -102,22 +102,21 @@ func took(d time.Duration) string {
 	return fmt.Sprintf("%.0f\u00a0d", d.Hours()/24)
 }
 
-// share is done of total in percent, at most 100.
-func share(done, total int64) int64 {
+// percent returns done as a percentage of total, at most 100.
+func percent(done, total int64) int64 {
 	if total <= 0 {
 		return 0
 	}
 	return max(0, min(100, int64(float64(done)/float64(total)*100)))
 }
 
-// ago is how long before now a moment was, lasting for how long something goes on since then, and until in how long
-// it comes. A part of a page that is live is rendered without a now, so that it is the same as long as what it shows
-// is: the browser writes the words.
-func ago(now, at time.Time) template.HTML     { return moment(now, at, "ago") }
-func lasting(now, at time.Time) template.HTML { return moment(now, at, "for") }
-func until(now, at time.Time) template.HTML   { return moment(now, at, "in") }
+// ago, elapsed and until format a time relative to now, as "5 s ago", "5 s" and "in 5 s". Live parts are rendered with
+// a zero now, so that their HTML changes only when the data does; the browser then fills in the relative time.
+func ago(now, at time.Time) template.HTML     { return relativeTime(now, at, "ago") }
+func elapsed(now, at time.Time) template.HTML { return relativeTime(now, at, "for") }
+func until(now, at time.Time) template.HTML   { return relativeTime(now, at, "in") }
 
-func moment(now, at time.Time, how string) template.HTML {
+func relativeTime(now, at time.Time, how string) template.HTML {
 	if at.IsZero() {
 		return `<span class="none">never</span>`
 	}
@@ -126,18 +125,18 @@ func moment(now, at time.Time, how string) template.HTML {
 	if !now.IsZero() {
 		switch how {
 		case "ago":
-			text = took(max(0, now.Sub(at))) + " ago"
+			text = formatDuration(max(0, now.Sub(at))) + " ago"
 		case "for":
-			text = took(max(0, now.Sub(at)))
+			text = formatDuration(max(0, now.Sub(at)))
 		case "in":
-			text = "in " + took(max(0, at.Sub(now)))
+			text = "in " + formatDuration(max(0, at.Sub(now)))
 		}
 	}
-	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s" data-how="%s">%s</time>`, // nothing of it is from outside
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s" data-how="%s">%s</time>`, // contains no untrusted text
 		at.Format("2006-01-02T15:04:05.000Z"), at.Format("2006-01-02 15:04:05 UTC"), how, text))
 }
 
-// link is a page's address with a query of names and values in turn; those without a value are left out.
+// link returns a URL with a query made of alternating names and values. Empty values are omitted.
 func link(path string, pairs ...string) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -328,7 +328,7 @@ func redisAway(t *testing.T, b *board, open func(*testing.T) *tab) {
 	if code := b.serve.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d with a browser that follows, want 0", code)
 	}
-	if strings.Contains(b.serve.Log.String(), "requests are cut off") {
+	if strings.Contains(b.serve.Log.String(), "requests in flight were aborted") {
 		t.Error("the stream of events held the shutdown up")
 	}
 	page.await(`document.getElementById("live").dataset.state === "lost"`)

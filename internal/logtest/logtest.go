@@ -1,4 +1,4 @@
-// Package logtest lets a test read a log while it is written.
+// Package logtest provides a log buffer that tests can read while it is being written.
 package logtest
 
 import (
@@ -6,20 +6,21 @@ import (
 	"sync"
 )
 
-// Buffer keeps what is logged. The zero Buffer is empty, and safe for concurrent use.
+// Buffer is an [io.Writer] that stores everything written to it. The zero Buffer is ready to use. It is safe for
+// concurrent use.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-// Write is part of [io.Writer].
+// Write implements [io.Writer].
 func (l *Buffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-// String returns all that has been written so far.
+// String returns everything written so far.
 func (l *Buffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

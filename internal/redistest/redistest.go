@@ -1,6 +1,6 @@
-// Package redistest gives each test a Redis of its own: a real redis-server on a free port when the
-// machine has one, else the embedded one. LOCKSTEP_TEST_REDIS=real makes a missing redis-server a
-// failure, as CI does; LOCKSTEP_TEST_REDIS=embedded leaves it aside.
+// Package redistest starts a private Redis for each test: a redis-server on a free port if it is in PATH, else the
+// embedded server. LOCKSTEP_TEST_REDIS=real fails the test without redis-server, as in CI; LOCKSTEP_TEST_REDIS=embedded
+// always uses the embedded server.
 package redistest
 
 import (
@@ -22,13 +22,12 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// startTime is how long a server may take to start, on a machine that is busy with others.
-const startTime = time.Minute
+const startTimeout = time.Minute // long enough for a busy machine
 
-// Server is a Redis that belongs to one test and ends with it.
+// Server is a Redis server that is stopped at the end of its test.
 type Server struct {
 	Addr string // host:port
-	Real bool   // redis-server, not the embedded one
+	Real bool   // redis-server instead of the embedded server
 
 	t    testing.TB
 	dir  string
@@ -41,8 +40,8 @@ type Server struct {
 	mem    *miniredis.Miniredis
 }
 
-// Start gives the test a Redis, real when there is one. Extra arguments go to redis-server alone,
-// as in Start(t, "--appendonly", "yes", "--appendfsync", "always").
+// Start starts a Redis server for the test. Extra arguments are passed to redis-server and ignored by the embedded
+// server, for example Start(t, "--appendonly", "yes", "--appendfsync", "always").
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	mode := os.Getenv("LOCKSTEP_TEST_REDIS")
@@ -56,8 +55,8 @@ func Start(t testing.TB, args ...string) *Server {
 	return startReal(t, args)
 }
 
-// StartReal is Start for a test that only a real redis-server can serve; it skips without one,
-// unless LOCKSTEP_TEST_REDIS=real.
+// StartReal is like Start, but skips the test without redis-server. With LOCKSTEP_TEST_REDIS=real it fails the test
+// instead.
 func StartReal(t testing.TB, args ...string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("LOCKSTEP_TEST_REDIS") != "real" ||
@@ -81,7 +80,7 @@ func startEmbedded(t testing.TB) *Server {
 func startReal(t testing.TB, args []string) *Server {
 	s := &Server{Real: true, t: t, dir: t.TempDir(), args: args}
 	t.Cleanup(s.Stop)
-	// Another process may take a port between our finding it free and redis-server's bind.
+	// Another process may take the port before redis-server binds it.
 	for range 5 {
 		s.Addr = freeAddr(t)
 		if s.launch() == nil {
@@ -117,9 +116,9 @@ func (s *Server) launch() error {
 	go func() { _ = cmd.Wait(); close(exited) }()
 	client := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
 	defer client.Close()
-	deadline := time.After(startTime)
+	deadline := time.After(startTimeout)
 	for {
-		// A pong alone could come from a stranger on the port: our own log must say that it listens.
+		// Another process on the port could answer the ping, so also check this server's log.
 		if strings.Contains(s.log.String(), "Ready to accept connections") && client.Ping(context.Background()).Err() == nil {
 			s.cmd, s.exited = cmd, exited
 			return nil
@@ -130,20 +129,20 @@ func (s *Server) launch() error {
 		case <-deadline:
 			_ = cmd.Process.Kill()
 			<-exited
-			return fmt.Errorf("redis-server is not ready after %v:\n%s", startTime, s.log)
+			return fmt.Errorf("redis-server is not ready after %v:\n%s", startTimeout, s.log)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// Stop ends the server as kill -9 would: connections break, nothing more is written.
+// Stop kills the server as kill -9 does: connections break, and nothing more is written to disk.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mem != nil {
-		// Connections first: Close takes the server away from scripts that run, which then answer with an error.
+		// Close the connections first: otherwise running scripts lose the server and reply with an error.
 		if server := s.mem.Server(); server != nil {
-			s.mem.Lock() // or one that is about to block never hears of it
+			s.mem.Lock() // otherwise a command that is about to block misses the cancellation
 			s.mem.CtxCancel()
 			s.mem.Unlock()
 			server.Close()
@@ -158,20 +157,20 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart starts a stopped server again at the same address, with whatever it had persisted. The
-// embedded one keeps its data over a stop.
+// Restart starts a stopped server again at the same address, with its persisted data. The embedded server keeps all its
+// data.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	start := s.launch
 	if s.mem != nil {
-		// miniredis leaves its context cancelled, and blocking commands then never answer.
+		// miniredis does not renew its cancelled context, and blocking commands would hang.
 		s.mem.Ctx, s.mem.CtxCancel = context.WithCancel(context.Background())
 		start = s.mem.Restart
 	}
-	// Meanwhile the port may have been given to a connection, of another process or of a client that dials it.
-	for deadline := time.Now().Add(startTime); ; time.Sleep(10 * time.Millisecond) {
+	// A connection, even one of a client that dials the server, may temporarily occupy the port.
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
 		switch err := start(); {
 		case err == nil:
 			return
@@ -181,7 +180,7 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pid is the process id of a real server.
+// Pid returns the process ID of a running redis-server.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,10 +190,10 @@ func (s *Server) Pid() int {
 	return s.cmd.Process.Pid
 }
 
-// URL is the server's address as the command line takes it.
+// URL returns the server's URL for [redisx.Parse].
 func (s *Server) URL() string { return "redis://" + s.Addr }
 
-// Client opens a client that is closed with the test.
+// Client returns a new client that is closed at the end of the test.
 func (s *Server) Client() redis.UniversalClient {
 	s.t.Helper()
 	server, err := redisx.Parse(s.URL(), "")
@@ -206,7 +205,7 @@ func (s *Server) Client() redis.UniversalClient {
 	return client
 }
 
-// Port is the server's port.
+// Port returns the server's port.
 func (s *Server) Port() int {
 	_, port, _ := net.SplitHostPort(s.Addr)
 	n, _ := strconv.Atoi(port)

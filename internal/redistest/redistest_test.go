@@ -13,7 +13,8 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestAServerComesBackAtItsAddress(t *testing.T) {
+func TestRestartKeepsAddressAndData(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	client := server.Client()
@@ -26,15 +27,16 @@ func TestAServerComesBackAtItsAddress(t *testing.T) {
 	}
 	server.Restart()
 	if got, err := client.Get(ctx, "k").Result(); err != nil || got != "v" {
-		t.Fatalf("after the restart: %q, %v; want what was persisted", got, err)
+		t.Fatalf("after the restart: %q, %v; want the persisted value", got, err)
 	}
 }
 
-func TestAServerThatIsStoppedAnswersNoScriptWithAnError(t *testing.T) {
+func TestStopDoesNotFailRunningScripts(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	for range 10 {
-		client := server.Client() // one that has seen a stop may take the server for away a while longer
+		client := server.Client() // a client that has seen a stop may report the server as down for longer
 		var callers sync.WaitGroup
 		for range 8 {
 			callers.Go(func() {
@@ -43,7 +45,7 @@ func TestAServerThatIsStoppedAnswersNoScriptWithAnError(t *testing.T) {
 					switch reply, replied := errors.AsType[redis.Error](err); {
 					case err == redis.Nil:
 					case replied:
-						t.Errorf("a server that is being stopped answers: %v", reply)
+						t.Errorf("a script got an error reply during the stop: %v", reply)
 						return
 					default:
 						return
@@ -51,7 +53,7 @@ func TestAServerThatIsStoppedAnswersNoScriptWithAnError(t *testing.T) {
 				}
 			})
 		}
-		if err := client.Eval(ctx, "return 1", nil).Err(); err != nil { // by now scripts run
+		if err := client.Eval(ctx, "return 1", nil).Err(); err != nil { // by now, scripts are running
 			t.Error(err)
 		}
 		server.Stop()
@@ -60,11 +62,12 @@ func TestAServerThatIsStoppedAnswersNoScriptWithAnError(t *testing.T) {
 	}
 }
 
-func TestAServerIsStoppedThoughCommandsBlock(t *testing.T) {
+func TestStopWithBlockedCommands(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	pipe := server.Client().Pipeline()
-	for range 3000 { // so that a look at it takes a while
+	for range 3000 { // so that reading the stream takes a while
 		pipe.XAdd(ctx, &redis.XAddArgs{Stream: "s", Values: []any{"a", "b"}})
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
@@ -77,7 +80,7 @@ func TestAServerIsStoppedThoughCommandsBlock(t *testing.T) {
 			clients.Go(func() { client.XRead(ctx, &redis.XReadArgs{Streams: []string{"s", "$"}, Block: time.Hour}) })
 		}
 		for range 2 {
-			clients.Go(func() { // each has those that block look again
+			clients.Go(func() { // each write wakes the blocked commands
 				for client.Incr(ctx, "n").Err() == nil {
 				}
 			})
@@ -93,7 +96,8 @@ func TestAServerIsStoppedThoughCommandsBlock(t *testing.T) {
 	}
 }
 
-func TestAServerComesBackThoughItsPortIsTakenForAMoment(t *testing.T) {
+func TestRestartWaitsForItsPort(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	server.Stop()
 	other, err := net.Listen("tcp", server.Addr)

@@ -7,13 +7,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RoundTrips counts what the clients that it is a hook of ask: commands that go together are one.
+// RoundTrips is a hook that counts the round trips of its clients. A pipeline counts as one.
 type RoundTrips struct{ atomic.Int64 }
 
-// DialHook is part of [redis.Hook].
+// DialHook implements [redis.Hook].
 func (*RoundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook is part of [redis.Hook].
+// ProcessHook implements [redis.Hook].
 func (r *RoundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		r.Add(1)
@@ -21,7 +21,7 @@ func (r *RoundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook is part of [redis.Hook].
+// ProcessPipelineHook implements [redis.Hook].
 func (r *RoundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		r.Add(1)

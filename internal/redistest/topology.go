@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	masterName = "m"
-	formTime   = time.Minute // for servers to find each other
+	masterName  = "m"
+	formTimeout = time.Minute // for servers to find each other
 )
 
-// Sentinel is a master with one replica, and three Sentinels that watch over them.
+// Sentinel is a master with one replica and three Sentinels.
 type Sentinel struct {
 	Master, Replica *Server
 
@@ -30,8 +30,8 @@ type Sentinel struct {
 	addrs []string
 }
 
-// StartSentinel starts real servers and returns once all of them know each other; it skips as
-// [StartReal] does. The replica takes the place of a master that is away for a second.
+// StartSentinel starts real servers and waits until all of them know each other. It skips the test like [StartReal].
+// The replica is promoted when the master has been down for a second.
 func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Master: StartReal(t, "--repl-diskless-sync-delay", "0")}
@@ -54,7 +54,7 @@ func StartSentinel(t testing.TB) *Sentinel {
 func startSentinel(t testing.TB, master int) (addr string) {
 	t.Helper()
 	dir, log := t.TempDir(), &logtest.Buffer{}
-	for range 5 { // as in startReal
+	for range 5 { // another process may take the port
 		addr = freeAddr(t)
 		_, port, _ := net.SplitHostPort(addr)
 		conf := filepath.Join(dir, "sentinel.conf")
@@ -78,7 +78,7 @@ func startSentinel(t testing.TB, master int) (addr string) {
 			_ = cmd.Process.Kill()
 			<-exited
 		})
-		for deadline := time.Now().Add(formTime); time.Now().Before(deadline); {
+		for deadline := time.Now().Add(formTimeout); time.Now().Before(deadline); {
 			if strings.Contains(log.String(), "+monitor master") {
 				return addr
 			}
@@ -93,22 +93,22 @@ func startSentinel(t testing.TB, master int) (addr string) {
 	return ""
 }
 
-// URL is the address of the Sentinels as the command line takes it.
+// URL returns the Sentinels' URL for [redisx.Parse].
 func (s *Sentinel) URL() string {
 	return "redis+sentinel://" + s.addrs[0] + "?master_name=" + masterName + "&addr=" + s.addrs[1] + "&addr=" + s.addrs[2]
 }
 
-// Replicate returns once the replica has all that the master has now.
+// Replicate waits until the replica has all current data of the master.
 func (s *Sentinel) Replicate() {
 	s.t.Helper()
 	want, _ := strconv.Atoi(info(s.Master, "master_repl_offset"))
-	eventually(s.t, "the replica has what the master has", func() bool {
+	eventually(s.t, "the replica has caught up with the master", func() bool {
 		got, err := strconv.Atoi(info(s.Replica, "slave_repl_offset"))
 		return err == nil && got >= want
 	})
 }
 
-// CutOff keeps the replica from hearing more of the master. For about ten seconds it can still be promoted.
+// CutOff disconnects the replica from the master. For about ten seconds the replica can still be promoted.
 func (s *Sentinel) CutOff() {
 	s.t.Helper()
 	client := s.Replica.Client()
@@ -128,7 +128,7 @@ func (s *Sentinel) Promoted() bool { return info(s.Replica, "role") == "master" 
 // Cluster is a Redis Cluster of three masters.
 type Cluster struct{ Nodes []*Server }
 
-// StartCluster starts real servers and returns once they serve all slots; it skips as [StartReal] does.
+// StartCluster starts real servers and waits until they serve all slots. It skips the test like [StartReal].
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	const nodes, slots = 3, 16384
@@ -164,12 +164,12 @@ func StartCluster(t testing.TB) *Cluster {
 	return c
 }
 
-// URL is the cluster's address as the command line takes it.
+// URL returns the cluster's URL for [redisx.Parse].
 func (c *Cluster) URL() string {
 	return "redis+cluster://" + c.Nodes[0].Addr + "?addr=" + c.Nodes[1].Addr + "&addr=" + c.Nodes[2].Addr
 }
 
-// info is one field of what a server says of its replication, "" when it does not answer.
+// info returns a field of a server's replication info, or "" if the server does not answer.
 func info(s *Server, field string) string {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
 	defer client.Close()
@@ -181,11 +181,11 @@ func info(s *Server, field string) string {
 	return ""
 }
 
-func eventually(t testing.TB, what string, holds func() bool) {
+func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(formTime); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(formTimeout); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after %v: %s", formTime, what)
+			t.Fatalf("timed out after %v waiting until %s", formTimeout, what)
 		}
 	}
 }

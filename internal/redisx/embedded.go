@@ -6,8 +6,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Embedded is a Redis inside this process, for trying out and for tests. What it holds is gone with
-// the process. It answers other processes of this machine too.
+// Embedded is an in-process Redis server for demos and tests. Its data is lost when the process ends. Other local
+// processes can connect to it, too.
 type Embedded struct {
 	Server
 	redis *miniredis.Miniredis
@@ -16,7 +16,7 @@ type Embedded struct {
 // StartEmbedded starts an embedded server on a free port of the loopback interface.
 func StartEmbedded() (*Embedded, error) {
 	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true) // without it keys never expire
+	m.ClockTTL(true) // otherwise keys never expire
 	if err := m.Start(); err != nil {
 		return nil, fmt.Errorf("start the embedded Redis: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package redisx reaches Redis the way Lockstep needs it: any topology by one URL, a client that
-// never repeats a write behind our back, and an embedded server when none is named.
+// Package redisx connects to Redis. It parses one URL format for all topologies, configures clients that never resend a
+// command automatically, and provides an embedded server.
 package redisx
 
 import (
@@ -27,21 +27,21 @@ const (
 	poolSize     = 32
 )
 
-// Server is the address of a Redis. Only [Parse] makes one.
+// Server is the address of a Redis deployment. Only [Parse] creates one.
 type Server struct {
-	shown string
-	open  func() redis.UniversalClient
+	address string // without credentials
+	open    func() redis.UniversalClient
 }
 
-// Parse reads a Redis URL:
+// Parse parses a Redis URL:
 //
 //	redis://[user[:password]@]host[:6379][/db]            standalone; rediss:// for TLS
 //	unix:///path/to/redis.sock[?db=n]                      standalone on a socket
 //	redis+sentinel://host[:26379]?master_name=m[&addr=…]   Sentinel; rediss+sentinel:// for TLS
 //	redis+cluster://host[:6379][?addr=…]                   Cluster; rediss+cluster:// for TLS
 //
-// A bare host:port is a standalone server. go-redis' query parameters are accepted. A password that
-// is given separately takes precedence over the URL's. The error never repeats the URL.
+// A bare host:port is a standalone server. go-redis' query parameters are accepted. A non-empty password takes
+// precedence over the URL's. The error never contains the URL, which may contain a password.
 func Parse(raw, password string) (Server, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "redis://" + raw
@@ -55,7 +55,7 @@ func Parse(raw, password string) (Server, error) {
 		return Server{}, fmt.Errorf("redis: unknown scheme %q; want redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://", u.Scheme)
 	}
 	u.Scheme = scheme
-	server := Server{shown: shown(u)}
+	server := Server{address: addressOf(u)}
 	switch topology {
 	case "":
 		server.open, err = standalone(u.String(), password)
@@ -67,28 +67,28 @@ func Parse(raw, password string) (Server, error) {
 		err = fmt.Errorf("unknown topology %q; want sentinel or cluster", topology)
 	}
 	if err != nil {
-		return Server{}, fmt.Errorf("redis: %s", strings.TrimPrefix(err.Error(), "redis: ")) // which go-redis' own have
+		return Server{}, fmt.Errorf("redis: %s", strings.TrimPrefix(err.Error(), "redis: ")) // go-redis' errors have the same prefix
 	}
 	return server, nil
 }
 
-// shown is the URL without its password and parameters, for logs and errors.
-func shown(u *url.URL) string {
+// addressOf returns the URL without credentials and parameters, for logs and errors.
+func addressOf(u *url.URL) string {
 	s := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
 	return s.String()
 }
 
 // String returns the address without credentials.
-func (s Server) String() string { return s.shown }
+func (s Server) String() string { return s.address }
 
-// Open makes a new client, which the caller closes. Blocking reads, pub/sub and commands each want
-// a client of their own, for a blocked read keeps its connection. The client never retries: a write
-// whose reply was lost must not run twice unless its caller knows that it may.
+// Open returns a new client, which the caller must close. Use separate clients for blocking reads, pub/sub and commands,
+// because a blocking read occupies its connection. The client never retries: if a reply is lost, the command may have
+// been executed, and only the caller knows whether it may run twice.
 func (s Server) Open() redis.UniversalClient { return s.open() }
 
-// With returns the same address, whose clients run hook around each command that they send.
+// With returns a Server with the same address whose clients use the hook.
 func (s Server) With(hook redis.Hook) Server {
-	return Server{shown: s.shown, open: func() redis.UniversalClient {
+	return Server{address: s.address, open: func() redis.UniversalClient {
 		client := s.open()
 		client.AddHook(hook)
 		return client
@@ -153,12 +153,12 @@ func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
 	}, nil
 }
 
-// noNotifications turns off a handshake that Redis before 8 refuses on every connection.
+// noNotifications disables a handshake that Redis before version 8 rejects on every connection.
 func noNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// withoutURL keeps a parse error from repeating a URL that has a password in it.
+// withoutURL removes the URL, which may contain a password, from a parse error.
 func withoutURL(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
@@ -166,21 +166,21 @@ func withoutURL(err error) error {
 	return err
 }
 
-// Unavailable reports whether err means that Redis could not be reached or is not ready to serve,
-// as against having refused the command.
+// Unavailable reports whether err means that Redis could not be reached or is not ready, rather than that it rejected
+// the command.
 func Unavailable(err error) bool {
 	if _, replied := errors.AsType[redis.Error](err); replied {
 		return stream.CannotServe(err)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok {
-		_, bare := e.(syscall.Errno) // it has net.Error's methods, and so a full disk would be a Redis that is away
+		_, bare := e.(syscall.Errno) // implements net.Error, but may be a file system's error, such as a full disk
 		return !bare
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout)
 }
 
-// sendOnce keeps a Cluster client from sending a command again to which no answer came, which it does
-// up to MaxRedirects times, whatever MaxRetries says. It still follows MOVED and ASK.
+// sendOnce prevents a Cluster client from resending commands without a reply. The client does so up to MaxRedirects
+// times, regardless of MaxRetries. MOVED and ASK are still followed.
 type sendOnce struct{}
 
 func (sendOnce) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/redisx"
 )
 
-func TestEveryTopologyHasAURL(t *testing.T) {
+func TestParse(t *testing.T) {
 	for raw, want := range map[string]string{
 		"127.0.0.1:6379":                         "redis://127.0.0.1:6379",
 		"redis://u:hunter2@h:1/2?max_retries=9":  "redis://h:1/2",
@@ -33,7 +33,7 @@ func TestEveryTopologyHasAURL(t *testing.T) {
 			continue
 		}
 		if server.String() != want {
-			t.Errorf("%s is shown as %s, want %s", raw, server, want)
+			t.Errorf("%s has the address %s, want %s", raw, server, want)
 		}
 		if err := server.Open().Close(); err != nil {
 			t.Errorf("%s: %v", raw, err)
@@ -41,7 +41,7 @@ func TestEveryTopologyHasAURL(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRedisIsRefusedWithoutItsPassword(t *testing.T) {
+func TestParseErrorsHideThePassword(t *testing.T) {
 	for _, raw := range []string{"http://u:hunter2@h", "redis://u:hunter2@h:port", "redis+moon://u:hunter2@h", "redis+sentinel://u:hunter2@h", "redis://u:hunter2@h/db"} {
 		_, err := redisx.Parse(raw, "")
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
@@ -50,14 +50,14 @@ func TestWhatIsNoRedisIsRefusedWithoutItsPassword(t *testing.T) {
 	}
 }
 
-func TestNoClientRetriesAWrite(t *testing.T) {
+func TestClientsDoNotRetry(t *testing.T) {
 	server, err := redisx.Parse("redis://127.0.0.1:1?max_retries=5", "secret")
 	if err != nil {
 		t.Fatal(err)
 	}
 	client, ok := server.Open().(*redis.Client)
 	if !ok {
-		t.Fatal("a standalone server has another client")
+		t.Fatal("the client of a standalone server is not a redis.Client")
 	}
 	defer client.Close()
 	if opt := client.Options(); opt.MaxRetries != 0 && opt.MaxRetries != -1 || opt.Password != "secret" {
@@ -65,7 +65,7 @@ func TestNoClientRetriesAWrite(t *testing.T) {
 	}
 }
 
-func TestUnavailableIsNotRefused(t *testing.T) {
+func TestUnavailable(t *testing.T) {
 	embedded, err := redisx.StartEmbedded()
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestUnavailableIsNotRefused(t *testing.T) {
 	defer client.Close()
 	ctx := context.Background()
 	if err := client.Do(ctx, "NONSENSE").Err(); err == nil || redisx.Unavailable(err) {
-		t.Errorf("a refused command counts as unavailable: %v", err)
+		t.Errorf("a rejected command counts as unavailable: %v", err)
 	}
 	if err := client.Get(ctx, "none").Err(); redisx.Unavailable(err) {
 		t.Errorf("a missing key counts as unavailable: %v", err)
@@ -85,14 +85,14 @@ func TestUnavailableIsNotRefused(t *testing.T) {
 	}
 	_, err = os.ReadDir(filepath.Join(t.TempDir(), "none"))
 	if redisx.Unavailable(err) || redisx.Unavailable(&os.PathError{Op: "mkdir", Path: "/repos", Err: syscall.EROFS}) {
-		t.Error("a file system's error counts as an unavailable Redis")
+		t.Error("a file system error counts as unavailable")
 	}
 	if redisx.Unavailable(nil) || redisx.Unavailable(errors.New("mine")) {
-		t.Error("no error, or one of ours, counts as unavailable")
+		t.Error("nil or an unrelated error counts as unavailable")
 	}
 }
 
-// lossy is a connection that, once armed, loses one reply and ends: the command was sent.
+// lossy is a connection that, once armed, drops the next reply and closes.
 type lossy struct {
 	net.Conn
 	armed *atomic.Bool
@@ -107,10 +107,10 @@ func (c lossy) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// dialing wraps each connection.
-type dialing func(net.Conn) net.Conn
+// wrapConns is a hook that wraps each connection.
+type wrapConns func(net.Conn) net.Conn
 
-func (wrap dialing) DialHook(next redis.DialHook) redis.DialHook {
+func (wrap wrapConns) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		if err != nil {
@@ -120,19 +120,20 @@ func (wrap dialing) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-func (dialing) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (wrapConns) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
-func (dialing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (wrapConns) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func TestACommandWithoutAnAnswerIsNotSentAgain(t *testing.T) {
+func TestCommandWithoutReplyIsNotResent(t *testing.T) {
 	ctx := context.Background()
 	for name, url := range map[string]func(*testing.T) string{
 		"standalone": func(t *testing.T) string { return redistest.StartReal(t).URL() },
 		"cluster":    func(t *testing.T) string { return redistest.StartCluster(t).URL() },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server, err := redisx.Parse(url(t), "")
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +141,7 @@ func TestACommandWithoutAnAnswerIsNotSentAgain(t *testing.T) {
 			var armed atomic.Bool
 			client := server.Open()
 			defer client.Close()
-			wrap := dialing(func(c net.Conn) net.Conn { return lossy{c, &armed} })
+			wrap := wrapConns(func(c net.Conn) net.Conn { return lossy{c, &armed} })
 			if cluster, ok := client.(*redis.ClusterClient); ok {
 				cluster.OnNewNode(func(node *redis.Client) { node.AddHook(wrap) })
 			} else {
@@ -151,10 +152,10 @@ func TestACommandWithoutAnAnswerIsNotSentAgain(t *testing.T) {
 			}
 			armed.Store(true)
 			if err := client.Incr(ctx, "n").Err(); err == nil {
-				t.Error("the reply is lost, and there is no error")
+				t.Error("no error although the reply was lost")
 			}
 			if n, err := client.Get(ctx, "n").Int(); err != nil || n != 2 || armed.Load() {
-				t.Errorf("counted %d, %v; want 2: each was sent once", n, err)
+				t.Errorf("counted %d, %v; want 2, one for each call", n, err)
 			}
 		})
 	}

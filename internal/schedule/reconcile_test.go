@@ -58,7 +58,7 @@ func newWorld(t *testing.T) *world {
 	}
 	result := events.Result{Repo: w.own.Repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}
 	w.set(state.SyncedFields(result, w.own.URL))
-	w.set(state.AskedByFields(events.Change{Watched: true}, synced.Ref))
+	w.set(state.OriginFields(events.Change{Watched: true}, synced.Ref))
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: w.client, Prefix: events.DefaultNamespace.Locks()})
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		fields := state.SyncedFields(events.Result{Repo: repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}, w.git.URL(path))
-		maps.Copy(fields, state.AskedByFields(events.Change{Watched: true}, synced.Ref))
+		maps.Copy(fields, state.OriginFields(events.Change{Watched: true}, synced.Ref))
 		if err := w.client.HSet(ctx, events.DefaultNamespace.Repo(repo), fields).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// adminWrite is what an answer of the admin listener may take: profiles are taken for as long as they are asked for.
-const adminWrite = 5 * time.Minute
+// adminWriteTimeout is long because clients choose how long a profile runs.
+const adminWriteTimeout = 5 * time.Minute
 
-// ServeAdmin answers, on a listener that is for operators alone, until ctx is done:
+// ServeAdmin serves operators on a separate listener until ctx is done:
 //
 //	GET /debug/pprof/…     profiles, on the loopback interface; on any other address with the API token only
 //	GET /metrics, /livez, /readyz
 //
-// Of cfg it wants Live, Ready, Metrics, Token and Log. Profiles tell what the process works on and cost it time, so
-// that [Serve] never has them.
+// It uses only Live, Ready, Metrics, Token and Log of cfg. [Serve] does not offer profiles, because they reveal what
+// the process works on and slow it down.
 func ServeAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Loopback = Loopback(listener)
 	srv := newServer(AdminHandler(cfg), cfg.Log)
-	srv.WriteTimeout = adminWrite
-	srv.BaseContext = func(net.Listener) context.Context { return ctx } // a profile under way ends with the process
+	srv.WriteTimeout = adminWriteTimeout
+	srv.BaseContext = func(net.Listener) context.Context { return ctx } // ends running profiles on shutdown
 	return serve(ctx, listener, srv)
 }
 
-// AdminHandler is the handler of [ServeAdmin].
+// AdminHandler returns the handler of [ServeAdmin].
 func AdminHandler(cfg Config) http.Handler {
 	if cfg.Loopback {
-		cfg.Token = "" // who is on this machine may see what it does; pages in a browser of it may not
+		cfg.Token = "" // local users need no token; ownSite still refuses pages in a local browser
 	}
 	mux := http.NewServeMux()
 	for pattern, handler := range map[string]http.HandlerFunc{
@@ -48,14 +48,14 @@ func AdminHandler(cfg Config) http.Handler {
 	return mux
 }
 
-// ownSite refuses what a page of another site has a browser ask for: it could not see a profile, but have one taken.
+// ownSite refuses requests from pages of other sites. Such a page cannot read a profile, but it could start one.
 func ownSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Sec-Fetch-Site") {
 		case "", "none", "same-origin":
 			next.ServeHTTP(w, r)
 		default:
-			fail(w, http.StatusForbidden, errors.New("this is not for pages of other sites"))
+			fail(w, http.StatusForbidden, errors.New("requests from other sites are not allowed"))
 		}
 	})
 }

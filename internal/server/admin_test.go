@@ -17,7 +17,7 @@ import (
 
 var profiles = []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/profile", "/debug/pprof/trace"}
 
-func TestProfilesAreForOperatorsAlone(t *testing.T) {
+func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 	const path = "/debug/pprof/goroutine?debug=1"
 	bearer := http.Header{"Authorization": {"Bearer t0ken"}}
 	for name, tc := range map[string]struct {
@@ -26,17 +26,17 @@ func TestProfilesAreForOperatorsAlone(t *testing.T) {
 		header   http.Header
 		status   int
 	}{
-		"on this machine":                                {true, "", nil, 200},
-		"on this machine, though there is a token":       {true, "t0ken", nil, 200},
-		"on this machine, for a page of another name":    {true, "", http.Header{"Host": {"rebound.example"}}, 403},
-		"on this machine, for a page of another site":    {true, "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403},
-		"on this machine, from a profile's own page":     {true, "", http.Header{"Sec-Fetch-Site": {"same-origin"}}, 200},
-		"on this machine, typed into a browser":          {true, "", http.Header{"Sec-Fetch-Site": {"none"}}, 200},
-		"elsewhere without a token":                      {false, "", nil, 403},
-		"elsewhere without a token, for localhost":       {false, "", http.Header{"Host": {"localhost"}}, 403},
-		"elsewhere without the token that is wanted":     {false, "t0ken", nil, 401},
-		"elsewhere with the token":                       {false, "t0ken", bearer, 200},
-		"elsewhere with a token where there is none yet": {false, "", bearer, 403},
+		"local":                                 {true, "", nil, 200},
+		"local, although a token is configured": {true, "t0ken", nil, 200},
+		"local, from a page with a rebound DNS name": {true, "", http.Header{"Host": {"rebound.example"}}, 403},
+		"local, from another site's page":            {true, "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403},
+		"local, from a page of the same site":        {true, "", http.Header{"Sec-Fetch-Site": {"same-origin"}}, 200},
+		"local, typed into a browser":                {true, "", http.Header{"Sec-Fetch-Site": {"none"}}, 200},
+		"remote, no token configured":                {false, "", nil, 403},
+		"remote, no token configured, for localhost": {false, "", http.Header{"Host": {"localhost"}}, 403},
+		"remote without the token":                   {false, "t0ken", nil, 401},
+		"remote with the token":                      {false, "t0ken", bearer, 200},
+		"remote with a token, none configured":       {false, "", bearer, 403},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewServer(server.AdminHandler(server.Config{Token: tc.token, Loopback: tc.loopback, Metrics: telemetry.New().Handler()}))
@@ -53,7 +53,7 @@ func TestProfilesAreForOperatorsAlone(t *testing.T) {
 	}
 }
 
-func TestNoProfileIsPublic(t *testing.T) {
+func TestPublicServerHasNoProfiles(t *testing.T) {
 	url, _ := startServer(t, "t0ken")
 	for _, path := range profiles {
 		for _, method := range []string{"GET", "POST"} {
@@ -64,7 +64,7 @@ func TestNoProfileIsPublic(t *testing.T) {
 	}
 }
 
-func TestAProfileUnderWayEndsWithTheProcess(t *testing.T) {
+func TestShutdownEndsRunningProfile(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestAProfileUnderWayEndsWithTheProcess(t *testing.T) {
 	profiled := make(chan struct{})
 	go func() {
 		defer close(profiled)
-		for { // it is refused while the loop below has the profiler
+		for { // refused while the loop below is profiling
 			resp, err := http.Get("http://" + listener.Addr().String() + "/debug/pprof/profile?seconds=60")
 			if err != nil {
 				return
@@ -94,7 +94,7 @@ func TestAProfileUnderWayEndsWithTheProcess(t *testing.T) {
 	}
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("ServeAdmin: %v", err)
 	}
 	<-profiled
 }

@@ -12,42 +12,41 @@ import (
 	"lockstep/events/stream"
 )
 
-// Changes tells what became of changes; a [stream.Tracker] does.
+// Changes looks up the progress of changes. [stream.Tracker] implements it.
 type Changes interface {
 	Progress(ctx context.Context, entry string) (stream.Progress, error)
 	Wait(ctx context.Context, entry string) (stream.Progress, error)
 }
 
-// adder is a publisher that says where it has put a message; a [stream.Publisher] is.
+// adder is a publisher that returns the stream entry of a message. [stream.Publisher] implements it.
 type adder interface {
 	Add(ctx context.Context, topic string, msg *message.Message) (entry string, err error)
 }
 
-// accepted is the answer to a change that is taken. Entry names it from then on, if it is known.
+// accepted is the response to a published change. Entry is empty if the publisher does not return it.
 type accepted struct {
 	ID    string `json:"id"`
 	Repo  string `json:"repo"`
 	Entry string `json:"entry,omitempty"`
 }
 
-// waiting is the answer to one who asks for the result of a change that has none yet.
+// waiting is the response while a change has no result yet.
 type waiting struct {
 	Entry string             `json:"entry"`
 	State stream.ChangeState `json:"state"`
 }
 
 const (
-	maxWait    = 60 * time.Second // for which a request may wait for a result
-	waitMargin = 10 * time.Second // to answer beyond that
-	lookLimit  = 10 * time.Second // to look a change up
+	maxWait       = 60 * time.Second // maximum wait for a result
+	waitMargin    = 10 * time.Second // extra time to write the response
+	lookupTimeout = 10 * time.Second
 
-	// maxWaiters is how many requests for results a process serves at once. Each keeps a connection to
-	// Redis busy; it is as many as one client has.
+	// maxWaiters limits concurrent requests for results. Each keeps a Redis connection busy; the limit is the size of
+	// one client's pool.
 	maxWaiters = 32
 )
 
-// showChange answers with the result of a change, and waits for it if asked to. Wherever the process
-// is told to stop, nobody is kept waiting.
+// showChange returns the result of a change and optionally waits for it. Waits end early when running is done.
 func showChange(changes Changes, running context.Context) http.Handler {
 	places := make(chan struct{}, maxWaiters)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,28 +60,28 @@ func showChange(changes Changes, running context.Context) http.Handler {
 			defer func() { <-places }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			fail(w, http.StatusTooManyRequests, fmt.Errorf("%d others ask for results; try again, or another process", maxWaiters))
+			fail(w, http.StatusTooManyRequests, fmt.Errorf("this process already serves %d requests for results; try again, or use another process", maxWaiters))
 			return
 		}
-		// A recorder in a test has no deadline to set.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + lookLimit + waitMargin))
+		// Test recorders do not support deadlines.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + lookupTimeout + waitMargin))
 		progress, err := follow(r.Context(), running, changes, r.PathValue("entry"), wait)
 		switch {
 		case errors.Is(err, stream.ErrBadEntry):
-			fail(w, http.StatusBadRequest, errors.New("want the entry of a change, as in /api/v1/changes/1795223511284-0"))
+			fail(w, http.StatusBadRequest, errors.New("want the entry ID of a change, as in /api/v1/changes/1795223511284-0"))
 		case progress.State == stream.ChangeAnswered:
 			reply(w, http.StatusOK, progress.Result)
 		case progress.State == stream.ChangeQueued, progress.State == stream.ChangePending:
 			reply(w, http.StatusAccepted, waiting{r.PathValue("entry"), progress.State})
 		case progress.State == stream.ChangeUnknown:
-			fail(w, http.StatusNotFound, errors.New("there is no such change, or its result is not kept any more"))
+			fail(w, http.StatusNotFound, errors.New("no such change, or its result has expired"))
 		default:
 			unavailable(w)
 		}
 	})
 }
 
-// waitOf reads for how long a request wants to wait: not at all unless it says so, and at most a minute.
+// waitOf parses the parameter wait, which defaults to 0 and is capped at maxWait.
 func waitOf(r *http.Request) (time.Duration, error) {
 	text := r.URL.Query().Get("wait")
 	if text == "" {
@@ -95,18 +94,18 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	return min(wait, maxWait), nil
 }
 
-// follow looks the change up, or waits for its result while the process is running. A wait too short
-// to have seen anything ends with a look.
+// follow waits for the result of a change until running is done, or looks it up if wait is 0. It also looks the change
+// up if the wait was too short to learn its state.
 func follow(ctx, running context.Context, changes Changes, entry string, wait time.Duration) (stream.Progress, error) {
 	if wait > 0 {
-		slice, cancel := context.WithTimeout(ctx, wait)
+		waitCtx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		defer context.AfterFunc(running, cancel)()
-		if progress, err := changes.Wait(slice, entry); slice.Err() == nil || running.Err() != nil || progress.State != "" {
+		if progress, err := changes.Wait(waitCtx, entry); waitCtx.Err() == nil || running.Err() != nil || progress.State != "" {
 			return progress, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	return changes.Progress(ctx, entry)
 }

@@ -22,7 +22,7 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// tracked is the configuration of a server that can tell what became of changes.
+// tracked returns the configuration of a server that serves the results of changes.
 func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 	t.Helper()
 	client := redisServer.Client()
@@ -42,7 +42,7 @@ func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 	}
 }
 
-// settle is what a worker does with the next change.
+// settle reads the next change and settles it, as a worker does.
 func settle(t *testing.T, redisServer *redistest.Server) {
 	t.Helper()
 	client := redisServer.Client()
@@ -73,7 +73,7 @@ func settle(t *testing.T, redisServer *redistest.Server) {
 	msg.Ack()
 }
 
-// post publishes a change and returns where its result will be.
+// post publishes a change and returns its ID and the URL of its result.
 func post(t *testing.T, url string) (id, location string) {
 	t.Helper()
 	response, err := http.Post(url+"/api/v1/changes", "application/json", strings.NewReader(plain))
@@ -92,14 +92,14 @@ func post(t *testing.T, url string) (id, location string) {
 	return accepted.ID, location
 }
 
-func TestAChangeIsFollowedToItsResult(t *testing.T) {
+func TestWaitForResult(t *testing.T) {
 	redisServer := redistest.Start(t)
 	srv := httptest.NewServer(documented(t, tracked(t, redisServer)))
 	defer srv.Close()
 	id, location := post(t, srv.URL)
 	for _, query := range []string{"", "?wait=10ms", "?wait=1ns"} {
 		if status, text := do(t, "GET", srv.URL+location+query, "", nil); status != http.StatusAccepted || !strings.Contains(text, `"state":"queued"`) {
-			t.Errorf("%s before anybody has read it: %d %s", query, status, text)
+			t.Errorf("%s before it is read: %d %s", query, status, text)
 		}
 	}
 	got := make(chan string, 1)
@@ -115,14 +115,14 @@ func TestAChangeIsFollowedToItsResult(t *testing.T) {
 			t.Errorf("%v: %s", err, text)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("who waits is not told")
+		t.Fatal("the waiting request gets no result")
 	}
 	if status, text := do(t, "GET", srv.URL+location, "", nil); status != http.StatusOK || !strings.Contains(text, id) {
 		t.Errorf("afterwards: %d %s", status, text)
 	}
 }
 
-func TestWhatCannotBeFollowed(t *testing.T) {
+func TestGetChangeErrors(t *testing.T) {
 	redisServer := redistest.Start(t)
 	srv := httptest.NewServer(documented(t, tracked(t, redisServer)))
 	defer srv.Close()
@@ -131,12 +131,12 @@ func TestWhatCannotBeFollowed(t *testing.T) {
 		status int
 	}{
 		"no such change":       {"1795223511284-0", http.StatusNotFound},
-		"none, and waiting":    {"1795223511284-0?wait=50s", http.StatusNotFound},
-		"no entry":             {"soon", http.StatusBadRequest},
-		"no entry, waiting":    {"soon?wait=50s", http.StatusBadRequest},
-		"no duration":          {"1795223511284-0?wait=30", http.StatusBadRequest},
-		"less than no time":    {"1795223511284-0?wait=-1s", http.StatusBadRequest},
-		"more than one change": {"1-0/2-0", http.StatusNotFound},
+		"no change, with wait": {"1795223511284-0?wait=50s", http.StatusNotFound},
+		"bad entry ID":         {"soon", http.StatusBadRequest},
+		"bad entry, with wait": {"soon?wait=50s", http.StatusBadRequest},
+		"no unit":              {"1795223511284-0?wait=30", http.StatusBadRequest},
+		"negative duration":    {"1795223511284-0?wait=-1s", http.StatusBadRequest},
+		"two entries":          {"1-0/2-0", http.StatusNotFound},
 	} {
 		if status, text := do(t, "GET", srv.URL+"/api/v1/changes/"+tc.path, "", nil); status != tc.status {
 			t.Errorf("%s: %d %s, want %d", name, status, text, tc.status)
@@ -150,7 +150,7 @@ func TestWhatCannotBeFollowed(t *testing.T) {
 	}
 }
 
-func TestAResultWantsTheToken(t *testing.T) {
+func TestResultNeedsToken(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	cfg.Token = "t0ken"
 	srv := httptest.NewServer(documented(t, cfg))
@@ -162,20 +162,20 @@ func TestAResultWantsTheToken(t *testing.T) {
 	}
 }
 
-// endless makes everybody wait until ctx ends, and tells of each.
-type endless struct{ began chan struct{} }
+// endless is a Changes whose Wait blocks until ctx ends and signals each call.
+type endless struct{ waiting chan struct{} }
 
 func (e endless) Progress(context.Context, string) (stream.Progress, error) {
 	return stream.Progress{State: stream.ChangePending}, nil
 }
 
 func (e endless) Wait(ctx context.Context, _ string) (stream.Progress, error) {
-	e.began <- struct{}{}
+	e.waiting <- struct{}{}
 	<-ctx.Done()
 	return stream.Progress{State: stream.ChangePending}, context.Cause(ctx)
 }
 
-func TestOnlySoManyMayWait(t *testing.T) {
+func TestLimitOfWaitingRequests(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	waits := endless{make(chan struct{})}
 	cfg.Changes = waits
@@ -183,7 +183,7 @@ func TestOnlySoManyMayWait(t *testing.T) {
 	defer srv.Close()
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
-	ask := func(ctx context.Context) (int, error) {
+	get := func(ctx context.Context) (int, error) {
 		request, err := http.NewRequestWithContext(ctx, "GET", srv.URL+"/api/v1/changes/1-0?wait=60s", nil)
 		if err != nil {
 			return 0, err
@@ -197,20 +197,20 @@ func TestOnlySoManyMayWait(t *testing.T) {
 	var waiters sync.WaitGroup
 	for range 32 {
 		waiters.Go(func() {
-			if _, err := ask(ctx); !errors.Is(err, context.Canceled) {
+			if _, err := get(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a waiter: %v", err)
 			}
 		})
-		<-waits.began
+		<-waits.waiting
 	}
-	if status, err := ask(context.Background()); err != nil || status != http.StatusTooManyRequests {
-		t.Errorf("one more: %d, error %v", status, err)
+	if status, err := get(context.Background()); err != nil || status != http.StatusTooManyRequests {
+		t.Errorf("request above the limit: %d, error %v", status, err)
 	}
 	leave()
 	waiters.Wait()
 }
 
-func TestAServerThatStopsKeepsNobodyWaiting(t *testing.T) {
+func TestShutdownEndsWaitingRequests(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	waits := endless{make(chan struct{}, 1)}
 	cfg.Changes = waits
@@ -227,20 +227,20 @@ func TestAServerThatStopsKeepsNobodyWaiting(t *testing.T) {
 		status, _ := do(t, "GET", "http://"+listener.Addr().String()+"/api/v1/changes/1-0?wait=60s", "", nil)
 		answered <- status
 	}()
-	<-waits.began
+	<-waits.waiting
 	stop()
 	if err := <-served; err != nil {
 		t.Errorf("serve: %v; want a clean end", err)
 	}
 	if status := <-answered; status != http.StatusAccepted {
-		t.Errorf("status %d, want 202: it goes on elsewhere", status)
+		t.Errorf("status %d, want 202: the client can wait at another process", status)
 	}
 }
 
-// silent is a Watermill publisher that does not say where it puts a message.
+// silent is a publisher that does not return stream entries.
 type silent struct{ message.Publisher }
 
-func TestAPublisherThatDoesNotSayWhereWillDo(t *testing.T) {
+func TestPublisherWithoutEntryIDs(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	cfg.Publisher = silent{cfg.Publisher}
 	srv := httptest.NewServer(documented(t, cfg))

@@ -17,7 +17,7 @@ import (
 	"lockstep/events/stream"
 )
 
-// Dead are the dead letters that the API shows, retries and drops; [stream.DeadLetters] are.
+// Dead lists, retries and drops dead letters. [stream.DeadLetters] implements it.
 type Dead interface {
 	List(ctx context.Context, q stream.Query) (stream.Page, error)
 	Get(ctx context.Context, id string) (stream.Letter, error)
@@ -26,8 +26,8 @@ type Dead interface {
 	Drop(ctx context.Context, ids ...string) (int, error)
 }
 
-// DeadLetter is a dead letter as the API and the command line show it. Of an entry that could not be
-// read it shows the names and sizes of its fields: a password in a URL may be why it was refused.
+// DeadLetter is a dead letter as shown by the API and the command line. For an unreadable entry it contains only the
+// names and sizes of its fields, because their values may contain a password.
 type DeadLetter struct {
 	ID       string    `json:"id"`
 	At       time.Time `json:"at"`
@@ -35,23 +35,23 @@ type DeadLetter struct {
 	Error    string    `json:"error"`
 	Attempts int       `json:"attempts"`
 
-	Repo string `json:"repo,omitempty"` // "" when the entry could not be read
+	Repo string `json:"repo,omitempty"` // "" if the entry could not be read
 	Type string `json:"type,omitempty"`
 	App  string `json:"app,omitempty"`
 	Ref  string `json:"ref,omitempty"`
-	Job  string `json:"job,omitempty"` // id of the change, or of the result
+	Job  string `json:"job,omitempty"` // ID of the change or the result
 
 	Stream   string `json:"stream"`
 	Group    string `json:"group"`
 	Consumer string `json:"consumer"`
 	Entry    string `json:"entry"`
 
-	Event     json.RawMessage `json:"event,omitempty"`     // the change or the result, when one letter is asked for
-	Fields    map[string]int  `json:"fields,omitempty"`    // of an entry that could not be read: bytes by name
-	Truncated string          `json:"truncated,omitempty"` // what of the entry is there, when not all is
+	Event     json.RawMessage `json:"event,omitempty"`     // the change or the result; only for a single letter
+	Fields    map[string]int  `json:"fields,omitempty"`    // field sizes in bytes by name, if the entry could not be read
+	Truncated string          `json:"truncated,omitempty"` // how much of the entry was kept, if not all
 }
 
-// NewDeadLetter shows a letter of dead; its event too, if in full.
+// NewDeadLetter converts a letter of dead. It includes the event only if full is set.
 func NewDeadLetter(dead Dead, l stream.Letter, full bool) DeadLetter {
 	shown := DeadLetter{
 		ID: l.ID, At: l.At, Reason: l.Reason, Error: l.Error, Attempts: l.Attempts, Truncated: l.Truncated,
@@ -67,12 +67,12 @@ func NewDeadLetter(dead Dead, l stream.Letter, full bool) DeadLetter {
 	}
 	shown.Repo, shown.Type, shown.App, shown.Ref, shown.Job = event.repo.String(), event.kind, event.app, event.ref, event.id
 	if full {
-		shown.Event, _ = json.Marshal(event.document) // what was parsed can be written
+		shown.Event, _ = json.Marshal(event.document) // cannot fail for a parsed event
 	}
 	return shown
 }
 
-// event is what a letter's entry said: a change or a result.
+// event is the change or the result in a letter's entry.
 type event struct {
 	document           json.Marshaler
 	repo               events.RepoPath
@@ -94,8 +94,8 @@ func readEvent(dead Dead, l stream.Letter) (event, bool) {
 	return event{}, false
 }
 
-// DeadOf returns a test for the letters of one repository: those whose event says so, and of those that
-// could not be read the ones that name it in a field repo, or in quotes.
+// DeadOf returns a function that matches the letters of one repository. Unreadable entries match if their field repo
+// is the repository's path, or any field contains the path in quotes.
 func DeadOf(dead Dead, repo events.RepoPath) func(stream.Letter) bool {
 	quoted := strconv.Quote(repo.Key())
 	return func(l stream.Letter) bool {
@@ -120,7 +120,7 @@ func listDead(dead Dead) http.Handler {
 		}
 		page, err := dead.List(r.Context(), query)
 		if err != nil {
-			failLook(w, err)
+			failDeadRead(w, err)
 			return
 		}
 		list := struct {
@@ -134,10 +134,10 @@ func listDead(dead Dead) http.Handler {
 	})
 }
 
-// deadQuery reads ?repo=, ?reason=, ?order=oldest, ?limit= and ?after=.
-func deadQuery(dead Dead, r *http.Request) (stream.Query, error) {
+// deadQuery parses ?repo=, ?reason=, ?order=oldest, ?limit= and ?after=.
+func deadQuery(dead Dead, r *http.Request) (query stream.Query, err error) {
 	values := r.URL.Query()
-	query := stream.Query{Reason: values.Get("reason"), After: values.Get("after")}
+	query = stream.Query{Reason: values.Get("reason"), After: values.Get("after")}
 	switch order := values.Get("order"); order {
 	case "", "newest":
 	case "oldest":
@@ -145,12 +145,8 @@ func deadQuery(dead Dead, r *http.Request) (stream.Query, error) {
 	default:
 		return query, fmt.Errorf("order %.20q: want newest or oldest", order)
 	}
-	if text := values.Get("limit"); text != "" {
-		limit, err := strconv.Atoi(text)
-		if err != nil || limit < 1 || limit > 1000 {
-			return query, errors.New("limit: want 1 to 1000")
-		}
-		query.Limit = limit
+	if query.Limit, err = pageLimit(r); err != nil {
+		return query, err
 	}
 	if text := values.Get("repo"); text != "" {
 		repo, err := events.ParseRepoPath(text)
@@ -166,7 +162,7 @@ func showDead(dead Dead) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		letter, err := dead.Get(r.Context(), r.PathValue("id"))
 		if err != nil {
-			failLook(w, err)
+			failDeadRead(w, err)
 			return
 		}
 		reply(w, http.StatusOK, NewDeadLetter(dead, letter, true))
@@ -187,15 +183,15 @@ func retryDead(dead Dead) http.Handler {
 	})
 }
 
-// DeadRetried says what became of a letter that was to be retried.
+// DeadRetried is the outcome of retrying one letter.
 type DeadRetried struct {
 	ID     string `json:"id"`
 	Stream string `json:"stream,omitempty"`
-	Entry  string `json:"entry,omitempty"` // the new one's id
-	Error  string `json:"error,omitempty"` // why it is not retried
+	Entry  string `json:"entry,omitempty"` // ID of the new entry
+	Error  string `json:"error,omitempty"` // why the retry failed
 }
 
-// NewDeadRetried shows what became of a letter.
+// NewDeadRetried converts the outcome of a retry.
 func NewDeadRetried(r stream.Retried) DeadRetried {
 	shown := DeadRetried{ID: r.ID, Stream: r.Stream, Entry: r.Entry}
 	if r.Err != nil {
@@ -219,8 +215,8 @@ func dropDead(dead Dead) http.Handler {
 	})
 }
 
-// failLook answers who only wanted to look.
-func failLook(w http.ResponseWriter, err error) {
+// failDeadRead responds to a failed read-only request.
+func failDeadRead(w http.ResponseWriter, err error) {
 	if DeadStatus(err) == http.StatusServiceUnavailable {
 		unavailable(w)
 		return
@@ -228,16 +224,16 @@ func failLook(w http.ResponseWriter, err error) {
 	failDead(w, err)
 }
 
-// failDead answers who wanted to change something, which may have been changed.
+// failDead responds to a failed change. If Redis does not answer, the change may have been made nevertheless.
 func failDead(w http.ResponseWriter, err error) {
 	status := DeadStatus(err)
 	if status == http.StatusServiceUnavailable {
-		err = errors.New("Redis does not answer; look at the letter, then try again")
+		err = errors.New("Redis does not answer; check whether the letter is still there, then try again")
 	}
 	fail(w, status, errors.New(strings.TrimPrefix(err.Error(), "stream: ")))
 }
 
-// DeadStatus is the status of an answer to who wanted something of a dead letter: 503 when it is not the letter's fault.
+// DeadStatus returns the HTTP status for an error about a dead letter: 503 unless the request or the letter is at fault.
 func DeadStatus(err error) int {
 	switch {
 	case errors.Is(err, stream.ErrBadID):

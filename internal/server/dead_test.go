@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// startAdmin serves dead letters and streams, and nothing else.
+// startAdmin serves only dead letters and streams.
 func startAdmin(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
@@ -54,7 +54,7 @@ func bury(t *testing.T, client redis.UniversalClient, reason string, original ..
 	return id
 }
 
-// letter asks for one letter.
+// letter gets one letter.
 func letter(t *testing.T, url, id string) server.DeadLetter {
 	t.Helper()
 	status, text := do(t, "GET", url+"/api/v1/dead/"+id, "", auth)
@@ -65,7 +65,7 @@ func letter(t *testing.T, url, id string) server.DeadLetter {
 	return l
 }
 
-func TestALetterShowsItsEventAndNoSecretOfOneThatCannotBeRead(t *testing.T) {
+func TestUnreadableLetterShowsNoSecrets(t *testing.T) {
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
 	good := letter(t, url, bury(t, client, "attempts used up", "repo", "acme/widgets", "url", "https://example.com/acme/widgets.git", "id", "c1"))
@@ -85,7 +85,7 @@ func TestALetterShowsItsEventAndNoSecretOfOneThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestLettersAreListedByRepositoryAndReason(t *testing.T) {
+func TestListDeadLetters(t *testing.T) {
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
 	const widgets, gadgets = "https://example.com/acme/widgets.git", "https://example.com/acme/widgets2.git"
@@ -138,7 +138,7 @@ func TestLettersAreListedByRepositoryAndReason(t *testing.T) {
 	}
 }
 
-func TestWhatNamesALetterWantsTheTokenAndSayWhatTheyDid(t *testing.T) {
+func TestDeadLetterRequestsNeedToken(t *testing.T) {
 	ctx := context.Background()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
@@ -150,18 +150,18 @@ func TestWhatNamesALetterWantsTheTokenAndSayWhatTheyDid(t *testing.T) {
 		header             http.Header
 		status             int
 	}{
-		{"a look without the token", "GET", whole, nil, http.StatusUnauthorized}, // it may be a result
+		{"get without the token", "GET", whole, nil, http.StatusUnauthorized}, // the letter may contain a result
 		{"a retry without the token", "POST", whole + "/retry", nil, http.StatusUnauthorized},
 		{"a drop without the token", "DELETE", whole, nil, http.StatusUnauthorized},
 		{"a retry", "POST", whole + "/retry", auth, http.StatusOK},
 		{"a second retry", "POST", whole + "/retry", auth, http.StatusNotFound},
-		{"a retry of nothing", "POST", empty + "/retry", auth, http.StatusConflict},
-		{"a retry of no id", "POST", "x/retry", auth, http.StatusBadRequest},
+		{"a retry without fields", "POST", empty + "/retry", auth, http.StatusConflict},
+		{"a retry with a bad ID", "POST", "x/retry", auth, http.StatusBadRequest},
 		{"a drop", "DELETE", empty, auth, http.StatusOK},
 		{"a second drop", "DELETE", empty, auth, http.StatusNotFound},
-		{"a drop of no id", "DELETE", "x", auth, http.StatusBadRequest},
-		{"a look at no id", "GET", "x", auth, http.StatusBadRequest},
-		{"a look at what is gone", "GET", whole, auth, http.StatusNotFound},
+		{"a drop with a bad ID", "DELETE", "x", auth, http.StatusBadRequest},
+		{"get with a bad ID", "GET", "x", auth, http.StatusBadRequest},
+		{"get of a retried letter", "GET", whole, auth, http.StatusNotFound},
 	} {
 		if status, text := do(t, tc.method, base+tc.path, "", tc.header); status != tc.status || !json.Valid([]byte(text)) {
 			t.Errorf("%s: %d %s, want %d", tc.name, status, text, tc.status)
@@ -169,7 +169,7 @@ func TestWhatNamesALetterWantsTheTokenAndSayWhatTheyDid(t *testing.T) {
 	}
 	changes, err := client.XRange(ctx, events.DefaultNamespace.Changes(), "-", "+").Result()
 	if err != nil || len(changes) != 1 || changes[0].Values["repo"] != "acme/widgets" {
-		t.Errorf("changes %v, %v; want the one", changes, err)
+		t.Errorf("changes %v, %v; want the retried one", changes, err)
 	}
 	redisServer.Stop()
 	for _, path := range []string{"dead", "dead/1-1", "streams"} {
@@ -179,7 +179,7 @@ func TestWhatNamesALetterWantsTheTokenAndSayWhatTheyDid(t *testing.T) {
 	}
 }
 
-func TestStreamsShowWhoIsBehind(t *testing.T) {
+func TestStreamsShowLag(t *testing.T) {
 	ctx := context.Background()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
@@ -206,11 +206,11 @@ func TestStreamsShowWhoIsBehind(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	if s := list.Streams[1]; s.Length != 0 || s.Groups == nil {
-		t.Errorf("a stream that is not there: %s", text)
+		t.Errorf("missing stream: %s", text)
 	}
 }
 
-func TestWhatRedisHasAgainstTheDeadStreamIsNotRepeated(t *testing.T) {
+func TestRedisErrorsAreNotExposed(t *testing.T) {
 	url, redisServer := startAdmin(t)
 	if err := redisServer.Client().Set(context.Background(), events.DefaultNamespace.Dead(), "not a stream", 0).Err(); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 package server
 
-// Patterns are those that a server with this configuration answers.
+// Patterns returns the patterns of the endpoints that cfg enables.
 func Patterns(cfg Config) []string { return mount(cfg).patterns }
 
-// OpenAPI is the document that is served.
+// OpenAPI returns the OpenAPI document.
 func OpenAPI() []byte { return openAPI }

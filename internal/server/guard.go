@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// Guard decides who may change something, and see what is not for everybody: who has the token. Without
-// one, only this machine.
+// Guard authenticates requests that make changes or read protected data. They need the token or, if none is
+// configured, must come from this machine.
 type Guard struct {
-	Token    string
-	Loopback bool // only this machine can connect
+	Token    string // empty allows local requests only
+	Loopback bool   // the listener accepts local connections only
 }
 
-// Why a [Guard] lets a request not through.
+// Errors of [Guard.Check].
 var (
-	ErrNotLocal   = errors.New("without an API token this is for localhost alone; set api-token-file")
-	ErrWantsToken = errors.New("want the API token as a bearer token")
+	ErrNotLocal   = errors.New("without an API token only requests from localhost are allowed; set api-token-file")
+	ErrWantsToken = errors.New("send the API token as a bearer token")
 )
 
-// Check is nil for a request that is let through. Where no token is asked for, only this machine is
-// listened to, and the request must have been meant for it: a browser can be made to take the
-// loopback interface for the page's own site, but not to say so. What a proxy passes on is not of this machine.
+// Check returns nil if the request is allowed, else ErrNotLocal or ErrWantsToken. Without a token it requires a
+// loopback listener, a Host header that names this machine, which protects against DNS rebinding, and no sign of a
+// proxy.
 func (g Guard) Check(r *http.Request) error {
 	if g.Token == "" {
 		if !g.Loopback || !local(r.Host) || forwarded(r) {
@@ -33,21 +33,21 @@ func (g Guard) Check(r *http.Request) error {
 		}
 		return nil
 	}
-	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || !g.Is(given) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || !g.Is(token) {
 		return ErrWantsToken
 	}
 	return nil
 }
 
-// Is reports whether the token is given; no token never is. Hashing first makes the comparison take the
-// same time for every wrong token, its length included.
-func (g Guard) Is(given string) bool {
-	want, got := sha256.Sum256([]byte(g.Token)), sha256.Sum256([]byte(given))
+// Is reports whether token is the configured token. It returns false if none is configured. It compares hashes, so the
+// time it takes reveals neither the token nor its length.
+func (g Guard) Is(token string) bool {
+	want, got := sha256.Sum256([]byte(g.Token)), sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(got[:], want[:]) == 1 && g.Token != ""
 }
 
-// guarded lets requests through that the guard lets through.
+// guarded calls next for requests that pass the guard.
 func guarded(cfg Config, next http.Handler) http.Handler {
 	guard := Guard{cfg.Token, cfg.Loopback}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,20 +63,20 @@ func guarded(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-// Loopback reports whether only this machine can connect to listener.
+// Loopback reports whether the listener accepts connections from this machine only.
 func Loopback(listener net.Listener) bool {
 	address, ok := listener.Addr().(*net.TCPAddr)
 	return ok && address.IP.IsLoopback()
 }
 
-// forwarded reports whether a proxy says that it asks for somebody else, who need not be on this machine.
+// forwarded reports whether the request came through a proxy, and so possibly from another machine.
 func forwarded(r *http.Request) bool {
 	return slices.ContainsFunc([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"}, func(name string) bool {
 		return len(r.Header.Values(name)) > 0
 	})
 }
 
-// local reports whether host, with or without a port, is this machine by a name that only it has.
+// local reports whether host, with or without a port, is localhost or a loopback address.
 func local(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

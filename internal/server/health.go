@@ -7,40 +7,40 @@ import (
 	"time"
 )
 
-// Check is one thing that a process depends on, or runs. The text of its error is shown to anybody who can
-// reach the port: a few words that name no address, no path and no repository.
+// Check is a health check of a dependency or a component of the process. Its error is shown to everyone who can reach
+// the port, so it must be a few words without addresses, paths or repositories.
 type Check struct {
 	Name string
-	Run  func(ctx context.Context) error // ctx ends after a second; a check that goes on is not begun again meanwhile
-	Now  func() error                    // instead of Run, for what is known at once: it is asked each time
+	Run  func(ctx context.Context) error // ctx ends after a second; never runs concurrently with itself
+	Now  func() error                    // used instead of Run by checks that are instant; not cached
 
-	// Or names a check that does in this one's place: failing both counts, failing one is shown.
-	// One that is not there fails.
-	Or string
-	// Behind names a check that this one cannot pass without: while that fails, this one's failure is shown, and
-	// whether it counts is decided there.
-	Behind string
-	// Shown is for what the process does its work without: its failure is shown, and never counts.
-	Shown bool
+	// Alternative names a check that can replace this one: failures are critical only if both fail. A check that does
+	// not exist counts as failed.
+	Alternative string
+	// DependsOn names a check that this one needs. While that check fails, this one's failure is reported but not
+	// critical.
+	DependsOn string
+	// NonCritical marks a check whose failure is reported but does not affect the process' health.
+	NonCritical bool
 }
 
 const (
-	checkFor = time.Second // what a check may take
+	checkTimeout = time.Second
 
-	// For so long its result is good: however many ask, what is checked is asked once a second, and while it fails ten
-	// times, so that a start is not held up.
-	passFresh = time.Second
-	failFresh = time.Second / 10
+	// Results are cached, so that dependencies are checked at most once a second however many requests arrive. Failures
+	// expire sooner, so that a start is not held up.
+	passTTL = time.Second
+	failTTL = time.Second / 10
 )
 
 var errNoAnswer = errors.New("no answer within a second")
 
-// Health is a set of checks that are made together. It is safe for concurrent use; nil passes always.
+// Health runs a set of checks. It is safe for concurrent use. A nil Health always passes.
 type Health struct {
 	probes []*probe
 }
 
-// NewHealth makes a Health of checks with different names.
+// NewHealth returns a Health for checks with distinct names.
 func NewHealth(checks ...Check) *Health {
 	h := &Health{}
 	for _, c := range checks {
@@ -49,40 +49,40 @@ func NewHealth(checks ...Check) *Health {
 	return h
 }
 
-// Report is what checks have found.
+// Report is the outcome of all checks.
 type Report struct {
 	OK     bool      `json:"ok"`
 	Checks []Finding `json:"checks"`
 }
 
-// Finding is what one check has found.
+// Finding is the outcome of one check.
 type Finding struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
-	Counts bool   `json:"counts"`           // false: it failed, and the process is as well as without
+	Counts bool   `json:"counts"`           // false if the check failed and its failure is not critical
 	Reason string `json:"reason,omitempty"` // why it failed
 }
 
-// Report makes all checks at once, in a second at most, and less when ctx is done sooner.
+// Report runs all checks concurrently and returns after at most a second, or when ctx is done.
 func (h *Health) Report(ctx context.Context) Report {
 	report := Report{OK: true, Checks: []Finding{}}
 	if h == nil {
 		return report
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkFor)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	runs := make([]*run, len(h.probes))
 	for i, p := range h.probes {
-		runs[i] = p.begin()
+		runs[i] = p.start()
 	}
-	found := make(map[string]error, len(h.probes))
+	errs := make(map[string]error, len(h.probes))
 	for i, p := range h.probes {
-		found[p.check.Name] = runs[i].result(ctx)
+		errs[p.check.Name] = runs[i].result(ctx)
 	}
 	for _, p := range h.probes {
 		f := Finding{Name: p.check.Name, OK: true, Counts: true}
-		if err := found[f.Name]; err != nil {
-			f.OK, f.Counts, f.Reason = false, p.check.counts(found), err.Error()
+		if err := errs[f.Name]; err != nil {
+			f.OK, f.Counts, f.Reason = false, p.check.critical(errs), err.Error()
 			report.OK = report.OK && !f.Counts
 		}
 		report.Checks = append(report.Checks, f)
@@ -90,34 +90,31 @@ func (h *Health) Report(ctx context.Context) Report {
 	return report
 }
 
-// counts reports whether the check's failure is one of the process, given what all have found.
-func (c Check) counts(found map[string]error) bool {
-	other, there := found[c.Or]
-	switch {
-	case c.Shown:
-		return false
-	case there && other == nil:
+// critical reports whether the check's failure makes the process unhealthy, given the errors of all checks.
+func (c Check) critical(errs map[string]error) bool {
+	alternative, exists := errs[c.Alternative]
+	if c.NonCritical || exists && alternative == nil {
 		return false
 	}
-	return found[c.Behind] == nil
+	return errs[c.DependsOn] == nil
 }
 
-// probe makes one check, once at a time, and remembers for a while what it found.
+// probe runs one check, never concurrently with itself, and caches its result.
 type probe struct {
 	check Check
 
 	mu   sync.Mutex
-	last *run // the one under way, or else the last that has ended; nil before the first
+	last *run // the current or most recent run; nil before the first
 }
 
-// run is one making of a check.
+// run is one execution of a check.
 type run struct {
-	done  chan struct{} // closed at its end
-	err   error         // from then on
-	ended time.Time     // likewise
+	done  chan struct{} // closed when the run has ended
+	err   error         // valid once done is closed
+	ended time.Time     // valid once done is closed
 }
 
-// fresh reports whether the run is under way, or ended so lately that another would find the same.
+// fresh reports whether the run is still in progress or its result has not expired.
 func (r *run) fresh() bool {
 	select {
 	case <-r.done:
@@ -125,12 +122,12 @@ func (r *run) fresh() bool {
 		return true
 	}
 	if r.err != nil {
-		return time.Since(r.ended) < failFresh
+		return time.Since(r.ended) < failTTL
 	}
-	return time.Since(r.ended) < passFresh
+	return time.Since(r.ended) < passTTL
 }
 
-// result is what the run has found, once it has, or that it has not when ctx is done.
+// result waits for the run to end and returns its error, or errNoAnswer if ctx is done first.
 func (r *run) result(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -147,8 +144,8 @@ func (r *run) result(ctx context.Context) error {
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// begin returns a fresh run.
-func (p *probe) begin() *run {
+// start returns the current run or a cached one, or else starts a new one.
+func (p *probe) start() *run {
 	if p.check.Now != nil {
 		return &run{done: closed, err: p.check.Now()}
 	}
@@ -156,16 +153,16 @@ func (p *probe) begin() *run {
 	defer p.mu.Unlock()
 	if p.last == nil || !p.last.fresh() {
 		p.last = &run{done: make(chan struct{})}
-		go p.last.make(p.check)
+		go p.last.execute(p.check)
 	}
 	return p.last
 }
 
-// make makes the check. Whoever asked first may be gone before the others: it is not cancelled with them. One that
-// hangs, as on a file system whose server is away, keeps this goroutine and no other.
-func (r *run) make(check Check) {
+// execute runs the check. It does not use a request's context, because several requests may share the run. A check that
+// hangs, for example on an unreachable network file system, blocks only this goroutine.
+func (r *run) execute(check Check) {
 	defer close(r.done)
-	ctx, cancel := context.WithTimeout(context.Background(), checkFor)
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 	r.err = check.Run(ctx)
 	r.ended = time.Now()

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// probes serves what /livez and /readyz say. Without a parameter that is one line, "ok" or what is wrong; with ?verbose
-// it is one line for each check, as Kubernetes' own servers say it; and JSON when that is accepted.
+// probes serves /livez and /readyz. The response is one line, "ok" or the failures; with ?verbose one line per check,
+// in the format of Kubernetes' own servers; or JSON if the request accepts it.
 func probes(mux interface {
 	Handle(pattern string, handler http.Handler)
 }, live, ready *Health) {
@@ -39,21 +39,21 @@ func showHealth(name string, health *Health) http.Handler {
 	})
 }
 
-// line is the report in one line.
+// line formats the report as one line.
 func (r Report) line() string {
 	if r.OK {
 		return "ok\n"
 	}
-	var wrong []string
+	var failures []string
 	for _, f := range r.Checks {
 		if !f.OK && f.Counts {
-			wrong = append(wrong, f.Name+": "+f.Reason)
+			failures = append(failures, f.Name+": "+f.Reason)
 		}
 	}
-	return strings.Join(wrong, "; ") + "\n"
+	return strings.Join(failures, "; ") + "\n"
 }
 
-// verbose is the report with a line for each check: [+] passed, [-] failed, [!] failed and is done without.
+// verbose formats the report with a line per check: [+] passed, [-] failed, [!] failed but not critical.
 func (r Report) verbose(name string) string {
 	var b strings.Builder
 	for _, f := range r.Checks {
@@ -63,7 +63,7 @@ func (r Report) verbose(name string) string {
 		case f.Counts:
 			fmt.Fprintf(&b, "[-]%s failed: %s\n", f.Name, f.Reason)
 		default:
-			fmt.Fprintf(&b, "[!]%s failed, and is done without: %s\n", f.Name, f.Reason)
+			fmt.Fprintf(&b, "[!]%s failed (non-critical): %s\n", f.Name, f.Reason)
 		}
 	}
 	verdict := "passed"

@@ -16,58 +16,58 @@ import (
 )
 
 const (
-	maxHook   = 25 << 20  // bytes of a delivery, which is as much as GitHub sends
-	hooksRoom = 256 << 20 // bytes of all that are being read or worked on
+	maxHook    = 25 << 20  // bytes per delivery; GitHub's limit
+	hookMemory = 256 << 20 // bytes of all deliveries in flight
 )
 
-// Hooks takes webhooks.
+// Hooks receives webhooks.
 type Hooks struct {
 	Sources *forge.Sources
-	Intake  Taker
-	Observe func(kind, outcome string, took time.Duration) // told how each request ended, and how long it took; nil: nobody is
+	Intake  Intake
+	Observe func(kind, outcome string, took time.Duration) // called at the end of each request; optional
 }
 
-// Taker brings deliveries on their way; an [intake.Intake] does.
-type Taker interface {
+// Intake turns deliveries into changes. [intake.Intake] implements it.
+type Intake interface {
 	Take(ctx context.Context, src forge.Source, d forge.Delivery) (intake.Outcome, error)
 }
 
-// hookAnswer is the answer to a delivery that was taken.
+// hookAnswer is the response to an accepted delivery.
 type hookAnswer struct {
 	Delivery  string `json:"delivery,omitempty"`
-	Accepted  int    `json:"accepted,omitempty"`  // so many changes were asked for
-	Spooled   bool   `json:"spooled,omitempty"`   // it is on disk, until Redis is back
-	Duplicate bool   `json:"duplicate,omitempty"` // it was taken before
-	Ignored   string `json:"ignored,omitempty"`   // why nothing comes of it
-	Pong      bool   `json:"pong,omitempty"`      // it was a test
+	Accepted  int    `json:"accepted,omitempty"`  // number of changes published
+	Spooled   bool   `json:"spooled,omitempty"`   // stored on disk until Redis is available
+	Duplicate bool   `json:"duplicate,omitempty"` // already accepted before
+	Ignored   string `json:"ignored,omitempty"`   // why it causes no change
+	Pong      bool   `json:"pong,omitempty"`      // it was a ping
 }
 
-// takeHook answers one delivery. All that is logged of it has been verified; an outcome is logged once.
-func takeHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handler {
-	room := newBudget(hooksRoom)
+// receiveHook handles webhook deliveries. It logs one line per delivery, and only data that has been verified.
+func receiveHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handler {
+	memory := newBudget(hookMemory)
 	if hooks.Observe == nil {
 		hooks.Observe = func(string, string, time.Duration) {}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began := time.Now()
+		start := time.Now()
 		src, ok, err := hooks.Sources.Get(r.PathValue("source"))
 		if !ok {
-			fail(w, http.StatusNotFound, errors.New("there is no such source of webhooks"))
-			hooks.Observe("", "unknown", time.Since(began))
+			fail(w, http.StatusNotFound, errors.New("no such webhook source"))
+			hooks.Observe("", "unknown", time.Since(start))
 			return
 		}
 		h := hook{w: w, r: r, src: src, log: log}
 		if err != nil {
-			log.ErrorContext(r.Context(), "a webhook's source cannot be read", "error", err)
-			h.unavailable("this source is not set up right now; try again")
+			log.ErrorContext(r.Context(), "webhook source cannot be read", "error", err)
+			h.unavailable("this source's configuration cannot be read at the moment; try again")
 		} else {
-			h.take(hooks.Intake, room, tracer, began)
+			h.receive(hooks.Intake, memory, tracer, start)
 		}
-		hooks.Observe(string(src.Kind), h.outcome, time.Since(began))
+		hooks.Observe(string(src.Kind), h.outcome, time.Since(start))
 	})
 }
 
-// hook is one request.
+// hook is one webhook request.
 type hook struct {
 	w       http.ResponseWriter
 	r       *http.Request
@@ -76,8 +76,8 @@ type hook struct {
 	outcome string
 }
 
-func (h *hook) take(taker Taker, room *budget, tracer trace.Tracer, began time.Time) {
-	body, release, err := room.read(h.w, h.r)
+func (h *hook) receive(in Intake, memory *budget, tracer trace.Tracer, start time.Time) {
+	body, release, err := memory.read(h.w, h.r)
 	defer release()
 	if err != nil {
 		h.refuseBody(err)
@@ -92,23 +92,23 @@ func (h *hook) take(taker Taker, room *budget, tracer trace.Tracer, began time.T
 		h.refuse(http.StatusBadRequest, "unreadable", err)
 		return
 	}
-	span := h.trace(tracer, began, d)
+	span := h.trace(tracer, start, d)
 	defer span.End()
 	if d.Ping {
 		h.done(d, "ping", 0, "")
 		reply(h.w, http.StatusOK, hookAnswer{Delivery: d.ID, Pong: true})
 		return
 	}
-	out, err := taker.Take(h.r.Context(), h.src, d)
+	out, err := in.Take(h.r.Context(), h.src, d)
 	span.SetAttributes(attribute.String("lockstep.outcome", out.Result), attribute.Int("lockstep.changes", out.Changes))
 	if err != nil {
-		answered(span, http.StatusServiceUnavailable)
-		h.log.ErrorContext(h.r.Context(), "webhook not taken", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
+		setStatus(span, http.StatusServiceUnavailable)
+		h.log.ErrorContext(h.r.Context(), "webhook not accepted", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
 			"repo", intake.Repo(d).String(), "error", err)
-		h.unavailable("neither Redis nor the disk takes the delivery now; try again")
+		h.unavailable("the delivery could be stored neither in Redis nor on disk; try again")
 		return
 	}
-	answered(span, http.StatusAccepted)
+	setStatus(span, http.StatusAccepted)
 	h.done(d, out.Result, out.Changes, out.Why)
 	reply(h.w, http.StatusAccepted, hookAnswer{
 		Delivery: out.Delivery, Accepted: out.Changes, Ignored: out.Why,
@@ -116,7 +116,7 @@ func (h *hook) take(taker Taker, room *budget, tracer trace.Tracer, began time.T
 	})
 }
 
-// done notes how a verified delivery ended.
+// done logs the outcome of a verified delivery.
 func (h *hook) done(d forge.Delivery, outcome string, changes int, why string) {
 	h.outcome = outcome
 	if ctx := h.r.Context(); h.log.Enabled(ctx, slog.LevelInfo) {
@@ -129,7 +129,7 @@ func (h *hook) refuseBody(err error) {
 	switch {
 	case errors.Is(err, errTooLong):
 		h.refuse(http.StatusRequestEntityTooLarge, "too_long", fmt.Errorf("the body is longer than %d bytes", maxHook))
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, errNoMemory):
 		h.w.Header().Set("Retry-After", "1")
 		h.refuse(http.StatusTooManyRequests, "too_many", errors.New("too many deliveries at once; try again"))
 	default:
@@ -137,7 +137,7 @@ func (h *hook) refuseBody(err error) {
 	}
 }
 
-// refuse answers what is not worked on. Its sender may be anybody: nothing that was sent is logged.
+// refuse responds to a delivery that is not processed. It logs nothing of the request, because anybody can send one.
 func (h *hook) refuse(status int, outcome string, err error) {
 	h.outcome = outcome
 	h.log.InfoContext(h.r.Context(), "webhook refused", "source", h.src.Name, "outcome", outcome, "error", err)

@@ -41,7 +41,7 @@ func hubSources(t testing.TB) *forge.Sources {
 	return sources
 }
 
-// BenchmarkHook is one push of 10 KB to a repository with one watch, from the request to the answer.
+// BenchmarkHook measures one push of 10 KB to a repository with one watch, from the request to the response.
 func BenchmarkHook(b *testing.B) {
 	body, err := os.ReadFile(filepath.Join("..", "forge", "testdata", "github-push.json"))
 	if err != nil {

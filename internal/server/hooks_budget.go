@@ -7,52 +7,51 @@ import (
 	"sync/atomic"
 )
 
-const firstPart = 64 << 10 // bytes of a body that there is room for before any has come
+const initialBuffer = 64 << 10 // bytes
 
 var (
-	errTooLong = errors.New("the body is too long")
-	errNoRoom  = errors.New("no room for the body")
+	errTooLong  = errors.New("the body is too long")
+	errNoMemory = errors.New("no memory for the body")
 )
 
-// budget bounds the bytes of all bodies in memory.
+// budget limits the memory used by all request bodies. It is safe for concurrent use.
 type budget struct {
-	most int64
-	used atomic.Int64
+	limit int64
+	used  atomic.Int64
 }
 
-func newBudget(most int64) *budget { return &budget{most: most} }
+func newBudget(limit int64) *budget { return &budget{limit: limit} }
 
-func (b *budget) take(bytes int) bool {
-	if b.used.Add(int64(bytes)) > b.most {
+func (b *budget) reserve(bytes int) bool {
+	if b.used.Add(int64(bytes)) > b.limit {
 		b.used.Add(-int64(bytes))
 		return false
 	}
 	return true
 }
 
-// read reads a request's body. It takes room for what has come, and not for what a sender says is still to
-// come, since saying so costs nothing: 64 KiB at first, then twice what there is. The caller calls
-// release when it does not need the body any more, and after an error, too.
+// read reads a request's body. It reserves memory as data arrives, starting with 64 KiB and doubling, instead of
+// trusting Content-Length. The caller must call release when it no longer needs the body, also after an error.
 func (b *budget) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	taken := 0
-	release = func() { b.used.Add(-int64(taken)) }
+	reserved := 0
+	release = func() { b.used.Add(-int64(reserved)) }
 	if r.ContentLength > maxHook {
 		return nil, release, errTooLong
 	}
-	end := maxHook + 1 // one more than there may be tells that there is more
+	end := maxHook + 1 // one more byte than allowed, to detect longer bodies
 	if r.ContentLength >= 0 {
 		end = int(r.ContentLength)
 	}
 	from := http.MaxBytesReader(w, r.Body, maxHook)
 	for {
-		size := min(max(2*len(body), firstPart), end)
-		if !b.take(size) {
-			return nil, release, errNoRoom
+		size := min(max(2*len(body), initialBuffer), end)
+		if !b.reserve(size) {
+			return nil, release, errNoMemory
 		}
 		larger := make([]byte, size)
 		n := copy(larger, body)
-		b.used.Add(-int64(taken))
-		taken, body = size, larger
+		b.used.Add(-int64(reserved))
+		reserved, body = size, larger
 		more, err := io.ReadFull(from, body[n:])
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

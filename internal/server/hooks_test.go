@@ -29,20 +29,20 @@ import (
 const pushOfWidgets = `{"ref":"refs/heads/main","before":"0000000000000000000000000000000000000000","after":"cccccccccccccccccccccccccccccccccccccccc",
 "repository":{"full_name":"acme/widgets","clone_url":"https://example.com/acme/widgets.git","default_branch":"main"}}`
 
-// takes is a Taker as a function.
-type takes func(forge.Delivery) (intake.Outcome, error)
+// intakeFunc implements server.Intake by a function.
+type intakeFunc func(forge.Delivery) (intake.Outcome, error)
 
-func (f takes) Take(_ context.Context, _ forge.Source, d forge.Delivery) (intake.Outcome, error) {
+func (f intakeFunc) Take(_ context.Context, _ forge.Source, d forge.Delivery) (intake.Outcome, error) {
 	return f(d)
 }
 
-// serveHooks serves webhooks of the source hub, which taker takes.
-func serveHooks(t *testing.T, taker server.Taker) (url string, log *logtest.Buffer, metrics func() string) {
+// serveHooks serves webhooks of the source hub and passes them to in.
+func serveHooks(t *testing.T, in server.Intake) (url string, log *logtest.Buffer, metrics func() string) {
 	t.Helper()
 	m := telemetry.New()
 	log = &logtest.Buffer{}
 	srv := httptest.NewServer(documented(t, server.Config{
-		Hooks:   &server.Hooks{Sources: hubSources(t), Intake: taker, Observe: m.Hooks(nil).Request},
+		Hooks:   &server.Hooks{Sources: hubSources(t), Intake: in, Observe: m.Hooks(nil).Request},
 		Metrics: m.Handler(), Log: slog.New(slog.NewTextHandler(log, nil)),
 	}))
 	t.Cleanup(srv.Close)
@@ -56,7 +56,7 @@ func hubHeader(body, event, id string) http.Header {
 	return http.Header{"X-Github-Event": {event}, "X-Github-Delivery": {id}, "X-Hub-Signature-256": {signed([]byte(body))}}
 }
 
-// registered is a registry in which docs watches widgets.
+// registered returns a registry in which the app docs watches acme/widgets.
 func registered(t *testing.T) (*redistest.Server, *watch.Registry) {
 	t.Helper()
 	redisServer := redistest.Start(t)
@@ -67,7 +67,7 @@ func registered(t *testing.T) (*redistest.Server, *watch.Registry) {
 	return redisServer, registry
 }
 
-func TestAWebhookIsAnsweredWithWhatBecameOfIt(t *testing.T) {
+func TestWebhookResponses(t *testing.T) {
 	_, registry := registered(t)
 	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
 	if err != nil {
@@ -81,16 +81,16 @@ func TestAWebhookIsAnsweredWithWhatBecameOfIt(t *testing.T) {
 		status           int
 		answer           string
 	}{
-		{"taken", "/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"), 202, `{"delivery":"d1","accepted":1}`},
-		{"taken before", "/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"), 202, `{"delivery":"d1","duplicate":true}`},
-		{"of nobody's interest", "/hooks/hub", other, hubHeader(other, "push", "d2"), 202, `{"delivery":"d2","ignored":"nobody watches acme/others"}`},
-		{"of another kind", "/hooks/hub", "{}", hubHeader("{}", "star", "d3"), 202, `{"delivery":"d3","ignored":"event type not of interest"}`},
+		{"accepted", "/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"), 202, `{"delivery":"d1","accepted":1}`},
+		{"a duplicate", "/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"), 202, `{"delivery":"d1","duplicate":true}`},
+		{"not watched", "/hooks/hub", other, hubHeader(other, "push", "d2"), 202, `{"delivery":"d2","ignored":"nobody watches acme/others"}`},
+		{"another event type", "/hooks/hub", "{}", hubHeader("{}", "star", "d3"), 202, `{"delivery":"d3","ignored":"event type not of interest"}`},
 		{"a ping", "/hooks/hub", "{}", hubHeader("{}", "ping", "d4"), 200, `{"delivery":"d4","pong":true}`},
-		{"of another body", "/hooks/hub", other, hubHeader(pushOfWidgets, "push", "d5"), 401, `{"error":"delivery not authenticated`},
+		{"a signature of another body", "/hooks/hub", other, hubHeader(pushOfWidgets, "push", "d5"), 401, `{"error":"delivery not authenticated`},
 		{"unsigned", "/hooks/hub", other, nil, 401, `{"error":"delivery not authenticated`},
-		{"of no source", "/hooks/nobody", other, hubHeader(other, "push", "d6"), 404, `{"error":"there is no such source of webhooks"}`},
-		{"that cannot be read", "/hooks/hub", "payload", hubHeader("payload", "push", "d7"), 400, `{"error":`},
-		{"by another method", "/hooks/hub", "", nil, 405, ""},
+		{"an unknown source", "/hooks/nobody", other, hubHeader(other, "push", "d6"), 404, `{"error":"no such webhook source"}`},
+		{"an unreadable payload", "/hooks/hub", "payload", hubHeader("payload", "push", "d7"), 400, `{"error":`},
+		{"another method", "/hooks/hub", "", nil, 405, ""},
 	} {
 		method := "POST"
 		if tc.status == 405 {
@@ -107,11 +107,11 @@ func TestAWebhookIsAnsweredWithWhatBecameOfIt(t *testing.T) {
 		"msg=\"webhook refused\" source=hub outcome=unauthorized",
 	} {
 		if strings.Count(log.String(), want) == 0 {
-			t.Errorf("no line has %s in\n%s", want, log)
+			t.Errorf("no line contains %s in\n%s", want, log)
 		}
 	}
-	if said := log.String(); strings.Contains(said, "clone_url") || strings.Contains(said, hubSecret) {
-		t.Errorf("the log repeats what was sent: %s", said)
+	if text := log.String(); strings.Contains(text, "clone_url") || strings.Contains(text, hubSecret) {
+		t.Errorf("the log contains the payload or the secret: %s", text)
 	}
 	text := metrics()
 	for _, want := range []string{
@@ -123,13 +123,13 @@ func TestAWebhookIsAnsweredWithWhatBecameOfIt(t *testing.T) {
 		`lockstep_webhook_duration_seconds_count{forge="github"} 8`,
 	} {
 		if !strings.Contains(text, want+"\n") {
-			t.Errorf("no metric %s", want)
+			t.Errorf("missing metric %s", want)
 		}
 	}
 }
 
-func TestADeliveryThatNobodyTakesMayBeSentAgain(t *testing.T) {
-	url, log, _ := serveHooks(t, takes(func(forge.Delivery) (intake.Outcome, error) {
+func TestRejectedDeliveryMayBeRetried(t *testing.T) {
+	url, log, _ := serveHooks(t, intakeFunc(func(forge.Delivery) (intake.Outcome, error) {
 		return intake.Outcome{}, errors.New("redis is away")
 	}))
 	req, err := http.NewRequest("POST", url+"/hooks/hub", strings.NewReader(pushOfWidgets))
@@ -146,30 +146,30 @@ func TestADeliveryThatNobodyTakesMayBeSentAgain(t *testing.T) {
 		t.Errorf("%d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
 	}
 	if !strings.Contains(log.String(), "redis is away") {
-		t.Errorf("the log does not say why: %s", log)
+		t.Errorf("the log does not contain the reason: %s", log)
 	}
 }
 
-func TestABodyIsTakenWholeOrNotAtAll(t *testing.T) {
+func TestBodyLimits(t *testing.T) {
 	var size int
-	url, _, _ := serveHooks(t, takes(func(d forge.Delivery) (intake.Outcome, error) {
+	url, _, _ := serveHooks(t, intakeFunc(func(d forge.Delivery) (intake.Outcome, error) {
 		return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
 	}))
-	const most = 25 << 20
+	const limit = 25 << 20
 	padded := func(n int) string { return pushOfWidgets + strings.Repeat(" ", n-len(pushOfWidgets)) }
 	for name, tc := range map[string]struct {
 		body    string
-		chunked bool // without saying how long it is
+		chunked bool // without Content-Length
 		status  int
 	}{
-		"of 64 KiB":               {padded(64 << 10), false, 202},
-		"a byte longer":           {padded(64<<10 + 1), false, 202},
-		"of 64 KiB, unknown":      {padded(64 << 10), true, 202},
-		"as long as may be":       {padded(most), false, 202},
-		"as long, unknown":        {padded(most), true, 202},
-		"longer than may be":      {padded(most + 1), false, 413},
-		"longer, and unknown":     {padded(most + 1), true, 413},
-		"much longer and unknown": {padded(2 * most), true, 413},
+		"64 KiB":                   {padded(64 << 10), false, 202},
+		"64 KiB and a byte":        {padded(64<<10 + 1), false, 202},
+		"64 KiB, chunked":          {padded(64 << 10), true, 202},
+		"the limit":                {padded(limit), false, 202},
+		"the limit, chunked":       {padded(limit), true, 202},
+		"too long":                 {padded(limit + 1), false, 413},
+		"too long, chunked":        {padded(limit + 1), true, 413},
+		"twice the limit, chunked": {padded(2 * limit), true, 413},
 	} {
 		t.Run(name, func(t *testing.T) {
 			size = len(tc.body)
@@ -185,7 +185,7 @@ func TestABodyIsTakenWholeOrNotAtAll(t *testing.T) {
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
 				if tc.status == 413 && tc.chunked {
-					return // the server need not hear it out
+					return // the server may close the connection early
 				}
 				t.Fatal(err)
 			}
@@ -198,15 +198,15 @@ func TestABodyIsTakenWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestALengthThatIsOnlySaidTakesNoRoomAndAFullRoomIsToldOf(t *testing.T) {
+func TestMemoryBudgetOfBodies(t *testing.T) {
 	held, release := make(chan struct{}, 100), make(chan struct{})
-	url, _, _ := serveHooks(t, takes(func(d forge.Delivery) (intake.Outcome, error) {
+	url, _, _ := serveHooks(t, intakeFunc(func(d forge.Delivery) (intake.Outcome, error) {
 		held <- struct{}{}
 		<-release
 		return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
 	}))
 	addr := strings.TrimPrefix(url, "http://")
-	for range 50 { // 50 × 25 MiB, were they taken at their word
+	for range 50 { // 50 × 25 MiB according to their Content-Length
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func TestALengthThatIsOnlySaidTakesNoRoomAndAFullRoomIsToldOf(t *testing.T) {
 	header := hubHeader(large, "push", "")
 	var sent sync.WaitGroup
 	defer sent.Wait()
-	for range 11 { // 220 of 256 MiB; one more wants 36 while it grows
+	for range 11 { // 220 of 256 MiB; one more needs 36 MiB while its buffer grows
 		sent.Go(func() {
 			req, _ := http.NewRequest("POST", url+"/hooks/hub", strings.NewReader(large))
 			req.Header = header.Clone()
@@ -229,23 +229,23 @@ func TestALengthThatIsOnlySaidTakesNoRoomAndAFullRoomIsToldOf(t *testing.T) {
 			}
 			resp.Body.Close()
 			if resp.StatusCode != http.StatusAccepted {
-				t.Errorf("a body that there is room for: %d", resp.StatusCode)
+				t.Errorf("a body within the budget: %d", resp.StatusCode)
 			}
 		})
 		<-held
 	}
 	status, retry := postRaw(t, addr, large, header)
 	if status != http.StatusTooManyRequests || retry == "" {
-		t.Errorf("without room: %d, Retry-After %q", status, retry)
+		t.Errorf("above the budget: %d, Retry-After %q", status, retry)
 	}
 	close(release)
 	sent.Wait()
 	if status, _ := postRaw(t, addr, large, header); status != http.StatusAccepted {
-		t.Errorf("with room again: %d", status)
+		t.Errorf("after the budget is released: %d", status)
 	}
 }
 
-// postRaw posts a body, of which the server need not read all before it answers.
+// postRaw posts a body and accepts a response before all of it is sent.
 func postRaw(t *testing.T, addr, body string, header http.Header) (status int, retryAfter string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -267,14 +267,14 @@ func postRaw(t *testing.T, addr, body string, header http.Header) (status int, r
 	return resp.StatusCode, resp.Header.Get("Retry-After")
 }
 
-func TestAnAnswerNamesTheDeliveryOfAForgeThatSendsNoID(t *testing.T) {
+func TestDeliveryWithoutIDGetsOne(t *testing.T) {
 	_, registry := registered(t)
 	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	url, _, _ := serveHooks(t, in)
-	seen := map[string]bool{}
+	ids := map[string]bool{}
 	for range 2 {
 		status, text := do(t, "POST", url+"/hooks/hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", ""))
 		var answer struct {
@@ -284,9 +284,9 @@ func TestAnAnswerNamesTheDeliveryOfAForgeThatSendsNoID(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &answer); err != nil || status != 202 || answer.Accepted != 1 || answer.Delivery == "" {
 			t.Fatalf("%d %s", status, text)
 		}
-		seen[answer.Delivery] = true
+		ids[answer.Delivery] = true
 	}
-	if len(seen) != 2 {
-		t.Errorf("two deliveries without an id are one: %v", seen)
+	if len(ids) != 2 {
+		t.Errorf("two deliveries without an ID get the same one: %v", ids)
 	}
 }

@@ -12,32 +12,32 @@ import (
 	"lockstep/locking"
 )
 
-// Locks is what the API shows of locks, and how it takes one away; a [locking.Inspector] is.
+// Locks lists locks and releases them by force. [locking.Inspector] implements it.
 type Locks interface {
 	List(ctx context.Context) ([]locking.Status, error)
 	Status(ctx context.Context, key string) (locking.Status, error)
 	ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error)
 }
 
-// Lock is a lock as the API and the command line show it.
+// Lock is a lock as shown by the API and the command line.
 type Lock struct {
 	Repo        string     `json:"repo"`
 	Held        bool       `json:"held"`
-	Fence       uint64     `json:"fence,omitempty"` // of the last grant, held or not
+	Fence       uint64     `json:"fence,omitempty"` // of the last grant, even if the lock is free
 	Holder      *Party     `json:"holder,omitempty"`
 	Since       *time.Time `json:"since,omitempty"`
-	RemainingMS int64      `json:"remaining_ms,omitempty"` // until the lease runs out unless renewed
-	Waiters     []Party    `json:"waiters"`                // in order, one for each process
+	RemainingMS int64      `json:"remaining_ms,omitempty"` // until the lease expires, unless renewed
+	Waiters     []Party    `json:"waiters"`                // in queue order, one per process
 }
 
-// Party is somebody who holds or waits.
+// Party is the holder of a lock or a waiter.
 type Party struct {
 	Worker    string `json:"worker"`
 	Job       string `json:"job"`
 	Operation string `json:"operation"`
 }
 
-// NewLock shows a status.
+// NewLock converts a status.
 func NewLock(s locking.Status) Lock {
 	lock := Lock{Repo: s.Key, Held: s.Held, Fence: s.Fence, Waiters: []Party{}}
 	if s.Held {
@@ -82,8 +82,8 @@ func showLock(locks Locks) http.Handler {
 	})
 }
 
-// releaseLock takes away the lease whose fence the query names, so that nobody loses one that the
-// caller has not seen.
+// releaseLock releases a lease by force. The request must name the lease's fence, so that it cannot release a newer
+// lease by mistake.
 func releaseLock(locks Locks) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))
@@ -93,22 +93,22 @@ func releaseLock(locks Locks) http.Handler {
 		}
 		fence, err := strconv.ParseUint(r.URL.Query().Get("fence"), 10, 64)
 		if err != nil {
-			fail(w, http.StatusBadRequest, errors.New("want the fence of the lease to take away, as in ?fence=1795223511284000"))
+			fail(w, http.StatusBadRequest, errors.New("want the fence of the lease to release, as in ?fence=1795223511284000"))
 			return
 		}
 		former, err := locks.ForceRelease(r.Context(), repo.Key(), fence)
 		switch {
 		case errors.Is(err, locking.ErrNotHeld):
-			fail(w, http.StatusConflict, fmt.Errorf("%s is not held with fence %d; look at it again", repo, fence))
+			fail(w, http.StatusConflict, fmt.Errorf("%s is not held with fence %d; get the lock again for its current fence", repo, fence))
 		case err != nil:
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; look at the lock, then try again"))
+			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; check whether the lock is still held, then try again"))
 		default:
 			reply(w, http.StatusOK, Released{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}})
 		}
 	})
 }
 
-// Released says from whom a lease was taken away.
+// Released names the former holder of a lease released by force.
 type Released struct {
 	Repo  string `json:"repo"`
 	Fence uint64 `json:"fence"`

@@ -8,32 +8,32 @@ import (
 	"lockstep/locking"
 )
 
-// sharedLocks lists locks for many who look. A list takes a look at every key in Redis, and anybody may ask for
-// it: one is made at a time, and is good for as long as keeps that from taking more than a twentieth of Redis.
+// sharedLocks caches the list of locks. Listing scans every key in Redis and needs no authentication, so only one call
+// at a time lists, and its result is cached long enough to keep listing below a twentieth of Redis' time.
 type sharedLocks struct {
 	Locks
 
-	taken atomic.Int64 // when a lease was taken away last, in ns since 1970
+	released atomic.Int64 // time of the last forced release, in ns since 1970
 
-	turn  chan struct{} // full while somebody lists; guards what follows
-	began time.Time     // when the last list was
-	until time.Time     // when it is stale
-	last  []locking.Status
+	turn    chan struct{} // semaphore of size 1; guards the fields below
+	started time.Time     // start of the last listing
+	expires time.Time     // of the cached list
+	last    []locking.Status
 }
 
-// ShareLocks makes locks for many who look: what List returns may be twenty times as old as a list takes, but not older
-// than the last ForceRelease. The others ask anew.
+// ShareLocks returns Locks with a cached List. A list may be up to twenty times as old as the time it takes to make,
+// but never older than the last ForceRelease. Other methods are not cached.
 func ShareLocks(locks Locks) Locks {
 	return &sharedLocks{Locks: locks, turn: make(chan struct{}, 1)}
 }
 
 const (
-	listShare = 20
-	listTime  = 10 * time.Second
+	listCacheFactor = 20
+	listTimeout     = 10 * time.Second
 )
 
 func (s *sharedLocks) ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error) {
-	defer func() { s.taken.Store(time.Now().UnixNano()) }() // after an error, too: the lease may be gone
+	defer func() { s.released.Store(time.Now().UnixNano()) }() // even after an error: the lease may have been released
 	return s.Locks.ForceRelease(ctx, key, fence)
 }
 
@@ -44,17 +44,17 @@ func (s *sharedLocks) List(ctx context.Context) ([]locking.Status, error) {
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-s.turn }()
-	began := time.Now()
-	if began.Before(s.until) && s.began.UnixNano() >= s.taken.Load() {
+	start := time.Now()
+	if start.Before(s.expires) && s.started.UnixNano() >= s.released.Load() {
 		return s.last, nil
 	}
-	// Others may be waiting for what this caller asks for: it is not to be cancelled with the caller.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTime)
+	// Other callers may be waiting for this list, so it does not end with the caller's context.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
 	defer cancel()
 	list, err := s.Locks.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.last, s.began, s.until = list, began, time.Now().Add(listShare*time.Since(began))
+	s.last, s.started, s.expires = list, start, time.Now().Add(listCacheFactor*time.Since(start))
 	return list, nil
 }

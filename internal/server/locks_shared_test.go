@@ -11,12 +11,12 @@ import (
 	"lockstep/locking"
 )
 
-// slowLocks takes a while to list, and counts how often it is asked to.
+// slowLocks lists slowly and counts its listings.
 type slowLocks struct {
 	server.Locks
-	takes time.Duration
+	delay time.Duration
 	err   error
-	asked int
+	lists int
 }
 
 func (s *slowLocks) ForceRelease(context.Context, string, uint64) (locking.Holder, error) {
@@ -24,14 +24,14 @@ func (s *slowLocks) ForceRelease(context.Context, string, uint64) (locking.Holde
 }
 
 func (s *slowLocks) List(context.Context) ([]locking.Status, error) {
-	time.Sleep(s.takes)
-	s.asked++
+	time.Sleep(s.delay)
+	s.lists++
 	return []locking.Status{{Key: "acme/widgets"}}, s.err
 }
 
-func TestAListOfLocksIsSharedForAsLongAsItIsDear(t *testing.T) {
+func TestSharedListIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := &slowLocks{takes: 100 * time.Millisecond}
+		locks := &slowLocks{delay: 100 * time.Millisecond}
 		shared := server.ShareLocks(locks)
 		list := func() {
 			t.Helper()
@@ -43,36 +43,36 @@ func TestAListOfLocksIsSharedForAsLongAsItIsDear(t *testing.T) {
 			go list()
 		}
 		synctest.Wait()
-		time.Sleep(2099 * time.Millisecond) // 100 ms, and twenty times that
+		time.Sleep(2099 * time.Millisecond) // 100 ms plus twenty times that
 		list()
-		if locks.asked != 1 {
-			t.Errorf("asked %d times within 2.1 s, want once", locks.asked)
+		if locks.lists != 1 {
+			t.Errorf("listed %d times within 2.1 s, want once", locks.lists)
 		}
 		time.Sleep(time.Millisecond)
 		list()
-		if locks.asked != 2 {
-			t.Errorf("asked %d times, want anew after that", locks.asked)
+		if locks.lists != 2 {
+			t.Errorf("listed %d times, want a second time after 2.1 s", locks.lists)
 		}
 		time.Sleep(time.Minute)
 		locks.err = errors.New("redis is away")
-		for range 2 { // an error is nobody else's
+		for range 2 { // errors are not cached
 			if _, err := shared.List(t.Context()); !errors.Is(err, locks.err) {
 				t.Errorf("%v", err)
 			}
 		}
-		if locks.asked != 4 {
-			t.Errorf("asked %d times, want one for each that failed", locks.asked)
+		if locks.lists != 4 {
+			t.Errorf("listed %d times, want once per failed call", locks.lists)
 		}
 	})
 }
 
-func TestAListOfLocksDoesNotShowALeaseThatWasTakenAway(t *testing.T) {
+func TestForceReleaseInvalidatesSharedList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := &slowLocks{takes: time.Second}
+		locks := &slowLocks{delay: time.Second}
 		shared := server.ShareLocks(locks)
 		for want := 1; want <= 2; want++ {
-			if _, err := shared.List(t.Context()); err != nil || locks.asked != want {
-				t.Errorf("asked %d times, want %d: %v", locks.asked, want, err)
+			if _, err := shared.List(t.Context()); err != nil || locks.lists != want {
+				t.Errorf("listed %d times, want %d: %v", locks.lists, want, err)
 			}
 			if _, err := shared.ForceRelease(t.Context(), "acme/widgets", 1); err != nil {
 				t.Error(err)

@@ -19,7 +19,7 @@ import (
 	"lockstep/locking"
 )
 
-// hold has somebody hold the lease on acme/widgets.
+// hold acquires the lease on acme/widgets.
 func hold(t *testing.T, redisServer *redistest.Server) *locking.Lease {
 	t.Helper()
 	locker, err := locking.New(locking.Config{Redis: redisServer.Client(), Prefix: events.DefaultNamespace.Locks(), Worker: "w1"})
@@ -41,7 +41,7 @@ func hold(t *testing.T, redisServer *redistest.Server) *locking.Lease {
 	return lease
 }
 
-func TestAnybodyMaySeeWhoHoldsALock(t *testing.T) {
+func TestLocksAreReadableWithoutToken(t *testing.T) {
 	url, redisServer := startServer(t, "t0ken")
 	lease := hold(t, redisServer)
 	var list struct{ Locks []server.Lock }
@@ -58,14 +58,14 @@ func TestAnybodyMaySeeWhoHoldsALock(t *testing.T) {
 		t.Errorf("lock %+v", lock)
 	}
 	if status, text := do(t, "GET", url+"/api/v1/locks/acme/other", "", nil); status != http.StatusOK || !json.Valid([]byte(text)) {
-		t.Errorf("a free one: %d %s", status, text)
+		t.Errorf("a free lock: %d %s", status, text)
 	}
 	if status, text := do(t, "GET", url+"/api/v1/locks/acme", "", nil); status != http.StatusBadRequest {
-		t.Errorf("no repository path: %d %s", status, text)
+		t.Errorf("an invalid path: %d %s", status, text)
 	}
 }
 
-func TestTakingALeaseAwayWantsTheTokenAndTheFence(t *testing.T) {
+func TestReleaseNeedsTokenAndFence(t *testing.T) {
 	url, redisServer := startServer(t, "t0ken")
 	lease := hold(t, redisServer)
 	target := url + "/api/v1/locks/acme/widgets"
@@ -85,24 +85,24 @@ func TestTakingALeaseAwayWantsTheTokenAndTheFence(t *testing.T) {
 		}
 	}
 	if lease.Context().Err() != nil {
-		t.Fatal("one of these took the lease away")
+		t.Fatal("one of these requests released the lease")
 	}
 	status, text := do(t, "DELETE", fmt.Sprint(target, "?fence=", lease.Fence()), "", auth)
-	var taken server.Released
-	if err := json.Unmarshal([]byte(text), &taken); err != nil || status != http.StatusOK || taken.From.Job != "37" {
+	var released server.Released
+	if err := json.Unmarshal([]byte(text), &released); err != nil || status != http.StatusOK || released.From.Job != "37" {
 		t.Fatalf("%d %s", status, text)
 	}
 	select {
 	case <-lease.Context().Done():
 	case <-time.After(10 * time.Second):
-		t.Fatal("the holder was not told")
+		t.Fatal("the holder's context is not cancelled")
 	}
 	if cause := context.Cause(lease.Context()); !errors.Is(cause, locking.ErrLost) {
 		t.Errorf("cause %v, want ErrLost", cause)
 	}
 }
 
-func TestWithoutATokenAPublicListenerTakesNoLeaseAway(t *testing.T) {
+func TestPublicListenerWithoutTokenRefusesRelease(t *testing.T) {
 	redisServer := redistest.Start(t)
 	lease := hold(t, redisServer)
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: redisServer.Client(), Prefix: events.DefaultNamespace.Locks()})
@@ -116,6 +116,6 @@ func TestWithoutATokenAPublicListenerTakesNoLeaseAway(t *testing.T) {
 	response := httptest.NewRecorder()
 	handler.ServeHTTP(response, request)
 	if body, _ := io.ReadAll(response.Body); response.Code != http.StatusForbidden {
-		t.Errorf("%d %s, want 403 though the request says localhost", response.Code, body)
+		t.Errorf("%d %s, want 403 although the Host header is localhost", response.Code, body)
 	}
 }

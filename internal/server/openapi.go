@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// openAPI describes all that this package answers, for people and for generators of clients. The package's tests hold
-// it against what the server really takes and answers.
+// openAPI is the OpenAPI document of this package's endpoints. Tests compare it with the server's real requests and
+// responses.
 //
 //go:embed openapi.yaml
 var openAPI []byte

@@ -15,7 +15,7 @@ import (
 	"lockstep/events"
 )
 
-// schema is one of the document's.
+// schema returns a schema of the document by name.
 func schema(t *testing.T, name string) *openapi3.Schema {
 	t.Helper()
 	ref := document().Components.Schemas[name]
@@ -25,9 +25,9 @@ func schema(t *testing.T, name string) *openapi3.Schema {
 	return ref.Value
 }
 
-// TestEventsAreAsTheDocumentSays holds what the package events promises to read for ever, and what it writes,
-// against the schemas, and looks for what these have that no event does.
-func TestEventsAreAsTheDocumentSays(t *testing.T) {
+// TestEventsMatchSchemas validates the golden events of package events, as stored and as written again, against the
+// schemas. It also finds properties in the schemas that no event has.
+func TestEventsMatchSchemas(t *testing.T) {
 	const golden = "../../events/testdata"
 	had := map[string]bool{}
 	for glob, name := range map[string]string{"change_*_v1.json": "ChangeEvent", "result_*.json": "ResultEvent", "change_plain.json": "PlainChange"} {
@@ -46,10 +46,10 @@ func TestEventsAreAsTheDocumentSays(t *testing.T) {
 					t.Fatal(err)
 				}
 				if name == "PlainChange" && value["specversion"] != nil {
-					continue // it is written as an event
+					continue // plain changes are written as events
 				}
 				if err := schema(t, name).VisitJSON(value, openapi3.EnableJSONSchema2020()); err != nil {
-					t.Errorf("%s is no %s: %v\n%s", file, name, err, document)
+					t.Errorf("%s is not a valid %s: %v\n%s", file, name, err, document)
 				}
 				for field := range value {
 					had[name+" "+field] = true
@@ -68,13 +68,13 @@ func TestEventsAreAsTheDocumentSays(t *testing.T) {
 		}
 		for _, field := range properties {
 			if !had[name+" "+field] {
-				t.Errorf("%s has %s, and no event in %s does", name, field, golden)
+				t.Errorf("%s has the property %s, but no event in %s does", name, field, golden)
 			}
 		}
 	}
 }
 
-// written is what an event is once it was read and written again.
+// written parses an event and formats it again.
 func written(t *testing.T, name string, document []byte) []byte {
 	t.Helper()
 	var event json.Marshaler
@@ -94,8 +94,8 @@ func written(t *testing.T, name string, document []byte) []byte {
 	return text
 }
 
-// TestTheDocumentHasEveryWordOfEvents compares what fields may be with the constants.
-func TestTheDocumentHasEveryWordOfEvents(t *testing.T) {
+// TestEnumsMatchConstants compares the schemas' enums with the constants of package events.
+func TestEnumsMatchConstants(t *testing.T) {
 	var source strings.Builder
 	for _, name := range []string{"change.go", "result.go", "error.go"} {
 		text, err := os.ReadFile(filepath.Join("../../events", name))

@@ -28,24 +28,24 @@ import (
 	"lockstep/locking"
 )
 
-// TestMain asks, after all tests, whether they have seen all that the document promises.
+// TestMain checks, after all tests have passed, that they covered every response in the document.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	document() // or all tests would fail for the same reason
+	document() // fail early if the document is invalid
 	code := m.Run()
 	all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""
-	if missing := seen.missing(); code == 0 && all && len(missing) > 0 {
-		fmt.Printf("openapi.yaml has what no test has seen:\n  %s\n", strings.Join(missing, "\n  "))
+	if missing := covered.missing(); code == 0 && all && len(missing) > 0 {
+		fmt.Printf("responses in openapi.yaml that no test covers:\n  %s\n", strings.Join(missing, "\n  "))
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// unseen are answers that no test brings about, and why.
-var unseen = map[string]string{}
+// uncovered lists the responses that no test causes, with the reason.
+var uncovered = map[string]string{}
 
-// document is openapi.yaml, read strictly: to its readers a field that it does not know is to be ignored, and
-// to these tests it is one that was forgotten.
+// document is openapi.yaml without additional properties: clients must ignore unknown fields, but the tests must find
+// fields that are not documented.
 var document = sync.OnceValue(func() *openapi3.T {
 	doc, err := openapi3.NewLoader().LoadFromData(server.OpenAPI())
 	if err != nil {
@@ -66,7 +66,7 @@ var document = sync.OnceValue(func() *openapi3.T {
 	return doc
 })
 
-// closeObjects has a schema that lists properties, and those within it, allow no others.
+// closeObjects forbids additional properties in a schema with properties, and in the schemas within it.
 func closeObjects(ref *openapi3.SchemaRef) {
 	if ref == nil || ref.Value == nil {
 		return
@@ -81,31 +81,31 @@ func closeObjects(ref *openapi3.SchemaRef) {
 	closeObjects(s.Items)
 }
 
-// exchanges are the operations and statuses that were seen, as "GET /livez 200".
-type exchanges struct {
-	mu  sync.Mutex
-	had map[string]bool
+// coverage is the set of responses caused by tests, such as "GET /livez 200".
+type coverage struct {
+	mu        sync.Mutex
+	responses map[string]bool
 }
 
-var seen = exchanges{had: map[string]bool{}}
+var covered = coverage{responses: map[string]bool{}}
 
-func (e *exchanges) note(name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.had[name] = true
+func (c *coverage) add(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.responses[name] = true
 }
 
-func (e *exchanges) missing() []string {
+func (c *coverage) missing() []string {
 	var missing []string
 	for path, item := range document().Paths.Map() {
 		for method, op := range item.Operations() {
 			for status := range op.Responses.Map() {
 				name := method + " " + path + " " + status
-				switch _, known := unseen[name]; {
-				case !e.had[name] && !known:
+				switch _, exempt := uncovered[name]; {
+				case !c.responses[name] && !exempt:
 					missing = append(missing, name)
-				case e.had[name] && known:
-					missing = append(missing, name+": it is seen after all; unseen need not list it")
+				case c.responses[name] && exempt:
+					missing = append(missing, name+": covered now, remove it from uncovered")
 				}
 			}
 		}
@@ -114,7 +114,7 @@ func (e *exchanges) missing() []string {
 	return missing
 }
 
-// pathOf is the path in the document of a mux's pattern: "GET /repos/{repo...}" is there as /repos/{repo}.
+// pathOf converts a mux pattern to a method and a path of the document: "GET /repos/{repo...}" to /repos/{repo}.
 func pathOf(pattern string) (method, path string) {
 	method, path, _ = strings.Cut(pattern, " ")
 	return method, strings.ReplaceAll(path, "...}", "}")
@@ -122,13 +122,11 @@ func pathOf(pattern string) (method, path string) {
 
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
-// documented is the server's handler, each of whose exchanges is held against the document: a request that is
-// taken has to be as it says, and every answer.
+// documented returns the server's handler, which validates accepted requests and all responses against the document.
 func documented(t testing.TB, cfg server.Config) http.Handler {
 	handler := server.Handler(cfg)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		const most = 4 << 20
-		sent := &head{most: most}
+		sent := &head{limit: 4 << 20}
 		r.Body = struct {
 			io.Reader
 			io.Closer
@@ -137,12 +135,12 @@ func documented(t testing.TB, cfg server.Config) http.Handler {
 		handler.ServeHTTP(answer, r)
 		if r.Pattern == "" {
 			if answer.status != http.StatusForbidden && answer.status != http.StatusNotFound && answer.status != http.StatusMethodNotAllowed {
-				t.Errorf("%s %s is answered %d, and is none of the server's", r.Method, r.URL, answer.status)
+				t.Errorf("%s %s returns %d, but matches no pattern", r.Method, r.URL, answer.status)
 			}
 			return
 		}
 		if err := check(r, sent.b.Bytes(), answer); err != nil {
-			t.Errorf("%s %s is answered %d, which openapi.yaml does not have so: %v\nrequest: %.500s\nanswer: %.2000s",
+			t.Errorf("%s %s returns %d, which does not match openapi.yaml: %v\nrequest: %.500s\nresponse: %.2000s",
 				r.Method, r.URL, answer.status, err, sent.b.Bytes(), answer.body.Bytes())
 		}
 	})
@@ -152,7 +150,7 @@ func check(r *http.Request, body []byte, answer *recording) error {
 	method, path := pathOf(r.Pattern)
 	item := document().Paths.Value(path)
 	if item == nil || item.GetOperation(method) == nil {
-		return fmt.Errorf("%s is not there", r.Pattern)
+		return fmt.Errorf("%s is not documented", r.Pattern)
 	}
 	params := map[string]string{}
 	for _, name := range inPath.FindAllStringSubmatch(path, -1) {
@@ -166,33 +164,33 @@ func check(r *http.Request, body []byte, answer *recording) error {
 		Route: &routers.Route{Spec: document(), Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)},
 		Options: &openapi3filter.Options{
 			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, SkipSettingDefaults: true,
-			ExcludeRequestBody: strings.HasPrefix(path, "/hooks/"), // which is the forge's to document
+			ExcludeRequestBody: strings.HasPrefix(path, "/hooks/"), // defined by the forge
 		},
 	}
 	if answer.status < http.StatusBadRequest {
 		if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil {
-			return fmt.Errorf("the request is taken, and: %w", err)
+			return fmt.Errorf("an invalid request is accepted: %w", err)
 		}
 	}
-	seen.note(fmt.Sprint(method, " ", path, " ", answer.status))
+	covered.add(fmt.Sprint(method, " ", path, " ", answer.status))
 	return openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: input, Options: input.Options, Status: answer.status, Header: answer.Header(),
 		Body: io.NopCloser(&answer.body),
 	})
 }
 
-// head keeps the beginning of what is written to it.
+// head is a writer that keeps the first bytes, up to a limit.
 type head struct {
-	b    bytes.Buffer
-	most int
+	b     bytes.Buffer
+	limit int
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	h.b.Write(p[:min(len(p), h.most-h.b.Len())])
+	h.b.Write(p[:min(len(p), h.limit-h.b.Len())])
 	return len(p), nil
 }
 
-// recording keeps an answer.
+// recording records a response.
 type recording struct {
 	http.ResponseWriter
 	status int
@@ -206,7 +204,7 @@ func (r *recording) WriteHeader(status int) {
 
 func (r *recording) Write(p []byte) (int, error) {
 	if r.Header().Get("Content-Type") == "" {
-		r.Header().Set("Content-Type", http.DetectContentType(p)) // as the server under it would
+		r.Header().Set("Content-Type", http.DetectContentType(p)) // as net/http does
 	}
 	r.body.Write(p)
 	return r.ResponseWriter.Write(p)
@@ -214,7 +212,7 @@ func (r *recording) Write(p []byte) (int, error) {
 
 func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// everything is a server that answers all that there is to answer.
+// everything returns a configuration with all endpoints enabled.
 func everything() server.Config {
 	return server.Config{
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: struct{ server.Repos }{}, Locks: struct{ server.Locks }{},
@@ -223,7 +221,7 @@ func everything() server.Config {
 	}
 }
 
-func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
+func TestOpenAPIDocumentsEveryRoute(t *testing.T) {
 	if err := document().Validate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -244,14 +242,14 @@ func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	}
 }
 
-// targetOf is a path with something in each place.
+// targetOf fills in the parameters of a path.
 func targetOf(path string) string {
 	return strings.NewReplacer("{repo}", "acme/widgets", "{entry}", "1-0", "{id}", "1-0").Replace(path)
 }
 
-// TestWhatIsGuardedSaysSo asks everything without the token, of a server that has one and of one that has none
-// and listens to others.
-func TestWhatIsGuardedSaysSo(t *testing.T) {
+// TestProtectedEndpointsNeedTheToken sends requests without the token to a server with a token, and to a public server
+// without one.
+func TestProtectedEndpointsNeedTheToken(t *testing.T) {
 	cfg := everything()
 	public := documented(t, cfg)
 	cfg.Token = "t0ken"
@@ -273,7 +271,7 @@ func TestWhatIsGuardedSaysSo(t *testing.T) {
 	}
 }
 
-func TestTheDocumentIsServed(t *testing.T) {
+func TestOpenAPIDocumentIsServed(t *testing.T) {
 	w := httptest.NewRecorder()
 	documented(t, everything()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/openapi.yaml", nil))
 	if w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), server.OpenAPI()) {
@@ -281,9 +279,8 @@ func TestTheDocumentIsServed(t *testing.T) {
 	}
 }
 
-// TestWithoutRedisEverythingSaysSo asks for all that is Redis' to answer, and that the document says may be
-// unavailable.
-func TestWithoutRedisEverythingSaysSo(t *testing.T) {
+// TestUnavailableWithoutRedis calls every endpoint that may return 503, without Redis.
+func TestUnavailableWithoutRedis(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
@@ -299,6 +296,7 @@ func TestWithoutRedisEverythingSaysSo(t *testing.T) {
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
 	handler := documented(t, cfg)
 	redisServer.Stop()
+	var requests sync.WaitGroup
 	bodies := map[string]string{"/api/v1/changes": plain, "/api/v1/watches": `{"app":"docs","url":"https://example.com/acme/widgets.git"}`}
 	queries := map[string]string{"DELETE /api/v1/watches": "?repo=acme/widgets&app=docs", "DELETE /api/v1/locks/{repo}": "?fence=1"}
 	for path, item := range document().Paths.Map() {
@@ -306,16 +304,19 @@ func TestWithoutRedisEverythingSaysSo(t *testing.T) {
 			if op.Responses.Status(http.StatusServiceUnavailable) == nil || !strings.HasPrefix(path, "/api/") {
 				continue
 			}
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+targetOf(path)+queries[method+" "+path], strings.NewReader(bodies[path])))
-			if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "127.0.0.1") {
-				t.Errorf("%s %s: %d %s, want 503", method, path, w.Code, w.Body)
-			}
+			requests.Go(func() {
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+targetOf(path)+queries[method+" "+path], strings.NewReader(bodies[path])))
+				if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "127.0.0.1") {
+					t.Errorf("%s %s: %d %s, want 503", method, path, w.Code, w.Body)
+				}
+			})
 		}
 	}
+	requests.Wait()
 }
 
-func TestAWatchThatCannotBeReadIsNamed(t *testing.T) {
+func TestUnreadableWatchIsNamed(t *testing.T) {
 	url, redisServer := startWatches(t)
 	auth := http.Header{"Authorization": {"Bearer t0ken"}}
 	put := `{"app":"docs","url":"https://example.com/acme/widgets.git"}`

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,39 +13,39 @@ import (
 	"lockstep/internal/state"
 )
 
-// Repos is what the API shows of repositories; a [state.Store] is.
+// Repos reads the state of repositories. [state.Store] implements it.
 type Repos interface {
 	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
 	LoadAt(ctx context.Context, repo events.RepoPath) (state.Repo, time.Time, error)
 }
 
-// RepoSummary is a repository in a list, as the API and the command line show it.
+// RepoSummary is a repository in a list, as shown by the API and the command line.
 type RepoSummary struct {
 	Repo    string     `json:"repo"`
 	Synced  *time.Time `json:"synced,omitempty"`  // when the last sync was settled
 	Fence   uint64     `json:"fence,omitempty"`   // of the last settled change
-	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, if that was the last
+	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, if it is deleted
 	Circuit Circuit    `json:"circuit"`
 }
 
-// Circuit is a circuit breaker as the API and the command line show it.
+// Circuit is a circuit breaker as shown by the API and the command line.
 type Circuit struct {
 	Phase     state.CircuitPhase `json:"phase"`
-	Failures  int                `json:"failures"` // in a row, of those that count
+	Failures  int                `json:"failures"` // consecutive failures that count toward opening
 	Trips     int                `json:"trips,omitempty"`
-	OpenUntil *time.Time         `json:"open_until,omitempty"` // while it is open; by Redis' clock
+	OpenUntil *time.Time         `json:"open_until,omitempty"` // only while open; by Redis' clock
 }
 
-// Repo is all that is known of one repository.
+// Repo is the complete state of one repository.
 type Repo struct {
 	RepoSummary
 	Remote string            `json:"remote,omitempty"`
 	Heads  map[string]string `json:"heads"` // ref to published commit
-	Given  []state.Given     `json:"given"` // what each app was last given
+	Given  []state.Given     `json:"given"` // the commit last delivered to each app
 	Lock   Lock              `json:"lock"`
 }
 
-// NewRepoSummary shows a summary.
+// NewRepoSummary converts a summary.
 func NewRepoSummary(s state.Summary) RepoSummary {
 	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed,
 		Circuit: Circuit{Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips}}
@@ -57,12 +58,12 @@ func NewRepoSummary(s state.Summary) RepoSummary {
 	return shown
 }
 
-// ErrUnknownRepo means that nothing is known of a repository.
-var ErrUnknownRepo = errors.New("nothing is known of this repository; no worker has met it under this prefix")
+// ErrUnknownRepo is returned for a repository without state.
+var ErrUnknownRepo = errors.New("unknown repository; no worker has processed it under this prefix")
 
-// ReadRepo reads all that is known of one repository: [ErrUnknownRepo] when that is nothing.
+// ReadRepo reads the state and the lock of one repository. It returns [ErrUnknownRepo] if there is neither.
 func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPath) (Repo, error) {
-	known, now, err := repos.LoadAt(ctx, repo)
+	loaded, now, err := repos.LoadAt(ctx, repo)
 	if err != nil {
 		return Repo{}, err
 	}
@@ -70,39 +71,32 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	if err != nil {
 		return Repo{}, err
 	}
-	if known.IsZero() && !lock.Held {
+	if loaded.IsZero() && !lock.Held {
 		return Repo{}, fmt.Errorf("%s: %w", repo, ErrUnknownRepo)
 	}
-	shown := Repo{RepoSummary: NewRepoSummary(known.Summary(now)), Remote: known.Remote(), Heads: known.Heads(), Given: known.AllGiven(), Lock: NewLock(lock)}
+	shown := Repo{RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(), Given: loaded.AllGiven(), Lock: NewLock(lock)}
 	if shown.Repo == "" {
 		shown.Repo = repo.String()
 	}
 	return shown, nil
 }
 
-const (
-	usualRepos = 100
-	mostRepos  = 1000
-)
-
 func listRepos(repos Repos) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
-		limit, cursor := usualRepos, uint64(0)
-		var err error
-		if text := query.Get("limit"); text != "" {
-			if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostRepos {
-				fail(w, http.StatusBadRequest, fmt.Errorf("limit: want 1 to %d", mostRepos))
-				return
-			}
+		limit, err := pageLimit(r)
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
 		}
+		var cursor uint64
 		if text := query.Get("after"); text != "" {
 			if cursor, err = strconv.ParseUint(text, 10, 64); err != nil {
-				fail(w, http.StatusBadRequest, errors.New("after: want what the page before gave as next"))
+				fail(w, http.StatusBadRequest, errors.New("after: want the next value from the previous page"))
 				return
 			}
 		}
-		page, err := repos.List(r.Context(), query.Get("prefix"), cursor, limit)
+		page, err := repos.List(r.Context(), query.Get("prefix"), cursor, cmp.Or(limit, 100))
 		if err != nil {
 			unavailable(w)
 			return

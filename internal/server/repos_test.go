@@ -35,7 +35,7 @@ func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
 	return srv.URL, redisServer
 }
 
-func TestARepositoryShowsItsHeadsItsCircuitAndItsLease(t *testing.T) {
+func TestShowRepository(t *testing.T) {
 	url, redisServer := startRepos(t)
 	head := strings.Repeat("abc0", 10)
 	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
@@ -63,7 +63,7 @@ func TestARepositoryShowsItsHeadsItsCircuitAndItsLease(t *testing.T) {
 	}
 }
 
-func TestRepositoriesAreListedPageByPage(t *testing.T) {
+func TestListRepositories(t *testing.T) {
 	url, redisServer := startRepos(t)
 	pipe := redisServer.Client().Pipeline()
 	for n := range 60 {
@@ -76,7 +76,7 @@ func TestRepositoriesAreListedPageByPage(t *testing.T) {
 	found := map[string]bool{}
 	for after, pages := "0", 0; after != ""; pages++ {
 		if pages > 100 {
-			t.Fatal("it goes on for ever")
+			t.Fatal("the list does not end")
 		}
 		status, text := do(t, "GET", url+"/api/v1/repos?limit=10&prefix=acme/&after="+after, "", nil)
 		var list struct {
@@ -96,7 +96,7 @@ func TestRepositoriesAreListedPageByPage(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRepositoryIsRefused(t *testing.T) {
+func TestInvalidRepositoryRequests(t *testing.T) {
 	url, redisServer := startRepos(t)
 	for path, want := range map[string]int{
 		"/acme/other": http.StatusNotFound, "/acme": http.StatusBadRequest, "?limit=0": http.StatusBadRequest,

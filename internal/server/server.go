@@ -1,31 +1,31 @@
-// Package server is Lockstep's HTTP side: changes in, metrics and health out.
+// Package server is Lockstep's HTTP API. It accepts changes and webhooks, and serves state, metrics and health checks.
 //
-//	POST   /api/v1/changes               publish one change: 202 with its id and entry; 400, 413, 503 with an error
-//	GET    /api/v1/changes/{entry}       its result: 200; 202 while there is none, after ?wait=30s (at most 60s); 404, 429
-//	GET    /api/v1/repos                 what is known of repositories; ?prefix= ?limit= ?after=
-//	GET    /api/v1/repos/{repo}          all that is known of one; 404
-//	GET    /api/v1/locks                 the leases that are held
-//	GET    /api/v1/locks/{repo}          one lock: who holds it, since when, and who waits
-//	DELETE /api/v1/locks/{repo}?fence=N  take that very lease away: 200 with who had it; 409 when another is out
-//	GET    /api/v1/streams               how long the streams are, and how far behind each group is
-//	GET    /api/v1/dead                  dead letters, newest first; ?repo= ?reason= ?order=oldest ?limit= ?after=
-//	GET    /api/v1/dead/{id}             one of them, with its event: 404
-//	POST   /api/v1/dead/{id}/retry       put its entry back into its stream: 200 with the new entry's id; 404, 409
-//	DELETE /api/v1/dead/{id}             drop it for good
-//	GET    /api/v1/watches               who watches what; ?prefix= ?app= ?limit= ?after=
-//	PUT    /api/v1/watches               put one watch: 201, 200 if it was there; 400, 409 when it excludes another, 413
-//	DELETE /api/v1/watches               ?repo= ?app= ?ref=: remove one; 404
-//	POST   /hooks/{source}               a forge's webhook: 202 with what became of it; 200 to a ping; 400, 401, 404, 413, 429, 503
-//	GET    /api/v1/openapi.yaml          all of this as an OpenAPI document
-//	GET    /, /dashboard/…               the dashboard, if there is one
-//	GET    /metrics                      Prometheus
-//	GET    /livez                        200 as long as the process works, else 503; ?verbose
-//	GET    /readyz                       200 when work may be sent to it, else 503; ?verbose for each handler and dependency
+//	POST   /api/v1/changes               publish a change: 202 with its ID and entry; 400, 413, 503
+//	GET    /api/v1/changes/{entry}       its result: 200; 202 if still pending after ?wait=30s (at most 60s); 404, 429
+//	GET    /api/v1/repos                 list repositories; ?prefix= ?limit= ?after=
+//	GET    /api/v1/repos/{repo}          the state of a repository; 404
+//	GET    /api/v1/locks                 list the held locks
+//	GET    /api/v1/locks/{repo}          a lock with its holder and waiters
+//	DELETE /api/v1/locks/{repo}?fence=N  release a lease by force: 200 with the former holder; 409 if the fence differs
+//	GET    /api/v1/streams               stream lengths and consumer-group lag
+//	GET    /api/v1/dead                  list dead letters, newest first; ?repo= ?reason= ?order=oldest ?limit= ?after=
+//	GET    /api/v1/dead/{id}             a dead letter with its event; 404
+//	POST   /api/v1/dead/{id}/retry       move its entry back into its stream: 200 with the new entry's ID; 404, 409
+//	DELETE /api/v1/dead/{id}             delete a dead letter
+//	GET    /api/v1/watches               list watches; ?prefix= ?app= ?limit= ?after=
+//	PUT    /api/v1/watches               create a watch (201) or replace it (200); 400, 409 if it conflicts with another, 413
+//	DELETE /api/v1/watches               remove a watch; ?repo= ?app= ?ref=; 404
+//	POST   /hooks/{source}               receive a webhook: 202 with the outcome; 200 to a ping; 400, 401, 404, 413, 429, 503
+//	GET    /api/v1/openapi.yaml          the OpenAPI document
+//	GET    /, /dashboard/…               the dashboard, if enabled
+//	GET    /metrics                      Prometheus metrics
+//	GET    /livez                        200 if the process works, else 503; ?verbose
+//	GET    /readyz                       200 if the process can do its work, else 503; ?verbose lists the checks
 //
-// What changes something, or shows a result or a watch, wants the bearer token, or else is 401; without a token it is 403 unless the
-// listener and the request are of this machine. A 202 means that the change is in the Redis stream, as
-// durable as that Redis is. Webhooks are guarded by their signatures alone; their 202 may also mean that the
-// delivery is synced to this machine's disk, until Redis is back.
+// Requests that make changes, or read results, watches or payloads, need the bearer token and get 401 without it. If no
+// token is configured, they get 403 unless both the listener and the request are local. A 202 means that the change is
+// in the Redis stream, as durable as Redis is configured to be. Webhooks are authenticated by their signatures only;
+// their 202 may also mean that the delivery is stored on the local disk until Redis is available.
 package server
 
 import (
@@ -37,6 +37,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -53,40 +54,40 @@ const (
 	publishTimeout  = 5 * time.Second
 	shutdownTimeout = 5 * time.Second
 
-	retryAfter = "5" // seconds, while Redis is away
+	retryAfter = "5" // seconds, while Redis is unavailable
 )
 
-// Config configures a Server.
+// Config configures the server. Metrics and Log are required. A nil interface or pointer disables its endpoints.
 type Config struct {
-	Publisher message.Publisher // takes changes; nil: this process receives none
-	Topic     string            // of the changes
-	Changes   Changes           // what became of them; nil: nobody can tell
-	Repos     Repos             // to show; nil: none
-	Locks     Locks             // to show and to break; nil: none, and no repositories
-	Dead      Dead              // letters to show, retry and drop; nil: none
-	Streams   Streams           // to show; nil: none
-	Watches   Watches           // to show, put and remove; nil: none
-	Hooks     *Hooks            // takes webhooks; nil: there are none
-	Dashboard http.Handler      // answers / and what is below /dashboard/; nil: there is none
-	Token     string            // bearer token for what changes something; empty: this machine alone may do it
-	Loopback  bool              // only this machine can connect; Serve sees for itself
-	Live      *Health           // whether the process works; nil: it does
-	Ready     *Health           // whether work may be sent to it; nil: it may
+	Publisher message.Publisher // publishes changes
+	Topic     string            // stream of changes
+	Changes   Changes
+	Repos     Repos // also needs Locks
+	Locks     Locks
+	Dead      Dead
+	Streams   Streams
+	Watches   Watches
+	Hooks     *Hooks
+	Dashboard http.Handler // serves / and /dashboard/
+	Token     string       // bearer token for protected endpoints; empty allows local requests only
+	Loopback  bool         // the listener accepts local connections only; set by Serve
+	Live      *Health      // nil always passes
+	Ready     *Health      // nil always passes
 	Metrics   http.Handler
 	Log       *slog.Logger
-	Tracer    trace.Tracer // makes spans of what asks for changes; nil: there are none
+	Tracer    trace.Tracer // traces requests that make changes; nil disables tracing
 
-	running context.Context // done when Serve is told to stop; nil: it never is
+	running context.Context // done when Serve stops; nil means never
 }
 
-// Serve answers on listener until ctx is done, then lets requests in flight finish, briefly.
+// Serve serves HTTP on listener until ctx is done, and then waits up to shutdownTimeout for requests in flight.
 func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Loopback = Loopback(listener)
 	cfg.running = ctx
 	return serve(ctx, listener, newServer(Handler(cfg), cfg.Log))
 }
 
-// newServer is a server whose clients have bounded time and room.
+// newServer returns a server with timeouts and limits for clients.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -99,7 +100,7 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// serve runs srv until ctx is done, and then until requests in flight have ended, or their time is up.
+// serve runs srv until ctx is done, and then waits up to shutdownTimeout for requests in flight.
 func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- srv.Serve(listener) }()
@@ -111,7 +112,7 @@ func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := srv.Shutdown(shutdown); err != nil {
-		return fmt.Errorf("stop HTTP: requests are cut off: %w", errors.Join(err, srv.Close()))
+		return fmt.Errorf("stop HTTP: requests in flight were aborted: %w", errors.Join(err, srv.Close()))
 	}
 	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
@@ -119,13 +120,13 @@ func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 	return nil
 }
 
-// Handler is the server's handler.
+// Handler returns the handler of [Serve].
 func Handler(cfg Config) http.Handler {
-	// A page in somebody's browser must not reach a receiver that trusts its loopback interface.
+	// Another site's page in a local browser must not reach a server that trusts local requests.
 	return http.NewCrossOriginProtection().Handler(mount(cfg))
 }
 
-// routes is a mux that knows its patterns, which openapi.yaml is held against.
+// routes is a mux that records its patterns, so that tests can compare them with openapi.yaml.
 type routes struct {
 	http.ServeMux
 	patterns []string
@@ -140,7 +141,7 @@ func (r *routes) HandleFunc(pattern string, handler func(http.ResponseWriter, *h
 	r.Handle(pattern, http.HandlerFunc(handler))
 }
 
-// mount puts a handler behind each pattern that cfg has one for.
+// mount registers the endpoints that cfg enables.
 func mount(cfg Config) *routes {
 	mux := &routes{}
 	if cfg.Publisher != nil {
@@ -177,7 +178,7 @@ func mount(cfg Config) *routes {
 		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg.Tracer, removeWatch(cfg.Watches))))
 	}
 	if cfg.Hooks != nil {
-		mux.Handle("POST /hooks/{source}", takeHook(*cfg.Hooks, cfg.Log, cfg.Tracer))
+		mux.Handle("POST /hooks/{source}", receiveHook(*cfg.Hooks, cfg.Log, cfg.Tracer))
 	}
 	if cfg.Dashboard != nil {
 		mux.Handle("GET /{$}", cfg.Dashboard)
@@ -191,13 +192,8 @@ func mount(cfg Config) *routes {
 
 func receive(cfg Config) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-		if err != nil {
-			if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-				fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody))
-				return
-			}
-			fail(w, http.StatusBadRequest, errors.New("the body could not be read"))
+		body, ok := readBody(w, r, maxBody)
+		if !ok {
 			return
 		}
 		change, err := events.ParseChange(body)
@@ -215,7 +211,7 @@ func receive(cfg Config) http.Handler {
 		if err != nil {
 			cfg.Log.ErrorContext(r.Context(), "change not published", "repo", change.Repo.String(), "job", change.ID, "error", err)
 			w.Header().Set("Retry-After", retryAfter)
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not take the change now; try again"))
+			fail(w, http.StatusServiceUnavailable, errors.New("the change could not be written to Redis; try again"))
 			return
 		}
 		if entry != "" && cfg.Changes != nil {
@@ -225,7 +221,34 @@ func receive(cfg Config) http.Handler {
 	})
 }
 
-// publish returns the change's stream entry, if the publisher says.
+// readBody reads the request's body. If it fails or exceeds limit bytes, it responds with an error and returns false.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err == nil {
+		return body, true
+	}
+	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", limit))
+	} else {
+		fail(w, http.StatusBadRequest, errors.New("the body could not be read"))
+	}
+	return nil, false
+}
+
+// pageLimit parses the parameter limit. It returns 0 if the parameter is absent.
+func pageLimit(r *http.Request) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return 0, nil
+	}
+	limit, err := strconv.Atoi(text)
+	if err != nil || limit < 1 || limit > 1000 {
+		return 0, errors.New("limit: want 1 to 1000")
+	}
+	return limit, nil
+}
+
+// publish publishes the change and returns its stream entry, or "" if the publisher does not return it.
 func publish(ctx context.Context, cfg Config, change events.Change) (entry string, err error) {
 	msg, err := stream.ChangeMessage(change)
 	if err != nil {
@@ -246,7 +269,7 @@ func fail(w http.ResponseWriter, status int, err error) {
 	reply(w, status, map[string]string{"error": err.Error()})
 }
 
-// unavailable answers while Redis does not, when nothing was changed.
+// unavailable responds when Redis does not answer and nothing was changed.
 func unavailable(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", retryAfter)
 	fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))

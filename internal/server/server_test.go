@@ -55,7 +55,7 @@ func do(t *testing.T, method, url, body string, header http.Header) (status int,
 	for name, values := range header {
 		req.Header[name] = values
 	}
-	req.Host = header.Get("Host") // "" for the URL's
+	req.Host = header.Get("Host") // "" uses the URL's host
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func do(t *testing.T, method, url, body string, header http.Header) (status int,
 
 const plain = `{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`
 
-func TestAChangeThatIsAcceptedIsInTheStream(t *testing.T) {
+func TestAcceptedChangeIsInStream(t *testing.T) {
 	url, redisServer := startServer(t, "t0ken")
 	status, text := do(t, "POST", url+"/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}})
 	var reply struct{ ID, Repo string }
@@ -83,7 +83,7 @@ func TestAChangeThatIsAcceptedIsInTheStream(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoChangeIsRefused(t *testing.T) {
+func TestInvalidChangesAreRefused(t *testing.T) {
 	url, redisServer := startServer(t, "t0ken")
 	auth := http.Header{"Authorization": {"Bearer t0ken"}}
 	for name, tc := range map[string]struct {
@@ -91,14 +91,14 @@ func TestWhatIsNoChangeIsRefused(t *testing.T) {
 		header             http.Header
 		status             int
 	}{
-		"no token":              {"POST", "/api/v1/changes", plain, nil, http.StatusUnauthorized},
-		"a wrong token":         {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0kem"}}, http.StatusUnauthorized},
-		"the token alone":       {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"t0ken"}}, http.StatusUnauthorized},
-		"no body":               {"POST", "/api/v1/changes", "", auth, http.StatusBadRequest},
-		"a path that escapes":   {"POST", "/api/v1/changes", `{"repo":"acme/..","url":"https://example.com/a/b"}`, auth, http.StatusBadRequest},
-		"a body without end":    {"POST", "/api/v1/changes", strings.Repeat(" ", 2<<20), auth, http.StatusRequestEntityTooLarge},
-		"another method":        {"GET", "/api/v1/changes", "", auth, http.StatusMethodNotAllowed},
-		"a page somewhere else": {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}, "Origin": {"https://evil.example"}, "Sec-Fetch-Site": {"cross-site"}}, http.StatusForbidden},
+		"no token":                 {"POST", "/api/v1/changes", plain, nil, http.StatusUnauthorized},
+		"a wrong token":            {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0kem"}}, http.StatusUnauthorized},
+		"the token without scheme": {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"t0ken"}}, http.StatusUnauthorized},
+		"no body":                  {"POST", "/api/v1/changes", "", auth, http.StatusBadRequest},
+		"a path with dots":         {"POST", "/api/v1/changes", `{"repo":"acme/..","url":"https://example.com/a/b"}`, auth, http.StatusBadRequest},
+		"a body that is too long":  {"POST", "/api/v1/changes", strings.Repeat(" ", 2<<20), auth, http.StatusRequestEntityTooLarge},
+		"another method":           {"GET", "/api/v1/changes", "", auth, http.StatusMethodNotAllowed},
+		"another site's page":      {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}, "Origin": {"https://evil.example"}, "Sec-Fetch-Site": {"cross-site"}}, http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if status, text := do(t, tc.method, url+tc.path, tc.body, tc.header); status != tc.status {
@@ -111,7 +111,7 @@ func TestWhatIsNoChangeIsRefused(t *testing.T) {
 	}
 }
 
-func TestWithoutATokenOnlyRequestsToThisMachineAreTaken(t *testing.T) {
+func TestWithoutTokenOnlyLocalRequests(t *testing.T) {
 	url, _ := startServer(t, "")
 	for host, want := range map[string]int{
 		"127.0.0.1:8080": http.StatusAccepted, "localhost": http.StatusAccepted, "[::1]:8080": http.StatusAccepted,
@@ -128,7 +128,7 @@ func TestWithoutATokenOnlyRequestsToThisMachineAreTaken(t *testing.T) {
 	}
 }
 
-func TestWithoutRedisNothingIsAccepted(t *testing.T) {
+func TestNothingIsAcceptedWithoutRedis(t *testing.T) {
 	url, redisServer := startServer(t, "")
 	if status, _ := do(t, "GET", url+"/readyz", "", nil); status != http.StatusOK {
 		t.Errorf("readyz %d with Redis, want 200", status)

@@ -7,35 +7,34 @@ import (
 	"lockstep/events/stream"
 )
 
-// Streams are what the API shows of streams; a [telemetry.Streams] is. Read may answer with figures
-// that are a few seconds old.
+// Streams reads stream statistics, which may be a few seconds old. [telemetry.Streams] implements it.
 type Streams interface {
 	Read(ctx context.Context) ([]stream.Statistics, error)
 }
 
-// Stream is a stream as the API shows it.
+// Stream is a stream as shown by the API.
 type Stream struct {
 	Stream string  `json:"stream"`
 	Length int64   `json:"length"`
-	First  string  `json:"first,omitempty"` // id of the oldest entry
-	Last   string  `json:"last,omitempty"`  // id of the newest
-	Bytes  int64   `json:"bytes"`           // by Redis' estimate; -1 when it cannot tell
+	First  string  `json:"first,omitempty"` // ID of the oldest entry
+	Last   string  `json:"last,omitempty"`  // ID of the newest entry
+	Bytes  int64   `json:"bytes"`           // estimated by Redis; -1 if unknown
 	Groups []Group `json:"groups"`
 }
 
-// Group is one group's part in a stream; see [stream.GroupStatistics].
+// Group is a consumer group of a stream. See [stream.GroupStatistics].
 type Group struct {
 	Group     string `json:"group"`
-	Lag       int64  `json:"lag"` // not read yet; -1 when Redis cannot tell
+	Lag       int64  `json:"lag"` // entries not read yet; -1 if unknown
 	Pending   int64  `json:"pending"`
 	Parked    int64  `json:"parked"`
 	Due       int64  `json:"due"`
 	Late      int64  `json:"late"`
 	Consumers int    `json:"consumers"`
-	OldestMS  int64  `json:"oldest_unsettled_ms"` // age of the oldest entry that is not settled
+	OldestMS  int64  `json:"oldest_unsettled_ms"` // age of the oldest unsettled entry
 }
 
-// NewStream shows figures.
+// NewStream converts statistics.
 func NewStream(s stream.Statistics) Stream {
 	shown := Stream{Stream: s.Stream, Length: s.Length, First: s.First, Last: s.Last, Bytes: s.Bytes, Groups: make([]Group, len(s.Groups))}
 	for i, g := range s.Groups {
@@ -53,7 +52,7 @@ func listStreams(streams Streams) http.Handler {
 		}
 		list := struct {
 			Streams []Stream `json:"streams"`
-			Dead    int64    `json:"dead"` // letters
+			Dead    int64    `json:"dead"` // number of dead letters
 		}{Streams: make([]Stream, len(all))}
 		for i, s := range all {
 			list.Streams[i], list.Dead = NewStream(s), s.Dead

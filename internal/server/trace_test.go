@@ -29,13 +29,13 @@ func recordSpans(sampler sdktrace.Sampler) (trace.Tracer, *tracetest.SpanRecorde
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder), sdktrace.WithSampler(sampler)).Tracer("test"), recorder
 }
 
-// asCallersSay records what its caller has recorded, and nothing else: who can make it record is seen by that.
-var asCallersSay = sdktrace.ParentBased(sdktrace.NeverSample())
+// onlyCallers samples only spans whose caller sampled them, which shows whose trace headers are used.
+var onlyCallers = sdktrace.ParentBased(sdktrace.NeverSample())
 
-func TestWhoHasTheTokenMaySayWhichTraceAChangeIsPartOf(t *testing.T) {
+func TestTraceParentIsUsedOnlyWithToken(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
-	tracer, recorder := recordSpans(asCallersSay)
+	tracer, recorder := recordSpans(onlyCallers)
 	cfg.Tracer, cfg.Token = tracer, "t0ken"
 	srv := httptest.NewServer(documented(t, cfg))
 	defer srv.Close()
@@ -43,12 +43,12 @@ func TestWhoHasTheTokenMaySayWhichTraceAChangeIsPartOf(t *testing.T) {
 		t.Errorf("status %d without the token", status)
 	}
 	if n := len(recorder.Ended()); n != 0 {
-		t.Fatalf("%d spans were recorded for somebody without the token", n)
+		t.Fatalf("%d spans were recorded without the token", n)
 	}
 	if status, text := do(t, "POST", srv.URL+"/api/v1/changes", plain, http.Header{"Traceparent": {callersParent}, "Authorization": {"Bearer t0ken"}}); status != http.StatusAccepted {
 		t.Fatalf("%d %s", status, text)
 	}
-	srv.Close() // and the handler has returned
+	srv.Close() // waits for the handler
 	spans := recorder.Ended()
 	if len(spans) != 1 || spans[0].SpanContext().TraceID().String() != callersTrace || spans[0].Name() != "POST /api/v1/changes" {
 		t.Fatalf("spans %v, want one of the caller's trace", spans)
@@ -59,27 +59,27 @@ func TestWhoHasTheTokenMaySayWhichTraceAChangeIsPartOf(t *testing.T) {
 	}
 }
 
-// watching is a Taker that looks at the span of what it takes.
-type watching struct{ saw chan trace.SpanContext }
+// spanIntake is an Intake that sends the span context of each delivery.
+type spanIntake struct{ spans chan trace.SpanContext }
 
-func (w watching) Take(ctx context.Context, _ forge.Source, d forge.Delivery) (intake.Outcome, error) {
-	w.saw <- trace.SpanContextFromContext(ctx)
+func (s spanIntake) Take(ctx context.Context, _ forge.Source, d forge.Delivery) (intake.Outcome, error) {
+	s.spans <- trace.SpanContextFromContext(ctx)
 	return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
 }
 
-func TestAWebhooksSenderHasNothingRecorded(t *testing.T) {
+func TestWebhookSenderCannotCauseTraces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sampler sdktrace.Sampler
 		want    int
 	}{
-		"as callers say":   {asCallersSay, 0},
-		"all that is ours": {sdktrace.AlwaysSample(), 1}, // the delivery that is proved, and not the one that is not
+		"callers' spans only": {onlyCallers, 0},
+		"all spans":           {sdktrace.AlwaysSample(), 1}, // only of the authenticated delivery
 	} {
 		t.Run(name, func(t *testing.T) {
 			tracer, recorder := recordSpans(tc.sampler)
-			taker := watching{make(chan trace.SpanContext, 10)}
+			in := spanIntake{make(chan trace.SpanContext, 10)}
 			srv := httptest.NewServer(documented(t, server.Config{
-				Hooks: &server.Hooks{Sources: hubSources(t), Intake: taker}, Tracer: tracer, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+				Hooks: &server.Hooks{Sources: hubSources(t), Intake: in}, Tracer: tracer, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 			}))
 			defer srv.Close()
 			header := hubHeader(pushOfWidgets, "push", "d1")
@@ -87,14 +87,14 @@ func TestAWebhooksSenderHasNothingRecorded(t *testing.T) {
 			if status, text := do(t, "POST", srv.URL+"/hooks/hub", pushOfWidgets, header); status != http.StatusAccepted {
 				t.Fatalf("%d %s", status, text)
 			}
-			if saw := <-taker.saw; !saw.IsValid() || saw.TraceID().String() == callersTrace {
-				t.Errorf("the delivery is part of %v, want a trace of its own", saw)
+			if span := <-in.spans; !span.IsValid() || span.TraceID().String() == callersTrace {
+				t.Errorf("the delivery's span is %v, want a new trace", span)
 			}
 			header.Del("X-Hub-Signature-256")
 			if status, _ := do(t, "POST", srv.URL+"/hooks/hub", pushOfWidgets, header); status != http.StatusUnauthorized {
 				t.Errorf("status %d without a signature", status)
 			}
-			srv.Close() // and both handlers have returned
+			srv.Close() // waits for both handlers
 			if n := len(recorder.Ended()); n != tc.want {
 				t.Errorf("%d spans were recorded, want %d", n, tc.want)
 			}

@@ -9,14 +9,13 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/watch"
 )
 
-// Watches is the registry that the API shows and changes; a [watch.Registry] is.
+// Watches lists, stores and removes watches. [watch.Registry] implements it.
 type Watches interface {
 	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
 	Put(ctx context.Context, watches ...watch.Watch) (changed int, err error)
@@ -24,23 +23,17 @@ type Watches interface {
 	List(ctx context.Context, q watch.Query) (watch.Page, error)
 }
 
-const (
-	maxWatch    = 64 << 10 // bytes of a document
-	mostWatches = 1000     // on a page
-)
+const maxWatch = 64 << 10 // bytes per document
 
 func listWatches(watches Watches) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values := r.URL.Query()
-		query := watch.Query{Prefix: values.Get("prefix"), App: values.Get("app"), After: values.Get("after")}
-		if text := values.Get("limit"); text != "" {
-			limit, err := strconv.Atoi(text)
-			if err != nil || limit < 1 || limit > mostWatches {
-				fail(w, http.StatusBadRequest, fmt.Errorf("limit: want 1 to %d", mostWatches))
-				return
-			}
-			query.Limit = limit
+		limit, err := pageLimit(r)
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
 		}
+		query := watch.Query{Prefix: values.Get("prefix"), App: values.Get("app"), After: values.Get("after"), Limit: limit}
 		page, err := watches.List(r.Context(), query)
 		if err != nil {
 			failWatch(w, err)
@@ -59,13 +52,8 @@ func listWatches(watches Watches) http.Handler {
 
 func putWatch(watches Watches) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWatch))
-		if err != nil {
-			if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-				fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxWatch))
-				return
-			}
-			fail(w, http.StatusBadRequest, errors.New("the body could not be read"))
+		body, ok := readBody(w, r, maxWatch)
+		if !ok {
 			return
 		}
 		put, err := readWatch(body)
@@ -91,16 +79,16 @@ func putWatch(watches Watches) http.Handler {
 
 func sameKey(a, b watch.Key) bool { return a.App == b.App && a.Repo.Equal(b.Repo) && a.Ref == b.Ref }
 
-// readWatch reads one watch. Whoever puts it wants its app to be notified, whatever it was before.
+// readWatch parses one watch. It clears Silenced, so that storing a watch enables its notifications again.
 func readWatch(body []byte) (watch.Watch, error) {
 	var w watch.Watch
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&w); err != nil {
-		return watch.Watch{}, fmt.Errorf("no watch: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return watch.Watch{}, fmt.Errorf("invalid watch: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return watch.Watch{}, errors.New("no watch: something follows it")
+		return watch.Watch{}, errors.New("invalid watch: unexpected data after the JSON object")
 	}
 	w.Silenced = ""
 	return watch.New(w)
@@ -128,7 +116,7 @@ func removeWatch(watches Watches) http.Handler {
 		case err != nil:
 			failWatch(w, err)
 		case removed == 0:
-			fail(w, http.StatusNotFound, errors.New("there is no such watch"))
+			fail(w, http.StatusNotFound, errors.New("no such watch"))
 		default:
 			reply(w, http.StatusOK, map[string]int{"removed": removed})
 		}
@@ -141,7 +129,7 @@ func failWatch(w http.ResponseWriter, err error) {
 		fail(w, http.StatusBadRequest, err)
 	case class == events.ClassConflict:
 		fail(w, http.StatusConflict, err)
-	case class == events.ClassConfig: // one that cannot be read
+	case class == events.ClassConfig: // a stored watch cannot be read
 		fail(w, http.StatusInternalServerError, err)
 	default:
 		unavailable(w)

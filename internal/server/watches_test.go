@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// startWatches serves the registry, and nothing else.
+// startWatches serves only the registry of watches.
 func startWatches(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
@@ -29,7 +29,7 @@ func startWatches(t *testing.T) (url string, redisServer *redistest.Server) {
 	return srv.URL + "/api/v1/watches", redisServer
 }
 
-func TestWatchesArePutListedAndRemoved(t *testing.T) {
+func TestWatchLifecycle(t *testing.T) {
 	url, redisServer := startWatches(t)
 	const widgets = `{"app":"docs","url":"https://example.com/acme/widgets.git"}`
 	const tags = `{"app":"ci","url":"https://example.com/acme/widgets.git","ref":"refs/tags/v*","poll":"10m","depth":"50","silenced":"since ever"}`
@@ -67,7 +67,7 @@ func TestWatchesArePutListedAndRemoved(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoWatchIsRefused(t *testing.T) {
+func TestInvalidWatchesAreRefused(t *testing.T) {
 	url, redisServer := startWatches(t)
 	for name, tc := range map[string]struct {
 		method, query, body string
@@ -101,7 +101,7 @@ func TestWhatIsNoWatchIsRefused(t *testing.T) {
 	}
 }
 
-func TestWithoutRedisNoWatchIsPutOrShown(t *testing.T) {
+func TestWatchesWithoutRedis(t *testing.T) {
 	base, redisServer := startWatches(t)
 	redisServer.Stop()
 	for _, call := range [][3]string{

@@ -16,18 +16,18 @@ import (
 	"lockstep/events"
 )
 
-// Activity is one change that a worker works on now, under its lease and in a slot.
+// Activity is a change that a worker is processing, under its lease and in a work slot.
 type Activity struct {
 	Repo      string    `json:"repo"`
-	Job       string    `json:"job"` // the change's id
+	Job       string    `json:"job"` // ID of the change
 	Worker    string    `json:"worker"`
 	Operation string    `json:"operation"` // sync, remove, move or poll
 	App       string    `json:"app,omitempty"`
 	Ref       string    `json:"ref,omitempty"`
-	Since     time.Time `json:"since"` // when the work began, by Redis' clock
+	Since     time.Time `json:"since"` // start of the work, by Redis' clock
 	Fence     uint64    `json:"fence"`
 	events.Progress
-	At time.Time `json:"at"` // when the worker last said so, by Redis' clock
+	At time.Time `json:"at"` // time of the worker's last report, by Redis' clock
 }
 
 //go:embed activity.lua
@@ -36,28 +36,29 @@ var activitySource string
 var activityScript = redis.NewScript(activitySource)
 
 const (
-	workingFresh  = 5 * time.Second // what was said longer ago is left out: that worker is dead, or cut off
-	workingForget = time.Minute     // and after that long it is forgotten
+	reportFresh  = 5 * time.Second // older reports are ignored: their worker has crashed or cannot reach Redis
+	reportExpiry = time.Minute     // older reports are deleted
 )
 
-// said is what a worker says of one change, without any moment: its clock may be wrong.
-type said struct {
+// jobReport is a worker's report of one change. It has durations but no timestamps, because the worker's clock may be
+// wrong.
+type jobReport struct {
 	Repo      string `json:"repo"`
 	Job       string `json:"job"`
 	Operation string `json:"operation"`
 	App       string `json:"app,omitempty"`
 	Ref       string `json:"ref,omitempty"`
 	Fence     uint64 `json:"fence"`
-	TookMS    int64  `json:"took_ms"` // since the work began
+	TookMS    int64  `json:"took_ms"` // since the start of the work
 	events.Progress
 }
 
-// Activities returns what all workers work on now, the longest first. Work shows up once it has lasted half a
-// second or so, see [Reporter]; that of a worker that has said nothing for 5 s is left out.
+// Activities returns the work in progress on all workers, longest-running first. Work appears after about half a
+// second, see [Reporter]. Workers that have not reported for 5 s are omitted.
 func (s *Store) Activities(ctx context.Context) ([]Activity, error) {
-	reply, err := activityScript.Run(ctx, s.redis, []string{s.namespace.Working()}, "look", workingForget.Milliseconds()).Slice()
+	reply, err := activityScript.Run(ctx, s.redis, []string{s.namespace.Working()}, "list", reportExpiry.Milliseconds()).Slice()
 	if err != nil {
-		return nil, fmt.Errorf("read what workers work on: %w", err)
+		return nil, fmt.Errorf("read the workers' activities: %w", err)
 	}
 	if len(reply) == 0 {
 		return nil, nil
@@ -75,13 +76,13 @@ func (s *Store) Activities(ctx context.Context) ([]Activity, error) {
 	return all, nil
 }
 
-// activitiesOf reads a worker's field; what cannot be read, or is old, says nothing.
+// activitiesOf parses a worker's report. It returns nil if the report is invalid or old.
 func activitiesOf(worker, value string, now time.Time) []Activity {
 	head, document, _ := strings.Cut(value, " ")
 	ms, err := strconv.ParseInt(head, 10, 64)
 	at := time.UnixMilli(ms).UTC()
-	var jobs []said
-	if err != nil || now.Sub(at).Abs() > workingFresh || json.Unmarshal([]byte(document), &jobs) != nil {
+	var jobs []jobReport
+	if err != nil || now.Sub(at).Abs() > reportFresh || json.Unmarshal([]byte(document), &jobs) != nil {
 		return nil
 	}
 	all := make([]Activity, len(jobs))

@@ -17,164 +17,165 @@ import (
 )
 
 const (
-	reportTick  = 500 * time.Millisecond // at most one write in that time, and none of work that lasts less
-	reportBeat  = 2 * time.Second        // the same is said again after that long, as a sign of life
-	reportedMax = 100                    // jobs that are told of, the longest first
-	reportTime  = time.Second            // for one write
+	reportInterval  = 500 * time.Millisecond // between two writes; shorter work is not reported
+	reportHeartbeat = 2 * time.Second        // between two writes of an unchanged report
+	maxReportedJobs = 100
+	reportTimeout   = time.Second
 )
 
-// Reporter tells everybody what this process works on. Work that is over within a tick of half a second costs
-// no word to Redis, and when there is no other, nothing is ever said.
+// Reporter publishes this worker's work in progress in Redis. Jobs that take less than half a second cause no writes.
+// Its methods are safe for concurrent use.
 type Reporter struct {
 	redis     redis.Scripter
 	key, name string
 	log       *slog.Logger
-	begun     chan struct{} // has a token when there may be work that Run does not know of
+	wake      chan struct{} // wakes Run when a job begins
 
 	mu   sync.Mutex
 	jobs map[*activity]struct{}
 }
 
-// activity is one job under way.
+// activity is a job in progress.
 type activity struct {
 	job   events.Job
-	began time.Time
+	start time.Time
 
 	mu       sync.Mutex
 	progress events.Progress
 }
 
-// NewReporter makes the Reporter of a worker.
+// NewReporter returns the Reporter of the named worker.
 func NewReporter(client redis.Scripter, namespace events.Namespace, worker string, log *slog.Logger) *Reporter {
 	return &Reporter{
 		redis: client, key: namespace.Working(), name: worker, log: log,
-		begun: make(chan struct{}, 1), jobs: make(map[*activity]struct{}),
+		wake: make(chan struct{}, 1), jobs: make(map[*activity]struct{}),
 	}
 }
 
-// Begin notes that a job is worked on until end is called, and is told of its progress. It asks Redis nothing.
+// Begin adds a job until end is called. progress updates the job's progress. Neither function calls Redis.
 func (r *Reporter) Begin(job events.Job) (progress func(events.Progress), end func()) {
-	one := &activity{job: job, began: time.Now()}
+	a := &activity{job: job, start: time.Now()}
 	r.mu.Lock()
-	r.jobs[one] = struct{}{}
+	r.jobs[a] = struct{}{}
 	r.mu.Unlock()
 	select {
-	case r.begun <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
-	return one.set, func() {
+	return a.set, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.jobs, one)
+		delete(r.jobs, a)
 	}
 }
 
-func (one *activity) set(p events.Progress) {
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	one.progress = p
+func (a *activity) set(p events.Progress) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.progress = p
 }
 
-// Run says what there is to say until ctx is done, and takes it back then. What Redis does not hear is not
-// said again: it is of use only while it is true.
+// Run publishes reports until ctx is done, and then deletes the worker's report. It does not retry failed writes,
+// because the next report replaces them.
 func (r *Reporter) Run(ctx context.Context) {
 	var last report
 	for ctx.Err() == nil {
-		if !last.standing && !r.any() {
+		if !last.stored && !r.busy() {
 			select {
 			case <-ctx.Done():
-			case <-r.begun:
+			case <-r.wake:
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(reportTick):
-			r.tick(ctx, &last)
+		case <-time.After(reportInterval):
+			r.update(ctx, &last)
 		}
 	}
-	if last.standing {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTime)
+	if last.stored {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 		defer cancel()
-		r.write(ctx, "done", r.name)
+		r.write(ctx, "delete", r.name)
 	}
 }
 
-// report is what Run has last said.
+// report is the last report written by Run.
 type report struct {
-	standing bool // and not taken back
-	at       time.Time
-	jobs     []said // without how long they take
+	stored bool // Redis may contain it
+	at     time.Time
+	jobs   []jobReport // without TookMS
 }
 
-// tick says what has changed, or is to be repeated.
-func (r *Reporter) tick(ctx context.Context, last *report) {
+// update writes a report if it has changed or a heartbeat is due.
+func (r *Reporter) update(ctx context.Context, last *report) {
 	now := time.Now()
-	jobs, took := r.long(now)
+	jobs, elapsed := r.longJobs(now)
 	switch {
-	case len(jobs) == 0 && !last.standing:
+	case len(jobs) == 0 && !last.stored:
 		return
 	case len(jobs) == 0:
-		if r.write(ctx, "done", r.name) {
+		if r.write(ctx, "delete", r.name) {
 			*last = report{}
 		}
 		return
-	case slices.Equal(jobs, last.jobs) && now.Sub(last.at) < reportBeat:
+	case slices.Equal(jobs, last.jobs) && now.Sub(last.at) < reportHeartbeat:
 		return
 	}
-	last.standing, last.at, last.jobs = true, now, slices.Clone(jobs) // it may be there even when no answer comes
+	last.stored, last.at, last.jobs = true, now, slices.Clone(jobs) // a failed write may have been executed
 	for i := range jobs {
-		jobs[i].TookMS = took[i].Milliseconds()
+		jobs[i].TookMS = elapsed[i].Milliseconds()
 	}
 	document, err := json.Marshal(jobs)
-	if err != nil { // cannot be: there are texts and numbers in it
-		r.log.DebugContext(ctx, "what is worked on cannot be told", "error", err)
+	if err != nil { // cannot happen: a jobReport contains only strings and numbers
+		r.log.DebugContext(ctx, "activity report not encoded", "error", err)
 		return
 	}
-	r.write(ctx, "say", r.name, document, workingForget.Milliseconds())
+	r.write(ctx, "set", r.name, document, reportExpiry.Milliseconds())
 }
 
-// any reports whether anything is worked on.
-func (r *Reporter) any() bool {
+// busy reports whether there are jobs in progress.
+func (r *Reporter) busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.jobs) > 0
 }
 
-// long returns the jobs that have lasted a tick, the longest first, and for how long.
-func (r *Reporter) long(now time.Time) (jobs []said, took []time.Duration) {
+// longJobs returns the longest-running jobs that have taken at least reportInterval, longest first, with their elapsed
+// times.
+func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Duration) {
 	r.mu.Lock()
 	all := make([]*activity, 0, len(r.jobs))
-	for one := range r.jobs {
-		if now.Sub(one.began) >= reportTick {
-			all = append(all, one)
+	for a := range r.jobs {
+		if now.Sub(a.start) >= reportInterval {
+			all = append(all, a)
 		}
 	}
 	r.mu.Unlock()
 	slices.SortFunc(all, func(x, y *activity) int {
-		return cmp.Or(x.began.Compare(y.began), cmp.Compare(x.job.Entry, y.job.Entry))
+		return cmp.Or(x.start.Compare(y.start), cmp.Compare(x.job.Entry, y.job.Entry))
 	})
-	for _, one := range all[:min(len(all), reportedMax)] {
-		jobs, took = append(jobs, one.said()), append(took, now.Sub(one.began))
+	for _, a := range all[:min(len(all), maxReportedJobs)] {
+		jobs, elapsed = append(jobs, a.report()), append(elapsed, now.Sub(a.start))
 	}
-	return jobs, took
+	return jobs, elapsed
 }
 
-func (one *activity) said() said {
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	change := one.job.Change
-	return said{
+func (a *activity) report() jobReport {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change := a.job.Change
+	return jobReport{
 		Repo: change.Repo.String(), Job: change.ID, Operation: change.Type.Operation(), App: change.App,
-		Ref: change.Ref.String(), Fence: one.job.Fence, Progress: one.progress,
+		Ref: change.Ref.String(), Fence: a.job.Fence, Progress: a.progress,
 	}
 }
 
 func (r *Reporter) write(ctx context.Context, args ...any) bool {
-	ctx, cancel := context.WithTimeout(ctx, reportTime)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	err := activityScript.Run(ctx, r.redis, []string{r.key}, args...).Err()
-	if err != nil && !errors.Is(err, redis.Nil) { // that is what a script returns which returns nothing
-		r.log.DebugContext(ctx, "what is worked on was not told", "error", fmt.Errorf("write %s: %w", r.key, err))
+	if err != nil && !errors.Is(err, redis.Nil) { // the script returns nothing
+		r.log.DebugContext(ctx, "activity report not written", "error", fmt.Errorf("write %s: %w", r.key, err))
 		return false
 	}
 	return true

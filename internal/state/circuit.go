@@ -19,32 +19,32 @@ var circuitSource string
 
 var circuitScript = redis.NewScript(circuitSource)
 
-// The fields of a circuit breaker. All are "0" or absent after a success.
+// Fields of a circuit breaker. All are "0" or absent after a success.
 const (
-	failuresField  = "failures"           // failures in a row
-	tripsField     = "circuit_trips"      // times it has opened in a row
+	failuresField  = "failures"           // consecutive failures
+	tripsField     = "circuit_trips"      // times it has opened since the last success
 	openUntilField = "circuit_open_until" // ms of Redis' clock
 )
 
-// CircuitPhase is what a circuit breaker lets through.
+// CircuitPhase is the phase of a circuit breaker.
 type CircuitPhase string
 
-// The phases.
+// Phases of a circuit breaker.
 const (
-	CircuitClosed   CircuitPhase = "closed"    // everything
-	CircuitOpen     CircuitPhase = "open"      // nothing
-	CircuitHalfOpen CircuitPhase = "half-open" // the next one, as a probe; the lease keeps others out meanwhile
+	CircuitClosed   CircuitPhase = "closed"    // allows every change
+	CircuitOpen     CircuitPhase = "open"      // allows none
+	CircuitHalfOpen CircuitPhase = "half-open" // allows the next change as a probe, whose lease excludes others
 )
 
-// Circuit is a repository's circuit breaker as Redis had it at one moment. The zero value is closed.
+// Circuit is the state of a repository's circuit breaker at one moment. The zero value is closed.
 type Circuit struct {
-	Failures int       // in a row, of those that count
-	Trips    int       // how often it has opened in a row; 0 while it is closed
-	Until    time.Time // when an open one half-opens, by Redis' clock; zero while it is closed
-	Now      time.Time // the moment, by the same clock
+	Failures int       // consecutive failures that count
+	Trips    int       // times it has opened since the last success; 0 while closed
+	Until    time.Time // end of the open phase, by Redis' clock; zero while closed
+	Now      time.Time // time of the snapshot, by Redis' clock
 }
 
-// Phase is what the circuit lets through at its moment.
+// Phase returns the circuit's phase at c.Now.
 func (c Circuit) Phase() CircuitPhase {
 	switch {
 	case c.Trips == 0:
@@ -55,10 +55,10 @@ func (c Circuit) Phase() CircuitPhase {
 	return CircuitHalfOpen
 }
 
-// Remaining is how long the circuit stays open; 0 unless it is open.
+// Remaining returns how long the circuit stays open, or 0 if it is not open.
 func (c Circuit) Remaining() time.Duration { return max(0, c.Until.Sub(c.Now)) }
 
-// ResetFields are the fields that a settled success sets; none when there is nothing to reset.
+// ResetFields returns the fields to set after a success, or nil if there is nothing to reset.
 func (c Circuit) ResetFields() map[string]string {
 	if c.Failures == 0 && c.Trips == 0 {
 		return nil
@@ -66,27 +66,25 @@ func (c Circuit) ResetFields() map[string]string {
 	return map[string]string{failuresField: "0", tripsField: "0", openUntilField: "0"}
 }
 
-// CircuitPolicy says when a circuit opens, and for how long. All of it must be set.
+// CircuitPolicy configures when a circuit opens, and for how long. All fields are required.
 type CircuitPolicy struct {
-	Failures int           // so many in a row open it
-	Open     time.Duration // for how long the first time; doubled each time in a row
-	Max      time.Duration // the longest
+	Failures int           // consecutive failures that open the circuit
+	Open     time.Duration // first open time; doubled each time the circuit opens again
+	Max      time.Duration // maximum open time
 }
 
 // Circuit returns the circuit breaker of repo.
 func (s *Store) Circuit(ctx context.Context, repo events.RepoPath) (Circuit, error) {
-	_, circuit, err := s.circuit(ctx, repo, "look")
+	_, circuit, err := s.circuit(ctx, repo, "get")
 	if err != nil {
 		return Circuit{}, fmt.Errorf("load the circuit of %s: %w", repo, err)
 	}
 	return circuit, nil
 }
 
-// Failed counts a failure of repo that befell the holder of the lease with the given fence, and
-// reports whether it was this one that opened the circuit. It opens for three quarters to all of the
-// time that the policy names, at random, so that repositories of one remote that failed together are
-// not probed together. When another lease on repo has been granted since, nothing changes, and that
-// is no error.
+// Failed counts a failure of repo under the lease with the given fence, and reports whether it opened the circuit. The
+// open time is the policy's, shortened by up to a quarter at random, so that repositories that failed together are not
+// probed together. If a newer lease on repo has been granted, Failed changes nothing and returns no error.
 func (s *Store) Failed(ctx context.Context, repo events.RepoPath, fence uint64, p CircuitPolicy) (circuit Circuit, opened bool, err error) {
 	verdict, circuit, err := s.circuit(ctx, repo, "failed", strconv.FormatUint(fence, 10), repo.String(),
 		p.Failures, p.Open.Milliseconds(), p.Max.Milliseconds(), 0.75+rand.Float64()/4)
@@ -103,7 +101,7 @@ func (s *Store) circuit(ctx context.Context, repo events.RepoPath, args ...any) 
 		return "", Circuit{}, err
 	}
 	if len(reply) != 5 {
-		return "", Circuit{}, errors.New("circuit.lua: a reply that makes no sense")
+		return "", Circuit{}, errors.New("circuit.lua: unexpected reply")
 	}
 	var n [4]int64
 	for i := range n {
@@ -114,7 +112,7 @@ func (s *Store) circuit(ctx context.Context, repo events.RepoPath, args ...any) 
 	return verdict, c, nil
 }
 
-// CircuitAt is the repository's circuit breaker as loaded, seen at a moment of Redis' clock.
+// CircuitAt returns the loaded circuit breaker at a time of Redis' clock.
 func (r Repo) CircuitAt(now time.Time) Circuit {
 	number := func(field string) int64 {
 		n, _ := strconv.ParseInt(r.fields[field], 10, 64)
@@ -126,7 +124,7 @@ func (r Repo) CircuitAt(now time.Time) Circuit {
 	}
 }
 
-// momentOf is a moment in ms since 1970; zero for 0.
+// momentOf converts ms since 1970 to a time, and 0 to the zero time.
 func momentOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}

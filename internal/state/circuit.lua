@@ -1,18 +1,19 @@
--- circuit.lua reads a repository's circuit breaker, and counts one more failure in a row if told to:
--- one too many opens it, and one while it is half-open opens it again for twice as long.
+-- circuit.lua reads a repository's circuit breaker, or counts a failure. Enough consecutive failures open the circuit;
+-- a failure while it is half-open opens it again for twice as long.
 --
--- KEYS  1 state (hash)  2 lock (hash); see package locking, which writes it
--- ARGV  1 'look', and that is all, or 'failed'
---       2 fence of the lease under which it failed   3 the repository's path as spelled
---       4 so many failures in a row open it   5 for how long, ms   6 at most, ms   7 jitter: the share of that, 0 to 1
+-- KEYS  1 state (hash)   2 lock (hash, written by package locking)
+-- ARGV  1 'get' without further arguments, or 'failed'
+--       2 fence of the failed attempt's lease   3 the repository's path, in its original case
+--       4 consecutive failures that open the circuit   5 first open time, ms   6 maximum open time, ms
+--       7 jitter: the open time is multiplied by this factor, 0 to 1
 --
--- Returns {verdict, failures, trips, until, now}: until and now in ms of Redis' clock, until is 0 when the
--- circuit has not opened since the last success. The verdict is
---       'looked'   nothing changed
---       'counted'  the failure is counted, no more
---       'opened'   and this one opened the circuit
---       'stale'    another lease has been granted since, or the lock is gone: nothing changed
--- Refuses with WRONGTYPE when a key holds something else; nothing changed.
+-- Returns {verdict, failures, trips, until, now}. until and now are in ms of Redis' clock; until is 0 if the circuit has
+-- not opened since the last success. The verdict is
+--       'unchanged'  the circuit was only read
+--       'counted'    the failure was counted
+--       'opened'     the failure was counted and opened the circuit
+--       'stale'      a newer lease has been granted, or the lock is gone: nothing was changed
+-- Fails with WRONGTYPE if a key is not a hash; nothing is changed.
 
 local state, lock = KEYS[1], KEYS[2]
 local function number(n) return string.format('%.0f', n) end
@@ -23,7 +24,7 @@ local h = redis.call('HMGET', state, 'failures', 'circuit_trips', 'circuit_open_
 local failures, trips, ends = tonumber(h[1] or '') or 0, tonumber(h[2] or '') or 0, tonumber(h[3] or '') or 0
 local function reply(verdict) return {verdict, failures, trips, ends, now} end
 
-if ARGV[1] == 'look' then return reply('looked') end
+if ARGV[1] == 'get' then return reply('unchanged') end
 if redis.call('HGET', lock, 'fence') ~= ARGV[2] then return reply('stale') end
 
 failures = failures + 1

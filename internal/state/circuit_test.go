@@ -16,7 +16,7 @@ import (
 
 var policy = state.CircuitPolicy{Failures: 3, Open: time.Minute, Max: 3 * time.Minute}
 
-// breaker is the circuit of one repository whose lease is taken and given back as need be.
+// breaker is the circuit breaker of one repository, with a locker for its leases.
 type breaker struct {
 	t      *testing.T
 	client redis.UniversalClient
@@ -55,7 +55,7 @@ func (b *breaker) lease() *locking.Lease {
 	return lease
 }
 
-// fail has the repository fail once under a lease of its own.
+// fail counts a failure under a new lease.
 func (b *breaker) fail() (state.Circuit, bool) {
 	b.t.Helper()
 	lease := b.lease()
@@ -81,7 +81,7 @@ func (b *breaker) now() state.Circuit {
 	return circuit
 }
 
-// set sets a field of the state.
+// set sets a field of the repository's state.
 func (b *breaker) set(field string, value int64) {
 	b.t.Helper()
 	if err := b.client.HSet(context.Background(), events.DefaultNamespace.Repo(b.repo), field, strconv.FormatInt(value, 10)).Err(); err != nil {
@@ -89,10 +89,11 @@ func (b *breaker) set(field string, value int64) {
 	}
 }
 
-// lapse makes the open time pass.
+// lapse ends the open time.
 func (b *breaker) lapse() { b.set("circuit_open_until", time.Now().Add(-time.Hour).UnixMilli()) }
 
-func TestACircuitOpensAfterSoManyFailuresInARow(t *testing.T) {
+func TestConsecutiveFailuresOpenTheCircuit(t *testing.T) {
+	t.Parallel()
 	b := newBreaker(t)
 	if c := b.now(); c.Phase() != state.CircuitClosed || c.Failures != 0 || c.ResetFields() != nil {
 		t.Fatalf("at first %+v", c)
@@ -105,14 +106,15 @@ func TestACircuitOpensAfterSoManyFailuresInARow(t *testing.T) {
 	}
 	c := b.now()
 	if left := c.Remaining(); left <= policy.Open/2 || left > policy.Open {
-		t.Errorf("open for %v more, want most of %v", left, policy.Open)
+		t.Errorf("open for another %v, want most of %v", left, policy.Open)
 	}
 	if c, opened := b.fail(); opened || c.Failures != 4 || c.Trips != 1 {
-		t.Errorf("a failure while it is open: opened %v, %+v; want it counted, no more", opened, c)
+		t.Errorf("a failure while open: opened %v, %+v; want it only counted", opened, c)
 	}
 }
 
-func TestAFailedProbeOpensItForTwiceAsLongUpToAMaximum(t *testing.T) {
+func TestFailedProbesDoubleTheOpenTime(t *testing.T) {
+	t.Parallel()
 	b := newBreaker(t)
 	b.set("failures", int64(policy.Failures)-1)
 	for trip, span := range []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 3 * time.Minute} {
@@ -125,7 +127,7 @@ func TestAFailedProbeOpensItForTwiceAsLongUpToAMaximum(t *testing.T) {
 		}
 		b.lapse()
 		if c := b.now(); c.Phase() != state.CircuitHalfOpen || c.Remaining() != 0 {
-			t.Errorf("trip %d: %v with %v left once the time has passed", trip+1, c.Phase(), c.Remaining())
+			t.Errorf("trip %d: %v with %v left after the open time", trip+1, c.Phase(), c.Remaining())
 		}
 	}
 	b.set("circuit_trips", 5000) // the doubling must not overflow
@@ -134,7 +136,8 @@ func TestAFailedProbeOpensItForTwiceAsLongUpToAMaximum(t *testing.T) {
 	}
 }
 
-func TestASuccessResetsTheCircuit(t *testing.T) {
+func TestSuccessResetsTheCircuit(t *testing.T) {
+	t.Parallel()
 	b := newBreaker(t)
 	for range policy.Failures {
 		b.fail()
@@ -147,29 +150,31 @@ func TestASuccessResetsTheCircuit(t *testing.T) {
 		t.Errorf("after a success %+v", c)
 	}
 	if c, opened := b.fail(); opened || c.Failures != 1 {
-		t.Errorf("the next failure: opened %v, %+v; want the count to start anew", opened, c)
+		t.Errorf("the next failure: opened %v, %+v; want the count to restart", opened, c)
 	}
 }
 
-func TestAStaleHolderCountsNothing(t *testing.T) {
+func TestStaleHolderCountsNoFailure(t *testing.T) {
+	t.Parallel()
 	b := newBreaker(t)
 	stale := b.lease()
 	if err := stale.Release(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if c, _ := b.failUnder(stale.Fence()); c.Failures != 1 {
-		t.Errorf("nobody has had the lease since: %+v, want the failure counted", c)
+		t.Errorf("without a newer lease: %+v, want the failure counted", c)
 	}
 	current := b.lease()
 	defer func() { _ = current.Release(context.Background()) }()
-	for name, fence := range map[string]uint64{"the one before": stale.Fence(), "none": 0} {
+	for name, fence := range map[string]uint64{"former lease": stale.Fence(), "no lease": 0} {
 		if c, opened := b.failUnder(fence); opened || c.Failures != 1 || b.now().Failures != 1 {
-			t.Errorf("fence of %s: opened %v, %+v; want nothing counted", name, opened, c)
+			t.Errorf("fence of the %s: opened %v, %+v; want nothing counted", name, opened, c)
 		}
 	}
 }
 
-func TestALoadedRepositoryShowsItsCircuit(t *testing.T) {
+func TestLoadedRepositoryHasItsCircuit(t *testing.T) {
+	t.Parallel()
 	b := newBreaker(t)
 	for range policy.Failures {
 		b.fail()
@@ -182,7 +187,7 @@ func TestALoadedRepositoryShowsItsCircuit(t *testing.T) {
 	if got := known.CircuitAt(want.Now); got != want {
 		t.Errorf("loaded %+v, want %+v", got, want)
 	}
-	if known.Spelled() != "Acme/Widgets" {
-		t.Errorf("spelled %q: a repository that never worked has no name to be shown by", known.Spelled())
+	if known.Path() != "Acme/Widgets" {
+		t.Errorf("path %q, want that of the failures", known.Path())
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"lockstep/events"
 )
 
-// headsLooked is about how many fields of a repository [Store.ManyHeads] looks at.
-const headsLooked = 1000
+// headScanCount is approximately how many fields per repository [Store.ManyHeads] scans.
+const headScanCount = 1000
 
-// ManyHeads maps, for each of the repositories, each ref to the commit published for it, in one round trip. Of one with
-// very many refs or apps these are some. A path that is none has no heads.
+// ManyHeads returns the published commit of each ref, for each of the repositories, in one round trip. The result is
+// incomplete for repositories with very many refs or apps, and empty for invalid paths.
 func (s *Store) ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error) {
 	replies := make([]*redis.ScanCmd, len(repos))
 	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, path := range repos {
 			if repo, err := events.ParseRepoPath(path); err == nil {
-				replies[i] = pipe.HScan(ctx, s.namespace.Repo(repo), 0, "head:*", headsLooked)
+				replies[i] = pipe.HScan(ctx, s.namespace.Repo(repo), 0, "head:*", headScanCount)
 			}
 		}
 		return nil // each reply has its own error

@@ -9,7 +9,8 @@ import (
 	"lockstep/internal/state"
 )
 
-func TestHeadsOfManyRepositoriesAtOnce(t *testing.T) {
+func TestManyHeads(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	for key, fields := range map[string][]any{
 		"lockstep:{0}:repo:acme/widgets": {"repo", "Acme/Widgets", "head:refs/heads/main", "c1", "head:refs/tags/v1", "c2", "given:refs/heads/main:docs", "c1"},
@@ -30,12 +31,12 @@ func TestHeadsOfManyRepositoriesAtOnce(t *testing.T) {
 	if want := map[string]string{"refs/heads/main": "c1", "refs/tags/v1": "c2"}; !maps.Equal(heads[2], want) {
 		t.Errorf("heads %v, want %v", heads[2], want)
 	}
-	for i, of := range heads {
-		if i != 2 && len(of) != 0 {
-			t.Errorf("%d has heads %v, want none", i, of)
+	for i, byRef := range heads {
+		if i != 2 && len(byRef) != 0 {
+			t.Errorf("%d has heads %v, want none", i, byRef)
 		}
 	}
 	if none, err := store.ManyHeads(t.Context(), nil); err != nil || len(none) != 0 {
-		t.Errorf("of none %v, %v", none, err)
+		t.Errorf("heads of no repositories: %v, %v", none, err)
 	}
 }

@@ -13,33 +13,32 @@ import (
 	"lockstep/events"
 )
 
-// Summary is what a list says of one repository.
+// Summary is a repository in a list.
 type Summary struct {
-	Repo    string    // as spelled when last reported
+	Repo    string    // path as last reported
 	Fence   uint64    // of the last settled change, or 0
-	Synced  time.Time // when the last sync was settled; zero when none was
-	Removed string    // stream entry of the removal that deleted the clone; "" when there has been a sync since
+	Synced  time.Time // when the last sync was settled; zero if none was
+	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced since
 	Circuit Circuit
 }
 
-// Page is some of the repositories of which anything is known, by name.
+// Page is a page of repositories, sorted by path.
 type Page struct {
 	Repos []Summary
-	Next  uint64 // where to go on; 0 when that was all
+	Next  uint64 // cursor of the next page; 0 on the last page
 }
 
 const (
-	scanBatch = 1000 // keys looked at in one call
-	maxScans  = 100  // calls for one page
+	scanBatch = 1000 // keys per SCAN
+	maxScans  = 100  // SCANs per page
 )
 
-// summaryFields are what List reads of a repository, however many refs and apps it has.
+// summaryFields are the fields that List reads of each repository.
 var summaryFields = []string{"repo", "fence", "synced", "tombstone", failuresField, tripsField, openUntilField}
 
-// List returns about limit repositories whose paths begin with prefix, in whatever case, and where to
-// go on; cursor is 0 for the first page. It looks at 100,000 keys of Redis at most, so that a page may
-// be short, or empty, and not be the last. A repository that comes, goes or changes its name meanwhile
-// may be missing, and one may be on two pages.
+// List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
+// page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
+// that change between calls may appear on two pages or on none.
 func (s *Store) List(ctx context.Context, prefix string, cursor uint64, limit int) (Page, error) {
 	page, err := s.list(ctx, prefix, cursor, limit)
 	if err != nil {
@@ -54,7 +53,7 @@ func (s *Store) list(ctx context.Context, prefix string, cursor uint64, limit in
 	base := string(s.namespace) + "repo:"
 	node := s.redis
 	if cluster, ok := node.(*redis.ClusterClient); ok {
-		master, err := cluster.MasterForKey(ctx, base) // one hash tag, one master
+		master, err := cluster.MasterForKey(ctx, base) // all keys have the same hash tag
 		if err != nil {
 			return Page{}, err
 		}
@@ -77,7 +76,7 @@ func (s *Store) list(ctx context.Context, prefix string, cursor uint64, limit in
 			return Page{}, err
 		}
 		page.Repos, page.Next = append(page.Repos, found...), next
-		if len(keys) < limit/8 { // few of so many fit: look at more at once
+		if len(keys) < limit/8 { // few keys match: scan more at once
 			batch = min(2*batch, scanBatch)
 		}
 		if next == 0 || len(page.Repos) >= limit {
@@ -101,7 +100,7 @@ func (s *Store) summaries(ctx context.Context, base string, keys []string, now t
 	var found []Summary
 	for i, key := range keys {
 		values, err := replies[i].Result()
-		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // a key that is no hash is no repository
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // skip keys that are not hashes
 			return nil, err
 		}
 		known := Repo{fields: map[string]string{}}
@@ -120,29 +119,29 @@ func (s *Store) summaries(ctx context.Context, base string, keys []string, now t
 	return found, nil
 }
 
-// IsZero reports whether nothing is known of the repository.
+// IsZero reports whether the repository has no state.
 func (r Repo) IsZero() bool { return len(r.fields) == 0 }
 
-// Summary is the repository in a list, at a moment of Redis' clock.
+// Summary returns the repository's summary at a time of Redis' clock.
 func (r Repo) Summary(now time.Time) Summary {
-	summary := Summary{Repo: r.Spelled(), Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
+	summary := Summary{Repo: r.Path(), Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
 	if summary.Synced.IsZero() {
 		summary.Removed = r.fields["tombstone"]
 	}
 	return summary
 }
 
-// Remote is the remote last synced from, or "".
+// Remote returns the remote of the last sync, or "".
 func (r Repo) Remote() string { return r.fields["url"] }
 
-// Given says which commit an app was last given for a ref.
+// Given is the commit of a ref last delivered to an app.
 type Given struct {
-	App    string `json:"app"` // empty: nobody in particular
+	App    string `json:"app"` // empty for changes requested without an app
 	Ref    string `json:"ref"`
 	Commit string `json:"commit"`
 }
 
-// AllGiven is what every app was last given, by app and ref.
+// AllGiven returns the commits last delivered to all apps, sorted by app and ref.
 func (r Repo) AllGiven() []Given {
 	all := []Given{}
 	for field, commit := range r.fields {
@@ -155,7 +154,7 @@ func (r Repo) AllGiven() []Given {
 	return all
 }
 
-// LoadAt is Load together with the moment by Redis' clock.
+// LoadAt is like Load, but also returns the time by Redis' clock.
 func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Time, error) {
 	circuit, err := s.Circuit(ctx, repo)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"lockstep/internal/state"
 )
 
-func TestAListHasEachRepositoryOnce(t *testing.T) {
+func TestListHasEachRepositoryOnce(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	pipe := client.Pipeline()
 	for n := range 120 {
@@ -42,7 +43,7 @@ func TestAListHasEachRepositoryOnce(t *testing.T) {
 				found[r.Repo] = r
 			}
 			if !slices.IsSortedFunc(page.Repos, func(a, b state.Summary) int { return strings.Compare(strings.ToLower(a.Repo), strings.ToLower(b.Repo)) }) {
-				t.Error("a page is not in order")
+				t.Error("a page is not sorted")
 			}
 			cursor, last = page.Next, page.Next == 0
 		}
@@ -59,16 +60,17 @@ func TestAListHasEachRepositoryOnce(t *testing.T) {
 		t.Errorf("below zoo: %+v; want x removed, and y synced since", found)
 	}
 	if found := all("*", 10); len(found) != 0 {
-		t.Errorf("a star is no wildcard: %v", found)
+		t.Errorf("a star acts as a wildcard: %v", found)
 	}
 }
 
-func TestFewOfManyAreFoundOnTheFirstPages(t *testing.T) {
-	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one sorts all keys for each SCAN
-	const atOnce = 200
-	for from := 0; from < 20_000; from += atOnce {
+func TestListFindsRareMatchesOnOnePage(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded Redis sorts all keys for each SCAN
+	const batch = 200
+	for from := 0; from < 20_000; from += batch {
 		if _, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for n := range atOnce {
+			for n := range batch {
 				pipe.HSet(ctx, fmt.Sprintf("lockstep:{0}:repo:acme/repo-%d", from+n), "fence", 1)
 			}
 			return nil
@@ -79,11 +81,12 @@ func TestFewOfManyAreFoundOnTheFirstPages(t *testing.T) {
 	client.HSet(ctx, "lockstep:{0}:repo:zoo/x", "fence", 1)
 	page, err := state.NewStore(client, events.DefaultNamespace).List(ctx, "zoo/", 0, 50)
 	if err != nil || len(page.Repos) != 1 || page.Next != 0 {
-		t.Errorf("%+v, %v; want the one", page, err)
+		t.Errorf("%+v, %v; want one repository", page, err)
 	}
 }
 
-func TestALoadedRepositorySaysWhoWasGivenWhat(t *testing.T) {
+func TestAllGiven(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	repo, err := events.ParseRepoPath("acme/widgets")
 	if err != nil {
@@ -103,21 +106,22 @@ func TestALoadedRepositorySaysWhoWasGivenWhat(t *testing.T) {
 	}
 }
 
-func TestAListIsWholeOnACluster(t *testing.T) {
+func TestListOnCluster(t *testing.T) {
+	t.Parallel()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, client := context.Background(), server.Open()
 	defer client.Close()
-	for n := range 20 { // on all masters, if it were not for the hash tag
+	for n := range 20 { // without the hash tag they would be on all masters
 		if err := client.HSet(ctx, fmt.Sprintf("lockstep:{0}:repo:acme/r%d", n), "repo", fmt.Sprintf("acme/r%d", n)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	store := state.NewStore(client, events.DefaultNamespace)
 	if page, err := store.List(ctx, "", 0, 1000); err != nil || len(page.Repos) != 20 || page.Next != 0 {
-		t.Errorf("%d repositories, next %d, error %v; want 20, and no more", len(page.Repos), page.Next, err)
+		t.Errorf("%d repositories, next %d, error %v; want 20 on one page", len(page.Repos), page.Next, err)
 	}
 	repo, err := events.ParseRepoPath("acme/r1")
 	if err != nil {
@@ -128,7 +132,8 @@ func TestAListIsWholeOnACluster(t *testing.T) {
 	}
 }
 
-func TestAListThatMayNotBeReadIsNoEmptyOne(t *testing.T) {
+func TestListFailsWithoutPermission(t *testing.T) {
+	t.Parallel()
 	ctx, server := context.Background(), redistest.StartReal(t)
 	client := server.Client()
 	if err := client.HSet(ctx, "lockstep:{0}:repo:acme/widgets", "repo", "acme/widgets").Err(); err != nil {
@@ -138,6 +143,6 @@ func TestAListThatMayNotBeReadIsNoEmptyOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page, err := state.NewStore(client, events.DefaultNamespace).List(ctx, "", 0, 10); err == nil {
-		t.Errorf("%+v; want what Redis has against it", page)
+		t.Errorf("%+v; want Redis' error", page)
 	}
 }

@@ -1,23 +1,25 @@
-// Package state reads what Redis remembers of a repository between syncs, and names the fields in
-// which the settle script writes it down.
+// Package state reads the state that Redis keeps of each repository between syncs, and defines the fields that the
+// settle script writes. It also stores the circuit breakers and the workers' activity reports.
 //
-//	repo                spelled path
-//	url                 remote last synced from
-//	fence               of the lease under which the last change was settled
-//	synced              when that was, RFC 3339
-//	head:{ref}          commit published for ref
-//	given:{ref}:{app}   commit that app was last given for ref; a ref has no colon in it
-//	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the last entry of the stream just before the remote was
-//	                    asked with that credential where ref stands, the ref resolved, the answer, and who gave it
-//	newest:{ref}:{app}  newest entry known that announces a commit for ref to app
-//	look:{ref}          "{entry} {n} {entry} {n} …": the commit that an entry announces was not there yet, n
-//	                    times; the newest 32 of these entries, the oldest first
-//	watched:{ref}       "1" once a sync of ref was asked for by a watch
-//	byhand:{ref}        "1" once one was asked for by hand
+// The state of a repository is a hash with these fields:
+//
+//	repo                path in its original case
+//	url                 remote of the last sync
+//	fence               fence of the lease under which the last change was settled
+//	synced              time of the last settled sync, RFC 3339
+//	head:{ref}          published commit of ref
+//	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
+//	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the last answer of the remote for ref with that credential:
+//	                    last entry of the stream before the request, resolved ref, commit, and remote
+//	newest:{ref}:{app}  newest known entry that announces a commit of ref to app
+//	look:{ref}          "{entry} {n} {entry} {n} …": how often the commit announced by an entry was missing at the
+//	                    remote, for the newest 32 such entries, oldest first
+//	watched:{ref}       "1" once a watch has requested a sync of ref
+//	byhand:{ref}        "1" once somebody else has
 //	tombstone           stream entry of the removal that deleted the clone
-//	failures            failures in a row, of those that count; "0" or absent after a success
-//	circuit_trips       how often the circuit breaker has opened in a row; likewise
-//	circuit_open_until  when it half-opens, in ms of Redis' clock; likewise
+//	failures            consecutive failures that count; "0" or absent after a success
+//	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
+//	circuit_open_until  end of the open phase, in ms of Redis' clock; "0" or absent after a success
 package state
 
 import (
@@ -35,21 +37,21 @@ import (
 	"lockstep/events"
 )
 
-// Store loads repositories' state.
+// Store reads and writes repositories' state. It is safe for concurrent use.
 type Store struct {
 	redis     redis.Cmdable
 	namespace events.Namespace
 }
 
-// NewStore loads through client from the keys of namespace.
+// NewStore returns a Store for the keys of namespace.
 func NewStore(client redis.Cmdable, namespace events.Namespace) *Store {
 	return &Store{redis: client, namespace: namespace}
 }
 
-// Repo is what is known of one repository; the zero value knows nothing.
+// Repo is the state of one repository. The zero value has no state.
 type Repo struct{ fields map[string]string }
 
-// Load returns what is known of repo.
+// Load returns the state of repo, which is zero if there is none.
 func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	fields, err := s.redis.HGetAll(ctx, s.namespace.Repo(repo)).Result()
 	if err != nil {
@@ -58,12 +60,12 @@ func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	return Repo{fields}, nil
 }
 
-// Given is the commit that app was last given for ref, or "".
+// Given returns the commit of ref last delivered to app, or "".
 func (r Repo) Given(app string, ref events.Ref) string {
 	return r.fields[givenField(app, ref)]
 }
 
-// Heads maps each ref to the commit published for it.
+// Heads returns the published commit of each ref.
 func (r Repo) Heads() map[string]string {
 	heads := map[string]string{}
 	for field, commit := range r.fields {
@@ -74,102 +76,102 @@ func (r Repo) Heads() map[string]string {
 	return heads
 }
 
-// Spelled is the path as last reported, or "".
-func (r Repo) Spelled() string { return r.fields["repo"] }
+// Path returns the path as last reported, in its original case, or "".
+func (r Repo) Path() string { return r.fields["repo"] }
 
-// Fence is that of the last settled change, or 0.
+// Fence returns the fence of the last settled change, or 0.
 func (r Repo) Fence() uint64 {
 	n, _ := strconv.ParseUint(r.fields["fence"], 10, 64)
 	return n
 }
 
-// Synced is when the last sync was settled; zero when none was.
+// Synced returns when the last sync was settled, or the zero time if none was.
 func (r Repo) Synced() time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, r.fields["synced"])
 	return t
 }
 
-// Buried reports whether the clone was removed by a later entry than the given one, so that what
-// the entry asks is past. It is not when there is a clone again.
-func (r Repo) Buried(entry string) bool {
+// RemovedSince reports whether the clone was removed by the given entry or a later one, which makes the entry obsolete.
+// It returns false if the repository has been cloned again.
+func (r Repo) RemovedSince(entry string) bool {
 	tombstone := r.fields["tombstone"]
 	return tombstone != "" && r.fields["synced"] == "" && (entry == tombstone || events.EntryAfter(tombstone, entry))
 }
 
-// Asked is what the remote once said.
-type Asked struct {
+// RemoteRef is the last known position of a ref at a remote.
+type RemoteRef struct {
 	URL    string     // the remote
-	Until  string     // id of the last entry of the stream just before it was asked
-	Ref    events.Ref // the ref, resolved
-	Commit string     // where it stood
+	Until  string     // ID of the last entry of the stream before the remote was asked
+	Ref    events.Ref // the resolved ref
+	Commit string
 }
 
-// Asked returns what the remote at url last said of ref, as asked for in a change, to that
-// credential. It is false when it was never asked, or another remote was.
-func (r Repo) Asked(url string, ref events.Ref, credential string) (Asked, bool) {
-	parts := strings.SplitN(r.fields[askedField(ref, credential)], " ", 4) // a URL may have spaces
+// RemoteRef returns the last answer of the remote at url for ref, as spelled in a change, with the given credential. It
+// returns false if that remote has not been asked, or another one has been asked since.
+func (r Repo) RemoteRef(url string, ref events.Ref, credential string) (RemoteRef, bool) {
+	parts := strings.SplitN(r.fields[askedField(ref, credential)], " ", 4) // a URL may contain spaces
 	if len(parts) != 4 || parts[3] != url {
-		return Asked{}, false
+		return RemoteRef{}, false
 	}
 	resolved, err := events.ParseRef(parts[1])
-	return Asked{URL: url, Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
+	return RemoteRef{URL: url, Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
 }
 
-// Newest is the newest entry known that announces a commit for ref to app, or "".
+// Newest returns the newest known entry that announces a commit of ref to app, or "".
 func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[NewestField(ref, app)] }
 
-// Looks is how often the commit that an entry announces for ref was found not to be there yet. An entry
-// older than all of which so much is remembered has been looked at often enough.
-func (r Repo) Looks(ref events.Ref, entry string) int {
-	remembered := strings.Fields(r.fields[lookField(ref)])
-	for i := 0; i+1 < len(remembered); i += 2 {
-		if remembered[i] == entry {
-			looks, _ := strconv.Atoi(remembered[i+1])
-			return looks
+// Misses returns how often the commit announced by an entry for ref was missing at the remote. If the entry is older
+// than all entries whose count is kept, it returns math.MaxInt, so that the caller gives up on it.
+func (r Repo) Misses(ref events.Ref, entry string) int {
+	counts := strings.Fields(r.fields[lookField(ref)])
+	for i := 0; i+1 < len(counts); i += 2 {
+		if counts[i] == entry {
+			misses, _ := strconv.Atoi(counts[i+1])
+			return misses
 		}
 	}
-	if len(remembered) == 2*looksKept && events.EntryAfter(remembered[0], entry) {
+	if len(counts) == 2*maxMissEntries && events.EntryAfter(counts[0], entry) {
 		return math.MaxInt
 	}
 	return 0
 }
 
-// looksKept bounds of how many entries looks are remembered, the newest ones. Apps that follow the same
-// ref have one each.
-const looksKept = 32
+// maxMissEntries is the number of entries per ref whose misses are kept. Each app that follows the ref has its own
+// entries.
+const maxMissEntries = 32
 
-// SetLooks remembers that number. The caller holds the repository's lease.
-func (s *Store) SetLooks(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, looks int) error {
-	err := s.setLooks(ctx, s.namespace.Repo(repo), lookField(ref), entry, looks)
+// SetMisses stores the number returned by [Repo.Misses]. The caller must hold the repository's lease.
+func (s *Store) SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error {
+	err := s.setMisses(ctx, s.namespace.Repo(repo), lookField(ref), entry, misses)
 	if err != nil {
-		return fmt.Errorf("note in the state of %s that the remote is behind: %w", repo, err)
+		return fmt.Errorf("store in the state of %s that the remote is behind: %w", repo, err)
 	}
 	return nil
 }
 
-func (s *Store) setLooks(ctx context.Context, key, field, entry string, looks int) error {
+func (s *Store) setMisses(ctx context.Context, key, field, entry string, misses int) error {
 	value, err := s.redis.HGet(ctx, key, field).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
 	kept := slices.Collect(slices.Chunk(strings.Fields(value), 2))
-	kept = slices.DeleteFunc(kept, func(look []string) bool { return look[0] == entry })
-	at := slices.IndexFunc(kept, func(look []string) bool { return events.EntryAfter(look[0], entry) })
+	kept = slices.DeleteFunc(kept, func(pair []string) bool { return pair[0] == entry })
+	at := slices.IndexFunc(kept, func(pair []string) bool { return events.EntryAfter(pair[0], entry) })
 	if at < 0 {
 		at = len(kept)
 	}
-	kept = slices.Insert(kept, at, []string{entry, strconv.Itoa(looks)})
-	kept = kept[max(0, len(kept)-looksKept):]
+	kept = slices.Insert(kept, at, []string{entry, strconv.Itoa(misses)})
+	kept = kept[max(0, len(kept)-maxMissEntries):]
 	return s.redis.HSet(ctx, key, field, strings.Join(slices.Concat(kept...), " ")).Err()
 }
 
-// AskedFields are the fields that a settled sync sets which has asked the remote for ref.
-func AskedFields(ref events.Ref, credential string, a Asked) map[string]string {
-	value := a.Until + " " + a.Ref.String() + " " + a.Commit + " " + a.URL
-	return map[string]string{askedField(ref, credential): value, askedField(a.Ref, credential): value}
+// RemoteRefFields returns the fields to set for a sync that has asked the remote for ref.
+func RemoteRefFields(ref events.Ref, credential string, remote RemoteRef) map[string]string {
+	value := remote.Until + " " + remote.Ref.String() + " " + remote.Commit + " " + remote.URL
+	return map[string]string{askedField(ref, credential): value, askedField(remote.Ref, credential): value}
 }
 
-// NewestFields are the fields that name the newest entry that announces a commit for ref to app.
+// NewestFields returns the fields to set for the newest entry that announces a commit of ref to app.
 func NewestFields(ref events.Ref, app, entry string) map[string]string {
 	return map[string]string{NewestField(ref, app): entry}
 }
@@ -178,20 +180,20 @@ func askedField(ref events.Ref, credential string) string {
 	return "asked:" + ref.String() + ":" + credential
 }
 
-// NewestField is the field that names the newest entry that announces a commit for ref to app.
+// NewestField returns the name of the field with the newest entry that announces a commit of ref to app.
 func NewestField(ref events.Ref, app string) string { return "newest:" + ref.String() + ":" + app }
 
 func lookField(ref events.Ref) string { return "look:" + ref.String() }
 
-// AskedByFields are the fields that say of a settled sync of ref whether a watch has asked for it.
-func AskedByFields(change events.Change, ref events.Ref) map[string]string {
+// OriginFields returns the fields to set for a sync of ref, which record whether a watch requested it.
+func OriginFields(change events.Change, ref events.Ref) map[string]string {
 	if change.Watched {
 		return map[string]string{"watched:" + ref.String(): "1"}
 	}
 	return map[string]string{"byhand:" + ref.String(): "1"}
 }
 
-// Watched reports whether a watch ever asked for the clone that there is.
+// Watched reports whether a watch has ever requested a sync of the current clone.
 func (r Repo) Watched() bool {
 	for name := range r.fields {
 		if strings.HasPrefix(name, "watched:") {
@@ -201,20 +203,20 @@ func (r Repo) Watched() bool {
 	return false
 }
 
-// ForWatches reports whether ref was asked for by watches, and never by hand.
-func (r Repo) ForWatches(ref events.Ref) bool {
+// OnlyWatched reports whether all syncs of ref were requested by watches.
+func (r Repo) OnlyWatched(ref events.Ref) bool {
 	return r.fields["watched:"+ref.String()] != "" && r.fields["byhand:"+ref.String()] == ""
 }
 
-// Head is the commit published for ref, or "".
+// Head returns the published commit of ref, or "".
 func (r Repo) Head(ref events.Ref) string { return r.fields["head:"+ref.String()] }
 
-// FieldsOf are the fields that are about ref alone.
+// FieldsOf returns the sorted names of the fields that belong to ref.
 func (r Repo) FieldsOf(ref events.Ref) []string {
 	var names []string
 	for name := range r.fields {
 		kind, rest, _ := strings.Cut(name, ":")
-		about, _, _ := strings.Cut(rest, ":") // a ref has no colon in it
+		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
 		case "head", "given", "asked", "newest", "look", "watched", "byhand":
 			if about == ref.String() {
@@ -226,16 +228,16 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 	return names
 }
 
-// MovedFields are the fields that a settled move sets at the new path: what is published, what each app was
-// last given, since when, and whatever else a newer version has written. What the new path knows already,
-// there, stands.
+// MovedFields returns the fields to set at the new path after a move: everything but the fields that belong to the old
+// path, its remote or its changes. It includes unknown fields written by newer versions. Fields that the new path
+// already has, there, are not overwritten.
 func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
 	fields := map[string]string{"repo": to.String(), "url": url}
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
 		case "repo", "url", "fence", "tombstone", "asked", "newest", "look", failuresField, tripsField, openUntilField:
-			// They are about the old path, its remote, or the changes that were addressed to it.
+			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value
 		}
@@ -247,12 +249,12 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	return fields
 }
 
-// FenceFields are the fields that a settled change sets whatever else it does.
+// FenceFields returns the fields to set for every settled change.
 func FenceFields(result events.Result) map[string]string {
 	return map[string]string{"fence": strconv.FormatUint(result.Fence, 10)}
 }
 
-// SyncedFields are the fields that a settled sync sets.
+// SyncedFields returns the fields to set for a settled sync.
 func SyncedFields(result events.Result, url string) map[string]string {
 	return map[string]string{
 		"repo":   result.Repo.String(),
@@ -265,7 +267,7 @@ func SyncedFields(result events.Result, url string) map[string]string {
 	}
 }
 
-// RemovedFields are the fields that stay when a settled removal has cleared all others.
+// RemovedFields returns the fields to keep after a settled removal, which clears all others.
 func RemovedFields(result events.Result, entry string) map[string]string {
 	return map[string]string{
 		"repo":      result.Repo.String(),

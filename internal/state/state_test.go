@@ -14,7 +14,8 @@ import (
 	"lockstep/internal/state"
 )
 
-func TestWhatASyncSetsTheNextOneLoads(t *testing.T) {
+func TestSyncedFieldsAreLoaded(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	repo, err := events.ParseRepoPath("Acme/Widgets")
 	if err != nil {
@@ -36,51 +37,53 @@ func TestWhatASyncSetsTheNextOneLoads(t *testing.T) {
 	if known.Given("docs", ref) != "abc" || known.Given("search", ref) != "" || known.Heads()["refs/heads/main"] != "abc" {
 		t.Errorf("given %q and %q, heads %v", known.Given("docs", ref), known.Given("search", ref), known.Heads())
 	}
-	if known.Spelled() != "Acme/Widgets" || known.Fence() != 7 || !known.Synced().Equal(at) {
-		t.Errorf("%s, fence %d, synced %v", known.Spelled(), known.Fence(), known.Synced())
+	if known.Path() != "Acme/Widgets" || known.Fence() != 7 || !known.Synced().Equal(at) {
+		t.Errorf("%s, fence %d, synced %v", known.Path(), known.Fence(), known.Synced())
 	}
-	if known.Buried("1-0") {
-		t.Error("buried without a tombstone")
+	if known.RemovedSince("1-0") {
+		t.Error("removed without a tombstone")
 	}
 }
 
-func TestLooksAreRememberedOfTheNewestEntries(t *testing.T) {
+func TestMissesAreKeptForTheNewestEntries(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	repo, err := events.ParseRepoPath("acme/widgets")
 	if err != nil {
 		t.Fatal(err)
 	}
 	store := state.NewStore(client, events.DefaultNamespace)
-	for _, n := range []int{40, 3, 9, 10, 9} { // 9 twice; more than are remembered come then
-		if err := store.SetLooks(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", n), n); err != nil {
+	for _, n := range []int{40, 3, 9, 10, 9} { // 9 twice; more than the limit follow below
+		if err := store.SetMisses(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", n), n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	looks := func(entry string) int {
+	misses := func(entry string) int {
 		known, err := store.Load(ctx, repo)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return known.Looks(events.Ref{}, entry)
+		return known.Misses(events.Ref{}, entry)
 	}
 	for entry, want := range map[string]int{"3-0": 3, "9-0": 9, "10-0": 10, "40-0": 40, "1-0": 0, "41-0": 0} {
-		if n := looks(entry); n != want {
-			t.Errorf("%s: %d looks; want %d", entry, n, want)
+		if n := misses(entry); n != want {
+			t.Errorf("%s: %d misses, want %d", entry, n, want)
 		}
 	}
 	for n := range 30 {
-		if err := store.SetLooks(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", 50+n), 1); err != nil {
+		if err := store.SetMisses(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", 50+n), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for entry, want := range map[string]int{"3-0": math.MaxInt, "9-0": math.MaxInt, "10-0": 10, "40-0": 40, "50-0": 1, "79-0": 1, "80-0": 0, "41-0": 0} {
-		if n := looks(entry); n != want {
-			t.Errorf("%s: %d looks; want %d", entry, n, want)
+		if n := misses(entry); n != want {
+			t.Errorf("%s: %d misses, want %d", entry, n, want)
 		}
 	}
 }
 
-func TestATombstoneBuriesWhatIsOlder(t *testing.T) {
+func TestTombstoneObsoletesOlderEntries(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	repo, err := events.ParseRepoPath("acme/widgets")
 	if err != nil {
@@ -94,15 +97,16 @@ func TestATombstoneBuriesWhatIsOlder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for entry, buried := range map[string]bool{"9-4": true, "9-5": true, "9-6": false, "10-0": false, "8-99": true, "no id": false} {
-		if known.Buried(entry) != buried {
-			t.Errorf("entry %s: buried %v, want %v", entry, !buried, buried)
+	for entry, want := range map[string]bool{"9-4": true, "9-5": true, "9-6": false, "10-0": false, "8-99": true, "no id": false} {
+		if known.RemovedSince(entry) != want {
+			t.Errorf("entry %s: removed since %v, want %v", entry, !want, want)
 		}
 	}
 }
 
-// TestWhatANewerVersionHasWrittenIsLeftAlone by syncs, by the removal of a ref, and by a move.
-func TestWhatANewerVersionHasWrittenIsLeftAlone(t *testing.T) {
+// TestUnknownFieldsAreKept by syncs, by the removal of a ref, and by a move.
+func TestUnknownFieldsAreKept(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	widgets, err := events.ParseRepoPath("acme/widgets")
 	if err != nil {
@@ -126,14 +130,14 @@ func TestWhatANewerVersionHasWrittenIsLeftAlone(t *testing.T) {
 	synced := events.Result{Type: events.ResultSynced, Repo: widgets, Ref: main, App: "docs", After: "c1", Fence: 7, Time: time.Now()}
 	write(widgets, map[string]string{"mood": "good", "mood:refs/heads/main": "better"})
 	write(widgets, state.SyncedFields(synced, "https://example.com/acme/widgets"))
-	write(widgets, state.AskedFields(main, "bot", state.Asked{Ref: main, Commit: "c1"}))
+	write(widgets, state.RemoteRefFields(main, "bot", state.RemoteRef{Ref: main, Commit: "c1"}))
 	known, err := store.Load(ctx, widgets)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range known.FieldsOf(main) {
 		if strings.HasPrefix(name, "mood") {
-			t.Errorf("%s goes with its ref", name)
+			t.Errorf("%s would be removed with its ref", name)
 		}
 	}
 	moved := known.MovedFields(state.Repo{}, gadgets, "https://example.com/acme/gadgets", 8)

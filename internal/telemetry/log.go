@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// LogHandler adds trace_id and span_id to what is logged with the context of a span, sampled or not, so that a trace's
-// lines are found in the logs of all processes.
+// LogHandler returns a handler that adds trace_id and span_id to records logged with the context of a span, sampled or
+// not, so that the lines of a trace can be found in the logs of all processes.
 func LogHandler(next slog.Handler) slog.Handler { return logHandler{next} }
 
 type logHandler struct{ slog.Handler }

@@ -20,16 +20,16 @@ func TestNotifications(t *testing.T) {
 	for _, want := range []string{`lockstep_notify_total{result="failed"} 2`, `lockstep_notify_total{result="delivered"} 1`,
 		"lockstep_notify_duration_seconds_count 3", "lockstep_notify_outbox_items 42"} {
 		if !strings.Contains(text, want+"\n") {
-			t.Errorf("no %q", want)
+			t.Errorf("missing %q", want)
 		}
 	}
 	err = errors.New("away")
 	if strings.Contains(scrape(t, m), "\nlockstep_notify_outbox_items") {
-		t.Error("a length is exported that nobody knows")
+		t.Error("an unknown length is exported")
 	}
 	err = nil
 	stop()
 	if strings.Contains(scrape(t, m), "\nlockstep_notify_outbox_items") {
-		t.Error("it is exported after it was stopped")
+		t.Error("the metric is exported after stop")
 	}
 }

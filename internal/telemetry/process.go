@@ -6,15 +6,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var handlerUp = prometheus.NewDesc("lockstep_handler_up", "Whether a handler that this process has to run does run.", []string{"handler"}, nil)
+var handlerUp = prometheus.NewDesc("lockstep_handler_up", "Whether each handler of this process's roles is running (1) or not (0).", []string{"handler"}, nil)
 
-// handlers are read when they are asked for.
+// handlers is a collector that reads the handlers' state on each scrape.
 type handlers struct{ read func() map[string]bool }
 
-// Describe is part of [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (*handlers) Describe(to chan<- *prometheus.Desc) { to <- handlerUp }
 
-// Collect is part of [prometheus.Collector].
+// Collect implements [prometheus.Collector].
 func (h *handlers) Collect(to chan<- prometheus.Metric) {
 	for name, up := range h.read() {
 		value := 0.0
@@ -25,13 +25,13 @@ func (h *handlers) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Handlers exports which of the handlers that this process has to run do run. It is to be called once.
+// Handlers exports whether each handler of this process is running. It must be called at most once.
 func (m *Metrics) Handlers(read func() map[string]bool) { m.registry.MustRegister(&handlers{read}) }
 
-// Build exports which build this is. It is to be called once.
+// Build exports the program's version and revision. It must be called at most once.
 func (m *Metrics) Build(version, revision string) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "lockstep_build_info", Help: "Always 1; its labels say which build this is.",
+		Name: "lockstep_build_info", Help: "Always 1; the labels identify the build.",
 		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "go": runtime.Version()},
 	}, func() float64 { return 1 }))
 }

@@ -6,7 +6,7 @@ import (
 	"lockstep/internal/schedule"
 )
 
-// schedules counts what is looked for without an event.
+// schedules are the metrics of polls and reconciliations.
 type schedules struct {
 	polls prometheus.Counter
 	drift *prometheus.CounterVec
@@ -15,23 +15,23 @@ type schedules struct {
 func newSchedules(registry *prometheus.Registry) schedules {
 	s := schedules{
 		polls: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_polls_total", Help: "Polls of repositories that this process had asked for."}),
+			Name: "lockstep_polls_total", Help: "Polls of repositories scheduled by this process."}),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_reconcile_drift_total", Help: "What reconciliations of this process found that was not as it should be."}, []string{"kind"}),
+			Name: "lockstep_reconcile_drift_total", Help: "Deviations found by this process's reconciliations, by kind."}, []string{"kind"}),
 	}
 	for _, kind := range schedule.Kinds {
-		s.drift.WithLabelValues(string(kind)) // there from the start, at 0
+		s.drift.WithLabelValues(string(kind)) // export 0 from the start
 	}
 	registry.MustRegister(s.polls, s.drift)
 	return s
 }
 
-// Polls counts polls asked for.
+// Polls counts n scheduled polls.
 func (m *Metrics) Polls(n int) { m.schedules.polls.Add(float64(n)) }
 
-// Reconciled counts what a reconciliation found.
+// Reconciled counts the findings of a reconciliation.
 func (m *Metrics) Reconciled(report schedule.Report) {
-	for _, found := range report.Findings {
-		m.schedules.drift.WithLabelValues(string(found.Kind)).Inc()
+	for _, finding := range report.Findings {
+		m.schedules.drift.WithLabelValues(string(finding.Kind)).Inc()
 	}
 }

@@ -11,40 +11,38 @@ import (
 	"lockstep/events/stream"
 )
 
-// What [Streams] have read is good for so long, and reading may take so long: however many scrape,
-// Redis is asked a few times a minute.
 const (
-	streamsFresh   = 5 * time.Second
+	streamsTTL     = 5 * time.Second // bounds how often scrapes cause reads
 	streamsTimeout = 2 * time.Second
 )
 
-// Streams read the figures of a deployment's streams when they are asked for, and export them. Each
-// process that does so exports the same ones; take the max of them, not the sum.
+// Streams reads the statistics of a deployment's streams on demand, caches them, and exports them as metrics. Every
+// process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Streams struct {
 	redis  redis.UniversalClient
 	prefix string
 	topics []string
 
-	mu    sync.Mutex
-	until time.Time // when what follows is stale
-	last  []stream.Statistics
-	err   error
+	mu      sync.Mutex
+	expires time.Time // of last and err
+	last    []stream.Statistics
+	err     error
 }
 
-// NewStreams makes Streams of the topics, whose groups keep their due moments under prefix.
+// NewStreams returns Streams for the topics, whose groups store due times under prefix.
 func NewStreams(client redis.UniversalClient, prefix string, topics ...string) *Streams {
 	return &Streams{redis: client, prefix: prefix, topics: topics}
 }
 
-// Read returns each topic's figures, at most 5 s old, or the error of reading them, just as old. It
-// takes at most 2 s, whether or not ctx is done before.
+// Read returns the statistics of each topic, or the error of reading them, cached for 5 s. It takes at most 2 s and does
+// not return early when ctx is done.
 func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Now().Before(s.until) {
+	if time.Now().Before(s.expires) {
 		return s.last, s.err
 	}
-	// Others may be waiting for what this caller asks for: it is not to be cancelled with the caller.
+	// Other callers may be waiting for this read, so it does not end with the caller's context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), streamsTimeout)
 	defer cancel()
 	s.last, s.err = make([]stream.Statistics, 0, len(s.topics)), nil
@@ -56,7 +54,7 @@ func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
 		}
 		s.last = append(s.last, one)
 	}
-	s.until = time.Now().Add(streamsFresh)
+	s.expires = time.Now().Add(streamsTTL)
 	return s.last, s.err
 }
 
@@ -64,22 +62,22 @@ var (
 	perStream = []string{"stream"}
 	perGroup  = []string{"stream", "group"}
 
-	streamsUp = prometheus.NewDesc("lockstep_streams_up", "Whether Redis could be asked for the streams' figures.", nil, nil)
+	streamsUp = prometheus.NewDesc("lockstep_streams_up", "Whether the stream statistics could be read from Redis.", nil, nil)
 	deadNow   = prometheus.NewDesc("lockstep_dead_letters", "Letters in the dead stream.", nil, nil)
 
 	streamLength = prometheus.NewDesc("lockstep_stream_entries", "Entries kept in a stream.", perStream, nil)
-	streamBytes  = prometheus.NewDesc("lockstep_stream_bytes", "Memory that a stream takes, by Redis' estimate.", perStream, nil)
+	streamBytes  = prometheus.NewDesc("lockstep_stream_bytes", "Memory used by a stream, estimated by Redis.", perStream, nil)
 
-	groupLag       = prometheus.NewDesc("lockstep_stream_lag", "Entries that a group has yet to read; absent when Redis cannot tell.", perGroup, nil)
-	groupPending   = prometheus.NewDesc("lockstep_stream_pending", "Entries that a group has read and not settled.", perGroup, nil)
-	groupParked    = prometheus.NewDesc("lockstep_stream_parked", "Pending entries that wait in nobody's hands to be delivered again.", perGroup, nil)
-	groupDue       = prometheus.NewDesc("lockstep_stream_due", "Pending entries that have a due moment.", perGroup, nil)
-	groupLate      = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due moment has passed.", perGroup, nil)
+	groupLag       = prometheus.NewDesc("lockstep_stream_lag", "Entries not yet read by a group; absent if unknown.", perGroup, nil)
+	groupPending   = prometheus.NewDesc("lockstep_stream_pending", "Entries read but not settled by a group.", perGroup, nil)
+	groupParked    = prometheus.NewDesc("lockstep_stream_parked", "Pending entries waiting for redelivery, held by no consumer.", perGroup, nil)
+	groupDue       = prometheus.NewDesc("lockstep_stream_due", "Pending entries with a due time.", perGroup, nil)
+	groupLate      = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due time has passed.", perGroup, nil)
 	groupConsumers = prometheus.NewDesc("lockstep_stream_consumers", "Consumers of a group.", perGroup, nil)
-	groupOldest    = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry that a group has yet to settle.", perGroup, nil)
+	groupOldest    = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry not settled by a group.", perGroup, nil)
 )
 
-// Describe is part of [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (s *Streams) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		streamsUp, deadNow, streamLength, streamBytes,
@@ -89,7 +87,7 @@ func (s *Streams) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is part of [prometheus.Collector]. When Redis does not answer, the figures are left out.
+// Collect implements [prometheus.Collector]. If Redis does not answer, it exports only lockstep_streams_up.
 func (s *Streams) Collect(to chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
@@ -101,7 +99,7 @@ func (s *Streams) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(streamsUp, 1)
 	for i, one := range all {
-		if i == 0 { // the same of each
+		if i == 0 { // the same for each stream
 			gauge(deadNow, float64(one.Dead))
 		}
 		gauge(streamLength, float64(one.Length), one.Stream)
@@ -122,10 +120,10 @@ func (s *Streams) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Export adds the streams' figures to the metrics. It is to be called once.
+// Export adds the stream statistics to the metrics. It must be called at most once.
 func (m *Metrics) Export(s *Streams) { m.registry.MustRegister(s) }
 
-// trims count what a [stream.Trimmer] takes away.
+// trims are the metrics of trimmed streams.
 type trims struct {
 	trimmed *prometheus.CounterVec
 	dropped *prometheus.CounterVec
@@ -135,17 +133,17 @@ type trims struct {
 func newTrims(registry *prometheus.Registry) trims {
 	t := trims{
 		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_stream_trimmed_total", Help: "Entries that this process took away from a stream, by why."}, []string{"stream", "cause"}),
+			Name: "lockstep_stream_trimmed_total", Help: "Entries trimmed from a stream by this process, by cause."}, []string{"stream", "cause"}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_stream_dropped_total", Help: "Entries that this process took away from a full stream and that a group had yet to settle."}, perGroup),
+			Name: "lockstep_stream_dropped_total", Help: "Unsettled entries trimmed from a full stream by this process, by group."}, perGroup),
 		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_dead_letters_dropped_total", Help: "Dead letters that this process took away, by why."}, []string{"cause"}),
+			Name: "lockstep_dead_letters_dropped_total", Help: "Dead letters trimmed by this process, by cause."}, []string{"cause"}),
 	}
 	registry.MustRegister(t.trimmed, t.dropped, t.letters)
 	return t
 }
 
-// Trim counts what was taken away from a stream; a [stream.Trimmer] tells of it.
+// Trim counts the entries removed by a [stream.Trimmer].
 func (m *Metrics) Trim(done stream.Trim) {
 	if done.Dead {
 		m.trims.letters.WithLabelValues("age").Add(float64(done.Aged))

@@ -21,7 +21,7 @@ const (
 	results = "lockstep:{0}:results"
 )
 
-// scrape is what Prometheus gets.
+// scrape returns the exported metrics.
 func scrape(t *testing.T, m *telemetry.Metrics) string {
 	t.Helper()
 	response := httptest.NewRecorder()
@@ -33,17 +33,17 @@ func scrape(t *testing.T, m *telemetry.Metrics) string {
 	return string(text)
 }
 
-// has fails the test unless the metrics have each line.
+// has checks that the metrics contain each line.
 func has(t *testing.T, text string, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no %s", line)
+			t.Errorf("missing %s", line)
 		}
 	}
 }
 
-func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
+func TestStreamMetricsAreCached(t *testing.T) {
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
 	for range 3 {
@@ -67,7 +67,7 @@ func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
 		`lockstep_stream_late{group="workers",stream="lockstep:{0}:changes"} 1`,
 		`lockstep_stream_consumers{group="workers",stream="lockstep:{0}:changes"} 1`)
 	if !strings.Contains(text, `lockstep_stream_oldest_unsettled_seconds{group="workers"`) {
-		t.Error("no age of the oldest unsettled")
+		t.Error("the age of the oldest unsettled entry is missing")
 	}
 
 	first := hook.Load()
@@ -82,11 +82,11 @@ func TestAScrapeTellsOfStreamsAndAsksRedisOnceForAll(t *testing.T) {
 	}
 	wg.Wait()
 	if n := hook.Load(); n != first {
-		t.Errorf("%d more round trips; want the figures to be kept for a while", n-first)
+		t.Errorf("%d more round trips, want cached statistics", n-first)
 	}
 }
 
-func TestWithoutRedisAScrapeSucceedsAndSaysSo(t *testing.T) {
+func TestScrapeWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	server.Stop()
@@ -95,11 +95,11 @@ func TestWithoutRedisAScrapeSucceedsAndSaysSo(t *testing.T) {
 	text := scrape(t, metrics)
 	has(t, text, "lockstep_streams_up 0")
 	if strings.Contains(text, "lockstep_stream_entries{") {
-		t.Error("there are figures of streams")
+		t.Error("stream statistics are exported")
 	}
 }
 
-func TestWhatIsTrimmedIsCountedByCause(t *testing.T) {
+func TestTrimsAreCountedByCause(t *testing.T) {
 	metrics := telemetry.New()
 	for range 2 {
 		metrics.Trim(stream.Trim{Stream: changes, Settled: 5, Aged: 2, Capped: 3, Lost: map[string]int64{"slow": 1}})

@@ -1,5 +1,5 @@
-// Package telemetry counts what Lockstep does, for Prometheus, and traces it, for OpenTelemetry. No metric carries a
-// repository's name: there may be a million of them.
+// Package telemetry provides Prometheus metrics, OpenTelemetry traces, and a log handler that adds trace IDs. Metrics
+// have no repository label, because a deployment may have a million repositories.
 package telemetry
 
 import (
@@ -16,7 +16,7 @@ import (
 	"lockstep/locking"
 )
 
-// Metrics are one process's metrics. Its methods count, or are the observers that do.
+// Metrics are the metrics of one process. Its methods are safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -39,37 +39,37 @@ type Metrics struct {
 	work         work
 }
 
-// New makes metrics with a registry of their own.
+// New returns metrics with a new registry.
 func New() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 2.5, 14) // 1 ms to 2.5 min
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_messages_delivered_total", Help: "Messages handed to a handler, by whether they had been before."}, []string{"stream", "again"}),
+			Name: "lockstep_messages_delivered_total", Help: "Messages delivered to a handler, by whether they were redelivered."}, []string{"stream", "again"}),
 		attempts: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_message_attempts", Help: "Which attempt a message was delivered for.", Buckets: []float64{1, 2, 3, 4, 6, 8, 12, 16}}, []string{"stream"}),
+			Name: "lockstep_message_attempts", Help: "Attempt number of delivered messages.", Buckets: []float64{1, 2, 3, 4, 6, 8, 12, 16}}, []string{"stream"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "lockstep_messages_in_flight", Help: "Messages read and not finished."}, []string{"stream"}),
+			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"}),
 		finished: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_message_seconds", Help: "Time from delivery to its end, by how it ended.", Buckets: seconds}, []string{"stream", "outcome"}),
+			Name: "lockstep_message_seconds", Help: "Time from the delivery of a message to its end, by outcome.", Buckets: seconds}, []string{"stream", "outcome"}),
 		lapsed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_claims_total", Help: "Messages taken over from a consumer that died or hung."}, []string{"stream"}),
+			Name: "lockstep_claims_total", Help: "Messages claimed from consumers that crashed or hung."}, []string{"stream"}),
 		lockWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_lock_waiters", Help: "Requests for a lease that are not decided."}),
+			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."}),
 		lockWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_lock_wait_seconds", Help: "Time that requests for a lease took, by outcome.", Buckets: seconds}, []string{"result"}),
+			Name: "lockstep_lock_wait_seconds", Help: "Time spent waiting for a lease, by result.", Buckets: seconds}, []string{"result"}),
 		lockHeld: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "lockstep_lock_held_seconds", Help: "Time for which leases were held.", Buckets: seconds}),
+			Name: "lockstep_lock_held_seconds", Help: "Time that leases were held.", Buckets: seconds}),
 		lockLost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_lock_lost_total", Help: "Leases that turned out to be another's, or were taken away by force."}, []string{"forced"}),
+			Name: "lockstep_lock_lost_total", Help: "Leases lost to another holder or released by force."}, []string{"forced"}),
 		lockDoubtful: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_lock_in_doubt_total", Help: "Leases that could not be renewed in time."}),
+			Name: "lockstep_lock_in_doubt_total", Help: "Leases not renewed in time."}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_changes_total", Help: "Changes worked on, by what became of them and the kind of fault."}, []string{"outcome", "class"}),
+			Name: "lockstep_changes_total", Help: "Processed changes by outcome and error class."}, []string{"outcome", "class"}),
 		circuits: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_circuit_transitions_total", Help: "Circuit breakers that opened, were probed half-open, or closed."}, []string{"to"}),
+			Name: "lockstep_circuit_transitions_total", Help: "Transitions of circuit breakers, by new phase."}, []string{"to"}),
 		freed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_patrol_freed_bytes_total", Help: "Bytes on disk that patrols of this process have freed."}),
+			Name: "lockstep_patrol_freed_bytes_total", Help: "Bytes on disk freed by this process's patrols."}),
 	}
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
@@ -87,13 +87,13 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Change counts one change's outcome; class is that of its error, or "".
+// Change counts the outcome of a change. class is the class of its error, or "".
 func (m *Metrics) Change(outcome, class string) { m.changes.WithLabelValues(outcome, class).Inc() }
 
-// Circuit counts a circuit breaker's change of phase.
+// Circuit counts a transition of a circuit breaker.
 func (m *Metrics) Circuit(to state.CircuitPhase) { m.circuits.WithLabelValues(string(to)).Inc() }
 
-// Stream observes a subscriber.
+// Stream returns the observer of a subscriber.
 func (m *Metrics) Stream() stream.Observer { return streamObserver{m} }
 
 type streamObserver struct{ m *Metrics }
@@ -115,7 +115,7 @@ func (o streamObserver) Finished(name string, outcome stream.Outcome, took time.
 
 func (o streamObserver) Lapsed(name, _ string) { o.m.lapsed.WithLabelValues(name).Inc() }
 
-// Locks observes a locker.
+// Locks returns the observer of a locker.
 func (m *Metrics) Locks() locking.Observer { return lockObserver{m} }
 
 type lockObserver struct{ m *Metrics }

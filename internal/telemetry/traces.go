@@ -24,29 +24,30 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// flushTime is how long a process that ends tries to send the spans that it still has.
-const flushTime = 2 * time.Second
+// flushTimeout limits how long [Traces.Close] tries to send the remaining spans.
+const flushTimeout = 2 * time.Second
 
-// TracesConfig says what OpenTraces works with, beside the OTEL_* variables of the process.
+// TracesConfig configures OpenTraces, in addition to the OTEL_* environment variables.
 type TracesConfig struct {
-	Version string       // of this program
-	Console io.Writer    // for OTEL_TRACES_EXPORTER=console; default os.Stderr
-	Log     *slog.Logger // told when spans cannot be sent, once, and once when they can again; default slog.Default
+	Version string       // program version
+	Console io.Writer    // output of OTEL_TRACES_EXPORTER=console; defaults to os.Stderr
+	Log     *slog.Logger // logs when sending starts to fail and when it recovers; defaults to slog.Default
 }
 
-// Traces sends spans to where the OTEL_* variables say. A nil *Traces makes none, and its methods may be called.
+// Traces exports spans as configured by the OTEL_* environment variables. All methods of a nil *Traces are no-ops.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	exporter *exporter
+	flush    time.Duration // flushTimeout, shorter in tests
 }
 
-// OpenTraces makes what sends spans, or returns nil when the OTEL_* variables ask for none: then nothing is
-// made, dialled or measured. They do when OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, or
-// OTEL_TRACES_EXPORTER is otlp or console. What they say amiss is logged, by the name of the variable, and is no error:
-// they are often set for a whole cluster, and a service works without its traces. The caller closes them.
+// OpenTraces returns Traces, or nil if tracing is not enabled. It is enabled by OTEL_EXPORTER_OTLP_ENDPOINT or
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or by OTEL_TRACES_EXPORTER if that is otlp or console. Invalid variables are
+// logged by name and are not errors: they are often set for a whole cluster, and the service works without traces. The
+// caller must close the Traces.
 //
-// Sampler, limits, batches, headers, certificates, compression and resource are as the variables say: the SDK and its
-// exporters read them.
+// The SDK and its exporters read all other settings from the variables: sampler, limits, batches, headers, certificates,
+// compression and resource.
 func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Console == nil {
@@ -56,29 +57,30 @@ func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	if kind == "" {
 		return nil
 	}
-	complaints := &complaints{log: cfg.Log}
-	otel.SetErrorHandler(complaints)
-	otel.SetLogger(complaints.logger())
-	sending, err := newExporter(ctx, kind, cfg.Console)
+	sdk := &sdkLog{log: cfg.Log}
+	otel.SetErrorHandler(sdk)
+	otel.SetLogger(sdk.logger())
+	next, err := newExporter(ctx, kind, cfg.Console)
 	if err != nil {
-		cfg.Log.WarnContext(ctx, "no traces are sent", "error", harmless(err))
+		cfg.Log.WarnContext(ctx, "tracing disabled", "error", redact(err))
 		return nil
 	}
-	exporter := newReportingExporter(sending, cfg.Log)
-	who, err := resource.New(ctx,
+	exporter := newReportingExporter(next, cfg.Log)
+	attributes, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("lockstep"), semconv.ServiceVersion(cfg.Version), semconv.ServiceInstanceID(uuid.NewString())),
 		resource.WithHost(), resource.WithProcessPID(), resource.WithTelemetrySDK(), resource.WithFromEnv(),
 	)
-	if err != nil { // some of it is known all the same
-		complaints.Handle(fmt.Errorf("resource: %w", err))
+	if err != nil { // the resource is incomplete, but usable
+		sdk.Handle(fmt.Errorf("resource: %w", err))
 	}
 	return &Traces{
 		exporter: exporter,
-		provider: sdktrace.NewTracerProvider(sdktrace.WithResource(who), sdktrace.WithBatcher(exporter)),
+		provider: sdktrace.NewTracerProvider(sdktrace.WithResource(attributes), sdktrace.WithBatcher(exporter)),
+		flush:    flushTimeout,
 	}
 }
 
-// Tracer makes the spans of one part of the program, by its name; nil when there are no traces.
+// Tracer returns the tracer of the named part of the program, or nil if tracing is disabled.
 func (t *Traces) Tracer(part string) trace.Tracer {
 	if t == nil {
 		return nil
@@ -86,19 +88,20 @@ func (t *Traces) Tracer(part string) trace.Tracer {
 	return t.provider.Tracer("lockstep/" + part)
 }
 
-// Close sends what it still has, and gives up after two seconds: a collector that is away delays nobody's end.
+// Close sends the remaining spans. It gives up after two seconds, so that an unreachable collector does not delay the
+// shutdown.
 func (t *Traces) Close() {
 	if t == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	ctx, cancel := context.WithTimeout(context.Background(), t.flush)
 	defer cancel()
-	_ = t.provider.Shutdown(ctx) // the exporter has said what there is to say
+	_ = t.provider.Shutdown(ctx) // the exporter has logged the error
 	t.exporter.abort()
 }
 
-// Begin begins a span of a one-shot command, below the one that the variable TRACEPARENT names, if there is one: a
-// pipeline that is traced sets it. end ends it with the command's error.
+// Begin starts the span of a one-shot command. Its parent is the span in the environment variable TRACEPARENT, if set,
+// as in traced pipelines. end ends the span with the command's error.
 func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end func(error)) {
 	if t == nil {
 		return ctx, func(error) {}
@@ -109,13 +112,13 @@ func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end
 	ctx, span := t.Tracer("cli").Start(ctx, name)
 	return ctx, func(err error) {
 		if err != nil {
-			span.SetStatus(codes.Error, harmless(err))
+			span.SetStatus(codes.Error, redact(err))
 		}
 		span.End()
 	}
 }
 
-// exporterKind is which exporter the variables ask for; empty for none.
+// exporterKind returns the exporter selected by the environment, or "" if tracing is disabled.
 func exporterKind() string {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return ""
@@ -131,7 +134,7 @@ func exporterKind() string {
 	return ""
 }
 
-// newExporter dials nobody yet.
+// newExporter returns an exporter that connects on first use.
 func newExporter(ctx context.Context, kind string, console io.Writer) (sdktrace.SpanExporter, error) {
 	switch kind {
 	case "otlp":

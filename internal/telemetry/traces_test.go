@@ -22,7 +22,7 @@ import (
 	"lockstep/internal/logtest"
 )
 
-// clearOTel unsets what the test's own environment has, and sets what the test wants.
+// clearOTel replaces the OpenTelemetry variables of the environment by those in env.
 func clearOTel(t *testing.T, env map[string]string) {
 	t.Helper()
 	for _, name := range []string{"OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -35,37 +35,37 @@ func logger(to *logtest.Buffer) *slog.Logger {
 	return slog.New(LogHandler(slog.NewTextHandler(to, nil)))
 }
 
-func TestTracesAreMadeWhenTheVariablesSaySo(t *testing.T) {
+func TestTracingIsEnabledByEnvironment(t *testing.T) {
 	const endpoint = "http://127.0.0.1:1"
 	for name, tc := range map[string]struct {
-		env  map[string]string
-		on   bool
-		says string
+		env map[string]string
+		on  bool
+		log string // expected log text
 	}{
-		"nothing":             {},
-		"an endpoint":         {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, on: true},
-		"one of traces":       {env: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint + "/v1/traces"}, on: true},
-		"otlp by name":        {env: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, on: true},
-		"grpc":                {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, on: true},
-		"the console":         {env: map[string]string{"OTEL_TRACES_EXPORTER": "console"}, on: true},
-		"none":                {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_TRACES_EXPORTER": "none"}},
-		"disabled":            {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_SDK_DISABLED": "true"}},
-		"another exporter":    {env: map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, says: "OTEL_TRACES_EXPORTER: want otlp, console or none"},
-		"no protocol of ours": {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"}, says: "OTEL_EXPORTER_OTLP_PROTOCOL: want"},
+		"nothing":          {},
+		"an endpoint":      {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, on: true},
+		"traces endpoint":  {env: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint + "/v1/traces"}, on: true},
+		"otlp by name":     {env: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, on: true},
+		"grpc":             {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, on: true},
+		"the console":      {env: map[string]string{"OTEL_TRACES_EXPORTER": "console"}, on: true},
+		"none":             {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_TRACES_EXPORTER": "none"}},
+		"disabled":         {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_SDK_DISABLED": "true"}},
+		"another exporter": {env: map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, log: "OTEL_TRACES_EXPORTER: want otlp, console or none"},
+		"unknown protocol": {env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"}, log: "OTEL_EXPORTER_OTLP_PROTOCOL: want"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clearOTel(t, tc.env)
 			var log logtest.Buffer
 			traces := OpenTraces(t.Context(), TracesConfig{Log: logger(&log), Console: &logtest.Buffer{}})
 			defer traces.Close()
-			if on := traces.Tracer("test") != nil; on != tc.on || !strings.Contains(log.String(), tc.says) || tc.says == "" && log.String() != "" {
-				t.Errorf("traces are made: %v, want %v; log: %s", on, tc.on, log.String())
+			if on := traces.Tracer("test") != nil; on != tc.on || !strings.Contains(log.String(), tc.log) || tc.log == "" && log.String() != "" {
+				t.Errorf("tracing enabled: %v, want %v; log: %s", on, tc.on, log.String())
 			}
 		})
 	}
 }
 
-func TestACommandIsPartOfThePipelinesTrace(t *testing.T) {
+func TestCommandSpanHasPipelineParent(t *testing.T) {
 	clearOTel(t, map[string]string{"OTEL_TRACES_EXPORTER": "console", "TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
 	var console logtest.Buffer
 	traces := OpenTraces(t.Context(), TracesConfig{Console: &console, Version: "v9"})
@@ -82,7 +82,7 @@ func TestACommandIsPartOfThePipelinesTrace(t *testing.T) {
 	}
 }
 
-// grpcCollector takes spans by OTLP over gRPC.
+// grpcCollector receives spans by OTLP over gRPC.
 type grpcCollector struct {
 	collectorpb.UnimplementedTraceServiceServer
 	names chan string
@@ -95,7 +95,7 @@ func (c grpcCollector) Export(_ context.Context, r *collectorpb.ExportTraceServi
 	return &collectorpb.ExportTraceServiceResponse{}, nil
 }
 
-func TestSpansAreSentByGRPCToo(t *testing.T) {
+func TestSpansAreSentOverGRPC(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestSpansAreSentByGRPCToo(t *testing.T) {
 	traces := OpenTraces(t.Context(), TracesConfig{})
 	_, span := traces.Tracer("test").Start(t.Context(), "work")
 	span.End()
-	traces.Close() // sends it
+	traces.Close() // sends the span
 	select {
 	case name := <-collector.names:
 		if name != "work" {
@@ -119,10 +119,10 @@ func TestSpansAreSentByGRPCToo(t *testing.T) {
 	}
 }
 
-func TestACollectorThatIsAwayCostsOneLineAndTwoSeconds(t *testing.T) {
-	answer := make(chan int, 1) // held by none: the collector hangs
+func TestUnreachableCollectorIsLoggedOnceAndDoesNotBlockClose(t *testing.T) {
+	answer := make(chan int, 1) // while it is empty, the collector hangs
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // or it does not hear that the client is gone
+		_, _ = io.Copy(io.Discard, r.Body) // needed to detect that the client disconnects
 		select {
 		case status := <-answer:
 			w.WriteHeader(status)
@@ -133,10 +133,11 @@ func TestACollectorThatIsAwayCostsOneLineAndTwoSeconds(t *testing.T) {
 	clearOTel(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": strings.Replace(collector.URL, "http://", "http://user:hunter2@", 1),
 		"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer hunter2,x-odd=%zz-hunter2,hunter2"})
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
-	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000") // for so long, ten minutes, it would go on by itself
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000") // 10 min
 	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "600000")
 	var log logtest.Buffer
 	traces := OpenTraces(t.Context(), TracesConfig{Log: logger(&log)})
+	traces.flush = 200 * time.Millisecond
 	span := func() { _, s := traces.Tracer("test").Start(t.Context(), "work"); s.End() }
 	awaitLine := func(text string, each func()) {
 		t.Helper()
@@ -156,48 +157,48 @@ func TestACollectorThatIsAwayCostsOneLineAndTwoSeconds(t *testing.T) {
 		}
 	}
 	awaitLine("traces cannot be sent", offer(http.StatusBadRequest))
-	awaitLine("traces are sent again", offer(http.StatusOK))
-	for range 3 { // it hangs from here on
+	awaitLine("traces can be sent again", offer(http.StatusOK))
+	for range 3 { // the collector hangs from here on
 		span()
 	}
-	began := time.Now()
+	start := time.Now()
 	traces.Close()
-	if took := time.Since(began); took > time.Minute {
-		t.Errorf("closed after %v", took)
+	if elapsed := time.Since(start); elapsed > time.Minute {
+		t.Errorf("Close took %v", elapsed)
 	}
-	if n := strings.Count(log.String(), "traces cannot be sent"); n > 2 { // the second when it is closed
-		t.Errorf("said %d times that nothing can be sent:\n%s", n, log.String())
+	if n := strings.Count(log.String(), "traces cannot be sent"); n > 2 { // the second one by Close
+		t.Errorf("the failure is logged %d times:\n%s", n, log.String())
 	}
 	if strings.Contains(log.String(), "hunter2") {
-		t.Errorf("the log has a secret:\n%s", log.String())
+		t.Errorf("the log contains a secret:\n%s", log.String())
 	}
 }
 
-func TestWhatTheSDKSaysIsToldOnceAMinuteWithoutWhatItRepeats(t *testing.T) {
+func TestSDKMessagesAreRateLimitedAndRedacted(t *testing.T) {
 	var log logtest.Buffer
-	c := &complaints{log: logger(&log)}
+	c := &sdkLog{log: logger(&log)}
 	c.logger().Error(errors.New("hunter2"), "escape header value", "value", "hunter2")
 	c.Handle(errors.New("another"))
 	c.Handle(errors.New("and another"))
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "escape header value") || strings.Contains(text, "hunter2") {
 		t.Errorf("log: %s", text)
 	}
-	c.last = c.last.Add(-2 * complaintPause)
+	c.last = c.last.Add(-2 * sdkLogInterval)
 	c.Handle(fmt.Errorf("failed to send to https://user:hunter2@collector/v1/traces: 404"))
 	if text := log.String(); !strings.Contains(text, "passed_over=2") || !strings.Contains(text, "404") || strings.Contains(text, "hunter2") {
 		t.Errorf("log: %s", text)
 	}
-	if text := harmless(fmt.Errorf("traces export: %w", &url.Error{Op: "Post", URL: "http://a?key=hunter2", Err: errors.New("refused")})); text != "refused" {
-		t.Errorf("harmless is %q", text)
+	if text := redact(fmt.Errorf("traces export: %w", &url.Error{Op: "Post", URL: "http://a?key=hunter2", Err: errors.New("refused")})); text != "refused" {
+		t.Errorf("redacted error %q", text)
 	}
 }
 
-func TestLinesOfASpanSayWhich(t *testing.T) {
+func TestLogHandlerAddsTraceIDs(t *testing.T) {
 	var log logtest.Buffer
 	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
 	logger := logger(&log).With("worker", "w1")
-	logger.InfoContext(trace.ContextWithSpanContext(context.Background(), at), "in a span")
-	logger.InfoContext(context.Background(), "in none")
+	logger.InfoContext(trace.ContextWithSpanContext(context.Background(), at), "with a span")
+	logger.InfoContext(context.Background(), "without a span")
 	first, second, _ := strings.Cut(log.String(), "\n")
 	if !strings.Contains(first, "trace_id=01000000000000000000000000000000 span_id=0200000000000000") || !strings.Contains(first, "worker=w1") {
 		t.Errorf("line %s", first)

@@ -7,43 +7,44 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// VolumeFigures are what a volume has and takes.
+// VolumeFigures are the size and usage of a volume.
 type VolumeFigures struct {
-	Size, Free, FreeInodes int64 // of its file system
+	Size, Free, FreeInodes int64 // of the file system
 
-	Repos, Trees   int   // as of the last patrol, as all that follows
-	Bytes, Adopted int64 // that repositories take; that adopted clones take beside them
-	Patrolled      time.Time
+	// As of the last patrol.
+	Repos, Trees int
+	Bytes        int64     // used by repositories, without adopted clones
+	Adopted      int64     // bytes used by adopted clones
+	Patrolled    time.Time // end of the patrol; zero if there was none
 }
 
-// volumeFresh is how long figures of the volume are good for: a file system over a network is not asked
-// for each scrape.
-const volumeFresh = 15 * time.Second
+// volumeTTL is how long figures are cached, so that scrapes do not load a network file system.
+const volumeTTL = 15 * time.Second
 
-// volume reads a volume's figures when they are asked for. Each process that has the volume exports the
-// same ones; take the max of them, not the sum.
+// volume is a collector that reads and caches a volume's figures. Every process with the volume exports the same
+// values, so aggregate them with max, not sum.
 type volume struct {
 	read func() (VolumeFigures, error)
 
-	mu    sync.Mutex
-	until time.Time
-	last  VolumeFigures
-	err   error
+	mu      sync.Mutex
+	expires time.Time
+	last    VolumeFigures
+	err     error
 }
 
 var (
 	volumeUp        = prometheus.NewDesc("lockstep_volume_up", "Whether the volume's file system answers.", nil, nil)
 	volumeSize      = prometheus.NewDesc("lockstep_volume_size_bytes", "Size of the volume's file system.", nil, nil)
 	volumeFree      = prometheus.NewDesc("lockstep_volume_free_bytes", "Bytes free on the volume's file system.", nil, nil)
-	volumeInodes    = prometheus.NewDesc("lockstep_volume_free_inodes", "Inodes free on the volume's file system; absent where it does not count them.", nil, nil)
-	volumeUsed      = prometheus.NewDesc("lockstep_volume_used_bytes", "Bytes on disk that all repositories take, as of the last patrol.", nil, nil)
-	volumeAdopted   = prometheus.NewDesc("lockstep_volume_adopted_bytes", "Bytes on disk in adopted clones, as of the last patrol.", nil, nil)
+	volumeInodes    = prometheus.NewDesc("lockstep_volume_free_inodes", "Inodes free on the volume's file system; absent if the file system does not count them.", nil, nil)
+	volumeUsed      = prometheus.NewDesc("lockstep_volume_used_bytes", "Bytes on disk used by all repositories, as of the last patrol.", nil, nil)
+	volumeAdopted   = prometheus.NewDesc("lockstep_volume_adopted_bytes", "Bytes on disk used by adopted clones, as of the last patrol.", nil, nil)
 	volumeRepos     = prometheus.NewDesc("lockstep_volume_repositories", "Repositories on the volume, as of the last patrol.", nil, nil)
-	volumeTrees     = prometheus.NewDesc("lockstep_volume_trees", "Trees on the volume, published and replaced ones, as of the last patrol.", nil, nil)
-	volumePatrolled = prometheus.NewDesc("lockstep_volume_patrolled_timestamp_seconds", "When the last patrol ended.", nil, nil)
+	volumeTrees     = prometheus.NewDesc("lockstep_volume_trees", "Published and replaced trees on the volume, as of the last patrol.", nil, nil)
+	volumePatrolled = prometheus.NewDesc("lockstep_volume_patrolled_timestamp_seconds", "Time at which the last patrol ended.", nil, nil)
 )
 
-// Describe is part of [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (v *volume) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumePatrolled,
@@ -52,7 +53,7 @@ func (v *volume) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is part of [prometheus.Collector].
+// Collect implements [prometheus.Collector].
 func (v *volume) Collect(to chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
@@ -81,19 +82,19 @@ func (v *volume) Collect(to chan<- prometheus.Metric) {
 func (v *volume) figures() (VolumeFigures, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !time.Now().Before(v.until) {
+	if !time.Now().Before(v.expires) {
 		v.last, v.err = v.read()
-		v.until = time.Now().Add(volumeFresh)
+		v.expires = time.Now().Add(volumeTTL)
 	}
 	return v.last, v.err
 }
 
-// Volume exports a volume's figures until stop is called. There may be one at a time.
+// Volume exports a volume's figures until stop is called. Only one may be registered at a time.
 func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
 	v := &volume{read: read}
 	m.registry.MustRegister(v)
 	return func() { m.registry.Unregister(v) }
 }
 
-// Freed counts bytes that a patrol has freed.
+// Freed counts bytes freed by a patrol.
 func (m *Metrics) Freed(bytes int64) { m.freed.Add(float64(bytes)) }

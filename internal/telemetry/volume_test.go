@@ -29,31 +29,31 @@ func TestVolumeFigures(t *testing.T) {
 		"no answer": {err: errors.New("stale handle"), want: []string{"lockstep_volume_up 0"}, not: []string{"lockstep_volume_free_bytes "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked := 0
-			stop := m.Volume(func() (telemetry.VolumeFigures, error) { asked++; return tc.figures, tc.err })
+			reads := 0
+			stop := m.Volume(func() (telemetry.VolumeFigures, error) { reads++; return tc.figures, tc.err })
 			scrape(t, m)
 			text := scrape(t, m)
 			for _, want := range tc.want {
 				if !strings.Contains(text, want+"\n") {
-					t.Errorf("no %q", want)
+					t.Errorf("missing %q", want)
 				}
 			}
 			for _, not := range tc.not {
 				if strings.Contains(text, "\n"+not) {
-					t.Errorf("there is %q", not)
+					t.Errorf("unexpected %q", not)
 				}
 			}
-			if asked != 1 {
-				t.Errorf("asked %d times", asked)
+			if reads != 1 {
+				t.Errorf("read %d times, want once", reads)
 			}
 			stop()
 			if strings.Contains(scrape(t, m), "lockstep_volume_up") {
-				t.Error("it is exported after it was stopped")
+				t.Error("the metrics are exported after stop")
 			}
 		})
 	}
 	m.Freed(42)
 	if !strings.Contains(scrape(t, m), "lockstep_patrol_freed_bytes_total 42\n") {
-		t.Error("what was freed is not counted")
+		t.Error("freed bytes are not counted")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"lockstep/events"
 )
 
-// work counts what is done about changes, and how long it takes from end to end.
+// work are the metrics of processing changes.
 type work struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -18,29 +18,29 @@ type work struct {
 	stages   *prometheus.HistogramVec
 }
 
-// longSeconds are buckets from 1 ms to 4 h, for what may wait for a remote that is away.
+// longSeconds are buckets from 1 ms to 4 h, for changes that may wait for an unreachable remote.
 var longSeconds = prometheus.ExponentialBuckets(0.001, 2.5, 19)
 
 func newWork(registry *prometheus.Registry) work {
 	w := work{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_sync_total", Help: "Attempts at changes under their lease, by what was done, how it ended and the kind of fault."}, []string{"op", "result", "reason"}),
+			Name: "lockstep_sync_total", Help: "Attempts at changes under their lease, by operation, result and error class."}, []string{"op", "result", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_sync_duration_seconds", Help: "Time that attempts at changes took, from the work slot to the settlement.", Buckets: longSeconds}, []string{"op", "result"}),
+			Name: "lockstep_sync_duration_seconds", Help: "Duration of attempts at changes, from the work slot to the settlement.", Buckets: longSeconds}, []string{"op", "result"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lockstep_sync_bytes_total", Help: "Bytes of packs received from remotes."}),
 		fenced: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_fencing_rejected_total", Help: "Attempts that were refused on the volume or in Redis, for a newer lease has been granted."}),
+			Name: "lockstep_fencing_rejected_total", Help: "Attempts rejected by the volume or Redis because a newer lease was granted."}),
 		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_end_to_end_seconds", Help: "Time from when a change was received, or else queued, to its settlement, over all attempts.", Buckets: longSeconds}, []string{"outcome"}),
+			Name: "lockstep_end_to_end_seconds", Help: "Time from a change's arrival, or else its stream entry, to its settlement, over all attempts.", Buckets: longSeconds}, []string{"outcome"}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_stage_seconds", Help: "The same time, by stage.", Buckets: longSeconds}, []string{"stage"}),
+			Name: "lockstep_stage_seconds", Help: "End-to-end time of changes, by stage.", Buckets: longSeconds}, []string{"stage"}),
 	}
 	registry.MustRegister(w.total, w.duration, w.bytes, w.fenced, w.endToEnd, w.stages)
 	return w
 }
 
-// Worked counts an attempt at a change that took so long and received so many bytes; err is what became of it.
+// Worked counts an attempt at a change: its duration, the bytes received from the remote, and its error, if any.
 func (m *Metrics) Worked(operation string, took time.Duration, received int64, err error) {
 	result, reason := "ok", events.Class("")
 	if err != nil {
@@ -54,12 +54,12 @@ func (m *Metrics) Worked(operation string, took time.Duration, received int64, e
 	}
 }
 
-// Settled counts how long a change took from end to end.
+// Settled records the end-to-end time of a settled change.
 func (m *Metrics) Settled(outcome string, took time.Duration) {
 	m.work.endToEnd.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
-// Stage counts how long a settled change was in one stage of its way.
+// Stage records the time that a settled change spent in a stage.
 func (m *Metrics) Stage(stage string, took time.Duration) {
 	m.work.stages.WithLabelValues(stage).Observe(took.Seconds())
 }

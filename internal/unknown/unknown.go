@@ -1,6 +1,6 @@
-// Package unknown keeps the fields of a JSON document that this version does not know. Processes of different
-// versions owe each other that much where they write the same documents: whoever writes one anew leaves in it
-// what a newer one has put there. See docs/adr/0010-versions.md.
+// Package unknown preserves the fields of a JSON document that this version does not know. When processes of different
+// versions write the same documents, an older process that rewrites a document must keep the fields added by a newer
+// one. See docs/adr/0010-versions.md.
 package unknown
 
 import (
@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// Fields returns the fields of a document, a JSON object, that known, a struct, has no place for; nil when
-// there are none.
+// Fields returns the fields of a JSON object that are not fields of the struct known, or nil if there are none.
 func Fields(document []byte, known any) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(document, &fields); err != nil {
@@ -25,7 +24,7 @@ func Fields(document []byte, known any) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-// has reports whether json.Unmarshal would read the field into the struct, for which case does not matter.
+// has reports whether json.Unmarshal would decode the field, ignoring case, into the struct.
 func has(known any, name string) bool {
 	t := reflect.TypeOf(known)
 	for i := range t.NumField() {
@@ -36,15 +35,15 @@ func has(known any, name string) bool {
 	return false
 }
 
-// AddTo adds to a document the unknown fields of the one that it replaces.
-func AddTo(document []byte, others map[string]json.RawMessage) ([]byte, error) {
-	if len(others) == 0 {
+// AddTo adds the unknown fields of the document's former version to the document.
+func AddTo(document []byte, unknown map[string]json.RawMessage) ([]byte, error) {
+	if len(unknown) == 0 {
 		return document, nil
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(document, &fields); err != nil {
-		return nil, fmt.Errorf("add what another version has written: %w", err)
+		return nil, fmt.Errorf("add fields of another version: %w", err)
 	}
-	maps.Copy(fields, others)
+	maps.Copy(fields, unknown)
 	return json.Marshal(fields)
 }

@@ -1,15 +1,14 @@
-// What the page does beyond showing itself: it follows the service, writes how long ago things were, asks before
-// something is taken away, and remembers light or dark.
+// Client-side behaviour of the dashboard: live updates, relative times, confirmation dialogs and the colour theme.
 "use strict";
 
-// A part that comes anew takes the place of what has changed in it, and leaves the rest as it is: focus, selection and
-// what a screen reader is at stay where they are. Elements are told apart by their ids.
+// The "keyed" swap replaces only the nodes of a part that changed, so that focus, selection and the position of screen
+// readers are kept. It matches elements by id.
 htmx.defineExtension("keyed", {
 	isInlineSwap: (style) => style === "keyed",
 	handleSwap: (style, target, fragment) => {
 		if (style !== "keyed") return false;
 		patchChildren(target, fragment);
-		tellTime(target);
+		updateTimes(target);
 		return [];
 	},
 });
@@ -28,7 +27,7 @@ function patch(old, fresh) {
 	for (const { name } of [...old.attributes]) {
 		if (!fresh.hasAttribute(name) && name !== "class") old.removeAttribute(name);
 	}
-	if (old.nodeName === "TIME") return; // its text is ours
+	if (old.nodeName === "TIME") return; // updateTimes sets its text
 	patchChildren(old, fresh);
 }
 
@@ -61,20 +60,20 @@ function patchChildren(old, fresh) {
 	}
 }
 
-// Moments are by the service's clock: this browser's may be wrong.
+// Times use the service's clock, because the browser's may be wrong.
 const skew = Number(document.documentElement.dataset.now) - Date.now();
 
-function tellTime(root) {
+function updateTimes(root) {
 	const now = Date.now() + skew;
 	for (const time of root.querySelectorAll("time[data-how]")) {
-		const gone = (now - Date.parse(time.dateTime)) / 1000;
+		const age = (now - Date.parse(time.dateTime)) / 1000;
 		const how = time.dataset.how;
-		const text = how === "in" ? "in " + lasting(-gone) : how === "for" ? lasting(gone) : lasting(gone) + " ago";
+		const text = how === "in" ? "in " + formatSeconds(-age) : how === "for" ? formatSeconds(age) : formatSeconds(age) + " ago";
 		if (time.textContent !== text) time.textContent = text;
 	}
 }
 
-function lasting(seconds) {
+function formatSeconds(seconds) {
 	const s = Math.max(0, seconds);
 	if (s < 120) return Math.floor(s) + "\u00a0s";
 	if (s < 7200) return Math.round(s / 60) + "\u00a0min";
@@ -82,92 +81,92 @@ function lasting(seconds) {
 	return Math.round(s / 86400) + "\u00a0d";
 }
 
-tellTime(document);
-setInterval(() => tellTime(document), 1000);
+updateTimes(document);
+setInterval(() => updateTimes(document), 1000);
 
-// The light in the corner, and the button that holds everything still.
-const light = document.getElementById("live");
+// The connection indicator and the pause button.
+const indicator = document.getElementById("live");
 const pause = document.getElementById("pause");
-let source = null; // of events, while there is one
+let source = null; // current EventSource
 let paused = false;
 
-function say(state) {
-	if (!light) return;
-	const words = { on: "Live", off: "Connecting", lost: "Reconnecting", paused: "Paused" };
-	if (light.dataset.state === state && !light.hidden) return;
-	light.dataset.state = state;
-	light.textContent = words[state];
-	light.hidden = false;
+function showState(state) {
+	if (!indicator) return;
+	const labels = { on: "Live", off: "Connecting", lost: "Reconnecting", paused: "Paused" };
+	if (indicator.dataset.state === state && !indicator.hidden) return;
+	indicator.dataset.state = state;
+	indicator.textContent = labels[state];
+	indicator.hidden = false;
 }
 
-// reload fetches the live part of the page anew, and with it another stream of events.
+// reload fetches the live part of the page again, which opens a new event stream.
 const reload = () => htmx.ajax("GET", location.href, { target: "#view", select: "#view", swap: "outerHTML" });
 
 const following = () => source !== null && source.readyState !== EventSource.CLOSED;
 
-function rest() {
+function disconnect() {
 	source?.close();
 	source = null;
-	say(paused ? "paused" : "off");
+	showState(paused ? "paused" : "off");
 }
 
 document.body.addEventListener("htmx:sseOpen", (e) => {
 	source = e.detail.source;
-	// Nobody has asked for one that comes to a tab behind others, or while all is held still: a browser has few to give.
-	if (paused || document.hidden) rest();
-	else say("on");
+	// Close streams in hidden tabs and while paused: browsers limit the connections per host.
+	if (paused || document.hidden) disconnect();
+	else showState("on");
 });
-document.body.addEventListener("htmx:sseError", () => { if (!paused) say("lost"); });
-if (light) say("off");
+document.body.addEventListener("htmx:sseError", () => { if (!paused) showState("lost"); });
+if (indicator) showState("off");
 if (pause) {
 	pause.hidden = false;
 	pause.addEventListener("click", () => {
 		paused = !paused;
 		pause.textContent = paused ? "Resume" : "Pause";
 		if (paused) {
-			rest();
+			disconnect();
 		} else {
-			say("off");
+			showState("off");
 			reload();
 		}
 	});
 }
 
-// Nobody looks at a page that is hidden for long: the service need not read for it.
-let away = null;
+// Disconnect when the page has been hidden for a while, so that the service need not load data for it.
+let hiddenTimer = null;
 document.addEventListener("visibilitychange", () => {
-	if (!light || paused) return;
-	clearTimeout(away);
+	if (!indicator || paused) return;
+	clearTimeout(hiddenTimer);
 	if (document.hidden) {
-		away = setTimeout(rest, 30000);
+		hiddenTimer = setTimeout(disconnect, 30000);
 	} else if (!following()) {
 		reload();
 	}
 });
 
-// What cannot be fetched says why, and is fetched again as long as somebody looks and nothing follows.
+// When the live part cannot be fetched, show why and retry while the page is visible and disconnected.
 document.body.addEventListener("htmx:beforeSwap", (e) => {
 	if (e.detail.target?.id !== "view" || e.detail.xhr.status < 400) return;
 	const page = new DOMParser().parseFromString(e.detail.xhr.responseText, "text/html");
-	if (page.getElementById("view")) { // it says itself what is the matter, and follows
+	if (page.getElementById("view")) { // the error page is itself live and shows the reason
 		e.detail.shouldSwap = true;
 		e.detail.isError = false;
 		return;
 	}
 	document.getElementById("alert").textContent = page.querySelector("[role=alert]")?.textContent || "The service does not answer.";
-	again();
+	retryLater();
 });
-for (const broken of ["htmx:sendError", "htmx:timeout"]) {
-	document.body.addEventListener(broken, (e) => { if (e.detail.target?.id === "view") again(); });
+for (const failure of ["htmx:sendError", "htmx:timeout"]) {
+	document.body.addEventListener(failure, (e) => { if (e.detail.target?.id === "view") retryLater(); });
 }
 
-function again() {
+function retryLater() {
 	if (following()) return;
-	say("lost");
+	showState("lost");
 	setTimeout(() => { if (!following() && !paused && !document.hidden) reload(); }, 3000);
 }
 
-// What Redis' absence has to say comes as text of its own.
+// The status event carries the alert's text, which is empty while Redis is available.
 document.body.addEventListener("htmx:sseBeforeMessage", (e) => {
 	if (e.detail.type === "status") {
 		const alert = document.getElementById("alert");
@@ -176,21 +175,21 @@ document.body.addEventListener("htmx:sseBeforeMessage", (e) => {
 	}
 });
 
-// Questions come as a dialog; without JavaScript they are pages.
+// Confirmations open in a dialog; without JavaScript they are pages.
 const dialog = document.getElementById("dialog");
 if (dialog) {
-	let asker = null; // who gets the focus back
+	let opener = null; // gets the focus back
 	document.body.addEventListener("htmx:beforeRequest", (e) => {
-		if (e.detail.target === dialog) asker = e.detail.elt;
+		if (e.detail.target === dialog) opener = e.detail.elt;
 	});
-	const plainly = () => location.assign(asker.href); // that page says why not
+	const openPage = () => location.assign(opener.href); // that page shows the error
 	document.body.addEventListener("htmx:beforeSwap", (e) => {
 		if (e.detail.target !== dialog || e.detail.xhr.responseText.includes('id="question"')) return;
 		e.detail.shouldSwap = false;
-		plainly();
+		openPage();
 	});
-	for (const broken of ["htmx:sendError", "htmx:timeout"]) {
-		document.body.addEventListener(broken, (e) => { if (e.detail.target === dialog) plainly(); });
+	for (const failure of ["htmx:sendError", "htmx:timeout"]) {
+		document.body.addEventListener(failure, (e) => { if (e.detail.target === dialog) openPage(); });
 	}
 	document.body.addEventListener("htmx:afterSwap", (e) => {
 		if (e.detail.target !== dialog) return;
@@ -204,11 +203,11 @@ if (dialog) {
 	});
 	dialog.addEventListener("close", () => {
 		dialog.replaceChildren();
-		document.getElementById(asker?.id)?.focus();
+		document.getElementById(opener?.id)?.focus();
 	});
 }
 
-// Light or dark.
+// The colour theme: light or dark.
 const theme = document.getElementById("theme");
 const prefers = matchMedia("(prefers-color-scheme: dark)");
 const dark = () => (document.documentElement.dataset.theme || (prefers.matches ? "dark" : "light")) === "dark";
@@ -221,7 +220,7 @@ function showTheme() {
 theme.hidden = false;
 theme.addEventListener("click", () => {
 	document.documentElement.dataset.theme = dark() ? "light" : "dark";
-	try { localStorage.setItem("lockstep-theme", document.documentElement.dataset.theme); } catch { /* for this page alone */ }
+	try { localStorage.setItem("lockstep-theme", document.documentElement.dataset.theme); } catch { /* the choice is not remembered */ }
 	showTheme();
 });
 prefers.addEventListener("change", showTheme);

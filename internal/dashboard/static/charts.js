@@ -1,11 +1,11 @@
-// The two charts of the overview. The service sends the buckets that are over, and again and again those that still
-// fill; what has no bucket is nothing.
+// The two charts of the overview. The service sends the completed buckets when they change, and the newest ones more
+// often. It omits empty buckets.
 "use strict";
 
 (() => {
 	const outcomes = ["Synced", "Unchanged", "Failed", "Other"];
 	const percentiles = ["p50", "p95", "p99"];
-	let whole = null;
+	let completed = null;
 	let edge = null;
 	let plots = [];
 
@@ -14,12 +14,12 @@
 		try { return JSON.parse(document.getElementById(id).textContent); } catch { return null; }
 	};
 
-	// table has a line for each bucket of the time that is shown, up to now.
+	// table returns a row for each bucket of the displayed time span, up to now.
 	function table() {
-		const known = whole || edge;
+		const known = completed || edge;
 		if (!known) return null;
 		const at = new Map();
-		for (const part of [whole, edge]) part?.at.forEach((t, i) => at.set(t, [part, i]));
+		for (const part of [completed, edge]) part?.at.forEach((t, i) => at.set(t, [part, i]));
 		const newest = Math.max(...at.keys(), Math.floor((Date.now() + skew) / 1000 / known.step) * known.step);
 		const x = [], counts = outcomes.map(() => []), delays = percentiles.map(() => []);
 		for (let t = newest - known.span; t <= newest; t += known.step) {
@@ -31,7 +31,7 @@
 		return { x, counts, delays };
 	}
 
-	// stacked puts one on the other: the sum first, and each below it without the one before.
+	// stacked returns cumulative counts for a stacked chart, the total first.
 	const stacked = (counts) => counts.map((_, n) => counts[n].map((_, i) => {
 		if (counts[n][i] === null) return null;
 		let sum = 0;
@@ -39,12 +39,12 @@
 		return sum;
 	}));
 
-	// Moments are UTC, as they are in the tables and in logs.
+	// Times are UTC, as in the tables and logs.
 	const utc = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 	const clock = (u, values) => values.map((v) => utc(v).slice(0, 5));
 	const moment = { value: (u, v) => (v ? utc(v) : "–") };
 
-	// latest has the legend say what the newest bucket that is over and has something in it says, while nothing is pointed at.
+	// latest shows the newest completed, non-empty bucket in the legend while the cursor is outside the chart.
 	function latest(u) {
 		if (u.cursor.idx !== null && u.cursor.idx !== undefined) return;
 		let at = u.data[0].length - 2;
@@ -52,7 +52,7 @@
 		u.setLegend({ idx: at }, false);
 	}
 
-	// tens leaves of the lines of a scale the powers of ten.
+	// tens keeps only the grid lines at powers of ten.
 	const tens = (u, splits) => splits.map((v) => (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null));
 
 	function draw() {
@@ -109,13 +109,13 @@
 		if (e.detail.type !== "charts" && e.detail.type !== "edge") return;
 		e.preventDefault();
 		const part = JSON.parse(e.detail.data);
-		if (e.detail.type === "charts") whole = part;
+		if (e.detail.type === "charts") completed = part;
 		else edge = part;
 		update();
 	});
 	document.body.addEventListener("htmx:afterSwap", (e) => {
 		if (e.detail.target?.id !== "view") return;
-		plots = []; // they went with the part that was fetched anew
+		plots = []; // the swap removed them
 		begin();
 	});
 	document.addEventListener("lockstep:theme", draw);
@@ -126,7 +126,7 @@
 	}));
 
 	function begin() {
-		whole = read("charts");
+		completed = read("charts");
 		edge = read("edge");
 		draw();
 		watcher.disconnect();

@@ -1,7 +1,7 @@
-// Runs before anything is painted: the colours that were chosen last, if any were.
+// Applies the remembered colour theme before the first paint.
 "use strict";
 (() => {
 	let chosen = null;
-	try { chosen = localStorage.getItem("lockstep-theme"); } catch { /* not to be remembered */ }
+	try { chosen = localStorage.getItem("lockstep-theme"); } catch { /* storage is disabled */ }
 	if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 })();
