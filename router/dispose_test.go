@@ -85,6 +85,7 @@ func work(t *testing.T, payload []byte, handler events.Handler) worked {
 }
 
 func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
+	t.Parallel()
 	synced := func(job events.Job) (events.Outcome, error) {
 		return events.Outcome{Result: job.Result(events.ResultSynced), State: map[string]string{"k": "v"}}, nil
 	}
@@ -132,6 +133,7 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := work(t, changeOf(t, "c1", "acme/widgets"), tc.handler)
 			if !slices.Equal(w.attempts, tc.attempts) {
 				t.Errorf("attempts %v, want %v", w.attempts, tc.attempts)
@@ -158,6 +160,7 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 
 // A poll that is skipped has an outcome of its own, and is nobody's failure.
 func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
+	t.Parallel()
 	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
 	w := work(t, poll, func(context.Context, events.Job) (events.Outcome, error) {
 		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassCircuit, "the circuit is open")
@@ -168,6 +171,7 @@ func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
 }
 
 func TestContentionIsNoAttempt(t *testing.T) {
+	t.Parallel()
 	tries := 0
 	w := work(t, changeOf(t, "c1", "acme/widgets"), func(_ context.Context, job events.Job) (events.Outcome, error) {
 		if tries++; tries <= 5 { // more often than there are attempts
@@ -181,6 +185,7 @@ func TestContentionIsNoAttempt(t *testing.T) {
 }
 
 func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
+	t.Parallel()
 	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
 	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
 		t.Fatalf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
@@ -192,6 +197,7 @@ func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
 }
 
 func TestALostLeaseSettlesNothing(t *testing.T) {
+	t.Parallel()
 	client := startRedis(t)
 	ctx := context.Background()
 	handled := newSignal(2)
@@ -229,6 +235,7 @@ func stopWhen(t *testing.T, ok func() bool) {
 }
 
 func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	tried := 0
 	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
@@ -247,6 +254,7 @@ func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
 }
 
 func TestADispositionThatCannotBeWrittenKeepsItsMeaning(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		err     error
 		attempt int
@@ -256,6 +264,7 @@ func TestADispositionThatCannotBeWrittenKeepsItsMeaning(t *testing.T) {
 		"retryable":                {errors.New("a hiccup"), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			client := server.Client()
 			refuse := &refuser{}
@@ -312,6 +321,7 @@ func (refusal) Error() string { return "NOPERM for once" }
 func (refusal) RedisError()   {}
 
 func TestAMessageInOtherHandsIsNoError(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	dispose := router.Disposer{Log: quiet()}.Middleware
 	for name, cause := range map[string]error{
@@ -339,6 +349,7 @@ func TestAMessageInOtherHandsIsNoError(t *testing.T) {
 }
 
 func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		failed func(*message.Message, error, int) []stream.Output
 		err    error
@@ -349,6 +360,7 @@ func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
 		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, client := context.Background(), startRedis(t)
 			handled := newSignal(1)
 			run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
@@ -367,6 +379,7 @@ func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
 }
 
 func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
 		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
@@ -377,6 +390,7 @@ func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
 }
 
 func TestAMessageThatIsTooOldIsGivenUpThoughNothingWasTried(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	tries := 0
 	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(),

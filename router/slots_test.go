@@ -14,6 +14,7 @@ import (
 )
 
 func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
+	t.Parallel()
 	slots := router.NewSlots(1)
 	working, finish := make(chan struct{}), make(chan struct{})
 	handle := slots.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -38,6 +39,7 @@ func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
 }
 
 func TestThereIsAlwaysASlot(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	msg := message.NewMessage("1", nil)
@@ -49,6 +51,7 @@ func TestThereIsAlwaysASlot(t *testing.T) {
 }
 
 func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
+	t.Parallel()
 	slots := router.NewSlots(1)
 	working, finish := make(chan struct{}), make(chan struct{})
 	defer close(finish)
@@ -69,6 +72,7 @@ func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
 }
 
 func TestRoomCountsWhoWaitsForASlot(t *testing.T) {
+	t.Parallel()
 	slots := router.NewSlots(2)
 	defer slots.Close()
 	working, end := make(chan struct{}), make(chan struct{})

@@ -27,6 +27,7 @@ import (
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
 // workers is the consumer group of those who work on changes.
@@ -45,7 +46,7 @@ type workerConfig struct {
 	live, ready *server.Health // what is made of that
 
 	step     func(name string)     // see gitrepo.Config; nil: nobody is told
-	progress func(events.Progress) // told how far each job is; nil: nobody is
+	progress func(events.Progress) // called with the progress of each job; optional
 }
 
 // work takes changes and works on them until ctx is done, then drains: what is in flight finishes
@@ -104,9 +105,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 	}
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
-		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
-		Begin: cfg.begin(reporter), Timed: timed(cfg.Metrics),
-		Worked: func(w router.Work) { cfg.Metrics.Worked(w.Operation, w.Took, w.Received, w.Err) },
+		Floor: volume.Floor, Log: log,
 	}
 	slots := router.NewSlots(cfg.Slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
@@ -121,9 +120,10 @@ func work(ctx context.Context, cfg workerConfig) error {
 		Log: log, CloseTimeout: cfg.Grace + drainMargin,
 		Routes: []router.Route{{
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-			Locker: locker, Request: changes.Request, Slots: slots, Tracer: cfg.Traces.Tracer("worker"),
+			Locker: locker, Request: changes.Request, Slots: slots,
+			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter)},
 			Dispose: router.Disposer{
-				Failed: changes.Failed, GivenUp: changes.GivenUp, Log: log,
+				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: log,
 				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
 			},
 		}},
@@ -168,17 +168,6 @@ func work(ctx context.Context, cfg workerConfig) error {
 		return broken(err)
 	}
 	return drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
-}
-
-// begin tells of a job both the reporter and whoever else is to know.
-func (cfg workerConfig) begin(reporter *state.Reporter) func(events.Job) (func(events.Progress), func()) {
-	if cfg.progress == nil {
-		return reporter.Begin
-	}
-	return func(job events.Job) (func(events.Progress), func()) {
-		progress, end := reporter.Begin(job)
-		return func(p events.Progress) { progress(p); cfg.progress(p) }, end
-	}
 }
 
 // volumeConfig is what the settings say of the volume.

@@ -216,6 +216,9 @@ func (w *world) last() events.Result {
 	return r
 }
 
+// held stands for a lease that is held.
+func held(context.Context) error { return nil }
+
 func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
 	for name, spoil := range map[string]func(*events.Result){
 		"full":                  func(r *events.Result) { r.Full, r.Files = true, r.Files[:1] },
@@ -248,7 +251,7 @@ func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
 			}
 			follow := func(r events.Result) {
 				t.Helper()
-				if err := s.follow(ctx, r); err != nil {
+				if err := s.follow(ctx, r, held); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -279,11 +282,11 @@ func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
 	r, s := w.last(), w.service
 	s.indexes = indexes(t.TempDir())
 	r.Tree += "-retired"
-	if err := s.follow(context.Background(), r); err != nil {
+	if err := s.follow(context.Background(), r, held); err != nil {
 		t.Errorf("a tree that was retired: %v", err)
 	}
 	s.root = t.TempDir()
-	if err := s.follow(context.Background(), r); err == nil {
+	if err := s.follow(context.Background(), r, held); err == nil {
 		t.Error("a volume that is not there went unnoticed")
 	}
 }
@@ -305,7 +308,7 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	s.indexes = indexes(t.TempDir())
 	second.Files = second.Files[:1] // b.md has changed in the tree, and nobody is told
 	for _, r := range []events.Result{first, second} {
-		if err := s.follow(ctx, r); err != nil {
+		if err := s.follow(ctx, r, held); err != nil {
 			t.Fatal(err)
 		}
 	}

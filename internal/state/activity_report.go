@@ -32,15 +32,13 @@ type Reporter struct {
 	begun     chan struct{} // has a token when there may be work that Run does not know of
 
 	mu   sync.Mutex
-	jobs map[*activity]struct{}
+	jobs map[*events.Job]*activity
 }
 
 // activity is one job under way.
 type activity struct {
-	job   events.Job
-	began time.Time
-
-	mu       sync.Mutex
+	job      events.Job
+	began    time.Time
 	progress events.Progress
 }
 
@@ -48,31 +46,35 @@ type activity struct {
 func NewReporter(client redis.Scripter, namespace events.Namespace, worker string, log *slog.Logger) *Reporter {
 	return &Reporter{
 		redis: client, key: namespace.Working(), name: worker, log: log,
-		begun: make(chan struct{}, 1), jobs: make(map[*activity]struct{}),
+		begun: make(chan struct{}, 1), jobs: make(map[*events.Job]*activity),
 	}
 }
 
-// Begin notes that a job is worked on until end is called, and is told of its progress. It asks Redis nothing.
-func (r *Reporter) Begin(job events.Job) (progress func(events.Progress), end func()) {
-	one := &activity{job: job, began: time.Now()}
+// Begin adds a job to the work in progress, until End is called with the same pointer. It does not call Redis.
+func (r *Reporter) Begin(job *events.Job) {
 	r.mu.Lock()
-	r.jobs[one] = struct{}{}
+	r.jobs[job] = &activity{job: *job, began: time.Now()}
 	r.mu.Unlock()
 	select {
 	case r.begun <- struct{}{}:
 	default:
 	}
-	return one.set, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.jobs, one)
+}
+
+// Progress sets how far a job is.
+func (r *Reporter) Progress(job *events.Job, p events.Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if one := r.jobs[job]; one != nil {
+		one.progress = p
 	}
 }
 
-func (one *activity) set(p events.Progress) {
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	one.progress = p
+// End removes a job from the work in progress.
+func (r *Reporter) End(job *events.Job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.jobs, job)
 }
 
 // Run says what there is to say until ctx is done, and takes it back then. What Redis does not hear is not
@@ -143,13 +145,13 @@ func (r *Reporter) any() bool {
 // long returns the jobs that have lasted a tick, the longest first, and for how long.
 func (r *Reporter) long(now time.Time) (jobs []said, took []time.Duration) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	all := make([]*activity, 0, len(r.jobs))
-	for one := range r.jobs {
+	for _, one := range r.jobs {
 		if now.Sub(one.began) >= reportTick {
 			all = append(all, one)
 		}
 	}
-	r.mu.Unlock()
 	slices.SortFunc(all, func(x, y *activity) int {
 		return cmp.Or(x.began.Compare(y.began), cmp.Compare(x.job.Entry, y.job.Entry))
 	})
@@ -160,8 +162,6 @@ func (r *Reporter) long(now time.Time) (jobs []said, took []time.Duration) {
 }
 
 func (one *activity) said() said {
-	one.mu.Lock()
-	defer one.mu.Unlock()
 	change := one.job.Change
 	return said{
 		Repo: change.Repo.String(), Job: change.ID, Operation: change.Type.Operation(), App: change.App,
