@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 )
@@ -28,7 +29,7 @@ type gauntlet struct {
 	state  map[string]string // likewise
 	calls  int
 	log    strings.Builder
-	phases []state.CircuitPhase
+	phases []handlers.CircuitPhase
 }
 
 func newGauntlet(t *testing.T) *gauntlet {
@@ -49,9 +50,9 @@ func newGauntlet(t *testing.T) *gauntlet {
 		t.Fatal(err)
 	}
 	g.handle = handlers.Circuit{
-		States: g.store, Policy: state.CircuitPolicy{Failures: 2, Open: time.Minute},
+		Store: backend.Circuits{Store: g.store}, Policy: handlers.CircuitPolicy{Failures: 2, Open: time.Minute},
 		Log:     slog.New(slog.NewTextHandler(&g.log, nil)),
-		Observe: func(to state.CircuitPhase) { g.phases = append(g.phases, to) },
+		Observe: func(to handlers.CircuitPhase) { g.phases = append(g.phases, to) },
 	}.Wrap(func(context.Context, events.Job) (events.Outcome, error) {
 		g.calls++
 		if g.answer != nil {
@@ -109,12 +110,12 @@ func TestTheProbeDecides(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer error
 		phase  state.CircuitPhase
-		phases []state.CircuitPhase
+		phases []handlers.CircuitPhase
 	}{
-		"it works":                 {nil, state.CircuitClosed, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitClosed}},
-		"it fails":                 {errServer, state.CircuitOpen, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitOpen}},
-		"it proves neither":        {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
-		"it fails, but not for it": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
+		"it works":                 {nil, state.CircuitClosed, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitClosed}},
+		"it fails":                 {errServer, state.CircuitOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitOpen}},
+		"it proves neither":        {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
+		"it fails, but not for it": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauntlet(t)

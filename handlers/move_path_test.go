@@ -63,7 +63,7 @@ func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T)
 	if r := w.pushedTo("3-0", is); len(r) != 1 || r[0].Before != first || r[0].After != first {
 		t.Errorf("docs is told %+v, want nothing new", r)
 	}
-	known, err := w.handlers.States.Load(ctx, mirror)
+	known, err := w.states.Load(ctx, mirror)
 	must(t, err)
 	if known.Given("docs", mainRef(t)) != first {
 		t.Errorf("what docs was given is forgotten: %+v", known)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/handlers"
 	"lockstep/internal/watch"
 )
 
@@ -36,25 +37,25 @@ func (w *world) mustBeWatched(repo events.RepoPath, want int) {
 
 // dying is a registry or a store in front of which the worker dies once.
 type dying struct {
-	watch.Registry
+	handlers.Watches
 	died bool
 }
 
 var errDied = errors.New("died")
 
-func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) (int, error) {
+func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) error {
 	if !d.died {
 		d.died = true
-		return 0, errDied
+		return errDied
 	}
-	return d.Registry.Move(ctx, from, to, url)
+	return d.Watches.Move(ctx, from, to, url)
 }
 
 // A worker that dies after any step leaves the rest to the next.
 func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
 	for name, interrupt := range map[string]func(w *world, move events.Change){
 		"after the disk": func(w *world, move events.Change) {
-			w.handlers.Watches = &dying{Registry: *w.watches}
+			w.handlers.Watches = &dying{Watches: w.handlers.Watches}
 			if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 				w.t.Fatal(err)
 			}
@@ -71,7 +72,7 @@ func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
 			}
 			w.mustBeWatched(w.repo(), 0)
 			w.mustBeWatched(move.To, 1)
-			known, err := w.handlers.States.Load(context.Background(), move.To)
+			known, err := w.states.Load(context.Background(), move.To)
 			must(t, err)
 			if known.Given("docs", mainRef(t)) == "" || known.Fence() != r.Fence {
 				t.Errorf("known of the new path: given %v, fence %d", known.AllGiven(), known.Fence())
@@ -95,7 +96,7 @@ func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
 		t.Errorf("error %v, want a conflict", err)
 	}
 	w.mustBeWatched(w.repo(), 1)
-	known, err := w.handlers.States.Load(context.Background(), w.repo())
+	known, err := w.states.Load(context.Background(), w.repo())
 	must(t, err)
 	if !w.published() || known.Given("scan", mainRef(t)) == "" {
 		t.Errorf("published %v, given %v; want what has come since as it was", w.published(), known.AllGiven())
@@ -123,7 +124,7 @@ func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
-	w.handlers.Watches = &dying{Registry: *w.watches}
+	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
 	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
 func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
-	w.handlers.Watches = &dying{Registry: *w.watches}
+	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
 	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
 	if r := w.mustHandle("1-0", move); r.Type != events.ResultMoved || r.Path != "" {
 		t.Errorf("result %+v", r)
 	}
-	known, err := w.handlers.States.Load(context.Background(), move.To)
+	known, err := w.states.Load(context.Background(), move.To)
 	must(t, err)
 	if !known.IsZero() {
 		t.Errorf("known of the new path: %+v", known)
@@ -248,7 +249,7 @@ func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
 	if got := askedOf(w.next); got != "" {
 		t.Errorf("asked for %q, want nothing: docs has %s", got, first)
 	}
-	known, err := w.handlers.States.Load(context.Background(), mirror)
+	known, err := w.states.Load(context.Background(), mirror)
 	must(t, err)
 	if known.Remote() != move.URL || known.Given("docs", mainRef(t)) != first {
 		t.Errorf("remote %q, given %v", known.Remote(), known.AllGiven())

@@ -205,7 +205,7 @@ func TestABranchThatIsGoneIsUnpublishedAndForgotten(t *testing.T) {
 	if r := w.mustHandle("4-0", removal); r.Type != events.ResultRemoved || r.Ref != dev {
 		t.Errorf("result %+v, want the ref removed", r)
 	}
-	known, err := w.handlers.States.Load(context.Background(), w.repo())
+	known, err := w.states.Load(context.Background(), w.repo())
 	must(t, err)
 	if !w.published() || known.Head(dev) != "" || known.Given("docs", dev) != "" || len(known.Heads()) != 1 {
 		t.Errorf("published %v, heads %v; want the default branch alone", w.published(), known.Heads())
@@ -330,7 +330,7 @@ func TestAMoveThatIsSettledAfterItsRemovalKnowsOfNoClone(t *testing.T) {
 	must(t, w.git.Delete("acme/gadgets"))
 	w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: w.git.URL("acme/gadgets")})
 	w.handle("2-0", move)
-	known, err := w.handlers.States.Load(context.Background(), gadgets)
+	known, err := w.states.Load(context.Background(), gadgets)
 	must(t, err)
 	if !known.Synced().IsZero() || len(known.Heads()) != 0 {
 		t.Errorf("synced %v, heads %v; there is no clone", known.Synced(), known.Heads())

@@ -40,7 +40,7 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	if err := publish(ctx, client, (&demo{}).config(), change); err != nil {
 		t.Fatal(err)
 	}
-	p.awaitLog("circuit opens")
+	p.awaitLog("circuit opened")
 
 	show := func() map[string]any {
 		t.Helper()
@@ -87,6 +87,6 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	if c := show(); c["phase"] != "closed" || c["failures"] != 0.0 {
 		t.Errorf("circuit %v, want it closed", c)
 	}
-	p.awaitLog("circuit closes")
+	p.awaitLog("circuit closed")
 	assertIdle(t, client)
 }

@@ -17,6 +17,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
@@ -93,15 +94,11 @@ func work(ctx context.Context, cfg workerConfig) error {
 	}
 	states := state.NewStore(commands, namespace)
 	reporter := state.NewReporter(commands, namespace, name, log)
-	handle := handlers.Handlers{
-		Repos:       volume,
-		States:      states,
-		Credentials: credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport())),
-		Watches:     watch.NewRegistry(commands, namespace),
-	}
+	credentials := credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport()))
+	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
 	circuit := handlers.Circuit{
-		States: states, Policy: state.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen},
-		Log: log, Observe: cfg.Metrics.Circuit,
+		Store: backend.Circuits{Store: states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: log,
+		Observe: func(to handlers.CircuitPhase) { cfg.Metrics.Circuit(state.CircuitPhase(to)) },
 	}
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),

@@ -15,7 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/gittest"
@@ -82,8 +82,7 @@ func (w *world) startWorker(server *redistest.Server) {
 	must(err)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
 	must(err)
-	handle := handlers.Handlers{Repos: volume, States: state.NewStore(w.client, namespace), Credentials: credential.NewStore("", func(string) string { return "" }),
-		Watches: watch.NewRegistry(w.client, namespace)}
+	handle := backend.New(volume, state.NewStore(w.client, namespace), credential.NewStore("", func(string) string { return "" }), watch.NewRegistry(w.client, namespace))
 	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
 	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,

@@ -49,13 +49,22 @@ func NewStore(client redis.Cmdable, namespace events.Namespace) *Store {
 // Repo is what is known of one repository; the zero value knows nothing.
 type Repo struct{ fields map[string]string }
 
-// Load returns what is known of repo.
+// RepoOf returns the state with the given fields.
+func RepoOf(fields map[string]string) Repo { return Repo{fields} }
+
+// Load returns the state of repo.
 func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
+	fields, err := s.Fields(ctx, repo)
+	return Repo{fields}, err
+}
+
+// Fields returns the fields of repo's state, none if it is unknown.
+func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
 	fields, err := s.redis.HGetAll(ctx, s.namespace.Repo(repo)).Result()
 	if err != nil {
-		return Repo{}, fmt.Errorf("load the state of %s: %w", repo, err)
+		return nil, fmt.Errorf("load the state of %s: %w", repo, err)
 	}
-	return Repo{fields}, nil
+	return fields, nil
 }
 
 // Given is the commit that app was last given for ref, or "".
@@ -118,9 +127,9 @@ func (r Repo) Asked(url string, ref events.Ref, credential string) (Asked, bool)
 // Newest is the newest entry known that announces a commit for ref to app, or "".
 func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[NewestField(ref, app)] }
 
-// Looks is how often the commit that an entry announces for ref was found not to be there yet. An entry
-// older than all of which so much is remembered has been looked at often enough.
-func (r Repo) Looks(ref events.Ref, entry string) int {
+// Behind returns how often the remote did not have the commit yet that an entry announces for ref. It is huge for an entry
+// older than all that are remembered.
+func (r Repo) Behind(ref events.Ref, entry string) int {
 	remembered := strings.Fields(r.fields[lookField(ref)])
 	for i := 0; i+1 < len(remembered); i += 2 {
 		if remembered[i] == entry {
@@ -138,8 +147,8 @@ func (r Repo) Looks(ref events.Ref, entry string) int {
 // ref have one each.
 const looksKept = 32
 
-// SetLooks remembers that number. The caller holds the repository's lease.
-func (s *Store) SetLooks(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, looks int) error {
+// SetBehind stores that number. The caller holds the repository's lease.
+func (s *Store) SetBehind(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, looks int) error {
 	err := s.setLooks(ctx, s.namespace.Repo(repo), lookField(ref), entry, looks)
 	if err != nil {
 		return fmt.Errorf("note in the state of %s that the remote is behind: %w", repo, err)

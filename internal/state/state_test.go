@@ -52,7 +52,7 @@ func TestLooksAreRememberedOfTheNewestEntries(t *testing.T) {
 	}
 	store := state.NewStore(client, events.DefaultNamespace)
 	for _, n := range []int{40, 3, 9, 10, 9} { // 9 twice; more than are remembered come then
-		if err := store.SetLooks(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", n), n); err != nil {
+		if err := store.SetBehind(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", n), n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestLooksAreRememberedOfTheNewestEntries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return known.Looks(events.Ref{}, entry)
+		return known.Behind(events.Ref{}, entry)
 	}
 	for entry, want := range map[string]int{"3-0": 3, "9-0": 9, "10-0": 10, "40-0": 40, "1-0": 0, "41-0": 0} {
 		if n := looks(entry); n != want {
@@ -69,7 +69,7 @@ func TestLooksAreRememberedOfTheNewestEntries(t *testing.T) {
 		}
 	}
 	for n := range 30 {
-		if err := store.SetLooks(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", 50+n), 1); err != nil {
+		if err := store.SetBehind(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", 50+n), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
