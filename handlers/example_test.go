@@ -26,12 +26,6 @@ func (memory) Resolve(context.Context, string, string) (handlers.Secret, error) 
 
 func (memory) Refused(string, handlers.Secret) bool { return false }
 
-func (memory) Of(context.Context, events.RepoPath) ([]handlers.Watch, error) { return nil, nil }
-
-func (memory) Move(context.Context, handlers.MoveRequest) (handlers.MoveResult, error) {
-	return handlers.MoveResult{}, nil
-}
-
 // Handlers on an implementation of one's own. The router makes the job from a change on the stream.
 func Example() {
 	ref, err := events.ParseRef("main")
