@@ -85,7 +85,7 @@ func (g *gauntlet) circuit() state.Circuit {
 
 var errServer = events.Errorf(events.Retryable, events.ClassServer, "HTTP status 502")
 
-func TestWhatFailsTooOftenIsLeftAlone(t *testing.T) {
+func TestCircuitOpensAfterFailuresInARow(t *testing.T) {
 	g := newGauntlet(t)
 	if err := g.run(errServer); !errors.Is(err, errServer) || events.RetryAfter(err) != 0 {
 		t.Fatalf("first failure: %v, retry after %v; want it as it is", err, events.RetryAfter(err))
@@ -106,7 +106,7 @@ func TestWhatFailsTooOftenIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTheProbeDecides(t *testing.T) {
+func TestCircuitProbe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer error
 		phase  state.CircuitPhase
@@ -130,7 +130,7 @@ func TestTheProbeDecides(t *testing.T) {
 	}
 }
 
-func TestOnlyARemoteThatIsIllCounts(t *testing.T) {
+func TestOnlyFailuresOfTheRemoteCount(t *testing.T) {
 	for class, want := range map[events.Class]int{
 		events.ClassNetwork: 1, events.ClassServer: 1, events.ClassCorrupt: 1,
 		events.ClassAuth: 0, events.ClassNotFound: 0, events.ClassNoRef: 0, events.ClassHostile: 0, events.ClassConflict: 0,
@@ -147,7 +147,7 @@ func TestOnlyARemoteThatIsIllCounts(t *testing.T) {
 	}
 }
 
-func TestASuccessForgetsFailures(t *testing.T) {
+func TestSuccessResetsFailures(t *testing.T) {
 	g := newGauntlet(t)
 	_ = g.run(errServer)
 	if err := g.run(nil); err != nil {
@@ -162,7 +162,7 @@ func TestASuccessForgetsFailures(t *testing.T) {
 	}
 }
 
-func TestWhatAsksNoRemoteProvesNothing(t *testing.T) {
+func TestForcedRemovalBypassesCircuit(t *testing.T) {
 	g := newGauntlet(t)
 	g.state = nil // the change was past
 	_ = g.run(errServer)
@@ -176,7 +176,7 @@ func TestWhatAsksNoRemoteProvesNothing(t *testing.T) {
 	}
 }
 
-func TestAStoreThatIsAwayIsNotTheRepositorysFault(t *testing.T) {
+func TestStoreErrorIsNotCounted(t *testing.T) {
 	g := newGauntlet(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -186,7 +186,7 @@ func TestAStoreThatIsAwayIsNotTheRepositorysFault(t *testing.T) {
 	}
 }
 
-func TestAPollIsNotKeptForARemoteThatIsIll(t *testing.T) {
+func TestPollIsSkippedWhileCircuitIsOpen(t *testing.T) {
 	g := newGauntlet(t)
 	g.job.Change.Type = events.ChangeDue
 	_, _ = g.run(errServer), g.run(errServer)
@@ -199,7 +199,7 @@ func TestAPollIsNotKeptForARemoteThatIsIll(t *testing.T) {
 	}
 }
 
-func TestAPollProvesThatTheRemoteIsWell(t *testing.T) {
+func TestPollClosesCircuit(t *testing.T) {
 	g := newGauntlet(t)
 	g.job.Change.Type, g.result, g.state = events.ChangeDue, events.ResultPolled, nil
 	for range 3 {

@@ -140,7 +140,7 @@ func (w *world) published() bool {
 	return err == nil
 }
 
-func TestEachAppIsToldWhatChangedSinceItWasLastTold(t *testing.T) {
+func TestChangesArePerApp(t *testing.T) {
 	w := newWorld(t)
 	url := w.git.URL("acme/widgets")
 	first := w.create(map[string]string{"a": "1"})
@@ -163,7 +163,7 @@ func TestEachAppIsToldWhatChangedSinceItWasLastTold(t *testing.T) {
 	}
 }
 
-func TestARemovalIsAHint(t *testing.T) {
+func TestRemovalIsAHint(t *testing.T) {
 	w := newWorld(t)
 	url := w.git.URL("acme/widgets")
 	w.create(map[string]string{"a": "1"})
@@ -181,7 +181,7 @@ func TestARemovalIsAHint(t *testing.T) {
 	}
 }
 
-func TestTheOrderOfEventsNeitherRevivesNorBuries(t *testing.T) {
+func TestOldChangeDoesNotReviveRemovedClone(t *testing.T) {
 	w := newWorld(t)
 	url := w.git.URL("acme/widgets")
 	w.create(map[string]string{"a": "1"})
@@ -195,7 +195,7 @@ func TestTheOrderOfEventsNeitherRevivesNorBuries(t *testing.T) {
 	}
 }
 
-func TestACredentialThatMayNotGoThereIsNeverSent(t *testing.T) {
+func TestCredentialIsSentOnlyToItsURLs(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.env["LOCKSTEP_CREDENTIAL_CI_PASSWORD"] = "s3cret"

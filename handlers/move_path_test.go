@@ -32,7 +32,7 @@ func (w *world) pushedTo(entry, url string) []events.Result {
 	return results
 }
 
-func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T) {
+func TestCloneAtCustomPathStaysAfterRename(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	first := w.create(map[string]string{"a": "1"})
@@ -70,7 +70,7 @@ func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T)
 	}
 }
 
-func TestAnotherRepositoryDoesNotTakeAPath(t *testing.T) {
+func TestAnotherRepositoryCannotTakeOverAPath(t *testing.T) {
 	for name, cloned := range map[string]bool{"with a clone": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

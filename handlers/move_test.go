@@ -52,7 +52,7 @@ func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) 
 }
 
 // A worker that dies after any step leaves the rest to the next.
-func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
+func TestInterruptedMoveIsCompleted(t *testing.T) {
 	for name, interrupt := range map[string]func(w *world, move events.Change){
 		"after the disk": func(w *world, move events.Change) {
 			w.handlers.Watches = &dying{Watches: w.handlers.Watches}
@@ -82,7 +82,7 @@ func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
 }
 
 // A move that is told of again, when another repository has come to the old path, takes nothing of that.
-func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
+func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
@@ -104,7 +104,7 @@ func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
 }
 
 // What has come since by hand is nobody's to remove either.
-func TestALateMoveLeavesWhatWasSyncedByHandSince(t *testing.T) {
+func TestDuplicateMoveKeepsManualSync(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
@@ -120,7 +120,7 @@ func TestALateMoveLeavesWhatWasSyncedByHandSince(t *testing.T) {
 }
 
 // A sync by the old name, which the forge still answers for, may come between a worker's death and the next.
-func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
+func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
@@ -150,7 +150,7 @@ func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
 }
 
 // One by the old name that the forge does not answer for leaves no clone.
-func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T) {
+func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
@@ -183,7 +183,7 @@ func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T)
 }
 
 // A clone of which no ref is published any more is one all the same.
-func TestALateMoveLeavesACloneWithoutNames(t *testing.T) {
+func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
@@ -197,7 +197,7 @@ func TestALateMoveLeavesACloneWithoutNames(t *testing.T) {
 }
 
 // The registry would refuse what the volume would not: that is found out before anything has moved.
-func TestAMoveToWhereAnotherRemoteIsWatchedMovesNothing(t *testing.T) {
+func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.watchAs(watch.Watch{App: "scan", Repo: move.To, URL: "https://example.com/other/gadgets.git"}, "")
@@ -211,7 +211,7 @@ func TestAMoveToWhereAnotherRemoteIsWatchedMovesNothing(t *testing.T) {
 }
 
 // A move of what nobody knows changes nothing but the tombstone.
-func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
+func TestMoveOfUnknownRepository(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"}); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
 }
 
 // A path of one's own stays: its remote is another now.
-func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
+func TestMoveOfCustomPathRebindsRemote(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	mirror := path(t, "mirror/w")
@@ -257,7 +257,7 @@ func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
 }
 
 // What a state of the new path knows already stands, but for the fence, which is the move's.
-func TestTheFenceOfAMoveIsNoted(t *testing.T) {
+func TestMoveStoresFence(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	must(t, w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(move.To), "fence", "1", "failures", "2").Err())

@@ -23,7 +23,7 @@ func (c *issued) Refused(_ string, secret handlers.Secret) bool {
 	return true
 }
 
-func TestARevokedTokenIsReplaced(t *testing.T) {
+func TestRevokedTokenIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})
 	w.git.RequireAuth("acme/widgets", "bot", "fresh")

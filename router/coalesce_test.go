@@ -70,7 +70,7 @@ func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handle
 		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1}}}
 }
 
-func TestWhatAnOutcomeCoversIsSettledAlongWithIt(t *testing.T) {
+func TestCoveredChangesAreSettledAlong(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	const total = 150
@@ -113,7 +113,7 @@ func TestWhatAnOutcomeCoversIsSettledAlongWithIt(t *testing.T) {
 	}
 }
 
-func TestTheNewestAnnouncementIsOfTheSameAppAndRef(t *testing.T) {
+func TestNewestIsPerAppAndRef(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	ref, err := events.ParseRef("other")
@@ -146,7 +146,7 @@ func TestTheNewestAnnouncementIsOfTheSameAppAndRef(t *testing.T) {
 	}
 }
 
-func TestWhatASiblingHasSettledHasNoSecondOutcome(t *testing.T) {
+func TestChangeSettledBySiblingHasOneOutcome(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	publishChange(t, client, events.Change{ID: "c1"})

@@ -84,7 +84,7 @@ func work(t *testing.T, payload []byte, handler events.Handler) worked {
 	return w
 }
 
-func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
+func TestDispositions(t *testing.T) {
 	t.Parallel()
 	synced := func(job events.Job) (events.Outcome, error) {
 		return events.Outcome{Result: job.Result(events.ResultSynced), State: map[string]string{"k": "v"}}, nil
@@ -159,7 +159,7 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 }
 
 // A poll that is skipped has an outcome of its own, and is nobody's failure.
-func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
+func TestSkippedPollIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
 	w := work(t, poll, func(context.Context, events.Job) (events.Outcome, error) {
@@ -170,7 +170,7 @@ func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
 	}
 }
 
-func TestContentionIsNoAttempt(t *testing.T) {
+func TestContentionIsNotCountedAsAttempt(t *testing.T) {
 	t.Parallel()
 	tries := 0
 	w := work(t, changeOf(t, "c1", "acme/widgets"), func(_ context.Context, job events.Job) (events.Outcome, error) {
@@ -184,7 +184,7 @@ func TestContentionIsNoAttempt(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
+func TestMalformedChangeBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
 	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
@@ -196,7 +196,7 @@ func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
 	}
 }
 
-func TestALostLeaseSettlesNothing(t *testing.T) {
+func TestLostLeaseSettlesNothing(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	ctx := context.Background()
@@ -234,7 +234,7 @@ func stopWhen(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
+func TestMessageThatKillsEveryProcessBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	tried := 0
@@ -253,7 +253,7 @@ func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
 	}
 }
 
-func TestADispositionThatCannotBeWrittenKeepsItsMeaning(t *testing.T) {
+func TestDispositionSurvivesRedisError(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		err     error
@@ -320,7 +320,7 @@ type refusal struct{}
 func (refusal) Error() string { return "NOPERM for once" }
 func (refusal) RedisError()   {}
 
-func TestAMessageInOtherHandsIsNoError(t *testing.T) {
+func TestMessageTakenOverIsNotAnError(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	dispose := router.Disposer{Log: quiet()}.Middleware
@@ -348,7 +348,7 @@ func TestAMessageInOtherHandsIsNoError(t *testing.T) {
 	}
 }
 
-func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
+func TestDisposerWithoutFailed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		failed func(*message.Message, error, int) []stream.Output
@@ -378,7 +378,7 @@ func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
 	}
 }
 
-func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
+func TestPanicInRequestIsRetried(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
@@ -389,7 +389,7 @@ func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
 }
 
-func TestAMessageThatIsTooOldIsGivenUpThoughNothingWasTried(t *testing.T) {
+func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	tries := 0

@@ -13,8 +13,8 @@ import (
 	"lockstep/router/observe"
 )
 
-// TestAChangeIsCountedAsFailedByWhoHasSettledThat alone: another may have it meanwhile, and will.
-func TestAChangeIsCountedAsFailedByWhoHasSettledThat(t *testing.T) {
+// TestOnGiveUpIsCalledOnlyAfterSettling alone: another may have it meanwhile, and will.
+func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		stolen bool

@@ -61,7 +61,7 @@ func eachPubSub(t *testing.T, server *redistest.Server) map[string]func(t *testi
 	}
 }
 
-func TestLockLetsOneMessagePerKeyThrough(t *testing.T) {
+func TestLockHandlesOneMessagePerKey(t *testing.T) {
 	t.Parallel()
 	const keys, perKey = 3, 8
 	server := redistest.Start(t)
@@ -109,7 +109,7 @@ func TestLockLetsOneMessagePerKeyThrough(t *testing.T) {
 	}
 }
 
-func TestALockTimeoutBringsTheMessageBack(t *testing.T) {
+func TestLockTimeoutRedelivers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	for name, make := range eachPubSub(t, server) {
@@ -149,7 +149,7 @@ func TestALockTimeoutBringsTheMessageBack(t *testing.T) {
 	}
 }
 
-func TestAWaiterTakesNoSlot(t *testing.T) {
+func TestLockWaiterOccupiesNoSlot(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	lease, err := newLocker(t, client, time.Second).Acquire(context.Background(), locking.Request{Key: "busy"})
@@ -184,7 +184,7 @@ func (s *signal) one() {
 	}
 }
 
-func TestALockerThatClosesFailsNoMessage(t *testing.T) {
+func TestClosingLockerReturnsMessage(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	locker := newLocker(t, client, time.Second)
@@ -215,7 +215,7 @@ func TestALockerThatClosesFailsNoMessage(t *testing.T) {
 }
 
 // A move holds two leases, and what it settles is of both paths.
-func TestAMoveThatHasLostOneOfItsLeasesSettlesNothing(t *testing.T) {
+func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"acme/widgets", "acme/gadgets"} {
 		t.Run(lost, func(t *testing.T) {

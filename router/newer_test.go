@@ -20,9 +20,9 @@ import (
 
 const ofTomorrow = `{"specversion":"1.0","id":"n1","source":"/x","type":"lockstep.change.pushed.v2","data":{"repo":{"path":"acme/widgets"}}}`
 
-// TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow has a worker meet a version that it does not know, again
+// TestChangeOfNewerVersionWaitsForNewerWorker has a worker meet a version that it does not know, again
 // and again, and then one that does join it.
-func TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow(t *testing.T) {
+func TestChangeOfNewerVersionWaitsForNewerWorker(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	left, done := make(chan string, 1000), make(chan string, 10)
@@ -78,8 +78,8 @@ func TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyTakesIsADeadLetterWhenItIsTooOld is of a version that nobody ever knows.
-func TestWhatNobodyTakesIsADeadLetterWhenItIsTooOld(t *testing.T) {
+// TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge is of a version that nobody ever knows.
+func TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}

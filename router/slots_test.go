@@ -13,7 +13,7 @@ import (
 	"lockstep/router"
 )
 
-func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
+func TestCloseSlotsReturnsWaitersAndLetsWorkFinish(t *testing.T) {
 	t.Parallel()
 	slots := router.NewSlots(1)
 	working, finish := make(chan struct{}), make(chan struct{})
@@ -38,7 +38,7 @@ func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
 	}
 }
 
-func TestThereIsAlwaysASlot(t *testing.T) {
+func TestZeroSlotsMeansOne(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -50,7 +50,7 @@ func TestThereIsAlwaysASlot(t *testing.T) {
 	}
 }
 
-func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
+func TestSlotWaitEndsWithMessageContext(t *testing.T) {
 	t.Parallel()
 	slots := router.NewSlots(1)
 	working, finish := make(chan struct{}), make(chan struct{})
@@ -71,7 +71,7 @@ func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
 	}
 }
 
-func TestRoomCountsWhoWaitsForASlot(t *testing.T) {
+func TestRoomCountsSlotWaiters(t *testing.T) {
 	t.Parallel()
 	slots := router.NewSlots(2)
 	defer slots.Close()

@@ -54,7 +54,7 @@ func timelineRoute(t *testing.T, d *diary, handler events.Handler) router.Route 
 	}
 }
 
-func TestASettledChangeHasATimeline(t *testing.T) {
+func TestTimelineOfSettledChange(t *testing.T) {
 	t.Parallel()
 	var d diary
 	tries := 0
@@ -97,7 +97,7 @@ func TestASettledChangeHasATimeline(t *testing.T) {
 	}
 }
 
-func TestAChangeThatIsGivenUpHasATimelineToo(t *testing.T) {
+func TestTimelineOfFailedChange(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]events.Handler{
 		"for good": func(context.Context, events.Job) (events.Outcome, error) {
@@ -124,7 +124,7 @@ func TestAChangeThatIsGivenUpHasATimelineToo(t *testing.T) {
 	}
 }
 
-func TestACoalescedChangeHasATimelineOfItsOwn(t *testing.T) {
+func TestTimelineOfCoalescedChange(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	const total = 20

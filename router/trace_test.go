@@ -84,7 +84,7 @@ func parentOf(span sdktrace.ReadOnlySpan) string {
 	return "00-" + span.SpanContext().TraceID().String() + "-" + span.SpanContext().SpanID().String() + "-01"
 }
 
-func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
+func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
 	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)
@@ -155,7 +155,7 @@ func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
 	}
 }
 
-func TestAFailureIsAnErrorOfTheSpanAndWaitingIsNone(t *testing.T) {
+func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	tracer, recorder := recording(t)
@@ -205,7 +205,7 @@ func TestAFailureIsAnErrorOfTheSpanAndWaitingIsNone(t *testing.T) {
 	}
 }
 
-func TestWhatIsSettledAlongGoesOnInItsOwnTraceWithALink(t *testing.T) {
+func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)
@@ -265,7 +265,7 @@ func TestWhatIsSettledAlongGoesOnInItsOwnTraceWithALink(t *testing.T) {
 	}
 }
 
-func TestWithoutATracerNothingIsReadOrWrittenOfTraces(t *testing.T) {
+func TestNoTracerNoTraces(t *testing.T) {
 	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	publishTraced(t, client, "c1")
@@ -283,7 +283,7 @@ func TestWithoutATracerNothingIsReadOrWrittenOfTraces(t *testing.T) {
 	}
 }
 
-func TestAPlainEntryMayBePartOfATrace(t *testing.T) {
+func TestPlainEntryJoinsTrace(t *testing.T) {
 	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)

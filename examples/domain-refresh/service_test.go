@@ -75,7 +75,7 @@ func within[T any](t *testing.T, ch <-chan T, what string) T {
 	}
 }
 
-func TestCronAndHandNeverRefreshOneDomainTwiceAtOnce(t *testing.T) {
+func TestCronAndManualRefreshAreExclusive(t *testing.T) {
 	ctx, f := context.Background(), startFleet(t)
 	client := redis.NewClient(&redis.Options{Addr: f.addr})
 	defer client.Close()

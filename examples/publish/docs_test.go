@@ -28,7 +28,7 @@ var document = filepath.Join(root, "docs/publishing.md")
 // program is a block of code in the document, under the name of the file that it is.
 var program = regexp.MustCompile("(?s)<!-- (examples/publish/\\S+) -->\n```([a-z]+)\n(.*?)```\n")
 
-func TestTheDocumentShowsTheProgramsAsTheyAre(t *testing.T) {
+func TestDocumentShowsPrograms(t *testing.T) {
 	text := read(t, document)
 	var shown []string
 	today := program.ReplaceAllStringFunc(text, func(block string) string {
@@ -58,7 +58,7 @@ func TestTheDocumentShowsTheProgramsAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheDocumentPinsWhatTheProgramsPin(t *testing.T) {
+func TestDocumentPinsSameVersions(t *testing.T) {
 	var node struct{ Dependencies map[string]string }
 	must(t, json.Unmarshal([]byte(read(t, "node/package.json")), &node))
 	for _, pin := range []string{"redis@" + node.Dependencies["redis"], strings.TrimSpace(read(t, "python/requirements.txt"))} {
@@ -69,7 +69,7 @@ func TestTheDocumentPinsWhatTheProgramsPin(t *testing.T) {
 }
 
 // The table has the plain fields that ParseChange reads, in its order.
-func TestTheDocumentNamesThePlainFields(t *testing.T) {
+func TestDocumentNamesPlainFields(t *testing.T) {
 	var named []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(read(t, document), -1) {
 		named = append(named, row[1])
@@ -100,7 +100,7 @@ func plainFields(t *testing.T) (names []string) {
 }
 
 // Each line of redis-cli in the document is a change, of every type there is, and so is the CloudEvents document.
-func TestTheDocumentsChangesAreRead(t *testing.T) {
+func TestDocumentChangesParse(t *testing.T) {
 	var types []events.ChangeType
 	for _, line := range regexp.MustCompile(`(?m)^    redis-cli XADD 'lockstep:\{0\}:changes' '\*' (.*)$`).FindAllStringSubmatch(read(t, document), -1) {
 		words, fields := strings.Fields(line[1]), map[string]string{}

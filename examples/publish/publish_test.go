@@ -67,7 +67,7 @@ func (way way) repo() string {
 var published = regexp.MustCompile(`(?m)^published (?:change )?(\S+)`)
 
 // A worker does what each program asks for; the program says under which id it asked, and what came of it.
-func TestEachWayToPublish(t *testing.T) {
+func TestPublishers(t *testing.T) {
 	w := newWorld(t)
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestEachWayToPublish(t *testing.T) {
 }
 
 // A program that waits for what fails ends with the reason and exit code 1.
-func TestEachWaitEndsWithAFailure(t *testing.T) {
+func TestPublisherWaitReportsFailure(t *testing.T) {
 	w := newWorld(t)
 	for _, way := range ways {
 		if !way.waits {
@@ -134,7 +134,7 @@ func (w *world) noGroupIsLeft(t *testing.T) {
 }
 
 // Whoever does not know whether a change arrived publishes it again, and is answered again.
-func TestAnIDMayBePublishedTwice(t *testing.T) {
+func TestPublishSameIDTwice(t *testing.T) {
 	w := newWorld(t)
 	commit, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})
 	must(t, err)
@@ -149,7 +149,7 @@ func TestAnIDMayBePublishedTwice(t *testing.T) {
 }
 
 // What cannot be read ends on the stream of dead letters with the reason, and holds nothing up.
-func TestAMalformedChangeIsADeadLetter(t *testing.T) {
+func TestMalformedFieldsBecomeDeadLetter(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})
 	must(t, err)

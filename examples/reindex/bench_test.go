@@ -87,7 +87,7 @@ func (w *world) see(s strategy) sight {
 	return seen
 }
 
-func TestWhatReadersSeeBetweenTheStepsOfARebuild(t *testing.T) {
+func TestReadersDuringRebuild(t *testing.T) {
 	for name, want := range map[string]map[sight]bool{
 		"in place":              {complete: true, incomplete: true},
 		"in place under a lock": {complete: true, incomplete: true},
@@ -113,7 +113,7 @@ func TestWhatReadersSeeBetweenTheStepsOfARebuild(t *testing.T) {
 	}
 }
 
-func TestTwoRebuildsInPlaceAtOnceLeaveAMixBehind(t *testing.T) {
+func TestConcurrentRebuildsInPlaceMix(t *testing.T) {
 	s := strategyNamed(t, "in place")
 	w := newWorld(t, s)
 	w.rebuild(s, "v1", func() {
@@ -126,7 +126,7 @@ func TestTwoRebuildsInPlaceAtOnceLeaveAMixBehind(t *testing.T) {
 	}
 }
 
-func TestAReaderThatIsOvertakenTwiceStillReadsItsGeneration(t *testing.T) {
+func TestSlowReaderKeepsItsGeneration(t *testing.T) {
 	s := strategyNamed(t, "blue-green")
 	w := newWorld(t, s)
 	hash, err := s.open(context.Background(), w.ix)
@@ -144,7 +144,7 @@ func TestAReaderThatIsOvertakenTwiceStillReadsItsGeneration(t *testing.T) {
 	}
 }
 
-func TestTheTable(t *testing.T) {
+func TestBenchmarkTable(t *testing.T) {
 	server := redistest.Start(t)
 	b := bench{docs: 2 * page, readers: 2, rounds: 5, pause: time.Millisecond, log: slog.New(slog.DiscardHandler),
 		open: func() redis.UniversalClient {

@@ -160,7 +160,7 @@ func (w *world) finds(word string, want ...string) {
 	}
 }
 
-func TestWhatIsPushedCanBeFoundAndWhatIsDeletedCannot(t *testing.T) {
+func TestSearchFindsPushedNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func (w *world) last() events.Result {
 // held stands for a lease that is held.
 func held(context.Context) error { return nil }
 
-func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
+func TestReadsTreeWhenChangesAreIncomplete(t *testing.T) {
 	for name, spoil := range map[string]func(*events.Result){
 		"full":                  func(r *events.Result) { r.Full, r.Files = true, r.Files[:1] },
 		"truncated":             func(r *events.Result) { r.Truncated, r.Files = true, nil },
@@ -271,7 +271,7 @@ func TestWhatTheChangesDoNotTellIsReadFromTheTree(t *testing.T) {
 	}
 }
 
-func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
+func TestMissingTreeIsSkippedOnlyIfVolumeExists(t *testing.T) {
 	w := newWorld(t)
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ func TestATreeThatIsGoneIsPastOnlyIfTheVolumeIsThere(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatHasChangedIsRead(t *testing.T) {
+func TestReadsOnlyChangedFiles(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	if err := w.git.CreateEmpty(ctx, repo); err != nil {

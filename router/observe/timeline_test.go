@@ -20,7 +20,7 @@ func stagesOf(t Timeline) string {
 	return strings.Join(all, ", ")
 }
 
-func TestATimelineIsSplitIntoStages(t *testing.T) {
+func TestStages(t *testing.T) {
 	zero := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
 	whole := Timeline{Operation: "sync", Received: at(0), Queued: at(1), Delivered: at(3), Leased: at(7), Began: at(15), Fetched: at(31), Published: at(63)}
@@ -76,7 +76,7 @@ func TestATimelineIsSplitIntoStages(t *testing.T) {
 	}
 }
 
-func TestAbsurdMomentsAreLeftOut(t *testing.T) {
+func TestImplausibleTimesAreIgnored(t *testing.T) {
 	now := time.Now()
 	entry := func(at time.Time) string { return fmt.Sprintf("%d-0", at.UnixMilli()) }
 	for name, tc := range map[string]struct {
