@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-func TestEachAppWaitsForARemoteThatIsBehind(t *testing.T) {
+func TestRemoteBehindIsCountedPerApp(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -43,7 +43,7 @@ func TestEachAppWaitsForARemoteThatIsBehind(t *testing.T) {
 	}
 }
 
-func TestTwoThatTakeTurnsAreNotLookedAtForEver(t *testing.T) {
+func TestTwoAnnouncementsTakingTurnsEnd(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
@@ -59,7 +59,7 @@ func TestTwoThatTakeTurnsAreNotLookedAtForEver(t *testing.T) {
 	t.Error("they are looked at for ever")
 }
 
-func TestADeletedRefAnnouncesNoCommit(t *testing.T) {
+func TestDeletedRefAnnouncesNoCommit(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -71,7 +71,7 @@ func TestADeletedRefAnnouncesNoCommit(t *testing.T) {
 	}
 }
 
-func TestAnAnswerUsedAgainDoesNotReplaceANewerOne(t *testing.T) {
+func TestReusedAnswerDoesNotReplaceNewerOne(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -85,7 +85,7 @@ func TestAnAnswerUsedAgainDoesNotReplaceANewerOne(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsOfOneRemote(t *testing.T) {
+func TestAnswerIsPerRemote(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -99,7 +99,7 @@ func TestAnAnswerIsOfOneRemote(t *testing.T) {
 	}
 }
 
-func TestAChangeOlderThanTheRemovalDoesNotBuryWhatHasComeSince(t *testing.T) {
+func TestChangeOlderThanRemovalKeepsNewClone(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -111,7 +111,7 @@ func TestAChangeOlderThanTheRemovalDoesNotBuryWhatHasComeSince(t *testing.T) {
 	}
 }
 
-func TestAResultNamesTheRefThatWasPublishedWhenTheAnswerWasNotEnough(t *testing.T) {
+func TestResultNamesPublishedRefWhenAnswerIsInsufficient(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})

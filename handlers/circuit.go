@@ -12,69 +12,95 @@ import (
 	"lockstep/internal/state"
 )
 
-// Circuits are the repositories' circuit breakers; a [state.Store] is.
-type Circuits interface {
-	Circuit(ctx context.Context, repo events.RepoPath) (state.Circuit, error)
-	Failed(ctx context.Context, repo events.RepoPath, fence uint64, p state.CircuitPolicy) (state.Circuit, bool, error)
+// CircuitStore stores the repositories' circuit breakers.
+type CircuitStore interface {
+	// Circuit returns the circuit breaker of repo.
+	Circuit(ctx context.Context, repo events.RepoPath) (CircuitState, error)
+	// Failed counts a failure under the lease with the given fence, and reports whether that opened the circuit. It
+	// changes nothing if a later lease has been granted.
+	Failed(ctx context.Context, repo events.RepoPath, fence uint64, p CircuitPolicy) (s CircuitState, opened bool, err error)
 }
 
-// Circuit leaves a repository alone for a while after it has failed several times in a row, whichever
-// changes asked for it, so that a remote that is down or ill is not asked again for each of them.
+// CircuitState is a circuit breaker at a moment. The zero value is closed.
+type CircuitState struct {
+	Failures int       // in a row, of those that count
+	Trips    int       // how often it opened in a row; 0 while closed
+	Until    time.Time // when it half-opens, by Redis' clock; zero while closed
+	Now      time.Time // the moment, by the same clock
+}
+
+// CircuitPolicy configures a circuit breaker.
+type CircuitPolicy struct {
+	Failures int           // in a row that open it; default 5
+	Open     time.Duration // how long it is open the first time, doubled each time in a row; default 30 s
+	Max      time.Duration // the longest; default 10 min, or Open if that is longer
+}
+
+// CircuitPhase is what a circuit breaker admits.
+type CircuitPhase string
+
+// The phases.
+const (
+	CircuitClosed   CircuitPhase = "closed"    // everything
+	CircuitOpen     CircuitPhase = "open"      // nothing
+	CircuitHalfOpen CircuitPhase = "half-open" // the next change, as a probe; the lease keeps others out meanwhile
+)
+
+// Circuit is a circuit breaker for repositories: after several failures in a row, whichever changes asked, it leaves a
+// repository alone for a while, so that a remote that is down is not asked for each change.
 //
-//	closed     all changes are worked on. Policy.Failures failures in a row open it
-//	open       changes go back to the stream until it half-opens, which is no attempt of theirs; a poll that
-//	           need not be waited for is skipped, or they would pile up for as long as a remote is away
-//	half-open  the next change is the probe; the lease makes it one at a time. Success closes the
+//	closed     all changes are handled. Policy.Failures failures in a row open it
+//	open       changes return to the stream until it half-opens, without an attempt counted; a poll with
+//	           on_busy=skip is skipped, so that polls do not pile up
+//	half-open  the next change is the probe; the lease admits one at a time. Success closes the
 //	           circuit, a failure opens it for twice as long
 //
-// What counts is what may pass, and has to do with this repository's remote or its objects:
+// Failures count if they are transient and about this repository's remote or its objects:
 //
-//	network, server, corrupt                 counts
-//	auth, not_found, no_ref                  does not: the remote is well and has answered. A failed result is
-//	                                         published at once, and nothing is tried again; one app's bad
-//	                                         credential must not stop the others
-//	hostile, conflict, config, malformed     does not: another try is not made anyway
-//	volume, internal                         does not: it is ours, and would befall every repository
-//	busy, stale, shutdown, circuit           does not: nothing was tried, or nothing was wrong with it
+//	network, server, corrupt                 count
+//	auth, not_found, no_ref                  do not: the remote answered. A failed result is published at once without
+//	                                         retries, and one app's bad credential must not stop the others
+//	hostile, conflict, config, malformed     do not: they are not retried anyway
+//	volume, internal                         do not: the fault is ours and affects every repository
+//	busy, stale, shutdown, circuit           do not: nothing was tried, or nothing was wrong
 //
-// A failure that does not count does not reset the count either. A success is a poll, or an outcome that sets
-// state: any other that sets none, as of a change that is past, has proved nothing. (One that an earlier sync
-// had answered already sets state too; at worst, then, the count begins anew.) The reset rides along in
-// it, and takes effect when the change is settled. A forced removal asks no remote, and is let through.
+// A failure that does not count leaves the count as it is. A success is a poll, or an outcome that sets state; an outcome
+// without state, such as that of a change that is past, proves nothing. (A sync that an earlier one had answered sets state
+// too; at worst the count starts again.) The reset is part of the outcome and takes effect when the change is settled. A
+// forced removal asks no remote and is always admitted.
 type Circuit struct {
-	States Circuits
-	Policy state.CircuitPolicy // default 5 failures, open for 30 s at first and 10 min, or that if it is longer, at most
-	Log    *slog.Logger        // default slog.Default
-	// Observe is told of each change of phase as it happens, a half-open circuit once for each probe;
-	// nil: nobody.
-	Observe func(to state.CircuitPhase)
+	Store  CircuitStore
+	Policy CircuitPolicy
+	Log    *slog.Logger // default slog.Default
+	// Observe is called with each new phase, once for each probe of a half-open circuit. Optional.
+	Observe func(to CircuitPhase)
 }
 
-// countTimeout bounds how long a failure waits to be counted.
+// countTimeout bounds the call that counts a failure.
 const countTimeout = 2 * time.Second
 
-// Wrap puts the circuit before a handler that runs under the repository's lease.
+// Wrap returns next behind the circuit breaker. next runs under the repository's lease.
 func (c Circuit) Wrap(next events.Handler) events.Handler {
 	c.Policy.Failures = cmp.Or(c.Policy.Failures, 5)
 	c.Policy.Open = cmp.Or(c.Policy.Open, 30*time.Second)
 	c.Policy.Max = cmp.Or(c.Policy.Max, max(10*time.Minute, c.Policy.Open))
 	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.Observe == nil {
-		c.Observe = func(state.CircuitPhase) {}
+		c.Observe = func(CircuitPhase) {}
 	}
 	return func(ctx context.Context, job events.Job) (events.Outcome, error) {
 		if job.Change.Type == events.ChangeRemoved && job.Change.Force {
 			return next(ctx, job)
 		}
-		circuit, err := c.States.Circuit(ctx, job.Change.Repo)
+		circuit, err := c.Store.Circuit(ctx, job.Change.Repo)
 		if err != nil {
-			return events.Outcome{}, redisFault(err)
+			return events.Outcome{}, redisError(err)
 		}
-		switch circuit.Phase() {
-		case state.CircuitOpen:
+		switch CircuitPhase(state.Circuit(circuit).Phase()) {
+		case CircuitOpen:
 			return events.Outcome{}, refused(job, circuit)
-		case state.CircuitHalfOpen:
-			c.Observe(state.CircuitHalfOpen)
+		case CircuitHalfOpen:
+			c.Observe(CircuitHalfOpen)
 		}
 		outcome, err := next(ctx, job)
 		if err != nil {
@@ -84,20 +110,21 @@ func (c Circuit) Wrap(next events.Handler) events.Handler {
 	}
 }
 
-func refused(job events.Job, circuit state.Circuit) error {
+func refused(job events.Job, circuit CircuitState) error {
+	remaining := state.Circuit(circuit).Remaining()
 	disposition := events.Contention
 	if job.Change.Type == events.ChangeDue && job.Change.OnBusy == events.BusySkip {
 		disposition = events.Permanent
 	}
 	return &events.Error{
-		Disposition: disposition, Class: events.ClassCircuit, RetryAfter: circuit.Remaining(),
-		Err: fmt.Errorf("circuit of %s is open after %d failures in a row, and half-opens in %v",
-			job.Change.Repo, circuit.Failures, circuit.Remaining().Round(time.Millisecond)),
+		Disposition: disposition, Class: events.ClassCircuit, RetryAfter: remaining,
+		Err: fmt.Errorf("circuit of %s is open after %d failures in a row and half-opens in %v",
+			job.Change.Repo, circuit.Failures, remaining.Round(time.Millisecond)),
 	}
 }
 
-// failed counts the failure if it counts. When that opened the circuit, coming back before it
-// half-opens would be of no use. A failure that cannot be counted is a failure all the same.
+// failed counts a failure, if its class counts. If that opens the circuit, the retry waits until it half-opens. An error
+// while counting is logged only.
 func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	class := events.ClassOf(err)
 	if !counts(class) {
@@ -106,7 +133,7 @@ func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	repo := job.Change.Repo
-	circuit, opened, countErr := c.States.Failed(ctx, repo, job.Fence, c.Policy)
+	circuit, opened, countErr := c.Store.Failed(ctx, repo, job.Fence, c.Policy)
 	if countErr != nil {
 		c.Log.WarnContext(ctx, "failure not counted", "repo", repo.String(), "class", string(class), "error", countErr)
 		return err
@@ -114,30 +141,30 @@ func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	if !opened {
 		return err
 	}
-	c.Log.WarnContext(ctx, "circuit opens: the repository is left alone", "repo", repo.String(), "class", string(class),
+	c.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(class),
 		"failures", circuit.Failures, "until", circuit.Until)
-	c.Observe(state.CircuitOpen)
-	return &events.Error{Disposition: events.DispositionOf(err), Class: class, RetryAfter: circuit.Remaining(), Err: err}
+	c.Observe(CircuitOpen)
+	return &events.Error{Disposition: events.DispositionOf(err), Class: class, RetryAfter: state.Circuit(circuit).Remaining(), Err: err}
 }
 
-// worked has the outcome reset the circuit.
-func (c Circuit) worked(ctx context.Context, job events.Job, circuit state.Circuit, outcome events.Outcome) events.Outcome {
-	reset, proved := circuit.ResetFields(), len(outcome.State) > 0 || outcome.Result.Type == events.ResultPolled
+// worked adds the reset of the circuit to an outcome.
+func (c Circuit) worked(ctx context.Context, job events.Job, circuit CircuitState, outcome events.Outcome) events.Outcome {
+	reset, proved := state.Circuit(circuit).ResetFields(), len(outcome.State) > 0 || outcome.Result.Type == events.ResultPolled
 	if !proved || len(reset) == 0 {
 		return outcome
 	}
-	if !outcome.Forget { // that leaves nothing to reset
+	if !outcome.Forget { // forgetting the state includes the circuit
 		maps.Copy(reset, outcome.State)
 		outcome.State = reset
 	}
 	if circuit.Trips > 0 {
-		c.Log.InfoContext(ctx, "circuit closes: the repository works again", "repo", job.Change.Repo.String(), "failures", circuit.Failures)
-		c.Observe(state.CircuitClosed)
+		c.Log.InfoContext(ctx, "circuit closed", "repo", job.Change.Repo.String(), "failures", circuit.Failures)
+		c.Observe(CircuitClosed)
 	}
 	return outcome
 }
 
-// counts reports whether a class of failures says that the remote, or what it sends, is ill.
+// counts reports whether failures of a class are the remote's.
 func counts(class events.Class) bool {
 	switch class {
 	case events.ClassNetwork, events.ClassServer, events.ClassCorrupt:

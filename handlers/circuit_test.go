@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 )
@@ -28,7 +29,7 @@ type gauntlet struct {
 	state  map[string]string // likewise
 	calls  int
 	log    strings.Builder
-	phases []state.CircuitPhase
+	phases []handlers.CircuitPhase
 }
 
 func newGauntlet(t *testing.T) *gauntlet {
@@ -49,9 +50,9 @@ func newGauntlet(t *testing.T) *gauntlet {
 		t.Fatal(err)
 	}
 	g.handle = handlers.Circuit{
-		States: g.store, Policy: state.CircuitPolicy{Failures: 2, Open: time.Minute},
+		Store: backend.Circuits{Store: g.store}, Policy: handlers.CircuitPolicy{Failures: 2, Open: time.Minute},
 		Log:     slog.New(slog.NewTextHandler(&g.log, nil)),
-		Observe: func(to state.CircuitPhase) { g.phases = append(g.phases, to) },
+		Observe: func(to handlers.CircuitPhase) { g.phases = append(g.phases, to) },
 	}.Wrap(func(context.Context, events.Job) (events.Outcome, error) {
 		g.calls++
 		if g.answer != nil {
@@ -84,7 +85,7 @@ func (g *gauntlet) circuit() state.Circuit {
 
 var errServer = events.Errorf(events.Retryable, events.ClassServer, "HTTP status 502")
 
-func TestWhatFailsTooOftenIsLeftAlone(t *testing.T) {
+func TestCircuitOpensAfterFailuresInARow(t *testing.T) {
 	g := newGauntlet(t)
 	if err := g.run(errServer); !errors.Is(err, errServer) || events.RetryAfter(err) != 0 {
 		t.Fatalf("first failure: %v, retry after %v; want it as it is", err, events.RetryAfter(err))
@@ -105,16 +106,16 @@ func TestWhatFailsTooOftenIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTheProbeDecides(t *testing.T) {
+func TestCircuitProbe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer error
 		phase  state.CircuitPhase
-		phases []state.CircuitPhase
+		phases []handlers.CircuitPhase
 	}{
-		"it works":                 {nil, state.CircuitClosed, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitClosed}},
-		"it fails":                 {errServer, state.CircuitOpen, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitOpen}},
-		"it proves neither":        {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
-		"it fails, but not for it": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
+		"it works":                 {nil, state.CircuitClosed, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitClosed}},
+		"it fails":                 {errServer, state.CircuitOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitOpen}},
+		"it proves neither":        {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
+		"it fails, but not for it": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauntlet(t)
@@ -129,7 +130,7 @@ func TestTheProbeDecides(t *testing.T) {
 	}
 }
 
-func TestOnlyARemoteThatIsIllCounts(t *testing.T) {
+func TestOnlyFailuresOfTheRemoteCount(t *testing.T) {
 	for class, want := range map[events.Class]int{
 		events.ClassNetwork: 1, events.ClassServer: 1, events.ClassCorrupt: 1,
 		events.ClassAuth: 0, events.ClassNotFound: 0, events.ClassNoRef: 0, events.ClassHostile: 0, events.ClassConflict: 0,
@@ -146,7 +147,7 @@ func TestOnlyARemoteThatIsIllCounts(t *testing.T) {
 	}
 }
 
-func TestASuccessForgetsFailures(t *testing.T) {
+func TestSuccessResetsFailures(t *testing.T) {
 	g := newGauntlet(t)
 	_ = g.run(errServer)
 	if err := g.run(nil); err != nil {
@@ -161,7 +162,7 @@ func TestASuccessForgetsFailures(t *testing.T) {
 	}
 }
 
-func TestWhatAsksNoRemoteProvesNothing(t *testing.T) {
+func TestForcedRemovalBypassesCircuit(t *testing.T) {
 	g := newGauntlet(t)
 	g.state = nil // the change was past
 	_ = g.run(errServer)
@@ -175,7 +176,7 @@ func TestWhatAsksNoRemoteProvesNothing(t *testing.T) {
 	}
 }
 
-func TestAStoreThatIsAwayIsNotTheRepositorysFault(t *testing.T) {
+func TestStoreErrorIsNotCounted(t *testing.T) {
 	g := newGauntlet(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -185,7 +186,7 @@ func TestAStoreThatIsAwayIsNotTheRepositorysFault(t *testing.T) {
 	}
 }
 
-func TestAPollIsNotKeptForARemoteThatIsIll(t *testing.T) {
+func TestPollIsSkippedWhileCircuitIsOpen(t *testing.T) {
 	g := newGauntlet(t)
 	g.job.Change.Type = events.ChangeDue
 	_, _ = g.run(errServer), g.run(errServer)
@@ -198,7 +199,7 @@ func TestAPollIsNotKeptForARemoteThatIsIll(t *testing.T) {
 	}
 }
 
-func TestAPollProvesThatTheRemoteIsWell(t *testing.T) {
+func TestPollClosesCircuit(t *testing.T) {
 	g := newGauntlet(t)
 	g.job.Change.Type, g.result, g.state = events.ChangeDue, events.ResultPolled, nil
 	for range 3 {

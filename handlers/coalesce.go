@@ -7,28 +7,26 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
 
-// Coalescing goes by the ids of stream entries, never by clocks. Just before a sync asks the remote,
-// it notes the id that the stream of changes last gave out. What the remote says then answers every
-// change up to that entry which asks for the same ref of the same remote with the same credential;
-// for another credential nothing is proved. The answer holds once its sync is settled, and as long
-// as the tree on disk is still that commit.
+// Coalescing compares IDs of stream entries, never clocks. Right before a sync asks the remote, it reads the last ID of the
+// stream of changes. What the remote answers then also answers every change up to that entry which asks for the same ref
+// of the same remote with the same credential; it proves nothing for another credential. The answer is valid once its
+// sync is settled, and as long as the tree on disk is still that commit.
 //
-// A change may announce a commit that the answer does not have. Then another push has come since, or
-// the remote is behind its own webhook. Only of the newest such change for a ref can the latter be
-// true: the remote is asked for it again, with a backoff, a few times. Then what it has is accepted.
-// Each app has a newest of its own, since nobody else's result tells it of the commit.
+// A change may announce a commit that the answer does not have. Either another push has come since, or the remote lags
+// behind its own webhook. The latter is possible only for the newest such change of a ref: the remote is asked for it
+// again a few times, with a backoff, and then its answer is accepted. Each app has a newest change of its own, since
+// nobody else's result reports the commit to it.
 
 const (
-	lookFirst = 200 * time.Millisecond // before the remote is asked again; doubles each time
-	lookTimes = 5                      // after 6.2 s in all
+	behindBackoff    = 200 * time.Millisecond // before the remote is asked again; doubles each time
+	maxBehindRetries = 5                      // 6.2 s in total
 )
 
-// answeredBy returns what answers a job already. That cannot come from a stream which is younger than the
-// answer: it was lost and begun anew, perhaps by an earlier clock.
+// answeredBy returns an answer that a job can use. An answer newer than the stream is not used: Redis lost its data, and
+// IDs may have started again at an earlier time.
 func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRef, bool) {
 	change := job.Change
 	answer, ok := known.RemoteRef(change.URL, change.Ref, change.Credential)
@@ -41,35 +39,35 @@ func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRe
 	return state.RemoteRef{}, false
 }
 
-// announces reports whether a job is the newest known to announce a commit for its ref.
+// announces reports whether a job is the newest known one that announces a commit for its ref.
 func announces(job events.Job, known state.Repo) bool {
 	return job.Change.Announced() != "" && !events.EntryAfter(known.Newest(job.Change.Ref, job.Change.App), job.Entry)
 }
 
-// lookAgain returns the error with which a job comes back when the remote may be behind the webhook
-// that announced the job's commit, and nil when it is to be taken as it is.
-func (h *Handlers) lookAgain(ctx context.Context, job events.Job, known state.Repo, synced gitrepo.SyncResult, syncErr error) error {
+// checkBehind returns a retryable error if the remote may lag behind the webhook that announced the job's commit. commit
+// and syncErr are the result of the sync.
+func (h *Handlers) checkBehind(ctx context.Context, job events.Job, known state.Repo, commit string, syncErr error) error {
 	change := job.Change
 	switch {
-	case !announces(job, known), syncErr == nil && synced.After == change.After:
+	case !announces(job, known), syncErr == nil && commit == change.After:
 		return nil
 	case syncErr != nil && (events.ClassOf(syncErr) != events.ClassNoRef || known.Path() == ""):
 		return nil
 	}
 	newest, err := job.Newest(ctx)
 	if err != nil {
-		return redisFault(err)
+		return redisError(err)
 	}
-	looks := known.Misses(change.Ref, job.Entry)
-	if events.EntryAfter(newest, job.Entry) || looks >= lookTimes {
+	times := known.Misses(change.Ref, job.Entry)
+	if events.EntryAfter(newest, job.Entry) || times >= maxBehindRetries {
 		return nil
 	}
-	if err := h.States.SetMisses(ctx, change.Repo, change.Ref, job.Entry, looks+1); err != nil {
-		return redisFault(err)
+	if err := h.States.SetMisses(ctx, change.Repo, change.Ref, job.Entry, times+1); err != nil {
+		return redisError(err)
 	}
 	return &events.Error{
-		Disposition: events.Contention, Class: events.ClassBehind, RetryAfter: lookFirst << looks,
-		Err: fmt.Errorf("sync %s: the remote does not have %.12s yet, which was announced for %s",
+		Disposition: events.Contention, Class: events.ClassBehind, RetryAfter: behindBackoff << times,
+		Err: fmt.Errorf("sync %s: the remote does not have commit %.12s yet, announced for %s",
 			change.Repo, change.After, refName(change.Ref)),
 	}
 }
@@ -81,14 +79,13 @@ func refName(ref events.Ref) string {
 	return ref.String()
 }
 
-// covering returns which other jobs a sync's result answers too: those of the same app, who is told
-// that nothing has changed since. Other apps are told what has, on their own turn, and the remote is
-// not asked for that.
+// covering returns a function that settles other jobs with a sync's answer: those of the same app, with a result without
+// changes. Other apps receive their changes on their own turn, for which the remote is not asked.
 func covering(job events.Job, known state.Repo, answer state.RemoteRef, result events.Result) func(context.Context, events.Job) (events.Outcome, bool) {
 	if answer.Until == "" {
 		return nil
 	}
-	newest, looked := known.Newest(job.Change.Ref, job.Change.App), false
+	newest, read := known.Newest(job.Change.Ref, job.Change.App), false
 	if announces(job, known) {
 		newest = job.Entry
 	}
@@ -99,8 +96,8 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 			events.EntryAfter(other.Entry, answer.Until) {
 			return events.Outcome{}, false
 		}
-		if change.Announced() != "" && change.After != answer.Commit && !looked {
-			looked = true
+		if change.Announced() != "" && change.After != answer.Commit && !read {
+			read = true
 			if waiting, err := other.Newest(ctx); err == nil && (newest == "" || events.EntryAfter(waiting, newest)) {
 				newest = waiting
 			}
@@ -112,12 +109,12 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 			newest = other.Entry
 			fields = state.NewestFields(change.Ref, change.App, newest)
 		case change.After != answer.Commit && !events.EntryAfter(newest, other.Entry):
-			return events.Outcome{}, false // perhaps the remote is behind: on its own turn
+			return events.Outcome{}, false // the remote may lag behind
 		}
-		if change.Watched != job.Change.Watched { // whose it is decides how long it is kept
-			asked := state.OriginFields(change, result.Ref)
-			maps.Copy(asked, fields)
-			fields = asked
+		if change.Watched != job.Change.Watched { // a ref that was asked for by hand is kept longer
+			askedBy := state.OriginFields(change, result.Ref)
+			maps.Copy(askedBy, fields)
+			fields = askedBy
 		}
 		covered := other.Result(events.ResultSynced)
 		covered.Ref, covered.Before, covered.After = result.Ref, result.After, result.After

@@ -20,7 +20,7 @@ func (w *world) asked(do func()) int {
 	return w.git.Stats("acme/widgets").InfoRefs - before
 }
 
-func TestTheRemoteIsNotAskedWhatItHasAnswered(t *testing.T) {
+func TestRemoteIsNotAskedTwice(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(w *world)
 		entry   string
@@ -97,7 +97,7 @@ func (w *world) flipUnsettled() {
 	w.handleUnsettled("6-0", events.Change{URL: w.git.URL("acme/widgets")})
 }
 
-func TestAFlipThatWasNeverSettledIsReportedByTheNext(t *testing.T) {
+func TestUnsettledPublishIsReportedByNextSync(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	change := events.Change{URL: w.git.URL("acme/widgets"), App: "docs"}
@@ -111,7 +111,7 @@ func TestAFlipThatWasNeverSettledIsReportedByTheNext(t *testing.T) {
 	}
 }
 
-func TestEachCredentialIsProvedAgainstTheRemote(t *testing.T) {
+func TestEachCredentialIsProved(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.git.RequireAuth("acme/widgets", "bot", "s3cret")
@@ -138,7 +138,7 @@ func TestEachCredentialIsProvedAgainstTheRemote(t *testing.T) {
 	}
 }
 
-func TestARemoteBehindItsWebhookIsLookedAtAgainAndThenAccepted(t *testing.T) {
+func TestRemoteBehindItsWebhookIsRetriedThenAccepted(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
@@ -178,7 +178,7 @@ func TestARemoteBehindItsWebhookIsLookedAtAgainAndThenAccepted(t *testing.T) {
 	}
 }
 
-func TestANewBranchWhoseWebhookIsFasterIsLookedForAgain(t *testing.T) {
+func TestNewBranchBehindItsWebhookIsRetried(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -204,7 +204,7 @@ func TestANewBranchWhoseWebhookIsFasterIsLookedForAgain(t *testing.T) {
 	}
 }
 
-func TestAForcePushBackToAnOlderCommitIsFollowed(t *testing.T) {
+func TestForcePushToOlderCommit(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
@@ -222,7 +222,7 @@ func TestAForcePushBackToAnOlderCommitIsFollowed(t *testing.T) {
 	}
 }
 
-func TestASyncCoversWhatItAnswers(t *testing.T) {
+func TestSyncCovers(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")

@@ -6,7 +6,7 @@ import (
 )
 
 // A move asks two remotes. The credential goes where it may be sent, and the other is asked without one.
-func TestAMoveSendsACredentialOnlyWhereItMayGo(t *testing.T) {
+func TestMoveSendsCredentialOnlyToItsURLs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mayGo func(w *world) string
 		old   string // the token that the old remote sees

@@ -1,6 +1,3 @@
-// Package handlers does what a change asks for, one file per type of change. A handler runs under
-// the repository's lease and inside a work slot; it answers with a result and the state to remember,
-// which the router settles in one step with the event, or with an error that says what it means.
 package handlers
 
 import (
@@ -8,33 +5,165 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
-	"lockstep/internal/state"
 )
 
-// Repos are the clones on the volume; a [gitrepo.Volume] is.
+// Repos are the clones on a volume. Errors carry an [events.Disposition] and class.
 type Repos interface {
-	Sync(ctx context.Context, req gitrepo.SyncRequest) (gitrepo.SyncResult, error)
-	Remove(ctx context.Context, req gitrepo.RemoveRequest) (bool, error)
-	RemoveRef(ctx context.Context, req gitrepo.RemoveRefRequest) (bool, error)
-	Move(ctx context.Context, req gitrepo.MoveRequest) (gitrepo.MoveResult, error)
-	Look(ctx context.Context, req gitrepo.LookRequest) (gitrepo.Refs, error)
-	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
+	// Sync fetches one ref and publishes its tree.
+	Sync(ctx context.Context, req SyncRequest) (SyncResult, error)
+	// Remove removes a repository, or unpublishes one ref of it. It returns nil if there is nothing to remove.
+	Remove(ctx context.Context, req RemoveRequest) error
+	// Move moves a repository to another path, or binds its path to another remote, without fetching it again.
+	Move(ctx context.Context, req MoveRequest) (MoveResult, error)
+	// ListRefs lists the remote's branches and tags, as git ls-remote does.
+	ListRefs(ctx context.Context, repo events.RepoPath, remote Remote) (Refs, error)
+	// Published returns what readers see of a repository. It is false if the repository is not on the volume.
+	Published(repo events.RepoPath) (Published, bool, error)
 }
 
-// States is what Redis remembers of repositories; a [state.Store] is.
+// States are the states of repositories in Redis.
 type States interface {
-	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
-	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error
+	// Fields returns the fields that earlier outcomes have set in a repository's state; none if it is unknown.
+	Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error)
+	// SetMisses stores in the state how often the remote did not have the commit yet that an entry announces for ref.
+	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, times int) error
 }
 
-// Credentials resolve a credential's name for one remote; a [credential.Store] does.
+// Credentials resolve the names of credentials.
 type Credentials interface {
-	Resolve(ctx context.Context, name, remote string) (credential.Secret, error)
-	Refused(name string, secret credential.Secret) bool
+	// Resolve returns the secret for a name, if it may be sent to the remote. The empty name is anonymous.
+	Resolve(ctx context.Context, name, remote string) (Secret, error)
+	// Refused reports that a remote refused a secret, and returns whether Resolve may return a better one now.
+	Refused(name string, secret Secret) bool
 }
 
-// Handlers are the handlers, with what they share.
+// Watches are the registry of watches.
+type Watches interface {
+	// Of returns the watches of a repository.
+	Of(ctx context.Context, repo events.RepoPath) ([]Watch, error)
+	// Move moves the watches of a repository to another path and remote.
+	Move(ctx context.Context, from, to events.RepoPath, url string) error
+}
+
+// Remote is where a repository is fetched from, and how.
+type Remote struct {
+	URL     string // http, https or ssh, without credentials
+	Secret  Secret // for this operation only; zero is anonymous
+	Foreign bool   // the URL comes from a webhook's payload, not from the operator
+}
+
+// Secret authenticates to a remote. It prints as a placeholder.
+type Secret struct {
+	Username, Password, BearerToken string // over HTTP
+
+	SSHKey, SSHKeyPassphrase, KnownHosts string // over SSH; known_hosts lines
+}
+
+// String hides the secret.
+func (s Secret) String() string { return credential.Secret(s).String() }
+
+// GoString hides the secret from %#v.
+func (s Secret) GoString() string { return s.String() }
+
+// MarshalText hides the secret from encoders and from slog.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// SyncRequest is a request to [Repos].
+type SyncRequest struct {
+	Repo   events.RepoPath
+	Remote Remote
+	Ref    events.Ref   // zero for the remote's default branch
+	Depth  events.Depth // of history
+	Fence  uint64       // of the lease held on Repo
+
+	// Base returns the commit to list changed files from, or "" for all files. published is the commit now published for
+	// ref, or "".
+	Base func(ref events.Ref, published string) string
+	// Known, unless zero, is where the remote is known to have the ref. If that commit is published, the remote need not
+	// be asked.
+	Known Tip
+	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
+	Confirm func(context.Context) error
+	// Progress may be called with each phase and how far it is.
+	Progress func(events.Progress)
+}
+
+// Tip is a ref and its commit.
+type Tip struct {
+	Ref    events.Ref
+	Commit string
+}
+
+// SyncResult is what is published after a sync.
+type SyncResult struct {
+	Tip
+	Before    string        // the base that Files are listed from, or ""
+	Path      string        // the published name, relative to the root
+	Tree      string        // the immutable tree, relative to the root
+	Files     []events.File // changed from Before to Commit
+	Full      bool          // Before is unknown by now: Files lists the whole tree
+	Truncated bool          // there are more files than Files lists
+	Asked     bool          // the remote was asked
+}
+
+// RemoveRequest is a request to [Repos].
+type RemoveRequest struct {
+	Repo    events.RepoPath
+	Ref     events.Ref // zero for the whole repository
+	Remote  Remote     // to ask; an empty URL is the remote that Repo is bound to
+	Fence   uint64     // of the lease held on Repo
+	Force   bool       // do not ask the remote
+	Confirm func(context.Context) error
+}
+
+// MoveRequest is a request to [Repos].
+type MoveRequest struct {
+	From, To       events.RepoPath
+	Remote         Remote // where the repository is now
+	FormerSecret   Secret // for the remote that From is bound to
+	Fence, ToFence uint64 // of the leases held on From and To
+	Confirm        func(context.Context) error
+}
+
+// MoveResult is the result of a move.
+type MoveResult struct {
+	Moved bool   // false if there was nothing at From
+	Path  string // the name published at To, relative to the root, or ""
+	Tree  string // its tree, relative to the root
+}
+
+// Refs are the branches and tags of a remote.
+type Refs struct {
+	Default events.Ref        // the default branch; zero if unknown or missing
+	Commits map[string]string // by full name
+}
+
+// Published is what readers see of a repository.
+type Published struct {
+	Commits map[events.Ref]string
+	Plain   events.Ref // that the plain name is published for; zero if there is none
+	Remote  string     // that the repository is bound to
+	Fetched bool       // whether anything was ever fetched from it
+}
+
+// Watch is an app's subscription to refs of a repository.
+type Watch struct {
+	App        string
+	Repo       events.RepoPath // as the app spells it
+	URL        string          // the remote
+	Ref        Selector        // never nil
+	Credential string          // the name of one, or ""
+	Depth      events.Depth
+	Foreign    bool // the URL comes from a webhook's payload
+}
+
+// Selector selects refs.
+type Selector interface {
+	IsDefault() bool             // it selects the remote's default branch
+	Matches(ref events.Ref) bool // it selects ref by name
+}
+
+// Handlers handle changes, one method per type.
 type Handlers struct {
 	Repos       Repos
 	States      States
@@ -42,7 +171,7 @@ type Handlers struct {
 	Watches     Watches
 }
 
-// Handle leads a job to the handler of its type.
+// Handle calls the handler for the job's type of change.
 func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, error) {
 	switch job.Change.Type {
 	case events.ChangePushed:
@@ -57,11 +186,22 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
 }
 
-// afterRefusal makes a refused credential worth another try, if there may be a better one for the name by
-// then: a token that was issued for a while can be revoked before its time.
-func (h *Handlers) afterRefusal(name string, secret credential.Secret, err error) error {
+// remote returns how to reach a URL with a credential.
+func (h *Handlers) remote(ctx context.Context, url, credential string, foreign bool) (Remote, error) {
+	secret, err := h.Credentials.Resolve(ctx, credential, url)
+	return Remote{URL: url, Secret: secret, Foreign: foreign}, err
+}
+
+// afterRefusal makes a refused credential retryable if there may be a better one for its name: a token can be revoked
+// before it expires.
+func (h *Handlers) afterRefusal(name string, secret Secret, err error) error {
 	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, secret) {
 		return err
 	}
-	return events.Errorf(events.Retryable, events.ClassAuth, "%w; the next try is with a new token", err)
+	return events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)
+}
+
+// redisError is an error of Redis, not of the change.
+func redisError(err error) error {
+	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
 }

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
@@ -30,6 +31,7 @@ type world struct {
 	latest   string // id of the last entry of the stream; "" for no stream
 	newest   string // of those that wait and announce a commit
 	env      map[string]string
+	states   *state.Store
 	watches  *watch.Registry
 	next     []events.Change // for in the last outcome
 }
@@ -47,13 +49,10 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.redis = redistest.Start(t).Client()
-	w.handlers = handlers.Handlers{
-		Repos:       volume,
-		States:      state.NewStore(w.redis, events.DefaultNamespace),
-		Credentials: credential.NewStore("", func(name string) string { return w.env[name] }),
-	}
+	w.states = state.NewStore(w.redis, events.DefaultNamespace)
 	w.watches = watch.NewRegistry(w.redis, events.DefaultNamespace)
-	w.handlers.Watches = w.watches
+	credentials := credential.NewStore("", func(name string) string { return w.env[name] })
+	w.handlers = backend.New(volume, w.states, credentials, w.watches)
 	return w
 }
 
@@ -141,7 +140,7 @@ func (w *world) published() bool {
 	return err == nil
 }
 
-func TestEachAppIsToldWhatChangedSinceItWasLastTold(t *testing.T) {
+func TestChangesArePerApp(t *testing.T) {
 	w := newWorld(t)
 	url := w.git.URL("acme/widgets")
 	first := w.create(map[string]string{"a": "1"})
@@ -164,7 +163,7 @@ func TestEachAppIsToldWhatChangedSinceItWasLastTold(t *testing.T) {
 	}
 }
 
-func TestARemovalIsAHint(t *testing.T) {
+func TestRemovalIsAHint(t *testing.T) {
 	w := newWorld(t)
 	url := w.git.URL("acme/widgets")
 	w.create(map[string]string{"a": "1"})
@@ -182,7 +181,7 @@ func TestARemovalIsAHint(t *testing.T) {
 	}
 }
 
-func TestTheOrderOfEventsNeitherRevivesNorBuries(t *testing.T) {
+func TestOldChangeDoesNotReviveRemovedClone(t *testing.T) {
 	w := newWorld(t)
 	url := w.git.URL("acme/widgets")
 	w.create(map[string]string{"a": "1"})
@@ -196,7 +195,7 @@ func TestTheOrderOfEventsNeitherRevivesNorBuries(t *testing.T) {
 	}
 }
 
-func TestACredentialThatMayNotGoThereIsNeverSent(t *testing.T) {
+func TestCredentialIsSentOnlyToItsURLs(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.env["LOCKSTEP_CREDENTIAL_CI_PASSWORD"] = "s3cret"

@@ -7,57 +7,53 @@ import (
 	"maps"
 
 	"lockstep/events"
-	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
 
-// Move takes a clone, its watches and what is remembered of it to another path, under the leases of both.
-// The change is a hint: the volume, or without a clone the remotes, have to show that it is the same
-// repository. Each of the three steps, disk, registry, state, may be done again: a worker that dies after
-// any of them leaves the rest to the next. A clone that has come to the old path since is another repository,
-// and keeps its watches; or it is the same one, by its old name, and is removed.
+// Move moves a clone, its watches and its state to another path, under the leases of both. The change is a hint: the
+// volume, or the remotes if there is no clone, must confirm that it is the same repository. Each of the three steps (disk,
+// registry, state) can be repeated, so the next attempt completes a move whose worker died. A clone that is at the old path
+// by then is another repository and keeps its watches; or it is the same one under its old name, and is removed.
 func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
-	secret, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
+	remote, err := h.remote(ctx, change.URL, change.Credential, change.Foreign)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
-	if err := h.checkRoom(ctx, change); err != nil {
+	if err := h.checkTarget(ctx, change); err != nil {
 		return events.Outcome{}, err
 	}
 	former, err := h.formerSecret(ctx, change)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
-	moved, err := h.Repos.Move(ctx, gitrepo.MoveRequest{
-		From: change.Repo, To: change.To, URL: change.URL, Auth: gitrepo.Auth(secret), OldAuth: gitrepo.Auth(former),
-		Fence: job.Fence, ToFence: job.FenceTo, Foreign: change.Foreign, Confirm: job.Confirm,
+	moved, err := h.Repos.Move(ctx, MoveRequest{
+		From: change.Repo, To: change.To, Remote: remote, FormerSecret: former, Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm,
 	})
-	var since gitrepo.Published // what has come to the old path since the move was first worked on
-	hasCome := false
+	var successor Published // what is at the old path now, since an earlier attempt at this move
+	succeeded := false
 	if err == nil && !change.To.Equal(change.Repo) {
-		since, hasCome, err = h.Repos.Published(change.Repo)
+		successor, succeeded, err = h.Repos.Published(change.Repo)
 	}
-	if err == nil && (hasCome || !moved.Moved) {
-		err = h.checkSame(ctx, change, secret, since)
+	if err == nil && (succeeded || !moved.Moved) {
+		err = h.checkSame(ctx, change, remote, successor)
 	}
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
+		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
 	}
-	if _, err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
+	if err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
 		if _, refused := errors.AsType[*events.Error](err); refused {
 			return events.Outcome{}, err
 		}
-		return events.Outcome{}, redisFault(err)
+		return events.Outcome{}, redisError(err)
 	}
-	known, err := h.States.Load(ctx, change.Repo)
+	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, redisFault(err)
+		return events.Outcome{}, err
 	}
-	there, err := h.States.Load(ctx, change.To)
+	there, err := h.known(ctx, change.To)
 	if err != nil {
-		return events.Outcome{}, redisFault(err)
+		return events.Outcome{}, err
 	}
 	result := job.Result(events.ResultMoved)
 	result.To, result.Path, result.Tree = change.To, moved.Path, moved.Tree
@@ -67,14 +63,14 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{Result: result, State: fields}, nil
 	}
 	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}
-	if moved.Path != "" && !known.Synced().IsZero() { // or it was removed there before this was settled
+	if moved.Path != "" && !known.Synced().IsZero() { // else it was removed there before this was settled
 		outcome.StateTo = known.MovedFields(there, change.To, change.URL, job.FenceTo)
 	}
-	if hasCome {
+	if succeeded {
 		rest, err := events.NewChange(events.Change{
 			ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
-			URL: since.Remote, Credential: change.Credential, Foreign: change.Foreign,
-			Force: since.Fetched, // else there is nothing to remove, unless something comes by then
+			URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
+			Force: successor.Fetched, // else there is nothing to remove, unless something is synced by then
 		})
 		if err != nil {
 			return events.Outcome{}, err
@@ -84,16 +80,16 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	return outcome, nil
 }
 
-// checkRoom refuses, before anything has moved, what the registry would refuse when the clone has.
-func (h *Handlers) checkRoom(ctx context.Context, change events.Change) error {
+// checkTarget refuses a move to a path that is watched at another remote, before anything has moved.
+func (h *Handlers) checkTarget(ctx context.Context, change events.Change) error {
 	if change.To.Equal(change.Repo) {
 		return nil
 	}
-	set, err := h.Watches.Of(ctx, change.To)
+	watches, err := h.watches(ctx, change.To)
 	if err != nil {
-		return redisFault(err)
+		return err
 	}
-	for _, w := range set.Watches {
+	for _, w := range watches {
 		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(change.URL) {
 			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s is watched by %s at another remote, %s",
 				change.Repo, change.To, w.App, events.CanonicalRemote(w.URL))
@@ -102,42 +98,41 @@ func (h *Handlers) checkRoom(ctx context.Context, change events.Change) error {
 	return nil
 }
 
-// formerSecret is what the former remote may be asked with: nothing where the credential may not be sent, which
-// is for the new one.
-func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (credential.Secret, error) {
+// formerSecret returns the secret for the former remote: anonymous unless the new remote's credential may be sent there.
+func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (Secret, error) {
 	published, _, err := h.Repos.Published(change.Repo)
 	if err != nil {
-		return credential.Secret{}, err
+		return Secret{}, err
 	}
 	secret, err := h.Credentials.Resolve(ctx, change.Credential, published.Remote)
 	if events.DispositionOf(err) == events.Permanent {
-		return credential.Secret{}, nil
+		return Secret{}, nil
 	}
 	return secret, err
 }
 
-// checkSame refuses a move of which the volume cannot tell that it is one: of watches without a clone, or
-// after something has come to the old path. Each former remote has to have the same refs as the new one, as when it
-// leads there; or it is gone, unless something was fetched from it since.
-func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, since gitrepo.Published) error {
-	set, err := h.Watches.Of(ctx, change.Repo)
+// checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
+// clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, as
+// when it redirects there, or be gone, unless something was fetched from it since.
+func (h *Handlers) checkSame(ctx context.Context, change events.Change, remote Remote, successor Published) error {
+	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
-		return redisFault(err)
+		return err
 	}
-	former := map[way]bool{} // whether it may be gone
-	for _, w := range set.Watches {
-		if was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL); was != is { // as the volume has it for a clone
-			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch it there, with lockstep watch add", change.Repo, was, is)
+	mayBeGone := map[source]bool{} // by former remote
+	for _, w := range watches {
+		if was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL); was != is { // the volume has the same rule for clones
+			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch the new one, with lockstep watch add", change.Repo, was, is)
 		}
-		former[way{w.URL, w.Credential, w.Auto}] = true
+		mayBeGone[sourceOf(w)] = true
 	}
-	if since.Remote != "" {
-		former[way{since.Remote, change.Credential, change.Foreign}] = !since.Fetched
+	if successor.Remote != "" {
+		mayBeGone[source{successor.Remote, change.Credential, change.Foreign}] = !successor.Fetched
 	}
-	var befores []gitrepo.Refs
-	for w, mayBeGone := range former {
-		before, err := h.look(ctx, change.Repo, w)
-		if mayBeGone && events.ClassOf(err) == events.ClassNotFound {
+	var befores []Refs
+	for former, gone := range mayBeGone {
+		before, err := h.listRefs(ctx, change.Repo, former)
+		if gone && events.ClassOf(err) == events.ClassNotFound {
 			continue
 		}
 		if err != nil {
@@ -148,14 +143,14 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	if len(befores) == 0 {
 		return nil
 	}
-	after, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: change.To, URL: change.URL, Auth: gitrepo.Auth(secret), Foreign: change.Foreign})
+	after, err := h.Repos.ListRefs(ctx, change.To, remote)
 	if err != nil {
 		return fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	for _, before := range befores {
 		if !maps.Equal(before.Commits, after.Commits) {
-			// Or somebody has pushed between the two looks: then the next ones agree.
-			return events.Errorf(events.Retryable, events.ClassConflict, "move %s: it is still there, and %s is not the same repository", change.Repo, change.To)
+			// Or somebody pushed between the two listings: then the next attempt finds them equal.
+			return events.Errorf(events.Retryable, events.ClassConflict, "move %s: it still exists, and %s is another repository", change.Repo, change.To)
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (w *world) pushedTo(entry, url string) []events.Result {
 	return results
 }
 
-func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T) {
+func TestCloneAtCustomPathStaysAfterRename(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	first := w.create(map[string]string{"a": "1"})
@@ -63,14 +63,14 @@ func TestACloneAtAPathOfItsOwnStaysThereWhenItsRepositoryIsRenamed(t *testing.T)
 	if r := w.pushedTo("3-0", is); len(r) != 1 || r[0].Before != first || r[0].After != first {
 		t.Errorf("docs is told %+v, want nothing new", r)
 	}
-	known, err := w.handlers.States.Load(ctx, mirror)
+	known, err := w.states.Load(ctx, mirror)
 	must(t, err)
 	if known.Given("docs", mainRef(t)) != first {
 		t.Errorf("what docs was given is forgotten: %+v", known)
 	}
 }
 
-func TestAnotherRepositoryDoesNotTakeAPath(t *testing.T) {
+func TestAnotherRepositoryCannotTakeOverAPath(t *testing.T) {
 	for name, cloned := range map[string]bool{"with a clone": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

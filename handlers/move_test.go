@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/handlers"
 	"lockstep/internal/watch"
 )
 
@@ -36,25 +37,25 @@ func (w *world) mustBeWatched(repo events.RepoPath, want int) {
 
 // dying is a registry or a store in front of which the worker dies once.
 type dying struct {
-	watch.Registry
+	handlers.Watches
 	died bool
 }
 
 var errDied = errors.New("died")
 
-func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) (int, error) {
+func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) error {
 	if !d.died {
 		d.died = true
-		return 0, errDied
+		return errDied
 	}
-	return d.Registry.Move(ctx, from, to, url)
+	return d.Watches.Move(ctx, from, to, url)
 }
 
 // A worker that dies after any step leaves the rest to the next.
-func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
+func TestInterruptedMoveIsCompleted(t *testing.T) {
 	for name, interrupt := range map[string]func(w *world, move events.Change){
 		"after the disk": func(w *world, move events.Change) {
-			w.handlers.Watches = &dying{Registry: *w.watches}
+			w.handlers.Watches = &dying{Watches: w.handlers.Watches}
 			if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 				w.t.Fatal(err)
 			}
@@ -71,7 +72,7 @@ func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
 			}
 			w.mustBeWatched(w.repo(), 0)
 			w.mustBeWatched(move.To, 1)
-			known, err := w.handlers.States.Load(context.Background(), move.To)
+			known, err := w.states.Load(context.Background(), move.To)
 			must(t, err)
 			if known.Given("docs", mainRef(t)) == "" || known.Fence() != r.Fence {
 				t.Errorf("known of the new path: given %v, fence %d", known.AllGiven(), known.Fence())
@@ -81,7 +82,7 @@ func TestAMoveIsCompletedByTheNextWorker(t *testing.T) {
 }
 
 // A move that is told of again, when another repository has come to the old path, takes nothing of that.
-func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
+func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
@@ -95,7 +96,7 @@ func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
 		t.Errorf("error %v, want a conflict", err)
 	}
 	w.mustBeWatched(w.repo(), 1)
-	known, err := w.handlers.States.Load(context.Background(), w.repo())
+	known, err := w.states.Load(context.Background(), w.repo())
 	must(t, err)
 	if !w.published() || known.Given("scan", mainRef(t)) == "" {
 		t.Errorf("published %v, given %v; want what has come since as it was", w.published(), known.AllGiven())
@@ -103,7 +104,7 @@ func TestALateMoveLeavesWhatHasComeSince(t *testing.T) {
 }
 
 // What has come since by hand is nobody's to remove either.
-func TestALateMoveLeavesWhatWasSyncedByHandSince(t *testing.T) {
+func TestDuplicateMoveKeepsManualSync(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
@@ -119,11 +120,11 @@ func TestALateMoveLeavesWhatWasSyncedByHandSince(t *testing.T) {
 }
 
 // A sync by the old name, which the forge still answers for, may come between a worker's death and the next.
-func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
+func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
-	w.handlers.Watches = &dying{Registry: *w.watches}
+	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
 	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
@@ -149,10 +150,10 @@ func TestAMoveTakesUpWhatWasSyncedByTheOldNameMeanwhile(t *testing.T) {
 }
 
 // One by the old name that the forge does not answer for leaves no clone.
-func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T) {
+func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
-	w.handlers.Watches = &dying{Registry: *w.watches}
+	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
 	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
@@ -182,7 +183,7 @@ func TestAMoveIsCompletedThoughASyncByTheOldNameHasFailedMeanwhile(t *testing.T)
 }
 
 // A clone of which no ref is published any more is one all the same.
-func TestALateMoveLeavesACloneWithoutNames(t *testing.T) {
+func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
@@ -196,7 +197,7 @@ func TestALateMoveLeavesACloneWithoutNames(t *testing.T) {
 }
 
 // The registry would refuse what the volume would not: that is found out before anything has moved.
-func TestAMoveToWhereAnotherRemoteIsWatchedMovesNothing(t *testing.T) {
+func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.watchAs(watch.Watch{App: "scan", Repo: move.To, URL: "https://example.com/other/gadgets.git"}, "")
@@ -210,7 +211,7 @@ func TestAMoveToWhereAnotherRemoteIsWatchedMovesNothing(t *testing.T) {
 }
 
 // A move of what nobody knows changes nothing but the tombstone.
-func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
+func TestMoveOfUnknownRepository(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"}); err != nil {
 		t.Fatal(err)
@@ -219,7 +220,7 @@ func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
 	if r := w.mustHandle("1-0", move); r.Type != events.ResultMoved || r.Path != "" {
 		t.Errorf("result %+v", r)
 	}
-	known, err := w.handlers.States.Load(context.Background(), move.To)
+	known, err := w.states.Load(context.Background(), move.To)
 	must(t, err)
 	if !known.IsZero() {
 		t.Errorf("known of the new path: %+v", known)
@@ -227,7 +228,7 @@ func TestAMoveThatFindsNothingLeavesNoTraceAtTheNewPath(t *testing.T) {
 }
 
 // A path of one's own stays: its remote is another now.
-func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
+func TestMoveOfCustomPathRebindsRemote(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	mirror := path(t, "mirror/w")
@@ -248,7 +249,7 @@ func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
 	if got := askedOf(w.next); got != "" {
 		t.Errorf("asked for %q, want nothing: docs has %s", got, first)
 	}
-	known, err := w.handlers.States.Load(context.Background(), mirror)
+	known, err := w.states.Load(context.Background(), mirror)
 	must(t, err)
 	if known.Remote() != move.URL || known.Given("docs", mainRef(t)) != first {
 		t.Errorf("remote %q, given %v", known.Remote(), known.AllGiven())
@@ -256,7 +257,7 @@ func TestARepositoryUnderANameOfItsOwnIsFollowed(t *testing.T) {
 }
 
 // What a state of the new path knows already stands, but for the fence, which is the move's.
-func TestTheFenceOfAMoveIsNoted(t *testing.T) {
+func TestMoveStoresFence(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	must(t, w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(move.To), "fence", "1", "failures", "2").Err())

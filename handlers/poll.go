@@ -10,38 +10,35 @@ import (
 	"strings"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
-	"lockstep/internal/watch"
 )
 
-// Poll asks the remote for its refs, and for a sync of each watched ref that is not where it is known to
-// be: on the remote, on the volume, and by the app. So it finds what no webhook told, and what was lost:
-// a push, a clone, a result. The changes it asks for are published in the step that settles it, and
-// each proves its own app's credential again; this one may be another app's.
+// Poll lists the remote's refs and requests a sync of each watched ref that is not at the remote's commit: on the volume,
+// or as last given to the app. This catches missed webhooks and lost clones and results. The requests are published in the
+// step that settles the poll, and each sync proves its own app's credential: the poll may have used another app's.
 //
-//	the repository is gone           a failure is reported, and the clone kept: to a token that may not see it
-//	                                 any more, a forge says the same. Its own word that it is gone removes it
-//	a published ref is gone          a removal is asked for, which looks again; not of the default branch
-//	a published ref is not watched   likewise, if it was published for watches alone; of a pattern, the last are watched
-//	a watched ref has moved          a sync for each app that watches it and was not given the commit
-//	an app was never given it        likewise
-//	the volume has another commit    likewise
-//	nobody watches it                nothing
+//	the repository is not found   a failure is reported and the clone kept: a forge says the same to a token that may
+//	                              no longer see it. The forge's own webhook removes it
+//	a published ref is gone       its removal is requested, which asks again; not for the default branch
+//	a published ref is unwatched  likewise, if it was published for watches only; of a pattern, the last refs are watched
+//	a watched ref has moved       a sync for each app that watches it and has not received the commit
+//	an app never received it      likewise
+//	the volume differs            likewise
+//	nobody watches it             nothing
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
 	repo := job.Change.Repo
-	set, err := h.Watches.Of(ctx, repo)
+	watches, err := h.watches(ctx, repo)
 	if err != nil {
-		return events.Outcome{}, redisFault(err)
+		return events.Outcome{}, err
 	}
 	result := job.Result(events.ResultPolled)
-	if len(set.Watches) == 0 {
+	if len(watches) == 0 {
 		return events.Outcome{Result: result}, nil
 	}
-	asked, refs, err := h.ask(ctx, repo, set.Watches)
+	admitted, refs, err := h.listAsAnyone(ctx, repo, watches)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
-	changes, err := h.behind(ctx, job, set.Watches, asked, refs)
+	changes, err := h.missing(ctx, job, watches, admitted, refs)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
@@ -49,49 +46,51 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	return events.Outcome{Result: result, Changes: changes}, nil
 }
 
-// way is how a remote is asked.
-type way struct {
+// source is a remote and the name of the credential for it.
+type source struct {
 	url, credential string
 	foreign         bool
 }
 
-// ask asks the remote as the first app whose credential lets it, and returns that app's watch.
-func (h *Handlers) ask(ctx context.Context, repo events.RepoPath, watches []watch.Watch) (watch.Watch, gitrepo.Refs, error) {
+func sourceOf(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
+
+// listAsAnyone lists the refs with the first watch's credential that the remote admits, and returns that watch.
+func (h *Handlers) listAsAnyone(ctx context.Context, repo events.RepoPath, watches []Watch) (Watch, Refs, error) {
 	var first error
-	tried := map[way]bool{}
+	tried := map[source]bool{}
 	for _, w := range watches {
-		by := way{w.URL, w.Credential, w.Auto}
-		if tried[by] {
+		if tried[sourceOf(w)] {
 			continue
 		}
-		tried[by] = true
-		refs, err := h.look(ctx, repo, by)
+		tried[sourceOf(w)] = true
+		refs, err := h.listRefs(ctx, repo, sourceOf(w))
 		switch class := events.ClassOf(err); {
 		case err == nil:
 			return w, refs, nil
 		case class != events.ClassAuth && class != events.ClassConfig && class != events.ClassNotFound:
-			return w, gitrepo.Refs{}, err
+			return w, Refs{}, err
 		}
 		first = cmp.Or(first, err)
 	}
-	return watch.Watch{}, gitrepo.Refs{}, first
+	return Watch{}, Refs{}, first
 }
 
-func (h *Handlers) look(ctx context.Context, repo events.RepoPath, by way) (gitrepo.Refs, error) {
-	secret, err := h.Credentials.Resolve(ctx, by.credential, by.url)
+func (h *Handlers) listRefs(ctx context.Context, repo events.RepoPath, from source) (Refs, error) {
+	remote, err := h.remote(ctx, from.url, from.credential, from.foreign)
 	if err != nil {
-		return gitrepo.Refs{}, err
+		return Refs{}, err
 	}
-	refs, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: repo, URL: by.url, Auth: gitrepo.Auth(secret), Foreign: by.foreign})
-	return refs, h.afterRefusal(by.credential, secret, err)
+	refs, err := h.Repos.ListRefs(ctx, repo, remote)
+	return refs, h.afterRefusal(from.credential, remote.Secret, err)
 }
 
-// behind asks for what brings volume and apps to where the remote is.
-func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.Watch, asked watch.Watch, refs gitrepo.Refs) ([]events.Change, error) {
+// missing returns the changes that bring the volume and the apps up to date with the remote's refs. admitted is the watch
+// whose credential the remote admits.
+func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) ([]events.Change, error) {
 	repo := job.Change.Repo
-	known, err := h.States.Load(ctx, repo)
+	known, err := h.known(ctx, repo)
 	if err != nil {
-		return nil, redisFault(err)
+		return nil, err
 	}
 	published, _, err := h.Repos.Published(repo)
 	if err != nil {
@@ -112,7 +111,10 @@ func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.W
 			if w.Ref.IsDefault() {
 				ref = events.Ref{}
 			}
-			change, err := w.Change(nextID(job, changes), job.Change.Source, ref, "")
+			change, err := events.NewChange(events.Change{
+				ID: nextID(job, changes), Type: events.ChangePushed, Source: job.Change.Source, Repo: w.Repo, URL: w.URL, Ref: ref,
+				App: w.App, Credential: w.Credential, Depth: w.Depth, Watched: true, Foreign: w.Foreign,
+			})
 			if err != nil {
 				return nil, err
 			}
@@ -128,7 +130,7 @@ func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.W
 		}
 		change, err := events.NewChange(events.Change{
 			ID: nextID(job, changes), Type: events.ChangeRemoved, Source: job.Change.Source, Repo: repo,
-			URL: asked.URL, Ref: ref, Credential: asked.Credential, Foreign: asked.Auto, Force: dropped,
+			URL: admitted.URL, Ref: ref, Credential: admitted.Credential, Foreign: admitted.Foreign, Force: dropped,
 		})
 		if err != nil {
 			return nil, err
@@ -138,17 +140,16 @@ func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.W
 	return changes, nil
 }
 
-// nextID is the same each time the same entry is worked on.
+// nextID is the ID of the next change. It is the same in each attempt at the same entry.
 func nextID(job events.Job, changes []events.Change) string {
 	return fmt.Sprintf("poll/%s/%d", job.Entry, len(changes)+1)
 }
 
-// mostRefs is how many of the refs that match a pattern are kept up to date, and how many are kept: the last ones
-// by version.
-const mostRefs = 20
+// maxRefs is how many refs a pattern selects, and keeps published: the last ones by version.
+const maxRefs = 20
 
-// selected are the refs on the remote that a watch selects.
-func selected(s watch.Selector, refs gitrepo.Refs) []events.Ref {
+// selected returns the remote's refs that a watch selects.
+func selected(s Selector, refs Refs) []events.Ref {
 	if s.IsDefault() {
 		if refs.Commits[refs.Default.String()] == "" {
 			return nil
@@ -164,8 +165,8 @@ func selected(s watch.Selector, refs gitrepo.Refs) []events.Ref {
 	})
 }
 
-// latest are the refs of those given that a selector is about.
-func latest(s watch.Selector, refs iter.Seq[events.Ref]) []events.Ref {
+// latest returns the last refs, by version, that a selector matches.
+func latest(s Selector, refs iter.Seq[events.Ref]) []events.Ref {
 	var matching []events.Ref
 	for ref := range refs {
 		if s.Matches(ref) {
@@ -173,12 +174,12 @@ func latest(s watch.Selector, refs iter.Seq[events.Ref]) []events.Ref {
 		}
 	}
 	slices.SortFunc(matching, byVersion)
-	return matching[max(0, len(matching)-mostRefs):]
+	return matching[max(0, len(matching)-maxRefs):]
 }
 
 func byName(a, b events.Ref) int { return cmp.Compare(a.String(), b.String()) }
 
-// byVersion compares names with the numbers in them as numbers: v1.9 comes before v1.10.
+// byVersion compares numbers in names by value: v1.9 is before v1.10.
 func byVersion(a, b events.Ref) int {
 	x, y := a.String(), b.String()
 	for x != "" && y != "" {
@@ -199,7 +200,7 @@ func byVersion(a, b events.Ref) int {
 	return cmp.Or(cmp.Compare(len(x), len(y)), byName(a, b))
 }
 
-// digits is how many digits a text begins with.
+// digits counts the leading digits of a text.
 func digits(text string) int {
 	return len(text) - len(strings.TrimLeft(text, "0123456789"))
 }

@@ -41,7 +41,7 @@ func cutTag(ref events.Ref) (string, bool) {
 }
 
 // The last 20 tags of a pattern are kept: older ones make room, each once, and nothing is asked for in vain.
-func TestOldTagsOfAPatternMakeRoom(t *testing.T) {
+func TestPatternKeepsLatestTags(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.watch("release", "refs/tags/v*")
@@ -64,7 +64,7 @@ func TestOldTagsOfAPatternMakeRoom(t *testing.T) {
 }
 
 // A webhook has an old tag published, too; as long as there is room for it, it is nobody's to take away.
-func TestATagIsKeptWhileThereIsRoom(t *testing.T) {
+func TestOldTagIsKeptUntilReplaced(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	release := w.watch("release", "refs/tags/v*")
@@ -88,7 +88,7 @@ func TestATagIsKeptWhileThereIsRoom(t *testing.T) {
 }
 
 // What somebody asked for by hand is theirs, though a watch's sync has answered it on the way.
-func TestWhatWasAskedForByHandIsKeptHoweverItWasAnswered(t *testing.T) {
+func TestManualSyncIsKeptWhenCoalesced(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
@@ -119,7 +119,7 @@ func TestWhatWasAskedForByHandIsKeptHoweverItWasAnswered(t *testing.T) {
 }
 
 // A remote that lists nothing, or does not say its default branch, takes nothing from those who watch that.
-func TestARemoteThatSaysLittleTakesNoNameAway(t *testing.T) {
+func TestEmptyRemoteUnpublishesNothing(t *testing.T) {
 	for name, arrange := range map[string]func(w *world){
 		"empty": func(w *world) {
 			must(w.t, w.git.DeleteRef(context.Background(), "acme/widgets", "refs/heads/main"))

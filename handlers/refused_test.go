@@ -5,17 +5,17 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/credential"
+	"lockstep/handlers"
 )
 
 // issued are credentials that are issued for a while: the first has been revoked before its time.
 type issued struct{ tokens []string }
 
-func (c *issued) Resolve(context.Context, string, string) (credential.Secret, error) {
-	return credential.Secret{Username: "bot", Password: c.tokens[0]}, nil
+func (c *issued) Resolve(context.Context, string, string) (handlers.Secret, error) {
+	return handlers.Secret{Username: "bot", Password: c.tokens[0]}, nil
 }
 
-func (c *issued) Refused(_ string, secret credential.Secret) bool {
+func (c *issued) Refused(_ string, secret handlers.Secret) bool {
 	if len(c.tokens) == 1 || secret.Password != c.tokens[0] {
 		return false
 	}
@@ -23,7 +23,7 @@ func (c *issued) Refused(_ string, secret credential.Secret) bool {
 	return true
 }
 
-func TestARevokedTokenIsReplaced(t *testing.T) {
+func TestRevokedTokenIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})
 	w.git.RequireAuth("acme/widgets", "bot", "fresh")

@@ -5,58 +5,44 @@ import (
 	"fmt"
 
 	"lockstep/events"
-	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
 
-// Remove deletes a clone that the remote has no more, or unpublishes the ref that the change names. The
-// change is a hint. Unless it is forced, the remote is asked, and what is still there is kept; if it is
-// forced, the registry is asked, and what somebody watches is kept. What is remembered of a clone
-// makes room for a tombstone, which tells older changes that they are past.
+// Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers of its tree keep it for
+// the usual grace. The change is a hint. Unless it is forced, the remote is asked, and what is still there is kept; if it
+// is forced, the registry is asked, and what is watched is kept. A deleted clone leaves a tombstone in its state, by which
+// older changes are recognized as past.
 func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
-	var secret credential.Secret
+	remote := Remote{URL: change.URL, Foreign: change.Foreign}
 	var err error
 	if change.Force {
 		err = h.checkUnwatched(ctx, change)
 	} else {
-		secret, err = h.Credentials.Resolve(ctx, change.Credential, change.URL)
+		remote, err = h.remote(ctx, change.URL, change.Credential, change.Foreign)
 	}
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
 	}
+	known := state.Repo{}
 	if !change.Ref.IsZero() {
-		return h.removeRef(ctx, job, secret)
+		if known, err = h.known(ctx, change.Repo); err != nil {
+			return events.Outcome{}, err
+		}
 	}
-	_, err = h.Repos.Remove(ctx, gitrepo.RemoveRequest{
-		Repo: change.Repo, URL: change.URL, Auth: gitrepo.Auth(secret), Fence: job.Fence,
-		Force: change.Force, Foreign: change.Foreign, Confirm: job.Confirm,
+	err = h.Repos.Remove(ctx, RemoveRequest{
+		Repo: change.Repo, Ref: change.Ref, Remote: remote, Fence: job.Fence, Force: change.Force, Confirm: job.Confirm,
 	})
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
+		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
 	}
 	result := job.Result(events.ResultRemoved)
-	return events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}, nil
-}
-
-// removeRef unpublishes a branch or a tag. Readers of its tree keep it for the usual grace.
-func (h *Handlers) removeRef(ctx context.Context, job events.Job, secret credential.Secret) (events.Outcome, error) {
-	change := job.Change
-	known, err := h.States.Load(ctx, change.Repo)
-	if err != nil {
-		return events.Outcome{}, redisFault(err)
+	if change.Ref.IsZero() {
+		return events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}, nil
 	}
-	_, err = h.Repos.RemoveRef(ctx, gitrepo.RemoveRefRequest{
-		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence,
-		Force: change.Force, Plain: change.Force, Foreign: change.Foreign, Confirm: job.Confirm,
-	})
-	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
-	}
-	outcome := events.Outcome{Result: job.Result(events.ResultRemoved), Drop: known.FieldsOf(change.Ref)}
+	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
 	if !known.IsZero() {
-		outcome.State = state.FenceFields(outcome.Result)
+		outcome.State = state.FenceFields(result)
 	}
 	return outcome, nil
 }

@@ -6,60 +6,59 @@ import (
 	"maps"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
 
-// Sync brings a clone up to date: it clones or fetches, publishes the ref's tree, and reports what
-// changed since the app was last given this ref. The remote is not asked about what it has answered
-// already; see coalesce.go. A change that is older than the clone's removal reports removed.
+// Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this ref. It does
+// not ask the remote what the remote has answered already; see coalesce.go. For a change that is older than the clone's
+// removal it reports removed.
 func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
-	known, err := h.States.Load(ctx, change.Repo)
+	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, redisFault(err)
+		return events.Outcome{}, err
 	}
 	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
-		result.Ref = events.Ref{} // all of it
+		result.Ref = events.Ref{} // the whole repository
 		return events.Outcome{Result: result}, nil
 	}
 	if err := h.checkWatched(ctx, change); err != nil {
 		return events.Outcome{}, err
 	}
-	secret, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
+	remote, err := h.remote(ctx, change.URL, change.Credential, change.Foreign)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
 	latest, err := job.Latest(ctx)
 	if err != nil {
-		return events.Outcome{}, redisFault(err)
+		return events.Outcome{}, redisError(err)
 	}
 	answer, answered := answeredBy(known, job, latest)
-	synced, err := h.Repos.Sync(ctx, gitrepo.SyncRequest{
-		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence, Depth: change.Depth, Foreign: change.Foreign,
-		Base: baseFor(known, change.App), Known: gitrepo.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+	synced, err := h.Repos.Sync(ctx, SyncRequest{
+		Repo: change.Repo, Remote: remote, Ref: change.Ref, Depth: change.Depth, Fence: job.Fence,
+		Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 	})
-	if again := h.lookAgain(ctx, job, known, synced, err); again != nil {
-		return events.Outcome{}, again
+	if behind := h.checkBehind(ctx, job, known, synced.Commit, err); behind != nil {
+		return events.Outcome{}, behind
 	}
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, secret, err)
+		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
 	}
 	fresh := synced.Asked || !answered
 	if fresh {
-		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.After}
+		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.Commit}
 	}
 	result := job.Result(events.ResultSynced)
 	result.Ref = synced.Ref
-	result.Before, result.After = synced.Before, synced.After
+	result.Before, result.After = synced.Before, synced.Commit
 	result.Path, result.Tree = synced.Path, synced.Tree
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
 	result.Until = answer.Until
 
 	fields := state.SyncedFields(result, change.URL)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))
-	if fresh && latest != "" { // an older answer is written down, or has been replaced
+	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(fields, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
 	if announces(job, known) {
@@ -72,7 +71,16 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	return events.Outcome{Result: result, State: fields, Drop: drop, Covers: covering(job, known, answer, result)}, nil
 }
 
-// replaced are the fields of refs that were published until another became the default branch.
+// known loads the state of a repository.
+func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
+	fields, err := h.States.Fields(ctx, repo)
+	if err != nil {
+		return state.Repo{}, redisError(err)
+	}
+	return state.RepoOf(fields), nil
+}
+
+// replaced returns the state's fields of refs that are no longer published because the default branch is another now.
 func (h *Handlers) replaced(known state.Repo, change events.Change, now events.Ref) (drop []string, err error) {
 	if !change.Ref.IsZero() || known.Head(now) != "" || len(known.Heads()) == 0 {
 		return nil, nil
@@ -89,13 +97,8 @@ func (h *Handlers) replaced(known state.Repo, change events.Change, now events.R
 	return drop, nil
 }
 
-// redisFault is an error that Redis is to blame for, not the change.
-func redisFault(err error) error {
-	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
-}
-
-// baseFor says from which commit an app is told the changes: the one it was last given. Nobody in
-// particular reads the volume itself, so for the nameless app what is published there counts.
+// baseFor returns the commit from which an app receives changes: the last one that it received. The nameless app reads
+// the volume itself, so its base is what is published.
 func baseFor(known state.Repo, app string) func(ref events.Ref, published string) string {
 	return func(ref events.Ref, published string) string {
 		if given := known.Given(app, ref); given != "" || app != "" {

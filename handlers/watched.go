@@ -7,70 +7,69 @@ import (
 	"strings"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
-	"lockstep/internal/watch"
 )
 
-// Watches is the registry of who watches what; a [watch.Registry] is.
-type Watches interface {
-	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
-	Move(ctx context.Context, from, to events.RepoPath, url string) (moved int, err error)
+// The registry is read under the repository's lease, and its answer holds until the lease is released. Whoever removes a
+// watch removes it from the registry first and requests the removal of the clone in the same step. So a sync that still
+// finds the watch ends before that removal, and a sync after the removal finds none. A watch that is added again meanwhile
+// is found by the removal, or requests a sync after it.
+
+// watches returns the watches of a repository.
+func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, error) {
+	watches, err := h.Watches.Of(ctx, repo)
+	if err != nil {
+		return nil, redisError(err)
+	}
+	return watches, nil
 }
 
-// What the registry says is asked under the repository's lease, and counts from then on: whoever stops
-// watching takes the watch out of the registry first, and asks for the removal of the clone in the same
-// step. A sync that still found the watch ends before that removal has its turn; one that comes after it
-// finds none. Whoever watches again meanwhile is found by the removal, or asks for a sync that comes after it.
-
-// checkWatched refuses a change that was asked for a watch which is no more.
+// checkWatched refuses a change whose watch no longer exists.
 func (h *Handlers) checkWatched(ctx context.Context, change events.Change) error {
 	if !change.Watched {
 		return nil
 	}
-	set, err := h.Watches.Of(ctx, change.Repo)
+	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
-		return redisFault(err)
+		return err
 	}
-	selects := func(w watch.Watch) bool {
+	selects := func(w Watch) bool {
 		return w.App == change.App && (w.Ref.Matches(change.Ref) || w.Ref.IsDefault() && change.Ref.IsZero())
 	}
-	if slices.ContainsFunc(set.Watches, selects) {
+	if slices.ContainsFunc(watches, selects) {
 		return nil
 	}
-	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s does not watch %s of %s any more", change.App, refName(change.Ref), change.Repo)
+	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s no longer watches %s of %s", change.App, refName(change.Ref), change.Repo)
 }
 
-// checkUnwatched refuses to remove what somebody watches, a repository or one ref of it, without asking the
-// remote.
+// checkUnwatched refuses a forced removal of a repository, or a ref of it, that is watched.
 func (h *Handlers) checkUnwatched(ctx context.Context, change events.Change) error {
-	set, err := h.Watches.Of(ctx, change.Repo)
+	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
-		return redisFault(err)
+		return err
 	}
-	watches := set.Watches
 	if !change.Ref.IsZero() {
 		published, _, err := h.Repos.Published(change.Repo)
 		if err != nil {
 			return err
 		}
-		watches = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return !slices.Contains(kept(w.Ref, published), change.Ref) })
+		watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !slices.Contains(kept(w.Ref, published), change.Ref) })
 	}
 	if len(watches) == 0 {
 		return nil
 	}
-	return events.Errorf(events.Permanent, events.ClassConflict, "it is kept, for it is watched by %s; stop watching it first, with lockstep watch rm", appsOf(watches))
+	return events.Errorf(events.Permanent, events.ClassConflict, "it is watched by %s; remove the watch first, with lockstep watch rm", appsOf(watches))
 }
 
-// kept are the published refs that a selector wants to stay so. Who watches the default branch watches what the
-// plain name is published for; of a pattern, the last ones are watched.
-func kept(s watch.Selector, published gitrepo.Published) []events.Ref {
+// kept returns the published refs that a selector keeps: for the default branch, the one that the plain name is published
+// for; for a pattern, the last ones by version.
+func kept(s Selector, published Published) []events.Ref {
 	if s.IsDefault() {
 		return []events.Ref{published.Plain}
 	}
 	return latest(s, maps.Keys(published.Commits))
 }
 
-func appsOf(watches []watch.Watch) string {
+func appsOf(watches []Watch) string {
 	var apps []string
 	for _, w := range watches {
 		apps = append(apps, w.App)

@@ -67,7 +67,7 @@ func askedOf(changes []events.Change) string {
 	return strings.Join(texts, ", ")
 }
 
-func TestAPollFindsWhatNoWebhookTold(t *testing.T) {
+func TestPollCatchesMissedWebhooks(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	first := w.create(map[string]string{"a": "1"})
@@ -124,7 +124,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestAPollAsksWithWhicheverCredentialIsLetIn(t *testing.T) {
+func TestPollTriesEachCredential(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.git.AcceptTokens("acme/widgets", "good")
@@ -145,7 +145,7 @@ func TestAPollAsksWithWhicheverCredentialIsLetIn(t *testing.T) {
 	}
 }
 
-func TestARepositoryThatSeemsGoneIsNotRemovedByAPoll(t *testing.T) {
+func TestPollKeepsRepositoryNotFound(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.watch("docs", "")
@@ -160,7 +160,7 @@ func TestARepositoryThatSeemsGoneIsNotRemovedByAPoll(t *testing.T) {
 	}
 }
 
-func TestASyncForAWatchThatIsNoMoreDoesNotBringTheCloneBack(t *testing.T) {
+func TestSyncForRemovedWatchIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	docs := w.watch("docs", "")
@@ -175,7 +175,7 @@ func TestASyncForAWatchThatIsNoMoreDoesNotBringTheCloneBack(t *testing.T) {
 	}
 }
 
-func TestALateRemovalKeepsWhatIsWatchedAgain(t *testing.T) {
+func TestForcedRemovalKeepsWatchedRepository(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	docs := w.watch("docs", "")
@@ -188,7 +188,7 @@ func TestALateRemovalKeepsWhatIsWatchedAgain(t *testing.T) {
 	}
 }
 
-func TestABranchThatIsGoneIsUnpublishedAndForgotten(t *testing.T) {
+func TestDeletedBranchIsUnpublished(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
@@ -205,14 +205,14 @@ func TestABranchThatIsGoneIsUnpublishedAndForgotten(t *testing.T) {
 	if r := w.mustHandle("4-0", removal); r.Type != events.ResultRemoved || r.Ref != dev {
 		t.Errorf("result %+v, want the ref removed", r)
 	}
-	known, err := w.handlers.States.Load(context.Background(), w.repo())
+	known, err := w.states.Load(context.Background(), w.repo())
 	must(t, err)
 	if !w.published() || known.Head(dev) != "" || known.Given("docs", dev) != "" || len(known.Heads()) != 1 {
 		t.Errorf("published %v, heads %v; want the default branch alone", w.published(), known.Heads())
 	}
 }
 
-func TestWhatNobodyWatchesAnyMoreIsUnpublished(t *testing.T) {
+func TestPollUnpublishesUnwatchedRefs(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
@@ -256,7 +256,7 @@ func mainRef(t *testing.T) events.Ref {
 	return ref
 }
 
-func TestARenamedRepositoryTakesItsWatchesAndWhatAppsWereGivenAlong(t *testing.T) {
+func TestMoveKeepsWatchesAndState(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.watch("docs", "")
@@ -287,7 +287,7 @@ func TestARenamedRepositoryTakesItsWatchesAndWhatAppsWereGivenAlong(t *testing.T
 	}
 }
 
-func TestWatchesWithoutACloneMoveOnlyWithTheRepository(t *testing.T) {
+func TestMoveOfWatchesWithoutClone(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	if _, err := w.git.Create(context.Background(), "evil/widgets", map[string]string{"a": "evil"}); err != nil {
@@ -317,7 +317,7 @@ func TestWatchesWithoutACloneMoveOnlyWithTheRepository(t *testing.T) {
 	}
 }
 
-func TestAMoveThatIsSettledAfterItsRemovalKnowsOfNoClone(t *testing.T) {
+func TestMoveSettledAfterRemoval(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.watch("docs", "")
@@ -330,7 +330,7 @@ func TestAMoveThatIsSettledAfterItsRemovalKnowsOfNoClone(t *testing.T) {
 	must(t, w.git.Delete("acme/gadgets"))
 	w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: w.git.URL("acme/gadgets")})
 	w.handle("2-0", move)
-	known, err := w.handlers.States.Load(context.Background(), gadgets)
+	known, err := w.states.Load(context.Background(), gadgets)
 	must(t, err)
 	if !known.Synced().IsZero() || len(known.Heads()) != 0 {
 		t.Errorf("synced %v, heads %v; there is no clone", known.Synced(), known.Heads())

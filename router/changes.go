@@ -2,43 +2,35 @@ package router
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/locking"
+	"lockstep/router/observe"
 )
 
-// Changes fits an [events.Handler] into a [Route]: the lock is keyed by repository path, and the
-// result and the repository's state are settled in one step with the change.
+// Changes fits an [events.Handler] into a [Route]. The lock is keyed by repository path; the result and the repository's
+// state are settled in one step with the change.
 type Changes struct {
 	Namespace events.Namespace
-	Source    string // of results, as "/lockstep/worker/w1"
+	Source    string // of results, such as "/lockstep/worker/w1"
 	Handler   events.Handler
-	Floor     func(events.RepoPath) (uint64, error) // highest fence on the volume; nil: none
+	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
 	Log       *slog.Logger
-	// Observe is told of each change's outcome (synced, unchanged, removed, moved, polled, coalesced, failed;
-	// left to a newer version) and the class of its error; nil: nobody.
-	Observe func(outcome, class string)
-
-	// Begin is told of each job as the work on it begins, under its lease and inside its slot; progress is then told
-	// how far that is, and end that it is over. Nil: nobody is.
-	Begin  func(job events.Job) (progress func(events.Progress), end func())
-	Timed  func(Timeline) // told of each change that is settled, after Observe; nil: nobody
-	Worked func(Work)     // told of each attempt at a change; nil: nobody
 }
 
-// Request asks for the lease on a change's repository, and for a move for that on the new path too.
+// Request asks for the lease on a change's repository and, for a move, on the new path too.
 func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
-	change, err := read(msg)
+	change, err := parseOnce(msg)
 	if err != nil {
-		c.left(msg, err)
+		c.leaveToNewer(msg, err)
 		return nil, err
 	}
-	describe(msg.Context(), c.Source, change)
+	inFlightOf(msg).observed.Describe(c.Source, change)
 	paths := []events.RepoPath{change.Repo}
 	if !change.To.IsZero() && !change.To.Equal(change.Repo) {
 		paths = append(paths, change.To)
@@ -58,34 +50,37 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	return reqs, nil
 }
 
-// left counts a change that is left to a newer version, and says so: once, however often it comes by.
-func (c *Changes) left(msg *message.Message, err error) {
+// leaveToNewer counts and logs a change of an unknown version, on its first delivery only.
+func (c *Changes) leaveToNewer(msg *message.Message, err error) {
 	delivery, ok := stream.DeliveryOf(msg)
 	if events.ClassOf(err) != events.ClassNewer || ok && delivery.Delivered() > 1 {
 		return
 	}
-	c.observe("left", string(events.ClassNewer))
+	inFlightOf(msg).observed.LeftToNewer()
 	c.Log.WarnContext(msg.Context(), "change is left to a newer version; finish the upgrade, or it is a dead letter when it is too old", "job", msg.UUID, "error", err)
 }
 
-// Handle works on a change under its lease and commits what came of it.
+// errPanicked is the error of an attempt whose handler panicked.
+var errPanicked = errors.New("the handler panicked")
+
+// Handle calls the handler under the change's lease and commits the outcome.
 func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err error) {
-	change, err := read(msg)
+	change, err := parseOnce(msg)
 	if err != nil {
 		return nil, err
 	}
-	j := job(msg, change)
-	watch, stop := c.start(&j)
-	err = errPanicked // unless it returns
-	defer func() { stop(err) }()
-	outcome, err := c.followed(msg.Context(), j)
+	known := inFlightOf(msg)
+	delivery, _ := stream.DeliveryOf(msg)
+	j := job(msg, delivery, known.leases, change)
+	attempt := known.observed.Begin(&j)
+	err = errPanicked // unless the handler returns
+	defer func() { attempt.End(err) }()
+	outcome, err := c.Handler(msg.Context(), j)
+	took := attempt.Returned(err)
 	if err != nil {
 		return nil, err
 	}
-	watch.published = time.Now()
-	result := outcome.Result
-	result.Source, result.Took = c.Source, watch.published.Sub(watch.began)
-	outcome.Result = result
+	outcome.Result.Source, outcome.Result.Took = c.Source, took
 	settlement, err := c.settlement(change, outcome)
 	if err != nil {
 		return nil, err
@@ -93,15 +88,18 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	if produced, err = Commit(msg, settlement); err != nil {
 		return nil, err
 	}
-	watch.settled = time.Now()
-	c.settled(msg, change, result, watch)
-	if outcome.Covers != nil && msg.Context().Err() == nil { // else nobody waits
-		c.cover(msg, change.Repo, outcome.Covers)
+	result := outcome.Result
+	name := outcomeOf(result)
+	attempt.Settled(name)
+	c.Log.InfoContext(msg.Context(), "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", name,
+		"after", result.After, "fence", result.Fence, "took", result.Took)
+	if outcome.Covers != nil && delivery != nil && len(known.leases) > 0 && msg.Context().Err() == nil { // with an error the lease is gone
+		c.settleCovered(msg.Context(), answer{change, delivery, known.leases[0], known.observed, outcome.Covers})
 	}
 	return produced, nil
 }
 
-// settlement is what an outcome comes to: the result and the changes to publish, the state to remember.
+// settlement settles an outcome: the result and the changes to publish, the state to remember.
 func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stream.Settlement, error) {
 	out, err := stream.ResultMessage(outcome.Result)
 	if err != nil {
@@ -124,93 +122,75 @@ func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stre
 	return s, nil
 }
 
-// Failed is the result of a change that is to be given up.
+// Failed returns the result of a change that is given up for cause.
 func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stream.Output {
-	change, err := read(msg)
+	change, err := parseOnce(msg)
 	if err != nil {
-		return nil // nothing to name: the dead letter says it all
+		return nil // there is no repository to name; the dead letter has the cause
 	}
-	j := job(msg, change)
+	delivery, _ := stream.DeliveryOf(msg)
+	j := job(msg, delivery, nil, change)
 	j.Attempt = attempts
 	result := j.Result(events.ResultFailed)
 	if skippedPoll(change, cause) {
-		result.Type = events.ResultPolled // it comes again
+		result.Type = events.ResultPolled // the next poll makes up for it
 	}
 	result.Source = c.Source
-	result.Class, result.Error = events.ClassOf(cause), oneLine(cause)
+	result.Class, result.Error = events.ClassOf(cause), observe.OneLine(cause)
 	result.Retryable = events.DispositionOf(cause) != events.Permanent || result.Class == events.ClassBusy
 	out, err := stream.ResultMessage(result)
 	if err != nil {
 		return nil
 	}
 	outputs := []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
-	inject(msg.Context(), outputs)
+	observe.Inject(msg.Context(), outputs)
 	return outputs
 }
 
-// GivenUp counts a change that was given up.
-func (c *Changes) GivenUp(msg *message.Message, cause error, _ int) {
-	change, err := read(msg)
+// OnGiveUp observes a change that was given up.
+func (c *Changes) OnGiveUp(msg *message.Message, cause error, _ int) {
+	change, err := parseOnce(msg)
 	if err != nil {
 		return
 	}
-	outcome := "failed"
+	outcome := observe.Failed
 	if skippedPoll(change, cause) {
 		outcome = "polled"
 	}
-	c.observe(outcome, string(events.ClassOf(cause)))
-	tell(msg.Context(), attrOutcome.String(outcome))
-	c.timed(timelineOf(msg, change).ended(outcome, time.Now()))
+	inFlightOf(msg).observed.Ended(change, outcome, events.ClassOf(cause))
 }
 
 // skippedPoll reports whether a change is a poll that was skipped.
 func skippedPoll(change events.Change, cause error) bool {
-	return change.Type == events.ChangeDue && skipped(cause)
+	return change.Type == events.ChangeDue && observe.Skipped(cause)
 }
 
-func (c *Changes) settled(msg *message.Message, change events.Change, result events.Result, watch *stopwatch) {
-	outcome := "removed"
+// outcomeOf names the outcome that a settled result stands for.
+func outcomeOf(result events.Result) string {
 	switch {
 	case result.Type == events.ResultMoved:
-		outcome = "moved"
+		return "moved"
 	case result.Type == events.ResultPolled:
-		outcome = "polled"
+		return "polled"
 	case result.Type == events.ResultSynced && result.Before == result.After:
-		outcome = "unchanged"
+		return "unchanged"
 	case result.Type == events.ResultSynced:
-		outcome = "synced"
+		return "synced"
 	}
-	c.observe(outcome, "")
-	tell(msg.Context(), attrOutcome.String(outcome))
-	c.timed(timelineOf(msg, change).worked(locking.AllFromContext(msg.Context()), watch).ended(outcome, watch.settled))
-	c.Log.InfoContext(msg.Context(), "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", outcome,
-		"after", result.After, "fence", result.Fence, "took", result.Took)
+	return "removed"
 }
 
-func (c *Changes) observe(outcome, class string) {
-	if c.Observe != nil {
-		c.Observe(outcome, class)
+// parseOnce parses a message on the first call and remembers the change.
+func parseOnce(msg *message.Message) (events.Change, error) {
+	known := inFlightOf(msg)
+	if known.change == nil {
+		change, err := parse(msg)
+		if err != nil {
+			return events.Change{}, err
+		}
+		known.change = &change
 	}
-}
-
-func (c *Changes) timed(t Timeline) {
-	if c.Timed != nil {
-		c.Timed(t)
-	}
-}
-
-type changeKey struct{}
-
-// read is parse for a message in its handler's hands, which is parsed once: its context keeps the change.
-func read(msg *message.Message) (events.Change, error) {
-	if change, ok := msg.Context().Value(changeKey{}).(events.Change); ok {
-		return change, nil
-	}
-	change, err := parse(msg)
-	if err == nil {
-		msg.SetContext(context.WithValue(msg.Context(), changeKey{}, change))
-	}
-	return change, err
+	return *known.change, nil
 }
 
 func parse(msg *message.Message) (events.Change, error) {
@@ -224,7 +204,8 @@ func parse(msg *message.Message) (events.Change, error) {
 	return change, nil
 }
 
-func job(msg *message.Message, change events.Change) events.Job {
+// job makes the handler's job. delivery may be nil and leases empty.
+func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases, change events.Change) events.Job {
 	j := events.Job{
 		Change: change, Entry: msg.UUID, Attempt: 1,
 		Confirm: func(context.Context) error { return nil },
@@ -233,11 +214,11 @@ func job(msg *message.Message, change events.Change) events.Job {
 
 		Progress: func(events.Progress) {},
 	}
-	if delivery, ok := stream.DeliveryOf(msg); ok {
+	if delivery != nil {
 		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest
 		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
 	}
-	if leases := locking.AllFromContext(msg.Context()); len(leases) > 0 {
+	if len(leases) > 0 {
 		j.Fence, j.Confirm = leases[0].Fence(), leases.Confirm
 		j.FenceTo = leases[len(leases)-1].Fence()
 	}

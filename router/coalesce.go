@@ -2,82 +2,77 @@ package router
 
 import (
 	"context"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/locking"
+	"lockstep/router/observe"
 )
 
-// siblingsAtOnce is how many waiting changes are looked at, and settled, in one step.
-const siblingsAtOnce = 100
+// siblingsPerStep is how many waiting changes are read, and settled, in one step.
+const siblingsPerStep = 100
 
-// outcomeCoalesced is the outcome of a change that another's work has answered.
-const outcomeCoalesced = "coalesced"
-
-// Key is the key of a change, for [stream.SubscriberConfig]: that of its repository, as of its lock.
+// Key is a change's key for [stream.SubscriberConfig]: its repository, as for the lock.
 func (c *Changes) Key(msg *message.Message) string {
-	change, err := read(msg)
+	change, err := parseOnce(msg)
 	if err != nil {
 		return ""
 	}
 	return change.Repo.Key()
 }
 
-// cover settles the changes that wait for their turn and that a settled outcome answers too, while
-// their repository's lease is held. It looks no further once it meets none among many. Whatever is
-// left, for this or any other reason, comes on its own turn.
-func (c *Changes) cover(msg *message.Message, repo events.RepoPath, covers func(context.Context, events.Job) (events.Outcome, bool)) {
-	ctx := msg.Context()
-	delivery, ok := stream.DeliveryOf(msg)
-	lease, held := locking.FromContext(ctx)
-	if !ok || !held {
-		return
-	}
-	guard := stream.Guard(lease.Guard())
+// answer is a change that is settled, while its repository's lease is held and other changes may be settled along with it.
+type answer struct {
+	change   events.Change
+	delivery *stream.Delivery
+	lease    *locking.Lease
+	observed *observe.Delivery
+	covers   func(context.Context, events.Job) (events.Outcome, bool)
+}
+
+// settleCovered settles the waiting changes that an outcome answers too. It stops at a page of siblings of which it
+// settles none. Changes that remain, for this or any other reason, have their own turn.
+func (c *Changes) settleCovered(ctx context.Context, a answer) {
+	log := c.Log.With("repo", a.change.Repo.String())
+	guard := stream.Guard(a.lease.Guard())
 	settled := 0
 	for page, more := "", true; more; more = page != "" {
-		siblings, next, err := delivery.Siblings(ctx, page, siblingsAtOnce)
+		siblings, next, err := a.delivery.Siblings(ctx, page, siblingsPerStep)
 		if err != nil {
-			c.Log.WarnContext(ctx, "cannot look for changes that are answered too", "repo", repo.String(), "error", err)
+			log.WarnContext(ctx, "cannot list waiting changes; they have their own turn", "error", err)
 			return
 		}
-		batch := c.covered(ctx, delivery, lease, repo, siblings, covers)
+		batch := c.covered(ctx, a, siblings)
 		if len(batch) == 0 && len(siblings) > 0 {
 			return
 		}
-		n, err := delivery.SettleSiblings(ctx, &guard, batch)
+		n, err := a.delivery.SettleSiblings(ctx, &guard, batch)
 		if n > 0 {
 			settled += n
-			tell(ctx, attrCoalesced.Int(settled))
-			c.Log.InfoContext(ctx, "changes settled along with another", "repo", repo.String(), "job", msg.UUID, "changes", n)
-		}
-		for range n {
-			c.observe(outcomeCoalesced, "")
+			a.observed.CoalescedSoFar(settled)
+			log.InfoContext(ctx, "changes settled along with another", "job", a.change.ID, "changes", n)
 		}
 		if err != nil {
-			c.Log.WarnContext(ctx, "cannot settle changes that are answered too", "repo", repo.String(), "error", err)
+			log.WarnContext(ctx, "cannot settle waiting changes; they have their own turn", "error", err)
 			return
 		}
 		page = next
 	}
 }
 
-// covered picks the siblings that are answered, with what comes of them.
-func (c *Changes) covered(ctx context.Context, delivery *stream.Delivery, lease *locking.Lease, repo events.RepoPath,
-	siblings []stream.Sibling, covers func(context.Context, events.Job) (events.Outcome, bool),
-) []stream.SiblingSettlement {
+// covered picks the siblings that are answered, with their outcomes.
+func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibling) []stream.SiblingSettlement {
 	var batch []stream.SiblingSettlement
 	for _, sibling := range siblings {
 		change, err := parse(sibling.Message)
-		if err != nil || change.Repo.Key() != repo.Key() {
+		if err != nil || change.Repo.Key() != a.change.Repo.Key() {
 			continue
 		}
-		outcome, ok := covers(ctx, events.Job{
-			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: lease.Fence(), Confirm: lease.Confirm, Latest: delivery.Latest,
-			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) },
+		outcome, ok := a.covers(ctx, events.Job{
+			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: a.lease.Fence(), Confirm: a.lease.Confirm, Latest: a.delivery.Latest,
+			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, a.delivery, change) },
 			Progress: func(events.Progress) {},
 		})
 		if !ok {
@@ -88,22 +83,15 @@ func (c *Changes) covered(ctx context.Context, delivery *stream.Delivery, lease 
 		if err != nil {
 			continue
 		}
-		span := along(ctx, c.Namespace.Changes(), sibling, s.Outputs)
-		batch = append(batch, stream.SiblingSettlement{
-			Sibling: sibling, Outputs: s.Outputs, State: s.State,
-			Settled: func() {
-				c.timed(queued(change, sibling.Entry).ended(outcomeCoalesced, time.Now()))
-				span.End()
-			},
-		})
+		settled := a.observed.Coalesce(change, sibling, s.Outputs)
+		batch = append(batch, stream.SiblingSettlement{Sibling: sibling, Outputs: s.Outputs, State: s.State, Settled: settled})
 	}
 	return batch
 }
 
-// newest is the newest of a delivery's siblings that announces a commit for the same ref, to the same app,
-// as a change.
+// newest returns the newest of a delivery's siblings that announces a commit for the same ref and app as change, or "".
 func newest(ctx context.Context, delivery *stream.Delivery, change events.Change) (string, error) {
-	siblings, err := delivery.Newest(ctx, siblingsAtOnce)
+	siblings, err := delivery.Newest(ctx, siblingsPerStep)
 	if err != nil {
 		return "", err
 	}

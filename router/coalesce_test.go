@@ -38,13 +38,10 @@ func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) 
 
 // coalescing is a route for changes to which a share of three of the same repository have their way at once.
 // The first handler begins when it sees so many siblings.
-func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler, edits ...func(*router.Changes)) router.Route {
+func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler) router.Route {
 	t.Helper()
 	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
-	for _, edit := range edits {
-		edit(changes)
-	}
-	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Log: quiet(),
+	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: anotherClient(client), Prefix: prefix, Group: "workers", Log: quiet(),
 		Key: changes.Key, Window: 16, KeyLimit: 3, Visibility: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +70,8 @@ func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handle
 		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1}}}
 }
 
-func TestWhatAnOutcomeCoversIsSettledAlongWithIt(t *testing.T) {
+func TestCoveredChangesAreSettledAlong(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	const total = 150
 	for n := range total {
@@ -115,7 +113,8 @@ func TestWhatAnOutcomeCoversIsSettledAlongWithIt(t *testing.T) {
 	}
 }
 
-func TestTheNewestAnnouncementIsOfTheSameAppAndRef(t *testing.T) {
+func TestNewestIsPerAppAndRef(t *testing.T) {
+	t.Parallel()
 	client := startRedis(t)
 	ref, err := events.ParseRef("other")
 	if err != nil {
@@ -147,7 +146,8 @@ func TestTheNewestAnnouncementIsOfTheSameAppAndRef(t *testing.T) {
 	}
 }
 
-func TestWhatASiblingHasSettledHasNoSecondOutcome(t *testing.T) {
+func TestChangeSettledBySiblingHasOneOutcome(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	publishChange(t, client, events.Change{ID: "c1"})
 	publishChange(t, client, events.Change{ID: "c2"})

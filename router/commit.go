@@ -7,19 +7,18 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/locking"
+	"lockstep/router/observe"
 )
 
-// Commit is how a handler ends: it settles the message together with what came of it. Over
-// Lockstep's own subscriber that is one atomic step, which happens only while the message's leases,
-// if it has any, are all still held; over any other Pub/Sub, Commit returns the outputs for the route's
-// publisher, and their delivery and the ack are two steps. Where nobody waits for the first lease it is given
-// back in that step too: after Commit there is nothing left to do under it, unless its context says
-// that it is still held. The outputs carry on the trace of the message's context, if it has one.
+// Commit settles a message together with its outputs; a handler ends with it. Over Lockstep's own subscriber that is one
+// atomic step, which fails unless all of the message's leases are still held. If nobody waits for the first lease, the
+// same step releases it: check the message's context before doing more work under it. Over any other Pub/Sub, Commit
+// returns the outputs for the route's publisher, and publishing and the ack are two steps. The outputs carry the trace of
+// the message's context, if there is one.
 //
 //	return router.Commit(msg, stream.Settlement{Outputs: …})
 func Commit(msg *message.Message, what stream.Settlement) (produced []*message.Message, err error) {
-	inject(msg.Context(), what.Outputs)
+	observe.Inject(msg.Context(), what.Outputs)
 	delivery, ok := stream.DeliveryOf(msg)
 	if !ok {
 		produced = make([]*message.Message, 0, len(what.Outputs))
@@ -29,9 +28,10 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 		return produced, nil
 	}
 	ctx := msg.Context()
-	settling := child(ctx, "settle")
-	defer func() { end(settling, err) }()
-	leases := locking.AllFromContext(ctx)
+	known := inFlightOf(msg)
+	settled := known.observed.Step(observe.Settle)
+	defer func() { settled(err) }()
+	leases := known.leases
 	if len(leases) == 0 {
 		return nil, delivery.Settle(ctx, what)
 	}
@@ -46,7 +46,7 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 	}
 	err = delivery.Settle(ctx, what)
 	if errors.Is(err, stream.ErrGuard) && leases.Confirm(ctx) == nil {
-		// It had run out while Redis was away, nobody else has had it since, and now it is back.
+		// The lease expired during a Redis outage, nobody else acquired it, and Confirm has renewed it.
 		err = delivery.Settle(ctx, what)
 	}
 	if errors.Is(err, stream.ErrGuard) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -14,25 +13,23 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/locking"
+	"lockstep/router/observe"
 )
 
-// Disposer is the one place where an error becomes what it means for the message: comes back
-// later, failed result, or dead letter. See the package's table.
+// Disposer decides what an error means for its message: a retry after a delay, a failed result, or a dead letter. See the
+// table in the package documentation.
 type Disposer struct {
 	Retry Retry
-	// Failed makes what is published about a message that is given up for err after some attempts.
-	// Nil: nothing is. It may return nothing for a message of which nothing can be said.
+	// Failed returns what to publish about a message that is given up because of err, or nil. Optional.
 	Failed func(msg *message.Message, err error, attempts int) []stream.Output
-	// GivenUp is told of each message that was given up, once that is settled: one that another consumer has
-	// meanwhile is for that one to give up. Nil: nobody is.
-	GivenUp func(msg *message.Message, err error, attempts int)
-	Log     *slog.Logger // default slog.Default
+	// OnGiveUp is called after a message was given up and that is settled. It is not called for a message that another
+	// consumer has taken over meanwhile. Optional.
+	OnGiveUp func(msg *message.Message, err error, attempts int)
+	Log      *slog.Logger // default slog.Default
 }
 
-// Middleware applies the disposer. With Lockstep's own subscriber nothing that it could dispose of
-// comes out as an error; over another Pub/Sub the error stays, with the delay asked for in the
-// message's metadata.
+// Middleware applies the disposer. With Lockstep's own subscriber it returns an error only if it could not carry out its
+// decision. Over another Pub/Sub it returns the handler's error and requests the delay in the message's metadata.
 func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	d.Retry = d.Retry.withDefaults()
 	if d.Log == nil {
@@ -50,35 +47,35 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		if err == nil {
 			return produced, nil
 		}
-		told(msg, err)
+		inFlightOf(msg).observed.Error(msg.Context(), err)
 		if !ok {
 			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
 			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
 			delay.Message(msg, delay.For(d.Retry.delay(attempt+1)))
 			return nil, err
 		}
-		// What is decided here should reach Redis even when the message's context has ended. If Redis
-		// is away for longer, the subscriber gives the message back when it can.
+		// The decision should reach Redis even if the message's context has ended. If Redis is unavailable for longer,
+		// the subscriber returns the message later.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), disposeTimeout)
 		defer cancel()
 		if err = d.dispose(ctx, msg, delivery, err); errors.Is(err, stream.ErrNotOwner) {
-			d.Log.WarnContext(ctx, "message is another consumer's now", "job", msg.UUID, "entry", delivery.Entry(), "error", oneLine(err))
+			d.Log.WarnContext(ctx, "another consumer has taken over the message", "job", msg.UUID, "entry", delivery.Entry(), "error", observe.OneLine(err))
 			err = nil
 		}
 		return nil, err
 	}
 }
 
-// lapseFactor times the attempts is when a message is given up of which no handler ever reports an
-// error, for it may be the one that kills whoever works on it. That is late because a process that
-// dies costs an attempt to all that it had in flight, most of which only waited.
+// lapseFactor times MaxAttempts is the limit for a message whose attempts all lapse without an error: it may be what kills
+// the process. The limit is high because a process that dies costs every message that it had in flight an attempt, and
+// most of them were only waiting.
 const lapseFactor = 8
 
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
-// The delay of a message that a newer version is to have. It doubles no more often than newerDoublings at first, for
-// it is chance whose turn it is next. Where newerPatience turns have brought no newer one there may be none for days,
-// or ever, as when the type is a mistake: with each so many more turns it doubles once more.
+// The delay of a message for a newer version doubles newerDoublings times at first: which process reads it next is chance.
+// After that it doubles once every newerPatience deliveries, since a newer process may be days away, or never come if the
+// type is a mistake.
 const (
 	newerDoublings = 4
 	newerPatience  = 64
@@ -88,81 +85,71 @@ func (r Retry) newer(delivered int) time.Duration {
 	return r.delay(min(delivered, newerDoublings) + delivered/newerPatience)
 }
 
-// disposeTimeout bounds how long a disposition tries to reach Redis.
+// disposeTimeout bounds the attempts to record a decision in Redis.
 const disposeTimeout = 10 * time.Second
 
-// metadataAttempt counts attempts where the Pub/Sub delivers the same message again in memory.
+// metadataAttempt counts attempts for a Pub/Sub that redelivers the same message in memory.
 const metadataAttempt = "lockstep_attempt"
 
 func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
 	log := d.Log.With("job", msg.UUID, "entry", delivery.Entry(), "attempt", delivery.Attempt(),
-		"class", string(events.ClassOf(err)), "error", oneLine(err))
+		"class", string(events.ClassOf(err)), "error", observe.OneLine(err))
 	switch disposition := events.DispositionOf(err); {
 	case errors.Is(err, stream.ErrNotOwner):
 		return err
 	case errors.Is(context.Cause(msg.Context()), stream.ErrSettled):
-		log.DebugContext(ctx, "message is settled along with another")
+		log.DebugContext(ctx, "message was settled along with another")
 		return nil
 	case errors.Is(context.Cause(msg.Context()), stream.ErrClosed), events.ClassOf(err) == events.ClassShutdown:
-		log.InfoContext(ctx, "message goes back: stopping")
+		log.InfoContext(ctx, "worker is stopping, message returned to the stream")
 		return giveBack(ctx, msg, delivery, 0, false)
 	case disposition == events.Malformed:
-		log.ErrorContext(ctx, "message is malformed: dead letter")
+		log.ErrorContext(ctx, "message is malformed, now a dead letter")
 		return d.bury(ctx, msg, delivery, "malformed", err)
-	case skipped(err):
+	case observe.Skipped(err):
 		log.InfoContext(ctx, "message skipped")
 		return d.giveUp(ctx, msg, delivery, err)
 	case disposition == events.Permanent:
-		log.ErrorContext(ctx, "message failed for good")
+		log.ErrorContext(ctx, "message failed permanently")
 		return d.giveUp(ctx, msg, delivery, err)
 	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered()):
-		log.ErrorContext(ctx, "message is too old to be tried again: dead letter", "max_age", d.Retry.MaxAge)
+		log.ErrorContext(ctx, "message is too old to retry, now a dead letter", "max_age", d.Retry.MaxAge)
 		return d.bury(ctx, msg, delivery, "too old", err)
 	case events.ClassOf(err) == events.ClassNewer:
 		wait := d.Retry.newer(delivery.Delivered())
-		log.DebugContext(ctx, "message goes back: it is for a newer version", "delay", wait)
+		log.DebugContext(ctx, "message is for a newer version, will retry", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	case disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
-		log.InfoContext(ctx, "message goes back: contention", "delay", wait)
+		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	case delivery.Attempt() >= d.Retry.MaxAttempts:
-		log.ErrorContext(ctx, "message failed, attempts used up: dead letter")
+		log.ErrorContext(ctx, "attempts used up, now a dead letter")
 		return d.bury(ctx, msg, delivery, "attempts used up", err)
 	default:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Attempt()))
-		log.WarnContext(ctx, "message failed, goes back", "delay", wait)
+		log.WarnContext(ctx, "attempt failed, will retry", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, true)
 	}
 }
 
-// skipped reports whether err says that a message need not be worked on: it was not to wait for its key, or for the
-// circuit of its repository, or nobody watches that any more.
-func skipped(err error) bool {
-	if errors.Is(err, locking.ErrHeld) {
-		return true
-	}
-	class := events.ClassOf(err)
-	return events.DispositionOf(err) == events.Permanent && (class == events.ClassCircuit || class == events.ClassUnwatched)
-}
-
-// giveBack nacks a message. What is meant is left in its metadata too, for the subscriber to go by if
-// Redis is away for longer than this tries.
+// giveBack nacks a message. It also leaves the delay in the metadata, for the subscriber to apply if Redis is unavailable
+// for longer than disposeTimeout.
 func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delivery, wait time.Duration, failed bool) error {
 	delay.Message(msg, delay.For(wait))
 	msg.Metadata.Set(stream.MetadataUncounted, strconv.FormatBool(!failed))
 	return delivery.Nack(ctx, wait, failed)
 }
 
-// giveUp tells those who wait for the message what became of it.
+// giveUp settles a message with its failed result.
 func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
-	return d.givenUp(msg, delivery, err, delivery.Settle(ctx, d.failed(msg, delivery, err)))
+	return d.afterGiveUp(msg, delivery, err, delivery.Settle(ctx, d.failed(msg, delivery, err)))
 }
 
-// bury makes a dead letter, too.
+// bury does the same and makes a dead letter.
 func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, reason string, err error) error {
-	letter := stream.Reason{Reason: reason, Error: oneLine(err), Attempts: delivery.Attempt()}
-	return d.givenUp(msg, delivery, err, delivery.DeadLetter(ctx, letter, d.failed(msg, delivery, err)))
+	letter := stream.Reason{Reason: reason, Error: observe.OneLine(err), Attempts: delivery.Attempt()}
+	return d.afterGiveUp(msg, delivery, err, delivery.DeadLetter(ctx, letter, d.failed(msg, delivery, err)))
 }
 
 func (d Disposer) failed(msg *message.Message, delivery *stream.Delivery, err error) (s stream.Settlement) {
@@ -172,20 +159,10 @@ func (d Disposer) failed(msg *message.Message, delivery *stream.Delivery, err er
 	return s
 }
 
-// givenUp tells of a message that is settled, and passes on why one is not.
-func (d Disposer) givenUp(msg *message.Message, delivery *stream.Delivery, err, settled error) error {
-	if settled == nil && d.GivenUp != nil {
-		d.GivenUp(msg, err, delivery.Attempt())
+// afterGiveUp calls OnGiveUp unless settling failed, and returns that error.
+func (d Disposer) afterGiveUp(msg *message.Message, delivery *stream.Delivery, err, settleErr error) error {
+	if settleErr == nil && d.OnGiveUp != nil {
+		d.OnGiveUp(msg, err, delivery.Attempt())
 	}
-	return settled
-}
-
-// oneLine is the error's text on one line of bounded length, for logs, results and dead letters.
-func oneLine(err error) string {
-	const most = 1000
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	return strings.ToValidUTF8(text, "�")
+	return settleErr
 }

@@ -84,7 +84,8 @@ func work(t *testing.T, payload []byte, handler events.Handler) worked {
 	return w
 }
 
-func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
+func TestDispositions(t *testing.T) {
+	t.Parallel()
 	synced := func(job events.Job) (events.Outcome, error) {
 		return events.Outcome{Result: job.Result(events.ResultSynced), State: map[string]string{"k": "v"}}, nil
 	}
@@ -132,6 +133,7 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := work(t, changeOf(t, "c1", "acme/widgets"), tc.handler)
 			if !slices.Equal(w.attempts, tc.attempts) {
 				t.Errorf("attempts %v, want %v", w.attempts, tc.attempts)
@@ -157,7 +159,8 @@ func TestEachErrorEndsAsItsDispositionSays(t *testing.T) {
 }
 
 // A poll that is skipped has an outcome of its own, and is nobody's failure.
-func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
+func TestSkippedPollIsNotAFailure(t *testing.T) {
+	t.Parallel()
 	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
 	w := work(t, poll, func(context.Context, events.Job) (events.Outcome, error) {
 		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassCircuit, "the circuit is open")
@@ -167,7 +170,8 @@ func TestAPollThatIsSkippedHasNotFailed(t *testing.T) {
 	}
 }
 
-func TestContentionIsNoAttempt(t *testing.T) {
+func TestContentionIsNotCountedAsAttempt(t *testing.T) {
+	t.Parallel()
 	tries := 0
 	w := work(t, changeOf(t, "c1", "acme/widgets"), func(_ context.Context, job events.Job) (events.Outcome, error) {
 		if tries++; tries <= 5 { // more often than there are attempts
@@ -180,7 +184,8 @@ func TestContentionIsNoAttempt(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
+func TestMalformedChangeBecomesDeadLetter(t *testing.T) {
+	t.Parallel()
 	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
 	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
 		t.Fatalf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
@@ -191,7 +196,8 @@ func TestWhatCannotBeReadIsADeadLetterWithItsReason(t *testing.T) {
 	}
 }
 
-func TestALostLeaseSettlesNothing(t *testing.T) {
+func TestLostLeaseSettlesNothing(t *testing.T) {
+	t.Parallel()
 	client := startRedis(t)
 	ctx := context.Background()
 	handled := newSignal(2)
@@ -228,7 +234,8 @@ func stopWhen(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
+func TestMessageThatKillsEveryProcessBecomesDeadLetter(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	tried := 0
 	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
@@ -246,7 +253,8 @@ func TestAMessageThatKillsEveryProcessIsADeadLetterInTheEnd(t *testing.T) {
 	}
 }
 
-func TestADispositionThatCannotBeWrittenKeepsItsMeaning(t *testing.T) {
+func TestDispositionSurvivesRedisError(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		err     error
 		attempt int
@@ -256,6 +264,7 @@ func TestADispositionThatCannotBeWrittenKeepsItsMeaning(t *testing.T) {
 		"retryable":                {errors.New("a hiccup"), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			client := server.Client()
 			refuse := &refuser{}
@@ -311,7 +320,8 @@ type refusal struct{}
 func (refusal) Error() string { return "NOPERM for once" }
 func (refusal) RedisError()   {}
 
-func TestAMessageInOtherHandsIsNoError(t *testing.T) {
+func TestMessageTakenOverIsNotAnError(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	dispose := router.Disposer{Log: quiet()}.Middleware
 	for name, cause := range map[string]error{
@@ -338,7 +348,8 @@ func TestAMessageInOtherHandsIsNoError(t *testing.T) {
 	}
 }
 
-func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
+func TestDisposerWithoutFailed(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		failed func(*message.Message, error, int) []stream.Output
 		err    error
@@ -349,6 +360,7 @@ func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
 		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, client := context.Background(), startRedis(t)
 			handled := newSignal(1)
 			run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
@@ -366,7 +378,8 @@ func TestADisposerWithoutFailedStillDisposes(t *testing.T) {
 	}
 }
 
-func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
+func TestPanicInRequestIsRetried(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
 		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
@@ -376,7 +389,8 @@ func TestAPanicInRequestIsAnErrorLikeAnyOther(t *testing.T) {
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
 }
 
-func TestAMessageThatIsTooOldIsGivenUpThoughNothingWasTried(t *testing.T) {
+func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	tries := 0
 	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(),

@@ -1,47 +1,54 @@
-// Package router carries messages from a subscriber through locking and retrying to a handler.
+// Package router carries messages from a subscriber through locking and retries to a handler.
 //
-// It is Watermill's router with Lockstep's middlewares around each handler, from the outside in:
+//	route := router.Route{
+//		Name: "greet", Topic: prefix + "names", Subscriber: subscriber, // a stream.Subscriber
+//		Locker: locker, Request: func(msg *message.Message) ([]locking.Request, error) { // one message per name at a time
+//			return []locking.Request{{Key: string(msg.Payload), Job: msg.UUID}}, nil
+//		},
+//		Handler: func(msg *message.Message) ([]*message.Message, error) {
+//			greeting := message.NewMessage(msg.UUID, []byte("Hello, "+string(msg.Payload)+"!"))
+//			return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{{Stream: prefix + "greetings", Message: greeting}}})
+//		},
+//	}
+//	r, err := router.New(router.Config{Routes: []router.Route{route}})
+//	if err != nil {
+//		return err
+//	}
+//	return r.Run(ctx)
 //
-//	trace      a span of each delivery, and of its steps, if the route has a tracer
-//	dispose    the one place where an error becomes ack, redeliver-after, failed result or dead letter
-//	recover    a panic is an error like any other
-//	lock       one message at a time per key, over all processes; a timeout goes back to the stream
-//	slots      bounds the work done at once; who waits for a lock takes none
-//	handler    works, and ends in [Commit]
+// It is Watermill's router with these middlewares around each handler, outermost first:
 //
-// Calls go down; only an error comes back up, and its [events.Disposition] says what it means.
+//	observe    reports the delivery to the route's observer: metrics, spans, timelines
+//	dispose    decides what an error means: ack, retry after a delay, failed result or dead letter
+//	recover    turns a panic into an error
+//	lock       one message at a time per key, across all processes
+//	slots      limits concurrency; a message that waits for a lock occupies no slot
+//	handler    ends in [Commit]
 //
-// # What becomes of a message
+// [Changes] adapts an [events.Handler] to a route. The router knows nothing of Git.
 //
-//	handler's error             the message                                     counted as an attempt
-//	none                        settled by Commit, in one atomic step            –
-//	retryable                   comes back after an exponential, jittered delay  yes
-//	the same, attempts used up  failed result, and a dead letter                 yes
-//	none: process killed, hung  comes back when it lapses; dead letter after      yes
-//	                            eight times the attempts
-//	contention, a lost lease    comes back after a delay                         no
-//	a newer version's type      comes back after a short delay, for others      no
-//	any that would come back,   failed result, and a dead letter                 –
-//	of a message past MaxAge
-//	settled along by another    acked: there is nothing left to do               –
-//	permanent                   failed result at once                            –
-//	malformed                   dead letter                                      –
-//	this process is stopping    goes back to the stream at once                  no
+// # What it promises
 //
-// Each middleware is plain Watermill and works over any Pub/Sub: where the subscriber is not
-// Lockstep's own, a delay is only asked for (Watermill's delay metadata), results go out through the
-// router's publisher, and settling is not atomic.
+//	handler's error               the message                                      counts as an attempt
+//	none                          settled by Commit in one atomic step             –
+//	retryable                     retried after an exponential delay with jitter   yes
+//	retryable, attempts used up   failed result and dead letter                    yes
+//	none: process killed or hung  retried when it lapses; dead letter after eight  yes
+//	                              times MaxAttempts
+//	contention, lost lease        retried after a delay                            no
+//	type of a newer version       retried after a short delay, by other processes  no
+//	retryable, older than MaxAge  failed result and dead letter                    –
+//	settled along with another    acked: nothing is left to do                     –
+//	permanent                     failed result at once                            –
+//	malformed                     dead letter                                      –
+//	this process is stopping      returned to the stream at once                   no
 //
-// # What is settled along
+// Each middleware is plain Watermill and works over any Pub/Sub. If the subscriber is not Lockstep's own, delays are
+// requested in Watermill's delay metadata, results go out through the route's publisher, and settling is not atomic.
 //
-// A message that waits for its turn need not have one. While the lease is still held, [Changes] settles
-// every waiting change that the outcome answers too, each with a result of its own, as the outcome's
-// Covers says. [Results], if told what supersedes what, hands the newest of the waiting results of a key
-// to its function and settles the others with it. Both want Lockstep's own subscriber, with their Key as
-// its key; otherwise each message comes on its own turn.
+// # Changes settled along with another
 //
-// # What it does not do
-//
-// It knows nothing of Git. [Changes] adapts an [events.Handler] to it, and [Results] a function that
-// follows what became of repositories; any other keyed work brings a key and a handler of its own.
+// While the lease is still held, [Changes] settles every waiting change that the outcome answers too, each with a result
+// of its own, as the outcome's Covers decides. This requires Lockstep's own subscriber with [Changes.Key] as its key;
+// otherwise each change has its own turn.
 package router

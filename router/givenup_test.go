@@ -10,26 +10,30 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
-// TestAChangeIsCountedAsFailedByWhoHasSettledThat alone: another may have it meanwhile, and will.
-func TestAChangeIsCountedAsFailedByWhoHasSettledThat(t *testing.T) {
+// TestOnGiveUpIsCalledOnlyAfterSettling alone: another may have it meanwhile, and will.
+func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		stolen bool
 		want   []string
 	}{
-		"settled here":     {false, []string{"failed not_found", "sync failed"}},
+		"settled here":     {false, []string{"sync failed not_found"}},
 		"in others' hands": {true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, client := context.Background(), startRedis(t)
-			var told []string
+			var ended []string
 			changes := router.Changes{
 				Namespace: events.DefaultNamespace, Log: quiet(),
-				Observe: func(outcome, class string) { told = append(told, outcome+" "+class) },
-				Timed:   func(tl router.Timeline) { told = append(told, tl.Operation+" "+tl.Outcome) },
 			}
-			dispose := router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet()}.Middleware
+			observer := &observe.Observer{Events: func(e observe.Event) {
+				ended = append(ended, e.Timeline.Operation+" "+e.Timeline.Outcome+" "+string(e.Class))
+			}}
+			dispose := router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet()}.Middleware
 			messages, err := newSubscriber(t, client).Subscribe(ctx, topic)
 			if err != nil {
 				t.Fatal(err)
@@ -38,14 +42,14 @@ func TestAChangeIsCountedAsFailedByWhoHasSettledThat(t *testing.T) {
 			msg := within(t, messages, "message")
 			defer msg.Ack()
 			delivery, _ := stream.DeliveryOf(msg)
-			_, err = dispose(func(*message.Message) ([]*message.Message, error) {
+			_, err = router.Observe(observer, topic)(dispose(func(*message.Message) ([]*message.Message, error) {
 				if tc.stolen {
 					client.Do(ctx, "XCLAIM", topic, "workers", "another", 0, delivery.Entry())
 				}
 				return nil, events.Errorf(events.Permanent, events.ClassNotFound, "no such repository")
-			})(msg)
-			if err != nil || !slices.Equal(told, tc.want) {
-				t.Errorf("told %q, error %v; want %q", told, err, tc.want)
+			}))(msg)
+			if err != nil || !slices.Equal(ended, tc.want) {
+				t.Errorf("ended %q, error %v; want %q", ended, err, tc.want)
 			}
 		})
 	}

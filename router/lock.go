@@ -9,21 +9,21 @@ import (
 
 	"lockstep/events"
 	"lockstep/locking"
+	"lockstep/router/observe"
 )
 
-// Locker is what the lock middleware needs of a [locking.Locker].
+// Locker acquires leases. [locking.Locker] implements it.
 type Locker interface {
 	AcquireAll(ctx context.Context, reqs ...locking.Request) (locking.Leases, error)
 }
 
-// RequestFunc says which locks a message wants, and for whom. Most want one. Of several the first is
-// the message's own: by that lease it is settled.
+// RequestFunc returns the locks that a message needs, usually one. The lease of the first is the one that the message is
+// settled under.
 type RequestFunc func(msg *message.Message) ([]locking.Request, error)
 
-// Lock is the middleware that lets one message at a time per key through, over all processes. The
-// handler's message carries a context that is cancelled when a lease is lost, and the leases themselves
-// (see [locking.FromContext]). When they cannot be had in time the error wraps
-// [locking.ErrTimeout] and has the disposition [events.Contention]: retry later, nothing failed.
+// Lock is the middleware that handles one message at a time per key, across all processes. The message's context is
+// cancelled when a lease is lost; [Leases] returns the leases. If they cannot be acquired in time, the error wraps
+// [locking.ErrTimeout] and has the disposition [events.Contention]: the message is retried, and nothing has failed.
 func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -31,20 +31,22 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			if err != nil {
 				return nil, err
 			}
-			before := msg.Context()
-			waiting := child(before, "lease wait")
-			leases, err := locker.AcquireAll(before, reqs...)
+			before, known := msg.Context(), inFlightOf(msg)
+			waited := known.observed.Step(observe.LeaseWait)
+			leases, err := locker.AcquireAll(msg.Context(), reqs...)
 			if err != nil {
-				err = refused(err)
-				end(waiting, err)
+				err = notAcquired(err)
+				waited(err)
 				return nil, err
 			}
-			end(waiting, nil)
+			waited(nil)
 			held := leases.Context()
-			msg.SetContext(locking.NewContext(held, leases...))
+			msg.SetContext(held)
+			known.leases = leases
 			defer func() {
+				known.leases = nil
 				msg.SetContext(before)
-				// A lease that cannot be given back lapses; the work's own outcome stands.
+				// A lease that cannot be released expires; the handler's outcome stands.
 				_ = leases.Release(before)
 			}()
 			produced, err := next(msg)
@@ -60,16 +62,16 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 	}
 }
 
-// refused says what an AcquireAll that gave no lease means for the message.
-func refused(err error) error {
+// notAcquired is what AcquireAll's error means for the message.
+func notAcquired(err error) error {
 	switch {
 	case errors.Is(err, locking.ErrTimeout):
 		return &events.Error{Disposition: events.Contention, Class: events.ClassBusy, Err: err}
 	case errors.Is(err, locking.ErrHeld):
-		return events.Errorf(events.Permanent, events.ClassBusy, "skipped, as on_busy says: %w", err)
+		return events.Errorf(events.Permanent, events.ClassBusy, "skipped because of on_busy=skip: %w", err)
 	case errors.Is(err, locking.ErrClosed):
 		return events.Errorf(events.Contention, events.ClassShutdown, "lock: %w", err)
 	}
-	// Redis could not say who holds the lock; that is nothing the message did.
+	// Redis failed, not the message.
 	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: fmt.Errorf("lock: %w", err)}
 }

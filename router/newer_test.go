@@ -15,13 +15,15 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
 const ofTomorrow = `{"specversion":"1.0","id":"n1","source":"/x","type":"lockstep.change.pushed.v2","data":{"repo":{"path":"acme/widgets"}}}`
 
-// TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow has a worker meet a version that it does not know, again
+// TestChangeOfNewerVersionWaitsForNewerWorker has a worker meet a version that it does not know, again
 // and again, and then one that does join it.
-func TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow(t *testing.T) {
+func TestChangeOfNewerVersionWaitsForNewerWorker(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	left, done := make(chan string, 1000), make(chan string, 10)
 	var said bytes.Buffer
@@ -32,10 +34,14 @@ func TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow(t *testing.T) {
 			done <- job.Change.ID
 			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
 		},
-		Observe: func(outcome, class string) { left <- outcome + " " + class },
 	}
+	observer := &observe.Observer{Events: func(e observe.Event) {
+		if e.Kind == observe.Ended {
+			left <- e.Timeline.Outcome + " " + string(e.Class)
+		}
+	}}
 	dispose := router.Disposer{Failed: old.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: time.Millisecond}}
-	run(t, router.Route{Name: "old", Topic: topic, Subscriber: newSubscriber(t, client), Handler: old.Handle,
+	run(t, router.Route{Name: "old", Topic: topic, Subscriber: newSubscriber(t, client), Handler: old.Handle, Observer: observer,
 		Locker: newLocker(t, client, time.Second), Request: old.Request, Dispose: dispose})
 	pub := newPublisher(t, client)
 	publishTo(t, pub, topic, "n1", []byte(ofTomorrow))
@@ -72,8 +78,9 @@ func TestAChangeOfTomorrowWaitsForAWorkerOfTomorrow(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyTakesIsADeadLetterWhenItIsTooOld is of a version that nobody ever knows.
-func TestWhatNobodyTakesIsADeadLetterWhenItIsTooOld(t *testing.T) {
+// TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge is of a version that nobody ever knows.
+func TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge(t *testing.T) {
+	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
 	run(t, router.Route{Name: "old", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,

@@ -3,14 +3,16 @@ package router
 import (
 	"math/rand/v2"
 	"time"
+
+	"lockstep/router/observe"
 )
 
-// Retry says when a message that failed is worked on again.
+// Retry configures the retries of failed messages. Zero fields have their defaults.
 type Retry struct {
-	MaxAttempts int           // default 8; after that many the message is given up
-	Base        time.Duration // default 1 s; delay before the second attempt
-	Max         time.Duration // default 5 min; the longest delay
-	MaxAge      time.Duration // default 7 days; a message published longer ago is given up rather than tried again
+	MaxAttempts int           // default 8
+	Base        time.Duration // delay before the second attempt; default 1 s
+	Max         time.Duration // longest delay; default 5 min
+	MaxAge      time.Duration // a message published longer ago is not retried; default 7 days
 }
 
 func (r Retry) withDefaults() Retry {
@@ -29,19 +31,19 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// tooOld goes by the moment in a stream entry's id, which is by Redis' clock. Of an id that somebody made up, of long ago
-// or of the future, it goes by how often the message has been delivered: the longest delays fit into MaxAge so often.
+// tooOld reports whether a message is older than MaxAge, by the time in its entry ID. If a publisher chose an implausible
+// ID, it compares the number of deliveries with the number of longest delays that fit into MaxAge.
 func (r Retry) tooOld(entry string, delivered int) bool {
-	published := queuedAt(entry)
+	published := observe.EntryTime(entry)
 	if published.IsZero() {
 		return time.Duration(delivered-1) > r.MaxAge/r.Max
 	}
 	return time.Since(published) > r.MaxAge
 }
 
-// delay is how long to wait after the n-th try, n from 1: Base doubled with each, at most Max, of
-// which a random half to whole, so that messages that failed together do not come back together
-// ("equal jitter" in Marc Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015).
+// delay is the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc Brooker,
+// Exponential Backoff And Jitter, AWS Architecture Blog, 2015): a random half to all of it, so that messages that failed
+// together are not retried together.
 func (r Retry) delay(n int) time.Duration {
 	d := r.Max
 	if shift := max(n, 1) - 1; shift < 62 && r.Base <= r.Max>>shift { // the same as Base<<shift <= Max, which may overflow

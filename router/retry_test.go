@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestADelayIsBetweenHalfAndAllOfItsDoublingBase(t *testing.T) {
+func TestRetryDelayDoublesWithJitter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := Retry{
 			Base: time.Duration(rapid.Int64Range(1, int64(time.Minute)).Draw(t, "base")),
@@ -26,7 +26,7 @@ func TestADelayIsBetweenHalfAndAllOfItsDoublingBase(t *testing.T) {
 	})
 }
 
-func TestALongBaseDoesNotOverflow(t *testing.T) {
+func TestRetryDelayDoesNotOverflow(t *testing.T) {
 	for n := range 100 {
 		for _, base := range []time.Duration{time.Minute, time.Hour, 1000 * time.Hour} {
 			r := Retry{Base: base, Max: 2000 * time.Hour}
@@ -37,7 +37,7 @@ func TestALongBaseDoesNotOverflow(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyNewerTakesComesByLessAndLess(t *testing.T) {
+func TestDelayForNewerVersionGrowsSlowly(t *testing.T) {
 	r := Retry{}.withDefaults()
 	turns, inTheFirstMinutes := 0, 0
 	for age := time.Duration(0); age < r.MaxAge; turns++ {
@@ -51,7 +51,7 @@ func TestWhatNobodyNewerTakesComesByLessAndLess(t *testing.T) {
 	}
 }
 
-func TestWhatHasAnIDThatSomebodyMadeUpIsTooOldOneDay(t *testing.T) {
+func TestImplausibleEntryIDExpires(t *testing.T) {
 	r := Retry{}.withDefaults()
 	for name, entry := range map[string]string{
 		"long ago": "1-0", "the far future": "99999999999999-0", "beyond any clock": "18446744073709551615-0",

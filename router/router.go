@@ -9,41 +9,40 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
-	"go.opentelemetry.io/otel/trace"
+
+	"lockstep/router/observe"
 )
 
-// Route leads the messages of one topic to a handler.
+// Route connects a topic to a handler.
 type Route struct {
 	Name       string // unique, for logs and metrics
 	Topic      string
 	Subscriber message.Subscriber
 	Handler    message.HandlerFunc // ends in Commit, or returns messages for Publisher
 
-	// Publisher takes what the handler returns, to PublishTopic. With Lockstep's own subscriber
-	// Commit publishes in the settling step itself, and none is needed.
+	// Publisher publishes the messages that the handler returns to PublishTopic. Optional: with Lockstep's own subscriber,
+	// Commit publishes in the settling step.
 	Publisher    message.Publisher
 	PublishTopic string
 
-	Locker  Locker      // nil: no lock
-	Request RequestFunc // which locks a message wants; required with a Locker
-	Slots   *Slots      // nil: unbounded
+	Locker  Locker      // optional: nil disables locking
+	Request RequestFunc // returns the locks that a message needs; required with a Locker
+	Slots   *Slots      // optional: nil means no concurrency limit
 	Dispose Disposer
 
-	// Tracer makes a span of each delivery, below the one that the message's metadata names by W3C Trace Context,
-	// and what comes of the message carries it on. Nil: there are none, and nothing is read or written of traces.
-	Tracer trace.Tracer
+	Observer *observe.Observer // optional
 }
 
 // Config configures New.
 type Config struct {
 	Routes []Route
-	// CloseTimeout bounds Close. It should be longer than the subscribers' own grace.
+	// CloseTimeout bounds Close. It should be longer than the subscribers' Grace.
 	CloseTimeout time.Duration // default 30 s
 	Log          *slog.Logger  // default slog.Default
 }
 
-// New assembles a Watermill router. Run it, and Close it to drain: what is in flight finishes
-// within the subscriber's grace or goes back to the stream.
+// New returns a Watermill router with the routes. Close drains it: messages in flight finish within the subscriber's Grace
+// or return to the stream.
 func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")
@@ -71,7 +70,7 @@ func add(r *message.Router, route Route) error {
 		return errors.New("Name, Topic, Subscriber and Handler are required")
 	}
 	if (route.Locker == nil) != (route.Request == nil) {
-		return errors.New("Locker and Request come together")
+		return errors.New("Locker and Request must be set together")
 	}
 	var h *message.Handler
 	if route.Publisher == nil {
@@ -79,10 +78,7 @@ func add(r *message.Router, route Route) error {
 	} else {
 		h = r.AddHandler(route.Name, route.Topic, route.Subscriber, route.PublishTopic, route.Publisher, route.Handler)
 	}
-	if route.Tracer != nil {
-		h.AddMiddleware(traced(route))
-	}
-	h.AddMiddleware(route.Dispose.Middleware, middleware.Recoverer)
+	h.AddMiddleware(Observe(route.Observer, route.Topic), route.Dispose.Middleware, middleware.Recoverer)
 	if route.Locker != nil {
 		h.AddMiddleware(Lock(route.Locker, route.Request))
 	}
@@ -92,19 +88,18 @@ func add(r *message.Router, route Route) error {
 	return nil
 }
 
-// consume fits a handler that publishes nothing through Watermill.
+// consume adapts a handler that publishes nothing through Watermill.
 func consume(h message.HandlerFunc) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		produced, err := h(msg)
 		if err == nil && len(produced) > 0 {
-			return errors.New("router: the handler returned messages, and the route has no Publisher")
+			return errors.New("router: the handler returned messages, but the route has no Publisher")
 		}
 		return err
 	}
 }
 
-// watermillLog passes Watermill's own logs on one level down: what it calls information is of use
-// in debugging it alone.
+// watermillLog logs Watermill's own messages one level lower: its information is only useful for debugging.
 func watermillLog(log *slog.Logger) watermill.LoggerAdapter {
 	return watermill.NewSlogLoggerWithLevelMapping(log, map[slog.Level]slog.Level{
 		slog.LevelInfo: slog.LevelDebug, slog.LevelDebug: slog.LevelDebug - 4,

@@ -49,7 +49,7 @@ func newLocker(t *testing.T, client redis.UniversalClient, wait time.Duration) *
 
 func newSubscriber(t *testing.T, client redis.UniversalClient, change ...func(*stream.SubscriberConfig)) *stream.Subscriber {
 	t.Helper()
-	cfg := stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Grace: time.Second, Log: quiet()}
+	cfg := stream.SubscriberConfig{Redis: client, Reader: anotherClient(client), Prefix: prefix, Group: "workers", Grace: time.Second, Log: quiet()}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -59,6 +59,12 @@ func newSubscriber(t *testing.T, client redis.UniversalClient, change ...func(*s
 	}
 	t.Cleanup(func() { _ = sub.Close() })
 	return sub
+}
+
+// anotherClient lets a subscriber interrupt its blocking read at once, by closing its Reader.
+func anotherClient(client redis.UniversalClient) redis.UniversalClient {
+	options := *client.(*redis.Client).Options()
+	return redis.NewClient(&options)
 }
 
 // run runs the router until the test ends.

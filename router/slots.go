@@ -9,54 +9,54 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
+	"lockstep/router/observe"
 )
 
-// Slots bounds the work that a process does at once. Routes that share a Slots share the bound.
+// Slots limits how many messages a process handles concurrently. Routes that share a Slots share the limit.
 type Slots struct {
-	taken   chan struct{}
-	waiting atomic.Int64 // messages that could be worked on at once
+	busy    chan struct{}
+	waiting atomic.Int64 // messages that wait for a slot and nothing else
 	closed  chan struct{}
 	once    sync.Once
 }
 
-// NewSlots makes n slots, and at least one.
+// NewSlots returns n slots, at least one.
 func NewSlots(n int) *Slots {
-	return &Slots{taken: make(chan struct{}, max(n, 1)), closed: make(chan struct{})}
+	return &Slots{busy: make(chan struct{}, max(n, 1)), closed: make(chan struct{})}
 }
 
-// ahead times the slots is how many messages may wait for one: enough for none to be idle while the
-// next are read, and few enough to leave the rest to other processes.
-const ahead = 4
+// waitingPerSlot limits how many messages wait for a slot: enough to keep every slot busy while more are read, few enough
+// to leave the rest to other processes.
+const waitingPerSlot = 4
 
-// Room says how many more messages could soon have a slot, for [stream.SubscriberConfig]. Those that wait
-// for a lease are not counted.
-func (s *Slots) Room() int { return ahead*cap(s.taken) - int(s.waiting.Load()) }
+// Room returns how many more messages could soon have a slot, for [stream.SubscriberConfig]. Messages that wait for a
+// lease do not count.
+func (s *Slots) Room() int { return waitingPerSlot*cap(s.busy) - int(s.waiting.Load()) }
 
-// Middleware lets a message through when a slot is free. It belongs inside the lock: waiting for
-// a lease must not take a slot from a repository that could be worked on.
+// Middleware waits for a free slot. It belongs inside Lock: a message that waits for a lease must not occupy a slot.
 func (s *Slots) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		waiting := child(msg.Context(), "slot wait")
+		waited := inFlightOf(msg).observed.Step(observe.SlotWait)
 		err := s.enter(msg.Context())
-		if end(waiting, err); err != nil {
+		if waited(err); err != nil {
 			return nil, err
 		}
-		defer func() { <-s.taken }()
+		defer func() { <-s.busy }()
 		return next(msg)
 	}
 }
 
-// enter takes a slot.
+// enter waits for a slot and occupies it.
 func (s *Slots) enter(ctx context.Context) error {
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
 	select {
-	case <-s.closed: // first, lest a free slot be as good a choice
+	case <-s.closed: // checked first: the select below would choose at random
 		return errStopping
 	default:
 	}
 	select {
-	case s.taken <- struct{}{}:
+	case s.busy <- struct{}{}:
 		return nil
 	case <-s.closed:
 		return errStopping
@@ -65,7 +65,7 @@ func (s *Slots) enter(ctx context.Context) error {
 	}
 }
 
-// Close lets no message through any more: what waits goes back to the stream, what works goes on.
+// Close admits no more messages: those that wait return to the stream, those with a slot continue.
 func (s *Slots) Close() { s.once.Do(func() { close(s.closed) }) }
 
 var errStopping = events.Errorf(events.Contention, events.ClassShutdown, "this process is stopping")

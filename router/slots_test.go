@@ -13,7 +13,8 @@ import (
 	"lockstep/router"
 )
 
-func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
+func TestCloseSlotsReturnsWaitersAndLetsWorkFinish(t *testing.T) {
+	t.Parallel()
 	slots := router.NewSlots(1)
 	working, finish := make(chan struct{}), make(chan struct{})
 	handle := slots.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -37,7 +38,8 @@ func TestClosedSlotsSendBackWhatWaitsAndLetWorkFinish(t *testing.T) {
 	}
 }
 
-func TestThereIsAlwaysASlot(t *testing.T) {
+func TestZeroSlotsMeansOne(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	msg := message.NewMessage("1", nil)
@@ -48,7 +50,8 @@ func TestThereIsAlwaysASlot(t *testing.T) {
 	}
 }
 
-func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
+func TestSlotWaitEndsWithMessageContext(t *testing.T) {
+	t.Parallel()
 	slots := router.NewSlots(1)
 	working, finish := make(chan struct{}), make(chan struct{})
 	defer close(finish)
@@ -68,7 +71,8 @@ func TestAWaitForASlotEndsWithItsMessage(t *testing.T) {
 	}
 }
 
-func TestRoomCountsWhoWaitsForASlot(t *testing.T) {
+func TestRoomCountsSlotWaiters(t *testing.T) {
+	t.Parallel()
 	slots := router.NewSlots(2)
 	defer slots.Close()
 	working, end := make(chan struct{}), make(chan struct{})

@@ -10,70 +10,52 @@ import (
 
 	"lockstep/events"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
-// diary is what a route's changes have told.
+// diary records the events of a route's changes.
 type diary struct {
-	mu        sync.Mutex
-	begun     int
-	ended     int
-	progress  []events.Progress
-	timelines []router.Timeline
-	work      []router.Work
+	mu    sync.Mutex
+	kinds map[observe.Kind][]observe.Event
 }
 
-func (d *diary) keep(c *router.Changes) {
-	c.Begin = func(events.Job) (func(events.Progress), func()) {
+func (d *diary) observer() *observe.Observer {
+	d.kinds = map[observe.Kind][]observe.Event{}
+	return &observe.Observer{Events: func(e observe.Event) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.begun++
-		progress := func(p events.Progress) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.progress = append(d.progress, p)
-		}
-		return progress, func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.ended++
-		}
-	}
-	c.Timed = func(t router.Timeline) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.timelines = append(d.timelines, t)
-	}
-	c.Worked = func(w router.Work) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.work = append(d.work, w)
-	}
+		d.kinds[e.Kind] = append(d.kinds[e.Kind], e)
+	}}
 }
 
-// whole waits until so many changes are settled and no job is under way.
-func (d *diary) whole(t *testing.T, n int) {
+// timelines waits until n changes are settled and no attempt is in progress.
+func (d *diary) timelines(t *testing.T, n int) (all []observe.Timeline) {
 	t.Helper()
 	stopWhen(t, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return len(d.timelines) >= n && d.begun == d.ended && len(d.work) == d.ended
+		return len(d.kinds[observe.Ended]) >= n && len(d.kinds[observe.Began]) == len(d.kinds[observe.Attempted])
 	})
+	for _, e := range d.kinds[observe.Ended] {
+		all = append(all, e.Timeline)
+	}
+	return all
 }
 
 func timelineRoute(t *testing.T, d *diary, handler events.Handler) router.Route {
 	t.Helper()
 	client := startRedis(t)
 	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
-	d.keep(changes)
 	publishChange(t, client, events.Change{ID: "c1"})
 	return router.Route{
 		Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Locker: newLocker(t, client, time.Minute), Request: changes.Request, Slots: router.NewSlots(1),
-		Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}},
+		Locker: newLocker(t, client, time.Minute), Request: changes.Request, Slots: router.NewSlots(1), Observer: d.observer(),
+		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}},
 	}
 }
 
-func TestASettledChangeHasATimeline(t *testing.T) {
+func TestTimelineOfSettledChange(t *testing.T) {
+	t.Parallel()
 	var d diary
 	tries := 0
 	run(t, timelineRoute(t, &d, func(_ context.Context, job events.Job) (events.Outcome, error) {
@@ -87,8 +69,7 @@ func TestASettledChangeHasATimeline(t *testing.T) {
 		result.After = "c1"
 		return events.Outcome{Result: result}, nil
 	}))
-	d.whole(t, 1)
-	tl := d.timelines[0]
+	tl := d.timelines(t, 1)[0]
 	if tl.Outcome != "synced" || tl.Operation != "sync" || !tl.Again {
 		t.Errorf("timeline %+v", tl)
 	}
@@ -107,15 +88,17 @@ func TestASettledChangeHasATimeline(t *testing.T) {
 	if total, _ := tl.Total(); (sum-total).Abs() > time.Millisecond || names != "receive retry lease slot fetch publish settle " {
 		t.Errorf("stages %s take %v, all of it %v", names, sum, total)
 	}
-	if len(d.progress) != 5 || d.begun != 2 {
-		t.Errorf("%d jobs, progress %v", d.begun, d.progress)
+	if progress, began := d.kinds[observe.Progressed], d.kinds[observe.Began]; len(progress) != 5 || len(began) != 2 || progress[4].Job != began[1].Job {
+		t.Errorf("%d attempts began, progress %v", len(began), progress)
 	}
-	if len(d.work) != 2 || events.ClassOf(d.work[0].Err) != events.ClassNetwork || d.work[1].Err != nil || d.work[1].Received != 1000 || d.work[1].Operation != "sync" {
-		t.Errorf("work %+v", d.work)
+	attempts := d.kinds[observe.Attempted]
+	if len(attempts) != 2 || events.ClassOf(attempts[0].Err) != events.ClassNetwork || attempts[1].Err != nil || attempts[1].Received != 1000 {
+		t.Errorf("attempts %+v", attempts)
 	}
 }
 
-func TestAChangeThatIsGivenUpHasATimelineToo(t *testing.T) {
+func TestTimelineOfFailedChange(t *testing.T) {
+	t.Parallel()
 	for name, handler := range map[string]events.Handler{
 		"for good": func(context.Context, events.Job) (events.Outcome, error) {
 			return events.Outcome{}, events.Errorf(events.Permanent, events.ClassAuth, "no")
@@ -126,22 +109,23 @@ func TestAChangeThatIsGivenUpHasATimelineToo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var d diary
 			run(t, timelineRoute(t, &d, handler))
-			d.whole(t, 1)
-			if tl := d.timelines[0]; tl.Outcome != "failed" || tl.Delivered.IsZero() || !tl.Began.IsZero() || tl.Settled.IsZero() {
+			if tl := d.timelines(t, 1)[0]; tl.Outcome != "failed" || tl.Delivered.IsZero() || !tl.Began.IsZero() || tl.Settled.IsZero() {
 				t.Errorf("timeline %+v", tl)
 			}
-			for _, w := range d.work {
-				if w.Err == nil {
-					t.Error("an attempt that failed counts as work done")
+			for _, e := range d.kinds[observe.Attempted] {
+				if e.Err == nil {
+					t.Error("a failed attempt has no error")
 				}
 			}
 		})
 	}
 }
 
-func TestACoalescedChangeHasATimelineOfItsOwn(t *testing.T) {
+func TestTimelineOfCoalescedChange(t *testing.T) {
+	t.Parallel()
 	client := startRedis(t)
 	const total = 20
 	for n := range total {
@@ -153,11 +137,12 @@ func TestACoalescedChangeHasATimelineOfItsOwn(t *testing.T) {
 			other.Progress(events.Progress{}) // never nil
 			return events.Outcome{Result: other.Result(events.ResultSynced)}, true
 		}}, nil
-	}, d.keep)
+	})
+	route.Observer = d.observer()
 	run(t, route)
-	d.whole(t, total)
+	timelines := d.timelines(t, total)
 	coalesced := 0
-	for _, tl := range d.timelines {
+	for _, tl := range timelines {
 		if tl.Outcome != "coalesced" {
 			continue
 		}
@@ -170,7 +155,7 @@ func TestACoalescedChangeHasATimelineOfItsOwn(t *testing.T) {
 			t.Errorf("timeline %+v", tl)
 		}
 	}
-	if coalesced != total-1 || len(d.timelines) != total {
-		t.Errorf("%d of %d timelines are of coalesced changes", coalesced, len(d.timelines))
+	if coalesced != total-1 || len(timelines) != total {
+		t.Errorf("%d of %d timelines are of coalesced changes", coalesced, len(timelines))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
 // nowhere is where a benchmark's spans go: what sending them costs is the exporter's and the collector's.
@@ -69,7 +70,7 @@ func BenchmarkTraced(b *testing.B) {
 			if _, err := pipe.Exec(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			r, err := router.New(router.Config{Log: quiet(), Routes: []router.Route{{Name: "changes", Topic: topic, Subscriber: sub, Tracer: tracer,
+			r, err := router.New(router.Config{Log: quiet(), Routes: []router.Route{{Name: "changes", Topic: topic, Subscriber: sub, Observer: &observe.Observer{Tracer: tracer},
 				Locker: locker, Request: changes.Request, Slots: router.NewSlots(16), Dispose: router.Disposer{Failed: changes.Failed, Log: quiet()},
 				Handler: func(msg *message.Message) ([]*message.Message, error) {
 					defer n.one()

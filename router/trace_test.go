@@ -19,6 +19,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/locking"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
 const process = "process " + topic
@@ -83,15 +84,18 @@ func parentOf(span sdktrace.ReadOnlySpan) string {
 	return "00-" + span.SpanContext().TraceID().String() + "-" + span.SpanContext().SpanID().String() + "-01"
 }
 
-func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
+func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
+	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)
 	publisher := publishTraced(t, client, "c1")
-	told := make(chan events.Phase, 10)
+	phases := make(chan events.Phase, 10)
+	observer := &observe.Observer{Tracer: tracer, Events: func(e observe.Event) {
+		if e.Kind == observe.Progressed {
+			phases <- e.Progress.Phase
+		}
+	}}
 	changes := &router.Changes{Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: quiet(),
-		Begin: func(events.Job) (func(events.Progress), func()) {
-			return func(p events.Progress) { told <- p.Phase }, func() {}
-		},
 		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
 			if job.Change.ID != "c1" {
 				return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
@@ -103,9 +107,9 @@ func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
 			next, err := events.NewChange(events.Change{ID: "c2", URL: "https://example.com/acme/widgets.git"})
 			return events.Outcome{Result: job.Result(events.ResultSynced), Changes: []events.Change{next}}, err
 		}}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Tracer: tracer,
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Observer: observer,
 		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Slots: router.NewSlots(1),
-		Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet()}})
+		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet()}})
 
 	both := ended(t, recorder, process, 2)
 	first, second := both[0], both[1]
@@ -142,8 +146,8 @@ func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
 	if want := []string{"lease wait", "slot wait", "list", "fetch", "publish", "settle"}; !slices.Equal(steps, want) {
 		t.Errorf("steps %q, want %q", steps, want)
 	}
-	if len(told) != 4 {
-		t.Errorf("who follows the progress was told %d times, want 4", len(told))
+	if len(phases) != 4 {
+		t.Errorf("%d progress events, want 4", len(phases))
 	}
 	result := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val()[0]
 	if got := traceOf(result); got != parentOf(first) {
@@ -151,7 +155,8 @@ func TestADeliveryIsPartOfItsPublishersTraceAndSoIsWhatComesOfIt(t *testing.T) {
 	}
 }
 
-func TestAFailureIsAnErrorOfTheSpanAndWaitingIsNone(t *testing.T) {
+func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
+	t.Parallel()
 	client := startRedis(t)
 	tracer, recorder := recording(t)
 	publishTraced(t, client, "c1")
@@ -164,9 +169,9 @@ func TestAFailureIsAnErrorOfTheSpanAndWaitingIsNone(t *testing.T) {
 		job.Progress(events.Progress{Phase: events.PhaseFetch})
 		return events.Outcome{}, errors.New("a hiccup")
 	}}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Tracer: tracer,
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Observer: &observe.Observer{Tracer: tracer},
 		Locker: newLocker(t, client, 50*time.Millisecond), Request: changes.Request,
-		Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
+		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
 	var waited sdktrace.ReadOnlySpan
 	stopWhen(t, func() bool { // Redis may now and then take too long to say who has it
 		for _, span := range ended(t, recorder, process, 1) {
@@ -200,7 +205,8 @@ func TestAFailureIsAnErrorOfTheSpanAndWaitingIsNone(t *testing.T) {
 	}
 }
 
-func TestWhatIsSettledAlongGoesOnInItsOwnTraceWithALink(t *testing.T) {
+func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
+	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)
 	own := map[string]trace.TraceID{}
@@ -212,7 +218,7 @@ func TestWhatIsSettledAlongGoesOnInItsOwnTraceWithALink(t *testing.T) {
 			return events.Outcome{Result: other.Result(events.ResultSynced)}, true
 		}}, nil
 	})
-	route.Tracer = tracer
+	route.Observer = &observe.Observer{Tracer: tracer}
 	run(t, route)
 	along := ended(t, recorder, "coalesce "+topic, 5)
 	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
@@ -259,7 +265,8 @@ func TestWhatIsSettledAlongGoesOnInItsOwnTraceWithALink(t *testing.T) {
 	}
 }
 
-func TestWithoutATracerNothingIsReadOrWrittenOfTraces(t *testing.T) {
+func TestNoTracerNoTraces(t *testing.T) {
+	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	publishTraced(t, client, "c1")
 	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(ctx context.Context, job events.Job) (events.Outcome, error) {
@@ -269,21 +276,22 @@ func TestWithoutATracerNothingIsReadOrWrittenOfTraces(t *testing.T) {
 		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
 	}}
 	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, GivenUp: changes.GivenUp, Log: quiet()}})
+		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet()}})
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
 	if entry := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val()[0]; entry.Values["metadata"] != "" {
 		t.Errorf("the result has metadata %q, want none", entry.Values["metadata"])
 	}
 }
 
-func TestAPlainEntryMayBePartOfATrace(t *testing.T) {
+func TestPlainEntryJoinsTrace(t *testing.T) {
+	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)
 	const at = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	if err := client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []string{"url", "https://example.com/acme/widgets.git", "traceparent", at}}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Tracer: tracer,
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Observer: &observe.Observer{Tracer: tracer},
 		Handler: func(msg *message.Message) ([]*message.Message, error) { return router.Commit(msg, stream.Settlement{}) }})
 	if span := ended(t, recorder, process, 1)[0]; span.Parent().TraceID().String() != at[3:35] || span.Parent().SpanID().String() != at[36:52] {
 		t.Errorf("the parent is %v, want %s", span.Parent(), at)

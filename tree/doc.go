@@ -1,30 +1,40 @@
-// Package tree opens the trees that Lockstep publishes, for programs that read them: the one that a
-// name stands for now, or the one that a result names. It needs the volume alone, read-only if need be,
-// and neither Redis nor a running Lockstep. It starts no goroutine.
+// Package tree opens the trees that Lockstep publishes, for programs that read them.
+//
+//	t, err := tree.Open("/srv/repos", "acme/widgets") // or OpenResult, for the tree that a result names
+//	if err != nil {
+//		return err
+//	}
+//	defer t.Close() // until then, the tree stays
+//	fmt.Println(t.Ref(), t.Commit())
+//	return fs.WalkDir(t.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+//		fmt.Println(path)
+//		return err
+//	})
+//
+// It needs only the volume, which may be mounted read-only: neither Redis nor a running Lockstep. It starts no goroutine.
 //
 // # What it promises
 //
-// A tree is one commit, whole, and never changes. An open [Tree] is pinned: it stays in its place, by
-// path too, until it is closed or the process ends, however long ago it was replaced.
+// A tree is one complete commit and never changes. An open [Tree] is pinned: it stays in place, under its path too, until
+// it is closed or the process ends, however long ago it was replaced.
 //
 // # How a pin works
 //
-// A pin is a shared lock (flock) on the file .git/lockstep-pin of the tree. Whoever recycles a tree
-// that was replaced first takes that lock exclusively, without waiting, and leaves the tree alone when
-// it cannot. Since it may have been quicker, a reader that has the lock looks whether the file it
-// locked is still the one in its place. If not, [Open] begins again with the name, and [OpenResult]
-// returns [ErrGone]. A process that dies loses its pins with its open files.
+// A pin is a shared lock (flock) on the tree's file .git/lockstep-pin. Before a replaced tree is recycled, that lock is
+// acquired exclusively, without waiting; if that fails, the tree is left alone. The recycler may win the race, so after
+// locking, a reader checks that the file it locked is still in place. If not, [Open] starts again with the name, and
+// [OpenResult] returns [ErrGone]. The pins of a process that dies are released with its open files.
 //
-// Locks reach as far as the file system carries them: docs/reading.md says how far on which. A tree
-// built by a version of Lockstep that made no such file can be opened while a name links to it, without
-// a pin: from when it is replaced, it stays for the grace and no longer. See [Tree.Pin].
+// Locks reach as far as the file system carries them; docs/reading.md lists file systems. A tree built by a version of
+// Lockstep that created no such file can be opened without a pin while a name links to it: after it is replaced, it stays
+// only for the grace. See [Tree.Pin].
 //
 // # Failures
 //
-//	what                                        error
-//	nothing is published under the name         ErrNotPublished
-//	the tree has been recycled                  ErrGone
-//	a result whose tree is no tree's path       an error, and nothing outside the trees is opened
-//	a result that names no tree                 an error: only synced results do
-//	the volume cannot be read                   the file system's own error
+//	what                                             error
+//	nothing is published under the name              ErrNotPublished
+//	the tree has been recycled                       ErrGone
+//	a result's tree is not the path of a tree        an error; nothing outside the trees is opened
+//	a result has no tree: only synced results do     an error
+//	the volume cannot be read                        the file system's error
 package tree

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// treeFS is a tree's files without its .git. fsys is what [os.Root.FS] returns.
+// treeFS is a tree without its .git. fsys is the result of [os.Root.FS].
 type treeFS struct{ fsys fs.FS }
 
-// hidden reports whether a name is .git or below it; some file systems know it by another case, too.
-// No commit that is published has an entry of that name.
+// hidden reports whether a name is .git or below it. It ignores case, as some file systems do. No published commit has an
+// entry of that name.
 func hidden(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return strings.EqualFold(first, ".git")
 }
 
-// check refuses a name that is hidden, or none.
+// check refuses hidden and invalid names.
 func check(op, name string) error {
 	switch {
 	case !fs.ValidPath(name):
@@ -83,7 +83,7 @@ func visible(entries []fs.DirEntry) []fs.DirEntry {
 	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return hidden(e.Name()) })
 }
 
-// topDir is the tree's own folder.
+// topDir is the tree's root folder.
 type topDir struct{ fs.ReadDirFile }
 
 func (d topDir) ReadDir(n int) ([]fs.DirEntry, error) {

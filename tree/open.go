@@ -16,25 +16,25 @@ import (
 
 const pinFile = ".git/lockstep-pin"
 
-// published returns the path of the tree that a name links to, relative to the root.
+// published returns the tree that a name links to, relative to the root.
 func (v volume) published(name string, repo events.RepoPath) (string, error) {
 	target, err := v.dir.Readlink(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return "", ErrNotPublished
 	case errors.Is(err, unix.EINVAL):
-		return "", fmt.Errorf("%w: it is a file or a folder of somebody else's", ErrNotPublished)
+		return "", fmt.Errorf("%w: it is a file or folder that Lockstep did not create", ErrNotPublished)
 	case err != nil:
 		return "", err
 	}
 	tree := path.Join(path.Dir(name), target)
 	if path.IsAbs(target) || checkTreePath(tree, repo) != nil {
-		return "", fmt.Errorf("%w: it is a link of somebody else's", ErrNotPublished)
+		return "", fmt.Errorf("%w: it is a link that Lockstep did not create", ErrNotPublished)
 	}
 	return tree, nil
 }
 
-// checkTreePath refuses whatever is not the path of a tree of this repository, relative to the root.
+// checkTreePath refuses a path that is not a tree of this repository. It is relative to the root.
 func checkTreePath(tree string, repo events.RepoPath) error {
 	rest, ok := strings.CutPrefix(tree, ".lockstep/repos/")
 	parts := strings.Split(rest, "/")
@@ -44,13 +44,13 @@ func checkTreePath(tree string, repo events.RepoPath) error {
 	return nil
 }
 
-// isTreeName accepts "{fence}-{commit}", perhaps with a number behind. Nothing else is ever published.
+// isTreeName accepts "{fence}-{commit}", optionally followed by a number. No other trees are published.
 func isTreeName(name string) bool {
 	return name != "" && strings.Trim(name, "0123456789abcdef-") == ""
 }
 
-// isFolderOf reports whether a repository is kept in the folder owner/name below .lockstep/repos. What
-// follows the first slash of its path is joined by %2F; a name over 200 bytes ends in a hash instead.
+// isFolderOf reports whether owner/name below .lockstep/repos is a repository's folder. Further slashes of its path are
+// written %2F; a name over 200 bytes is cut and ends in a hash.
 func isFolderOf(owner, name string, repo events.RepoPath) bool {
 	wantOwner, rest, _ := strings.Cut(repo.Key(), "/")
 	want := strings.ReplaceAll(rest, "/", "%2F")
@@ -60,7 +60,7 @@ func isFolderOf(owner, name string, repo events.RepoPath) bool {
 	return owner == wantOwner && name == want
 }
 
-// open opens and pins the tree at a path relative to the root. name is what may be linked to it.
+// open opens and pins the tree at a path relative to the root. name is the published name that may link to it.
 func (v volume) open(tree, name string) (_ *Tree, err error) {
 	t := &Tree{path: filepath.Join(v.path, filepath.FromSlash(tree))}
 	if t.dir, err = v.dir.OpenRoot(tree); err != nil {
@@ -78,14 +78,14 @@ func (v volume) open(tree, name string) (_ *Tree, err error) {
 		return nil, err
 	}
 	t.commit, err = t.line("lockstep-commit")
-	if errors.Is(err, ErrGone) { // an earlier version's, which had one commit and no such file
+	if errors.Is(err, ErrGone) { // built by an earlier version, which wrote no such file and had depth 1
 		t.commit, err = t.line("shallow")
 	}
 	if err != nil {
 		return nil, err
 	}
 	ref, err := t.line("lockstep-ref")
-	if errors.Is(err, ErrGone) { // it was found damaged, and is published until a sync has made another
+	if errors.Is(err, ErrGone) { // found damaged; it stays published until a sync replaces it
 		ref, err = t.line("lockstep-damaged")
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (v volume) open(tree, name string) (_ *Tree, err error) {
 	return t, err
 }
 
-// pin takes the shared lock of a tree; nil when the tree has no file to lock.
+// pin acquires the shared lock of a tree. It returns nil if the tree has no file to lock.
 func pin(dir *os.Root) (*os.File, error) {
 	file, err := dir.Open(pinFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,7 @@ func pin(dir *os.Root) (*os.File, error) {
 	switch err := lockShared(file); {
 	case err == nil:
 		return file, nil
-	case errors.Is(err, unix.EWOULDBLOCK): // it is being recycled
+	case errors.Is(err, unix.EWOULDBLOCK): // the tree is being recycled
 		err = ErrGone
 		fallthrough
 	default:
@@ -125,13 +125,13 @@ func lockShared(file *os.File) error {
 	}
 }
 
-// checkInPlace makes sure that the tree was still in its place when it was pinned, or, for a tree that
-// cannot be pinned, that the name links to it.
+// checkInPlace returns ErrGone if the tree was recycled before it was pinned or, for a tree without a pin, if the name no
+// longer links to it.
 func (v volume) checkInPlace(t *Tree, tree, name string) error {
 	if t.pin == nil {
 		target, err := v.dir.Readlink(name)
 		if err != nil || path.Join(path.Dir(name), target) != tree {
-			return fmt.Errorf("%w, or about to be: it was replaced, and cannot be pinned because an earlier version of Lockstep built it", ErrGone)
+			return fmt.Errorf("%w or about to be: it was replaced, and it cannot be pinned because an earlier version of Lockstep built it", ErrGone)
 		}
 		return nil
 	}
@@ -156,11 +156,11 @@ func goneIfMissing(err error) error {
 	return err
 }
 
-// line reads a file of one line in the tree's .git.
+// line reads a one-line file in the tree's .git.
 func (t *Tree) line(name string) (string, error) {
 	content, err := t.dir.ReadFile(".git/" + name)
 	if err != nil {
-		return "", goneIfMissing(err) // a tree without a pin may go at any time
+		return "", goneIfMissing(err) // a tree without a pin can disappear at any time
 	}
 	return strings.TrimSpace(string(content)), nil
 }

@@ -12,25 +12,25 @@ import (
 )
 
 var (
-	// ErrNotPublished is wrapped when nothing is published under a name.
+	// ErrNotPublished means that nothing is published under a name. Test with errors.Is.
 	ErrNotPublished = errors.New("nothing is published there")
 
-	// ErrGone is wrapped when a tree has been recycled. Ask for the current one: [Open] with the
-	// result's Path.
+	// ErrGone means that a tree has been recycled. Open the current one instead: [Open] with the result's Path. Test with
+	// errors.Is.
 	ErrGone = errors.New("the tree is gone")
 )
 
-// Tree is an open tree: one commit of one ref. It must be closed. It is safe for concurrent use.
+// Tree is an open tree: one commit of one ref. The caller closes it. It is safe for concurrent use.
 type Tree struct {
 	dir    *os.Root
 	path   string
-	pin    *os.File // nil for none
+	pin    *os.File // nil if there is none
 	commit string
 	ref    events.Ref
 }
 
-// Open opens the tree that is published below root under a name now, spelled as on disk:
-// "acme/widgets", or "acme/widgets@v1" for another ref than the default branch, with %2F for a slash.
+// Open opens the tree that is now published below root under a name. The name is spelled as on disk: "acme/widgets", or
+// "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash in the ref.
 func Open(root, name string) (*Tree, error) {
 	t, err := openName(root, name)
 	if err != nil {
@@ -49,7 +49,7 @@ func openName(root, name string) (*Tree, error) {
 		return nil, err
 	}
 	defer v.close()
-	// A tree may be recycled between our reading the name and our pin, but then the name names another.
+	// A tree may be recycled after its name was read and before it is pinned. Then the name links to another tree.
 	for range tries {
 		path, err := v.published(name, repo)
 		if err != nil {
@@ -60,13 +60,13 @@ func openName(root, name string) (*Tree, error) {
 			return t, err
 		}
 	}
-	return nil, fmt.Errorf("%w, and the name still leads there: if the volume is a network mount that caches names for long, raise tree-grace above that", ErrGone)
+	return nil, fmt.Errorf("%w, but the name still links to it: if the volume is a network mount that caches names, set tree-grace longer than the cache", ErrGone)
 }
 
-// tries is how often Open reads the name anew: more often than a tree can be replaced meanwhile.
+// tries limits how often Open reads the name. A tree is not replaced that often meanwhile.
 const tries = 100
 
-// OpenResult opens the very tree that a synced result names, whatever is published by now.
+// OpenResult opens the tree that a synced result names, whatever is published now.
 func OpenResult(root string, r events.Result) (*Tree, error) {
 	t, err := openResult(root, r)
 	if err != nil {
@@ -77,7 +77,7 @@ func OpenResult(root string, r events.Result) (*Tree, error) {
 
 func openResult(root string, r events.Result) (*Tree, error) {
 	if r.Type != events.ResultSynced {
-		return nil, fmt.Errorf("a result of type %q names no tree; only a synced one does", r.Type)
+		return nil, fmt.Errorf("a result of type %q names no tree; only synced results do", r.Type)
 	}
 	if err := checkTreePath(r.Tree, r.Repo); err != nil {
 		return nil, err
@@ -97,26 +97,24 @@ func openResult(root string, r events.Result) (*Tree, error) {
 	return t, nil
 }
 
-// Dir returns the tree's absolute path, for child processes. It is the tree's until Close.
+// Dir returns the tree's absolute path, for child processes. It is valid until Close.
 func (t *Tree) Dir() string { return t.path }
 
-// Commit returns the commit that the tree is of, in hexadecimal.
+// Commit returns the tree's commit, in hexadecimal.
 func (t *Tree) Commit() string { return t.commit }
 
 // Ref returns the ref that the commit was published for.
 func (t *Tree) Ref() events.Ref { return t.ref }
 
-// FS returns the tree's files, but not its .git. Files are opened below the tree and nowhere else: a
-// symbolic link that leads out of it, of which a commit may have any number, fails to open. It
-// implements [fs.ReadFileFS], [fs.ReadDirFS], [fs.StatFS] and [fs.ReadLinkFS], and fails after Close.
+// FS returns the tree's files without .git. It opens nothing outside the tree: symbolic links that lead out of it fail to
+// open. It implements [fs.ReadFileFS], [fs.ReadDirFS], [fs.StatFS] and [fs.ReadLinkFS], and fails after Close.
 func (t *Tree) FS() fs.FS { return treeFS{t.dir.FS()} }
 
-// Pin returns the open file that holds the pin, nil when there is none because an earlier version
-// built the tree. A child process that inherits it, as by [os/exec.Cmd.ExtraFiles], keeps the tree in
-// its place for as long as it runs, whatever becomes of this process.
+// Pin returns the open file that holds the pin, or nil if an earlier version built the tree. A child process that inherits
+// the file, for example by [os/exec.Cmd.ExtraFiles], keeps the tree in place while it runs, even if this process ends.
 func (t *Tree) Pin() *os.File { return t.pin }
 
-// Close lets go of the tree.
+// Close releases the tree and its pin.
 func (t *Tree) Close() error {
 	err := t.dir.Close()
 	if t.pin != nil {
@@ -130,12 +128,12 @@ func repoOf(name string) (events.RepoPath, error) {
 	path, suffix, suffixed := strings.Cut(name, "@")
 	repo, err := events.ParseRepoPath(path)
 	if err == nil && suffixed && (suffix == "" || strings.ContainsAny(suffix, "/\x00")) {
-		err = fmt.Errorf("%w: what follows the @ is no ref's name on disk; write %%2F for a slash", events.ErrBadRepoPath)
+		err = fmt.Errorf("%w: want a ref after the @, with %%2F for a slash", events.ErrBadRepoPath)
 	}
 	return repo, err
 }
 
-// volume is the root that Lockstep publishes below.
+// volume is the root of a Lockstep volume.
 type volume struct {
 	dir  *os.Root
 	path string

@@ -164,7 +164,7 @@ func TestRecycledWhileBeingOpened(t *testing.T) {
 	}
 }
 
-func TestATreeBeingRecycledIsGone(t *testing.T) {
+func TestOpenTreeBeingRecycled(t *testing.T) {
 	s := newSample(t)
 	first := s.publish("acme/widgets", "1", "a", nil)
 	lock, err := os.OpenFile(filepath.Join(s.root, first.Tree, pinFile), os.O_RDWR, 0)

@@ -114,7 +114,7 @@ func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix 
 	ended := make(chan error, 2) // one for each concurrent request
 	route := router.Route{
 		Name: "rebuild", Topic: topic, Subscriber: subscriber,
-		Dispose: router.Disposer{Log: b.log, GivenUp: func(_ *message.Message, err error, _ int) { ended <- err }},
+		Dispose: router.Disposer{Log: b.log, OnGiveUp: func(_ *message.Message, err error, _ int) { ended <- err }},
 		Handler: func(msg *message.Message) ([]*message.Message, error) {
 			settlement, err := s.rebuild(msg.Context(), ix, msg.UUID)
 			if err != nil {

@@ -38,16 +38,15 @@ func (s *service) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	results := router.Results{Handler: s.follow, Log: s.log}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: s.open(), Prefix: s.prefix, Group: "search", Key: results.Key, Log: s.log,
+		Redis: client, Reader: s.open(), Prefix: s.prefix, Group: "search", Key: key, Log: s.log,
 	})
 	if err != nil {
 		return err
 	}
 	r, err := router.New(router.Config{Log: s.log, Routes: []router.Route{{
-		Name: "search", Topic: namespace.Results(), Subscriber: subscriber, Handler: results.Handle,
-		Locker: locker, Request: results.Request, Slots: router.NewSlots(4), Dispose: router.Disposer{Log: s.log},
+		Name: "search", Topic: namespace.Results(), Subscriber: subscriber, Handler: s.handle,
+		Locker: locker, Request: request, Slots: router.NewSlots(4), Dispose: router.Disposer{Log: s.log},
 	}}})
 	if err != nil {
 		return err
@@ -64,8 +63,9 @@ func (s *service) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow updates a repository's index from a result. The caller must hold the repository's lock.
-func (s *service) follow(ctx context.Context, r events.Result) error {
+// follow updates a repository's index from a result. The repository is locked; confirm returns once the lease is proven
+// to be still held.
+func (s *service) follow(ctx context.Context, r events.Result, confirm func(context.Context) error) error {
 	known, err := s.indexes.load(r.Repo)
 	if err != nil {
 		return err
@@ -94,10 +94,8 @@ func (s *service) follow(ctx context.Context, r events.Result) error {
 	default:
 		return nil // failed: the published tree has not changed
 	}
-	if lease, held := locking.FromContext(ctx); held {
-		if err := lease.Confirm(ctx); err != nil {
-			return err // another process has the lock and receives the same result
-		}
+	if err := confirm(ctx); err != nil {
+		return err // another process has the repository, and receives the same result
 	}
 	if err := s.indexes.save(r.Repo, known); err != nil {
 		return err

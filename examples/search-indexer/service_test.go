@@ -15,7 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
@@ -82,8 +82,7 @@ func (w *world) startWorker(server *redistest.Server) {
 	must(err)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
 	must(err)
-	handle := handlers.Handlers{Repos: volume, States: state.NewStore(w.client, namespace), Credentials: credential.NewStore("", func(string) string { return "" }),
-		Watches: watch.NewRegistry(w.client, namespace)}
+	handle := backend.New(volume, state.NewStore(w.client, namespace), credential.NewStore("", func(string) string { return "" }), watch.NewRegistry(w.client, namespace))
 	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
 	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
@@ -161,7 +160,7 @@ func (w *world) finds(word string, want ...string) {
 	}
 }
 
-func TestSearchFollowsPushesAndDeletions(t *testing.T) {
+func TestSearchFindsPushedNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
@@ -216,7 +215,10 @@ func (w *world) last() events.Result {
 	return r
 }
 
-func TestMissingChangesAreReadFromTheTree(t *testing.T) {
+// held stands for a lease that is held.
+func held(context.Context) error { return nil }
+
+func TestReadsTreeWhenChangesAreIncomplete(t *testing.T) {
 	for name, spoil := range map[string]func(*events.Result){
 		"full":                  func(r *events.Result) { r.Full, r.Files = true, r.Files[:1] },
 		"truncated":             func(r *events.Result) { r.Truncated, r.Files = true, nil },
@@ -248,7 +250,7 @@ func TestMissingChangesAreReadFromTheTree(t *testing.T) {
 			}
 			follow := func(r events.Result) {
 				t.Helper()
-				if err := s.follow(ctx, r); err != nil {
+				if err := s.follow(ctx, r, held); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -269,7 +271,7 @@ func TestMissingChangesAreReadFromTheTree(t *testing.T) {
 	}
 }
 
-func TestMissingTreeIsAnErrorIfTheVolumeIsMissing(t *testing.T) {
+func TestMissingTreeIsSkippedOnlyIfVolumeExists(t *testing.T) {
 	w := newWorld(t)
 	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
 		t.Fatal(err)
@@ -279,16 +281,16 @@ func TestMissingTreeIsAnErrorIfTheVolumeIsMissing(t *testing.T) {
 	r, s := w.last(), w.service
 	s.indexes = indexes(t.TempDir())
 	r.Tree += "-retired"
-	if err := s.follow(context.Background(), r); err != nil {
-		t.Errorf("retired tree: %v", err)
+	if err := s.follow(context.Background(), r, held); err != nil {
+		t.Errorf("a tree that was retired: %v", err)
 	}
 	s.root = t.TempDir()
-	if err := s.follow(context.Background(), r); err == nil {
-		t.Error("no error for a missing volume")
+	if err := s.follow(context.Background(), r, held); err == nil {
+		t.Error("a volume that is not there went unnoticed")
 	}
 }
 
-func TestOnlyChangedFilesAreRead(t *testing.T) {
+func TestReadsOnlyChangedFiles(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	if err := w.git.CreateEmpty(ctx, repo); err != nil {
@@ -305,7 +307,7 @@ func TestOnlyChangedFilesAreRead(t *testing.T) {
 	s.indexes = indexes(t.TempDir())
 	second.Files = second.Files[:1] // b.md has changed in the tree, but the result does not say so
 	for _, r := range []events.Result{first, second} {
-		if err := s.follow(ctx, r); err != nil {
+		if err := s.follow(ctx, r, held); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,18 +1,33 @@
 package app
 
 import (
+	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
-	"lockstep/router"
+	"lockstep/router/observe"
 )
 
-// timed counts how long changes take from end to end, and where.
-func timed(m *telemetry.Metrics) func(router.Timeline) {
-	return func(t router.Timeline) {
-		if total, ok := t.Total(); ok {
-			m.Settled(t.Outcome, total)
-		}
-		for stage, took := range t.Stages {
-			m.Stage(string(stage), took)
+// observe feeds the metrics, the list of work in progress and the progress display from the router's events.
+func (cfg Config) observe(reporter *state.Reporter) func(observe.Event) {
+	return func(e observe.Event) {
+		switch e.Kind {
+		case observe.Began:
+			reporter.Begin(e.Job)
+		case observe.Progressed:
+			reporter.Progress(e.Job, e.Progress)
+			if cfg.Progress != nil {
+				cfg.Progress(e.Progress)
+			}
+		case observe.Attempted:
+			reporter.End(e.Job)
+			cfg.Metrics.Worked(e.Job.Change.Type.Operation(), e.Took, e.Received, e.Err)
+		case observe.Ended:
+			cfg.Metrics.Change(e.Timeline.Outcome, string(e.Class))
+			if total, ok := e.Timeline.Total(); ok {
+				cfg.Metrics.Settled(e.Timeline.Outcome, total)
+			}
+			for stage, took := range e.Timeline.Stages {
+				cfg.Metrics.Stage(string(stage), took)
+			}
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
+	"lockstep/internal/app/backend"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitrepo"
@@ -27,6 +28,7 @@ import (
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
+	"lockstep/router/observe"
 )
 
 // Config is what a worker needs beside its settings.
@@ -42,7 +44,7 @@ type Config struct {
 	live, ready *server.Health // what is made of that
 
 	Step     func(name string)     // see gitrepo.Config; nil: nobody is told
-	Progress func(events.Progress) // told how far each job is; nil: nobody is
+	Progress func(events.Progress) // called with the progress of each job; optional
 }
 
 // Work takes changes and works on them until ctx is done, then drains: what is in flight finishes
@@ -89,21 +91,15 @@ func Work(ctx context.Context, cfg Config) error {
 	}
 	states := state.NewStore(commands, namespace)
 	reporter := state.NewReporter(commands, namespace, name, log)
-	handle := handlers.Handlers{
-		Repos:       volume,
-		States:      states,
-		Credentials: credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport())),
-		Watches:     watch.NewRegistry(commands, namespace),
-	}
+	credentials := credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport()))
+	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
 	circuit := handlers.Circuit{
-		States: states, Policy: state.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen},
-		Log: log, Observe: cfg.Metrics.Circuit,
+		Store: backend.Circuits{Store: states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: log,
+		Observe: func(to handlers.CircuitPhase) { cfg.Metrics.Circuit(state.CircuitPhase(to)) },
 	}
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
-		Floor: volume.Floor, Log: log, Observe: cfg.Metrics.Change,
-		Begin: cfg.begin(reporter), Timed: timed(cfg.Metrics),
-		Worked: func(w router.Work) { cfg.Metrics.Worked(w.Operation, w.Took, w.Received, w.Err) },
+		Floor: volume.Floor, Log: log,
 	}
 	slots := router.NewSlots(cfg.Slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
@@ -118,9 +114,10 @@ func Work(ctx context.Context, cfg Config) error {
 		Log: log, CloseTimeout: cfg.Grace + drainMargin,
 		Routes: []router.Route{{
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-			Locker: locker, Request: changes.Request, Slots: slots, Tracer: cfg.Traces.Tracer("worker"),
+			Locker: locker, Request: changes.Request, Slots: slots,
+			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter)},
 			Dispose: router.Disposer{
-				Failed: changes.Failed, GivenUp: changes.GivenUp, Log: log,
+				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: log,
 				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
 			},
 		}},
@@ -165,17 +162,6 @@ func Work(ctx context.Context, cfg Config) error {
 		return broken(err)
 	}
 	return Drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
-}
-
-// begin tells of a job both the reporter and whoever else is to know.
-func (cfg Config) begin(reporter *state.Reporter) func(events.Job) (func(events.Progress), func()) {
-	if cfg.Progress == nil {
-		return reporter.Begin
-	}
-	return func(job events.Job) (func(events.Progress), func()) {
-		progress, end := reporter.Begin(job)
-		return func(p events.Progress) { progress(p); cfg.Progress(p) }, end
-	}
 }
 
 // retention is how much of the streams is kept.

@@ -43,7 +43,7 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 		t.Fatal(err)
 	}
-	p.AwaitLog("circuit opens")
+	p.AwaitLog("circuit opened")
 
 	show := func() map[string]any {
 		t.Helper()
@@ -90,6 +90,6 @@ func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
 	if c := show(); c["phase"] != "closed" || c["failures"] != 0.0 {
 		t.Errorf("circuit %v, want it closed", c)
 	}
-	p.AwaitLog("circuit closes")
+	p.AwaitLog("circuit closed")
 	proctest.AssertIdle(t, client)
 }

@@ -32,15 +32,13 @@ type Reporter struct {
 	wake      chan struct{} // wakes Run when a job begins
 
 	mu   sync.Mutex
-	jobs map[*activity]struct{}
+	jobs map[*events.Job]*activity
 }
 
 // activity is a job in progress.
 type activity struct {
-	job   events.Job
-	start time.Time
-
-	mu       sync.Mutex
+	job      events.Job
+	start    time.Time
 	progress events.Progress
 }
 
@@ -48,31 +46,35 @@ type activity struct {
 func NewReporter(client redis.Scripter, namespace events.Namespace, worker string, log *slog.Logger) *Reporter {
 	return &Reporter{
 		redis: client, key: namespace.Working(), name: worker, log: log,
-		wake: make(chan struct{}, 1), jobs: make(map[*activity]struct{}),
+		wake: make(chan struct{}, 1), jobs: make(map[*events.Job]*activity),
 	}
 }
 
-// Begin adds a job until end is called. progress updates the job's progress. Neither function calls Redis.
-func (r *Reporter) Begin(job events.Job) (progress func(events.Progress), end func()) {
-	a := &activity{job: job, start: time.Now()}
+// Begin adds a job to the work in progress, until End is called with the same pointer. It does not call Redis.
+func (r *Reporter) Begin(job *events.Job) {
 	r.mu.Lock()
-	r.jobs[a] = struct{}{}
+	r.jobs[job] = &activity{job: *job, start: time.Now()}
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
-	return a.set, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.jobs, a)
+}
+
+// Progress sets how far a job is.
+func (r *Reporter) Progress(job *events.Job, p events.Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if one := r.jobs[job]; one != nil {
+		one.progress = p
 	}
 }
 
-func (a *activity) set(p events.Progress) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.progress = p
+// End removes a job from the work in progress.
+func (r *Reporter) End(job *events.Job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.jobs, job)
 }
 
 // Run publishes reports until ctx is done, and then deletes the worker's report. It does not retry failed writes,
@@ -144,13 +146,13 @@ func (r *Reporter) busy() bool {
 // times.
 func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Duration) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	all := make([]*activity, 0, len(r.jobs))
-	for a := range r.jobs {
-		if now.Sub(a.start) >= reportInterval {
-			all = append(all, a)
+	for _, one := range r.jobs {
+		if now.Sub(one.start) >= reportInterval {
+			all = append(all, one)
 		}
 	}
-	r.mu.Unlock()
 	slices.SortFunc(all, func(x, y *activity) int {
 		return cmp.Or(x.start.Compare(y.start), cmp.Compare(x.job.Entry, y.job.Entry))
 	})
@@ -161,8 +163,6 @@ func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Dur
 }
 
 func (a *activity) report() jobReport {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	change := a.job.Change
 	return jobReport{
 		Repo: change.Repo.String(), Job: change.ID, Operation: change.Type.Operation(), App: change.App,

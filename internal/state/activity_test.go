@@ -29,6 +29,12 @@ func jobFor(t *testing.T, id, url string) events.Job {
 	return events.Job{Change: change, Entry: id, Fence: 1795223511284000}
 }
 
+// begin starts a job and returns how to report its progress and its end.
+func begin(r *state.Reporter, job events.Job) (progress func(events.Progress), end func()) {
+	r.Begin(&job)
+	return func(p events.Progress) { r.Progress(&job, p) }, func() { r.End(&job) }
+}
+
 // startReporter starts the Reporter of a worker. It runs until stop is called or the test ends.
 func startReporter(t *testing.T, client redis.Scripter, worker string) (r *state.Reporter, stop func()) {
 	t.Helper()
@@ -67,9 +73,9 @@ func TestActivitiesOfAllWorkers(t *testing.T) {
 	}
 	one, stopOne := startReporter(t, server.Client(), "w1")
 	two, _ := startReporter(t, server.Client(), "w2\n")
-	progress, _ := one.Begin(jobFor(t, "c1", "https://example.com/Acme/Widgets.git"))
+	progress, _ := begin(one, jobFor(t, "c1", "https://example.com/Acme/Widgets.git"))
 	progress(events.Progress{Phase: events.PhaseFetch, Done: 10, Unit: "bytes"})
-	_, endTwo := two.Begin(jobFor(t, "c2", "https://example.com/acme/gadgets.git"))
+	_, endTwo := begin(two, jobFor(t, "c2", "https://example.com/acme/gadgets.git"))
 
 	all := awaitActivities(t, store, 2, nil)
 	slices.SortFunc(all, func(a, b state.Activity) int { return strings.Compare(a.Worker, b.Worker) }) // both have the same start time
@@ -159,8 +165,8 @@ func TestReporterWritesRarely(t *testing.T) {
 		r, stop := startReporter(t, &fake, "w1")
 		defer stop()
 		job := jobFor(t, "c1", "https://example.com/acme/widgets.git")
-		for range 100 { // sequential jobs, 40 s in total
-			_, end := r.Begin(job)
+		for range 100 { // one after the other, 40 s in all
+			_, end := begin(r, job)
 			time.Sleep(400 * time.Millisecond)
 			end()
 		}
@@ -168,8 +174,8 @@ func TestReporterWritesRarely(t *testing.T) {
 		if n := fake.calls.Load(); n != 0 {
 			t.Fatalf("%d calls for short jobs and without jobs, want none", n)
 		}
-		progress, end := r.Begin(job)
-		for i := range 10_000 { // takes 10 s
+		progress, end := begin(r, job)
+		for i := range 10_000 { // in 10 s
 			progress(events.Progress{Phase: events.PhaseFetch, Done: int64(i), Unit: "bytes"})
 			time.Sleep(time.Millisecond)
 		}
@@ -199,7 +205,7 @@ func TestWritesDeleteExpiredReports(t *testing.T) {
 	client, key := redistest.Start(t).Client(), events.DefaultNamespace.Working()
 	client.HSet(t.Context(), key, "dead", "1795223511284 []", "dead, too", "1795223511284 []")
 	r, _ := startReporter(t, client, "alive")
-	progress, end := r.Begin(jobFor(t, "c1", "https://example.com/acme/widgets.git"))
+	progress, end := begin(r, jobFor(t, "c1", "https://example.com/acme/widgets.git"))
 	defer end()
 	for done, deadline := int64(1), time.Now().Add(time.Minute); client.HLen(t.Context(), key).Val() != 1 || !client.HExists(t.Context(), key, "alive").Val(); done++ {
 		if time.Now().After(deadline) {
@@ -216,7 +222,7 @@ func TestReportIsLimitedToTheLongestJobs(t *testing.T) {
 	store := state.NewStore(server.Client(), events.DefaultNamespace)
 	r, _ := startReporter(t, server.Client(), "w1")
 	for i := range 150 {
-		_, end := r.Begin(jobFor(t, fmt.Sprintf("c%d", i), fmt.Sprintf("https://example.com/acme/r%d.git", i)))
+		_, end := begin(r, jobFor(t, fmt.Sprintf("c%d", i), fmt.Sprintf("https://example.com/acme/r%d.git", i)))
 		defer end()
 	}
 	awaitActivities(t, store, 100, nil)

@@ -51,13 +51,22 @@ func NewStore(client redis.Cmdable, namespace events.Namespace) *Store {
 // Repo is the state of one repository. The zero value has no state.
 type Repo struct{ fields map[string]string }
 
+// RepoOf returns the state with the given fields.
+func RepoOf(fields map[string]string) Repo { return Repo{fields} }
+
 // Load returns the state of repo, which is zero if there is none.
 func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
+	fields, err := s.Fields(ctx, repo)
+	return Repo{fields}, err
+}
+
+// Fields returns the fields of repo's state, none if it is unknown.
+func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
 	fields, err := s.redis.HGetAll(ctx, s.namespace.Repo(repo)).Result()
 	if err != nil {
-		return Repo{}, fmt.Errorf("load the state of %s: %w", repo, err)
+		return nil, fmt.Errorf("load the state of %s: %w", repo, err)
 	}
-	return Repo{fields}, nil
+	return fields, nil
 }
 
 // Given returns the commit of ref last delivered to app, or "".

@@ -1,10 +1,12 @@
-package router
+package observe
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 )
@@ -18,7 +20,7 @@ func stagesOf(t Timeline) string {
 	return strings.Join(all, ", ")
 }
 
-func TestATimelineIsSplitIntoStages(t *testing.T) {
+func TestStages(t *testing.T) {
 	zero := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
 	whole := Timeline{Operation: "sync", Received: at(0), Queued: at(1), Delivered: at(3), Leased: at(7), Began: at(15), Fetched: at(31), Published: at(63)}
@@ -74,7 +76,7 @@ func TestATimelineIsSplitIntoStages(t *testing.T) {
 	}
 }
 
-func TestAbsurdMomentsAreLeftOut(t *testing.T) {
+func TestImplausibleTimesAreIgnored(t *testing.T) {
 	now := time.Now()
 	entry := func(at time.Time) string { return fmt.Sprintf("%d-0", at.UnixMilli()) }
 	for name, tc := range map[string]struct {
@@ -109,33 +111,45 @@ func TestAbsurdMomentsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAStopwatchSeesWhenTheRemoteIsDone(t *testing.T) {
-	var passed []events.Progress
-	w := &stopwatch{pass: func(p events.Progress) { passed = append(passed, p) }}
-	end := time.Now().Add(time.Hour)
+func TestAttemptRecordsWhenTheRemoteIsDone(t *testing.T) {
+	var progress []events.Progress
+	observer := &Observer{Events: func(e Event) {
+		if e.Kind == Progressed {
+			progress = append(progress, e.Progress)
+		}
+	}}
+	job := events.Job{Change: events.Change{Type: events.ChangePushed}}
+	a := observer.Start(message.NewMessage("", nil), "topic").Begin(&job)
 	for i, step := range []struct {
-		p     events.Progress
-		asked bool // the remote was, by now
-		open  bool // and has not said all yet
-		bytes int64
+		p        events.Progress
+		fetched  bool // the remote has finished at least once
+		received int64
 	}{
-		{events.Progress{Phase: events.PhaseCompare}, false, false, 0},
-		{events.Progress{Phase: events.PhaseList}, true, true, 0},
-		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes"}, true, true, 0},
-		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes", Done: 100}, true, true, 100},
-		{events.Progress{Phase: events.PhaseFetch, Unit: "objects", Done: 3}, true, true, 100},
-		{events.Progress{Phase: events.PhaseCompare}, true, false, 100},
-		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes"}, true, true, 100}, // all of it once more
-		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes", Done: 50}, true, true, 150},
-		{events.Progress{Phase: events.PhaseBuild, Unit: "files", Done: 1}, true, false, 150},
+		{events.Progress{Phase: events.PhaseCompare}, false, 0},
+		{events.Progress{Phase: events.PhaseList}, false, 0},
+		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes"}, true, 0},
+		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes", Done: 100}, true, 100},
+		{events.Progress{Phase: events.PhaseFetch, Unit: "objects", Done: 3}, true, 100},
+		{events.Progress{Phase: events.PhaseCompare}, true, 100},
+		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes"}, true, 100}, // everything is fetched once more
+		{events.Progress{Phase: events.PhaseFetch, Unit: "bytes", Done: 50}, true, 150},
 	} {
-		w.progress(step.p)
-		at := w.fetchedBy(end)
-		if at.IsZero() == step.asked || at.Equal(end) != step.open || w.received() != step.bytes {
-			t.Errorf("after step %d: fetched at %v, %d bytes", i, at, w.received())
+		before := a.fetched
+		job.Progress(step.p)
+		if a.fetched.IsZero() == step.fetched || a.earlier+a.received != step.received {
+			t.Errorf("after step %d: fetched at %v, %d bytes", i, a.fetched, a.earlier+a.received)
+		}
+		if left := step.p.Phase == events.PhaseCompare && i > 0; left && !a.fetched.After(before) {
+			t.Errorf("step %d ends a fetch, but the time is still %v", i, a.fetched)
 		}
 	}
-	if len(passed) != 9 || passed[3].Done != 100 {
-		t.Errorf("passed on: %v", passed)
+	fetched := a.fetched
+	a.Returned(nil)
+	if !a.fetched.After(fetched) || a.fetched.After(a.published) {
+		t.Errorf("fetched at %v, published at %v: the handler returned during a fetch", a.fetched, a.published)
+	}
+	job.Progress(events.Progress{Phase: events.PhaseBuild})
+	if len(progress) != 8 || progress[3].Done != 100 {
+		t.Errorf("progress events %v, want the 8 from before the handler returned", progress)
 	}
 }

@@ -1,0 +1,36 @@
+// Package handlers does what a change asks for.
+//
+//	h := handlers.Handlers{Repos: repos, States: states, Credentials: credentials, Watches: watches}
+//	circuit := handlers.Circuit{Store: circuits}
+//	changes := router.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
+//	r, err := router.New(router.Config{Routes: []router.Route{{
+//		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
+//		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed},
+//	}}})
+//	if err != nil {
+//		return err
+//	}
+//	return r.Run(ctx)
+//
+// # What it promises
+//
+// A handler runs under the repository's lease and in a work slot. It returns an outcome, the result and the state to
+// store, which the router settles in one step with the change; or an error, whose [events.Disposition] decides what
+// happens to the change. It may run again after a crash at any point: repeating it completes the work.
+//
+// The interfaces ([Repos], [States], [Credentials], [Watches], [CircuitStore]) and their types are public, so any program
+// can implement them. Lockstep's own implementation is a volume and Redis.
+//
+// # Failures
+//
+//	what fails                                     the change
+//	Redis                                          retried, without an attempt counted
+//	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
+//	the circuit is open                            retried when it half-opens; a poll with on_busy=skip is skipped
+//	the credential is refused                      failed result at once; retried if there may be a better token
+//	a forced removal of what is watched            failed result at once, class conflict
+//	a sync for a watch that no longer exists       failed result at once, class unwatched
+//	a removal of what the remote still has         failed result at once, class conflict
+//	a move to another repository                   retried, then a dead letter, class conflict
+//	anything else                                  as the error of [Repos] says
+package handlers

@@ -1,0 +1,112 @@
+// Package backend implements the interfaces of package handlers: on a volume, with Redis for the states, the circuit
+// breakers and the registry of watches.
+package backend
+
+import (
+	"context"
+
+	"lockstep/events"
+	"lockstep/handlers"
+	"lockstep/internal/credential"
+	"lockstep/internal/gitrepo"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+// New returns handlers on a volume. It implements everything that they need.
+func New(volume *gitrepo.Volume, states *state.Store, credentials *credential.Store, registry *watch.Registry) handlers.Handlers {
+	return handlers.Handlers{Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}}
+}
+
+type repos struct{ *gitrepo.Volume }
+
+func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.SyncResult, error) {
+	s, err := r.Volume.Sync(ctx, gitrepo.SyncRequest{
+		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: gitrepo.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
+		Foreign: req.Remote.Foreign, Base: req.Base, Known: gitrepo.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
+	})
+	return handlers.SyncResult{
+		Tip: handlers.Tip{Ref: s.Ref, Commit: s.After}, Before: s.Before, Path: s.Path, Tree: s.Tree,
+		Files: s.Files, Full: s.Full, Truncated: s.Truncated, Asked: s.Asked,
+	}, err
+}
+
+func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) (err error) {
+	auth := gitrepo.Auth(req.Remote.Secret)
+	if req.Ref.IsZero() {
+		_, err = r.Volume.Remove(ctx, gitrepo.RemoveRequest{
+			Repo: req.Repo, URL: req.Remote.URL, Auth: auth, Fence: req.Fence, Force: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
+		})
+		return err
+	}
+	_, err = r.RemoveRef(ctx, gitrepo.RemoveRefRequest{
+		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: auth, Fence: req.Fence,
+		Force: req.Force, Plain: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
+	})
+	return err
+}
+
+func (r repos) Move(ctx context.Context, req handlers.MoveRequest) (handlers.MoveResult, error) {
+	moved, err := r.Volume.Move(ctx, gitrepo.MoveRequest{
+		From: req.From, To: req.To, URL: req.Remote.URL, Auth: gitrepo.Auth(req.Remote.Secret), OldAuth: gitrepo.Auth(req.FormerSecret),
+		Fence: req.Fence, ToFence: req.ToFence, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
+	})
+	return handlers.MoveResult(moved), err
+}
+
+func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handlers.Remote) (handlers.Refs, error) {
+	refs, err := r.Look(ctx, gitrepo.LookRequest{Repo: repo, URL: remote.URL, Auth: gitrepo.Auth(remote.Secret), Foreign: remote.Foreign})
+	return handlers.Refs(refs), err
+}
+
+func (r repos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
+	published, ok, err := r.Volume.Published(repo)
+	return handlers.Published(published), ok, err
+}
+
+type secrets struct{ *credential.Store }
+
+func (s secrets) Resolve(ctx context.Context, name, remote string) (handlers.Secret, error) {
+	secret, err := s.Store.Resolve(ctx, name, remote)
+	return handlers.Secret(secret), err
+}
+
+func (s secrets) Refused(name string, secret handlers.Secret) bool {
+	return s.Store.Refused(name, credential.Secret(secret))
+}
+
+// Watches implements [handlers.Watches].
+type Watches struct{ *watch.Registry }
+
+// Of returns the watches of a repository.
+func (w Watches) Of(ctx context.Context, repo events.RepoPath) ([]handlers.Watch, error) {
+	set, err := w.Registry.Of(ctx, repo)
+	watches := make([]handlers.Watch, 0, len(set.Watches))
+	for _, one := range set.Watches {
+		watches = append(watches, handlers.Watch{
+			App: one.App, Repo: one.Repo, URL: one.URL, Ref: one.Ref, Credential: one.Credential, Depth: one.Depth, Foreign: one.Auto,
+		})
+	}
+	return watches, err
+}
+
+// Move moves the watches of a repository to another path and remote.
+func (w Watches) Move(ctx context.Context, from, to events.RepoPath, url string) error {
+	_, err := w.Registry.Move(ctx, from, to, url)
+	return err
+}
+
+// Circuits implements [handlers.CircuitStore].
+type Circuits struct{ *state.Store }
+
+// Circuit returns the circuit breaker of repo.
+func (c Circuits) Circuit(ctx context.Context, repo events.RepoPath) (handlers.CircuitState, error) {
+	circuit, err := c.Store.Circuit(ctx, repo)
+	return handlers.CircuitState(circuit), err
+}
+
+// Failed counts a failure.
+func (c Circuits) Failed(ctx context.Context, repo events.RepoPath, fence uint64, p handlers.CircuitPolicy) (handlers.CircuitState, bool, error) {
+	circuit, opened, err := c.Store.Failed(ctx, repo, fence, state.CircuitPolicy(p))
+	return handlers.CircuitState(circuit), opened, err
+}
