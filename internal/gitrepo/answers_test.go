@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -121,12 +121,14 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
 	q := must(openQuarantine(t.TempDir()))(t)
-	must(0, os.WriteFile(fetchedPack(q.dir), []byte(pack), 0o644))(t)
+	file := must(q.createPack())(t)
+	must(io.WriteString(file, pack))(t)
+	must(0, file.Close())(t)
 	cancel(cause)
-	if err := q.index(ctx, w.volume.cfg, nil); !errors.Is(err, cause) {
+	if err := q.index(ctx, w.volume.cfg.packLimits(), packProgress{}); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
-	if err := q.unpack(ctx, store(q), w.volume.cfg, nil); !errors.Is(err, cause) {
+	if err := q.unpack(ctx, q.dir, w.volume.cfg.packLimits(), packProgress{}); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
 	if err := w.volume.folder(repoPath(t, widgets)).explain(ctx, 1, corrupt("read: %w", cause)); events.ClassOf(err) == events.ClassCorrupt {

@@ -207,3 +207,7 @@ func (v *Volume) checkOwner(name string) error {
 	}
 	return nil
 }
+
+func conflict(format string, args ...any) error {
+	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
+}

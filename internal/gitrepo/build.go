@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -22,8 +20,8 @@ import (
 // change. Several goroutines work on stretches of the tree.
 type builder struct {
 	writer
-	maxBytes int64 // in all files
-	gauge    *gauge
+	maxBytes int64             // in all files
+	count    func(files int64) // counts files made
 	items    []item
 	made     manifest     // of items, one for one
 	bytes    atomic.Int64 // in the files made
@@ -116,7 +114,7 @@ func (w *checkout) run(dst, last string) (err error) {
 			if w.bytes.Add(int64(w.made[i].size())) > w.maxBytes {
 				return treeTooLarge(w.maxBytes)
 			}
-			w.gauge.count(1)
+			w.count(1)
 		}
 	}
 }
@@ -218,28 +216,9 @@ func (w writer) writeFile(ctx context.Context, folder dir, e entry, name string)
 	if err != nil {
 		return buildError(err)
 	}
-	err = w.objects.copyBlob(&cancelled{ctx, file}, e.hash)
+	err = w.objects.copyBlob(untilDone{ctx, file}, e.hash)
 	if closeErr := file.Close(); err == nil {
 		err = buildError(closeErr)
 	}
 	return err
-}
-
-// cancelled writes until its context is done: a large file takes long.
-type cancelled struct {
-	ctx context.Context // the builder's
-	io.Writer
-}
-
-func (c *cancelled) Write(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
-	}
-	return c.Writer.Write(p)
-}
-
-// folderOf is the folder that a path is in; "" for the root.
-func folderOf(path string) string {
-	i := strings.LastIndexByte(path, '/')
-	return path[:max(i, 0)]
 }

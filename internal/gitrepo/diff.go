@@ -26,6 +26,13 @@ func differences(ctx context.Context, objects *objects, before, after plumbing.H
 	return w.found, nil
 }
 
+// checkoutLimits bounds what a tree may cost.
+type checkoutLimits struct {
+	MaxFiles     int   // changed files listed
+	MaxTreeFiles int   // files in a tree
+	MaxTreeBytes int64 // in all files of a tree
+}
+
 // changes lists files that differ between two commits, or all files of one.
 type changes struct {
 	base      string // the commit compared with; empty for none
@@ -36,7 +43,7 @@ type changes struct {
 
 // changesSince compares the plan with the commit base. A base that is not in the repository's stores, or
 // not whole, makes everything an addition.
-func (p *plan) changesSince(ctx context.Context, objects *objects, base string, limits Config) (changes, error) {
+func (p *plan) changesSince(ctx context.Context, objects *objects, base string, limits checkoutLimits) (changes, error) {
 	c := changes{base: base}
 	found, known := p.differencesFrom(ctx, objects, base, limits.MaxTreeFiles)
 	if ctx.Err() != nil {

@@ -153,3 +153,9 @@ func (d *descent) leave() {
 	d.open[last].close()
 	d.open, d.at = d.open[:last], folderOf(d.at)
 }
+
+// folderOf is the folder that a path is in; "" for the root.
+func folderOf(path string) string {
+	i := strings.LastIndexByte(path, '/')
+	return path[:max(i, 0)]
+}

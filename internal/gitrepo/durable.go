@@ -154,3 +154,12 @@ func syncVolume(path string) error {
 	}
 	return nil
 }
+
+// readDir is [os.ReadDir], of no entries when the folder is not there.
+func readDir(path string) ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}

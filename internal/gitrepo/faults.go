@@ -18,36 +18,6 @@ import (
 	"lockstep/internal/egress"
 )
 
-// volumeError classifies a failure of the volume itself: the disk, its permissions, its mount. It
-// passes nil through, and errors that are classified already.
-func volumeError(attempt string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, ok := errors.AsType[*events.Error](err); ok {
-		return fmt.Errorf("%s: %w", attempt, err)
-	}
-	return events.Errorf(events.Retryable, events.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
-}
-
-func volumeAdvice(err error) string {
-	switch {
-	case errors.Is(err, syscall.ENOSPC):
-		return "; free space on the volume"
-	case errors.Is(err, syscall.EDQUOT):
-		return "; raise the quota or free space"
-	case errors.Is(err, syscall.EROFS):
-		return "; remount the volume read-write"
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return "; let this user write there"
-	case errors.Is(err, syscall.EIO):
-		return "; check the disk"
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
-		return "; move away what stands in its place"
-	}
-	return ""
-}
-
 // remoteError classifies a failure to talk to the remote at host. fault is what the wire remembers,
 // err what go-git made of it. Nothing the remote said is repeated.
 func remoteError(ctx context.Context, host string, auth Auth, fault, err error) error {
@@ -74,11 +44,11 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return events.Errorf(events.Retryable, events.ClassServer,
 			"%s answered with a web page; check that the URL is the repository's, and whether it wants a credential", host)
 	case errors.Is(fault, errTooLong):
-		return quota("%s sent more than is allowed for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
+		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than is allowed for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
 	case errors.Is(fault, errRefs):
-		return quota("%s lists more than %d MiB of refs, which is as many as are read; delete some", host, maxAdvert>>20)
+		return events.Errorf(events.Permanent, events.ClassQuota, "%s lists more than %d MiB of refs, which is as many as are read; delete some", host, maxAdvert>>20)
 	case errors.Is(fault, errLines):
-		return quota("%s sent more than %d MiB before the pack, of where the history is to end; ask for another depth", host, maxPrologue>>20)
+		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than %d MiB before the pack, of where the history is to end; ask for another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errIdle):
 		return events.Errorf(events.Retryable, events.ClassNetwork, "%s fell silent: %w", host, errIdle)
 	case errors.Is(fault, errTrickle):
@@ -153,28 +123,4 @@ func certificateFault(err error) error {
 		return errors.New("its certificate has expired, or is not valid yet")
 	}
 	return errors.New("its certificate does not verify")
-}
-
-// corrupt says that objects are missing or do not hash right. What is classified already stays so:
-// an object that was refused is not a missing one.
-func corrupt(format string, args ...any) error {
-	err := fmt.Errorf(format, args...)
-	if _, ok := errors.AsType[*events.Error](err); ok {
-		return err
-	}
-	return events.Errorf(events.Retryable, events.ClassCorrupt, "%w", err)
-}
-
-// hostile says that the repository holds what must not be checked out.
-func hostile(format string, args ...any) error {
-	return events.Errorf(events.Permanent, events.ClassHostile, format, args...)
-}
-
-// quota says that a repository is over a limit of ours.
-func quota(format string, args ...any) error {
-	return events.Errorf(events.Permanent, events.ClassQuota, format, args...)
-}
-
-func conflict(format string, args ...any) error {
-	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
 }

@@ -3,7 +3,6 @@ package gitrepo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -65,19 +64,6 @@ func mustHoldNoSecret(t *testing.T, root string) {
 		return err
 	})
 	must(0, err)(t)
-}
-
-func TestAuthNeverPrintsItself(t *testing.T) {
-	auth := Auth{Username: "ada", Password: secret, BearerToken: secret}
-	text := must(auth.MarshalText())(t)
-	for _, printed := range []string{
-		fmt.Sprint(auth), fmt.Sprintf("%v %+v %#v %s %q", auth, auth, auth, auth, auth),
-		fmt.Sprintf("%+v", SyncRequest{Auth: auth}), auth.LogValue().String(), string(text),
-	} {
-		if strings.Contains(printed, secret) {
-			t.Errorf("printed as %s", printed)
-		}
-	}
 }
 
 func TestARedirectElsewhereGetsNoCredential(t *testing.T) {

@@ -3,10 +3,7 @@ package gitrepo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -28,27 +25,18 @@ type wanted struct {
 	shallow []plumbing.Hash // commits whose parents are not there
 }
 
-// fetch writes the pack that the remote answers with to a file at path. It returns how shallow what is
-// there will be with that.
-func (r *remote) fetch(ctx context.Context, want wanted, path string, g *gauge) (shallow []plumbing.Hash, err error) {
+// fetch writes the pack that the remote answers with to w. It returns which commits will be shallow once the pack
+// has been received. An error of w's own keeps its class.
+func (r *remote) fetch(ctx context.Context, want wanted, w io.Writer) (shallow []plumbing.Hash, err error) {
 	within, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("fetch %.12s: %w", want.tip, r.fault(ctx, within, err))
+			err = r.fault(ctx, within, err)
 		}
 	}()
 	defer recoverTo(&err)
 	r.wire.reset()
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return nil, volumeError("write the fetched pack", err)
-	}
-	defer func() {
-		if closeErr := file.Close(); err == nil {
-			err = volumeError("write the fetched pack", closeErr)
-		}
-	}()
 	request, err := r.request(want)
 	if err != nil {
 		return nil, err
@@ -58,11 +46,7 @@ func (r *remote) fetch(ctx context.Context, want wanted, path string, g *gauge) 
 		return nil, err
 	}
 	defer response.Close()
-	out := &sink{w: file}
-	if _, err := io.Copy(measured{out, g}, demultiplexed(request, response)); err != nil {
-		if out.err != nil {
-			return nil, volumeError("write the fetched pack", out.err)
-		}
+	if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
 		return nil, err
 	}
 	return shallowAfter(request.Shallows, response.ShallowUpdate), within.Err()
@@ -134,6 +118,3 @@ func demultiplexed(request *packp.UploadPackRequest, response io.Reader) io.Read
 	}
 	return response
 }
-
-// fetchedPack is where a quarantine keeps the pack as it came.
-func fetchedPack(quarantine string) string { return filepath.Join(quarantine, "fetched.pack") }

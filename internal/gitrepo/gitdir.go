@@ -173,3 +173,79 @@ func (g gitDir) subject() (ref, commit string, ok bool) {
 	ref, commit = strings.TrimSpace(string(refLine)), strings.TrimSpace(string(commitLine))
 	return ref, commit, plumbing.IsHash(commit)
 }
+
+// ref is the file without which a tree is not taken for whole: see checkedOut.
+func (g gitDir) ref() string { return filepath.Join(g.dir, "lockstep-ref") }
+
+// builtFor returns the ref that a tree was built for, also of one that is marked as damaged.
+func (g gitDir) builtFor() (events.Ref, error) {
+	line, err := os.ReadFile(g.ref())
+	if errors.Is(err, os.ErrNotExist) {
+		line, err = os.ReadFile(filepath.Join(g.dir, damagedRef))
+	}
+	if err != nil {
+		return events.Ref{}, err
+	}
+	return events.ParseRef(strings.TrimSpace(string(line)))
+}
+
+// unmake has a tree not be taken for whole any more. Git goes on working in it as far as it can.
+func (g gitDir) unmake() error {
+	if err := os.Rename(g.ref(), filepath.Join(g.dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return syncDir(g.dir)
+}
+
+// damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
+const damagedRef = "lockstep-damaged"
+
+// head is what a tree's HEAD says; ref is "" when it is detached.
+type head struct{ ref, commit string }
+
+func (g gitDir) head() (head, error) {
+	content, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
+	if err != nil {
+		return head{}, err
+	}
+	line := strings.TrimSpace(string(content))
+	ref, symbolic := strings.CutPrefix(line, "ref: ")
+	if !symbolic {
+		return head{commit: line}, nil
+	}
+	if loose, err := os.ReadFile(filepath.Join(g.dir, filepath.FromSlash(ref))); err == nil {
+		return head{ref, strings.TrimSpace(string(loose))}, nil
+	}
+	packed, err := os.ReadFile(filepath.Join(g.dir, "packed-refs"))
+	for line := range strings.Lines(string(packed)) {
+		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
+			return head{ref, commit}, nil
+		}
+	}
+	return head{ref: ref}, err
+}
+
+// pinFile is an empty file in a tree's .git. Whoever reads the tree may hold a shared lock on it, and
+// looks, once it has the lock, whether the tree is still in its place: package tree does, and
+// docs/reading.md says how others do.
+const pinFile = "lockstep-pin"
+
+func (g gitDir) pin() string { return filepath.Join(g.dir, pinFile) }
+
+// history is how much of a commit's history there is.
+type history struct {
+	depth   events.Depth    // as it was asked for
+	shallow []plumbing.Hash // commits in it whose parents are not there
+}
+
+func readDepth(path string) events.Depth {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	depth, err := events.ParseDepth(strings.TrimSpace(string(content)))
+	if err != nil {
+		return 0
+	}
+	return depth
+}

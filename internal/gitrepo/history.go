@@ -11,12 +11,6 @@ import (
 	"lockstep/events"
 )
 
-// history is how much of a commit's history there is.
-type history struct {
-	depth   events.Depth    // as it was asked for
-	shallow []plumbing.Hash // commits in it whose parents are not there
-}
-
 // deeper returns the one of two depths that covers the other.
 func deeper(a, b events.Depth) events.Depth {
 	if a.Covers(b) {

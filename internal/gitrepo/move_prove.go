@@ -60,19 +60,13 @@ type listing struct {
 func (l listing) equals(other listing) bool { return maps.Equal(l.refs, other.refs) }
 
 func (m *moving) look(ctx context.Context, url string, auth Auth) (listing, error) {
-	r, err := m.v.listed(ctx, url, auth, m.req.Foreign)
+	r, err := m.v.net.listed(ctx, url, auth, m.req.Foreign, m.v.cfg.wireLimits())
 	if err != nil {
 		return listing{}, err
 	}
 	defer r.close()
 	l := listing{refs: r.branchesAndTags().Commits}
-	if r.refs == nil {
-		return l, nil
-	}
-	published := m.published()
-	for name, hash := range r.refs.References {
-		l.isHere = l.isHere || published[hash] || published[r.refs.Peeled[name]]
-	}
+	l.isHere = r.listsAny(m.published())
 	return l, nil
 }
 

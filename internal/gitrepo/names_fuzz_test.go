@@ -79,7 +79,7 @@ func checkOutTree(t *testing.T, objects *objects, root plumbing.Hash, dst string
 		return err
 	}
 	must(0, os.MkdirAll(dst, 0o755))(t)
-	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: 1 << 20, items: must(p.items())(t)}
+	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: 1 << 20, items: must(p.items())(t), count: func(int64) {}}
 	_, _, err = b.build(t.Context(), dst, "")
 	return err
 }

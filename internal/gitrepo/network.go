@@ -146,9 +146,8 @@ func (r *route) pool(req *http.Request) (http.RoundTripper, error) {
 	return r.net.own, nil
 }
 
-// Transport reaches what the operator names outside of changes, such as an API that issues tokens, by the
-// same rules as remotes.
-func (v *Volume) Transport() http.RoundTripper { return &route{net: v.net} }
+// Transport returns a transport for URLs that the operator names.
+func (n *network) Transport() http.RoundTripper { return &route{net: n} }
 
 // knownHostsFiles returns the files to look for host keys in, and whether they must be there.
 func knownHostsFiles(setting string) (files []string, must bool) {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -148,27 +147,6 @@ func TestAnAuthorityOfOnesOwn(t *testing.T) {
 	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{CAFile: caFile}})
 	w.sync("")
 	w.mustBeSound(widgets, commit)
-}
-
-func TestNetConfigsThatAreNone(t *testing.T) {
-	empty := filepath.Join(t.TempDir(), "empty")
-	must(0, os.WriteFile(empty, []byte("no certificate"), 0o600))(t)
-	for name, tc := range map[string]struct {
-		cfg  NetConfig
-		says string
-	}{
-		"no CA file":     {NetConfig{CAFile: "/nonexistent"}, "ca-file"},
-		"an empty one":   {NetConfig{CAFile: empty}, "ca-file: " + empty + " holds no certificate"},
-		"no known hosts": {NetConfig{KnownHosts: "/nonexistent"}, "known-hosts"},
-		"no proxy":       {NetConfig{Proxy: "proxy:3128"}, "proxy"},
-		"another scheme": {NetConfig{Proxy: "ftp://u:" + secret + "@proxy"}, "proxy"},
-		"no host":        {NetConfig{Hosts: []string{"a b"}}, "hosts"},
-	} {
-		_, err := OpenVolume(t.TempDir(), Config{Net: tc.cfg})
-		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), secret) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 func TestThroughAProxy(t *testing.T) {
@@ -367,15 +345,4 @@ func TestAFetchThatTakesTooLong(t *testing.T) {
 		}
 	}
 	mustLetGo(t, server)
-}
-
-func TestTheEnvironmentsProxy(t *testing.T) {
-	w := newWorld(t)
-	via := must(url.Parse("http://proxy.test:3128"))(t)
-	w.volume.net.proxyFor = func(*http.Request) (*url.URL, error) { return via, nil }
-	r := &route{net: w.volume.net}
-	req := must(http.NewRequest(http.MethodGet, "https://git.test/a/b", nil))(t)
-	if pool := must(r.pool(req))(t); pool != http.RoundTripper(w.volume.net.proxied) {
-		t.Error("the proxy is passed over")
-	}
 }

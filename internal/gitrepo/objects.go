@@ -400,3 +400,17 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 	}
 	return b.Buffer.Write(p)
 }
+
+// treeOf returns the tree of a commit, if that is present and sound.
+func (o *objects) treeOf(commit plumbing.Hash) (tree plumbing.Hash, ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	c, err := o.commit(commit)
+	if err != nil {
+		return tree, false
+	}
+	return c.TreeHash, true
+}

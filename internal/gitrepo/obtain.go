@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -83,7 +84,7 @@ func worthFetchingAfresh(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
 		return false
 	}
-	if _, ok := errors.AsType[statusError](err); ok {
+	if isStatus(err) {
 		return false
 	}
 	class := events.ClassOf(err)
@@ -122,14 +123,18 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 		want.depth = deeper(current.depth(), want.depth)
 	}
 	s.gauge.begin(events.PhaseFetch, "bytes", 0)
-	shallow, err := s.remote.fetch(ctx, want, fetchedPack(q.dir), s.gauge)
+	shallow, err := s.download(ctx, want, q)
 	if err != nil {
 		return err
 	}
+	progress := packProgress{
+		Begin: func(objects int64) { s.gauge.begin(events.PhaseFetch, "objects", objects) },
+		Count: s.gauge.count,
+	}
 	if len(haves) > 0 {
-		err = q.unpack(ctx, into, s.v.cfg, s.gauge)
+		err = q.unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
 	} else {
-		err = q.index(ctx, s.v.cfg, s.gauge)
+		err = q.index(ctx, s.v.cfg.packLimits(), progress)
 	}
 	if err != nil {
 		return err
@@ -141,7 +146,7 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 	if err := s.weigh(ctx, q.dir); err != nil {
 		return err
 	}
-	if err := q.release(into); err != nil {
+	if err := q.release(into.dir); err != nil {
 		return err
 	}
 	s.use(into)
@@ -150,6 +155,21 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 	}
 	s.v.done("moved")
 	return volumeError("clear the quarantine", os.RemoveAll(q.dir))
+}
+
+// download writes what the remote answers to a request to the quarantine's pack.
+func (s *syncing) download(ctx context.Context, want wanted, q quarantine) (shallow []plumbing.Hash, err error) {
+	file, err := q.createPack()
+	if err == nil {
+		shallow, err = s.remote.fetch(ctx, want, measured{file, s.gauge})
+		if closeErr := file.Close(); err == nil {
+			err = closeErr
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fetch %.12s: %w", want.tip, err)
+	}
+	return shallow, nil
 }
 
 // inspect reads the plan of what has been fetched, while it is still in quarantine.
@@ -177,9 +197,4 @@ func (s *syncing) closeObjects() {
 	if s.objects != nil {
 		s.objects.Close()
 	}
-}
-
-// noCommit says that a ref names something else than a commit.
-func noCommit(err error) error {
-	return events.Errorf(events.Permanent, events.ClassNoRef, "%w, but a tree or a blob; name a branch or a tag of a commit", err)
 }

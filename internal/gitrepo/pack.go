@@ -27,12 +27,12 @@ import (
 type receiver struct {
 	ctx    context.Context // of the receiver, or of the phase that is under way
 	cancel context.CancelFunc
-	cfg    Config
+	limits packLimits
 	q      quarantine
-	file   *os.File // the pack as it came
-	end    int64    // where its objects end and its checksum begins
-	loose  bool     // every object becomes a file of its own
-	gauge  *gauge   // of objects taken in
+	file   *os.File      // the pack as it came
+	end    int64         // where its objects end and its checksum begins
+	loose  bool          // every object becomes a file of its own
+	taken  func(n int64) // counts objects received
 
 	entries   []packed
 	refs      []refDelta // sorted by base once the scan is over
@@ -82,20 +82,25 @@ var packMagic = []byte("PACK\x00\x00\x00\x02")
 // openReceiver opens the pack as it came, having checked that it is long enough for the number of
 // objects it claims, and may have as many: there is room made for all of them at once, and twelve bytes
 // could claim 2^32.
-func (q quarantine) openReceiver(ctx context.Context, cfg Config, g *gauge) (*receiver, error) {
-	file, err := os.Open(fetchedPack(q.dir))
+func (q quarantine) openReceiver(ctx context.Context, limits packLimits, progress packProgress) (*receiver, error) {
+	file, err := os.Open(q.packPath())
 	if err != nil {
 		return nil, volumeError("open the fetched pack", err)
 	}
-	r := &receiver{cfg: cfg, q: q, file: file, gauge: g}
-	r.ctx, r.cancel = context.WithTimeoutCause(ctx, cfg.FetchTimeout, events.Errorf(events.Retryable, events.ClassQuota,
-		"it takes longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", cfg.FetchTimeout))
+	r := &receiver{limits: limits, q: q, file: file, taken: progress.Count}
+	if r.taken == nil {
+		r.taken = func(int64) {}
+	}
+	r.ctx, r.cancel = context.WithTimeoutCause(ctx, limits.FetchTimeout, events.Errorf(events.Retryable, events.ClassQuota,
+		"it takes longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", limits.FetchTimeout))
 	if err := r.readHead(); err != nil {
 		r.cancel()
 		_ = file.Close()
 		return nil, err
 	}
-	g.begin(events.PhaseFetch, "objects", int64(len(r.entries)))
+	if progress.Begin != nil {
+		progress.Begin(int64(len(r.entries)))
+	}
 	return r, nil
 }
 
@@ -182,9 +187,9 @@ func (r *receiver) ReadAt(b []byte, offset int64) (int, error) {
 // admit checks an object's size, before it is inflated.
 func (r *receiver) admit(kind plumbing.ObjectType, size int64) error {
 	switch {
-	case kind == plumbing.BlobObject && size > r.cfg.MaxFileBytes:
+	case kind == plumbing.BlobObject && size > r.limits.MaxFileBytes:
 		return quota("the remote sent a file of %d bytes, which is more than %d; raise max-file-bytes if the repository is meant to have it",
-			size, r.cfg.MaxFileBytes)
+			size, r.limits.MaxFileBytes)
 	case kind != plumbing.BlobObject && size > maxMetadata:
 		return quota("the remote sent a %s of %d bytes, which is more than %d; take it out of the repository", kind, size, maxMetadata)
 	}
@@ -194,7 +199,7 @@ func (r *receiver) admit(kind plumbing.ObjectType, size int64) error {
 // admitCount checks the number of objects. There may be one for each entry of a tree, and a good many
 // others.
 func (r *receiver) admitCount(count int64) error {
-	if limit := int64(r.cfg.MaxTreeFiles) + otherObjects; count > limit {
+	if limit := int64(r.limits.MaxTreeFiles) + otherObjects; count > limit {
 		return quota("the remote sent %d objects, which is more than %d; raise max-tree-files if the repository is meant to be that large",
 			count, limit)
 	}
@@ -203,9 +208,9 @@ func (r *receiver) admitCount(count int64) error {
 
 // count adds an object's size to that of all, before it is inflated.
 func (r *receiver) count(size int64) error {
-	if size > r.cfg.MaxInflatedBytes-r.inflated {
+	if size > r.limits.MaxInflatedBytes-r.inflated {
 		return quota("the objects that the remote sent come to more than %d bytes; raise max-inflated-bytes if the repository is meant to be that large",
-			r.cfg.MaxInflatedBytes)
+			r.limits.MaxInflatedBytes)
 	}
 	r.inflated += size
 	return nil
@@ -243,7 +248,7 @@ func (r *receiver) checkSum(sum hash.Hash) error {
 func (r *receiver) take(i int, kind plumbing.ObjectType, content []byte) error {
 	h := plumbing.ComputeHash(kind, content)
 	r.entries[i].hash = h
-	r.gauge.count(1)
+	r.taken(1)
 	if !r.loose {
 		return nil
 	}

@@ -42,7 +42,7 @@ func benchmarkPack(b *testing.B, pack []byte, take func(q quarantine) error) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := os.WriteFile(fetchedPack(q.dir), pack, 0o644); err != nil {
+		if err := os.WriteFile(q.packPath(), pack, 0o644); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
@@ -55,7 +55,7 @@ func benchmarkPack(b *testing.B, pack []byte, take func(q quarantine) error) {
 func BenchmarkIndexPack(b *testing.B) {
 	h, _ := newLargeRepo(b)
 	pack := h.packed("", "--all", "--delta-base-offset", "--window=10")
-	benchmarkPack(b, pack, func(q quarantine) error { return q.index(b.Context(), packDefaults(b), nil) })
+	benchmarkPack(b, pack, func(q quarantine) error { return q.index(b.Context(), packDefaults(b), packProgress{}) })
 }
 
 // BenchmarkUnpack takes in thin packs: a push of many files, which stays a pack, and one of few.
@@ -63,7 +63,7 @@ func BenchmarkUnpack(b *testing.B) {
 	h, first := newLargeRepo(b)
 	s := newStore(b)
 	q := received(b, h.packed(first+"\n", "--delta-base-offset", "--window=10"))
-	if err := q.index(b.Context(), packDefaults(b), nil); err != nil {
+	if err := q.index(b.Context(), packDefaults(b), packProgress{}); err != nil {
 		b.Fatal(err)
 	}
 	if err := q.release(s); err != nil {
@@ -74,7 +74,7 @@ func BenchmarkUnpack(b *testing.B) {
 	for name, commit := range map[string]string{"many": many, "few": few} {
 		b.Run(name, func(b *testing.B) {
 			pack := h.packed(commit+"\n^"+first+"\n", "--delta-base-offset", "--window=10")
-			benchmarkPack(b, pack, func(q quarantine) error { return q.unpack(b.Context(), s, packDefaults(b), nil) })
+			benchmarkPack(b, pack, func(q quarantine) error { return q.unpack(b.Context(), s, packDefaults(b), packProgress{}) })
 		})
 	}
 }

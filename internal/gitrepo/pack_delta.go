@@ -303,7 +303,7 @@ func (w *resolver) apply(from *content, i int32) (content, error) {
 	e.hash, err = w.hold(&c, true, func(out io.Writer) error {
 		return w.patch(out, w.readerAt(from), from.size, size)
 	})
-	w.r.gauge.count(1)
+	w.r.taken(1)
 	switch {
 	case err != nil:
 		return c, err

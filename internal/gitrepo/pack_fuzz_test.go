@@ -26,7 +26,7 @@ func FuzzPack(f *testing.F) {
 	s := newStore(f)
 	first := h.git("", "rev-parse", "main~2")
 	q := received(f, h.packed(first+"\n", "--delta-base-offset"))
-	if err := q.index(f.Context(), packDefaults(f), nil); err != nil {
+	if err := q.index(f.Context(), packDefaults(f), packProgress{}); err != nil {
 		f.Fatal(err)
 	}
 	if err := q.release(s); err != nil {
@@ -49,13 +49,13 @@ func FuzzPack(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, pack []byte, thin bool) {
 		q := received(t, summed(pack))
-		r, err := q.openReceiver(soon(t), cfg, nil)
+		r, err := q.openReceiver(soon(t), cfg, packProgress{})
 		if err != nil {
 			return
 		}
 		defer r.close()
 		if thin {
-			r.store = openObjects(s.dir)
+			r.store = openObjects(s)
 			defer r.store.Close()
 			r.loose = len(r.entries) <= 2 // so that both ways are gone
 		}
@@ -73,7 +73,7 @@ func FuzzPack(f *testing.F) {
 		if left, _ := filepath.Glob(filepath.Join(q.dir, tempObject+"*")); len(left) > 0 {
 			t.Errorf("left over: %v", left)
 		}
-		if _, err := os.Stat(fetchedPack(q.dir)); err == nil {
+		if _, err := os.Stat(q.packPath()); err == nil {
 			t.Error("the pack as it came is still there")
 		}
 	})

@@ -56,13 +56,13 @@ func TestMemoryForLargeObjects(t *testing.T) {
 // receiveAlone takes in one pack and prints the most memory that this process had.
 func receiveAlone(t *testing.T, job, dir string) {
 	q := must(openQuarantine(filepath.Join(dir, job)))(t)
-	s := store{filepath.Join(dir, "store")}
+	s := filepath.Join(dir, "store")
 	var err error
 	switch job {
 	case "large":
-		must(0, s.ensure())(t)
+		must(0, makeBare(s))(t)
 		writeLargePack(t, q, plumbing.BlobObject, largeBlob, randomBytes())
-		if err = q.index(t.Context(), packDefaults(t), nil); err == nil {
+		if err = q.index(t.Context(), packDefaults(t), packProgress{}); err == nil {
 			err = q.release(s)
 		}
 	case "thin":
@@ -72,17 +72,17 @@ func receiveAlone(t *testing.T, job, dir string) {
 			steps = append(steps, copied(offset, 1<<23))
 		}
 		m.ref(largeBlobHash(t), delta(largeBlob, largeBlob+4, steps...))
-		must(0, os.WriteFile(fetchedPack(q.dir), m.done(), 0o644))(t)
-		err = q.unpack(t.Context(), s, packDefaults(t), nil)
+		must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
+		err = q.unpack(t.Context(), s, packDefaults(t), packProgress{})
 	case "bomb":
 		writeLargePack(t, q, plumbing.BlobObject, 1<<30, zeros{})
-		err = mustBeQuota(q.index(t.Context(), packDefaults(t), nil))
+		err = mustBeQuota(q.index(t.Context(), packDefaults(t), packProgress{}))
 	case "bomb of a delta":
 		m := &packMaker{}
 		m.ofs(m.blob(strings.Repeat("x", 1<<20)), delta(1<<20, 1<<29, strings.Repeat(copied(0, 1<<20), 1<<9)))
 		m.ofs(m.blob("x"), delta(1, 1<<30, copied(0, 1)))
-		must(0, os.WriteFile(fetchedPack(q.dir), m.done(), 0o644))(t)
-		err = mustBeQuota(q.unpack(t.Context(), s, packDefaults(t), nil))
+		must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
+		err = mustBeQuota(q.unpack(t.Context(), s, packDefaults(t), packProgress{}))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func (zeros) Read(b []byte) (int, error) {
 // writeLargePack writes a pack of one object as it is made.
 func writeLargePack(t *testing.T, q quarantine, kind plumbing.ObjectType, size int64, content io.Reader) {
 	t.Helper()
-	file := must(os.Create(fetchedPack(q.dir)))(t)
+	file := must(os.Create(q.packPath()))(t)
 	defer file.Close()
 	sum := sha1.New()
 	out := bufio.NewWriter(io.MultiWriter(file, sum))

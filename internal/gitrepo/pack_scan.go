@@ -100,7 +100,7 @@ func (r *receiver) scanLarge(in *scanner, e *packed, head objectHead) error {
 		return err
 	}
 	e.crc, e.hash = in.checksum(), hasher.Sum()
-	r.gauge.count(1)
+	r.taken(1)
 	if file != nil {
 		return file.commit(e.hash)
 	}

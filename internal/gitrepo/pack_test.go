@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -24,13 +25,9 @@ import (
 )
 
 // packDefaults are the limits of a volume that sets none.
-func packDefaults(t testing.TB) Config {
+func packDefaults(t testing.TB) packLimits {
 	t.Helper()
-	cfg, err := Config{}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
+	return packLimits{MaxFileBytes: 512 << 20, MaxInflatedBytes: 8 << 30, MaxTreeFiles: 1_000_000, FetchTimeout: 30 * time.Minute}
 }
 
 // received puts a pack into a new quarantine, as a fetch does.
@@ -40,17 +37,17 @@ func received(t testing.TB, pack []byte) quarantine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(fetchedPack(q.dir), pack, 0o644); err != nil {
+	if err := os.WriteFile(q.packPath(), pack, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return q
 }
 
 // newStore makes an empty store.
-func newStore(t testing.TB) store {
+func newStore(t testing.TB) string {
 	t.Helper()
-	s := store{filepath.Join(t.TempDir(), "store")}
-	if err := s.ensure(); err != nil {
+	s := filepath.Join(t.TempDir(), "store")
+	if err := makeBare(s); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -178,7 +175,7 @@ func TestWholePacksOfGit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := received(t, h.packed("", append(args, "--all")...))
-			if err := q.index(t.Context(), packDefaults(t), nil); err != nil {
+			if err := q.index(t.Context(), packDefaults(t), packProgress{}); err != nil {
 				t.Fatal(err)
 			}
 			mustBeGits(t, q.dir)
@@ -193,7 +190,7 @@ func TestWholePacksOfGit(t *testing.T) {
 			if chains.largeDeltas > 0 {
 				t.Errorf("%d large objects are deltas", chains.largeDeltas)
 			}
-			if _, err := os.Stat(fetchedPack(q.dir)); err == nil {
+			if _, err := os.Stat(q.packPath()); err == nil {
 				t.Error("the pack as it came is still there")
 			}
 		})
@@ -258,7 +255,7 @@ func TestThinPacks(t *testing.T) {
 			h := gitRepo{h.dir, t, h.changing}
 			s := newStore(t)
 			first := received(t, h.packed(before+"\n", "--delta-base-offset"))
-			if err := first.index(t.Context(), packDefaults(t), nil); err != nil {
+			if err := first.index(t.Context(), packDefaults(t), packProgress{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := first.release(s); err != nil {
@@ -266,7 +263,7 @@ func TestThinPacks(t *testing.T) {
 			}
 			after := h.push(before, files)
 			q := received(t, h.packed(after+"\n^"+before+"\n", "--delta-base-offset"))
-			if err := q.unpack(t.Context(), s, packDefaults(t), nil); err != nil {
+			if err := q.unpack(t.Context(), s, packDefaults(t), packProgress{}); err != nil {
 				t.Fatal(err)
 			}
 			packs, _ := filepath.Glob(filepath.Join(q.dir, "objects", "pack", "*.pack"))
@@ -284,9 +281,9 @@ func TestThinPacks(t *testing.T) {
 			if err := q.release(s); err != nil {
 				t.Fatal(err)
 			}
-			mustBeGits(t, s.dir)
-			mustReadAll(t, s.dir)
-			if _, err := gittest.Git(t.Context(), s.dir, "", "rev-list", "--objects", after); err != nil {
+			mustBeGits(t, s)
+			mustReadAll(t, s)
+			if _, err := gittest.Git(t.Context(), s, "", "rev-list", "--objects", after); err != nil {
 				t.Error(err)
 			}
 		})
@@ -472,14 +469,14 @@ func TestPacksThatAreNotWhatTheySay(t *testing.T) {
 }
 
 // mustBeRefused has a pack refused as a whole one and as a thin one.
-func mustBeRefused(t *testing.T, pack []byte, class events.Class, disposition events.Disposition, change ...func(*Config)) {
+func mustBeRefused(t *testing.T, pack []byte, class events.Class, disposition events.Disposition, change ...func(*packLimits)) {
 	t.Helper()
 	cfg := packDefaults(t)
 	for _, c := range change {
 		c(&cfg)
 	}
-	mustFail(t, received(t, pack).index(t.Context(), cfg, nil), class, disposition)
-	err := received(t, pack).unpack(t.Context(), newStore(t), cfg, nil)
+	mustFail(t, received(t, pack).index(t.Context(), cfg, packProgress{}), class, disposition)
+	err := received(t, pack).unpack(t.Context(), newStore(t), cfg, packProgress{})
 	mustFail(t, err, class, disposition)
 	if strings.Contains(err.Error(), "panic") {
 		t.Error(err)
@@ -491,46 +488,46 @@ func TestPackLimits(t *testing.T) {
 	bomb := make([]byte, 1<<10)
 	for name, tc := range map[string]struct {
 		make   func(m *packMaker)
-		change func(*Config)
+		change func(*packLimits)
 		says   string
 	}{
 		"a file": {
 			func(m *packMaker) { m.blob(mega) },
-			func(cfg *Config) { cfg.MaxFileBytes = 1<<20 - 1 }, "max-file-bytes",
+			func(cfg *packLimits) { cfg.MaxFileBytes = 1<<20 - 1 }, "max-file-bytes",
 		},
 		"a file, before it is inflated": {
 			func(m *packMaker) { m.raw(appendObjectHead(nil, plumbing.BlobObject, 1<<40), bomb) },
-			func(*Config) {}, "max-file-bytes",
+			func(*packLimits) {}, "max-file-bytes",
 		},
 		"a delta's result": {
 			func(m *packMaker) { m.ofs(m.blob(mega[:100]), delta(100, 101, copied(0, 100), insertion("x"))) },
-			func(cfg *Config) { cfg.MaxFileBytes = 100 }, "max-file-bytes",
+			func(cfg *packLimits) { cfg.MaxFileBytes = 100 }, "max-file-bytes",
 		},
 		"a delta's result, before it is made": {
 			func(m *packMaker) { m.ofs(m.blob("x"), delta(1, 1<<40, copied(0, 1))) },
-			func(*Config) {}, "max-file-bytes",
+			func(*packLimits) {}, "max-file-bytes",
 		},
 		"a commit": {
 			func(m *packMaker) { m.raw(appendObjectHead(nil, plumbing.CommitObject, maxMetadata+1), bomb) },
-			func(*Config) {}, "a commit of 67108865 bytes",
+			func(*packLimits) {}, "a commit of 67108865 bytes",
 		},
 		"a tree that is a delta": {
 			func(m *packMaker) {
 				m.ofs(m.add(plumbing.TreeObject, "x"), delta(1, maxMetadata+1, copied(0, 1)))
 			},
-			func(*Config) {}, "a tree of 67108865 bytes",
+			func(*packLimits) {}, "a tree of 67108865 bytes",
 		},
 		"all objects": {
 			func(m *packMaker) { m.blob(mega[:600]); m.blob(mega[:400] + "y") },
-			func(cfg *Config) { cfg.MaxInflatedBytes = 1000 }, "max-inflated-bytes",
+			func(cfg *packLimits) { cfg.MaxInflatedBytes = 1000 }, "max-inflated-bytes",
 		},
 		"all objects, deltas as what they make": {
 			func(m *packMaker) { m.ofs(m.blob(mega[:10]), delta(10, 1000, copied(0, 10))) },
-			func(cfg *Config) { cfg.MaxInflatedBytes = 1000 }, "max-inflated-bytes",
+			func(cfg *packLimits) { cfg.MaxInflatedBytes = 1000 }, "max-inflated-bytes",
 		},
 		"the number of objects": {
 			func(m *packMaker) { m.blob("a"); m.blob("b") },
-			func(cfg *Config) { cfg.MaxTreeFiles = 1 - otherObjects }, "max-tree-files",
+			func(cfg *packLimits) { cfg.MaxTreeFiles = 1 - otherObjects }, "max-tree-files",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -540,7 +537,7 @@ func TestPackLimits(t *testing.T) {
 			tc.change(&cfg)
 			pack := m.done()
 			for _, err := range []error{
-				received(t, pack).index(t.Context(), cfg, nil), received(t, pack).unpack(t.Context(), newStore(t), cfg, nil),
+				received(t, pack).index(t.Context(), cfg, packProgress{}), received(t, pack).unpack(t.Context(), newStore(t), cfg, packProgress{}),
 			} {
 				mustFail(t, err, events.ClassQuota, events.Permanent)
 				if !strings.Contains(err.Error(), tc.says) {
@@ -548,7 +545,7 @@ func TestPackLimits(t *testing.T) {
 				}
 			}
 			pack[len(pack)-1] ^= 1 // now nothing it says can be believed
-			mustFail(t, received(t, pack).index(t.Context(), cfg, nil), events.ClassCorrupt, events.Retryable)
+			mustFail(t, received(t, pack).index(t.Context(), cfg, packProgress{}), events.ClassCorrupt, events.Retryable)
 		})
 	}
 }
@@ -558,10 +555,10 @@ func TestPackLimits(t *testing.T) {
 func TestNoRoomForTooManyObjects(t *testing.T) {
 	const size = 64 << 20
 	q := received(t, binary.BigEndian.AppendUint32(bytes.Clone(packMagic), size/minPacked-10))
-	must(0, os.Truncate(fetchedPack(q.dir), size))(t)
+	must(0, os.Truncate(q.packPath(), size))(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	mustFail(t, q.index(t.Context(), packDefaults(t), nil), events.ClassCorrupt, events.Retryable) // for its checksum is wrong
+	mustFail(t, q.index(t.Context(), packDefaults(t), packProgress{}), events.ClassCorrupt, events.Retryable) // for its checksum is wrong
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > size {
 		t.Errorf("%d MiB allocated", took>>20)
@@ -573,7 +570,7 @@ func TestAPackThatTakesTooLong(t *testing.T) {
 	m.blob("a")
 	cfg := packDefaults(t)
 	cfg.FetchTimeout = -1 // it is over at once
-	err := received(t, m.done()).index(t.Context(), cfg, nil)
+	err := received(t, m.done()).index(t.Context(), cfg, packProgress{})
 	mustFail(t, err, events.ClassQuota, events.Retryable)
 	if !strings.Contains(err.Error(), "fetch-timeout") {
 		t.Error(err)
@@ -586,7 +583,7 @@ func TestLimitsThatAreJustMet(t *testing.T) {
 	m.ofs(m.blob("0123456789"), delta(10, 11, copied(0, 10), insertion("x")))
 	cfg := packDefaults(t)
 	cfg.MaxFileBytes, cfg.MaxInflatedBytes, cfg.MaxTreeFiles = 11, 21, 2-otherObjects
-	if err := received(t, m.done()).index(t.Context(), cfg, nil); err != nil {
+	if err := received(t, m.done()).index(t.Context(), cfg, packProgress{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -600,14 +597,14 @@ func TestFlippedBits(t *testing.T) {
 	m.ref(blobHash("the base!"), delta(9, 4, copied(4, 4)))
 	pack := m.done()
 	s := newStore(t)
-	if err := received(t, pack).index(t.Context(), packDefaults(t), nil); err != nil {
+	if err := received(t, pack).index(t.Context(), packDefaults(t), packProgress{}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range pack {
 		for _, bit := range []int{i % 8, (i + 4) % 8} {
 			pack[i] ^= 1 << bit
-			mustFail(t, received(t, pack).index(t.Context(), packDefaults(t), nil), events.ClassCorrupt, events.Retryable)
-			mustFail(t, received(t, pack).unpack(t.Context(), s, packDefaults(t), nil), events.ClassCorrupt, events.Retryable)
+			mustFail(t, received(t, pack).index(t.Context(), packDefaults(t), packProgress{}), events.ClassCorrupt, events.Retryable)
+			mustFail(t, received(t, pack).unpack(t.Context(), s, packDefaults(t), packProgress{}), events.ClassCorrupt, events.Retryable)
 			pack[i] ^= 1 << bit
 		}
 	}
@@ -617,12 +614,12 @@ func TestFlippedBits(t *testing.T) {
 func TestABaseThatTheStoreHasDamaged(t *testing.T) {
 	s := newStore(t)
 	h := blobHash("the base")
-	path := filepath.Join(s.dir, "objects", h.String()[:2], h.String()[2:])
+	path := filepath.Join(s, "objects", h.String()[:2], h.String()[2:])
 	must(0, os.MkdirAll(filepath.Dir(path), 0o755))(t)
 	must(0, os.WriteFile(path, deflated("blob 8\x00not base"), 0o644))(t)
 	m := &packMaker{}
 	m.ref(h, delta(8, 9, copied(0, 8), insertion("!")))
-	mustFail(t, received(t, m.done()).unpack(t.Context(), s, packDefaults(t), nil), events.ClassCorrupt, events.Retryable)
+	mustFail(t, received(t, m.done()).unpack(t.Context(), s, packDefaults(t), packProgress{}), events.ClassCorrupt, events.Retryable)
 }
 
 // TestDeltaTrees takes in trees of deltas that hold many contents at once, or chains beyond what Git makes.
@@ -665,7 +662,7 @@ func TestDeltaTrees(t *testing.T) {
 				}
 			}
 			q := received(t, m.done())
-			if err := q.index(soon(t), packDefaults(t), nil); err != nil {
+			if err := q.index(soon(t), packDefaults(t), packProgress{}); err != nil {
 				t.Fatal(err)
 			}
 			mustHold(t, q, want)
@@ -696,7 +693,7 @@ func TestTheSameObjectTwice(t *testing.T) {
 	m.blob("the base")
 	m.ref(blobHash("the base!"), delta(9, 8, copied(0, 8)))
 	q := received(t, m.done())
-	if err := q.index(t.Context(), packDefaults(t), nil); err != nil {
+	if err := q.index(t.Context(), packDefaults(t), packProgress{}); err != nil {
 		t.Fatal(err)
 	}
 	mustReadAll(t, q.dir) // index-pack gives up on this one
@@ -706,7 +703,7 @@ func TestTheSameObjectTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := received(t, m.done())
-	if err := again.unpack(t.Context(), s, packDefaults(t), nil); err != nil {
+	if err := again.unpack(t.Context(), s, packDefaults(t), packProgress{}); err != nil {
 		t.Fatal(err)
 	}
 	mustHold(t, again, []plumbing.Hash{blobHash("the base"), blobHash("the base!")})
@@ -714,11 +711,11 @@ func TestTheSameObjectTwice(t *testing.T) {
 
 func TestAPackOfNothing(t *testing.T) {
 	q := received(t, (&packMaker{}).done())
-	if err := q.index(t.Context(), packDefaults(t), nil); err != nil {
+	if err := q.index(t.Context(), packDefaults(t), packProgress{}); err != nil {
 		t.Fatal(err)
 	}
 	mustBeGits(t, q.dir)
-	if err := received(t, (&packMaker{}).done()).unpack(t.Context(), newStore(t), packDefaults(t), nil); err != nil {
+	if err := received(t, (&packMaker{}).done()).unpack(t.Context(), newStore(t), packDefaults(t), packProgress{}); err != nil {
 		t.Fatal(err)
 	}
 }

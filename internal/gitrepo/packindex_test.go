@@ -17,13 +17,14 @@ import (
 // offset.
 func packOf(t *testing.T) (dir, index string, objects map[plumbing.Hash]int64) {
 	t.Helper()
-	w := newWorld(t)
+	server := must(gittest.Start(t.TempDir()))(t)
+	t.Cleanup(server.Close)
 	files := map[string]string{}
 	for i := range 300 {
 		files[fmt.Sprintf("d%d/f%d", i%10, i)] = strings.Repeat(fmt.Sprintln("line", i%50), i)
 	}
-	w.create(files)
-	dir = w.git.Dir(widgets)
+	must(server.Create(t.Context(), "acme/widgets", files))(t)
+	dir = server.Dir("acme/widgets")
 	must(gittest.Git(t.Context(), dir, "", "repack", "-adq", "--depth=20"))(t)
 	index = must(filepath.Glob(filepath.Join(dir, "objects/pack/*.idx")))(t)[0]
 	out := must(gittest.Git(t.Context(), dir, "", "verify-pack", "-v", index))(t)

@@ -3,17 +3,9 @@ package gitrepo
 import (
 	"errors"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
-
-// pinFile is an empty file in a tree's .git. Whoever reads the tree may hold a shared lock on it, and
-// looks, once it has the lock, whether the tree is still in its place: package tree does, and
-// docs/reading.md says how others do.
-const pinFile = "lockstep-pin"
-
-func (g gitDir) pin() string { return filepath.Join(g.dir, pinFile) }
 
 // claim takes a retired tree out of the hands of readers. ok is false while one has it pinned; else
 // nobody can pin it until release, before which the caller moves it out of its place. The caller

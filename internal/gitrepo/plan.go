@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"lockstep/events"
+
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
@@ -77,20 +79,6 @@ func planCommit(ctx context.Context, objects *objects, h plumbing.Hash, last *la
 		return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 	}
 	return p, nil
-}
-
-// treeOf returns the tree of a commit, if that is present and sound.
-func (o *objects) treeOf(commit plumbing.Hash) (tree plumbing.Hash, ok bool) {
-	defer func() {
-		if recover() != nil {
-			ok = false
-		}
-	}()
-	c, err := o.commit(commit)
-	if err != nil {
-		return tree, false
-	}
-	return c.TreeHash, true
 }
 
 // check makes sure that the blobs of all changed files are present, and that there are not too many files.
@@ -281,4 +269,9 @@ func (w *walker) pair(path string, before, after side, depth int) error {
 		w.found = append(w.found, difference{path, before, after})
 	}
 	return w.compare(below[0], below[1], path+"/", depth+1)
+}
+
+// noCommit says that a ref names something else than a commit.
+func noCommit(err error) error {
+	return events.Errorf(events.Permanent, events.ClassNoRef, "%w, but a tree or a blob; name a branch or a tag of a commit", err)
 }

@@ -135,7 +135,7 @@ func TestLargePushes(t *testing.T) {
 	w.volume = w.open(t.TempDir(), Config{Grace: 1})
 	push := func() string {
 		edit := map[string]string{}
-		for i := range maxLoose + 20 {
+		for i := range 120 {
 			edit[fmt.Sprint("f", i)] = noise(t, 3000)
 		}
 		return w.push(edit)

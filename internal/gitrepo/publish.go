@@ -84,12 +84,6 @@ func (s *syncing) build(ctx context.Context) error {
 	return volumeError("build the tree", syncDir(s.f.trees()))
 }
 
-// builtFiles are the files of a tree that has just been made.
-type builtFiles struct {
-	written []string               // paths of those that are no links to another tree's
-	index   func() ([]byte, error) // of all of them
-}
-
 // checkOut checks the plan out into the new folder dst.
 func (s *syncing) checkOut(ctx context.Context, dst string) (*builtFiles, error) {
 	items, err := s.plan.items()
@@ -105,7 +99,7 @@ func (s *syncing) checkOut(ctx context.Context, dst string) (*builtFiles, error)
 		return nil, volumeError("build the tree", err)
 	}
 	s.gauge.begin(events.PhaseBuild, "files", int64(len(items)))
-	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: items, gauge: s.gauge}
+	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: items, count: s.gauge.count}
 	last := ""
 	if s.plan.last != nil {
 		last = s.plan.last.path

@@ -3,9 +3,11 @@ package gitrepo
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // quarantine is a bare repository of one fetch, whose objects nobody else sees until [quarantine.release].
@@ -22,9 +24,23 @@ func openQuarantine(dir string) (quarantine, error) {
 	return quarantine{dir}, nil
 }
 
-// index takes in a whole pack as it is, and writes the index that makes it readable.
-func (q quarantine) index(ctx context.Context, cfg Config, g *gauge) error {
-	r, err := q.openReceiver(ctx, cfg, g)
+// packLimits bounds what a fetched pack may cost.
+type packLimits struct {
+	MaxFileBytes     int64         // in one file
+	MaxInflatedBytes int64         // in all objects of the pack
+	MaxTreeFiles     int           // bounds the number of objects
+	FetchTimeout     time.Duration // of receiving the pack, once it is on disk
+}
+
+// packProgress reports how far a pack has been received. Nil functions are not called.
+type packProgress struct {
+	Begin func(objects int64) // the number of objects is known
+	Count func(objects int64) // so many more have been received; called from several goroutines
+}
+
+// index receives a complete pack as it is, and writes its index.
+func (q quarantine) index(ctx context.Context, limits packLimits, progress packProgress) error {
+	r, err := q.openReceiver(ctx, limits, progress)
 	if err != nil {
 		return err
 	}
@@ -32,29 +48,23 @@ func (q quarantine) index(ctx context.Context, cfg Config, g *gauge) error {
 	return r.receive()
 }
 
-// unpack takes in a thin pack, completed by what is read from the store: a small one's objects become
-// files of their own, a large one stays a pack.
-func (q quarantine) unpack(ctx context.Context, s store, cfg Config, g *gauge) error {
-	r, err := q.openReceiver(ctx, cfg, g)
+// unpack receives a thin pack and completes it from the store, a bare repository: the objects of a small
+// pack become loose files, a large one stays a pack.
+func (q quarantine) unpack(ctx context.Context, store string, limits packLimits, progress packProgress) error {
+	r, err := q.openReceiver(ctx, limits, progress)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	r.store = openObjects(s.dir)
+	r.store = openObjects(store)
 	defer r.store.Close()
 	r.loose = len(r.entries) <= maxLoose
 	return r.receive()
 }
 
-func recoverCorrupt(err *error) {
-	if cause := recover(); cause != nil {
-		*err = corrupt("read the fetched pack: panic: %v", cause)
-	}
-}
-
-// release moves the quarantine's objects into the store. They are named by their content, so it does
+// release moves the quarantine's objects into the store, a bare repository. They are named by their content, so it does
 // not matter whether they are there already, nor who else is moving the same.
-func (q quarantine) release(s store) error {
+func (q quarantine) release(store string) error {
 	attempt := "move fetched objects into the store"
 	fetched, err := filepath.Glob(filepath.Join(q.dir, "objects", "*", "*"))
 	if err == nil {
@@ -64,7 +74,7 @@ func (q quarantine) release(s store) error {
 		return volumeError(attempt, err)
 	}
 	var packs []string
-	from, to := filepath.Join(q.dir, "objects"), filepath.Join(s.dir, "objects")
+	from, to := filepath.Join(q.dir, "objects"), filepath.Join(store, "objects")
 	groups, err := os.ReadDir(from)
 	if err != nil {
 		return volumeError(attempt, err)
@@ -101,3 +111,25 @@ func (q quarantine) release(s store) error {
 	}
 	return nil // a cut of power that undoes a move is healed by fetching again
 }
+
+// packPath is where the quarantine keeps the pack as it came.
+func (q quarantine) packPath() string { return filepath.Join(q.dir, "fetched.pack") }
+
+// createPack creates the file to write the fetched pack to. The errors of its Write and Close are of ClassVolume.
+func (q quarantine) createPack() (io.WriteCloser, error) {
+	file, err := os.OpenFile(q.packPath(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, volumeError("write the fetched pack", err)
+	}
+	return packFile{file}, nil
+}
+
+// packFile classifies the errors of a fetched pack's file.
+type packFile struct{ file *os.File }
+
+func (f packFile) Write(b []byte) (int, error) {
+	n, err := f.file.Write(b)
+	return n, volumeError("write the fetched pack", err)
+}
+
+func (f packFile) Close() error { return volumeError("write the fetched pack", f.file.Close()) }

@@ -44,9 +44,9 @@ func init() {
 	transport.UnsupportedCapabilities = nil
 }
 
-// dial prepares a conversation; nothing is sent yet. The URL has no credentials in it; a foreign one is
-// none of the operator's words.
-func (v *Volume) dial(rawURL string, auth Auth, foreign bool) (*remote, error) {
+// dial prepares a conversation and sends nothing yet. The URL has no credentials in it. It is foreign if it does
+// not come from the operator, but from a webhook's payload.
+func (n *network) dial(rawURL string, auth Auth, foreign bool, limits wireLimits) (*remote, error) {
 	if err := checkRemote(rawURL); err != nil {
 		return nil, err
 	}
@@ -57,12 +57,12 @@ func (v *Volume) dial(rawURL string, auth Auth, foreign bool) (*remote, error) {
 	if err := auth.serves(u.Scheme); err != nil {
 		return nil, err
 	}
-	r := &remote{host: u.Host, auth: auth, wire: &wire{maxPack: v.cfg.MaxPackBytes}, timeout: v.cfg.FetchTimeout}
+	r := &remote{host: u.Host, auth: auth, wire: &wire{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout}
 	if u.Scheme == "ssh" {
-		r.session = &sshSession{net: v.net, foreign: foreign, url: u, auth: auth, wire: r.wire}
+		r.session = &sshSession{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}
 		return r, nil
 	}
-	r.wire.next = &route{net: v.net, origin: u, foreign: foreign}
+	r.wire.next = &route{net: n, origin: u, foreign: foreign}
 	endpoint, err := transport.NewEndpoint(rawURL)
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
@@ -119,6 +119,12 @@ func recoverTo(err *error) {
 }
 
 var errGarbage = errors.New("cannot make sense of the answer")
+
+// wireLimits bounds one conversation.
+type wireLimits struct {
+	MaxPackBytes int64         // bytes read per fetch
+	Timeout      time.Duration // for the list of refs, and for each fetch
+}
 
 // tip is where a ref stands on the remote.
 type tip struct {
@@ -180,4 +186,28 @@ func (r *remote) defaultBranch() string {
 		}
 	}
 	return ""
+}
+
+func checkRemote(url string) error {
+	if err := events.CheckRemote(url); err != nil {
+		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
+	}
+	return nil
+}
+
+// listed dials a remote and lists its refs; an empty repository has none. The caller closes the session.
+func (n *network) listed(ctx context.Context, url string, auth Auth, foreign bool, limits wireLimits) (*remote, error) {
+	r, err := n.dial(url, auth, foreign, limits)
+	if err != nil {
+		return nil, err
+	}
+	err = r.list(ctx)
+	if events.ClassOf(err) == events.ClassNoRef {
+		r.refs, err = nil, nil
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
 }

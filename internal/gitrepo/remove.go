@@ -88,7 +88,7 @@ func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) erro
 	if url == "" {
 		url = b.Remote
 	}
-	r, err := v.dial(url, req.Auth, req.Foreign)
+	r, err := v.net.dial(url, req.Auth, req.Foreign, v.cfg.wireLimits())
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (v *Volume) askRefGone(ctx context.Context, b binding, req RemoveRefRequest
 	if url == "" {
 		url = b.Remote
 	}
-	r, err := v.listed(ctx, url, req.Auth, req.Foreign)
+	r, err := v.net.listed(ctx, url, req.Auth, req.Foreign, v.cfg.wireLimits())
 	if events.ClassOf(err) == events.ClassNotFound {
 		return nil
 	}

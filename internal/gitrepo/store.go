@@ -83,15 +83,6 @@ func (f folder) generations() ([]int, error) {
 	return generations, nil
 }
 
-// readDir is [os.ReadDir], of no entries when the folder is not there.
-func readDir(path string) ([]os.DirEntry, error) {
-	entries, err := os.ReadDir(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	return entries, err
-}
-
 // isBegun reports whether the store has refs.
 func (s store) isBegun() bool {
 	_, err := os.Lstat(filepath.Join(s.dir, "packed-refs"))
@@ -101,28 +92,6 @@ func (s store) isBegun() bool {
 // ensure makes what is missing of the store.
 func (s store) ensure() error {
 	return volumeError("make the store", makeBare(s.dir))
-}
-
-// makeBare makes a bare repository with as little in it as Git and go-git want.
-func makeBare(dir string) error {
-	for _, sub := range []string{"objects/pack", "objects/info", "refs"} {
-		if err := os.MkdirAll(filepath.Join(dir, filepath.FromSlash(sub)), 0o755); err != nil {
-			return err
-		}
-	}
-	for name, content := range map[string]string{
-		"config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n",
-		"HEAD":   "ref: refs/heads/main\n",
-	} {
-		path := filepath.Join(dir, name)
-		if info, err := os.Lstat(path); err == nil && info.Size() > 0 {
-			continue
-		}
-		if err := replaceFile(path, []byte(content)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // refs returns the commits that the store holds whole, by the name of the ref they were fetched for.
@@ -184,51 +153,5 @@ func (s store) depth() events.Depth {
 	return readDepth(s.depthFile())
 }
 
-func readDepth(path string) events.Depth {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	depth, err := events.ParseDepth(strings.TrimSpace(string(content)))
-	if err != nil {
-		return 0
-	}
-	return depth
-}
-
 // shallow lists the commits whose parents the store does without.
 func (s store) shallow() []plumbing.Hash { return readShallow(s.dir) }
-
-func readShallow(gitDir string) (commits []plumbing.Hash) {
-	content, err := os.ReadFile(filepath.Join(gitDir, "shallow"))
-	if err != nil {
-		return nil
-	}
-	for line := range strings.FieldsSeq(string(content)) {
-		if plumbing.IsHash(line) {
-			commits = append(commits, plumbing.NewHash(line))
-		}
-	}
-	return commits
-}
-
-// writeShallow writes a Git folder's list of shallow commits. There is no such file when there is none:
-// to Git an empty one is shallow, too.
-func writeShallow(gitDir string, commits []plumbing.Hash) error {
-	path := filepath.Join(gitDir, "shallow")
-	if len(commits) == 0 {
-		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
-	return replaceUnsynced(path, shallowLines(commits))
-}
-
-func shallowLines(commits []plumbing.Hash) []byte {
-	var lines bytes.Buffer
-	for _, commit := range commits {
-		fmt.Fprintln(&lines, commit)
-	}
-	return lines.Bytes()
-}

@@ -200,7 +200,7 @@ func (s *syncing) knows() bool {
 // list asks the remote where the ref stands, and looks at what is published for it.
 func (s *syncing) list(ctx context.Context) (err error) {
 	s.gauge.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.dial(s.req.URL, s.req.Auth, s.req.Foreign); err != nil {
+	if s.remote, err = s.v.net.dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
 		return err
 	}
 	if err := s.remote.list(ctx); err != nil {
@@ -247,7 +247,7 @@ func (s *syncing) changesSince(ctx context.Context, base string) (changes, error
 	}
 	all := openObjects(dirs...)
 	defer all.Close()
-	return s.plan.changesSince(ctx, all, base, s.v.cfg)
+	return s.plan.changesSince(ctx, all, base, s.v.cfg.checkoutLimits())
 }
 
 // upToDate reports whether the tip is what every name names already.

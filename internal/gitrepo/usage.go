@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -129,16 +128,6 @@ func (f folder) contents() (string, int, error) {
 		oldest, youngest = trees[0].Name(), trees[len(trees)-1].Name()
 	}
 	return fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest), len(trees), nil
-}
-
-type inode struct{ dev, ino uint64 }
-
-func statOf(info fs.FileInfo) (*syscall.Stat_t, error) {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return nil, fmt.Errorf("%s: the system says too little of it", info.Name())
-	}
-	return st, nil
 }
 
 // tally adds up a folder. A file of several names counts where it is met first; or, if only the folder's

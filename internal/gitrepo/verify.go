@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-
-	"github.com/go-git/go-git/v5/plumbing"
 
 	"lockstep/events"
 )
@@ -22,26 +19,6 @@ type VerifyRequest struct {
 	Fence  uint64 // of the lease held on Repo; above zero
 	Repair bool   // mark what is damaged, so that the next sync of each ref replaces it
 }
-
-// Report says what a [Volume.Verify] has read and found.
-type Report struct {
-	Trees    int       `json:"trees"`
-	Files    int64     `json:"files"`   // in trees, each tree's counted
-	Objects  int64     `json:"objects"` // in stores
-	Bytes    int64     `json:"bytes"`   // read
-	Found    int       `json:"found"`   // problems
-	Problems []Problem `json:"problems"`
-	Marked   []string  `json:"marked,omitempty"` // trees and stores to be replaced, relative to the root
-}
-
-// Problem is one thing that is not as it was made.
-type Problem struct {
-	Path string `json:"path"` // relative to the root
-	What string `json:"what"`
-}
-
-// maxProblems is how many problems a report lists. It counts them all.
-const maxProblems = 100
 
 // Verify reads everything that the repository has on the volume: objects inflate and hash to their
 // names, what the store's refs name is complete, and each tree is its commit, file for file. It takes as
@@ -55,11 +32,13 @@ func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (Report, error) 
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return Report{}, err
 	}
-	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, hashes: map[inode]plumbing.Hash{}}
+	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, check: newChecker(ctx, v.relative)}
 	if err := c.run(); err != nil {
 		return Report{}, fmt.Errorf("verify %s: %w", req.Repo, c.f.explain(ctx, req.Fence, err))
 	}
-	return c.report, nil
+	report := c.check.Report()
+	report.Marked = c.marked
+	return report, nil
 }
 
 // verifier is one Verify on its way.
@@ -69,35 +48,8 @@ type verifier struct {
 	f   folder
 	req VerifyRequest
 
-	damagedTrees  []string
-	damagedStores []store
-
-	mu     sync.Mutex // guards what follows
-	report Report
-	hashes map[inode]plumbing.Hash // of files that trees share
-}
-
-// found notes a problem with what is at path.
-func (c *verifier) found(path, format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.report.Found++
-	if len(c.report.Problems) < maxProblems {
-		c.report.Problems = append(c.report.Problems, Problem{c.v.relative(path), fmt.Sprintf(format, args...)})
-	}
-}
-
-func (c *verifier) problems() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.report.Found
-}
-
-// read counts bytes that were read and were right.
-func (c *verifier) read(n int64) {
-	c.mu.Lock()
-	c.report.Bytes += n
-	c.mu.Unlock()
+	check  *Checker
+	marked []string // trees and stores to be replaced, relative to the root
 }
 
 func (c *verifier) run() error {
@@ -105,7 +57,7 @@ func (c *verifier) run() error {
 		return notHere(c.req.Repo)
 	}
 	if _, err := c.f.floor(); err != nil {
-		c.found(c.f.fence(), "%v", err)
+		c.check.found(c.f.fence(), "%v", err)
 		return nil // without a fence nothing can be done here
 	}
 	if err := c.f.record(c.ctx, c.req.Fence); err != nil {
@@ -114,7 +66,7 @@ func (c *verifier) run() error {
 	b, bound, err := c.f.readBinding()
 	switch {
 	case err != nil:
-		c.found(c.f.binding(), "%v", err)
+		c.check.found(c.f.binding(), "%v", err)
 		b.Repo = c.req.Repo
 	case !bound && b.Left == nil:
 		return notHere(c.req.Repo)
@@ -132,14 +84,15 @@ func (c *verifier) run() error {
 		return err
 	}
 	for _, dir := range slices.Sorted(maps.Keys(stores)) {
-		if err := c.checkStore(store{dir}, stores[dir]); err != nil {
+		if err := c.check.checkStore(dir, stores[dir]); err != nil {
 			return err
 		}
 	}
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
-	if !c.req.Repair || len(c.damagedTrees)+len(c.damagedStores) == 0 {
+	trees, damaged := c.check.Damaged()
+	if !c.req.Repair || len(trees)+len(damaged) == 0 {
 		return nil
 	}
 	return c.f.guarded(c.ctx, c.req.Fence, c.mark)
@@ -155,7 +108,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 	for path, tree := range links {
 		linked[tree] = true
 		if _, err := os.Stat(c.f.tree(tree)); err != nil {
-			c.found(path, "the tree that it links to is not there; sync to build it again")
+			c.check.found(path, "the tree that it links to is not there; sync to build it again")
 		}
 	}
 	entries, err := readDir(c.f.trees())
@@ -171,7 +124,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 		marked := errors.Is(err, os.ErrNotExist)
 		switch {
 		case marked && linked[name]:
-			c.found(c.f.tree(name), "it is marked as damaged; sync to replace it")
+			c.check.found(c.f.tree(name), "it is marked as damaged; sync to replace it")
 		case !marked:
 			trees = append(trees, name)
 		}
@@ -197,40 +150,13 @@ func (c *verifier) stores(trees []string) (map[string][]string, error) {
 			_, err = os.Lstat(filepath.Join(dir, "objects"))
 		}
 		if err != nil || filepath.Dir(dir) != c.f.stores() {
-			c.found(path, "its objects/info/alternates does not lead to a store")
-			c.damagedTrees = append(c.damagedTrees, tree)
+			c.check.found(path, "its objects/info/alternates does not lead to a store")
+			c.check.damagedTree(path)
 			continue
 		}
-		stores[dir] = append(stores[dir], tree)
+		stores[dir] = append(stores[dir], path)
 	}
 	return stores, nil
-}
-
-// checkStore checks a store, and the trees that read from it.
-func (c *verifier) checkStore(s store, trees []string) error {
-	before := c.problems()
-	objects, err := c.checkObjects(s)
-	if err != nil {
-		return err
-	}
-	defer objects.close()
-	if err := c.checkRefs(s, objects); err != nil {
-		return err
-	}
-	if c.problems() > before {
-		c.damagedStores = append(c.damagedStores, s)
-	}
-	for _, tree := range trees {
-		before := c.problems()
-		if err := c.checkTree(tree, objects); err != nil {
-			return err
-		}
-		c.report.Trees++
-		if c.problems() > before {
-			c.damagedTrees = append(c.damagedTrees, tree)
-		}
-	}
-	return nil
 }
 
 // mark has the next sync make anew what is damaged, and whatever reads from it. The caller holds the file
@@ -240,30 +166,30 @@ func (c *verifier) mark() error {
 	if err != nil {
 		return err
 	}
-	trees := c.damagedTrees
-	for _, damaged := range c.damagedStores {
+	trees, stores := c.check.Damaged()
+	for _, damaged := range stores {
 		all, err := readDir(c.f.trees())
 		if err != nil {
 			return volumeError("list the trees", err)
 		}
 		for _, tree := range all {
-			if dir, err := gitDirOf(c.f.tree(tree.Name())).store(); err == nil && dir == damaged.dir {
-				trees = append(trees, tree.Name())
+			if dir, err := gitDirOf(c.f.tree(tree.Name())).store(); err == nil && dir == damaged {
+				trees = append(trees, c.f.tree(tree.Name()))
 			}
 		}
-		if damaged == current {
+		if damaged == current.dir {
 			if err := c.f.beginStore(); err != nil {
 				return err
 			}
 		}
-		c.report.Marked = append(c.report.Marked, c.v.relative(damaged.dir))
+		c.marked = append(c.marked, c.v.relative(damaged))
 	}
 	slices.Sort(trees)
 	for _, tree := range slices.Compact(trees) {
-		if err := gitDirOf(c.f.tree(tree)).unmake(); err != nil {
+		if err := gitDirOf(tree).unmake(); err != nil {
 			return volumeError("mark a damaged tree", err)
 		}
-		c.report.Marked = append(c.report.Marked, c.v.relative(c.f.tree(tree)))
+		c.marked = append(c.marked, c.v.relative(tree))
 	}
 	return nil
 }
@@ -278,30 +204,4 @@ func (f folder) beginStore() error {
 		return err
 	}
 	return volumeError("begin a new store", replaceFile(filepath.Join(next.dir, "packed-refs"), nil))
-}
-
-// ref is the file without which a tree is not taken for whole: see checkedOut.
-func (g gitDir) ref() string { return filepath.Join(g.dir, "lockstep-ref") }
-
-// builtFor returns the ref that a tree was built for, also of one that is marked as damaged.
-func (g gitDir) builtFor() (events.Ref, error) {
-	line, err := os.ReadFile(g.ref())
-	if errors.Is(err, os.ErrNotExist) {
-		line, err = os.ReadFile(filepath.Join(g.dir, damagedRef))
-	}
-	if err != nil {
-		return events.Ref{}, err
-	}
-	return events.ParseRef(strings.TrimSpace(string(line)))
-}
-
-// damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
-const damagedRef = "lockstep-damaged"
-
-// unmake has a tree not be taken for whole any more. Git goes on working in it as far as it can.
-func (g gitDir) unmake() error {
-	if err := os.Rename(g.ref(), filepath.Join(g.dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return syncDir(g.dir)
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,6 +69,24 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.FetchTimeout = cmp.Or(cfg.FetchTimeout, 30*time.Minute)
 	cfg.MaxRepoBytes = cmp.Or(cfg.MaxRepoBytes, 32<<30)
 	return cfg, nil
+}
+
+// packLimits are the limits of one fetched pack.
+func (cfg Config) packLimits() packLimits {
+	return packLimits{
+		MaxFileBytes: cfg.MaxFileBytes, MaxInflatedBytes: cfg.MaxInflatedBytes,
+		MaxTreeFiles: cfg.MaxTreeFiles, FetchTimeout: cfg.FetchTimeout,
+	}
+}
+
+// wireLimits are the limits of one conversation with a remote.
+func (cfg Config) wireLimits() wireLimits {
+	return wireLimits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout}
+}
+
+// checkoutLimits are the limits of one tree.
+func (cfg Config) checkoutLimits() checkoutLimits {
+	return checkoutLimits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes}
 }
 
 // Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, and several
@@ -198,3 +217,7 @@ func (v *Volume) done(step string) {
 		v.cfg.Step(step)
 	}
 }
+
+// Transport reaches hosts that the operator names outside of changes, such as an API that issues tokens, by the
+// same rules as remotes.
+func (v *Volume) Transport() http.RoundTripper { return v.net.Transport() }

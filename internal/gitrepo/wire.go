@@ -31,6 +31,12 @@ type statusError struct {
 
 func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", e.code) }
 
+// isStatus reports whether err is an HTTP status of the remote's.
+func isStatus(err error) bool {
+	_, ok := errors.AsType[statusError](err)
+	return ok
+}
+
 // statusOf returns the error of an answer. A server that is asked too often may say so with a 403, too.
 func statusOf(res *http.Response) statusError {
 	limited := res.Header.Get("Retry-After") != "" || res.Header.Get("X-RateLimit-Remaining") == "0"

@@ -40,13 +40,13 @@ const verifyPacks = 16
 func verifyReaders() int { return min(runtime.GOMAXPROCS(0), 8) }
 
 // checkObjects inflates every object in a store and hashes it.
-func (c *verifier) checkObjects(s store) (*verified, error) {
+func (c *Checker) checkObjects(dir string) (*verified, error) {
 	o := &verified{
 		has: map[plumbing.Hash]struct{}{},
-		storage: filesystem.NewObjectStorageWithOptions(dotgit.New(osfs.New(s.dir)), cache.NewObjectLRU(cacheSize),
+		storage: filesystem.NewObjectStorageWithOptions(dotgit.New(osfs.New(dir)), cache.NewObjectLRU(cacheSize),
 			filesystem.Options{LargeObjectThreshold: largeObject, MaxOpenDescriptors: verifyPacks}),
 	}
-	objects := filepath.Join(s.dir, "objects")
+	objects := filepath.Join(dir, "objects")
 	groups, err := readDir(objects)
 	if err != nil {
 		return nil, volumeError("list the store's objects", err)
@@ -67,7 +67,7 @@ func (c *verifier) checkObjects(s store) (*verified, error) {
 	return o, nil
 }
 
-func (c *verifier) checkLoose(dir string, o *verified) error {
+func (c *Checker) checkLoose(dir string, o *verified) error {
 	entries, err := readDir(dir)
 	if err != nil {
 		return volumeError("list the store's objects", err)
@@ -120,7 +120,7 @@ func checkLooseObject(path string, h plumbing.Hash) (int64, error) {
 }
 
 // checkPacks checks every pack in dir with its index.
-func (c *verifier) checkPacks(dir string, o *verified) error {
+func (c *Checker) checkPacks(dir string, o *verified) error {
 	entries, err := readDir(dir)
 	if err != nil {
 		return volumeError("list the store's packs", err)
@@ -173,7 +173,7 @@ func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err er
 	}
 	hasher := sha1.New()
 	body := io.NewSectionReader(file, 0, size-int64(len(sum)))
-	if _, err := io.Copy(&cancelled{ctx, hasher}, body); err != nil {
+	if _, err := io.Copy(untilDone{ctx, hasher}, body); err != nil {
 		return sum, 0, err
 	}
 	if _, err := file.ReadAt(sum[:], size-int64(len(sum))); err != nil {
@@ -205,7 +205,7 @@ func decodePackIndex(path string) (index *idxfile.MemoryIndex, err error) {
 const shardObjects = 5000
 
 // checkPacked inflates every object that a pack's index names.
-func (c *verifier) checkPacked(path string, index *idxfile.MemoryIndex, o *verified) error {
+func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verified) error {
 	var names []plumbing.Hash
 	entries, err := index.EntriesByOffset()
 	if err != nil {
@@ -234,7 +234,7 @@ func (c *verifier) checkPacked(path string, index *idxfile.MemoryIndex, o *verif
 }
 
 // checkShard inflates some of a pack's objects. go-git's index and reader are not safe for concurrent use.
-func (c *verifier) checkShard(ctx context.Context, path string, names []plumbing.Hash) error {
+func (c *Checker) checkShard(ctx context.Context, path string, names []plumbing.Hash) error {
 	index, err := decodePackIndex(strings.TrimSuffix(path, ".pack") + ".idx")
 	if err != nil {
 		c.found(path, "its index cannot be read: %v", err)
@@ -285,8 +285,8 @@ func checkPackedObject(pack *packfile.Packfile, name plumbing.Hash) (err error) 
 }
 
 // checkRefs makes sure that all that the store's refs name is there, with its history.
-func (c *verifier) checkRefs(s store, o *verified) error {
-	path := filepath.Join(s.dir, "packed-refs")
+func (c *Checker) checkRefs(dir string, o *verified) error {
+	path := filepath.Join(dir, "packed-refs")
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -296,7 +296,7 @@ func (c *verifier) checkRefs(s store, o *verified) error {
 		return nil
 	}
 	w := historian{verified: o, ctx: c.ctx, seen: map[plumbing.Hash]bool{}, shallow: map[plumbing.Hash]bool{}}
-	for _, h := range s.shallow() {
+	for _, h := range readShallow(dir) {
 		w.shallow[h] = true
 	}
 	for line := range strings.Lines(string(content)) {

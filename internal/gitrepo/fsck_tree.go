@@ -20,8 +20,7 @@ import (
 )
 
 // checkTree compares a tree with its commit: what its .git says, its index, and every file.
-func (c *verifier) checkTree(name string, o *verified) error {
-	path := c.f.tree(name)
+func (c *Checker) checkTree(path string, o *verified) error {
 	ref, commit, ok := checkedOut(path)
 	if !ok {
 		c.found(path, "its .git does not say what it is a tree of")
@@ -45,33 +44,8 @@ func (c *verifier) checkTree(name string, o *verified) error {
 	return c.checkExtras(path, wanted)
 }
 
-// head is what a tree's HEAD says; ref is "" when it is detached.
-type head struct{ ref, commit string }
-
-func (g gitDir) head() (head, error) {
-	content, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
-	if err != nil {
-		return head{}, err
-	}
-	line := strings.TrimSpace(string(content))
-	ref, symbolic := strings.CutPrefix(line, "ref: ")
-	if !symbolic {
-		return head{commit: line}, nil
-	}
-	if loose, err := os.ReadFile(filepath.Join(g.dir, filepath.FromSlash(ref))); err == nil {
-		return head{ref, strings.TrimSpace(string(loose))}, nil
-	}
-	packed, err := os.ReadFile(filepath.Join(g.dir, "packed-refs"))
-	for line := range strings.Lines(string(packed)) {
-		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
-			return head{ref, commit}, nil
-		}
-	}
-	return head{ref: ref}, err
-}
-
 // wanted is what the commit says that the tree is to have; nil when that cannot be read.
-func (c *verifier) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
+func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
 	wanted := map[string]object.TreeEntry{}
 	skips := gitDirOf(path).links() == LinksSkip
 	err := o.walkCommit(c.ctx, plumbing.NewHash(commit), func(name string, entry object.TreeEntry) error {
@@ -95,7 +69,7 @@ func (c *verifier) wanted(path, commit string, o *verified) (map[string]object.T
 }
 
 // checkIndex compares a tree's index with its commit.
-func (c *verifier) checkIndex(file string, wanted map[string]object.TreeEntry) {
+func (c *Checker) checkIndex(file string, wanted map[string]object.TreeEntry) {
 	decoded, err := decodeIndex(file)
 	if err != nil {
 		c.found(file, "it cannot be read: %v", err)
@@ -131,7 +105,7 @@ func decodeIndex(path string) (decoded *index.Index, err error) {
 }
 
 // checkFiles compares every file that a tree is to have with the commit.
-func (c *verifier) checkFiles(path string, wanted map[string]object.TreeEntry) error {
+func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry) error {
 	g, ctx := errgroup.WithContext(c.ctx)
 	g.SetLimit(verifyReaders())
 	for name, want := range wanted {
@@ -152,7 +126,7 @@ func (c *verifier) checkFiles(path string, wanted map[string]object.TreeEntry) e
 	return context.Cause(c.ctx)
 }
 
-func (c *verifier) checkFile(ctx context.Context, path string, want object.TreeEntry) error {
+func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
@@ -184,7 +158,7 @@ func (c *verifier) checkFile(ctx context.Context, path string, want object.TreeE
 }
 
 // hashOf hashes a file as Git does a blob. One that trees share is read once.
-func (c *verifier) hashOf(ctx context.Context, path string, info fs.FileInfo, key inode, shared bool) (plumbing.Hash, error) {
+func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key inode, shared bool) (plumbing.Hash, error) {
 	if shared {
 		c.mu.Lock()
 		sum, ok := c.hashes[key]
@@ -217,12 +191,12 @@ func hashFile(ctx context.Context, path string, info fs.FileInfo) (plumbing.Hash
 	}
 	defer file.Close()
 	hasher := plumbing.NewHasher(plumbing.BlobObject, info.Size())
-	_, err = io.Copy(&cancelled{ctx, hasher}, file)
+	_, err = io.Copy(untilDone{ctx, hasher}, file)
 	return hasher.Sum(), err
 }
 
 // checkExtras looks for what is in a tree and not in its commit. Empty folders are nothing to Git.
-func (c *verifier) checkExtras(path string, wanted map[string]object.TreeEntry) error {
+func (c *Checker) checkExtras(path string, wanted map[string]object.TreeEntry) error {
 	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
 		switch {
 		case c.ctx.Err() != nil:
