@@ -28,6 +28,23 @@ type builder struct {
 	next     atomic.Int64 // item that nobody has taken yet
 }
 
+// checkOut checks the plan's items out into dst, an empty folder. It calls count for files made, from several
+// goroutines.
+func (p *plan) checkOut(
+	ctx context.Context, objects *objects, items []item, dst string, links LinkPolicy, limits checkoutLimits, count func(files int64),
+) (*builtFiles, error) {
+	b := &builder{writer: writer{objects, links}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
+	last := ""
+	if p.last != nil {
+		last = p.last.path
+	}
+	made, written, err := b.build(ctx, dst, last)
+	if err != nil {
+		return nil, err
+	}
+	return &builtFiles{written, func() ([]byte, error) { return made.encode(), nil }}, nil
+}
+
 const stretch = 128 // items that a goroutine takes at a time
 
 // build checks items out into dst, an empty folder, and returns what is on disk then, and which of it
@@ -221,4 +238,10 @@ func (w writer) writeFile(ctx context.Context, folder dir, e entry, name string)
 		err = buildError(closeErr)
 	}
 	return err
+}
+
+// builtFiles are the files of a tree that has just been made.
+type builtFiles struct {
+	written []string               // paths of those that are no links to another tree's
+	index   func() ([]byte, error) // of all of them
 }

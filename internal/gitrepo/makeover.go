@@ -101,9 +101,3 @@ func clearPath(d *descent, change difference) error {
 	}
 	return nil
 }
-
-// builtFiles are the files of a tree that has just been made.
-type builtFiles struct {
-	written []string               // paths of those that are no links to another tree's
-	index   func() ([]byte, error) // of all of them
-}

@@ -3,6 +3,7 @@ package gitrepo
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,12 +28,12 @@ func TestMemoryOfASync(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.create(map[string]string{"small": "1"})
-	w.commitLarge(io.LimitReader(randomBytes(), largeBlob))
-	w.mustSyncWithin("a file of 200 MB", maxPeak)
-	w.commitLarge(io.MultiReader(strings.NewReader("a line more\n"), io.LimitReader(randomBytes(), largeBlob)))
-	w.mustSyncWithin("a line more in it", maxPeak)
-	w.commitLarge(io.LimitReader(zeros{}, 1<<30))
-	w.mustSyncWithin("refused: quota", maxPeak)
+	w.commitLarge(io.LimitReader(incompressible(), hugeBlob))
+	w.mustSyncWithin("a file of 200 MB", peakKB)
+	w.commitLarge(io.MultiReader(strings.NewReader("a line more\n"), io.LimitReader(incompressible(), hugeBlob)))
+	w.mustSyncWithin("a line more in it", peakKB)
+	w.commitLarge(io.LimitReader(endless{}, 1<<30))
+	w.mustSyncWithin("refused: quota", peakKB)
 }
 
 // commitLarge commits the file "large" to main.
@@ -81,3 +82,19 @@ func syncAlone(t *testing.T, root string) {
 	_, peak, _ := strings.Cut(string(status), "VmHWM:")
 	fmt.Println("VmHWM:", peak)
 }
+
+const (
+	hugeBlob = 200 << 20 // bytes
+	peakKB   = 100 << 10 // of a process that syncs any of these repositories
+)
+
+// endless is content that compresses well.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// incompressible is content that does not compress.
+func incompressible() io.Reader { return rand.NewChaCha8([32]byte{}) }

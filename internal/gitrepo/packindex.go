@@ -52,6 +52,16 @@ func openPackIndex(path string) (*packIndex, error) {
 	return x, nil
 }
 
+// countIndexed returns the number of objects in the pack whose index is at path.
+func countIndexed(path string) (int64, error) {
+	index, err := openPackIndex(path)
+	if err != nil {
+		return 0, err
+	}
+	defer index.close()
+	return index.count(), nil
+}
+
 func (x *packIndex) readHead() error {
 	info, err := x.file.Stat()
 	if err != nil {

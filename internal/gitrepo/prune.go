@@ -163,12 +163,11 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	for _, pack := range packs {
 		base := strings.TrimSuffix(pack.Name(), ".pack")
-		index, err := openPackIndex(filepath.Join(s.dir, "objects", "pack", base+".idx"))
+		count, err := countIndexed(filepath.Join(s.dir, "objects", "pack", base+".idx"))
 		if err != nil {
 			return 0, err
 		}
-		n += index.count()
-		index.close()
+		n += count
 	}
 	return n, nil
 }
@@ -199,7 +198,7 @@ func (s store) sortLoose(needed map[plumbing.Hash]need) (loose looseObjects, err
 		}
 		for i, name := range names {
 			raw, err := hex.DecodeString(group.Name() + name.Name())
-			if err != nil || len(raw) != hashSize {
+			if err != nil || len(raw) != len(plumbing.Hash{}) {
 				continue
 			}
 			bytes := space(names[i : i+1])

@@ -99,16 +99,7 @@ func (s *syncing) checkOut(ctx context.Context, dst string) (*builtFiles, error)
 		return nil, volumeError("build the tree", err)
 	}
 	s.gauge.begin(events.PhaseBuild, "files", int64(len(items)))
-	b := &builder{writer: writer{s.objects, s.v.cfg.Links}, maxBytes: s.v.cfg.MaxTreeBytes, items: items, count: s.gauge.count}
-	last := ""
-	if s.plan.last != nil {
-		last = s.plan.last.path
-	}
-	made, written, err := b.build(ctx, dst, last)
-	if err != nil {
-		return nil, err
-	}
-	return &builtFiles{written, func() ([]byte, error) { return made.encode(), nil }}, nil
+	return s.plan.checkOut(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.gauge.count)
 }
 
 func (s *syncing) checkOutAnew(ctx context.Context, dst string) (*builtFiles, error) {

@@ -6,16 +6,13 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
@@ -170,13 +167,6 @@ func TestOneOfSeveralHostKeys(t *testing.T) {
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
 	req := w.sshRequest(server, "")
-	keys := must(w.volume.net.hostKeys(req.Auth.KnownHosts))(t)
-	if got := keys.algorithms(server.Addr()); len(got) != 1 || got[0] != ssh.KeyAlgoED25519 {
-		t.Errorf("asks for %v", got)
-	}
-	if got := keys.algorithms("127.0.0.1:1"); got != nil {
-		t.Errorf("asks for %v of a host that is not known", got)
-	}
 	must(0, server.NewHostKey())(t)
 	_, err := w.volume.Sync(t.Context(), req)
 	mustFail(t, err, events.ClassAuth, events.Permanent)
@@ -324,50 +314,4 @@ func TestTooMuchOverSSH(t *testing.T) {
 	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
 	mustFail(t, err, events.ClassQuota, events.Permanent)
 	mustLetGo(t, server)
-}
-
-// TestABrokenSSHConnection breaks in the middle of a pack: that is the network's fault, and no reason to fetch
-// everything anew.
-func TestABrokenSSHConnection(t *testing.T) {
-	for name, tc := range map[string]struct {
-		exit  error
-		class events.Class
-	}{
-		"broken": {&ssh.ExitMissingError{}, events.ClassNetwork},
-		"ended":  {nil, events.ClassServer},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ours, theirs := net.Pipe()
-			defer theirs.Close()
-			w := &wire{maxPack: 1 << 20}
-			defer w.close()
-			command := &uploadPack{conn: ours, stdin: ours, stdout: strings.NewReader("0100\x01PACK"), wait: func() error { return tc.exit }}
-			body := command.output(t.Context(), w, false, nil)
-			defer body.Close()
-
-			_, err := io.Copy(io.Discard, sideband.NewDemuxer(sideband.Sideband64k, body))
-
-			mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstFault(), err), tc.class, events.Retryable)
-		})
-	}
-}
-
-// TestASilentSSHServer says nothing for a minute, by a clock that does not take one.
-func TestASilentSSHServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		defer theirs.Close()
-		w := &wire{maxPack: 1 << 20}
-		defer w.close()
-		command := &uploadPack{conn: ours, stdout: ours}
-		body := command.output(t.Context(), w, true, nil)
-		defer body.Close()
-
-		_, err := body.Read(make([]byte, 4))
-
-		mustFail(t, remoteError(context.Background(), "example.org", Auth{}, w.firstFault(), err), events.ClassNetwork, events.Retryable)
-		if !errors.Is(w.firstFault(), errIdle) {
-			t.Errorf("got %v", err)
-		}
-	})
 }
