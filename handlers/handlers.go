@@ -8,6 +8,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
@@ -18,7 +19,7 @@ type Repos interface {
 	Remove(ctx context.Context, req gitrepo.RemoveRequest) (bool, error)
 	RemoveRef(ctx context.Context, req gitrepo.RemoveRefRequest) (bool, error)
 	Move(ctx context.Context, req gitrepo.MoveRequest) (gitrepo.MoveResult, error)
-	Look(ctx context.Context, req gitrepo.LookRequest) (gitrepo.Refs, error)
+	Look(ctx context.Context, req gitrepo.LookRequest) (wire.Refs, error)
 	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
@@ -31,7 +32,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	moved, err := h.Repos.Move(ctx, gitrepo.MoveRequest{
-		From: change.Repo, To: change.To, URL: change.URL, Auth: gitrepo.Auth(secret), OldAuth: gitrepo.Auth(former),
+		From: change.Repo, To: change.To, URL: change.URL, Auth: wire.Auth(secret), OldAuth: wire.Auth(former),
 		Fence: job.Fence, ToFence: job.FenceTo, Foreign: change.Foreign, Confirm: job.Confirm,
 	})
 	var since gitrepo.Published // what has come to the old path since the move was first worked on
@@ -134,7 +135,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	if since.Remote != "" {
 		former[way{since.Remote, change.Credential, change.Foreign}] = !since.Fetched
 	}
-	var befores []gitrepo.Refs
+	var befores []wire.Refs
 	for w, mayBeGone := range former {
 		before, err := h.look(ctx, change.Repo, w)
 		if mayBeGone && events.ClassOf(err) == events.ClassNotFound {
@@ -148,7 +149,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	if len(befores) == 0 {
 		return nil
 	}
-	after, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: change.To, URL: change.URL, Auth: gitrepo.Auth(secret), Foreign: change.Foreign})
+	after, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: change.To, URL: change.URL, Auth: wire.Auth(secret), Foreign: change.Foreign})
 	if err != nil {
 		return fmt.Errorf("move %s: %w", change.Repo, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/watch"
 )
@@ -56,7 +57,7 @@ type way struct {
 }
 
 // ask asks the remote as the first app whose credential lets it, and returns that app's watch.
-func (h *Handlers) ask(ctx context.Context, repo events.RepoPath, watches []watch.Watch) (watch.Watch, gitrepo.Refs, error) {
+func (h *Handlers) ask(ctx context.Context, repo events.RepoPath, watches []watch.Watch) (watch.Watch, wire.Refs, error) {
 	var first error
 	tried := map[way]bool{}
 	for _, w := range watches {
@@ -70,24 +71,24 @@ func (h *Handlers) ask(ctx context.Context, repo events.RepoPath, watches []watc
 		case err == nil:
 			return w, refs, nil
 		case class != events.ClassAuth && class != events.ClassConfig && class != events.ClassNotFound:
-			return w, gitrepo.Refs{}, err
+			return w, wire.Refs{}, err
 		}
 		first = cmp.Or(first, err)
 	}
-	return watch.Watch{}, gitrepo.Refs{}, first
+	return watch.Watch{}, wire.Refs{}, first
 }
 
-func (h *Handlers) look(ctx context.Context, repo events.RepoPath, by way) (gitrepo.Refs, error) {
+func (h *Handlers) look(ctx context.Context, repo events.RepoPath, by way) (wire.Refs, error) {
 	secret, err := h.Credentials.Resolve(ctx, by.credential, by.url)
 	if err != nil {
-		return gitrepo.Refs{}, err
+		return wire.Refs{}, err
 	}
-	refs, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: repo, URL: by.url, Auth: gitrepo.Auth(secret), Foreign: by.foreign})
+	refs, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: repo, URL: by.url, Auth: wire.Auth(secret), Foreign: by.foreign})
 	return refs, h.afterRefusal(by.credential, secret, err)
 }
 
 // behind asks for what brings volume and apps to where the remote is.
-func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.Watch, asked watch.Watch, refs gitrepo.Refs) ([]events.Change, error) {
+func (h *Handlers) behind(ctx context.Context, job events.Job, watches []watch.Watch, asked watch.Watch, refs wire.Refs) ([]events.Change, error) {
 	repo := job.Change.Repo
 	known, err := h.States.Load(ctx, repo)
 	if err != nil {
@@ -148,7 +149,7 @@ func nextID(job events.Job, changes []events.Change) string {
 const mostRefs = 20
 
 // selected are the refs on the remote that a watch selects.
-func selected(s watch.Selector, refs gitrepo.Refs) []events.Ref {
+func selected(s watch.Selector, refs wire.Refs) []events.Ref {
 	if s.IsDefault() {
 		if refs.Commits[refs.Default.String()] == "" {
 			return nil

@@ -6,6 +6,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
@@ -30,7 +31,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		return h.removeRef(ctx, job, secret)
 	}
 	_, err = h.Repos.Remove(ctx, gitrepo.RemoveRequest{
-		Repo: change.Repo, URL: change.URL, Auth: gitrepo.Auth(secret), Fence: job.Fence,
+		Repo: change.Repo, URL: change.URL, Auth: wire.Auth(secret), Fence: job.Fence,
 		Force: change.Force, Foreign: change.Foreign, Confirm: job.Confirm,
 	})
 	if err != nil {
@@ -48,7 +49,7 @@ func (h *Handlers) removeRef(ctx context.Context, job events.Job, secret credent
 		return events.Outcome{}, redisFault(err)
 	}
 	_, err = h.Repos.RemoveRef(ctx, gitrepo.RemoveRefRequest{
-		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence,
+		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: wire.Auth(secret), Fence: job.Fence,
 		Force: change.Force, Plain: change.Force, Foreign: change.Foreign, Confirm: job.Confirm,
 	})
 	if err != nil {

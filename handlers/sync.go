@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
 )
@@ -37,7 +38,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	answer, answered := answeredBy(known, job, latest)
 	synced, err := h.Repos.Sync(ctx, gitrepo.SyncRequest{
-		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: gitrepo.Auth(secret), Fence: job.Fence, Depth: change.Depth, Foreign: change.Foreign,
+		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: wire.Auth(secret), Fence: job.Fence, Depth: change.Depth, Foreign: change.Foreign,
 		Base: baseFor(known, change.App), Known: gitrepo.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 	})
 	if again := h.lookAgain(ctx, job, known, synced, err); again != nil {

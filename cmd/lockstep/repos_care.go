@@ -10,6 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume/fsck"
 	"lockstep/locking"
 )
 
@@ -139,7 +140,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 			err = fmt.Errorf("%s has %d problems", repo, v.Found)
 		}
 		if v.Problems == nil {
-			v.Problems = []gitrepo.Problem{}
+			v.Problems = []fsck.Problem{}
 		}
 		list = append(list, v)
 		return err
@@ -150,7 +151,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 // verified is what verify has found of one repository.
 type verified struct {
 	Repo string `json:"repo"`
-	gitrepo.Report
+	fsck.Report
 	Error string `json:"error,omitempty"`
 }
 

@@ -19,6 +19,8 @@ import (
 	"lockstep/handlers"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
@@ -184,11 +186,11 @@ func (cfg workerConfig) begin(reporter *state.Reporter) func(events.Job) (func(e
 // volumeConfig is what the settings say of the volume.
 func volumeConfig(cfg config.Config) gitrepo.Config {
 	return gitrepo.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: gitrepo.LinkPolicy(cfg.OutsideLinks),
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: checkout.LinkPolicy(cfg.OutsideLinks),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
 		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
-		Net: gitrepo.NetConfig{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
+		Net: wire.Config{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
 	}
 }
 

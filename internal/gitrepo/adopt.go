@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 // A plain clone of the very repository that is to be published in its place is adopted: a link is made
@@ -62,7 +63,7 @@ func unfit(path, remote string) string {
 	case events.CanonicalRemote(asURL(origin)) != events.CanonicalRemote(remote):
 		return ", and a clone of another remote than " + events.CanonicalRemote(remote)
 	}
-	if worktrees, err := readDir(filepath.Join(gitDir, "worktrees")); err != nil || len(worktrees) > 0 {
+	if worktrees, err := disk.ReadDir(filepath.Join(gitDir, "worktrees")); err != nil || len(worktrees) > 0 {
 		return ", and a clone with worktrees, which would lose it (see git worktree list)"
 	}
 	return ""
@@ -102,14 +103,14 @@ func asURL(remote string) string {
 
 // tryExchange refuses a clone at path, for good, where it could not be exchanged in one step.
 func (v *Volume) tryExchange(f folder, path string) error {
-	dir, err := os.MkdirTemp(f.dir, "exchange"+tempInfix+"*")
+	dir, err := os.MkdirTemp(f.dir, "exchange"+disk.TempInfix+"*")
 	if err != nil {
-		return volumeError("try to exchange two names", err)
+		return disk.Error("try to exchange two names", err)
 	}
 	defer os.RemoveAll(dir)
 	link, folder := filepath.Join(dir, "link"), filepath.Join(dir, "folder")
 	if err := errors.Join(os.Symlink("folder", link), os.Mkdir(folder, 0o755)); err != nil {
-		return volumeError("try to exchange two names", err)
+		return disk.Error("try to exchange two names", err)
 	}
 	return exchangeError(path, v.exchange(link, folder))
 }
@@ -132,14 +133,14 @@ func exchangeError(path string, err error) error {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EBUSY):
 		return conflict("%s is a clone on a file system of its own; unmount it (it is not touched) and sync again", path)
 	}
-	return volumeError("adopt "+path, err)
+	return disk.Error("adopt "+path, err)
 }
 
 // adopt publishes a link in the place of a clone, which it keeps. The caller holds the file lock.
 func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	attempt := "adopt " + path
 	if err := os.MkdirAll(f.adopted(), 0o755); err != nil {
-		return volumeError(attempt, err)
+		return disk.Error(attempt, err)
 	}
 	if err := f.sweepAdopted(); err != nil {
 		return err
@@ -150,10 +151,10 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	}
 	// The link is made in the very place where the clone is to end. What it says holds where it goes.
 	if err := os.Symlink(target, beside); err != nil {
-		return volumeError(attempt, err)
+		return disk.Error(attempt, err)
 	}
-	if err := syncDir(f.adopted()); err != nil {
-		return volumeError(attempt, err)
+	if err := disk.SyncDir(f.adopted()); err != nil {
+		return disk.Error(attempt, err)
 	}
 	v.done("beside")
 	if err := v.exchange(beside, path); err != nil {
@@ -164,7 +165,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 		}
 	}
 	v.done("exchanged")
-	return volumeError(attempt, errors.Join(syncDir(f.adopted()), syncDir(filepath.Dir(path))))
+	return disk.Error(attempt, errors.Join(disk.SyncDir(f.adopted()), disk.SyncDir(filepath.Dir(path))))
 }
 
 // adoptedPlace names a free place for a clone.
@@ -177,7 +178,7 @@ func (f folder) adoptedPlace(fence uint64) (string, error) {
 			return place, nil
 		}
 		if err != nil {
-			return "", volumeError("look for a place for the clone", err)
+			return "", disk.Error("look for a place for the clone", err)
 		}
 		place = fmt.Sprintf("%s-%d", base, n)
 	}
@@ -185,16 +186,16 @@ func (f folder) adoptedPlace(fence uint64) (string, error) {
 
 // sweepAdopted removes links that never came to be exchanged. The caller holds the file lock.
 func (f folder) sweepAdopted() error {
-	entries, err := readDir(f.adopted())
+	entries, err := disk.ReadDir(f.adopted())
 	if err != nil {
-		return volumeError("sweep", err)
+		return disk.Error("sweep", err)
 	}
 	for _, entry := range entries {
 		if entry.Type() != os.ModeSymlink {
 			continue
 		}
 		if err := os.Remove(filepath.Join(f.adopted(), entry.Name())); err != nil {
-			return volumeError("sweep", err)
+			return disk.Error("sweep", err)
 		}
 	}
 	return nil

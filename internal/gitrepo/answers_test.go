@@ -13,9 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
 // TestAnswersThatAreNoPack has a remote that lists its refs honestly and then sends nonsense.
@@ -120,18 +119,18 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
-	q := must(openQuarantine(t.TempDir()))(t)
-	file := must(q.createPack())(t)
+	q := must(object.OpenQuarantine(t.TempDir()))(t)
+	file := must(q.CreatePack())(t)
 	must(io.WriteString(file, pack))(t)
 	must(0, file.Close())(t)
 	cancel(cause)
-	if err := q.index(ctx, w.volume.cfg.packLimits(), packProgress{}); !errors.Is(err, cause) {
+	if err := q.Index(ctx, w.volume.cfg.packLimits(), object.Progress{}); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
-	if err := q.unpack(ctx, q.dir, w.volume.cfg.packLimits(), packProgress{}); !errors.Is(err, cause) {
+	if err := q.Unpack(ctx, q.Dir, w.volume.cfg.packLimits(), object.Progress{}); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
-	if err := w.volume.folder(repoPath(t, widgets)).explain(ctx, 1, corrupt("read: %w", cause)); events.ClassOf(err) == events.ClassCorrupt {
+	if err := w.volume.folder(repoPath(t, widgets)).explain(ctx, 1, object.Corruptf("read: %w", cause)); events.ClassOf(err) == events.ClassCorrupt {
 		t.Errorf("a cancelled read is taken for a corrupt pack: %v", err)
 	}
 }
@@ -139,9 +138,9 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 // TestTheRefsOwnCommitIsToldFirst because a remote hears of a few commits only, and what follows a
 // commit it has not heard of it sends in full.
 func TestTheRefsOwnCommitIsToldFirst(t *testing.T) {
-	refs := map[string]plumbing.Hash{}
+	refs := map[string]object.ID{}
 	for i := range 100 {
-		refs[fmt.Sprintf("refs/heads/%d", i)] = plumbing.NewHash(fmt.Sprintf("%040x", i/2))
+		refs[fmt.Sprintf("refs/heads/%d", i)] = object.ParseID(fmt.Sprintf("%040x", i/2))
 	}
 	haves := distinct(refs, "refs/heads/98", "refs/heads/99", "refs/heads/90", "refs/heads/none", "")
 	if len(haves) != 50 || haves[0] != refs["refs/heads/98"] || haves[1] != refs["refs/heads/90"] || haves[2] != refs["refs/heads/0"] {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/unknown"
 )
 
@@ -34,7 +35,7 @@ func (f folder) readBinding() (b binding, ok bool, err error) {
 		return binding{}, false, nil
 	}
 	if err != nil {
-		return binding{}, false, volumeError("read the repository's binding", err)
+		return binding{}, false, disk.Error("read the repository's binding", err)
 	}
 	if err := json.Unmarshal(content, &b); err != nil || b.Repo.IsZero() {
 		return binding{}, false, events.Errorf(events.Permanent, events.ClassVolume,
@@ -52,7 +53,7 @@ func (f folder) writeBinding(b binding) error {
 	if content, err = unknown.AddTo(content, b.unknown); err != nil {
 		return err
 	}
-	return volumeError("write the repository's binding", replaceFile(f.binding(), append(content, '\n')))
+	return disk.Error("write the repository's binding", disk.Replace(f.binding(), append(content, '\n')))
 }
 
 // bind returns repo's binding, made now if this is the first time, and refuses another remote than
@@ -140,7 +141,7 @@ func (v *Volume) checkRelatives(repo events.RepoPath) error {
 	owner, rest, _ := strings.Cut(key, "/")
 	siblings, err := os.ReadDir(filepath.Join(v.reposDir(), owner))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return volumeError("look for repositories below "+repo.String(), err)
+		return disk.Error("look for repositories below "+repo.String(), err)
 	}
 	prefix := strings.ReplaceAll(rest, "/", slashInName) + slashInName
 	prefix = prefix[:min(len(prefix), maxFolderName-20)]
@@ -180,7 +181,7 @@ func (v *Volume) checkPlaceFor(f folder, name, remote string) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return volumeError("look at "+path, err)
+		return disk.Error("look at "+path, err)
 	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
 		return nil
 	case info.IsDir():
@@ -199,7 +200,7 @@ func (v *Volume) checkOwner(name string) error {
 			return nil
 		}
 		if err != nil {
-			return volumeError("look at "+dir, err)
+			return disk.Error("look at "+dir, err)
 		}
 		if !info.IsDir() {
 			return conflict("%s is not a folder; nothing can be published below it: move it away and sync again", dir)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // departure tells of a repository that was in a folder and has moved away. Its names go on naming its trees
@@ -80,9 +82,9 @@ func (s *syncing) forgetDeparted() error {
 	if !left.isOver(s.v.cfg.Grace) {
 		return nil
 	}
-	trees, err := readDir(s.f.trees())
+	trees, err := disk.ReadDir(s.f.trees())
 	if err != nil {
-		return volumeError("list the trees", err)
+		return disk.Error("list the trees", err)
 	}
 	for _, tree := range trees {
 		if left.owns(tree.Name()) {
@@ -139,12 +141,12 @@ func (f folder) discardAll() error {
 			return err
 		}
 	}
-	return volumeError("remove", syncDir(f.dir))
+	return disk.Error("remove", disk.SyncDir(f.dir))
 }
 
 // generationOf returns the generation of the store that a tree reads from; 0 when that cannot be told.
 func (f folder) generationOf(tree string) int {
-	dir, err := gitDirOf(f.tree(tree)).store()
+	dir, err := checkout.GitDirOf(f.tree(tree)).Store()
 	if err != nil || filepath.Dir(dir) != f.stores() {
 		return 0
 	}

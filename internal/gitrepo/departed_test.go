@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/gittest"
 	"lockstep/tree"
 )
@@ -25,7 +26,7 @@ func (w *world) mustForget(repo string) {
 		w.gcAt(repo)
 	}
 	owner, name, _ := strings.Cut(repo, "/")
-	for _, entry := range must(readDir(w.path(owner)))(w.t) {
+	for _, entry := range must(disk.ReadDir(w.path(owner)))(w.t) {
 		if entry.Name() == name || strings.HasPrefix(entry.Name(), name+"@") {
 			w.t.Errorf("%s is still published", entry.Name())
 		}
@@ -91,8 +92,8 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 				t.Error("the other names of the one that has left are still there")
 			}
 			f := v.folder(repoPath(t, widgets))
-			if generations := must(f.generations())(t); len(generations) != 1 || len(must(readDir(f.trees()))(t)) != 1 {
-				t.Errorf("stores %v, trees %v", generations, must(readDir(f.trees()))(t))
+			if generations := must(f.generations())(t); len(generations) != 1 || len(must(disk.ReadDir(f.trees()))(t)) != 1 {
+				t.Errorf("stores %v, trees %v", generations, must(disk.ReadDir(f.trees()))(t))
 			}
 			next := w.push(map[string]string{"c": "1"})
 			w.sync("")
@@ -331,7 +332,7 @@ func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
 		}
 	}
 	f := w.volume.folder(repoPath(t, widgets))
-	if stores, trees := must(f.generations())(t), must(readDir(f.trees()))(t); len(stores) != 1 || len(trees) != 2 {
+	if stores, trees := must(f.generations())(t), must(disk.ReadDir(f.trees()))(t); len(stores) != 1 || len(trees) != 2 {
 		t.Errorf("stores %v, trees %v", stores, trees)
 	}
 	if must(w.volume.Remove(t.Context(), w.removal()))(t) {

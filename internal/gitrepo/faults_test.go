@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gittest"
 )
 
@@ -19,13 +21,13 @@ const secret = "s3cr3t-t0k3n"
 
 func TestCredentials(t *testing.T) {
 	for name, tc := range map[string]struct {
-		auth Auth
+		auth wire.Auth
 		ok   bool
 		says string
 	}{
-		"right password": {auth: Auth{Username: "ada", Password: secret}, ok: true},
-		"right token":    {auth: Auth{BearerToken: secret}, ok: true},
-		"wrong password": {auth: Auth{Username: "ada", Password: "wrong-" + secret}, says: "check that it is current"},
+		"right password": {auth: wire.Auth{Username: "ada", Password: secret}, ok: true},
+		"right token":    {auth: wire.Auth{BearerToken: secret}, ok: true},
+		"wrong password": {auth: wire.Auth{Username: "ada", Password: "wrong-" + secret}, says: "check that it is current"},
 		"none":           {says: "name one in the change"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,9 +73,9 @@ func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	moved := httptest.NewServer(http.RedirectHandler(w.git.URL(widgets)+"/info/refs?service=git-upload-pack", http.StatusMovedPermanently))
 	defer moved.Close()
-	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{"127.0.0.1"}}})
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
 	req := w.request("")
-	req.URL, req.Auth = moved.URL+"/acme/widgets.git", Auth{Username: "ada", Password: secret}
+	req.URL, req.Auth = moved.URL+"/acme/widgets.git", wire.Auth{Username: "ada", Password: secret}
 
 	must(w.volume.Sync(t.Context(), req))(t)
 
@@ -113,7 +115,7 @@ func TestRemotesThatFail(t *testing.T) {
 			server := httptest.NewServer(tc.remote)
 			defer server.Close()
 			req := w.request("")
-			req.URL, req.Auth = server.URL+"/acme/widgets", Auth{Username: "ada", Password: secret}
+			req.URL, req.Auth = server.URL+"/acme/widgets", wire.Auth{Username: "ada", Password: secret}
 
 			_, err := w.volume.Sync(t.Context(), req)
 
@@ -191,14 +193,14 @@ func mustBeTidy(t *testing.T, w *world) {
 	f := w.volume.folder(repoPath(t, widgets))
 	w.volume.AwaitDeletions()
 	for _, dir := range []string{f.quarantines(), f.trash()} {
-		if entries := must(readDir(dir))(t); len(entries) != 0 {
+		if entries := must(disk.ReadDir(dir))(t); len(entries) != 0 {
 			t.Errorf("%s holds %v", dir, entries)
 		}
 	}
 	for _, dir := range []string{f.trees(), f.dir} {
-		for _, entry := range must(readDir(dir))(t) {
+		for _, entry := range must(disk.ReadDir(dir))(t) {
 			name := entry.Name()
-			if strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, tempInfix) {
+			if strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				t.Errorf("%s holds %s", dir, name)
 			}
 		}

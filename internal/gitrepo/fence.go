@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 // ErrStale is wrapped by the error of a Sync or Remove whose fence is lower than one already
@@ -34,7 +35,7 @@ func (f folder) floor() (uint64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, volumeError("read the fence", err)
+		return 0, disk.Error("read the fence", err)
 	}
 	fence, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 64)
 	if err != nil {
@@ -47,14 +48,14 @@ func (f folder) floor() (uint64, error) {
 // record raises the volume's fence to this one, or says that it is stale.
 func (f folder) record(ctx context.Context, fence uint64) error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
-		return volumeError("make the repository's folder", err)
+		return disk.Error("make the repository's folder", err)
 	}
 	return f.guarded(ctx, fence, func() error {
 		floor, err := f.floor()
 		if err != nil || floor == fence {
 			return err
 		}
-		return volumeError("record the fence", replaceFile(f.fence(), fmt.Appendln(nil, fence)))
+		return disk.Error("record the fence", disk.Replace(f.fence(), fmt.Appendln(nil, fence)))
 	})
 }
 
@@ -87,7 +88,7 @@ func (f folder) checkFence(fence uint64) error {
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return nil, volumeError("open the lock file", err)
+		return nil, disk.Error("open the lock file", err)
 	}
 	begun := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, lockPause) {
@@ -97,7 +98,7 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 			return func() { _ = file.Close() }, nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			_ = file.Close()
-			return nil, volumeError("lock "+path, err)
+			return nil, disk.Error("lock "+path, err)
 		case time.Since(begun) > lockPatience:
 			_ = file.Close()
 			return nil, events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 // GCRequest asks that a repository be tidied though nobody syncs it.
@@ -119,7 +120,7 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 		return false
 	}
 	for _, dir := range []string{f.quarantines(), f.trash()} {
-		if entries, err := readDir(dir); err != nil || len(entries) > 0 {
+		if entries, err := disk.ReadDir(dir); err != nil || len(entries) > 0 {
 			return false
 		}
 	}
@@ -164,7 +165,7 @@ func subfolders(dir string) iter.Seq2[string, error] {
 			return
 		}
 		if err != nil {
-			yield("", volumeError("list repositories", err))
+			yield("", disk.Error("list repositories", err))
 			return
 		}
 		defer open.Close()
@@ -179,7 +180,7 @@ func subfolders(dir string) iter.Seq2[string, error] {
 				return
 			}
 			if err != nil {
-				yield("", volumeError("list repositories", err))
+				yield("", disk.Error("list repositories", err))
 				return
 			}
 		}
@@ -192,13 +193,13 @@ const leftoverAge = time.Hour
 // SweepLeftovers removes what processes that crashed while they opened the volume have left.
 func (v *Volume) SweepLeftovers() error {
 	dir := filepath.Join(v.root, adminDir)
-	entries, err := readDir(dir)
+	entries, err := disk.ReadDir(dir)
 	if err != nil {
-		return volumeError("sweep the volume", err)
+		return disk.Error("sweep the volume", err)
 	}
 	for _, entry := range entries {
 		name := entry.Name()
-		if !strings.HasPrefix(name, tryPrefix) && !strings.HasPrefix(name, idName+"-") && !strings.Contains(name, tempInfix) {
+		if !strings.HasPrefix(name, tryPrefix) && !strings.HasPrefix(name, idName+"-") && !strings.Contains(name, disk.TempInfix) {
 			continue
 		}
 		info, err := entry.Info()
@@ -206,7 +207,7 @@ func (v *Volume) SweepLeftovers() error {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-			return volumeError("sweep the volume", err)
+			return disk.Error("sweep the volume", err)
 		}
 	}
 	return nil

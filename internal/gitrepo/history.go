@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
 // deeper returns the one of two depths that covers the other.
@@ -22,13 +21,13 @@ func deeper(a, b events.Depth) events.Depth {
 // reachable follows the history of some commits down to where it is shallow, and returns which shallow
 // commits it comes to. A commit that should have parents, and has not, is an error of ClassCorrupt. Those that
 // are whole, down to commits without parents, are known to come to none.
-func reachable(ctx context.Context, objects *objects, tips, shallow, whole []plumbing.Hash) (ends []plumbing.Hash, err error) {
-	defer recoverCorrupt(&err)
-	cut := make(map[plumbing.Hash]bool, len(shallow))
+func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
+	defer object.RecoverCorrupt(&err)
+	cut := make(map[object.ID]bool, len(shallow))
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := make(map[plumbing.Hash]bool, len(whole))
+	seen := make(map[object.ID]bool, len(whole))
 	for _, h := range whole {
 		seen[h] = true
 	}
@@ -46,34 +45,34 @@ func reachable(ctx context.Context, objects *objects, tips, shallow, whole []plu
 			ends = append(ends, h)
 			continue
 		}
-		commit, err := objects.commit(h)
+		commit, err := objects.Commit(h)
 		if err != nil {
-			return nil, corrupt("read the history: %w", err)
+			return nil, object.Corruptf("read the history: %w", err)
 		}
 		todo = append(todo, commit.ParentHashes...)
 	}
-	slices.SortFunc(ends, func(a, b plumbing.Hash) int { return bytes.Compare(a[:], b[:]) })
+	slices.SortFunc(ends, func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
 	return ends, nil
 }
 
 // hold records in the store what has been obtained, and how much of its history a tree of it has.
-func (s *syncing) hold(ctx context.Context, in store, objects *objects, shallow []plumbing.Hash, depth events.Depth) error {
+func (s *syncing) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
 	refs, err := in.refs()
 	if err != nil {
 		return err
 	}
-	var whole []plumbing.Hash // with all their history: a push to it costs what is new
+	var whole []object.ID // with all their history: a push to it costs what is new
 	if len(shallow)+len(in.shallow()) == 0 {
 		whole = distinct(refs)
 	}
-	if s.history.shallow, err = reachable(ctx, objects, []plumbing.Hash{s.plan.commit}, shallow, whole); err != nil {
-		return fmt.Errorf("%.12s: %w", s.plan.commit, err)
+	if s.history.Shallow, err = reachable(ctx, objects, []object.ID{s.plan.Commit}, shallow, whole); err != nil {
+		return fmt.Errorf("%.12s: %w", s.plan.Commit, err)
 	}
-	refs[s.tip.ref.String()] = s.plan.commit
+	refs[s.tip.Ref.String()] = s.plan.Commit
 	all, err := reachable(ctx, objects, distinct(refs), shallow, whole)
 	if err != nil {
 		return err
 	}
-	s.history.depth = depth
-	return s.f.guarded(ctx, s.req.Fence, func() error { return in.hold(s.tip.ref, s.plan.commit, depth, all) })
+	s.history.Depth = depth
+	return s.f.guarded(ctx, s.req.Fence, func() error { return in.hold(s.tip.Ref, s.plan.Commit, depth, all) })
 }

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/git/object"
 	"lockstep/internal/gittest"
 )
 
@@ -115,22 +114,22 @@ func TestDepthOutlivesAStore(t *testing.T) {
 func TestAWholeHistoryIsNotReadAgain(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
-	before := plumbing.NewHash(w.push(map[string]string{"a": "1"}))
+	before := object.ParseID(w.push(map[string]string{"a": "1"}))
 	w.syncDepth("", 0) // the first commit is not there
-	tip := plumbing.NewHash(w.push(map[string]string{"a": "2"}))
+	tip := object.ParseID(w.push(map[string]string{"a": "2"}))
 	w.syncDepth("", 0)
 	s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-	objects := openObjects(s.dir)
+	objects := object.Open(s.dir)
 	defer objects.Close()
 	for _, c := range []struct {
-		shallow, whole []plumbing.Hash
+		shallow, whole []object.ID
 		ends           int // -1: it fails
 	}{
-		{shallow: []plumbing.Hash{before}, ends: 1},
-		{whole: []plumbing.Hash{before}, ends: 0},
+		{shallow: []object.ID{before}, ends: 1},
+		{whole: []object.ID{before}, ends: 0},
 		{ends: -1},
 	} {
-		ends, err := reachable(t.Context(), objects, []plumbing.Hash{tip}, c.shallow, c.whole)
+		ends, err := reachable(t.Context(), objects, []object.ID{tip}, c.shallow, c.whole)
 		if (err != nil) != (c.ends < 0) || err == nil && len(ends) != c.ends {
 			t.Errorf("shallow %v, whole %v: %v, %v", c.shallow, c.whole, ends, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gittest"
 )
 
@@ -169,14 +170,14 @@ func TestOddModes(t *testing.T) {
 func TestLinksOutOfTheTree(t *testing.T) {
 	links := map[string]string{"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file"}
 	outside := map[string]bool{"up": true, "dir/up": true, "abs": true, "git": true}
-	for _, policy := range []LinkPolicy{LinksKeep, LinksSkip, LinksRefuse} {
+	for _, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksRefuse} {
 		t.Run(string(policy), func(t *testing.T) {
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
 			w.create(map[string]string{"file": "1"})
 			w.commit(gittest.Main, gittest.Edit{Link: links})
 			res, err := w.trySync("")
-			if policy == LinksRefuse {
+			if policy == checkout.LinksRefuse {
 				mustFail(t, err, events.ClassHostile, events.Permanent)
 				mustBeTidy(t, w)
 				return
@@ -189,7 +190,7 @@ func TestLinksOutOfTheTree(t *testing.T) {
 			}
 			for i := range 4 { // linked, and brought forward
 				for path := range links {
-					if _, err := os.Lstat(w.path(widgets, path)); (err == nil) != (policy == LinksKeep || !outside[path]) {
+					if _, err := os.Lstat(w.path(widgets, path)); (err == nil) != (policy == checkout.LinksKeep || !outside[path]) {
 						t.Errorf("%s: %v", path, err)
 					}
 				}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 )
 
 func hashHost(name string) string { return knownhosts.HashHostname(name) }
@@ -35,7 +36,7 @@ func TestForeignURLs(t *testing.T) {
 			if now := w.git.Stats(widgets); now.InfoRefs != asked.InfoRefs || now.UploadPacks != asked.UploadPacks {
 				t.Error("the server was asked")
 			}
-			listed := w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{"127.0.0.0/8"}}})
+			listed := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"127.0.0.0/8"}}})
 			must(listed.Sync(t.Context(), req))(t)
 		})
 	}
@@ -44,7 +45,7 @@ func TestForeignURLs(t *testing.T) {
 // TestALinkLocalAddress is refused before a packet leaves.
 func TestALinkLocalAddress(t *testing.T) {
 	w := newWorld(t)
-	listed := w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{"169.254.0.0/16", "::/0"}}})
+	listed := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"169.254.0.0/16", "::/0"}}})
 	for _, host := range []string{"169.254.169.254", "[::ffff:169.254.169.254]", "[fe80::1]", "0.0.0.0", "[64:ff9b::a9fe:a9fe]"} {
 		for _, v := range []*Volume{w.volume, listed} {
 			req := w.request("")
@@ -70,10 +71,10 @@ func TestARedirectInside(t *testing.T) {
 		t.Error("the server inside was asked")
 	}
 	from, to := hostOf(t, moved.URL), hostOf(t, w.git.URL(widgets))
-	one := w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{from}}})
+	one := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{from}}})
 	_, err = one.Sync(t.Context(), req)
 	mustFail(t, err, events.ClassConfig, events.Permanent)
-	both := w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{from, to}}})
+	both := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{from, to}}})
 	must(both.Sync(t.Context(), req))(t)
 }
 

@@ -30,3 +30,10 @@ func TestAnIndexTamperedWithIsNotPassedOn(t *testing.T) {
 	w.mustRead(widgets, map[string]string{"a": "changed", "b": "2"})
 	w.mustBeSound(widgets, commit)
 }
+
+// flipped returns content with one bit changed in its i-th byte.
+func flipped(content []byte, i int) []byte {
+	spoilt := append([]byte(nil), content...)
+	spoilt[i] ^= 0x40
+	return spoilt
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 const (
@@ -77,7 +78,7 @@ func (f folder) treeName(fence uint64, commit string) (string, error) {
 			return name, nil
 		}
 		if err != nil {
-			return "", volumeError("look for a free tree name", err)
+			return "", disk.Error("look for a free tree name", err)
 		}
 		name = fmt.Sprintf("%s-%d", base, n)
 	}

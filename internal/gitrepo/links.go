@@ -9,6 +9,9 @@ import (
 	"syscall"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/wire"
 )
 
 // publishedPath returns the full path of a published name, "acme/widgets" or "acme/widgets@ref".
@@ -23,7 +26,7 @@ func (v *Volume) linkedTree(f folder, path string) string {
 	return tree
 }
 
-// readLink is linkedTree, with the error that kept it from finding out.
+// ReadLink is linkedTree, with the error that kept it from finding out.
 func (v *Volume) readLink(f folder, path string) (tree string, err error) {
 	target, err := os.Readlink(path)
 	switch {
@@ -50,11 +53,11 @@ func linkTarget(f folder, path, tree string) string {
 
 // names returns the names to publish a ref under; the first is the one to tell of. The default
 // branch has the plain name. It keeps the name it may have had before it was the default.
-func (v *Volume) names(f folder, b binding, t tip) []string {
+func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 	plain := b.Repo.String()
-	suffixed := plain + "@" + t.ref.Suffix()
+	suffixed := plain + "@" + t.Ref.Suffix()
 	switch {
-	case !t.isDefault:
+	case !t.IsDefault:
 		return []string{suffixed}
 	case v.linkedTree(f, v.publishedPath(suffixed)) != "":
 		return []string{plain, suffixed}
@@ -62,7 +65,7 @@ func (v *Volume) names(f folder, b binding, t tip) []string {
 	return []string{plain}
 }
 
-// links returns the trees that the repository's published names link to, by path. There are those of a
+// Links returns the trees that the repository's published names link to, by path. There are those of a
 // repository that has moved away among them. It looks at the names that there can be of the trees there are,
 // and not at those of the owner's other repositories, of which there may be thousands. A link to a tree that is not
 // there is left out.
@@ -88,9 +91,9 @@ func (v *Volume) links(f folder, b binding) (map[string]string, error) {
 func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
 	links := map[string]string{}
 	plain := v.publishedPath(b.Repo.String())
-	siblings, err := readDir(filepath.Dir(plain))
+	siblings, err := disk.ReadDir(filepath.Dir(plain))
 	if err != nil {
-		return nil, volumeError("list what is published", err)
+		return nil, disk.Error("list what is published", err)
 	}
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
@@ -107,7 +110,7 @@ func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
 func (v *Volume) addLink(links map[string]string, f folder, path string) error {
 	tree, err := v.readLink(f, path)
 	if err != nil { // taken for no link of ours, its tree would be deleted
-		return volumeError("look at what is published", err)
+		return disk.Error("look at what is published", err)
 	}
 	if tree != "" {
 		links[path] = tree
@@ -124,7 +127,7 @@ func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
 
 // refsOfTrees returns the refs that the repository's trees were built for. It fails where a tree does not say.
 func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
-	trees, err := readDir(f.trees())
+	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +136,7 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 		if strings.HasPrefix(tree.Name(), buildPrefix) {
 			continue
 		}
-		ref, err := gitDirOf(f.tree(tree.Name())).builtFor()
+		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()
 		if err != nil {
 			return nil, err
 		}
@@ -150,26 +153,26 @@ func isNameOf(path, plain string) bool {
 func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	path := v.publishedPath(name)
 	if err := v.makeOwner(path); err != nil {
-		return volumeError("publish "+name, err)
+		return disk.Error("publish "+name, err)
 	}
 	target, temp := linkTarget(f, path, tree), f.flip(fence)
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return v.adopt(f, path, target, fence)
 	}
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return volumeError("publish "+name, err)
+		return disk.Error("publish "+name, err)
 	}
 	// The link is made out of sight. What it says holds at the place it is moved to.
 	if err := os.Symlink(target, temp); err != nil {
-		return volumeError("publish "+name, err)
+		return disk.Error("publish "+name, err)
 	}
 	if err := os.Rename(temp, path); err != nil {
 		// Over a network a rename may be done and yet reported as failed.
 		if now, readErr := os.Readlink(path); readErr != nil || now != target {
-			return volumeError("publish "+name, err)
+			return disk.Error("publish "+name, err)
 		}
 	}
-	return volumeError("publish "+name, syncDir(filepath.Dir(path)))
+	return disk.Error("publish "+name, disk.SyncDir(filepath.Dir(path)))
 }
 
 // makeOwner makes the folders that a published name stands in.
@@ -182,7 +185,7 @@ func (v *Volume) makeOwner(path string) error {
 		return err
 	}
 	for dir := filepath.Dir(owner); len(dir) >= len(v.root); dir = filepath.Dir(dir) {
-		if err := syncDir(dir); err != nil {
+		if err := disk.SyncDir(dir); err != nil {
 			return err
 		}
 	}

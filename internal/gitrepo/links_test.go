@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gittest"
 )
 
@@ -32,8 +33,8 @@ func TestLinksAreFoundEitherWay(t *testing.T) {
 		}
 	}
 	check("as it was made")
-	must(0, gitDirOf(w.path(res.Tree)).unmake())(t)
+	must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
 	check("marked as damaged")
-	must(0, os.RemoveAll(gitDirOf(w.path(res.Tree)).dir))(t)
+	must(0, os.RemoveAll(checkout.GitDirOf(w.path(res.Tree)).Dir))(t)
 	check("without a .git")
 }

@@ -5,13 +5,14 @@ import (
 	"fmt"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 )
 
 // LookRequest asks where a remote has its refs.
 type LookRequest struct {
 	Repo events.RepoPath
-	URL  string // the remote, as in [SyncRequest]
-	Auth Auth   // for this operation alone; zero is anonymous
+	URL  string    // the remote, as in [SyncRequest]
+	Auth wire.Auth // for this operation alone; zero is anonymous
 
 	Foreign bool // as in [SyncRequest]
 }
@@ -19,30 +20,30 @@ type LookRequest struct {
 // Look asks a remote for its refs and fetches nothing. It takes no lease and writes nothing. A repository without a
 // commit has zero Refs. The errors are those of [Volume.Sync], a conflict among them when the path is bound to
 // another remote.
-func (v *Volume) Look(ctx context.Context, req LookRequest) (Refs, error) {
+func (v *Volume) Look(ctx context.Context, req LookRequest) (wire.Refs, error) {
 	if req.Repo.IsZero() {
-		return Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "gitrepo: a request without a repository")
+		return wire.Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "gitrepo: a request without a repository")
 	}
 	refs, err := v.look(ctx, req)
 	if err != nil {
-		return Refs{}, fmt.Errorf("look at %s: %w", req.Repo, err)
+		return wire.Refs{}, fmt.Errorf("look at %s: %w", req.Repo, err)
 	}
 	return refs, nil
 }
 
-func (v *Volume) look(ctx context.Context, req LookRequest) (Refs, error) {
-	if err := checkRemote(req.URL); err != nil {
-		return Refs{}, err
+func (v *Volume) look(ctx context.Context, req LookRequest) (wire.Refs, error) {
+	if err := wire.CheckURL(req.URL); err != nil {
+		return wire.Refs{}, err
 	}
 	if err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
-		return Refs{}, err
+		return wire.Refs{}, err
 	}
-	r, err := v.net.listed(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits())
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits())
 	if err != nil {
-		return Refs{}, err
+		return wire.Refs{}, err
 	}
-	defer r.close()
-	return r.branchesAndTags(), nil
+	defer r.Close()
+	return r.BranchesAndTags(), nil
 }
 
 // checkBound refuses a remote other than the one bound, as [Volume.bind] does.

@@ -7,16 +7,17 @@ import (
 	"os"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 )
 
 // MoveRequest says that a repository was renamed on its forge, or transferred to another owner.
 type MoveRequest struct {
 	From, To events.RepoPath
-	URL      string // the remote it has now
-	Auth     Auth   // for the new remote, and this operation alone; zero is anonymous
-	OldAuth  Auth   // likewise, for the remote that From is bound to: one may not be sent where the other may
-	Fence    uint64 // of the lease held on From; above zero
-	ToFence  uint64 // of the lease held on To; above zero, unless both paths are one but for case
+	URL      string    // the remote it has now
+	Auth     wire.Auth // for the new remote, and this operation alone; zero is anonymous
+	OldAuth  wire.Auth // likewise, for the remote that From is bound to: one may not be sent where the other may
+	Fence    uint64    // of the lease held on From; above zero
+	ToFence  uint64    // of the lease held on To; above zero, unless both paths are one but for case
 
 	Foreign bool // as in [SyncRequest]
 
@@ -125,7 +126,7 @@ func (m *moving) run(ctx context.Context) (MoveResult, error) {
 
 // begin reports whether there is a repository at From, and refuses what cannot be whatever the remote says.
 func (m *moving) begin() (here bool, err error) {
-	if err := checkRemote(m.req.URL); err != nil {
+	if err := wire.CheckURL(m.req.URL); err != nil {
 		return false, err
 	}
 	old, bound, err := m.from.readBinding()
@@ -223,7 +224,7 @@ func (m *moving) rename(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("fenced")
-	if err := checkRemote(m.req.URL); err != nil {
+	if err := wire.CheckURL(m.req.URL); err != nil {
 		return MoveResult{}, err
 	}
 	old, bound, err := m.from.readBinding()

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
 )
 
 // build makes at To every tree that a name of From links to, unless To has that name already.
@@ -47,7 +49,7 @@ func (m *moving) build(ctx context.Context) error {
 // buildTree makes one of From's trees anew at To, of the same files. Nothing is made of what is no whole tree.
 func (m *moving) buildTree(ctx context.Context, tree string) error {
 	path := m.from.tree(tree)
-	name, commit, ok := checkedOut(path)
+	name, commit, ok := checkout.RefAndCommit(path)
 	ref, err := events.ParseRef(name)
 	if !ok || err != nil {
 		return nil
@@ -58,10 +60,10 @@ func (m *moving) buildTree(ctx context.Context, tree string) error {
 	}
 	s := m.at
 	s.use(in)
-	h := plumbing.NewHash(commit)
-	s.tip = tip{ref: ref, want: h, commit: h}
-	s.history = history{depth: gitDirOf(path).depth(), shallow: readShallow(gitDirOf(path).dir)}
-	s.plan, err = planCommit(ctx, s.objects, h, openLastTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
+	h := object.ParseID(commit)
+	s.tip = wire.Tip{Ref: ref, Want: h, Commit: h}
+	s.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(), Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
+	s.plan, err = checkout.NewPlan(ctx, s.objects, h, checkout.OpenTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return err
 	}
@@ -108,16 +110,16 @@ func (m *moving) place(n int) store { return m.to.generation(m.at.binding.Left.s
 
 // linkStore links a store of From's into its place at To: in private first, then in one step.
 func (m *moving) linkStore(ctx context.Context, theirs store) error {
-	q, err := openQuarantine(m.to.quarantine(m.req.ToFence))
+	q, err := object.OpenQuarantine(m.to.quarantine(m.req.ToFence))
 	if err != nil {
 		return err
 	}
-	copied, err := theirs.linkTo(ctx, q.dir)
+	copied, err := theirs.linkTo(ctx, q.Dir)
 	if err == nil {
-		err = flush(q.dir, copied)
+		err = disk.Flush(q.Dir, copied)
 	}
 	if err != nil {
-		return volumeError("link the store", err)
+		return disk.Error("link the store", err)
 	}
 	place := m.place(theirs.number())
 	return m.to.guarded(ctx, m.req.ToFence, func() error {
@@ -130,19 +132,19 @@ func (m *moving) linkStore(ctx context.Context, theirs store) error {
 		}
 		err := os.MkdirAll(m.to.stores(), 0o755)
 		if err == nil {
-			err = os.Rename(q.dir, place.dir)
+			err = os.Rename(q.Dir, place.dir)
 		}
 		if err == nil {
-			err = syncDir(m.to.stores())
+			err = disk.SyncDir(m.to.stores())
 		}
-		return volumeError("link the store", err)
+		return disk.Error("link the store", err)
 	})
 }
 
 // linkTo makes a store at dst, which is there: objects, which never change, under second names, and copies of all
 // else. It returns the paths of those.
 func (s store) linkTo(ctx context.Context, dst string) (copied []string, err error) {
-	if err := makeBare(dst); err != nil {
+	if err := object.MakeBare(dst); err != nil {
 		return nil, err
 	}
 	objects := filepath.Join(s.dir, "objects")
@@ -157,7 +159,7 @@ func (s store) linkTo(ctx context.Context, dst string) (copied []string, err err
 		switch below := strings.HasPrefix(path, objects+string(filepath.Separator)); {
 		case entry.IsDir():
 			return os.MkdirAll(to, 0o755)
-		case !entry.Type().IsRegular(), strings.Contains(entry.Name(), tempInfix):
+		case !entry.Type().IsRegular(), strings.Contains(entry.Name(), disk.TempInfix):
 			return nil
 		case below:
 			return os.Link(path, to)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/gittest"
 )
 
@@ -184,8 +185,8 @@ func (w *world) mustBeMoved(main, v1 string) {
 	w.mustVerifyAt(gadgets)
 	f := w.volume.folder(repoPath(w.t, gadgets))
 	for _, dir := range []string{f.trees(), f.dir} {
-		for _, entry := range must(readDir(dir))(w.t) {
-			if name := entry.Name(); strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, tempInfix) {
+		for _, entry := range must(disk.ReadDir(dir))(w.t) {
+			if name := entry.Name(); strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				w.t.Errorf("%s holds %s", dir, name)
 			}
 		}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/go-git/go-git/v5/plumbing"
+	"lockstep/internal/git/object"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/wire"
 )
 
 // sameHost refuses a move to another host: whoever may speak for the one may not for the other.
@@ -59,23 +61,23 @@ type listing struct {
 
 func (l listing) equals(other listing) bool { return maps.Equal(l.refs, other.refs) }
 
-func (m *moving) look(ctx context.Context, url string, auth Auth) (listing, error) {
-	r, err := m.v.net.listed(ctx, url, auth, m.req.Foreign, m.v.cfg.wireLimits())
+func (m *moving) look(ctx context.Context, url string, auth wire.Auth) (listing, error) {
+	r, err := m.v.net.DialAndList(ctx, url, auth, m.req.Foreign, m.v.cfg.wireLimits())
 	if err != nil {
 		return listing{}, err
 	}
-	defer r.close()
-	l := listing{refs: r.branchesAndTags().Commits}
-	l.isHere = r.listsAny(m.published())
+	defer r.Close()
+	l := listing{refs: r.BranchesAndTags().Commits}
+	l.isHere = r.ListsAny(m.published())
 	return l, nil
 }
 
 // published returns the commits that are published at From.
-func (m *moving) published() map[plumbing.Hash]bool {
-	commits := map[plumbing.Hash]bool{}
+func (m *moving) published() map[object.ID]bool {
+	commits := map[object.ID]bool{}
 	for _, tree := range m.links {
-		if _, commit, ok := checkedOut(m.from.tree(tree)); ok {
-			commits[plumbing.NewHash(commit)] = true
+		if _, commit, ok := checkout.RefAndCommit(m.from.tree(tree)); ok {
+			commits[object.ParseID(commit)] = true
 		}
 	}
 	return commits

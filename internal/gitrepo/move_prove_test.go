@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gittest"
 )
 
@@ -154,7 +156,7 @@ func TestAnUnconfirmedMoveChangesNothing(t *testing.T) {
 	if isThere(t, w.path(gadgets)) {
 		t.Error("the new name is published")
 	}
-	if trees := must(readDir(w.volume.folder(req.To).trees()))(t); len(trees) != 0 {
+	if trees := must(disk.ReadDir(w.volume.folder(req.To).trees()))(t); len(trees) != 0 {
 		t.Errorf("it left %v", trees)
 	}
 	must(w.volume.Move(t.Context(), w.move()))(t)
@@ -195,7 +197,7 @@ func TestTheOldRemoteIsAskedWithItsOwnCredential(t *testing.T) {
 	asked := len(w.git.TokensSeen(widgets))
 	must(0, w.git.Rename(widgets, gadgets))(t)
 	req := w.move()
-	req.Auth, req.OldAuth = Auth{BearerToken: "of the new"}, Auth{BearerToken: "of the old"}
+	req.Auth, req.OldAuth = wire.Auth{BearerToken: "of the new"}, wire.Auth{BearerToken: "of the old"}
 	must(w.volume.Move(t.Context(), req))(t)
 	if seen := w.git.TokensSeen(widgets)[asked:]; !slices.Equal(seen, []string{"of the old"}) {
 		t.Errorf("the old one saw %q", seen)

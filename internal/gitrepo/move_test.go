@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gittest"
 )
 
@@ -304,7 +305,7 @@ func TestADamagedTreeIsNotMoved(t *testing.T) {
 	v1 := w.commit("v1", gittest.Edit{Write: map[string]string{"v": "1"}})
 	res := w.sync("")
 	w.sync("v1")
-	must(0, gitDirOf(w.path(res.Tree)).unmake())(t)
+	must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
 	w.rename(widgets, gadgets)
 	got := must(w.volume.Move(t.Context(), w.move()))(t)
 	if !got.Moved || got.Path != "" {

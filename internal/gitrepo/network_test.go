@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gittest"
 )
 
@@ -144,7 +145,7 @@ func TestAnAuthorityOfOnesOwn(t *testing.T) {
 	commit := w.create(map[string]string{"a": "1"})
 	_, err := w.trySync("")
 	mustFail(t, err, events.ClassNetwork, events.Retryable)
-	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{CAFile: caFile}})
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{CAFile: caFile}})
 	w.sync("")
 	w.mustBeSound(widgets, commit)
 }
@@ -166,7 +167,7 @@ func TestThroughAProxy(t *testing.T) {
 			if tc.login != "" {
 				via = tc.scheme + "://" + tc.login + "@" + p.addr
 			}
-			w.volume = w.open(t.TempDir(), Config{Net: NetConfig{Proxy: via, CAFile: caFile, Hosts: []string{"git.test"}}})
+			w.volume = w.open(t.TempDir(), Config{Net: wire.Config{Proxy: via, CAFile: caFile, Hosts: []string{"git.test"}}})
 			defer w.volume.Close()
 			req := w.request("")
 			req.URL = "https://git.test/acme/widgets.git"
@@ -208,7 +209,7 @@ func TestAProxyThatRefuses(t *testing.T) {
 	w := newWorld(t)
 	server := w.withSSH()
 	p := startProxy(t, server.Addr(), "ada:other")
-	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{Proxy: "http://ada:" + secret + "@" + p.addr}})
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{Proxy: "http://ada:" + secret + "@" + p.addr}})
 	for _, rawURL := range []string{"https://git.test/acme/widgets", "ssh://git@git.test/acme/widgets"} {
 		req := w.sshRequest(server, "")
 		req.Auth.Password = secret
@@ -240,7 +241,7 @@ func (e *elsewhere) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestNoCredentialFollowsARedirect to another host or port, with any kind of credential, on any request.
 func TestNoCredentialFollowsARedirect(t *testing.T) {
-	for name, auth := range map[string]Auth{
+	for name, auth := range map[string]wire.Auth{
 		"basic":  {Username: "ada", Password: secret},
 		"bearer": {BearerToken: secret},
 	} {
@@ -258,7 +259,7 @@ func TestNoCredentialFollowsARedirect(t *testing.T) {
 			first := httptest.NewServer(mux)
 			defer first.Close()
 			w := newWorld(t)
-			w.volume = w.open(t.TempDir(), Config{Net: NetConfig{Hosts: []string{"127.0.0.1"}}})
+			w.volume = w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
 			req := w.request("main")
 			req.URL, req.Auth = first.URL+"/acme/widgets.git", auth
 
@@ -286,7 +287,7 @@ func TestRedirectsThatAreRefused(t *testing.T) {
 	http1 := httptest.NewServer(plain)
 	defer http1.Close()
 	w, caFile := secureWorld(t)
-	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{CAFile: caFile, Hosts: []string{"127.0.0.1"}}})
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{CAFile: caFile, Hosts: []string{"127.0.0.1"}}})
 	for _, location := range []string{
 		http1.URL + "/acme/widgets.git/info/refs", "file:///etc/passwd", "git://127.0.0.1/info/refs", "ssh://git@127.0.0.1/info/refs",
 		"gopher://127.0.0.1/info/refs", "//", "https:///info/refs",
@@ -296,7 +297,7 @@ func TestRedirectsThatAreRefused(t *testing.T) {
 			rw.WriteHeader(http.StatusFound)
 		}))
 		req := w.request("main")
-		req.URL, req.Auth = server.URL+"/acme/widgets", Auth{BearerToken: secret}
+		req.URL, req.Auth = server.URL+"/acme/widgets", wire.Auth{BearerToken: secret}
 		if strings.HasPrefix(location, "http:") { // from https
 			req.URL = viaTLS(t, w, location)
 		}
@@ -318,7 +319,7 @@ func viaTLS(t *testing.T, w *world, location string) string {
 	t.Cleanup(server.Close)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
 	must(0, os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))(t)
-	w.volume = w.open(t.TempDir(), Config{Net: NetConfig{CAFile: caFile, Hosts: []string{"127.0.0.1"}}})
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{CAFile: caFile, Hosts: []string{"127.0.0.1"}}})
 	return server.URL + "/acme/widgets"
 }
 

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
 )
 
 // obtain gets the tip's commit into the store, whole, and reads its plan. It asks for as little as
@@ -28,9 +30,9 @@ func (s *syncing) obtain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	haves := distinct(refs, s.tip.ref.String(), s.binding.Default.String())
+	haves := distinct(refs, s.tip.Ref.String(), s.binding.Default.String())
 	switch {
-	case !s.tip.commit.IsZero() && slices.Contains(haves, s.tip.commit) && s.isDeepEnough():
+	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough():
 		err = s.open(ctx, old)
 	case old.isDueAfresh() && s.renew(ctx, old) == nil:
 		return nil
@@ -67,8 +69,8 @@ func (s *syncing) renew(ctx context.Context, old store) error {
 
 // distinct returns the commits of refs in a fixed order, each once. Those of the refs named come
 // first, for the remote is told of a few only.
-func distinct(refs map[string]plumbing.Hash, first ...string) []plumbing.Hash {
-	commits := slices.SortedFunc(maps.Values(refs), func(a, b plumbing.Hash) int { return bytes.Compare(a[:], b[:]) })
+func distinct(refs map[string]object.ID, first ...string) []object.ID {
+	commits := slices.SortedFunc(maps.Values(refs), func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
 	commits = slices.Compact(commits)
 	for _, ref := range slices.Backward(first) {
 		if i := slices.Index(commits, refs[ref]); i > 0 {
@@ -84,26 +86,26 @@ func worthFetchingAfresh(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
 		return false
 	}
-	if isStatus(err) {
+	if wire.IsStatus(err) {
 		return false
 	}
 	class := events.ClassOf(err)
 	return class == events.ClassCorrupt || class == events.ClassServer
 }
 
-// open reads the plan of a commit that the store is said to hold.
+// Open reads the plan of a commit that the store is said to hold.
 func (s *syncing) open(ctx context.Context, from store) (err error) {
 	s.gauge.begin(events.PhaseCompare, "", 0)
 	s.use(from)
-	s.plan, err = planCommit(ctx, s.objects, s.tip.commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
+	s.plan, err = checkout.NewPlan(ctx, s.objects, s.tip.Commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return err
 	}
 	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
 }
 
-// fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
-func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) error {
+// Fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
+func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) error {
 	if s.remote == nil { // there was no need to ask it until now
 		if err := s.list(ctx); err != nil {
 			return err
@@ -112,29 +114,29 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 	if err := s.f.guarded(ctx, s.req.Fence, into.ensure); err != nil {
 		return err
 	}
-	q, err := openQuarantine(s.f.quarantine(s.req.Fence))
+	q, err := object.OpenQuarantine(s.f.quarantine(s.req.Fence))
 	if err != nil {
 		return err
 	}
-	want := wanted{tip: s.tip.want, depth: deeper(into.depth(), s.req.Depth), haves: haves}
+	want := wire.FetchRequest{Tip: s.tip.Want, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
 	if len(haves) > 0 {
-		want.shallow = into.shallow()
+		want.Shallow = into.shallow()
 	} else if current, err := s.f.currentStore(); err == nil {
-		want.depth = deeper(current.depth(), want.depth)
+		want.Depth = deeper(current.depth(), want.Depth)
 	}
 	s.gauge.begin(events.PhaseFetch, "bytes", 0)
 	shallow, err := s.download(ctx, want, q)
 	if err != nil {
 		return err
 	}
-	progress := packProgress{
+	progress := object.Progress{
 		Begin: func(objects int64) { s.gauge.begin(events.PhaseFetch, "objects", objects) },
 		Count: s.gauge.count,
 	}
 	if len(haves) > 0 {
-		err = q.unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
+		err = q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
 	} else {
-		err = q.index(ctx, s.v.cfg.packLimits(), progress)
+		err = q.Index(ctx, s.v.cfg.packLimits(), progress)
 	}
 	if err != nil {
 		return err
@@ -143,53 +145,53 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []plumbing.Hash) 
 		return err
 	}
 	s.v.done("fetched")
-	if err := s.weigh(ctx, q.dir); err != nil {
+	if err := s.weigh(ctx, q.Dir); err != nil {
 		return err
 	}
-	if err := q.release(into.dir); err != nil {
+	if err := q.Release(into.dir); err != nil {
 		return err
 	}
 	s.use(into)
-	if err := s.hold(ctx, into, s.objects, shallow, want.depth); err != nil {
+	if err := s.hold(ctx, into, s.objects, shallow, want.Depth); err != nil {
 		return err
 	}
 	s.v.done("moved")
-	return volumeError("clear the quarantine", os.RemoveAll(q.dir))
+	return disk.Error("clear the quarantine", os.RemoveAll(q.Dir))
 }
 
 // download writes what the remote answers to a request to the quarantine's pack.
-func (s *syncing) download(ctx context.Context, want wanted, q quarantine) (shallow []plumbing.Hash, err error) {
-	file, err := q.createPack()
+func (s *syncing) download(ctx context.Context, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
+	file, err := q.CreatePack()
 	if err == nil {
-		shallow, err = s.remote.fetch(ctx, want, measured{file, s.gauge})
+		shallow, err = s.remote.Fetch(ctx, want, measured{file, s.gauge})
 		if closeErr := file.Close(); err == nil {
 			err = closeErr
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("fetch %.12s: %w", want.tip, err)
+		return nil, fmt.Errorf("fetch %.12s: %w", want.Tip, err)
 	}
 	return shallow, nil
 }
 
 // inspect reads the plan of what has been fetched, while it is still in quarantine.
-func (s *syncing) inspect(ctx context.Context, q quarantine, into store) (*plan, error) {
+func (s *syncing) inspect(ctx context.Context, q object.Quarantine, into store) (*checkout.Plan, error) {
 	s.gauge.begin(events.PhaseCompare, "", 0)
-	both := openObjects(q.dir, into.dir)
+	both := object.Open(q.Dir, into.dir)
 	defer both.Close()
-	return planCommit(ctx, both, s.tip.want, s.lastTree(), s.v.cfg.MaxTreeFiles)
+	return checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
 }
 
 // use opens a store for building from.
 func (s *syncing) use(from store) {
 	s.closeObjects()
-	s.store, s.objects = from, openObjects(from.dir)
+	s.store, s.objects = from, object.Open(from.dir)
 }
 
 func (s *syncing) close() {
 	s.closeObjects()
 	if s.remote != nil {
-		s.remote.close()
+		s.remote.Close()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gittest"
 )
 
@@ -17,12 +18,12 @@ func TestLinksOfAnotherPolicy(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"file": "0"})
 			w.commit(gittest.Main, gittest.Edit{Link: map[string]string{"dir/out": "/etc/passwd", "in": "file"}})
-			for i, policy := range []LinkPolicy{LinksKeep, LinksSkip, LinksKeep} {
+			for i, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksKeep} {
 				w.volume = w.open(w.volume.Root(), Config{Links: policy, Grace: 1, ReuseTrees: reuse})
 				for n := range 4 {
 					w.push(map[string]string{"file": fmt.Sprint(i, n)})
 					w.sync("")
-					if _, err := os.Lstat(w.path(widgets, "dir/out")); (err == nil) != (policy == LinksKeep) {
+					if _, err := os.Lstat(w.path(widgets, "dir/out")); (err == nil) != (policy == checkout.LinksKeep) {
 						t.Errorf("policy %s, push %d: %v", policy, n, err)
 					}
 					if target := must(os.Readlink(w.path(widgets, "in")))(t); target != "file" {
@@ -33,7 +34,7 @@ func TestLinksOfAnotherPolicy(t *testing.T) {
 					t.Errorf("policy %s: %+v", policy, report)
 				}
 			}
-			w.volume = w.open(w.volume.Root(), Config{Links: LinksRefuse, Grace: 1, ReuseTrees: reuse})
+			w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksRefuse, Grace: 1, ReuseTrees: reuse})
 			w.push(map[string]string{"file": "last"})
 			_, err := w.trySync("")
 			mustFail(t, err, events.ClassHostile, events.Permanent)

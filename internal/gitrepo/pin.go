@@ -5,6 +5,9 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // claim takes a retired tree out of the hands of readers. ok is false while one has it pinned; else
@@ -12,12 +15,12 @@ import (
 // holds the repository's file lock. Trees of versions that made no pin file are never pinned.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	// Over NFS only a file that is open for writing can be locked exclusively.
-	file, err := os.OpenFile(gitDirOf(f.tree(tree)).pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return func() {}, true, nil
 	case err != nil:
-		return nil, false, volumeError("claim a retired tree", err)
+		return nil, false, disk.Error("claim a retired tree", err)
 	}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
@@ -28,7 +31,7 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
 		return nil, false, nil
 	}
-	return nil, false, volumeError("claim a retired tree", err)
+	return nil, false, disk.Error("claim a retired tree", err)
 }
 
 // discardUnpinned throws a tree away unless a reader has it pinned.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/tree"
 )
 
@@ -93,7 +94,7 @@ func TestATreeWithoutAPinFileIsUnpinned(t *testing.T) {
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
 	first := w.sync("")
-	must(0, os.Remove(gitDirOf(w.path(first.Tree)).pin()))(t) // as earlier versions built it
+	must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // as earlier versions built it
 	for range 2 {
 		reader := must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
 		if reader.Pin() != nil || reader.Commit() != first.After {
@@ -295,7 +296,7 @@ func TestAPinGoesWithItsProcess(t *testing.T) {
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
 	first := w.sync("")
-	pin := gitDirOf(w.path(first.Tree)).pin()
+	pin := checkout.GitDirOf(w.path(first.Tree)).Pin()
 	cmd := exec.Command("flock", "--shared", "--no-fork", pin, "sh", "-c", "echo pinned; read _")
 	stdin := must(cmd.StdinPipe())(t)
 	defer stdin.Close()

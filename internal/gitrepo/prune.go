@@ -13,6 +13,10 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
 )
 
 // A small fetch leaves the objects of a push in the store, each a file; a larger one leaves a pack. Loose
@@ -41,7 +45,7 @@ func (s store) isDueAfresh() bool {
 func (s store) isCrowded() bool {
 	loose := int64(0)
 	for i := range sampled {
-		names, err := readDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
+		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
 		if err != nil {
 			return false
 		}
@@ -75,7 +79,7 @@ func (s store) pruned() (last pruned) {
 
 // packs lists the packs, without their indexes.
 func (s store) packs() ([]os.DirEntry, error) {
-	names, err := readDir(filepath.Join(s.dir, "objects", "pack"))
+	names, err := disk.ReadDir(filepath.Join(s.dir, "objects", "pack"))
 	return slices.DeleteFunc(names, func(e os.DirEntry) bool { return filepath.Ext(e.Name()) != ".pack" }), err
 }
 
@@ -118,13 +122,13 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 	}
 	loose, err := current.sortLoose(needed)
 	if err != nil {
-		return volumeError("prune the store", err)
+		return disk.Error("prune the store", err)
 	}
 	for step := range slices.Chunk(loose.unneeded, pruneStep) {
 		err := f.guarded(ctx, fence, func() error {
 			for _, path := range step {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-					return volumeError("prune the store", err)
+					return disk.Error("prune the store", err)
 				}
 			}
 			return nil
@@ -134,7 +138,7 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 		}
 	}
 	return f.guarded(ctx, fence, func() error {
-		return volumeError("prune the store", current.notePruned(loose, len(needed)-loose.count))
+		return disk.Error("prune the store", current.notePruned(loose, len(needed)-loose.count))
 	})
 }
 
@@ -163,7 +167,7 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	for _, pack := range packs {
 		base := strings.TrimSuffix(pack.Name(), ".pack")
-		count, err := countIndexed(filepath.Join(s.dir, "objects", "pack", base+".idx"))
+		count, err := object.CountIndexed(filepath.Join(s.dir, "objects", "pack", base+".idx"))
 		if err != nil {
 			return 0, err
 		}
@@ -182,9 +186,9 @@ type looseObjects struct {
 	count        int      // of all others
 }
 
-func (s store) sortLoose(needed map[plumbing.Hash]need) (loose looseObjects, err error) {
+func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err error) {
 	objects := filepath.Join(s.dir, "objects")
-	groups, err := readDir(objects)
+	groups, err := disk.ReadDir(objects)
 	if err != nil {
 		return loose, err
 	}
@@ -192,17 +196,17 @@ func (s store) sortLoose(needed map[plumbing.Hash]need) (loose looseObjects, err
 		if len(group.Name()) != 2 {
 			continue
 		}
-		names, err := readDir(filepath.Join(objects, group.Name()))
+		names, err := disk.ReadDir(filepath.Join(objects, group.Name()))
 		if err != nil {
 			return loose, err
 		}
 		for i, name := range names {
 			raw, err := hex.DecodeString(group.Name() + name.Name())
-			if err != nil || len(raw) != len(plumbing.Hash{}) {
+			if err != nil || len(raw) != len(object.ID{}) {
 				continue
 			}
 			bytes := space(names[i : i+1])
-			switch needed[plumbing.Hash(raw)] {
+			switch needed[object.ID(raw)] {
 			case byNone:
 				loose.unneeded = append(loose.unneeded, filepath.Join(objects, group.Name(), name.Name()))
 				continue
@@ -227,17 +231,17 @@ const (
 
 // needed returns the objects that the store's refs and the repository's trees come down to, whichever
 // of them are present.
-func (f folder) needed(ctx context.Context, s store) (needed map[plumbing.Hash]need, err error) {
-	defer recoverCorrupt(&err)
+func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need, err error) {
+	defer object.RecoverCorrupt(&err)
 	refs, err := s.refs()
 	if err != nil {
 		return nil, err
 	}
-	trees, err := readDir(f.trees())
+	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
-		return nil, volumeError("list the trees", err)
+		return nil, disk.Error("list the trees", err)
 	}
-	m := &marker{ctx: ctx, objects: openObjects(s.dir), parents: map[plumbing.Hash][]plumbing.Hash{}, needed: map[plumbing.Hash]need{}}
+	m := &marker{ctx: ctx, objects: object.Open(s.dir), parents: map[object.ID][]object.ID{}, needed: map[object.ID]need{}}
 	defer m.objects.Close()
 	if err := m.mark(distinct(refs), s.shallow(), byRefs); err != nil {
 		return nil, err
@@ -252,17 +256,17 @@ func (f folder) needed(ctx context.Context, s store) (needed map[plumbing.Hash]n
 }
 
 // tips are commits that are shallow in the same way.
-type tips struct{ commits, shallow []plumbing.Hash }
+type tips struct{ commits, shallow []object.ID }
 
 // tipsOf returns the commits of the repository's trees. Those with as much history are in one group, so that
 // it is followed once.
 func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 	groups := map[string]tips{}
 	for _, tree := range trees {
-		if _, commit, ok := checkedOut(f.tree(tree.Name())); ok {
-			shallow := readShallow(gitDirOf(f.tree(tree.Name())).dir)
-			key := string(shallowLines(shallow))
-			groups[key] = tips{append(groups[key].commits, plumbing.NewHash(commit)), shallow}
+		if _, commit, ok := checkout.RefAndCommit(f.tree(tree.Name())); ok {
+			shallow := object.ReadShallow(checkout.GitDirOf(f.tree(tree.Name())).Dir)
+			key := string(object.EncodeShallow(shallow))
+			groups[key] = tips{append(groups[key].commits, object.ParseID(commit)), shallow}
 		}
 	}
 	return groups
@@ -271,21 +275,21 @@ func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 // marker follows objects down from commits.
 type marker struct {
 	ctx     context.Context // of one prune
-	objects *objects
-	parents map[plumbing.Hash][]plumbing.Hash // of all commits read; none for one that is not present
-	needed  map[plumbing.Hash]need
+	objects *object.Store
+	parents map[object.ID][]object.ID // of all commits read; none for one that is not present
+	needed  map[object.ID]need
 	who     need // that is being followed
 }
 
 // mark marks what commits come down to: their history, as far as it is not cut off at shallow commits, and all
 // below it.
-func (m *marker) mark(tips, shallow []plumbing.Hash, who need) error {
+func (m *marker) mark(tips, shallow []object.ID, who need) error {
 	m.who = who
-	cut := map[plumbing.Hash]bool{}
+	cut := map[object.ID]bool{}
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := map[plumbing.Hash]bool{}
+	seen := map[object.ID]bool{}
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -307,38 +311,38 @@ func (m *marker) mark(tips, shallow []plumbing.Hash, who need) error {
 	return nil
 }
 
-// commit marks a commit and its tree, and returns its parents.
-func (m *marker) commit(h plumbing.Hash) ([]plumbing.Hash, error) {
+// Commit marks a commit and its tree, and returns its parents.
+func (m *marker) commit(h object.ID) ([]object.ID, error) {
 	if parents, known := m.parents[h]; known {
 		return parents, nil
 	}
-	present, err := m.objects.has(h)
+	present, err := m.objects.Has(h)
 	if err != nil {
-		return nil, corrupt("prune the store: %w", err)
+		return nil, object.Corruptf("prune the store: %w", err)
 	}
 	if !present {
 		m.parents[h] = nil
 		return nil, nil
 	}
-	commit, err := m.objects.commit(h)
+	commit, err := m.objects.Commit(h)
 	if err != nil {
-		return nil, corrupt("prune the store: %w", err)
+		return nil, object.Corruptf("prune the store: %w", err)
 	}
 	m.needed[h], m.parents[h] = m.who, commit.ParentHashes
 	return commit.ParentHashes, m.tree(commit.TreeHash)
 }
 
-func (m *marker) tree(h plumbing.Hash) error {
+func (m *marker) tree(h object.ID) error {
 	if m.needed[h] != byNone {
 		return nil
 	}
 	m.needed[h] = m.who
-	entries, err := m.objects.tree(h)
+	entries, err := m.objects.Tree(h)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
 		return nil
 	}
 	if err != nil {
-		return corrupt("prune the store: %w", err)
+		return object.Corruptf("prune the store: %w", err)
 	}
 	for _, e := range entries {
 		switch e.Mode {

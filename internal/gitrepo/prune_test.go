@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/gittest"
 )
 
 func looseCount(t *testing.T, s store) (n int) {
 	t.Helper()
-	for _, group := range must(readDir(filepath.Join(s.dir, "objects")))(t) {
+	for _, group := range must(disk.ReadDir(filepath.Join(s.dir, "objects")))(t) {
 		if len(group.Name()) == 2 {
-			n += len(must(readDir(filepath.Join(s.dir, "objects", group.Name())))(t))
+			n += len(must(disk.ReadDir(filepath.Join(s.dir, "objects", group.Name())))(t))
 		}
 	}
 	return n

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // publish builds the plan's tree in private and has every name link to it. It returns the tree's
@@ -49,7 +51,7 @@ func (s *syncing) build(ctx context.Context) error {
 	s.gauge.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
 	if err := os.RemoveAll(dst); err != nil {
-		return volumeError("build the tree", err)
+		return disk.Error("build the tree", err)
 	}
 	files, err := s.bringForward(ctx, dst)
 	if files == nil && err == nil {
@@ -60,7 +62,7 @@ func (s *syncing) build(ctx context.Context) error {
 	}
 	s.v.done("checked out")
 	err = s.describe(dst, files)
-	if errors.Is(err, errBadManifest) { // of a tree brought forward
+	if errors.Is(err, checkout.ErrBadManifest) { // of a tree brought forward
 		if files, err = s.checkOutAnew(ctx, dst); err == nil {
 			err = s.describe(dst, files)
 		}
@@ -70,80 +72,80 @@ func (s *syncing) build(ctx context.Context) error {
 	}
 	s.v.done("indexed")
 	s.gauge.begin(events.PhasePublish, "", 0)
-	if err := flushTree(dst, files.written); err != nil {
-		return volumeError("build the tree", err)
+	if err := flushTree(dst, files.Written); err != nil {
+		return disk.Error("build the tree", err)
 	}
-	name, err := s.f.treeName(s.req.Fence, s.plan.commit.String())
+	name, err := s.f.treeName(s.req.Fence, s.plan.Commit.String())
 	if err != nil {
 		return err
 	}
 	if err := os.Rename(dst, s.f.tree(name)); err != nil {
-		return volumeError("build the tree", err)
+		return disk.Error("build the tree", err)
 	}
 	s.tree = name
-	return volumeError("build the tree", syncDir(s.f.trees()))
+	return disk.Error("build the tree", disk.SyncDir(s.f.trees()))
 }
 
-// checkOut checks the plan out into the new folder dst.
-func (s *syncing) checkOut(ctx context.Context, dst string) (*builtFiles, error) {
-	items, err := s.plan.items()
+// Build checks the plan out into the new folder dst.
+func (s *syncing) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
+	items, err := s.plan.Items()
 	if err != nil { // the last tree is of no use
-		if s.plan, err = planCommit(ctx, s.objects, s.plan.commit, nil, s.v.cfg.MaxTreeFiles); err != nil {
+		if s.plan, err = checkout.NewPlan(ctx, s.objects, s.plan.Commit, nil, s.v.cfg.MaxTreeFiles); err != nil {
 			return nil, err
 		}
-		if items, err = s.plan.items(); err != nil {
+		if items, err = s.plan.Items(); err != nil {
 			return nil, err
 		}
 	}
 	if err := os.MkdirAll(dst, 0o755); err != nil {
-		return nil, volumeError("build the tree", err)
+		return nil, disk.Error("build the tree", err)
 	}
 	s.gauge.begin(events.PhaseBuild, "files", int64(len(items)))
-	return s.plan.checkOut(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.gauge.count)
+	return s.plan.Build(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.gauge.count)
 }
 
-func (s *syncing) checkOutAnew(ctx context.Context, dst string) (*builtFiles, error) {
+func (s *syncing) checkOutAnew(ctx context.Context, dst string) (*checkout.Files, error) {
 	if err := os.RemoveAll(dst); err != nil {
-		return nil, volumeError("build the tree", err)
+		return nil, disk.Error("build the tree", err)
 	}
 	return s.checkOut(ctx, dst)
 }
 
 // flushTree waits until a tree is on disk, of which these files, and the .git, have been written anew.
 func flushTree(dst string, written []string) error {
-	files, err := gitDirOf(dst).files()
+	files, err := checkout.GitDirOf(dst).Files()
 	for _, path := range written {
 		files = append(files, filepath.Join(dst, filepath.FromSlash(path)))
 	}
-	return errors.Join(err, flush(dst, files))
+	return errors.Join(err, disk.Flush(dst, files))
 }
 
 // describe gives the tree its .git.
-func (s *syncing) describe(dst string, files *builtFiles) error {
-	g := gitDirOf(dst)
-	index, err := files.index()
+func (s *syncing) describe(dst string, files *checkout.Files) error {
+	g := checkout.GitDirOf(dst)
+	index, err := files.Index()
 	if err != nil {
 		return err
 	}
-	alternates, err := filepath.Rel(filepath.Join(g.dir, "objects"), filepath.Join(s.store.dir, "objects"))
+	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
 	if err == nil { // what somebody has left in the .git of a tree brought forward is Git's to go by
-		err = os.RemoveAll(g.dir)
+		err = os.RemoveAll(g.Dir)
 	}
 	if err == nil {
-		err = g.write(s.tip.ref, s.plan.commit, s.history, s.v.cfg.Links, alternates)
+		err = g.Write(s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
 	}
 	if err == nil {
-		err = g.writeIndex(index)
+		err = g.WriteIndex(index)
 	}
-	return volumeError("write the tree's .git", err)
+	return disk.Error("write the tree's .git", err)
 }
 
 // lastTree opens the tree to go on from: the one published for this ref, else the default branch's.
 // nil when there is none.
-func (s *syncing) lastTree() *lastTree {
+func (s *syncing) lastTree() *checkout.Tree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
 		if now := s.v.current(s.f, s.binding, name); s.last == nil && now.tree != "" {
-			s.last = openLastTree(s.f.tree(now.tree), s.v.cfg.Links)
+			s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
 		}
 	}
 	return s.last
@@ -179,10 +181,10 @@ func (s *syncing) keep(ctx context.Context) error {
 }
 
 func (s *syncing) recordDefault() error {
-	if !s.tip.isDefault || s.binding.Default == s.tip.ref {
+	if !s.tip.IsDefault || s.binding.Default == s.tip.Ref {
 		return nil
 	}
-	s.binding.Default = s.tip.ref
+	s.binding.Default = s.tip.Ref
 	return s.f.writeBinding(s.binding)
 }
 

@@ -7,15 +7,17 @@ import (
 	"path/filepath"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/wire"
 )
 
 // RemoveRequest asks that a repository be taken off the volume.
 type RemoveRequest struct {
 	Repo  events.RepoPath
-	URL   string // the remote to ask; empty for the one bound
-	Auth  Auth   // for this operation alone; zero is anonymous
-	Fence uint64 // of the lease held on Repo; above zero
-	Force bool   // do not ask the remote
+	URL   string    // the remote to ask; empty for the one bound
+	Auth  wire.Auth // for this operation alone; zero is anonymous
+	Fence uint64    // of the lease held on Repo; above zero
+	Force bool      // do not ask the remote
 
 	Foreign bool // as in [SyncRequest]
 
@@ -35,14 +37,14 @@ func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, e
 		return false, err
 	}
 	f := v.folder(req.Repo)
-	removed, err = v.remove(ctx, f, req)
+	removed, err = v.removeIn(ctx, f, req)
 	if err != nil {
 		return false, fmt.Errorf("remove %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
 	}
 	return removed, nil
 }
 
-func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool, error) {
+func (v *Volume) removeIn(ctx context.Context, f folder, req RemoveRequest) (bool, error) {
 	if err := f.record(ctx, req.Fence); err != nil {
 		return false, err
 	}
@@ -88,12 +90,12 @@ func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) erro
 	if url == "" {
 		url = b.Remote
 	}
-	r, err := v.net.dial(url, req.Auth, req.Foreign, v.cfg.wireLimits())
+	r, err := v.net.Dial(url, req.Auth, req.Foreign, v.cfg.wireLimits())
 	if err != nil {
 		return err
 	}
-	defer r.close()
-	err = r.list(ctx)
+	defer r.Close()
+	err = r.List(ctx)
 	switch class := events.ClassOf(err); {
 	case err == nil, class == events.ClassNoRef: // an empty repository is there, too
 		return conflict("the remote still has the repository; publish the removal with force to remove it anyway")
@@ -136,17 +138,17 @@ func (v *Volume) takeOff(f folder, b binding) error {
 func unpublish(path string) error {
 	err := os.Remove(path)
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = disk.SyncDir(filepath.Dir(path))
 	}
-	return volumeError("unpublish", err)
+	return disk.Error("unpublish", err)
 }
 
 // discardTrees throws away every tree that no reader has pinned, and fails if there are others. Those of a
 // repository that has moved away stay.
 func (f folder) discardTrees(left *departure) error {
-	trees, err := readDir(f.trees())
+	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
-		return volumeError("list the trees", err)
+		return disk.Error("list the trees", err)
 	}
 	pinned := 0
 	for _, tree := range trees {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 )
 
 // RemoveRefRequest asks that one ref of a repository be taken off the volume.
@@ -13,10 +14,10 @@ type RemoveRefRequest struct {
 	Repo  events.RepoPath
 	URL   string // the remote to ask; empty for the one bound
 	Ref   events.Ref
-	Auth  Auth   // for this operation alone; zero is anonymous
-	Fence uint64 // of the lease held on Repo; above zero
-	Force bool   // do not ask the remote
-	Plain bool   // take the plain name off too, if it is published for Ref
+	Auth  wire.Auth // for this operation alone; zero is anonymous
+	Fence uint64    // of the lease held on Repo; above zero
+	Force bool      // do not ask the remote
+	Plain bool      // take the plain name off too, if it is published for Ref
 
 	Foreign bool // as in [SyncRequest]
 
@@ -114,15 +115,15 @@ func (v *Volume) askRefGone(ctx context.Context, b binding, req RemoveRefRequest
 	if url == "" {
 		url = b.Remote
 	}
-	r, err := v.net.listed(ctx, url, req.Auth, req.Foreign, v.cfg.wireLimits())
+	r, err := v.net.DialAndList(ctx, url, req.Auth, req.Foreign, v.cfg.wireLimits())
 	if events.ClassOf(err) == events.ClassNotFound {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("ask whether the remote still has %s: %w", req.Ref, err)
 	}
-	defer r.close()
-	if r.has(req.Ref) {
+	defer r.Close()
+	if r.Has(req.Ref) {
 		return conflict("the remote still has %s; publish the removal with force to remove it anyway", req.Ref)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 // Horizon is how far those who follow results have come.
@@ -73,9 +74,9 @@ func (s *syncing) isOver(t retiredTree) bool {
 // unmarked returns the trees that no name links to and that are not marked as retired yet.
 func (f folder) unmarked(links map[string]string) (trees []string, err error) {
 	linked := linkedTrees(links)
-	entries, err := readDir(f.trees())
+	entries, err := disk.ReadDir(f.trees())
 	if err != nil {
-		return nil, volumeError("list the trees", err)
+		return nil, disk.Error("list the trees", err)
 	}
 	for _, entry := range entries {
 		_, err := os.Lstat(f.mark(entry.Name()))
@@ -84,7 +85,7 @@ func (f folder) unmarked(links map[string]string) (trees []string, err error) {
 		case errors.Is(err, os.ErrNotExist):
 			trees = append(trees, entry.Name())
 		default:
-			return nil, volumeError("look for a retired tree's mark", err)
+			return nil, disk.Error("look for a retired tree's mark", err)
 		}
 	}
 	return trees, nil
@@ -105,11 +106,11 @@ func (f folder) retire(links map[string]string, lastNamed string) error {
 		return err
 	}
 	if err := os.MkdirAll(f.retired(), 0o755); err != nil {
-		return volumeError("retire a tree", err)
+		return disk.Error("retire a tree", err)
 	}
 	for _, tree := range trees {
 		if err := os.WriteFile(f.mark(tree), []byte(lastNamed+"\n"), 0o644); err != nil {
-			return volumeError("retire a tree", err)
+			return disk.Error("retire a tree", err)
 		}
 	}
 	return nil
@@ -119,16 +120,16 @@ func (f folder) retire(links map[string]string, lastNamed string) error {
 // or named by results.
 func (f folder) expired(links map[string]string, grace time.Duration) (trees []retiredTree, err error) {
 	linked := linkedTrees(links)
-	marks, err := readDir(f.retired())
+	marks, err := disk.ReadDir(f.retired())
 	if err != nil {
-		return nil, volumeError("list the retired trees", err)
+		return nil, disk.Error("list the retired trees", err)
 	}
 	for _, entry := range marks {
 		tree, err := f.readMark(entry.Name())
 		switch {
 		case linked[entry.Name()] || errors.Is(err, os.ErrNotExist): // a newer holder may be at it, if there is one
 		case err != nil:
-			return nil, volumeError("read a retired tree's mark", err)
+			return nil, disk.Error("read a retired tree's mark", err)
 		case tree.age > grace:
 			trees = append(trees, tree)
 		}
@@ -157,16 +158,16 @@ func (s *syncing) spare(links map[string]string) ([]retiredTree, error) {
 // dropMarks removes the marks of trees that are gone, or in use after all.
 func (f folder) dropMarks(links map[string]string) error {
 	linked := linkedTrees(links)
-	marks, err := readDir(f.retired())
+	marks, err := disk.ReadDir(f.retired())
 	if err != nil {
-		return volumeError("list the retired trees", err)
+		return disk.Error("list the retired trees", err)
 	}
 	for _, mark := range marks {
 		if _, err := os.Lstat(f.tree(mark.Name())); !errors.Is(err, os.ErrNotExist) && !linked[mark.Name()] {
 			continue
 		}
 		if err := os.Remove(f.mark(mark.Name())); err != nil {
-			return volumeError("drop a retired tree's mark", err)
+			return disk.Error("drop a retired tree's mark", err)
 		}
 	}
 	return nil

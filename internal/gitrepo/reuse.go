@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // keptSpares is how many spare trees are kept to be brought forward, when that is wanted. There is more
@@ -14,17 +16,17 @@ const keptSpares = 2
 // bringForward makes a spare tree into the plan's, at dst, by what differs between the two. It costs as
 // much as the change, but for the index. It returns nil when there is no such tree, or it is not what it
 // should be: then there is nothing at dst, and the tree is to be built.
-func (s *syncing) bringForward(ctx context.Context, dst string) (*builtFiles, error) {
+func (s *syncing) bringForward(ctx context.Context, dst string) (*checkout.Files, error) {
 	if !s.v.cfg.ReuseTrees {
 		return nil, nil
 	}
 	if taken, err := s.takeSpare(ctx, dst); !taken || err != nil {
 		return nil, err
 	}
-	files, err := s.plan.makeOver(ctx, s.objects, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(),
+	files, err := s.plan.Patch(ctx, s.objects, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(),
 		func(files int64) { s.gauge.begin(events.PhaseBuild, "files", files) }, s.gauge.count)
 	if err != nil && ctx.Err() == nil {
-		files, err = nil, volumeError("build the tree", os.RemoveAll(dst))
+		files, err = nil, disk.Error("build the tree", os.RemoveAll(dst))
 	}
 	return files, err
 }
@@ -39,7 +41,7 @@ func (s *syncing) takeSpare(ctx context.Context, dst string) (taken bool, err er
 		}
 		spare, err := s.spare(links)
 		for i := len(spare) - 1; i >= 0 && !taken && err == nil; i-- {
-			if ref, _, ok := checkedOut(s.f.tree(spare[i].name)); ok && ref == s.tip.ref.String() {
+			if ref, _, ok := checkout.RefAndCommit(s.f.tree(spare[i].name)); ok && ref == s.tip.Ref.String() {
 				taken, err = s.f.moveUnpinned(spare[i].name, dst)
 			}
 		}
@@ -56,7 +58,7 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 	}
 	defer release()
 	if err := os.Rename(f.tree(tree), dst); err != nil {
-		return false, volumeError("take a spare tree", err)
+		return false, disk.Error("take a spare tree", err)
 	}
 	return true, nil
 }

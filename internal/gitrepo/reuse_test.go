@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gittest"
 )
 
@@ -115,16 +117,16 @@ func containsString(list []string, s string) bool {
 
 func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
 	for name, spoil := range map[string]func(tree string) error{
-		"no manifest": func(tree string) error { return os.Remove(gitDirOf(tree).manifest()) },
+		"no manifest": func(tree string) error { return os.Remove(checkout.GitDirOf(tree).Manifest()) },
 		"a damaged manifest": func(tree string) error {
-			content, err := os.ReadFile(gitDirOf(tree).manifest())
+			content, err := os.ReadFile(checkout.GitDirOf(tree).Manifest())
 			if err != nil {
 				return err
 			}
-			if err := os.Remove(gitDirOf(tree).manifest()); err != nil {
+			if err := os.Remove(checkout.GitDirOf(tree).Manifest()); err != nil {
 				return err
 			}
-			return os.WriteFile(gitDirOf(tree).manifest(), flipped(content, len(content)/2), 0o644)
+			return os.WriteFile(checkout.GitDirOf(tree).Manifest(), flipped(content, len(content)/2), 0o644)
 		},
 		"a file is gone":   func(tree string) error { return os.Remove(tree + "/dir/changes") },
 		"a folder is gone": func(tree string) error { return os.RemoveAll(tree + "/dir") },
@@ -210,7 +212,7 @@ func TestFewSparesAreKept(t *testing.T) {
 		w.push(map[string]string{"a": fmt.Sprint(i + 1)})
 		w.sync("")
 	}
-	if n := len(must(readDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > keptSpares+2 {
+	if n := len(must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > keptSpares+2 {
 		t.Errorf("%d trees are kept", n)
 	}
 }

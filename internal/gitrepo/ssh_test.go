@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gittest"
 )
 
@@ -30,7 +31,7 @@ func (w *world) withSSH() *gittest.SSHServer {
 func (w *world) sshRequest(server *gittest.SSHServer, ref string) SyncRequest {
 	req := w.request(ref)
 	req.URL = server.URL(widgets)
-	req.Auth = Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}
+	req.Auth = wire.Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}
 	return req
 }
 
@@ -103,31 +104,31 @@ func TestSSHKeysAndHosts(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	knownHosts := filepath.Join(t.TempDir(), "known_hosts")
 	must(0, os.WriteFile(knownHosts, []byte("# ours\n"+server.KnownHosts()), 0o600))(t)
-	trusting := w.open(t.TempDir(), Config{Net: NetConfig{KnownHosts: knownHosts}})
+	trusting := w.open(t.TempDir(), Config{Net: wire.Config{KnownHosts: knownHosts}})
 	empty := filepath.Join(t.TempDir(), "empty")
 	must(0, os.WriteFile(empty, nil, 0o600))(t)
-	strict := w.open(t.TempDir(), Config{Net: NetConfig{KnownHosts: empty}})
+	strict := w.open(t.TempDir(), Config{Net: wire.Config{KnownHosts: empty}})
 	host, port, _ := net.SplitHostPort(server.Addr())
 	elsewhere := strings.Replace(other.KnownHosts(), strings.Fields(other.KnownHosts())[0], "["+host+"]:"+port, 1)
 	for name, tc := range map[string]struct {
 		volume *Volume
-		auth   Auth
+		auth   wire.Auth
 		class  events.Class
 		says   string
 	}{
-		"a known host":      {trusting, Auth{SSHKey: server.ClientKey}, "", ""},
-		"the credential's":  {strict, Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}, "", ""},
-		"hashed":            {strict, Auth{SSHKey: server.ClientKey, KnownHosts: hashed(server.KnownHosts())}, "", ""},
-		"an unknown host":   {strict, Auth{SSHKey: server.ClientKey}, events.ClassConfig, "known-hosts"},
-		"a changed key":     {trusting, Auth{SSHKey: server.ClientKey, KnownHosts: elsewhere}, events.ClassAuth, "somebody may be in between"},
-		"a revoked key":     {trusting, Auth{SSHKey: server.ClientKey, KnownHosts: "@revoked " + server.KnownHosts()}, events.ClassAuth, "in between"},
-		"another's key":     {trusting, Auth{SSHKey: other.ClientKey}, events.ClassAuth, "refused the credential"},
-		"no credential":     {trusting, Auth{}, events.ClassAuth, "sshKey in the change"},
-		"a password alone":  {trusting, Auth{Username: "git", Password: secret}, events.ClassConfig, "no sshKey"},
-		"no key":            {trusting, Auth{SSHKey: "-----BEGIN " + secret}, events.ClassConfig, "cannot be read"},
-		"bad known hosts":   {trusting, Auth{SSHKey: server.ClientKey, KnownHosts: "@what " + secret}, events.ClassConfig, "knownHosts"},
-		"encrypted, opened": {trusting, Auth{SSHKey: encrypted(t, server.ClientKey), SSHKeyPassphrase: secret}, "", ""},
-		"encrypted":         {trusting, Auth{SSHKey: encrypted(t, server.ClientKey)}, events.ClassConfig, "sshKeyPassphrase"},
+		"a known host":      {trusting, wire.Auth{SSHKey: server.ClientKey}, "", ""},
+		"the credential's":  {strict, wire.Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}, "", ""},
+		"hashed":            {strict, wire.Auth{SSHKey: server.ClientKey, KnownHosts: hashed(server.KnownHosts())}, "", ""},
+		"an unknown host":   {strict, wire.Auth{SSHKey: server.ClientKey}, events.ClassConfig, "known-hosts"},
+		"a changed key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: elsewhere}, events.ClassAuth, "somebody may be in between"},
+		"a revoked key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@revoked " + server.KnownHosts()}, events.ClassAuth, "in between"},
+		"another's key":     {trusting, wire.Auth{SSHKey: other.ClientKey}, events.ClassAuth, "refused the credential"},
+		"no credential":     {trusting, wire.Auth{}, events.ClassAuth, "sshKey in the change"},
+		"a password alone":  {trusting, wire.Auth{Username: "git", Password: secret}, events.ClassConfig, "no sshKey"},
+		"no key":            {trusting, wire.Auth{SSHKey: "-----BEGIN " + secret}, events.ClassConfig, "cannot be read"},
+		"bad known hosts":   {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@what " + secret}, events.ClassConfig, "knownHosts"},
+		"encrypted, opened": {trusting, wire.Auth{SSHKey: encrypted(t, server.ClientKey), SSHKeyPassphrase: secret}, "", ""},
+		"encrypted":         {trusting, wire.Auth{SSHKey: encrypted(t, server.ClientKey)}, events.ClassConfig, "sshKeyPassphrase"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := w.sshRequest(server, "")
@@ -248,7 +249,7 @@ func TestAnSSHServerThatIsNone(t *testing.T) {
 			_, key := must2(ed25519.GenerateKey(rand.Reader))(t)
 			req := w.request("")
 			req.URL = "ssh://git@" + answerRaw(t, answer) + "/acme/widgets"
-			req.Auth = Auth{SSHKey: string(pem.EncodeToMemory(must(ssh.MarshalPrivateKey(key, ""))(t)))}
+			req.Auth = wire.Auth{SSHKey: string(pem.EncodeToMemory(must(ssh.MarshalPrivateKey(key, ""))(t)))}
 			_, err := w.volume.Sync(t.Context(), req)
 			mustFail(t, err, events.ClassNetwork, events.Retryable)
 			if strings.Contains(err.Error(), secret) {
@@ -298,7 +299,7 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 			if err := <-ended; !errors.Is(err, cause) {
 				t.Errorf("got %v", err)
 			}
-			if took := time.Since(began); took > idleTimeout/2 { // it would have ended by itself
+			if took := time.Since(began); took > wire.IdleTimeout/2 { // it would have ended by itself
 				t.Errorf("it took %v", took)
 			}
 			mustLetGo(t, server)

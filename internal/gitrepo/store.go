@@ -11,9 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
 )
 
 // store is a repository's bare object database. Its refs say which commits it holds whole, with as much
@@ -69,9 +70,9 @@ func (s store) number() int {
 
 // generations lists the stores there are, oldest first.
 func (f folder) generations() ([]int, error) {
-	entries, err := readDir(f.stores())
+	entries, err := disk.ReadDir(f.stores())
 	if err != nil {
-		return nil, volumeError("list the stores", err)
+		return nil, disk.Error("list the stores", err)
 	}
 	var generations []int
 	for _, entry := range entries {
@@ -91,24 +92,24 @@ func (s store) isBegun() bool {
 
 // ensure makes what is missing of the store.
 func (s store) ensure() error {
-	return volumeError("make the store", makeBare(s.dir))
+	return disk.Error("make the store", object.MakeBare(s.dir))
 }
 
 // refs returns the commits that the store holds whole, by the name of the ref they were fetched for.
 // A store that is not there, or not readable, holds none.
-func (s store) refs() (map[string]plumbing.Hash, error) {
-	refs := map[string]plumbing.Hash{}
+func (s store) refs() (map[string]object.ID, error) {
+	refs := map[string]object.ID{}
 	content, err := os.ReadFile(filepath.Join(s.dir, "packed-refs"))
 	if errors.Is(err, os.ErrNotExist) {
 		return refs, nil
 	}
 	if err != nil {
-		return nil, volumeError("read the store's refs", err)
+		return nil, disk.Error("read the store's refs", err)
 	}
 	for line := range strings.Lines(string(content)) {
 		hash, name, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if ok && plumbing.IsHash(hash) && strings.HasPrefix(name, "refs/") {
-			refs[name] = plumbing.NewHash(hash)
+		if ok && object.IsID(hash) && strings.HasPrefix(name, "refs/") {
+			refs[name] = object.ParseID(hash)
 		}
 	}
 	return refs, nil
@@ -116,7 +117,7 @@ func (s store) refs() (map[string]plumbing.Hash, error) {
 
 // hold records that the store holds a commit for ref, as deep as depth says, and how shallow the store
 // is. What a power cut takes of that is fetched again. The caller holds the file lock.
-func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, shallow []plumbing.Hash) error {
+func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallow []object.ID) error {
 	refs, err := s.refs()
 	if err != nil {
 		return err
@@ -126,32 +127,32 @@ func (s store) hold(ref events.Ref, commit plumbing.Hash, depth events.Depth, sh
 	}
 	refs[ref.String()] = commit
 	// Git wants to know which commits' parents are missing before it hears of the tips.
-	if err := writeShallow(s.dir, shallow); err != nil {
-		return volumeError("write the store's shallow list", err)
+	if err := object.WriteShallow(s.dir, shallow); err != nil {
+		return disk.Error("write the store's shallow list", err)
 	}
 	if s.depth() != depth {
-		if err := replaceUnsynced(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
-			return volumeError("write the store's depth", err)
+		if err := disk.ReplaceUnsynced(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
+			return disk.Error("write the store's depth", err)
 		}
 	}
 	return s.writeRefs(refs)
 }
 
-func (s store) writeRefs(refs map[string]plumbing.Hash) error {
+func (s store) writeRefs(refs map[string]object.ID) error {
 	var packed bytes.Buffer
 	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
 		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
 	}
-	return volumeError("write the store's refs", replaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
+	return disk.Error("write the store's refs", disk.ReplaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
 }
 
 func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
 
-// depth is the deepest that anybody has asked for.
+// Depth is the deepest that anybody has asked for.
 func (s store) depth() events.Depth {
-	return readDepth(s.depthFile())
+	return checkout.ReadDepth(s.depthFile())
 }
 
 // shallow lists the commits whose parents the store does without.
-func (s store) shallow() []plumbing.Hash { return readShallow(s.dir) }
+func (s store) shallow() []object.ID { return object.ReadShallow(s.dir) }

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
 )
 
 // SyncRequest asks that one ref of a repository be brought up to date.
@@ -19,7 +21,7 @@ type SyncRequest struct {
 	Repo  events.RepoPath
 	URL   string       // the remote, http, https or ssh, without credentials in it
 	Ref   events.Ref   // zero for the remote's default branch
-	Auth  Auth         // for this operation alone; zero is anonymous
+	Auth  wire.Auth    // for this operation alone; zero is anonymous
 	Fence uint64       // of the lease held on Repo; above zero
 	Depth events.Depth // how much history; what is there is never made shallower
 
@@ -99,7 +101,7 @@ func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
 	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
 		return events.Errorf(events.Retryable, events.ClassVolume, "the volume that was opened at %s is not there any more: mount it again, or restart this process on another", v.root)
 	case err != nil:
-		return volumeError("look for the volume", err)
+		return disk.Error("look for the volume", err)
 	}
 	return nil
 }
@@ -111,21 +113,21 @@ type syncing struct {
 	req SyncRequest
 
 	binding binding
-	remote  *remote
-	tip     tip
+	remote  *wire.Session
+	tip     wire.Tip
 	names   []string // to publish under
 	now     current  // what the first name names at the start
 	horizon horizon  // of results; see ask
 
-	store   store    // where the commit's objects are
-	objects *objects // open on it
-	afresh  bool     // everything has been fetched anew
-	plan    *plan
-	history history   // of the plan's commit
-	last    *lastTree // see lastTree
-	tree    string    // name of the tree built, until it is published
-	meter   meter     // of the space taken
-	gauge   *gauge    // of progress
+	store   store         // where the commit's objects are
+	objects *object.Store // open on it
+	afresh  bool          // everything has been fetched anew
+	plan    *checkout.Plan
+	history checkout.History // of the plan's commit
+	last    *checkout.Tree   // see lastTree
+	tree    string           // name of the tree built, until it is published
+	meter   meter            // of the space taken
+	gauge   *gauge           // of progress
 }
 
 func (s *syncing) run(ctx context.Context) (SyncResult, error) {
@@ -139,7 +141,7 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 	}
 	if commit := s.now.commit; s.upToDate() && commit == s.base() {
 		tree := s.v.relative(s.f.tree(s.now.tree))
-		return SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
+		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
 	}
 	if err := s.admit(ctx); err != nil {
 		return SyncResult{}, err
@@ -148,14 +150,14 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	// Only now: what was known of the ref may not have been enough, and then the remote was asked after all.
-	res := SyncResult{Ref: s.tip.ref, Path: s.names[0], Before: s.base()}
+	res := SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
 	changed, err := s.changesSince(ctx, res.Before)
 	if err != nil {
 		return SyncResult{}, err
 	}
-	res.After = s.plan.commit.String()
-	res.Files, res.Full, res.Truncated = changed.files, changed.full, changed.truncated
-	if s.now.is(s.tip.ref, res.After) && s.namesAgree() && s.isDeepEnough() {
+	res.After = s.plan.Commit.String()
+	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
+	if s.now.is(s.tip.Ref, res.After) && s.namesAgree() && s.isDeepEnough() {
 		res.Tree = s.v.relative(s.f.tree(s.now.tree))
 		return res, s.keep(ctx)
 	}
@@ -172,7 +174,7 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 		return err
 	}
 	s.v.done("fenced")
-	if err := checkRemote(s.req.URL); err != nil {
+	if err := wire.CheckURL(s.req.URL); err != nil {
 		return err
 	}
 	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
@@ -190,26 +192,26 @@ func (s *syncing) knows() bool {
 	if s.req.Known.Commit == "" {
 		return false
 	}
-	commit := plumbing.NewHash(s.req.Known.Commit)
-	s.tip = tip{ref: s.req.Known.Ref, isDefault: s.req.Known.Ref == s.binding.Default, want: commit, commit: commit}
+	commit := object.ParseID(s.req.Known.Commit)
+	s.tip = wire.Tip{Ref: s.req.Known.Ref, IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	s.now = s.v.current(s.f, s.binding, s.names[0])
 	return s.upToDate()
 }
 
-// list asks the remote where the ref stands, and looks at what is published for it.
+// List asks the remote where the ref stands, and looks at what is published for it.
 func (s *syncing) list(ctx context.Context) (err error) {
 	s.gauge.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
 		return err
 	}
-	if err := s.remote.list(ctx); err != nil {
+	if err := s.remote.List(ctx); err != nil {
 		return err
 	}
-	if s.tip, err = s.remote.resolve(s.req.Ref); err != nil {
+	if s.tip, err = s.remote.Resolve(s.req.Ref); err != nil {
 		return err
 	}
-	s.remote.forgetRefs()
+	s.remote.ForgetRefs()
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	if err := s.checkPlaces(); err != nil { // now, before much is fetched and built for nothing
 		return err
@@ -222,22 +224,22 @@ func (s *syncing) list(ctx context.Context) (err error) {
 // base returns the commit to list changed files from.
 func (s *syncing) base() string {
 	published := ""
-	if s.now.ref == s.tip.ref.String() {
+	if s.now.ref == s.tip.Ref.String() {
 		published = s.now.commit
 	}
 	if s.req.Base == nil {
 		return published
 	}
-	return s.req.Base(s.tip.ref, published)
+	return s.req.Base(s.tip.Ref, published)
 }
 
-// changesSince lists what has changed since the commit base. That may be in an older store, from before
+// ChangesSince lists what has changed since the commit base. That may be in an older store, from before
 // everything was fetched anew.
-func (s *syncing) changesSince(ctx context.Context, base string) (changes, error) {
+func (s *syncing) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
 	s.gauge.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
 	if err != nil {
-		return changes{}, err
+		return checkout.Changes{}, err
 	}
 	dirs := []string{s.store.dir}
 	for _, n := range slices.Backward(generations) {
@@ -245,19 +247,19 @@ func (s *syncing) changesSince(ctx context.Context, base string) (changes, error
 			dirs = append(dirs, older.dir)
 		}
 	}
-	all := openObjects(dirs...)
+	all := object.Open(dirs...)
 	defer all.Close()
-	return s.plan.changesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
 }
 
 // upToDate reports whether the tip is what every name names already.
 func (s *syncing) upToDate() bool {
-	return !s.tip.commit.IsZero() && s.now.is(s.tip.ref, s.tip.commit.String()) && s.namesAgree() && s.isDeepEnough()
+	return !s.tip.Commit.IsZero() && s.now.is(s.tip.Ref, s.tip.Commit.String()) && s.namesAgree() && s.isDeepEnough()
 }
 
 // isDeepEnough reports whether what is published has as much history as is asked for.
 func (s *syncing) isDeepEnough() bool {
-	return events.Depth(1).Covers(s.req.Depth) || gitDirOf(s.f.tree(s.now.tree)).depth().Covers(s.req.Depth)
+	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
 }
 
 // namesAgree reports whether all names link to the same tree.
@@ -279,7 +281,7 @@ func (v *Volume) current(f folder, b binding, name string) current {
 	if tree == "" || b.Left.owns(tree) {
 		return current{}
 	}
-	ref, commit, ok := checkedOut(f.tree(tree))
+	ref, commit, ok := checkout.RefAndCommit(f.tree(tree))
 	if !ok {
 		return current{}
 	}

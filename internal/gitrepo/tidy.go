@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // tidy retires trees that no name links to any more, and clears away what is over: retired trees
@@ -66,7 +69,7 @@ func (s *syncing) recycle(links map[string]string) error {
 // sweep throws away everything that is unfinished. Whoever made it is gone, or stale and will find
 // that out; the caller has nothing unfinished of its own.
 func (f folder) sweep() error {
-	isTemp := func(name string) bool { return strings.Contains(name, tempInfix) }
+	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
 	places := map[string]func(name string) bool{
 		f.quarantines(): func(string) bool { return true },
 		f.trees():       func(name string) bool { return strings.HasPrefix(name, buildPrefix) },
@@ -80,9 +83,9 @@ func (f folder) sweep() error {
 		places[f.generation(n).dir] = isTemp
 	}
 	for dir, leftover := range places {
-		entries, err := readDir(dir)
+		entries, err := disk.ReadDir(dir)
 		if err != nil {
-			return volumeError("sweep", err)
+			return disk.Error("sweep", err)
 		}
 		for _, entry := range entries {
 			if !leftover(entry.Name()) {
@@ -107,12 +110,12 @@ func (f folder) dropStores() error {
 		return err
 	}
 	needed := map[string]bool{current.dir: true}
-	trees, err := readDir(f.trees())
+	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
-		return volumeError("list the trees", err)
+		return disk.Error("list the trees", err)
 	}
 	for _, tree := range trees {
-		store, err := gitDirOf(f.tree(tree.Name())).store()
+		store, err := checkout.GitDirOf(f.tree(tree.Name())).Store()
 		if err != nil {
 			return nil // which one it needs cannot be told now: all stay until it can
 		}

@@ -6,31 +6,33 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"lockstep/internal/disk"
 )
 
 // discard moves a file or folder out of sight, to be deleted.
 func (f folder) discard(path string) error {
 	if err := os.MkdirAll(f.trash(), 0o755); err != nil {
-		return volumeError("throw away "+path, err)
+		return disk.Error("throw away "+path, err)
 	}
 	err := os.Rename(path, filepath.Join(f.trash(), rand.Text()))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return volumeError("throw away "+path, err)
+	return disk.Error("throw away "+path, err)
 }
 
 // emptyTrash deletes what was thrown away. What resists stays for the next time.
 func (f folder) emptyTrash() { f.emptyTrashUntil(func() bool { return false }) }
 
 func (f folder) emptyTrashUntil(enough func() bool) {
-	entries, err := readDir(f.trash())
+	entries, err := disk.ReadDir(f.trash())
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
 		path := filepath.Join(f.trash(), entry.Name())
-		parts, _ := readDir(path) // of a tree; of anything else none
+		parts, _ := disk.ReadDir(path) // of a tree; of anything else none
 		for _, part := range parts {
 			if enough() {
 				return
@@ -58,7 +60,7 @@ type janitor struct {
 
 // see has the folder's trash emptied soon; at once when there is much of it.
 func (j *janitor) see(f folder) {
-	entries, err := readDir(f.trash())
+	entries, err := disk.ReadDir(f.trash())
 	switch {
 	case err != nil || len(entries) == 0:
 		return
@@ -99,7 +101,7 @@ func (j *janitor) isClosed() bool {
 	return j.closed
 }
 
-// close returns when nothing is being deleted any more. What is left is for whoever syncs next.
+// Close returns when nothing is being deleted any more. What is left is for whoever syncs next.
 func (j *janitor) close() {
 	j.mu.Lock()
 	j.closed = true

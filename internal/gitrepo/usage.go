@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // Usage is what a repository takes on the volume. Counting all its files is left to [Volume.GC]; a sync
@@ -45,7 +47,7 @@ type Space struct {
 func (v *Volume) Space() (Space, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(v.root, &st); err != nil {
-		return Space{}, volumeError("ask for the volume's free space", err)
+		return Space{}, disk.Error("ask for the volume's free space", err)
 	}
 	unit := st.Frsize
 	if unit == 0 {
@@ -79,7 +81,7 @@ func (f folder) writeUsage(u Usage) error {
 	if err != nil {
 		return err
 	}
-	return volumeError("note what the repository takes", os.WriteFile(f.usage(), append(content, '\n'), 0o644))
+	return disk.Error("note what the repository takes", os.WriteFile(f.usage(), append(content, '\n'), 0o644))
 }
 
 // measure counts what is in the repository's folder: one system call for each file.
@@ -90,20 +92,20 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 		return Usage{}, err
 	}
 	u.Contents, u.Trees = contents, trees
-	c := tally{ctx: ctx, skip: f.adopted(), shared: map[inode]uint64{}, own: f.hasDeparture()}
+	c := tally{ctx: ctx, skip: f.adopted(), shared: map[disk.Inode]uint64{}, own: f.hasDeparture()}
 	if err := c.count(f.dir); err != nil {
-		return Usage{}, volumeError("measure the repository", err)
+		return Usage{}, disk.Error("measure the repository", err)
 	}
 	u.Bytes, u.Files = c.bytes, c.files
-	clones, err := readDir(f.adopted())
+	clones, err := disk.ReadDir(f.adopted())
 	if err != nil {
-		return Usage{}, volumeError("measure adopted clones", err)
+		return Usage{}, disk.Error("measure adopted clones", err)
 	}
 	for _, clone := range clones {
-		c := tally{ctx: ctx, shared: map[inode]uint64{}}
+		c := tally{ctx: ctx, shared: map[disk.Inode]uint64{}}
 		path := filepath.Join(f.adopted(), clone.Name())
 		if err := c.count(path); err != nil {
-			return Usage{}, volumeError("measure an adopted clone", err)
+			return Usage{}, disk.Error("measure an adopted clone", err)
 		}
 		if clone.IsDir() {
 			u.Adopted = append(u.Adopted, Adopted{Path: v.relative(path), Bytes: c.bytes})
@@ -118,9 +120,9 @@ func (f folder) contents() (string, int, error) {
 	if err != nil {
 		return "", 0, err
 	}
-	entries, err := readDir(f.trees())
+	entries, err := disk.ReadDir(f.trees())
 	if err != nil {
-		return "", 0, volumeError("list the trees", err)
+		return "", 0, disk.Error("list the trees", err)
 	}
 	trees := slices.DeleteFunc(slices.Clone(entries), func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), buildPrefix) })
 	oldest, youngest := "", ""
@@ -133,10 +135,10 @@ func (f folder) contents() (string, int, error) {
 // tally adds up a folder. A file of several names counts where it is met first; or, if only the folder's
 // own files are to count, where the last of its names is met.
 type tally struct {
-	ctx    context.Context  // of one count
-	skip   string           // folder to leave out
-	own    bool             // leave out files that have names elsewhere
-	shared map[inode]uint64 // how many names of a file have been met
+	ctx    context.Context       // of one count
+	skip   string                // folder to leave out
+	own    bool                  // leave out files that have names elsewhere
+	shared map[disk.Inode]uint64 // how many names of a file have been met
 	bytes  int64
 	files  int64
 }
@@ -168,12 +170,12 @@ func (c *tally) count(dir string) error {
 }
 
 func (c *tally) add(info fs.FileInfo) {
-	st, err := statOf(info)
+	st, err := disk.Stat(info)
 	if err != nil {
 		return
 	}
 	if !info.IsDir() {
-		if key := (inode{st.Dev, st.Ino}); st.Nlink > 1 {
+		if key := (disk.Inode{Dev: st.Dev, Ino: st.Ino}); st.Nlink > 1 {
 			c.shared[key]++
 			if met := c.shared[key]; c.own && met < uint64(st.Nlink) || !c.own && met > 1 {
 				return
@@ -223,7 +225,7 @@ func (v *Volume) SetTotal(t Total) error {
 	if err != nil {
 		return err
 	}
-	return volumeError("note what all repositories take", replaceFile(v.totalPath(), append(content, '\n')))
+	return disk.Error("note what all repositories take", disk.Replace(v.totalPath(), append(content, '\n')))
 }
 
 // meter watches over the space that one sync takes.
@@ -271,9 +273,9 @@ func (s *syncing) weigh(ctx context.Context, dir string) error {
 	if !s.meter.running {
 		return nil
 	}
-	fetched := tally{ctx: ctx, shared: map[inode]uint64{}}
+	fetched := tally{ctx: ctx, shared: map[disk.Inode]uint64{}}
 	if err := fetched.count(dir); err != nil {
-		return volumeError("measure what was fetched", err)
+		return disk.Error("measure what was fetched", err)
 	}
 	s.meter.own += fetched.bytes
 	return s.checkSize(ctx)
@@ -317,14 +319,14 @@ func (s *syncing) note(res SyncResult) {
 
 // written adds up the changed files of a tree, and its index.
 func (v *Volume) written(res SyncResult) int64 {
-	sum := tally{shared: map[inode]uint64{}}
+	sum := tally{shared: map[disk.Inode]uint64{}}
 	add := func(path string) {
 		if info, err := os.Lstat(path); err == nil {
 			sum.add(info)
 		}
 	}
 	tree := filepath.Join(v.root, filepath.FromSlash(res.Tree))
-	add(gitDirOf(tree).index())
+	add(checkout.GitDirOf(tree).Index())
 	for _, file := range res.Files {
 		if file.Status != events.FileDeleted {
 			add(filepath.Join(tree, filepath.FromSlash(file.Path)))

@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/volume/fsck"
 )
 
 // VerifyRequest asks that all that a repository has on the volume be read and checked.
@@ -28,13 +31,13 @@ type VerifyRequest struct {
 // A tree that is marked for repair is no longer taken for whole: readers keep it until the next sync of
 // its ref has built another. A store that is marked is followed by a next one, fetched anew. What is so
 // marked, and published no more, is not looked at again.
-func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (Report, error) {
+func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
-		return Report{}, err
+		return fsck.Report{}, err
 	}
-	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, check: newChecker(ctx, v.relative)}
+	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, check: fsck.New(ctx, v.relative)}
 	if err := c.run(); err != nil {
-		return Report{}, fmt.Errorf("verify %s: %w", req.Repo, c.f.explain(ctx, req.Fence, err))
+		return fsck.Report{}, fmt.Errorf("verify %s: %w", req.Repo, c.f.explain(ctx, req.Fence, err))
 	}
 	report := c.check.Report()
 	report.Marked = c.marked
@@ -48,7 +51,7 @@ type verifier struct {
 	f   folder
 	req VerifyRequest
 
-	check  *Checker
+	check  *fsck.Checker
 	marked []string // trees and stores to be replaced, relative to the root
 }
 
@@ -57,7 +60,7 @@ func (c *verifier) run() error {
 		return notHere(c.req.Repo)
 	}
 	if _, err := c.f.floor(); err != nil {
-		c.check.found(c.f.fence(), "%v", err)
+		c.check.Found(c.f.fence(), "%v", err)
 		return nil // without a fence nothing can be done here
 	}
 	if err := c.f.record(c.ctx, c.req.Fence); err != nil {
@@ -66,7 +69,7 @@ func (c *verifier) run() error {
 	b, bound, err := c.f.readBinding()
 	switch {
 	case err != nil:
-		c.check.found(c.f.binding(), "%v", err)
+		c.check.Found(c.f.binding(), "%v", err)
 		b.Repo = c.req.Repo
 	case !bound && b.Left == nil:
 		return notHere(c.req.Repo)
@@ -84,7 +87,7 @@ func (c *verifier) run() error {
 		return err
 	}
 	for _, dir := range slices.Sorted(maps.Keys(stores)) {
-		if err := c.check.checkStore(dir, stores[dir]); err != nil {
+		if err := c.check.CheckStore(dir, stores[dir]); err != nil {
 			return err
 		}
 	}
@@ -108,23 +111,23 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 	for path, tree := range links {
 		linked[tree] = true
 		if _, err := os.Stat(c.f.tree(tree)); err != nil {
-			c.check.found(path, "the tree that it links to is not there; sync to build it again")
+			c.check.Found(path, "the tree that it links to is not there; sync to build it again")
 		}
 	}
-	entries, err := readDir(c.f.trees())
+	entries, err := disk.ReadDir(c.f.trees())
 	if err != nil {
-		return nil, volumeError("list the trees", err)
+		return nil, disk.Error("list the trees", err)
 	}
 	for _, entry := range entries {
 		name := entry.Name()
 		if strings.HasPrefix(name, buildPrefix) {
 			continue
 		}
-		_, err := os.Lstat(gitDirOf(c.f.tree(name)).ref())
+		_, err := os.Lstat(checkout.GitDirOf(c.f.tree(name)).Ref())
 		marked := errors.Is(err, os.ErrNotExist)
 		switch {
 		case marked && linked[name]:
-			c.check.found(c.f.tree(name), "it is marked as damaged; sync to replace it")
+			c.check.Found(c.f.tree(name), "it is marked as damaged; sync to replace it")
 		case !marked:
 			trees = append(trees, name)
 		}
@@ -145,13 +148,13 @@ func (c *verifier) stores(trees []string) (map[string][]string, error) {
 	}
 	for _, tree := range trees {
 		path := c.f.tree(tree)
-		dir, err := gitDirOf(path).store()
+		dir, err := checkout.GitDirOf(path).Store()
 		if err == nil && dir != "" {
 			_, err = os.Lstat(filepath.Join(dir, "objects"))
 		}
 		if err != nil || filepath.Dir(dir) != c.f.stores() {
-			c.check.found(path, "its objects/info/alternates does not lead to a store")
-			c.check.damagedTree(path)
+			c.check.Found(path, "its objects/info/alternates does not lead to a store")
+			c.check.NoteDamagedTree(path)
 			continue
 		}
 		stores[dir] = append(stores[dir], path)
@@ -168,12 +171,12 @@ func (c *verifier) mark() error {
 	}
 	trees, stores := c.check.Damaged()
 	for _, damaged := range stores {
-		all, err := readDir(c.f.trees())
+		all, err := disk.ReadDir(c.f.trees())
 		if err != nil {
-			return volumeError("list the trees", err)
+			return disk.Error("list the trees", err)
 		}
 		for _, tree := range all {
-			if dir, err := gitDirOf(c.f.tree(tree.Name())).store(); err == nil && dir == damaged {
+			if dir, err := checkout.GitDirOf(c.f.tree(tree.Name())).Store(); err == nil && dir == damaged {
 				trees = append(trees, c.f.tree(tree.Name()))
 			}
 		}
@@ -186,8 +189,8 @@ func (c *verifier) mark() error {
 	}
 	slices.Sort(trees)
 	for _, tree := range slices.Compact(trees) {
-		if err := gitDirOf(tree).unmake(); err != nil {
-			return volumeError("mark a damaged tree", err)
+		if err := checkout.GitDirOf(tree).Unmake(); err != nil {
+			return disk.Error("mark a damaged tree", err)
 		}
 		c.marked = append(c.marked, c.v.relative(tree))
 	}
@@ -203,5 +206,5 @@ func (f folder) beginStore() error {
 	if err := next.ensure(); err != nil {
 		return err
 	}
-	return volumeError("begin a new store", replaceFile(filepath.Join(next.dir, "packed-refs"), nil))
+	return disk.Error("begin a new store", disk.Replace(filepath.Join(next.dir, "packed-refs"), nil))
 }

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gittest"
+	"lockstep/internal/volume/fsck"
 	"lockstep/tree"
 )
 
-func (w *world) verify(repair bool) Report {
+func (w *world) verify(repair bool) fsck.Report {
 	w.t.Helper()
 	return must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Repair: repair}))(w.t)
 }
@@ -81,7 +83,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		"a submodule's folder": func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, "sub")))(t) },
 		"a tree's index":       func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, ".git/index"), 0.5) },
 		"a tree's manifest": func(t *testing.T, _, tree string) {
-			flipBit(t, gitDirOf(tree).manifest(), 0.5)
+			flipBit(t, checkout.GitDirOf(tree).Manifest(), 0.5)
 		},
 		"no index in a tree": func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, ".git/index")))(t) },
 		"a tree's HEAD": func(t *testing.T, _, tree string) {
@@ -227,7 +229,7 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 	if report.Found != 0 || report.Files != int64(len(files)) {
 		t.Errorf("report %+v of %d files", report, len(files))
 	}
-	if slices.ContainsFunc(report.Problems, func(p Problem) bool { return true }) {
+	if slices.ContainsFunc(report.Problems, func(p fsck.Problem) bool { return true }) {
 		t.Error(report.Problems)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 const (
@@ -21,10 +22,10 @@ func (v *Volume) checkLayout() error {
 	path := filepath.Join(v.root, adminDir, layoutName)
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return volumeError("write the volume's layout", replaceFile(path, []byte(strconv.Itoa(layout)+"\n")))
+		return disk.Error("write the volume's layout", disk.Replace(path, []byte(strconv.Itoa(layout)+"\n")))
 	}
 	if err != nil {
-		return volumeError("read the volume's layout", err)
+		return disk.Error("read the volume's layout", err)
 	}
 	switch n, err := strconv.Atoi(strings.TrimSpace(string(content))); {
 	case err != nil || n < 1:

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // ErrNoVolume means that there is no volume at a root.
@@ -27,7 +29,7 @@ func ViewVolume(root string) (*Volume, error) {
 		return nil, fmt.Errorf("%w at %s; name its folder with --root", ErrNoVolume, root)
 	}
 	if err != nil {
-		return nil, volumeError("look at the volume", err)
+		return nil, disk.Error("look at the volume", err)
 	}
 	return &Volume{root: root, id: strings.TrimSpace(string(id))}, nil
 }
@@ -102,7 +104,7 @@ func (v *Volume) publishedRefs(f folder, b binding) (map[events.Ref]string, erro
 	commits := map[events.Ref]string{}
 	// The plain name comes last, being the shortest: it is the one that counts.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
-		name, commit, ok := checkedOut(f.tree(links[path]))
+		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
 		if ref, err := events.ParseRef(name); ok && err == nil {
 			commits[ref] = commit
 		}
@@ -112,9 +114,9 @@ func (v *Volume) publishedRefs(f folder, b binding) (map[events.Ref]string, erro
 
 // adoptedNow lists the adopted clones there are, with the sizes known.
 func (v *Volume) adoptedNow(f folder, measured []Adopted) ([]Adopted, error) {
-	entries, err := readDir(f.adopted())
+	entries, err := disk.ReadDir(f.adopted())
 	if err != nil {
-		return nil, volumeError("list adopted clones", err)
+		return nil, disk.Error("list adopted clones", err)
 	}
 	var now []Adopted
 	for _, entry := range entries {

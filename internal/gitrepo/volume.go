@@ -15,14 +15,18 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
 )
 
 // Config bounds what a sync may cost. Zero fields take the defaults.
 type Config struct {
-	Grace      time.Duration // how long a replaced tree stays for its readers; 5 min
-	KeepNamed  time.Duration // how much longer it stays at most because an unsettled result names it; 1 h
-	Links      LinkPolicy    // symbolic links out of the tree; LinksKeep
-	ReuseTrees bool          // bring trees past their grace forward, instead of building each anew
+	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
+	KeepNamed  time.Duration       // how much longer it stays at most because an unsettled result names it; 1 h
+	Links      checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
+	ReuseTrees bool                // bring trees past their grace forward, instead of building each anew
 
 	RefuseClones bool // refuse a plain clone that is in a name's place, instead of adopting it
 
@@ -42,7 +46,7 @@ type Config struct {
 	// what it answers must not be older than the question. Nil: results keep no tree.
 	Results func(context.Context) (Horizon, error)
 
-	Net NetConfig // how remotes are reached
+	Net wire.Config // how remotes are reached
 
 	// Step, when not nil, is told the name of each step as it is done, for tests of crashes.
 	Step func(name string)
@@ -58,7 +62,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		return Config{}, errors.New("gitrepo: a negative limit in Config")
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
-	cfg.Links = cmp.Or(cfg.Links, LinksKeep)
+	cfg.Links = cmp.Or(cfg.Links, checkout.LinksKeep)
 	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
 	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
 	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
@@ -72,21 +76,21 @@ func (cfg Config) withDefaults() (Config, error) {
 }
 
 // packLimits are the limits of one fetched pack.
-func (cfg Config) packLimits() packLimits {
-	return packLimits{
+func (cfg Config) packLimits() object.Limits {
+	return object.Limits{
 		MaxFileBytes: cfg.MaxFileBytes, MaxInflatedBytes: cfg.MaxInflatedBytes,
 		MaxTreeFiles: cfg.MaxTreeFiles, FetchTimeout: cfg.FetchTimeout,
 	}
 }
 
 // wireLimits are the limits of one conversation with a remote.
-func (cfg Config) wireLimits() wireLimits {
-	return wireLimits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout}
+func (cfg Config) wireLimits() wire.Limits {
+	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout}
 }
 
 // checkoutLimits are the limits of one tree.
-func (cfg Config) checkoutLimits() checkoutLimits {
-	return checkoutLimits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes}
+func (cfg Config) checkoutLimits() checkout.Limits {
+	return checkout.Limits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes}
 }
 
 // Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, and several
@@ -95,7 +99,7 @@ type Volume struct {
 	root string
 	id   string
 	cfg  Config
-	net  *network
+	net  *wire.Network
 
 	janitor janitor
 
@@ -115,17 +119,17 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 		return nil, fmt.Errorf("open volume %s: %w", root, err)
 	}
 	v := &Volume{root: root, cfg: cfg, exchange: exchange}
-	if v.net, err = newNetwork(cfg.Net); err != nil {
+	if v.net, err = wire.NewNetwork(cfg.Net); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {
-		return nil, volumeError("open volume "+root, err)
+		return nil, disk.Error("open volume "+root, err)
 	}
 	if err := v.checkLayout(); err != nil {
 		return nil, err
 	}
 	if err := v.tryOut(); err != nil {
-		return nil, volumeError("open volume "+root, err)
+		return nil, disk.Error("open volume "+root, err)
 	}
 	if v.id, err = v.readOrMakeID(); err != nil {
 		return nil, err
@@ -137,7 +141,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 // not be used afterwards.
 func (v *Volume) Close() {
 	v.janitor.close()
-	v.net.close()
+	v.net.Close()
 }
 
 // ID returns the volume's random id, made when the volume was first opened.
@@ -160,7 +164,7 @@ func (v *Volume) tryOut() error {
 	}
 	defer os.RemoveAll(dir)
 	file, link, other := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "other")
-	if err := writeFileSync(file, []byte("try\n")); err != nil {
+	if err := disk.WriteNew(file, []byte("try\n")); err != nil {
 		return err
 	}
 	if err := os.Link(file, filepath.Join(dir, "hard")); err != nil {
@@ -181,11 +185,11 @@ func (v *Volume) readOrMakeID() (string, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if content, err = makeID(path); err != nil {
-			return "", volumeError("give the volume an id", err)
+			return "", disk.Error("give the volume an id", err)
 		}
 	}
 	if err != nil {
-		return "", volumeError("read the volume's id", err)
+		return "", disk.Error("read the volume's id", err)
 	}
 	id := strings.TrimSpace(string(content))
 	if !idPattern.MatchString(id) {
@@ -198,14 +202,14 @@ func (v *Volume) readOrMakeID() (string, error) {
 // makeID writes a new id unless another process has just done so, and returns the one that stands.
 func makeID(path string) ([]byte, error) {
 	fresh := path + "-" + rand.Text()
-	if err := writeFileSync(fresh, []byte(rand.Text()+"\n")); err != nil {
+	if err := disk.WriteNew(fresh, []byte(rand.Text()+"\n")); err != nil {
 		return nil, err
 	}
 	defer os.Remove(fresh)
 	if err := os.Link(fresh, path); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := disk.SyncDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(path)
