@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Coalescing goes by the ids of stream entries, never by clocks. Just before a sync asks the remote,
@@ -48,7 +48,7 @@ func announces(job events.Job, known state.Repo) bool {
 
 // lookAgain returns the error with which a job comes back when the remote may be behind the webhook
 // that announced the job's commit, and nil when it is to be taken as it is.
-func (h *Handlers) lookAgain(ctx context.Context, job events.Job, known state.Repo, synced gitrepo.SyncResult, syncErr error) error {
+func (h *Handlers) lookAgain(ctx context.Context, job events.Job, known state.Repo, synced volume.SyncResult, syncErr error) error {
 	change := job.Change
 	switch {
 	case !announces(job, known), syncErr == nil && synced.After == change.After:

@@ -9,18 +9,18 @@ import (
 	"lockstep/events"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
-// Repos are the clones on the volume; a [gitrepo.Volume] is.
+// Repos are the clones on the volume; a [volume.Volume] is.
 type Repos interface {
-	Sync(ctx context.Context, req gitrepo.SyncRequest) (gitrepo.SyncResult, error)
-	Remove(ctx context.Context, req gitrepo.RemoveRequest) (bool, error)
-	RemoveRef(ctx context.Context, req gitrepo.RemoveRefRequest) (bool, error)
-	Move(ctx context.Context, req gitrepo.MoveRequest) (gitrepo.MoveResult, error)
-	Look(ctx context.Context, req gitrepo.LookRequest) (wire.Refs, error)
-	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
+	Sync(ctx context.Context, req volume.SyncRequest) (volume.SyncResult, error)
+	Remove(ctx context.Context, req volume.RemoveRequest) (bool, error)
+	RemoveRef(ctx context.Context, req volume.RemoveRefRequest) (bool, error)
+	Move(ctx context.Context, req volume.MoveRequest) (volume.MoveResult, error)
+	Look(ctx context.Context, req volume.LookRequest) (wire.Refs, error)
+	Published(repo events.RepoPath) (volume.Published, bool, error)
 }
 
 // States is what Redis remembers of repositories; a [state.Store] is.

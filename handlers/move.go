@@ -9,8 +9,8 @@ import (
 	"lockstep/events"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Move takes a clone, its watches and what is remembered of it to another path, under the leases of both.
@@ -31,11 +31,11 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
-	moved, err := h.Repos.Move(ctx, gitrepo.MoveRequest{
+	moved, err := h.Repos.Move(ctx, volume.MoveRequest{
 		From: change.Repo, To: change.To, URL: change.URL, Auth: wire.Auth(secret), OldAuth: wire.Auth(former),
 		Fence: job.Fence, ToFence: job.FenceTo, Foreign: change.Foreign, Confirm: job.Confirm,
 	})
-	var since gitrepo.Published // what has come to the old path since the move was first worked on
+	var since volume.Published // what has come to the old path since the move was first worked on
 	hasCome := false
 	if err == nil && !change.To.Equal(change.Repo) {
 		since, hasCome, err = h.Repos.Published(change.Repo)
@@ -120,7 +120,7 @@ func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (cred
 // checkSame refuses a move of which the volume cannot tell that it is one: of watches without a clone, or
 // after something has come to the old path. Each former remote has to have the same refs as the new one, as when it
 // leads there; or it is gone, unless something was fetched from it since.
-func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, since gitrepo.Published) error {
+func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret credential.Secret, since volume.Published) error {
 	set, err := h.Watches.Of(ctx, change.Repo)
 	if err != nil {
 		return redisFault(err)
@@ -149,7 +149,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	if len(befores) == 0 {
 		return nil
 	}
-	after, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: change.To, URL: change.URL, Auth: wire.Auth(secret), Foreign: change.Foreign})
+	after, err := h.Repos.Look(ctx, volume.LookRequest{Repo: change.To, URL: change.URL, Auth: wire.Auth(secret), Foreign: change.Foreign})
 	if err != nil {
 		return fmt.Errorf("move %s: %w", change.Repo, err)
 	}

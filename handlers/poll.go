@@ -11,7 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -83,7 +83,7 @@ func (h *Handlers) look(ctx context.Context, repo events.RepoPath, by way) (wire
 	if err != nil {
 		return wire.Refs{}, err
 	}
-	refs, err := h.Repos.Look(ctx, gitrepo.LookRequest{Repo: repo, URL: by.url, Auth: wire.Auth(secret), Foreign: by.foreign})
+	refs, err := h.Repos.Look(ctx, volume.LookRequest{Repo: repo, URL: by.url, Auth: wire.Auth(secret), Foreign: by.foreign})
 	return refs, h.afterRefusal(by.credential, secret, err)
 }
 

@@ -7,8 +7,8 @@ import (
 	"lockstep/events"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Remove deletes a clone that the remote has no more, or unpublishes the ref that the change names. The
@@ -30,7 +30,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	if !change.Ref.IsZero() {
 		return h.removeRef(ctx, job, secret)
 	}
-	_, err = h.Repos.Remove(ctx, gitrepo.RemoveRequest{
+	_, err = h.Repos.Remove(ctx, volume.RemoveRequest{
 		Repo: change.Repo, URL: change.URL, Auth: wire.Auth(secret), Fence: job.Fence,
 		Force: change.Force, Foreign: change.Foreign, Confirm: job.Confirm,
 	})
@@ -48,7 +48,7 @@ func (h *Handlers) removeRef(ctx context.Context, job events.Job, secret credent
 	if err != nil {
 		return events.Outcome{}, redisFault(err)
 	}
-	_, err = h.Repos.RemoveRef(ctx, gitrepo.RemoveRefRequest{
+	_, err = h.Repos.RemoveRef(ctx, volume.RemoveRefRequest{
 		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: wire.Auth(secret), Fence: job.Fence,
 		Force: change.Force, Plain: change.Force, Foreign: change.Foreign, Confirm: job.Confirm,
 	})

@@ -7,8 +7,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Sync brings a clone up to date: it clones or fetches, publishes the ref's tree, and reports what
@@ -37,9 +37,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, redisFault(err)
 	}
 	answer, answered := answeredBy(known, job, latest)
-	synced, err := h.Repos.Sync(ctx, gitrepo.SyncRequest{
+	synced, err := h.Repos.Sync(ctx, volume.SyncRequest{
 		Repo: change.Repo, URL: change.URL, Ref: change.Ref, Auth: wire.Auth(secret), Fence: job.Fence, Depth: change.Depth, Foreign: change.Foreign,
-		Base: baseFor(known, change.App), Known: gitrepo.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Base: baseFor(known, change.App), Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 	})
 	if again := h.lookAgain(ctx, job, known, synced, err); again != nil {
 		return events.Outcome{}, again

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -63,7 +63,7 @@ func (h *Handlers) checkUnwatched(ctx context.Context, change events.Change) err
 
 // kept are the published refs that a selector wants to stay so. Who watches the default branch watches what the
 // plain name is published for; of a pattern, the last ones are watched.
-func kept(s watch.Selector, published gitrepo.Published) []events.Ref {
+func kept(s watch.Selector, published volume.Published) []events.Ref {
 	if s.IsDefault() {
 		return []events.Ref{published.Plain}
 	}

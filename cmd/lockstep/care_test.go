@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gittest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -105,12 +105,12 @@ func TestCareOfTheVolume(t *testing.T) {
 func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := startGit(t)
-	volume := must(gitrepo.OpenVolume(root, gitrepo.Config{}))(t)
-	defer volume.Close()
+	vol := must(volume.OpenVolume(root, volume.Config{}))(t)
+	defer vol.Close()
 	for _, name := range []string{"acme/widgets", "acme/gadgets"} {
 		must(git.Create(ctx, name, map[string]string{"a": "1"}))(t)
 		repo := must(events.ParseRepoPath(name))(t)
-		must(volume.Sync(ctx, gitrepo.SyncRequest{Repo: repo, URL: git.URL(name), Fence: 1}))(t)
+		must(vol.Sync(ctx, volume.SyncRequest{Repo: repo, URL: git.URL(name), Fence: 1}))(t)
 	}
 	gone := must(events.ParseRepoPath("acme/gadgets"))(t)
 	client, namespace := server.Client(), events.DefaultNamespace
@@ -121,7 +121,7 @@ func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
 	must(0, locker.Do(ctx, locking.Request{Key: gone.Key(), Floor: 1}, func(ctx context.Context, lease *locking.Lease) error {
 		verify = start(t, "repos", "verify", "--all", "--json", "--redis", server.URL(), "--root", root)
 		eventually(t, func() bool { return len(must(inspector.Status(ctx, gone.Key()))(t).Waiters) > 0 }, "verify waits for %s", gone)
-		_, err := volume.Remove(ctx, gitrepo.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
+		_, err := vol.Remove(ctx, volume.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
 		return err
 	}))(t)
 	if code := verify.ended(time.Minute); code != exitDone || !strings.Contains(verify.log.String(), "acme/widgets") || strings.Contains(verify.log.String(), "acme/gadgets") {

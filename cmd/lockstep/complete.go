@@ -15,8 +15,8 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
@@ -203,7 +203,7 @@ func completePublished(std streams) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		volume, err := gitrepo.ViewVolume(cfg.Root)
+		volume, err := volume.ViewVolume(cfg.Root)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -20,7 +20,7 @@ import (
 // over, what crashed workers left goes, and all are measured. One worker of a deployment does so at a
 // time, one repository after the other, each under its lease; one that is being worked on is left out.
 type patrol struct {
-	volume *gitrepo.Volume
+	volume *volume.Volume
 	locker *locking.Locker
 	redis  redis.UniversalClient
 	key    string // held by the worker that does it
@@ -55,7 +55,7 @@ func (p patrol) mayGo(ctx context.Context) bool {
 
 // patrolRound is what one patrol has come to.
 type patrolRound struct {
-	total               gitrepo.Total
+	total               volume.Total
 	freed               int64
 	trees, busy, failed int
 }
@@ -129,9 +129,9 @@ type gcMode struct {
 }
 
 // collect tidies one repository under its lease.
-func collect(ctx context.Context, volume *gitrepo.Volume, locker *locking.Locker, repo events.RepoPath, mode gcMode) (result gitrepo.GCResult, err error) {
-	err = underLease(ctx, volume, locker, repo, mode.operation, mode.ifHeld, func(ctx context.Context, fence uint64) error {
-		result, err = volume.GC(ctx, gitrepo.GCRequest{Repo: repo, Fence: fence, Full: mode.full})
+func collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, mode gcMode) (result volume.GCResult, err error) {
+	err = underLease(ctx, vol, locker, repo, mode.operation, mode.ifHeld, func(ctx context.Context, fence uint64) error {
+		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: mode.full})
 		return err
 	})
 	return result, err
@@ -139,7 +139,7 @@ func collect(ctx context.Context, volume *gitrepo.Volume, locker *locking.Locker
 
 // underLease runs fn while holding the repository. Without a locker nobody else may be at work: the fence
 // then only follows the last one.
-func underLease(ctx context.Context, volume *gitrepo.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
+func underLease(ctx context.Context, volume *volume.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
 	ifHeld locking.Policy, fn func(ctx context.Context, fence uint64) error) error {
 	floor, err := volume.Floor(repo)
 	if err != nil {
@@ -153,7 +153,7 @@ func underLease(ctx context.Context, volume *gitrepo.Volume, locker *locking.Loc
 }
 
 // figuresOf reads what there is to export of a volume.
-func figuresOf(volume *gitrepo.Volume) func() (telemetry.VolumeFigures, error) {
+func figuresOf(volume *volume.Volume) func() (telemetry.VolumeFigures, error) {
 	return func() (telemetry.VolumeFigures, error) {
 		space, err := volume.Space()
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume"
 	"lockstep/internal/volume/fsck"
 	"lockstep/locking"
 )
@@ -45,10 +45,10 @@ func newReposGCCommand(std streams) *cobra.Command {
 
 // collectAll tidies the repositories named, or all: then the volume too.
 func (c caretaker) collectAll(ctx context.Context, repos []events.RepoPath) (list collectedList, failed int) {
-	var total gitrepo.Total
+	var total volume.Total
 	list = collectedList{}
 	failed = c.each(ctx, repos, func(repo events.RepoPath, err error) error {
-		var result gitrepo.GCResult
+		var result volume.GCResult
 		if err == nil {
 			result, err = collect(ctx, c.volume, c.locker, repo, gcMode{operation: "gc", ifHeld: locking.WaitInLine, full: true})
 		}
@@ -81,8 +81,8 @@ type collectedList []collected
 func (l collectedList) table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tSIZE\tFILES\tTREES\tFREED\tADOPTED\tERROR")
 	for _, c := range l {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", c.Repo, gitrepo.BytesText(c.Bytes), c.Files, c.Trees,
-			gitrepo.BytesText(c.Freed), c.adopted(), dash(c.Error))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", c.Repo, volume.BytesText(c.Bytes), c.Files, c.Trees,
+			volume.BytesText(c.Freed), c.adopted(), dash(c.Error))
 	}
 }
 
@@ -128,7 +128,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 		v := verified{Repo: repo.String()}
 		if err == nil {
 			err = underLease(ctx, c.volume, c.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-				v.Report, err = c.volume.Verify(ctx, gitrepo.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
+				v.Report, err = c.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
 				return err
 			})
 			if len(repos) == 0 && events.ClassOf(err) == events.ClassNotFound {
@@ -160,7 +160,7 @@ type verifiedList []verified
 func (l verifiedList) table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tTREES\tFILES\tOBJECTS\tREAD\tPROBLEMS\tERROR")
 	for _, v := range l {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\n", v.Repo, v.Trees, v.Files, v.Objects, gitrepo.BytesText(v.Bytes), v.Found, dash(v.Error))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\n", v.Repo, v.Trees, v.Files, v.Objects, volume.BytesText(v.Bytes), v.Found, dash(v.Error))
 		for _, p := range v.Problems {
 			fmt.Fprintf(w, "  %q: %s\n", p.Path, p.What)
 		}

@@ -12,9 +12,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
@@ -84,7 +84,7 @@ func reconcileInTurn(ctx context.Context, cfg workerConfig, client redis.Univers
 	}
 }
 
-func reconcileNow(ctx context.Context, cfg workerConfig, client redis.UniversalClient, volume *gitrepo.Volume) error {
+func reconcileNow(ctx context.Context, cfg workerConfig, client redis.UniversalClient, volume *volume.Volume) error {
 	began := time.Now()
 	r, err := reconciler(cfg.Config, client, volume, cfg.Log)
 	if err != nil {
@@ -100,7 +100,7 @@ func reconcileNow(ctx context.Context, cfg workerConfig, client redis.UniversalC
 	return nil
 }
 
-func reconciler(cfg config.Config, client redis.UniversalClient, volume *gitrepo.Volume, log *slog.Logger) (schedule.Reconciler, error) {
+func reconciler(cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger) (schedule.Reconciler, error) {
 	namespace := cfg.Namespace()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {

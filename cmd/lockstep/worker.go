@@ -21,11 +21,11 @@ import (
 	"lockstep/internal/credential"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
@@ -46,7 +46,7 @@ type workerConfig struct {
 	vitals      *vitals        // told how its parts are; nil: nobody asks
 	live, ready *server.Health // what is made of that
 
-	step     func(name string)     // see gitrepo.Config; nil: nobody is told
+	step     func(name string)     // see volume.Config; nil: nobody is told
 	progress func(events.Progress) // told how far each job is; nil: nobody is
 }
 
@@ -65,7 +65,7 @@ func work(ctx context.Context, cfg workerConfig) error {
 	defer commands.Close()
 	volumeConfig := volumeConfig(cfg.Config)
 	volumeConfig.Results, volumeConfig.Step = resultsOf(commands, namespace), cfg.step
-	volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
+	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (cfg workerConfig) begin(reporter *state.Reporter) func(events.Job) (func(e
 }
 
 // volumeConfig is what the settings say of the volume.
-func volumeConfig(cfg config.Config) gitrepo.Config {
-	return gitrepo.Config{
+func volumeConfig(cfg config.Config) volume.Config {
+	return volume.Config{
 		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: checkout.LinkPolicy(cfg.OutsideLinks),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
@@ -195,10 +195,10 @@ func volumeConfig(cfg config.Config) gitrepo.Config {
 }
 
 // resultsOf tells the volume how far consumers have settled the stream of results.
-func resultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (gitrepo.Horizon, error) {
-	return func(ctx context.Context) (gitrepo.Horizon, error) {
+func resultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (volume.Horizon, error) {
+	return func(ctx context.Context) (volume.Horizon, error) {
 		h, err := stream.ReadHorizon(ctx, client, namespace.Results())
-		return gitrepo.Horizon(h), err
+		return volume.Horizon(h), err
 	}
 }
 
@@ -274,7 +274,7 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 }
 
 // claimVolume makes sure that all workers of one deployment publish to the same volume.
-func claimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *gitrepo.Volume) error {
+func claimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume) error {
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
 	}
