@@ -25,6 +25,7 @@ func openDir(path string) (Dir, error) {
 	return Dir{fd, path}, nil
 }
 
+// Close closes the folder.
 func (d Dir) Close() { _ = unix.Close(d.fd) }
 
 func (d Dir) failed(op, name string, err error) error {
@@ -119,6 +120,7 @@ func Descend(path string) (*Descent, error) {
 	return &Descent{open: []Dir{root}}, nil
 }
 
+// Close closes all folders that are open.
 func (d *Descent) Close() {
 	for _, open := range d.open {
 		open.Close()

@@ -6,6 +6,7 @@ import (
 	"syscall"
 )
 
+// Stat returns what the system knows about a file.
 func Stat(info fs.FileInfo) (*syscall.Stat_t, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

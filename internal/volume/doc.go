@@ -1,6 +1,6 @@
 // Package volume brings one repository on a shared volume up to date with its remote: fetch,
-// build a tree, publish it under a name. It is the only package that imports go-git, and it never
-// starts a git process.
+// build a tree, publish it under a name. It never starts a git process: package wire talks to
+// servers, package object receives packs, package checkout builds trees.
 //
 // # What it promises
 //
@@ -131,18 +131,9 @@
 //
 // No error repeats what a remote said, nor a credential.
 //
-// # Remotes
-//
-// HTTP, HTTPS and SSH, by Git's protocol of version 0. A request names only capabilities that the server
-// offered. Without shallow a server sends whole histories, which are taken; without thin-pack or side-band
-// it sends more, or plainly; acknowledgements of every kind (multi_ack) come to the same, since all is asked
-// in one request. SSH takes a private key, and host keys from known_hosts; it asks no agent and reads no
-// configuration. What may be dialled is decided on the address, when it is dialled: see [NetConfig].
-//
 // # What it does not do
 //
-// It takes no lease: see package locking. While it takes in a pack it holds no object above 1 MiB in memory:
-// those pass through temporary files in the quarantine. It tidies a repository when that is synced, or when
+// It takes no lease: see package locking. It tidies a repository when that is synced, or when
 // somebody calls [Volume.GC], as a patrol does. A move looks at no quota: links take little. Remove gives no
 // grace, but waits for pinned trees. Large files kept with LFS stay pointers, and submodules stay empty folders.
 package volume

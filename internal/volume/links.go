@@ -26,7 +26,7 @@ func (v *Volume) linkedTree(f folder, path string) string {
 	return tree
 }
 
-// ReadLink is linkedTree, with the error that kept it from finding out.
+// readLink is linkedTree, with the error that kept it from finding out.
 func (v *Volume) readLink(f folder, path string) (tree string, err error) {
 	target, err := os.Readlink(path)
 	switch {
@@ -65,7 +65,7 @@ func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 	return []string{plain}
 }
 
-// Links returns the trees that the repository's published names link to, by path. There are those of a
+// links returns the trees that the repository's published names link to, by path. There are those of a
 // repository that has moved away among them. It looks at the names that there can be of the trees there are,
 // and not at those of the owner's other repositories, of which there may be thousands. A link to a tree that is not
 // there is left out.

@@ -50,7 +50,7 @@ func (w *world) open(root string, cfg Config) *Volume {
 	return v
 }
 
-// Create makes the repository acme/widgets with these files.
+// create makes the repository acme/widgets with these files.
 func (w *world) create(files map[string]string) string {
 	w.t.Helper()
 	return must(w.git.Create(w.t.Context(), widgets, files))(w.t)
@@ -173,7 +173,7 @@ func repoPath(t *testing.T, s string) events.RepoPath {
 	return must(events.ParseRepoPath(s))(t)
 }
 
-// Must returns a function, so that it can take both a pair of results and a test.
+// must returns a function, so that it can take both a pair of results and a test.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -184,14 +184,14 @@ func must[T any](value T, err error) func(*testing.T) T {
 	}
 }
 
-// Soon bounds how long a test waits for a signal that must come.
+// soon bounds how long a test waits for a signal that must come.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// NotUnderRace leaves a test that has much to hash to "make test-large": the race detector would take
+// notUnderRace leaves a test that has much to hash to "make test-large": the race detector would take
 // minutes for it, and there is less at once in it than elsewhere.
 func notUnderRace(t *testing.T) {
 	t.Helper()

@@ -93,7 +93,7 @@ func worthFetchingAfresh(ctx context.Context, err error) bool {
 	return class == events.ClassCorrupt || class == events.ClassServer
 }
 
-// Open reads the plan of a commit that the store is said to hold.
+// open reads the plan of a commit that the store is said to hold.
 func (s *syncing) open(ctx context.Context, from store) (err error) {
 	s.gauge.begin(events.PhaseCompare, "", 0)
 	s.use(from)
@@ -104,7 +104,7 @@ func (s *syncing) open(ctx context.Context, from store) (err error) {
 	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
 }
 
-// Fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
+// fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
 func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) error {
 	if s.remote == nil { // there was no need to ask it until now
 		if err := s.list(ctx); err != nil {

@@ -311,7 +311,7 @@ func (m *marker) mark(tips, shallow []object.ID, who need) error {
 	return nil
 }
 
-// Commit marks a commit and its tree, and returns its parents.
+// commit marks a commit and its tree, and returns its parents.
 func (m *marker) commit(h object.ID) ([]object.ID, error) {
 	if parents, known := m.parents[h]; known {
 		return parents, nil

@@ -299,7 +299,7 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 			if err := <-ended; !errors.Is(err, cause) {
 				t.Errorf("got %v", err)
 			}
-			if took := time.Since(began); took > wire.IdleTimeout/2 { // it would have ended by itself
+			if took := time.Since(began); took > 30*time.Second { // it would have ended by itself
 				t.Errorf("it took %v", took)
 			}
 			mustLetGo(t, server)

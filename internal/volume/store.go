@@ -149,7 +149,7 @@ func (s store) writeRefs(refs map[string]object.ID) error {
 
 func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
 
-// Depth is the deepest that anybody has asked for.
+// depth is the deepest that anybody has asked for.
 func (s store) depth() events.Depth {
 	return checkout.ReadDepth(s.depthFile())
 }

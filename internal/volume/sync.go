@@ -199,7 +199,7 @@ func (s *syncing) knows() bool {
 	return s.upToDate()
 }
 
-// List asks the remote where the ref stands, and looks at what is published for it.
+// list asks the remote where the ref stands, and looks at what is published for it.
 func (s *syncing) list(ctx context.Context) (err error) {
 	s.gauge.begin(events.PhaseList, "", 0)
 	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
@@ -233,7 +233,7 @@ func (s *syncing) base() string {
 	return s.req.Base(s.tip.Ref, published)
 }
 
-// ChangesSince lists what has changed since the commit base. That may be in an older store, from before
+// changesSince lists what has changed since the commit base. That may be in an older store, from before
 // everything was fetched anew.
 func (s *syncing) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
 	s.gauge.begin(events.PhaseCompare, "", 0)

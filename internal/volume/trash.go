@@ -101,7 +101,7 @@ func (j *janitor) isClosed() bool {
 	return j.closed
 }
 
-// Close returns when nothing is being deleted any more. What is left is for whoever syncs next.
+// close returns when nothing is being deleted any more. What is left is for whoever syncs next.
 func (j *janitor) close() {
 	j.mu.Lock()
 	j.closed = true

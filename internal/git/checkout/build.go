@@ -25,7 +25,7 @@ type builder struct {
 	writer
 	maxBytes int64             // in all files
 	count    func(files int64) // counts files made
-	items    []item
+	items    []Item
 	made     manifest     // of items, one for one
 	bytes    atomic.Int64 // in the files made
 	next     atomic.Int64 // item that nobody has taken yet
@@ -34,7 +34,7 @@ type builder struct {
 // Build checks the plan's items out into dst, an empty folder. It calls count for files made, from several
 // goroutines.
 func (p *Plan) Build(
-	ctx context.Context, objects *object.Store, items []item, dst string, links LinkPolicy, limits Limits, count func(files int64),
+	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
 ) (*Files, error) {
 	b := &builder{writer: writer{objects, links}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
 	last := ""
@@ -143,7 +143,7 @@ func treeTooLarge(limit int64) error {
 	return object.Quotaf("the files of the tree are more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
 }
 
-func (w *worker) make(to, from *disk.Descent, it item) (tracked, error) {
+func (w *worker) make(to, from *disk.Descent, it Item) (tracked, error) {
 	folder, err := to.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
 		return tracked{}, buildError(err)
@@ -156,7 +156,7 @@ func (w *worker) make(to, from *disk.Descent, it item) (tracked, error) {
 }
 
 // linkUnchanged links a file from the last tree, if that still has it as it was written.
-func linkUnchanged(folder disk.Dir, from *disk.Descent, it item, name string) bool {
+func linkUnchanged(folder disk.Dir, from *disk.Descent, it Item, name string) bool {
 	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
 		return false
@@ -182,7 +182,7 @@ const (
 	LinksRefuse LinkPolicy = "refuse" // do not publish a tree that has any
 )
 
-// Write makes a file, link or submodule that is not there yet. A submodule is an empty folder, as Git
+// write makes a file, link or submodule that is not there yet. A submodule is an empty folder, as Git
 // leaves it without --recurse-submodules. A link that is skipped has no bytes in the manifest.
 func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (tracked, error) {
 	var err error

@@ -13,14 +13,18 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// gitDir is the small .git of a tree. It has no objects of its own and no remote; plain Git works
+// GitDir is the small .git of a tree. It has no objects of its own and no remote; plain Git works
 // in the tree by it.
-type gitDir struct{ Dir string }
+type GitDir struct{ Dir string }
 
-func GitDirOf(tree string) gitDir { return gitDir{filepath.Join(tree, ".git")} }
+// GitDirOf returns the .git of a tree.
+func GitDirOf(tree string) GitDir { return GitDir{filepath.Join(tree, ".git")} }
 
-func (g gitDir) Index() string    { return filepath.Join(g.Dir, "index") }
-func (g gitDir) Manifest() string { return filepath.Join(g.Dir, "lockstep-index") }
+// Index returns the path of the index that Git uses.
+func (g GitDir) Index() string { return filepath.Join(g.Dir, "index") }
+
+// Manifest returns the path of the index as it was when the tree was built.
+func (g GitDir) Manifest() string { return filepath.Join(g.Dir, "lockstep-index") }
 
 // treeConfig keeps Git from rewriting what it need not: the trees that share a file change its
 // link count, and with it its ctime.
@@ -39,7 +43,7 @@ const treeConfig = `[core]
 
 // Write makes the .git of a tree that checks commit out for ref, with links made by a policy, and reads objects
 // from the store at the end of the relative path alternates.
-func (g gitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
+func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
 	files := map[string]string{
 		"config":                  treeConfig,
 		"objects/info/alternates": alternates + "\n",
@@ -75,7 +79,7 @@ func (g gitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPol
 }
 
 // Files lists the files in it that have content.
-func (g gitDir) Files() (paths []string, err error) {
+func (g GitDir) Files() (paths []string, err error) {
 	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && path != g.Manifest() {
 			paths = append(paths, path)
@@ -86,10 +90,10 @@ func (g gitDir) Files() (paths []string, err error) {
 }
 
 // Depth is how deep the history was asked for that Git sees in the tree.
-func (g gitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
+func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
 
 // Links is the policy by which the tree's links were made.
-func (g gitDir) Links() LinkPolicy {
+func (g GitDir) Links() LinkPolicy {
 	content, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-links"))
 	if err != nil {
 		return LinksKeep // an earlier version's
@@ -98,7 +102,7 @@ func (g gitDir) Links() LinkPolicy {
 }
 
 // Store returns the folder of the store that the tree reads objects from, or "" when it reads none.
-func (g gitDir) Store() (string, error) {
+func (g GitDir) Store() (string, error) {
 	objects := filepath.Join(g.Dir, "objects")
 	line, err := os.ReadFile(filepath.Join(objects, "info", "alternates"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -113,7 +117,7 @@ const indexLead = 2 * time.Second
 
 // WriteIndex writes the index, and a second name for it: Git puts a new file in the place of the
 // index when somebody adds to it, and the tree's manifest stays.
-func (g gitDir) WriteIndex(content []byte) error {
+func (g GitDir) WriteIndex(content []byte) error {
 	for _, path := range []string{g.Index(), g.Manifest()} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -154,7 +158,7 @@ func RefAndCommit(tree string) (ref, commit string, ok bool) {
 }
 
 // subject is checkedOut for a tree that need not have its name.
-func (g gitDir) subject() (ref, commit string, ok bool) {
+func (g GitDir) subject() (ref, commit string, ok bool) {
 	refLine, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-ref"))
 	if err != nil {
 		return "", "", false
@@ -175,10 +179,10 @@ func (g gitDir) subject() (ref, commit string, ok bool) {
 }
 
 // Ref is the file without which a tree is not taken for whole: see checkedOut.
-func (g gitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
+func (g GitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
 
 // BuiltFor returns the ref that a tree was built for, also of one that is marked as damaged.
-func (g gitDir) BuiltFor() (events.Ref, error) {
+func (g GitDir) BuiltFor() (events.Ref, error) {
 	line, err := os.ReadFile(g.Ref())
 	if errors.Is(err, os.ErrNotExist) {
 		line, err = os.ReadFile(filepath.Join(g.Dir, damagedRef))
@@ -190,7 +194,7 @@ func (g gitDir) BuiltFor() (events.Ref, error) {
 }
 
 // Unmake has a tree not be taken for whole any more. Git goes on working in it as far as it can.
-func (g gitDir) Unmake() error {
+func (g GitDir) Unmake() error {
 	if err := os.Rename(g.Ref(), filepath.Join(g.Dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -200,29 +204,30 @@ func (g gitDir) Unmake() error {
 // damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
 const damagedRef = "lockstep-damaged"
 
-// head is what a tree's HEAD says; ref is "" when it is detached.
-type head struct{ Ref, Commit string }
+// Head is what a tree's HEAD says; ref is "" when it is detached.
+type Head struct{ Ref, Commit string }
 
-func (g gitDir) Head() (head, error) {
+// Head reads HEAD.
+func (g GitDir) Head() (Head, error) {
 	content, err := os.ReadFile(filepath.Join(g.Dir, "HEAD"))
 	if err != nil {
-		return head{}, err
+		return Head{}, err
 	}
 	line := strings.TrimSpace(string(content))
 	ref, symbolic := strings.CutPrefix(line, "ref: ")
 	if !symbolic {
-		return head{Commit: line}, nil
+		return Head{Commit: line}, nil
 	}
 	if loose, err := os.ReadFile(filepath.Join(g.Dir, filepath.FromSlash(ref))); err == nil {
-		return head{ref, strings.TrimSpace(string(loose))}, nil
+		return Head{ref, strings.TrimSpace(string(loose))}, nil
 	}
 	packed, err := os.ReadFile(filepath.Join(g.Dir, "packed-refs"))
 	for line := range strings.Lines(string(packed)) {
 		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
-			return head{ref, commit}, nil
+			return Head{ref, commit}, nil
 		}
 	}
-	return head{Ref: ref}, err
+	return Head{Ref: ref}, err
 }
 
 // pinFile is an empty file in a tree's .git. Whoever reads the tree may hold a shared lock on it, and
@@ -230,7 +235,8 @@ func (g gitDir) Head() (head, error) {
 // docs/reading.md says how others do.
 const pinFile = "lockstep-pin"
 
-func (g gitDir) Pin() string { return filepath.Join(g.Dir, pinFile) }
+// Pin returns the path of the file that readers lock.
+func (g GitDir) Pin() string { return filepath.Join(g.Dir, pinFile) }
 
 // History is how much of a commit's history there is.
 type History struct {
@@ -238,6 +244,7 @@ type History struct {
 	Shallow []object.ID  // commits in it whose parents are not there
 }
 
+// ReadDepth reads a depth from a file; it returns 0 if it cannot.
 func ReadDepth(path string) events.Depth {
 	content, err := os.ReadFile(path)
 	if err != nil {

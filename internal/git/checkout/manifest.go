@@ -33,6 +33,7 @@ const (
 	longPath     = 0xfff
 )
 
+// ErrBadManifest means that a tree's index cannot be relied on.
 var ErrBadManifest = errors.New("not a Git index of version 2, or damaged")
 
 // readManifest reads a manifest that was written by encode. Git's own checksum says whether it is whole.

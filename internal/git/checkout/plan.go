@@ -37,8 +37,8 @@ type entry struct {
 	hash object.ID
 }
 
-// item is an entry to be made, with what the last tree has of it.
-type item struct {
+// Item is an entry to be made, with what the last tree has of it.
+type Item struct {
 	entry
 	was tracked // of the same content and mode; no raw when the last tree has no such file
 }
@@ -117,7 +117,7 @@ func tooManyFiles(limit int) error {
 
 // Items lists the whole tree, sorted by path. The error says that the last tree's manifest is not what
 // it should be.
-func (p *Plan) Items() ([]item, error) {
+func (p *Plan) Items() ([]Item, error) {
 	var last manifest
 	if p.last != nil {
 		var err error
@@ -125,7 +125,7 @@ func (p *Plan) Items() ([]item, error) {
 			return nil, err
 		}
 	}
-	items := make([]item, 0, len(last)+len(p.changed))
+	items := make([]Item, 0, len(last)+len(p.changed))
 	for _, d := range p.changed {
 		for len(last) > 0 && last[0].path < d.path {
 			if p.since {
@@ -133,7 +133,7 @@ func (p *Plan) Items() ([]item, error) {
 			}
 			last = last[1:]
 		}
-		it := item{entry: entry{d.path, d.after.mode, d.after.hash}}
+		it := Item{entry: entry{d.path, d.after.mode, d.after.hash}}
 		if len(last) > 0 && last[0].path == d.path {
 			if last[0].mode == it.mode && last[0].hash == it.hash {
 				it.was = last[0]
@@ -152,7 +152,7 @@ func (p *Plan) Items() ([]item, error) {
 	return items, nil
 }
 
-func unchanged(t tracked) item { return item{entry{t.path, t.mode, t.hash}, t} }
+func unchanged(t tracked) Item { return Item{entry{t.path, t.mode, t.hash}, t} }
 
 // difference is a path at which two trees differ.
 type difference struct {

@@ -33,6 +33,7 @@ func MakeBare(dir string) error {
 	return nil
 }
 
+// ReadShallow returns the commits whose parents a Git folder lacks.
 func ReadShallow(gitDir string) (commits []ID) {
 	content, err := os.ReadFile(filepath.Join(gitDir, "shallow"))
 	if err != nil {
@@ -59,6 +60,7 @@ func WriteShallow(gitDir string, commits []ID) error {
 	return disk.ReplaceUnsynced(path, EncodeShallow(commits))
 }
 
+// EncodeShallow returns the content of a "shallow" file.
 func EncodeShallow(commits []ID) []byte {
 	var lines bytes.Buffer
 	for _, commit := range commits {

@@ -27,6 +27,7 @@ func Quotaf(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassQuota, format, args...)
 }
 
+// RecoverCorrupt turns a panic in go-git, which damaged objects may provoke, into an error of ClassCorrupt. Defer it.
 func RecoverCorrupt(err *error) {
 	if cause := recover(); cause != nil {
 		*err = Corruptf("read the fetched pack: panic: %v", cause)

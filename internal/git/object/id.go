@@ -17,9 +17,11 @@ func ParseID(text string) ID { return plumbing.NewHash(text) }
 // IsID reports whether text is an id in hexadecimal.
 func IsID(text string) bool { return plumbing.IsHash(text) }
 
-// Decoded objects.
-type (
-	Commit    = object.Commit
-	Tree      = object.Tree
-	TreeEntry = object.TreeEntry
-)
+// Commit is a decoded commit.
+type Commit = object.Commit
+
+// Tree is a decoded tree.
+type Tree = object.Tree
+
+// TreeEntry is an entry of a tree.
+type TreeEntry = object.TreeEntry

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Resolve turns every delta into the object it stands for: first those on objects in the pack, then
+// resolve turns every delta into the object it stands for: first those on objects in the pack, then
 // those on objects in the store.
 func (r *receiver) resolve() error {
 	slices.SortFunc(r.refs, func(a, b refDelta) int {
@@ -213,7 +213,7 @@ func (w *resolver) load(c *content, h ID) error {
 	return err
 }
 
-// Tree resolves all deltas on root, the deltas on those, and so on. A base is let go of before the last
+// tree resolves all deltas on root, the deltas on those, and so on. A base is let go of before the last
 // delta on it is gone into, so that a chain of any length takes no more than two contents.
 func (w *resolver) tree(root base) error {
 	stack := []base{root}
@@ -255,7 +255,7 @@ func (w *resolver) next(b *base) int32 {
 	return i
 }
 
-// Release lets go of a base that is the last one held.
+// release lets go of a base that is the last one held.
 func (w *resolver) release(b *base) {
 	w.forget(&b.content)
 	w.spill.end = b.bottom
@@ -271,7 +271,7 @@ func (w *resolver) forget(c *content) {
 	c.small = nil
 }
 
-// Open reads up to the content of the object at an offset.
+// open reads up to the content of the object at an offset.
 func (w *resolver) open(offset int64) (objectHead, error) {
 	w.in.Reset(io.NewSectionReader(w.r, offset, w.r.end-offset))
 	head, err := readObjectHead(w.in)

@@ -277,7 +277,7 @@ func (rw *rewriter) Write(b []byte) (int, error) {
 	return rw.out.Write(b)
 }
 
-// WriteIndex writes an index of version 2 for the pack of the given checksum.
+// writeIndex writes an index of version 2 for the pack of the given checksum.
 func (r *receiver) writeIndex(path string, packSum []byte) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -296,7 +296,7 @@ func (r *receiver) writeIndex(path string, packSum []byte) error {
 	return file.Close()
 }
 
-// Index writes all of an index but its own checksum. The writer remembers a failure.
+// index writes all of an index but its own checksum. The writer remembers a failure.
 func (r *receiver) index(out *bufio.Writer, packSum []byte) {
 	byName := make([]int32, len(r.entries))
 	var fanout [256]uint32

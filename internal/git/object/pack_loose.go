@@ -70,7 +70,7 @@ func (f *looseFile) fault(err error) error {
 	return looseError(err)
 }
 
-// Commit gives the file its name. It is not synced: release does that for all at once.
+// commit gives the file its name. It is not synced: release does that for all at once.
 func (f *looseFile) commit(h ID) error {
 	err := errors.Join(f.zlib.Close(), f.out.Flush())
 	if err != nil {

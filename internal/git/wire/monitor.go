@@ -16,7 +16,7 @@ const (
 	dialTimeout   = 10 * time.Second
 	tlsTimeout    = 10 * time.Second
 	headerTimeout = 60 * time.Second // a big server may count objects for long before it answers
-	IdleTimeout   = 60 * time.Second // without a byte in an answer's body
+	idleTimeout   = 60 * time.Second // without a byte in an answer's body
 	maxAdvert     = 64 << 20         // bytes in a list of refs
 	maxPrologue   = 8 << 20          // bytes of an answer's lines before its pack
 	patience      = 10 * time.Minute // for an answer's body, before it has to keep the pace
@@ -48,7 +48,7 @@ var (
 	errRefs    = errors.New("the list of refs is longer than allowed")
 	errLines   = errors.New("the answer has more lines before its pack than allowed")
 	errWebPage = errors.New("the answer is a web page")
-	errIdle    = fmt.Errorf("no data for %v", IdleTimeout)
+	errIdle    = fmt.Errorf("no data for %v", idleTimeout)
 	errTrickle = fmt.Errorf("less than %d KiB a second for %v", minPace>>10, patience)
 )
 
@@ -96,7 +96,7 @@ func (w *monitor) bound(ctx context.Context, cancel context.CancelCauseFunc, bod
 	b := &boundedBody{
 		body: body, wire: w, ctx: ctx, left: w.maxPack, beyond: errTooLong, due: time.Now().Add(patience),
 		stop: func() { cancel(nil) },
-		idle: time.AfterFunc(IdleTimeout, func() { cancel(errIdle) }),
+		idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) }),
 	}
 	if listing {
 		b.left, b.beyond = maxAdvert, errRefs
@@ -110,7 +110,7 @@ func (w *monitor) bound(ctx context.Context, cancel context.CancelCauseFunc, bod
 	return b
 }
 
-// Close closes all answers' bodies. go-git leaves one open when it cannot make sense of it.
+// close closes all answers' bodies. go-git leaves one open when it cannot make sense of it.
 func (w *monitor) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +185,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	b.wire.keepHead(p[:n])
 	b.due = b.due.Add(time.Duration(n) * time.Second / minPace)
-	b.idle.Reset(IdleTimeout)
+	b.idle.Reset(idleTimeout)
 	if b.left < 0 {
 		return 0, b.wire.remember(b.beyond)
 	}

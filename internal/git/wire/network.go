@@ -42,6 +42,7 @@ type Network struct {
 	own, foreign, proxied *http.Transport
 }
 
+// NewNetwork reads the files that cfg names, and connects to nothing.
 func NewNetwork(cfg Config) (*Network, error) {
 	n := &Network{proxyFor: http.ProxyFromEnvironment}
 	var err error
@@ -83,6 +84,7 @@ func (n *Network) pool() *http.Transport {
 	}
 }
 
+// Close closes idle connections.
 func (n *Network) Close() {
 	for _, pool := range []*http.Transport{n.own, n.foreign, n.proxied} {
 		pool.CloseIdleConnections()
@@ -160,7 +162,7 @@ func knownHostsFiles(setting string) (files []string, must bool) {
 	return append(files, "/etc/ssh/ssh_known_hosts"), false
 }
 
-// Check reports what [OpenVolume] would refuse of the settings of the network. It connects to nothing.
+// Check reports what [NewNetwork] would refuse of the settings of the network. It connects to nothing.
 func (c Config) Check() error {
 	n, err := NewNetwork(c)
 	if err != nil {

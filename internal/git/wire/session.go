@@ -189,6 +189,7 @@ func (r *Session) defaultBranch() string {
 	return ""
 }
 
+// CheckURL refuses URLs that are not of a Git remote over HTTP, HTTPS or SSH.
 func CheckURL(url string) error {
 	if err := events.CheckRemote(url); err != nil {
 		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)

@@ -105,7 +105,7 @@ func (d dripping) Read(p []byte) (int, error) {
 func TestARemoteThatTrickles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &monitor{maxPack: 1 << 30, next: roundTripper(func(*http.Request) (*http.Response, error) {
-			body := dripping{bytes.NewReader(make([]byte, 3000)), IdleTimeout / 2}
+			body := dripping{bytes.NewReader(make([]byte, 3000)), idleTimeout / 2}
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
 		})}
 		defer w.close()

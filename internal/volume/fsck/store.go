@@ -381,7 +381,7 @@ func (w *historian) look(folder object.ID, path string) error {
 	return nil
 }
 
-// Commit reads a commit.
+// commit reads a commit.
 func (o *verified) commit(h object.ID) (commit *object.Commit, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -399,7 +399,7 @@ func (o *verified) commit(h object.ID) (commit *object.Commit, err error) {
 	return commit, nil
 }
 
-// Tree reads the entries of a folder.
+// tree reads the entries of a folder.
 func (o *verified) tree(h object.ID) (entries []object.TreeEntry, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

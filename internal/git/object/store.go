@@ -20,6 +20,7 @@ import (
 	"lockstep/internal/disk"
 )
 
+// Bounds of what is held in memory.
 const (
 	CacheSize      = 8 * cache.MiByte
 	LargeObject    = 1 << 20  // bytes; a larger one is streamed, not held in memory
@@ -51,6 +52,7 @@ type pack struct {
 	forked bool
 }
 
+// Open returns a Store over the objects of bare repositories, first to last.
 func Open(gitDirs ...string) *Store {
 	o := &Store{cache: cache.NewObjectLRU(CacheSize)}
 	for _, dir := range gitDirs {
@@ -91,7 +93,7 @@ func (k *pack) close() {
 	}
 }
 
-// List opens the indexes of the packs.
+// list opens the indexes of the packs.
 func (p *pool) list() {
 	if p.DialAndList {
 		return
@@ -117,7 +119,7 @@ func (p *pool) list() {
 	}
 }
 
-// Open returns go-git's reader of the pack.
+// open returns go-git's reader of the pack.
 func (k *pack) open(shared cache.Object) (*packfile.Packfile, error) {
 	if k.reader == nil {
 		fs := osfs.New("/")
@@ -308,6 +310,7 @@ func (o *Store) Commit(h ID) (*Commit, error) {
 	return nil, ErrNoCommit
 }
 
+// ErrNoCommit means that an object is neither a commit nor a tag of one.
 var ErrNoCommit = errors.New("the ref names no commit")
 
 // Tree returns the entries of a tree.
@@ -392,7 +395,8 @@ func (s *sink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-const MaxLinkTarget = 4095 // bytes, PATH_MAX less its NUL
+// MaxLinkTarget is the longest target of a symbolic link, in bytes: PATH_MAX less its NUL.
+const MaxLinkTarget = 4095
 
 type boundedBuffer struct{ *bytes.Buffer }
 
