@@ -15,22 +15,22 @@ build: ## Build the static binary bin/lockstep
 test: ## Run all tests with the race detector, against a real redis-server where there is one
 	go test -race ./... $(TESTFLAGS)
 
-# The packages whose tests talk to Redis, directly or through the command. Of gitrepo's only a few do.
-redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ && !/^lockstep\/internal\/gitrepo / {print $$1}')
+# The packages whose tests talk to Redis, directly or through the command. Of volume's only a few do.
+redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ && !/^lockstep\/internal\/volume / {print $$1}')
 
 test-embedded: ## Run the tests that talk to Redis against the embedded one
 	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
-	LOCKSTEP_TEST_REDIS=embedded go test ./internal/gitrepo -run 'Tree.*Result|Groups?|WithoutAnAnswer|ResultsAre' $(TESTFLAGS)
+	LOCKSTEP_TEST_REDIS=embedded go test ./internal/volume -run 'Tree.*Result|Groups?|WithoutAnAnswer|ResultsAre' $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector is too slow for, or takes too much memory for
-	go test ./internal/gitrepo -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+	go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
 
 validate-deploy: ## Check manifests, Compose file and Dockerfile with the parsers of those who read them
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test ./... $(TESTFLAGS)
 
 soak: ## Run the long tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
-	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./internal/gitrepo -run ManyPushes -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 go test -race -count=1 -timeout 60m ./cmd/lockstep $(TESTFLAGS)
 
 bench-lock: build ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults

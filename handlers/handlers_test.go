@@ -13,10 +13,10 @@ import (
 	"lockstep/handlers"
 	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -44,7 +44,7 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(git.Close)
 	w := &world{t: t, root: t.TempDir(), git: git, fence: 100, env: map[string]string{}}
-	volume, err := gitrepo.OpenVolume(w.root, gitrepo.Config{})
+	volume, err := volume.OpenVolume(w.root, volume.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

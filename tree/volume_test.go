@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// sample is a volume as Lockstep leaves it. internal/gitrepo tests this package on real ones.
+// sample is a volume as Lockstep leaves it. internal/volume tests this package on real ones.
 type sample struct {
 	t    testing.TB
 	root string

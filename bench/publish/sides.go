@@ -13,8 +13,8 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/volume"
 )
 
 // The contestants, by the names that reports have.
@@ -41,17 +41,17 @@ type publishSide interface {
 
 // engineSide is Lockstep.
 type engineSide struct {
-	volume *gitrepo.Volume
-	req    gitrepo.SyncRequest
+	volume *volume.Volume
+	req    volume.SyncRequest
 	began  time.Time
 	marks  []Mark
 }
 
 // openEngineSide opens a volume of its own. What a push replaces is spare at once.
 func openEngineSide(root string, repo events.RepoPath, url string, reuse bool) (*engineSide, error) {
-	s := &engineSide{req: gitrepo.SyncRequest{Repo: repo, URL: url}}
+	s := &engineSide{req: volume.SyncRequest{Repo: repo, URL: url}}
 	var err error
-	s.volume, err = gitrepo.OpenVolume(root, gitrepo.Config{Grace: 1, ReuseTrees: reuse, Step: s.mark})
+	s.volume, err = volume.OpenVolume(root, volume.Config{Grace: 1, ReuseTrees: reuse, Step: s.mark})
 	return s, err
 }
 

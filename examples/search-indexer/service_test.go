@@ -17,10 +17,10 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
@@ -75,7 +75,7 @@ func (w *world) startWorker(server *redistest.Server) {
 		}
 	}
 	namespace, log := events.DefaultNamespace, w.service.log
-	volume, err := gitrepo.OpenVolume(w.service.root, gitrepo.Config{})
+	volume, err := volume.OpenVolume(w.service.root, volume.Config{})
 	must(err)
 	w.t.Cleanup(volume.Close)
 	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: namespace.Locks()})

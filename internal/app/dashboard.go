@@ -11,9 +11,9 @@ import (
 	"lockstep/events"
 	"lockstep/internal/config"
 	"lockstep/internal/dashboard"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -48,7 +48,7 @@ type sizes struct {
 	redis redis.UniversalClient
 
 	mu     sync.Mutex
-	volume *gitrepo.Volume
+	volume *volume.Volume
 	tried  time.Time
 }
 
@@ -63,7 +63,7 @@ func (s *sizes) of(repo events.RepoPath) (int64, bool) {
 }
 
 // view looks for the volume every now and then until it is there.
-func (s *sizes) view() *gitrepo.Volume {
+func (s *sizes) view() *volume.Volume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.volume == nil && time.Since(s.tried) > 5*time.Second {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/server"
+	"lockstep/internal/volume"
 )
 
 // The handlers of a process, by the names that health has for them.
@@ -137,16 +137,16 @@ func volumeAtHand(root string, opened *string) error {
 	if opened == nil {
 		return errors.New("it is not open yet")
 	}
-	volume, err := gitrepo.ViewVolume(root)
+	vol, err := volume.ViewVolume(root)
 	switch {
-	case errors.Is(err, gitrepo.ErrNoVolume):
+	case errors.Is(err, volume.ErrNoVolume):
 		return errors.New("there is none at the root: is it mounted?")
 	case err != nil:
 		return plainly(err)
-	case volume.ID() != *opened:
+	case vol.ID() != *opened:
 		return errors.New("another one is mounted than was at the start")
 	}
-	return mayWrite(volume.Root())
+	return mayWrite(vol.Root())
 }
 
 // mayWrite is nil for a folder that may be written to.

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -16,9 +16,9 @@ type GcMode struct {
 }
 
 // Collect tidies one repository under its lease.
-func Collect(ctx context.Context, volume *gitrepo.Volume, locker *locking.Locker, repo events.RepoPath, mode GcMode) (result gitrepo.GCResult, err error) {
-	err = UnderLease(ctx, volume, locker, repo, mode.Operation, mode.IfHeld, func(ctx context.Context, fence uint64) error {
-		result, err = volume.GC(ctx, gitrepo.GCRequest{Repo: repo, Fence: fence, Full: mode.Full})
+func Collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, mode GcMode) (result volume.GCResult, err error) {
+	err = UnderLease(ctx, vol, locker, repo, mode.Operation, mode.IfHeld, func(ctx context.Context, fence uint64) error {
+		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: mode.Full})
 		return err
 	})
 	return result, err
@@ -26,9 +26,9 @@ func Collect(ctx context.Context, volume *gitrepo.Volume, locker *locking.Locker
 
 // UnderLease runs fn while holding the repository. Without a locker nobody else may be at work: the fence
 // then only follows the last one.
-func UnderLease(ctx context.Context, volume *gitrepo.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
+func UnderLease(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
 	ifHeld locking.Policy, fn func(ctx context.Context, fence uint64) error) error {
-	floor, err := volume.Floor(repo)
+	floor, err := vol.Floor(repo)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -20,7 +20,7 @@ import (
 // over, what crashed workers left goes, and all are measured. One worker of a deployment does so at a
 // time, one repository after the other, each under its lease; one that is being worked on is left out.
 type patrol struct {
-	volume *gitrepo.Volume
+	volume *volume.Volume
 	locker *locking.Locker
 	redis  redis.UniversalClient
 	key    string // held by the worker that does it
@@ -55,7 +55,7 @@ func (p patrol) mayGo(ctx context.Context) bool {
 
 // patrolRound is what one patrol has come to.
 type patrolRound struct {
-	total               gitrepo.Total
+	total               volume.Total
 	freed               int64
 	trees, busy, failed int
 }
@@ -122,7 +122,7 @@ func (p patrol) visit(ctx context.Context, repo events.RepoPath, r *patrolRound)
 }
 
 // figuresOf reads what there is to export of a volume.
-func figuresOf(volume *gitrepo.Volume) func() (telemetry.VolumeFigures, error) {
+func figuresOf(volume *volume.Volume) func() (telemetry.VolumeFigures, error) {
 	return func() (telemetry.VolumeFigures, error) {
 		space, err := volume.Space()
 		if err != nil {

@@ -12,9 +12,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
@@ -84,7 +84,7 @@ func reconcileInTurn(ctx context.Context, cfg Config, client redis.UniversalClie
 	}
 }
 
-func reconcileNow(ctx context.Context, cfg Config, client redis.UniversalClient, volume *gitrepo.Volume) error {
+func reconcileNow(ctx context.Context, cfg Config, client redis.UniversalClient, volume *volume.Volume) error {
 	began := time.Now()
 	r, err := Reconciler(cfg.Config, client, volume, cfg.Log)
 	if err != nil {
@@ -100,7 +100,7 @@ func reconcileNow(ctx context.Context, cfg Config, client redis.UniversalClient,
 	return nil
 }
 
-func Reconciler(cfg config.Config, client redis.UniversalClient, volume *gitrepo.Volume, log *slog.Logger) (schedule.Reconciler, error) {
+func Reconciler(cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger) (schedule.Reconciler, error) {
 	namespace := cfg.Namespace()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {

@@ -10,30 +10,32 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/volume"
 )
 
 // VolumeConfig is what the settings say of the volume.
-func VolumeConfig(cfg config.Config) gitrepo.Config {
-	return gitrepo.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: gitrepo.LinkPolicy(cfg.OutsideLinks),
+func VolumeConfig(cfg config.Config) volume.Config {
+	return volume.Config{
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: checkout.LinkPolicy(cfg.OutsideLinks),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
 		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
-		Net: gitrepo.NetConfig{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
+		Net: wire.Config{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
 	}
 }
 
 // ResultsOf tells the volume how far consumers have settled the stream of results.
-func ResultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (gitrepo.Horizon, error) {
-	return func(ctx context.Context) (gitrepo.Horizon, error) {
+func ResultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (volume.Horizon, error) {
+	return func(ctx context.Context) (volume.Horizon, error) {
 		h, err := stream.ReadWatermarks(ctx, client, namespace.Results())
-		return gitrepo.Horizon(h), err
+		return volume.Horizon(h), err
 	}
 }
 
 // ClaimVolume makes sure that all workers of one deployment publish to the same volume.
-func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *gitrepo.Volume) error {
+func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume) error {
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
 	}
@@ -51,9 +53,9 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 
 // ViewVolume is the volume of the deployment when it is at hand, else nil: root need not be mounted where
 // somebody asks what is known.
-func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*gitrepo.Volume, error) {
-	volume, err := gitrepo.ViewVolume(cfg.Root)
-	if errors.Is(err, gitrepo.ErrNoVolume) {
+func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*volume.Volume, error) {
+	vol, err := volume.ViewVolume(cfg.Root)
+	if errors.Is(err, volume.ErrNoVolume) {
 		return nil, nil
 	}
 	if err != nil {
@@ -63,8 +65,8 @@ func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalCl
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	if err == nil && id != volume.ID() { // of a Redis that lost its data, any may be the one
+	if err == nil && id != vol.ID() { // of a Redis that lost its data, any may be the one
 		return nil, nil
 	}
-	return volume, nil
+	return vol, nil
 }

@@ -20,11 +20,11 @@ import (
 	"lockstep/internal/app/backend"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
@@ -43,7 +43,7 @@ type Config struct {
 	vitals      *vitals        // told how its parts are; nil: nobody asks
 	live, ready *server.Health // what is made of that
 
-	Step     func(name string)     // see gitrepo.Config; nil: nobody is told
+	Step     func(name string)     // see volume.Config; nil: nobody is told
 	Progress func(events.Progress) // called with the progress of each job; optional
 }
 
@@ -62,7 +62,7 @@ func Work(ctx context.Context, cfg Config) error {
 	defer commands.Close()
 	volumeConfig := VolumeConfig(cfg.Config)
 	volumeConfig.Results, volumeConfig.Step = ResultsOf(commands, namespace), cfg.Step
-	volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
+	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
@@ -204,7 +204,7 @@ func completePublished(std term.Streams) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		volume, err := gitrepo.ViewVolume(cfg.Root)
+		volume, err := volume.ViewVolume(cfg.Root)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

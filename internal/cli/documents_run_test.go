@@ -83,7 +83,7 @@ var elsewhere = map[string]string{
 	"docs/benchmarks.md":    "it says how its figures were measured, for minutes each",
 	"docs/scaling.md":       "likewise",
 	"docs/security.md":      "its processes want files of secrets below /etc and /run",
-	"docs/migrating.md":     "it is about clones, and a git-sync, that are there before; internal/gitrepo's tests adopt some",
+	"docs/migrating.md":     "it is about clones, and a git-sync, that are there before; internal/volume's tests adopt some",
 	"docs/failure-modes.md": "its commands are asides in a table",
 	"docs/dashboard.md":     "its processes want a proxy in front of them, and files of secrets; the dashboard's own tests have both",
 	"docs/deploying.md":     "it is about machines and clusters; deploy's tests check what it installs",

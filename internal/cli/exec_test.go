@@ -14,22 +14,22 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/volume"
 )
 
 // published is a volume with a repository on it, whose trees have no grace.
 type published struct {
 	t      *testing.T
 	git    *gitserver.Server
-	volume *gitrepo.Volume
+	volume *volume.Volume
 	fence  uint64
 }
 
 func newPublished(t *testing.T, content string) *published {
 	p := &published{t: t, git: proctest.StartGit(t)}
-	p.volume = proctest.Must(gitrepo.OpenVolume(t.TempDir(), gitrepo.Config{Grace: 1}))(t)
+	p.volume = proctest.Must(volume.OpenVolume(t.TempDir(), volume.Config{Grace: 1}))(t)
 	t.Cleanup(p.volume.Close)
 	proctest.Must(p.git.Create(t.Context(), "acme/widgets", map[string]string{"a": content}))(t)
 	return p
@@ -40,7 +40,7 @@ func (p *published) sync() (events.Result, string) {
 	p.t.Helper()
 	p.fence++
 	repo := proctest.Must(events.ParseRepoPath("acme/widgets"))(p.t)
-	res := proctest.Must(p.volume.Sync(p.t.Context(), gitrepo.SyncRequest{Repo: repo, URL: p.git.URL("acme/widgets"), Fence: p.fence}))(p.t)
+	res := proctest.Must(p.volume.Sync(p.t.Context(), volume.SyncRequest{Repo: repo, URL: p.git.URL("acme/widgets"), Fence: p.fence}))(p.t)
 	result := events.Result{ID: "r", Type: events.ResultSynced, Source: "/test", Repo: repo, Ref: res.Ref, After: res.After, Path: res.Path, Tree: res.Tree, Fence: p.fence}
 	file := filepath.Join(p.t.TempDir(), "result.json")
 	proctest.Must(0, os.WriteFile(file, proctest.Must(json.Marshal(result))(p.t), 0o600))(p.t)

@@ -13,14 +13,14 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
 // caretaker works on the volume by hand, as a worker would: under each repository's lease.
 type caretaker struct {
-	volume *gitrepo.Volume
+	volume *volume.Volume
 	locker *locking.Locker // nil when no worker may be running
 }
 
@@ -60,15 +60,15 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(conte
 		return err
 	}
 	ctx := cmd.Context()
-	if _, err := gitrepo.ViewVolume(cfg.Root); err != nil {
+	if _, err := volume.ViewVolume(cfg.Root); err != nil {
 		return err // opening it would make one
 	}
 	volumeConfig := app.VolumeConfig(cfg)
 	if f.offline {
-		volumeConfig.Results = func(context.Context) (gitrepo.Horizon, error) {
-			return gitrepo.Horizon{}, errors.New("there is nobody to ask") // trees that results name stay as long as they may
+		volumeConfig.Results = func(context.Context) (volume.Horizon, error) {
+			return volume.Horizon{}, errors.New("there is nobody to ask") // trees that results name stay as long as they may
 		}
-		volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
+		volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(conte
 	defer commands.Close()
 	defer pubsub.Close()
 	volumeConfig.Results = app.ResultsOf(commands, cfg.Namespace())
-	volume, err := gitrepo.OpenVolume(cfg.Root, volumeConfig)
+	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
 	}
@@ -132,14 +132,14 @@ func (c caretaker) each(ctx context.Context, repos []events.RepoPath, fn func(re
 
 // onDisk is what a repository has on the volume, as ls, show and gc print it.
 type onDisk struct {
-	Bytes   int64             `json:"bytes"` // as last measured, and what was added since
-	Files   int64             `json:"files"` // as last measured
-	Trees   int               `json:"trees"`
-	Store   int               `json:"store,omitempty"` // generation
-	Adopted []gitrepo.Adopted `json:"adopted,omitempty"`
+	Bytes   int64            `json:"bytes"` // as last measured, and what was added since
+	Files   int64            `json:"files"` // as last measured
+	Trees   int              `json:"trees"`
+	Store   int              `json:"store,omitempty"` // generation
+	Adopted []volume.Adopted `json:"adopted,omitempty"`
 }
 
-func newOnDisk(u gitrepo.Usage, store int) *onDisk {
+func newOnDisk(u volume.Usage, store int) *onDisk {
 	return &onDisk{Bytes: u.Bytes + u.Added, Files: u.Files, Trees: u.Trees, Store: store, Adopted: u.Adopted}
 }
 
@@ -151,7 +151,7 @@ func (d *onDisk) adopted() string {
 	for _, clone := range d.Adopted {
 		bytes += clone.Bytes
 	}
-	return gitrepo.BytesText(bytes)
+	return volume.BytesText(bytes)
 }
 
 // columns are the cells that ls adds when the volume is at hand.
@@ -159,23 +159,23 @@ func (d *onDisk) columns() string {
 	if d == nil {
 		return "-\t-\t-\t-\t-"
 	}
-	return fmt.Sprintf("%s\t%d\t%d\t%d\t%s", gitrepo.BytesText(d.Bytes), d.Files, d.Trees, d.Store, d.adopted())
+	return fmt.Sprintf("%s\t%d\t%d\t%d\t%s", volume.BytesText(d.Bytes), d.Files, d.Trees, d.Store, d.adopted())
 }
 
 func (d *onDisk) Table(w io.Writer) {
 	if d == nil {
 		return
 	}
-	fmt.Fprintf(w, "on disk\t%s in %d files\n", gitrepo.BytesText(d.Bytes), d.Files)
+	fmt.Fprintf(w, "on disk\t%s in %d files\n", volume.BytesText(d.Bytes), d.Files)
 	fmt.Fprintf(w, "trees\t%d\n", d.Trees)
 	fmt.Fprintf(w, "store\tgeneration %d\n", d.Store)
 	for _, clone := range d.Adopted {
-		fmt.Fprintf(w, "adopted clone\t%s (%s); it is nobody's any more: delete it when you do not need it\n", clone.Path, gitrepo.BytesText(clone.Bytes))
+		fmt.Fprintf(w, "adopted clone\t%s (%s); it is nobody's any more: delete it when you do not need it\n", clone.Path, volume.BytesText(clone.Bytes))
 	}
 }
 
 // describe is what volume, which may be nil, has of a repository; nil for nothing.
-func describe(volume *gitrepo.Volume, path string) (*onDisk, error) {
+func describe(volume *volume.Volume, path string) (*onDisk, error) {
 	if volume == nil {
 		return nil, nil
 	}

@@ -12,8 +12,8 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 const (
@@ -164,7 +164,7 @@ func label(p events.Progress) string {
 func amount(p events.Progress) string {
 	switch {
 	case p.Unit == "bytes":
-		return gitrepo.BytesText(p.Done)
+		return volume.BytesText(p.Done)
 	case p.Unit != "objects" && p.Unit != "files":
 		return ""
 	case p.Total > 0:

@@ -17,10 +17,10 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -140,7 +140,7 @@ type listedRepo struct {
 
 // newRepoList lists repositories. What cannot be read of one's place on the volume is in the error, and the
 // list is whole.
-func newRepoList(summaries []server.RepoSummary, volume *gitrepo.Volume) (list repoList, err error) {
+func newRepoList(summaries []server.RepoSummary, volume *volume.Volume) (list repoList, err error) {
 	list = repoList{Repos: make([]listedRepo, 0, len(summaries)), atHand: volume != nil}
 	for _, summary := range summaries {
 		disk, diskErr := describe(volume, summary.Repo)

@@ -11,7 +11,8 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume"
+	"lockstep/internal/volume/fsck"
 	"lockstep/locking"
 )
 
@@ -46,10 +47,10 @@ func newReposGCCommand(std term.Streams) *cobra.Command {
 
 // collectAll tidies the repositories named, or all: then the volume too.
 func (c caretaker) collectAll(ctx context.Context, repos []events.RepoPath) (list collectedList, failed int) {
-	var total gitrepo.Total
+	var total volume.Total
 	list = collectedList{}
 	failed = c.each(ctx, repos, func(repo events.RepoPath, err error) error {
-		var result gitrepo.GCResult
+		var result volume.GCResult
 		if err == nil {
 			result, err = app.Collect(ctx, c.volume, c.locker, repo, app.GcMode{Operation: "gc", IfHeld: locking.WaitInLine, Full: true})
 		}
@@ -82,8 +83,8 @@ type collectedList []collected
 func (l collectedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tSIZE\tFILES\tTREES\tFREED\tADOPTED\tERROR")
 	for _, c := range l {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", c.Repo, gitrepo.BytesText(c.Bytes), c.Files, c.Trees,
-			gitrepo.BytesText(c.Freed), c.adopted(), term.Dash(c.Error))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", c.Repo, volume.BytesText(c.Bytes), c.Files, c.Trees,
+			volume.BytesText(c.Freed), c.adopted(), term.Dash(c.Error))
 	}
 }
 
@@ -129,7 +130,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 		v := verified{Repo: repo.String()}
 		if err == nil {
 			err = app.UnderLease(ctx, c.volume, c.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-				v.Report, err = c.volume.Verify(ctx, gitrepo.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
+				v.Report, err = c.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
 				return err
 			})
 			if len(repos) == 0 && events.ClassOf(err) == events.ClassNotFound {
@@ -141,7 +142,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 			err = fmt.Errorf("%s has %d problems", repo, v.Found)
 		}
 		if v.Problems == nil {
-			v.Problems = []gitrepo.Problem{}
+			v.Problems = []fsck.Problem{}
 		}
 		list = append(list, v)
 		return err
@@ -152,7 +153,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 // verified is what verify has found of one repository.
 type verified struct {
 	Repo string `json:"repo"`
-	gitrepo.Report
+	fsck.Report
 	Error string `json:"error,omitempty"`
 }
 
@@ -161,7 +162,7 @@ type verifiedList []verified
 func (l verifiedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tTREES\tFILES\tOBJECTS\tREAD\tPROBLEMS\tERROR")
 	for _, v := range l {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\n", v.Repo, v.Trees, v.Files, v.Objects, gitrepo.BytesText(v.Bytes), v.Found, term.Dash(v.Error))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\n", v.Repo, v.Trees, v.Files, v.Objects, volume.BytesText(v.Bytes), v.Found, term.Dash(v.Error))
 		for _, p := range v.Problems {
 			fmt.Fprintf(w, "  %q: %s\n", p.Path, p.What)
 		}

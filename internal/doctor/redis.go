@@ -11,8 +11,8 @@ import (
 
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/redisx"
+	"lockstep/internal/volume"
 )
 
 // What Redis is measured by.
@@ -80,7 +80,7 @@ func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return refused(name, "%w", err)
 	}
-	volume, viewErr := gitrepo.ViewVolume(cfg.Root)
+	volume, viewErr := volume.ViewVolume(cfg.Root)
 	switch {
 	case err != nil:
 		return passed(name, "none yet: the first worker under prefix %s takes what is at %s", cfg.Prefix, cfg.Root)
@@ -193,7 +193,7 @@ func eviction(ctx context.Context, client redis.UniversalClient, info string) Ch
 	switch {
 	case policy == "noeviction" && most > 0 && used > most/5*4:
 		return warned(name, "%s of maxmemory's %s are used: once it is full Redis takes nothing more; raise maxmemory, or lower stream-max-length",
-			gitrepo.BytesText(used), gitrepo.BytesText(most))
+			volume.BytesText(used), volume.BytesText(most))
 	case policy == "noeviction":
 		return passed(name, "maxmemory-policy is noeviction")
 	case limit == "0":

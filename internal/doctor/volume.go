@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/config"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/volume"
 )
 
 // examineVolume tries out, in a folder of its own, what a worker will do on the volume.
@@ -175,10 +175,10 @@ func freeSpace(root string, cfg config.Config) Check {
 	}
 	unit := max(st.Frsize, 1)
 	free, size := int64(st.Bavail)*unit, int64(st.Blocks)*unit
-	shown := gitrepo.BytesText(free) + " of " + gitrepo.BytesText(size)
+	shown := volume.BytesText(free) + " of " + volume.BytesText(size)
 	switch {
 	case free < cfg.MinFreeBytes:
-		return refused(name, "%s, and min-free-bytes keeps %s: nothing would be fetched; free space or lower the setting", shown, gitrepo.BytesText(cfg.MinFreeBytes))
+		return refused(name, "%s, and min-free-bytes keeps %s: nothing would be fetched; free space or lower the setting", shown, volume.BytesText(cfg.MinFreeBytes))
 	case free < 2*cfg.MinFreeBytes || free < size/20:
 		return warned(name, "%s: free some soon", shown)
 	}

@@ -11,10 +11,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -107,12 +107,12 @@ func TestCareOfTheVolume(t *testing.T) {
 func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := proctest.StartGit(t)
-	volume := proctest.Must(gitrepo.OpenVolume(root, gitrepo.Config{}))(t)
-	defer volume.Close()
+	vol := proctest.Must(volume.OpenVolume(root, volume.Config{}))(t)
+	defer vol.Close()
 	for _, name := range []string{"acme/widgets", "acme/gadgets"} {
 		proctest.Must(git.Create(ctx, name, map[string]string{"a": "1"}))(t)
 		repo := proctest.Must(events.ParseRepoPath(name))(t)
-		proctest.Must(volume.Sync(ctx, gitrepo.SyncRequest{Repo: repo, URL: git.URL(name), Fence: 1}))(t)
+		proctest.Must(vol.Sync(ctx, volume.SyncRequest{Repo: repo, URL: git.URL(name), Fence: 1}))(t)
 	}
 	gone := proctest.Must(events.ParseRepoPath("acme/gadgets"))(t)
 	client, namespace := server.Client(), events.DefaultNamespace
@@ -123,7 +123,7 @@ func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
 	proctest.Must(0, locker.Do(ctx, locking.Request{Key: gone.Key(), Floor: 1}, func(ctx context.Context, lease *locking.Lease) error {
 		verify = proctest.Start(t, "repos", "verify", "--all", "--json", "--redis", server.URL(), "--root", root)
 		proctest.Eventually(t, func() bool { return len(proctest.Must(inspector.Status(ctx, gone.Key()))(t).Waiters) > 0 }, "verify waits for %s", gone)
-		_, err := volume.Remove(ctx, gitrepo.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
+		_, err := vol.Remove(ctx, volume.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
 		return err
 	}))(t)
 	if code := verify.Ended(time.Minute); code != term.ExitDone || !strings.Contains(verify.Log.String(), "acme/widgets") || strings.Contains(verify.Log.String(), "acme/gadgets") {

@@ -8,8 +8,8 @@ import (
 	"log/slog"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
@@ -26,10 +26,10 @@ type States interface {
 	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
 }
 
-// Volume reads the published trees. [gitrepo.Volume] implements it.
+// Volume reads the published trees. [volume.Volume] implements it.
 type Volume interface {
 	Repos() iter.Seq2[events.RepoPath, error]
-	Published(repo events.RepoPath) (gitrepo.Published, bool, error)
+	Published(repo events.RepoPath) (volume.Published, bool, error)
 }
 
 // Locks reads leases. [locking.Inspector] implements it.

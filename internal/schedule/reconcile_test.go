@@ -14,11 +14,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
@@ -44,7 +44,7 @@ func newWorld(t *testing.T) *world {
 	if _, err := git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}); err != nil {
 		t.Fatal(err)
 	}
-	volume, err := gitrepo.OpenVolume(t.TempDir(), gitrepo.Config{})
+	vol, err := volume.OpenVolume(t.TempDir(), volume.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	if w.own, err = watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}); err != nil {
 		t.Fatal(err)
 	}
-	synced, err := volume.Sync(ctx, gitrepo.SyncRequest{Repo: w.own.Repo, URL: w.own.URL, Fence: 1})
+	synced, err := vol.Sync(ctx, volume.SyncRequest{Repo: w.own.Repo, URL: w.own.URL, Fence: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.r = schedule.Reconciler{
 		Registry: watch.NewRegistry(w.client, events.DefaultNamespace), States: state.NewStore(w.client, events.DefaultNamespace),
-		Volume: volume, Locks: inspector, Source: "/test", Log: slog.New(slog.DiscardHandler),
+		Volume: vol, Locks: inspector, Source: "/test", Log: slog.New(slog.DiscardHandler),
 		Publish: func(_ context.Context, change events.Change) error {
 			w.asked = append(w.asked, change)
 			return nil
@@ -120,7 +120,7 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	w := newWorld(t)
-	volume := w.r.Volume.(*gitrepo.Volume)
+	vol := w.r.Volume.(*volume.Volume)
 	for i := range 10 { // in addition to acme/widgets; one repository is watched
 		path := fmt.Sprintf("acme/more-%d", i)
 		if _, err := w.git.Create(ctx, path, map[string]string{"a": "1"}); err != nil {
@@ -130,7 +130,7 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		synced, err := volume.Sync(ctx, gitrepo.SyncRequest{Repo: repo, URL: w.git.URL(path), Fence: 1})
+		synced, err := vol.Sync(ctx, volume.SyncRequest{Repo: repo, URL: w.git.URL(path), Fence: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ type removing struct {
 	looks   int
 }
 
-func (r *removing) Published(repo events.RepoPath) (gitrepo.Published, bool, error) {
+func (r *removing) Published(repo events.RepoPath) (volume.Published, bool, error) {
 	if !repo.Equal(r.w.own.Repo) {
 		return r.Volume.Published(repo)
 	}
@@ -197,7 +197,7 @@ func (r *removing) Published(repo events.RepoPath) (gitrepo.Published, bool, err
 		r.w.client.Del(context.Background(), events.DefaultNamespace.Repo(repo))
 		r.w.set(state.RemovedFields(events.Result{Repo: repo, Fence: 2}, "2-0"))
 	}
-	return gitrepo.Published{}, false, nil
+	return volume.Published{}, false, nil
 }
 
 func TestConcurrentRemovalIsNotMissing(t *testing.T) {

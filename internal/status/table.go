@@ -12,9 +12,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gitrepo"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // rowsShown is how many rows each list of the screen has at most.
@@ -49,7 +49,7 @@ func (s Service) Table(w io.Writer) {
 	if v := s.Volume; v != nil {
 		free := ""
 		if v.Root != "" {
-			free = fmt.Sprintf(", %s of %s free at %s", gitrepo.BytesText(v.Free), gitrepo.BytesText(v.Size), v.Root)
+			free = fmt.Sprintf(", %s of %s free at %s", volume.BytesText(v.Free), volume.BytesText(v.Size), v.Root)
 		}
 		fmt.Fprintf(w, "volume\t%s%s\n", v.ID, free)
 	}
@@ -156,7 +156,7 @@ func rows[T any](w io.Writer, all []T, row func(T) string) {
 func progressText(p events.Progress) string {
 	amount := func(n int64) string {
 		if p.Unit == "bytes" {
-			return gitrepo.BytesText(n)
+			return volume.BytesText(n)
 		}
 		return strconv.FormatInt(n, 10)
 	}

@@ -8,22 +8,23 @@ import (
 	"lockstep/events"
 	"lockstep/handlers"
 	"lockstep/internal/credential"
-	"lockstep/internal/gitrepo"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
 // New returns handlers on a volume. It implements everything that they need.
-func New(volume *gitrepo.Volume, states *state.Store, credentials *credential.Store, registry *watch.Registry) handlers.Handlers {
+func New(volume *volume.Volume, states *state.Store, credentials *credential.Store, registry *watch.Registry) handlers.Handlers {
 	return handlers.Handlers{Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}}
 }
 
-type repos struct{ *gitrepo.Volume }
+type repos struct{ *volume.Volume }
 
 func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.SyncResult, error) {
-	s, err := r.Volume.Sync(ctx, gitrepo.SyncRequest{
-		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: gitrepo.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
-		Foreign: req.Remote.Foreign, Base: req.Base, Known: gitrepo.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
+	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
+		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
+		Foreign: req.Remote.Foreign, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
 	})
 	return handlers.SyncResult{
 		Tip: handlers.Tip{Ref: s.Ref, Commit: s.After}, Before: s.Before, Path: s.Path, Tree: s.Tree,
@@ -32,14 +33,14 @@ func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.Syn
 }
 
 func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) (err error) {
-	auth := gitrepo.Auth(req.Remote.Secret)
+	auth := wire.Auth(req.Remote.Secret)
 	if req.Ref.IsZero() {
-		_, err = r.Volume.Remove(ctx, gitrepo.RemoveRequest{
+		_, err = r.Volume.Remove(ctx, volume.RemoveRequest{
 			Repo: req.Repo, URL: req.Remote.URL, Auth: auth, Fence: req.Fence, Force: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
 		})
 		return err
 	}
-	_, err = r.RemoveRef(ctx, gitrepo.RemoveRefRequest{
+	_, err = r.RemoveRef(ctx, volume.RemoveRefRequest{
 		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: auth, Fence: req.Fence,
 		Force: req.Force, Plain: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
 	})
@@ -47,15 +48,15 @@ func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) (err erro
 }
 
 func (r repos) Move(ctx context.Context, req handlers.MoveRequest) (handlers.MoveResult, error) {
-	moved, err := r.Volume.Move(ctx, gitrepo.MoveRequest{
-		From: req.From, To: req.To, URL: req.Remote.URL, Auth: gitrepo.Auth(req.Remote.Secret), OldAuth: gitrepo.Auth(req.FormerSecret),
+	moved, err := r.Volume.Move(ctx, volume.MoveRequest{
+		From: req.From, To: req.To, URL: req.Remote.URL, Auth: wire.Auth(req.Remote.Secret), OldAuth: wire.Auth(req.FormerSecret),
 		Fence: req.Fence, ToFence: req.ToFence, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
 	})
 	return handlers.MoveResult(moved), err
 }
 
 func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handlers.Remote) (handlers.Refs, error) {
-	refs, err := r.Look(ctx, gitrepo.LookRequest{Repo: repo, URL: remote.URL, Auth: gitrepo.Auth(remote.Secret), Foreign: remote.Foreign})
+	refs, err := r.Look(ctx, volume.LookRequest{Repo: repo, URL: remote.URL, Auth: wire.Auth(remote.Secret), Foreign: remote.Foreign})
 	return handlers.Refs(refs), err
 }
 

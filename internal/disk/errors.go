@@ -1,0 +1,39 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"lockstep/events"
+)
+
+// Error classifies a failure of the volume itself: the disk, its permissions, its mount. It
+// passes nil through, and errors that are classified already.
+func Error(attempt string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*events.Error](err); ok {
+		return fmt.Errorf("%s: %w", attempt, err)
+	}
+	return events.Errorf(events.Retryable, events.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
+}
+
+func volumeAdvice(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return "; free space on the volume"
+	case errors.Is(err, syscall.EDQUOT):
+		return "; raise the quota or free space"
+	case errors.Is(err, syscall.EROFS):
+		return "; remount the volume read-write"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return "; let this user write there"
+	case errors.Is(err, syscall.EIO):
+		return "; check the disk"
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
+		return "; move away what stands in its place"
+	}
+	return ""
+}

@@ -1,0 +1,250 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"sync/atomic"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/object"
+)
+
+// builder checks a plan out into a folder that nobody else sees yet: an unchanged file is linked from
+// the last tree, any other is written anew, so that the trees that share a file's inode never see it
+// change. Several goroutines work on stretches of the tree.
+type builder struct {
+	writer
+	maxBytes int64             // in all files
+	count    func(files int64) // counts files made
+	items    []Item
+	made     manifest     // of items, one for one
+	bytes    atomic.Int64 // in the files made
+	next     atomic.Int64 // item that nobody has taken yet
+}
+
+// Build checks the plan's items out into dst, an empty folder. It calls count for files made, from several
+// goroutines.
+func (p *Plan) Build(
+	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
+) (*Files, error) {
+	b := &builder{writer: writer{objects, links}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
+	last := ""
+	if p.last != nil {
+		last = p.last.path
+	}
+	made, written, err := b.build(ctx, dst, last)
+	if err != nil {
+		return nil, err
+	}
+	return &Files{written, func() ([]byte, error) { return made.encode(), nil }}, nil
+}
+
+const stretch = 128 // items that a goroutine takes at a time
+
+// build checks items out into dst, an empty folder, and returns what is on disk then, and which of it
+// was written anew. last is the tree to link from; "" for none.
+func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
+	if err := b.makeFolders(dst); err != nil {
+		return nil, nil, err
+	}
+	b.made = make(manifest, len(b.items))
+	g, ctx := errgroup.WithContext(ctx)
+	for range min(runtime.GOMAXPROCS(0), len(b.items)/stretch+1) {
+		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.links}}
+		g.Go(func() error { return w.run(dst, last) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for i, t := range b.made {
+		if t.raw != b.items[i].was.raw && t.mode != filemode.Submodule && !t.isSkipped() {
+			written = append(written, t.path)
+		}
+	}
+	return slices.DeleteFunc(b.made, tracked.isSkipped), written, nil
+}
+
+// makeFolders makes all folders, parents first.
+func (b *builder) makeFolders(dst string) error {
+	to, err := disk.Descend(dst)
+	if err != nil {
+		return buildError(err)
+	}
+	defer to.Close()
+	for _, it := range b.items {
+		if _, err := to.Enter(disk.Parent(it.path), disk.Dir.Make); err != nil {
+			return buildError(err)
+		}
+	}
+	return nil
+}
+
+// buildError classifies a failure to make an entry. Only a file system that takes two names for one
+// can say that an entry's name is taken.
+func buildError(err error) error {
+	if errors.Is(err, os.ErrExist) {
+		return object.Hostilef("build the tree: two entries that this file system takes for one: %w", err)
+	}
+	return disk.Error("build the tree", err)
+}
+
+// worker is one goroutine of a builder.
+type worker struct {
+	*builder
+	writer
+	ctx context.Context // of the build
+}
+
+func (w *worker) run(dst, last string) (err error) {
+	defer w.writer.objects.Close()
+	defer object.RecoverCorrupt(&err)
+	to, err := disk.Descend(dst)
+	if err != nil {
+		return buildError(err)
+	}
+	defer to.Close()
+	from := &disk.Descent{}
+	if last != "" {
+		if d, err := disk.Descend(last); err == nil {
+			from = d
+			defer from.Close()
+		}
+	}
+	for {
+		start := int(w.next.Add(stretch)) - stretch
+		if start >= len(w.items) {
+			return nil
+		}
+		if w.ctx.Err() != nil {
+			return fmt.Errorf("build the tree: %w", context.Cause(w.ctx))
+		}
+		for i := start; i < min(start+stretch, len(w.items)); i++ {
+			if w.made[i], err = w.make(to, from, w.items[i]); err != nil {
+				return err
+			}
+			if w.bytes.Add(int64(w.made[i].size())) > w.maxBytes {
+				return treeTooLarge(w.maxBytes)
+			}
+			w.count(1)
+		}
+	}
+}
+
+func treeTooLarge(limit int64) error {
+	return object.Quotaf("the files of the tree are more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
+}
+
+func (w *worker) make(to, from *disk.Descent, it Item) (tracked, error) {
+	folder, err := to.Enter(disk.Parent(it.path), disk.Dir.Open)
+	if err != nil {
+		return tracked{}, buildError(err)
+	}
+	name := path.Base(it.path)
+	if it.was.raw != "" && it.mode != filemode.Submodule && linkUnchanged(folder, from, it, name) {
+		return it.was, nil
+	}
+	return w.writer.write(w.ctx, folder, it.entry, name)
+}
+
+// linkUnchanged links a file from the last tree, if that still has it as it was written.
+func linkUnchanged(folder disk.Dir, from *disk.Descent, it Item, name string) bool {
+	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
+	if err != nil {
+		return false
+	}
+	st, err := last.Stat(name)
+	return err == nil && it.was.isAsWritten(st) && folder.Link(last, name) == nil
+}
+
+// writer writes the entries of a tree.
+type writer struct {
+	objects *object.Store
+	links   LinkPolicy
+}
+
+// LinkPolicy is what to do about a symbolic link that points out of its tree, or into the tree's .git.
+// None is ever followed here, and results mark them; who reads a tree may follow one.
+type LinkPolicy string
+
+// The link policies.
+const (
+	LinksKeep   LinkPolicy = "keep"   // make them as they are, as Git does: the default
+	LinksSkip   LinkPolicy = "skip"   // leave them out; to Git they look deleted
+	LinksRefuse LinkPolicy = "refuse" // do not publish a tree that has any
+)
+
+// write makes a file, link or submodule that is not there yet. A submodule is an empty folder, as Git
+// leaves it without --recurse-submodules. A link that is skipped has no bytes in the manifest.
+func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (tracked, error) {
+	var err error
+	skipped := false
+	switch e.mode {
+	case filemode.Submodule:
+		sub, err := folder.Make(name)
+		if err != nil {
+			return tracked{}, buildError(err)
+		}
+		sub.Close()
+		return describe(e, unix.Stat_t{}), nil
+	case filemode.Symlink:
+		skipped, err = w.writeLink(folder, e, name)
+	default:
+		err = w.writeFile(ctx, folder, e, name)
+	}
+	if err != nil {
+		return tracked{}, fmt.Errorf("check out %q: %w", e.path, err)
+	}
+	if skipped {
+		return tracked{}, nil
+	}
+	st, err := folder.Stat(name)
+	if err != nil {
+		return tracked{}, buildError(err)
+	}
+	return describe(e, st), nil
+}
+
+func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, err error) {
+	target, err := w.objects.ReadLink(e.hash)
+	if err != nil {
+		return false, err
+	}
+	if w.links != LinksKeep && LeavesTree(e.path, target) {
+		if w.links == LinksRefuse {
+			return false, object.Hostilef("it is a symbolic link out of the tree; set outside-links to keep or skip if that is fine")
+		}
+		return true, nil
+	}
+	return false, buildError(folder.Symlink(target, name))
+}
+
+func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name string) error {
+	perm := uint32(0o644)
+	if e.mode == filemode.Executable {
+		perm = 0o755
+	}
+	file, err := folder.Create(name, perm)
+	if err != nil {
+		return buildError(err)
+	}
+	err = w.objects.CopyBlob(object.CancelWriter{Ctx: ctx, Writer: file}, e.hash)
+	if closeErr := file.Close(); err == nil {
+		err = buildError(closeErr)
+	}
+	return err
+}
+
+// Files are the files of a tree that has just been made.
+type Files struct {
+	Written []string               // paths of those that are no links to another tree's
+	Index   func() ([]byte, error) // of all of them
+}

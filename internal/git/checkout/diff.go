@@ -1,0 +1,244 @@
+package checkout
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// differences lists where the tree after differs from the tree before, sorted by path; all of it when
+// before is zero. Names in folders that differ are checked; of both trees it reads at most limit entries.
+func differences(ctx context.Context, objects *object.Store, before, after object.ID, limit int) ([]difference, error) {
+	w := &walker{ctx: ctx, objects: objects, limit: limit}
+	if err := w.compare(before, after, "", 0); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(w.found, func(a, b difference) int { return cmp.Compare(a.path, b.path) })
+	return w.found, nil
+}
+
+// Limits bounds what a tree may cost.
+type Limits struct {
+	MaxFiles     int   // changed files listed
+	MaxTreeFiles int   // files in a tree
+	MaxTreeBytes int64 // in all files of a tree
+}
+
+// Changes lists files that differ between two commits, or all files of one.
+type Changes struct {
+	base      string // the commit compared with; empty for none
+	Files     []events.File
+	Full      bool // base is not known: files lists the whole tree
+	Truncated bool
+}
+
+// ChangesSince compares the plan with the commit base. A base that is not in the repository's stores, or
+// not whole, makes everything an addition.
+func (p *Plan) ChangesSince(ctx context.Context, objects *object.Store, base string, limits Limits) (Changes, error) {
+	c := Changes{base: base}
+	found, known := p.differencesFrom(ctx, objects, base, limits.MaxTreeFiles)
+	if ctx.Err() != nil {
+		return Changes{}, context.Cause(ctx)
+	}
+	if !known {
+		c.Full = base != ""
+		var err error
+		if found, err = p.all(ctx, objects, limits.MaxTreeFiles); err != nil {
+			return Changes{}, err
+		}
+	}
+	c.Files = listFiles(found)
+	if len(c.Files) > limits.MaxFiles {
+		c.Files, c.Truncated = slices.Clone(c.Files[:limits.MaxFiles]), true
+	}
+	return c, markLinks(objects, found, c.Files)
+}
+
+// markLinks marks the symbolic links among files that point out of the tree.
+func markLinks(objects *object.Store, found []difference, files []events.File) error {
+	links := map[string]object.ID{}
+	for _, d := range found {
+		if d.after.mode == filemode.Symlink {
+			links[d.path] = d.after.hash
+		}
+	}
+	for i, file := range files {
+		hash, ok := links[file.Path]
+		if !ok {
+			continue
+		}
+		target, err := objects.ReadLink(hash)
+		if err != nil {
+			return err
+		}
+		files[i].Outside = LeavesTree(file.Path, target)
+	}
+	return nil
+}
+
+// differencesFrom lists what differs from the commit base; known is false when that cannot be told.
+func (p *Plan) differencesFrom(ctx context.Context, objects *object.Store, base string, limit int) (found []difference, known bool) {
+	if !object.IsID(base) {
+		return nil, false
+	}
+	commit := object.ParseID(base)
+	if p.last != nil && p.last.commit == commit {
+		if found, err := p.sinceLast(); err == nil {
+			return found, true
+		}
+	}
+	defer func() {
+		if recover() != nil {
+			found, known = nil, false
+		}
+	}()
+	tree, ok := objects.TreeOf(commit)
+	if !ok {
+		return nil, false
+	}
+	found, err := differences(ctx, objects, tree, p.tree, limit)
+	return found, err == nil
+}
+
+// all lists the whole tree.
+func (p *Plan) all(ctx context.Context, objects *object.Store, limit int) (found []difference, err error) {
+	if !p.since {
+		return p.changed, nil
+	}
+	defer object.RecoverCorrupt(&err)
+	return differences(ctx, objects, object.ZeroID, p.tree, limit)
+}
+
+// sinceLast lists what differs from the last tree. Its manifest knows, when its objects are gone with an
+// older store.
+func (p *Plan) sinceLast() ([]difference, error) {
+	if p.since {
+		return p.changed, nil
+	}
+	last, err := p.last.read()
+	if err != nil {
+		return nil, err
+	}
+	items, err := p.Items()
+	if err != nil {
+		return nil, err
+	}
+	var found []difference
+	cut := func(until func(path string) bool) {
+		for len(last) > 0 && until(last[0].path) {
+			found = append(found, difference{path: last[0].path, before: side{last[0].mode, last[0].hash}})
+			last = last[1:]
+		}
+	}
+	for _, it := range items {
+		cut(func(path string) bool { return path < it.path })
+		now, was := side{it.mode, it.hash}, side{}
+		if len(last) > 0 && last[0].path == it.path {
+			was, last = side{last[0].mode, last[0].hash}, last[1:]
+		}
+		if now != was {
+			found = append(found, difference{it.path, was, now})
+		}
+	}
+	cut(func(string) bool { return true })
+	return found, nil
+}
+
+// listFiles tells what became of each file, sorted by path. A file that is gone from one path and has
+// come at another, byte for byte, is renamed.
+func listFiles(found []difference) []events.File {
+	origins := renames(found)
+	moved := map[string]bool{}
+	for _, from := range origins {
+		moved[from] = true
+	}
+	files := make([]events.File, 0, len(found))
+	for _, d := range found {
+		if d.after.mode == 0 && moved[d.path] {
+			continue
+		}
+		file := events.File{Path: d.path, Status: d.status()}
+		if from, renamed := origins[d.path]; renamed {
+			file.Status, file.From = events.FileRenamed, from
+		}
+		if !utf8.ValidString(d.path) {
+			file.Raw = base64.StdEncoding.EncodeToString([]byte(d.path))
+		}
+		files = append(files, file)
+	}
+	return files
+}
+
+func (d difference) status() events.FileStatus {
+	regular := func(s side) bool { return s.mode == filemode.Regular || s.mode == filemode.Executable }
+	switch {
+	case d.before.mode == 0:
+		return events.FileAdded
+	case d.after.mode == 0:
+		return events.FileDeleted
+	case d.before.hash == d.after.hash && regular(d.before) && regular(d.after):
+		return events.FileModeChanged
+	}
+	return events.FileModified
+}
+
+var emptyBlob = plumbing.ComputeHash(plumbing.BlobObject, nil)
+
+// renames pairs files that have come with files of the same content and kind that are gone: where
+// there are several, with one of the same name in another folder, else with the first. Empty files, of
+// which there are many, are no match. It returns the former path by the new one.
+func renames(found []difference) map[string]string {
+	type kin struct {
+		side
+		name string // "" for any
+	}
+	gone := map[kin][]string{}
+	for _, d := range found {
+		if d.after.mode == 0 && d.before.hash != emptyBlob {
+			for _, k := range []kin{{d.before, path.Base(d.path)}, {d.before, ""}} {
+				gone[k] = append(gone[k], d.path)
+			}
+		}
+	}
+	origins, taken := map[string]string{}, map[string]bool{}
+	if len(gone) == 0 {
+		return origins
+	}
+	for _, sameName := range []bool{true, false} {
+		for _, d := range found {
+			if _, done := origins[d.path]; done || d.before.mode != 0 {
+				continue
+			}
+			k := kin{side: d.after}
+			if sameName {
+				k.name = path.Base(d.path)
+			}
+			for len(gone[k]) > 0 && taken[gone[k][0]] {
+				gone[k] = gone[k][1:]
+			}
+			if len(gone[k]) > 0 {
+				origins[d.path], taken[gone[k][0]] = gone[k][0], true
+			}
+		}
+	}
+	return origins
+}
+
+// LeavesTree reports whether a symbolic link at a path of a tree points out of that, or into its .git.
+func LeavesTree(at, target string) bool {
+	if path.IsAbs(target) {
+		return true
+	}
+	to := path.Join(path.Dir(at), target)
+	return to == ".." || strings.HasPrefix(to, "../") || to == ".git" || strings.HasPrefix(to, ".git/")
+}

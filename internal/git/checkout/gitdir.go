@@ -1,0 +1,258 @@
+package checkout
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/object"
+)
+
+// GitDir is the small .git of a tree. It has no objects of its own and no remote; plain Git works
+// in the tree by it.
+type GitDir struct{ Dir string }
+
+// GitDirOf returns the .git of a tree.
+func GitDirOf(tree string) GitDir { return GitDir{filepath.Join(tree, ".git")} }
+
+// Index returns the path of the index that Git uses.
+func (g GitDir) Index() string { return filepath.Join(g.Dir, "index") }
+
+// Manifest returns the path of the index as it was when the tree was built.
+func (g GitDir) Manifest() string { return filepath.Join(g.Dir, "lockstep-index") }
+
+// treeConfig keeps Git from rewriting what it need not: the trees that share a file change its
+// link count, and with it its ctime.
+const treeConfig = `[core]
+	repositoryformatversion = 0
+	filemode = true
+	bare = false
+	logallrefupdates = false
+	trustctime = false
+	checkStat = minimal
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+`
+
+// Write makes the .git of a tree that checks commit out for ref, with links made by a policy, and reads objects
+// from the store at the end of the relative path alternates.
+func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
+	files := map[string]string{
+		"config":                  treeConfig,
+		"objects/info/alternates": alternates + "\n",
+		"lockstep-ref":            ref.String() + "\n",
+		"lockstep-commit":         commit.String() + "\n",
+		"lockstep-depth":          h.Depth.String() + "\n",
+		"HEAD":                    commit.String() + "\n",
+		"lockstep-links":          string(links) + "\n",
+		pinFile:                   "",
+	}
+	if strings.HasPrefix(ref.String(), "refs/heads/") {
+		files["HEAD"] = "ref: " + ref.String() + "\n"
+		files["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref.String() + "\n"
+	}
+	for _, sub := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags"} {
+		if err := os.MkdirAll(filepath.Join(g.Dir, filepath.FromSlash(sub)), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(g.Dir, filepath.FromSlash(name)), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	shallow := filepath.Join(g.Dir, "shallow")
+	if len(h.Shallow) > 0 {
+		return os.WriteFile(shallow, object.EncodeShallow(h.Shallow), 0o644)
+	}
+	if err := os.Remove(shallow); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Files lists the files in it that have content.
+func (g GitDir) Files() (paths []string, err error) {
+	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && path != g.Manifest() {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	return paths, err
+}
+
+// Depth is how deep the history was asked for that Git sees in the tree.
+func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
+
+// Links is the policy by which the tree's links were made.
+func (g GitDir) Links() LinkPolicy {
+	content, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-links"))
+	if err != nil {
+		return LinksKeep // an earlier version's
+	}
+	return LinkPolicy(strings.TrimSpace(string(content)))
+}
+
+// Store returns the folder of the store that the tree reads objects from, or "" when it reads none.
+func (g GitDir) Store() (string, error) {
+	objects := filepath.Join(g.Dir, "objects")
+	line, err := os.ReadFile(filepath.Join(objects, "info", "alternates"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return filepath.Dir(filepath.Join(objects, strings.TrimSpace(string(line)))), err
+}
+
+// indexLead is how far the index is dated ahead of the files it describes. Git distrusts entries as
+// young as the index itself and would read all those files again at the first "git status".
+const indexLead = 2 * time.Second
+
+// WriteIndex writes the index, and a second name for it: Git puts a new file in the place of the
+// index when somebody adds to it, and the tree's manifest stays.
+func (g GitDir) WriteIndex(content []byte) error {
+	for _, path := range []string{g.Index(), g.Manifest()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := os.WriteFile(g.Index(), content, 0o644); err != nil {
+		return err
+	}
+	ahead := time.Now().Add(indexLead)
+	if err := os.Chtimes(g.Index(), ahead, ahead); err != nil {
+		return err
+	}
+	return os.Link(g.Index(), g.Manifest())
+}
+
+// OpenTree returns what a published tree was built of; nil when it cannot be used. Of a tree whose links
+// were made by another policy than is wanted now, it does not say enough.
+func OpenTree(tree string, links LinkPolicy) *Tree {
+	g := GitDirOf(tree)
+	_, commit, ok := g.subject()
+	if !ok || g.Links() != links {
+		return nil
+	}
+	size, err := sizeOfManifest(g.Manifest())
+	if err != nil {
+		return nil
+	}
+	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.Manifest()) })
+	return &Tree{path: tree, commit: object.ParseID(commit), size: size, read: read}
+}
+
+// RefAndCommit returns the ref and the commit that a whole tree was built for; ok is false when path
+// is no such tree, or has lost its store.
+func RefAndCommit(tree string) (ref, commit string, ok bool) {
+	ref, commit, ok = GitDirOf(tree).subject()
+	_, rest, _ := strings.Cut(filepath.Base(tree), "-")
+	return ref, commit, ok && strings.HasPrefix(rest, commit[:12])
+}
+
+// subject is checkedOut for a tree that need not have its name.
+func (g GitDir) subject() (ref, commit string, ok bool) {
+	refLine, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-ref"))
+	if err != nil {
+		return "", "", false
+	}
+	commitLine, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-commit"))
+	if err != nil {
+		return "", "", false
+	}
+	store, err := g.Store()
+	if err != nil || store == "" {
+		return "", "", false
+	}
+	if _, err := os.Lstat(filepath.Join(store, "objects")); err != nil {
+		return "", "", false
+	}
+	ref, commit = strings.TrimSpace(string(refLine)), strings.TrimSpace(string(commitLine))
+	return ref, commit, object.IsID(commit)
+}
+
+// Ref is the file without which a tree is not taken for whole: see checkedOut.
+func (g GitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
+
+// BuiltFor returns the ref that a tree was built for, also of one that is marked as damaged.
+func (g GitDir) BuiltFor() (events.Ref, error) {
+	line, err := os.ReadFile(g.Ref())
+	if errors.Is(err, os.ErrNotExist) {
+		line, err = os.ReadFile(filepath.Join(g.Dir, damagedRef))
+	}
+	if err != nil {
+		return events.Ref{}, err
+	}
+	return events.ParseRef(strings.TrimSpace(string(line)))
+}
+
+// Unmake has a tree not be taken for whole any more. Git goes on working in it as far as it can.
+func (g GitDir) Unmake() error {
+	if err := os.Rename(g.Ref(), filepath.Join(g.Dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return disk.SyncDir(g.Dir)
+}
+
+// damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
+const damagedRef = "lockstep-damaged"
+
+// Head is what a tree's HEAD says; ref is "" when it is detached.
+type Head struct{ Ref, Commit string }
+
+// Head reads HEAD.
+func (g GitDir) Head() (Head, error) {
+	content, err := os.ReadFile(filepath.Join(g.Dir, "HEAD"))
+	if err != nil {
+		return Head{}, err
+	}
+	line := strings.TrimSpace(string(content))
+	ref, symbolic := strings.CutPrefix(line, "ref: ")
+	if !symbolic {
+		return Head{Commit: line}, nil
+	}
+	if loose, err := os.ReadFile(filepath.Join(g.Dir, filepath.FromSlash(ref))); err == nil {
+		return Head{ref, strings.TrimSpace(string(loose))}, nil
+	}
+	packed, err := os.ReadFile(filepath.Join(g.Dir, "packed-refs"))
+	for line := range strings.Lines(string(packed)) {
+		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
+			return Head{ref, commit}, nil
+		}
+	}
+	return Head{Ref: ref}, err
+}
+
+// pinFile is an empty file in a tree's .git. Whoever reads the tree may hold a shared lock on it, and
+// looks, once it has the lock, whether the tree is still in its place: package tree does, and
+// docs/reading.md says how others do.
+const pinFile = "lockstep-pin"
+
+// Pin returns the path of the file that readers lock.
+func (g GitDir) Pin() string { return filepath.Join(g.Dir, pinFile) }
+
+// History is how much of a commit's history there is.
+type History struct {
+	Depth   events.Depth // as it was asked for
+	Shallow []object.ID  // commits in it whose parents are not there
+}
+
+// ReadDepth reads a depth from a file; it returns 0 if it cannot.
+func ReadDepth(path string) events.Depth {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	depth, err := events.ParseDepth(strings.TrimSpace(string(content)))
+	if err != nil {
+		return 0
+	}
+	return depth
+}

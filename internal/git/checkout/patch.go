@@ -1,0 +1,106 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"path"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/object"
+)
+
+var errNoManifest = errors.New("the tree's manifest or commit cannot be read")
+
+// Patch turns the tree at dst, of another commit, into the plan's: it rewrites only the files that differ. begin is
+// called with their number, and count for each. After an error the tree at dst is useless.
+func (p *Plan) Patch(
+	ctx context.Context, objects *object.Store, dst string, links LinkPolicy, limits Limits, begin, count func(files int64),
+) (files *Files, err error) {
+	defer object.RecoverCorrupt(&err)
+	old := OpenTree(dst, links)
+	if old == nil {
+		return nil, errNoManifest
+	}
+	before, known := objects.TreeOf(old.commit)
+	if !known {
+		return nil, errNoManifest
+	}
+	found, err := differences(ctx, objects, before, p.tree, limits.MaxTreeFiles)
+	if err != nil {
+		return nil, err
+	}
+	to, err := disk.Descend(dst)
+	if err != nil {
+		return nil, buildError(err)
+	}
+	defer to.Close()
+	for _, d := range found {
+		if err := clearPath(to, d); err != nil {
+			return nil, buildError(err)
+		}
+	}
+	begin(int64(len(found)))
+	files = &Files{}
+	made := make(map[string]tracked, len(found))
+	w := writer{objects, links}
+	for _, d := range found {
+		count(1)
+		if d.after.mode == 0 {
+			continue
+		}
+		folder, err := to.Enter(disk.Parent(d.path), disk.Dir.OpenOrMake)
+		if err != nil {
+			return nil, buildError(err)
+		}
+		t, err := w.write(ctx, folder, entry{d.path, d.after.mode, d.after.hash}, path.Base(d.path))
+		if err != nil {
+			return nil, err
+		}
+		made[d.path] = t
+		if !t.isSkipped() && t.mode != filemode.Submodule {
+			files.Written = append(files.Written, d.path)
+		}
+	}
+	files.Index = func() ([]byte, error) {
+		content, bytes, err := amend(GitDirOf(dst).Manifest(), found, made)
+		if err == nil && bytes > limits.MaxTreeBytes {
+			err = treeTooLarge(limits.MaxTreeBytes)
+		}
+		return content, err
+	}
+	return files, nil
+}
+
+// clearPath removes the old entry of a change, and the folders that are empty then. It never writes to a changed file,
+// which other trees share.
+func clearPath(d *disk.Descent, change difference) error {
+	if change.before.mode == 0 {
+		return nil
+	}
+	folder, err := d.Enter(disk.Parent(change.path), disk.Dir.Open)
+	if err != nil {
+		return err
+	}
+	if err := folder.Remove(path.Base(change.path), change.before.mode == filemode.Submodule); err != nil {
+		return err
+	}
+	if change.after.mode != 0 {
+		return nil
+	}
+	for empty := d.At; empty != ""; empty = disk.Parent(empty) {
+		above, err := d.Enter(disk.Parent(empty), disk.Dir.Open)
+		if err != nil {
+			return err
+		}
+		switch err := above.Remove(path.Base(empty), true); {
+		case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// Plan says how a commit's tree comes out of the last one, read and found sound: every name may be
+// checked out, every object that is new is present. What the last tree has was found sound before.
+type Plan struct {
+	Commit  object.ID
+	tree    object.ID
+	last    *Tree        // nil for none
+	since   bool         // changed lists what differs from last; else all files
+	changed []difference // sorted by path
+}
+
+// Tree is a published tree whose files may be shared.
+type Tree struct {
+	path   string
+	commit object.ID
+	size   int // files
+
+	read func() (manifest, error) // the files, read when they are first needed
+}
+
+// entry is a file, link or submodule of a commit.
+type entry struct {
+	path string
+	mode filemode.FileMode
+	hash object.ID
+}
+
+// Item is an entry to be made, with what the last tree has of it.
+type Item struct {
+	entry
+	was tracked // of the same content and mode; no raw when the last tree has no such file
+}
+
+var errTooManyFiles = errors.New("too many files")
+
+// NewPlan plans the tree of the commit that h comes down to, of at most limit entries, from last on
+// where that can be compared. A missing object gives an error of ClassCorrupt.
+func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree, limit int) (p *Plan, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			p, err = nil, object.Corruptf("read the tree of %s: panic: %v", h, cause)
+		}
+	}()
+	commit, err := objects.Commit(h)
+	switch {
+	case errors.Is(err, object.ErrNoCommit):
+		return nil, noCommit(err)
+	case err != nil:
+		return nil, object.Corruptf("read commit: %w", err)
+	}
+	p = &Plan{Commit: commit.Hash, tree: commit.TreeHash, last: last}
+	if last != nil {
+		before, known := objects.TreeOf(last.commit)
+		if known {
+			p.changed, err = differences(ctx, objects, before, p.tree, limit)
+			p.since = err == nil
+		}
+	}
+	if !p.since { // the last tree's own objects may be at fault
+		p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit)
+	}
+	if err == nil {
+		err = p.check(objects, limit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
+	}
+	return p, nil
+}
+
+// check makes sure that the blobs of all changed files are present, and that there are not too many files.
+func (p *Plan) check(objects *object.Store, limit int) error {
+	size := 0
+	if p.since {
+		size = p.last.size
+	}
+	for _, d := range p.changed {
+		if d.before.mode != 0 {
+			size--
+		}
+		if d.after.mode == 0 {
+			continue
+		}
+		size++
+		if d.after.mode == filemode.Submodule {
+			continue
+		}
+		present, err := objects.Has(d.after.hash)
+		if err != nil {
+			return object.Corruptf("%s: %w", d.path, err)
+		}
+		if !present {
+			return object.Corruptf("%s: blob %s is missing", d.path, d.after.hash)
+		}
+	}
+	if size > limit {
+		return tooManyFiles(limit)
+	}
+	return nil
+}
+
+func tooManyFiles(limit int) error {
+	return object.Quotaf("%w: more than %d; raise max-tree-files if the repository is meant to be that large", errTooManyFiles, limit)
+}
+
+// Items lists the whole tree, sorted by path. The error says that the last tree's manifest is not what
+// it should be.
+func (p *Plan) Items() ([]Item, error) {
+	var last manifest
+	if p.last != nil {
+		var err error
+		if last, err = p.last.read(); err != nil {
+			return nil, err
+		}
+	}
+	items := make([]Item, 0, len(last)+len(p.changed))
+	for _, d := range p.changed {
+		for len(last) > 0 && last[0].path < d.path {
+			if p.since {
+				items = append(items, unchanged(last[0]))
+			}
+			last = last[1:]
+		}
+		it := Item{entry: entry{d.path, d.after.mode, d.after.hash}}
+		if len(last) > 0 && last[0].path == d.path {
+			if last[0].mode == it.mode && last[0].hash == it.hash {
+				it.was = last[0]
+			}
+			last = last[1:]
+		}
+		if it.mode != 0 {
+			items = append(items, it)
+		}
+	}
+	if p.since {
+		for _, t := range last {
+			items = append(items, unchanged(t))
+		}
+	}
+	return items, nil
+}
+
+func unchanged(t tracked) Item { return Item{entry{t.path, t.mode, t.hash}, t} }
+
+// difference is a path at which two trees differ.
+type difference struct {
+	path          string
+	before, after side
+}
+
+// side is what one of two trees has at a path; a zero mode says nothing.
+type side struct {
+	mode filemode.FileMode
+	hash object.ID
+}
+
+// walker compares two trees. It reads only folders that differ.
+type walker struct {
+	ctx     context.Context // of one walk, which the walker does not outlive
+	objects *object.Store
+	limit   int // entries
+	size    int
+	bytes   int // in all paths
+	found   []difference
+}
+
+const (
+	maxDepth = 256       // folders within folders; a build has two files open for each
+	maxPath  = 4095      // bytes, PATH_MAX on Linux less its NUL
+	maxPaths = 256 << 20 // bytes in all paths together, which are in memory while a tree is built
+)
+
+func (w *walker) compare(before, after object.ID, path string, depth int) error {
+	switch {
+	case before == after:
+		return nil
+	case w.ctx.Err() != nil:
+		return context.Cause(w.ctx)
+	case depth > maxDepth:
+		return object.Hostilef("folders nest deeper than %d", maxDepth)
+	}
+	old, err := w.read(before, path)
+	if err != nil {
+		return err
+	}
+	entries, err := w.read(after, path)
+	if err != nil {
+		return err
+	}
+	was := make(map[string]side, len(old))
+	for _, e := range old {
+		was[e.Name] = side{e.Mode, e.Hash}
+	}
+	seen := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		if err := w.take(e, path); err != nil {
+			return err
+		}
+		if seen[e.Name] {
+			return object.Hostilef("two entries named %q in folder %q", e.Name, path)
+		}
+		seen[e.Name] = true
+		from := was[e.Name]
+		delete(was, e.Name)
+		if err := w.pair(path+e.Name, from, side{e.Mode, e.Hash}, depth); err != nil {
+			return err
+		}
+	}
+	for name, from := range was {
+		if err := w.pair(path+name, from, side{}, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns the entries of a folder; none for the zero hash.
+func (w *walker) read(tree object.ID, path string) ([]object.TreeEntry, error) {
+	if tree.IsZero() {
+		return nil, nil
+	}
+	entries, err := w.objects.Tree(tree)
+	if err != nil {
+		return nil, object.Corruptf("folder %q: %w", path, err)
+	}
+	if w.size += len(entries); w.size > 2*w.limit {
+		return nil, tooManyFiles(w.limit)
+	}
+	return entries, nil
+}
+
+// take refuses an entry that cannot or must not be checked out.
+func (w *walker) take(e object.TreeEntry, path string) error {
+	if err := checkEntryName(e.Name, e.Mode); err != nil {
+		return object.Hostilef("%w: %q in folder %q", err, e.Name, path)
+	}
+	length := len(path) + len(e.Name)
+	if w.bytes += length; length > maxPath || w.bytes > maxPaths {
+		return object.Hostilef("a path of %d bytes, all paths together %d: more than a checkout can have", length, w.bytes)
+	}
+	return nil
+}
+
+// pair compares what two trees have at a path. An empty folder is nothing, to Git as well.
+func (w *walker) pair(path string, before, after side, depth int) error {
+	if before == after {
+		return nil
+	}
+	var below [2]object.ID
+	for i, s := range []*side{&before, &after} {
+		if s.mode == filemode.Dir {
+			below[i], *s = s.hash, side{}
+		}
+	}
+	if before != after {
+		w.found = append(w.found, difference{path, before, after})
+	}
+	return w.compare(below[0], below[1], path+"/", depth+1)
+}
+
+// noCommit says that a ref names something else than a commit.
+func noCommit(err error) error {
+	return events.Errorf(events.Permanent, events.ClassNoRef, "%w, but a tree or a blob; name a branch or a tag of a commit", err)
+}

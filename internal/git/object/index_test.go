@@ -1,0 +1,101 @@
+package object
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/internal/gitserver"
+)
+
+// packOf makes a repository with some hundred objects in one pack, and lists them as Git does: name and
+// offset.
+func packOf(t *testing.T) (dir, index string, objects map[ID]int64) {
+	t.Helper()
+	server := must(gitserver.Start(t.TempDir()))(t)
+	t.Cleanup(server.Close)
+	files := map[string]string{}
+	for i := range 300 {
+		files[fmt.Sprintf("d%d/f%d", i%10, i)] = strings.Repeat(fmt.Sprintln("line", i%50), i)
+	}
+	must(server.Create(t.Context(), "acme/widgets", files))(t)
+	dir = server.Dir("acme/widgets")
+	must(gitserver.Git(t.Context(), dir, "", "repack", "-adq", "--depth=20"))(t)
+	index = must(filepath.Glob(filepath.Join(dir, "objects/pack/*.idx")))(t)[0]
+	out := must(gitserver.Git(t.Context(), dir, "", "verify-pack", "-v", index))(t)
+	objects = map[ID]int64{}
+	for line := range strings.Lines(out) {
+		var hash, kind string
+		var size, packed, offset int64
+		if n, _ := fmt.Sscan(line, &hash, &kind, &size, &packed, &offset); n == 5 && IsID(hash) {
+			objects[ParseID(hash)] = offset
+		}
+	}
+	if len(objects) < 300 {
+		t.Fatalf("git lists %d objects", len(objects))
+	}
+	return dir, index, objects
+}
+
+func TestPackIndexFindsWhatGitFinds(t *testing.T) {
+	dir, path, objects := packOf(t)
+	index := must(openPackIndex(path))(t)
+	defer index.close()
+	if n := must(index.Count())(t); n != int64(len(objects)) {
+		t.Fatalf("%d objects, want %d", n, len(objects))
+	}
+	for round := range 2 { // the second time all of it is in memory
+		for hash, offset := range objects {
+			if got := must(index.FindOffset(hash))(t); got != offset {
+				t.Fatalf("%s is at %d, want %d", hash, got, offset)
+			}
+			if round == 1 {
+				if got := must(index.FindHash(offset))(t); got != hash {
+					t.Fatalf("at %d is %s, want %s", offset, got, hash)
+				}
+			}
+		}
+		absent := plumbing.ComputeHash(plumbing.BlobObject, []byte("absent"))
+		if _, err := index.FindOffset(absent); !errors.Is(err, plumbing.ErrObjectNotFound) {
+			t.Fatalf("an absent object: %v", err)
+		}
+	}
+	o := Open(dir)
+	defer o.Close()
+	for hash := range objects {
+		obj := must(o.EncodedObject(plumbing.AnyObject, hash))(t)
+		if obj.Type() == plumbing.BlobObject {
+			continue
+		}
+		must(o.read(plumbing.AnyObject, hash))(t)
+	}
+}
+
+func TestADamagedPackIndexIsRefusedOrFindsNothingWrong(t *testing.T) {
+	_, path, objects := packOf(t)
+	content := must(os.ReadFile(path))(t)
+	spoilt := filepath.Join(t.TempDir(), "pack-x.idx")
+	for _, length := range []int{0, 7, 500, indexNames, indexNames + 1000, len(content) - 41} {
+		must(0, os.WriteFile(spoilt, content[:length], 0o644))(t)
+		if _, err := openPackIndex(spoilt); err == nil {
+			t.Errorf("an index cut at %d bytes was opened", length)
+		}
+	}
+	for i := 0; i < len(content); i += 97 {
+		must(0, os.WriteFile(spoilt, flipped(content, i), 0o644))(t)
+		index, err := openPackIndex(spoilt)
+		if err != nil {
+			continue
+		}
+		for hash := range objects {
+			_, _ = index.FindOffset(hash) // must not panic
+		}
+		_, _ = index.FindHash(12)
+		index.close()
+	}
+}

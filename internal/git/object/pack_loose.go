@@ -1,0 +1,109 @@
+package object
+
+import (
+	"bufio"
+	"compress/zlib"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/internal/disk"
+)
+
+// tempObject begins the names of files in a quarantine that are not whole, or not needed for long.
+const tempObject = "tmp_"
+
+// looseFile is an object that becomes a file of its own, under a temporary name until it is whole.
+type looseFile struct {
+	r    *receiver
+	file *os.File
+	out  *bufio.Writer
+	zlib *zlib.Writer
+	done bool // it has got its name
+}
+
+// writeLoose makes a file of an object.
+func (r *receiver) writeLoose(h ID, kind plumbing.ObjectType, size int64, content io.Reader) error {
+	file, err := r.createLoose(kind, size)
+	if err != nil {
+		return err
+	}
+	defer file.discard()
+	if _, err := io.Copy(file, content); err != nil {
+		return err
+	}
+	return file.commit(h)
+}
+
+func (r *receiver) createLoose(kind plumbing.ObjectType, size int64) (*looseFile, error) {
+	path := filepath.Join(r.q.Dir, fmt.Sprintf("%sobject-%d", tempObject, r.files.Add(1)))
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return nil, looseError(err)
+	}
+	out := bufio.NewWriterSize(file, 8<<10)
+	f := &looseFile{r: r, file: file, out: out, zlib: r.deflate(out)}
+	if _, err := fmt.Fprintf(f, "%s %d\x00", kind, size); err != nil {
+		f.discard()
+		return nil, err
+	}
+	return f, nil
+}
+
+func looseError(err error) error { return disk.Error("write a fetched object", err) }
+
+// Write adds to the object's content.
+func (f *looseFile) Write(b []byte) (int, error) {
+	n, err := CancelWriter{f.r.ctx, f.zlib}.Write(b)
+	return n, f.fault(err)
+}
+
+// fault leaves alone the error of a context that is done.
+func (f *looseFile) fault(err error) error {
+	if f.r.ctx.Err() != nil {
+		return err
+	}
+	return looseError(err)
+}
+
+// commit gives the file its name. It is not synced: release does that for all at once.
+func (f *looseFile) commit(h ID) error {
+	err := errors.Join(f.zlib.Close(), f.out.Flush())
+	if err != nil {
+		return looseError(err)
+	}
+	name := h.String()
+	group := filepath.Join(f.r.q.Dir, "objects", name[:2])
+	path := filepath.Join(group, name[2:])
+	err = os.Rename(f.file.Name(), path)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(group, 0o755); err != nil {
+			return looseError(err)
+		}
+		err = os.Rename(f.file.Name(), path)
+	}
+	f.done = err == nil
+	return looseError(err)
+}
+
+// discard closes the file, and removes it unless it has got its name.
+func (f *looseFile) discard() {
+	f.r.deflaters.Put(f.zlib)
+	_ = f.file.Close()
+	if !f.done {
+		_ = os.Remove(f.file.Name())
+	}
+}
+
+// deflate returns a compressor to out.
+func (r *receiver) deflate(out io.Writer) *zlib.Writer {
+	if z, ok := r.deflaters.Get().(*zlib.Writer); ok {
+		z.Reset(out)
+		return z
+	}
+	return zlib.NewWriter(out)
+}

@@ -1,0 +1,135 @@
+package object
+
+import (
+	"bufio"
+	"compress/zlib"
+	"crypto/sha1"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/events"
+)
+
+const (
+	largeBlob = 200 << 20 // bytes
+	maxPeak   = 100 << 10 // kB, of a process that takes in any of these packs
+)
+
+// TestMemoryForLargeObjects takes packs in, each in a process of its own, and looks at the most memory
+// that the process ever had.
+func TestMemoryForLargeObjects(t *testing.T) {
+	if job := os.Getenv("GITREPO_TEST_PACK_JOB"); job != "" {
+		receiveAlone(t, job, os.Getenv("GITREPO_TEST_PACK_DIR"))
+		return
+	}
+	notUnderRace(t)
+	if testing.Short() {
+		t.Skip("writes half a gigabyte")
+	}
+	dir := t.TempDir()
+	for _, job := range []string{"large", "thin", "bomb", "bomb of a delta"} {
+		cmd := exec.CommandContext(soon(t), os.Args[0], "-test.run=^TestMemoryForLargeObjects$")
+		cmd.Env = append(os.Environ(), "GITREPO_TEST_PACK_JOB="+job, "GITREPO_TEST_PACK_DIR="+dir)
+		out, err := cmd.CombinedOutput()
+		var peak int
+		_, rest, _ := strings.Cut(string(out), "VmHWM:")
+		if _, scanErr := fmt.Sscan(rest, &peak); err != nil || scanErr != nil {
+			t.Fatalf("%s: %v, %v\n%s", job, err, scanErr, out)
+		}
+		t.Logf("%s: %d MB", job, peak>>10)
+		if peak > maxPeak {
+			t.Errorf("%s: the process had %d MB", job, peak>>10)
+		}
+	}
+}
+
+// receiveAlone takes in one pack and prints the most memory that this process had.
+func receiveAlone(t *testing.T, job, dir string) {
+	q := must(OpenQuarantine(filepath.Join(dir, job)))(t)
+	s := filepath.Join(dir, "store")
+	var err error
+	switch job {
+	case "large":
+		must(0, MakeBare(s))(t)
+		writeLargePack(t, q, plumbing.BlobObject, largeBlob, randomBytes())
+		if err = q.Index(t.Context(), packDefaults(t), Progress{}); err == nil {
+			err = q.Release(s)
+		}
+	case "thin":
+		m := &packMaker{}
+		steps := []string{insertion("more")}
+		for offset := 0; offset < largeBlob; offset += 1 << 23 {
+			steps = append(steps, copied(offset, 1<<23))
+		}
+		m.ref(largeBlobHash(t), delta(largeBlob, largeBlob+4, steps...))
+		must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
+		err = q.Unpack(t.Context(), s, packDefaults(t), Progress{})
+	case "bomb":
+		writeLargePack(t, q, plumbing.BlobObject, 1<<30, zeros{})
+		err = mustBeQuota(q.Index(t.Context(), packDefaults(t), Progress{}))
+	case "bomb of a delta":
+		m := &packMaker{}
+		m.ofs(m.blob(strings.Repeat("x", 1<<20)), delta(1<<20, 1<<29, strings.Repeat(copied(0, 1<<20), 1<<9)))
+		m.ofs(m.blob("x"), delta(1, 1<<30, copied(0, 1)))
+		must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
+		err = mustBeQuota(q.Unpack(t.Context(), s, packDefaults(t), Progress{}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := must(os.ReadFile("/proc/self/status"))(t)
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	fmt.Println("VmHWM:", peak)
+}
+
+func mustBeQuota(err error) error {
+	if events.ClassOf(err) == events.ClassQuota {
+		return nil
+	}
+	return fmt.Errorf("it was not refused as too large: %v", err)
+}
+
+// randomBytes is content that does not compress.
+func randomBytes() io.Reader { return rand.NewChaCha8([32]byte{}) }
+
+func largeBlobHash(t *testing.T) ID {
+	hasher := plumbing.NewHasher(plumbing.BlobObject, largeBlob)
+	must(io.CopyN(hasher, randomBytes(), largeBlob))(t)
+	return hasher.Sum()
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// writeLargePack writes a pack of one object as it is made.
+func writeLargePack(t *testing.T, q Quarantine, kind plumbing.ObjectType, size int64, content io.Reader) {
+	t.Helper()
+	file := must(os.Create(q.packPath()))(t)
+	defer file.Close()
+	sum := sha1.New()
+	out := bufio.NewWriter(io.MultiWriter(file, sum))
+	must(out.Write(binary.BigEndian.AppendUint32(append([]byte{}, packMagic...), 1)))(t)
+	must(out.Write(appendObjectHead(nil, kind, size)))(t)
+	level := zlib.BestSpeed
+	if _, ok := content.(zeros); !ok {
+		level = zlib.NoCompression
+	}
+	z := must(zlib.NewWriterLevel(out, level))(t)
+	must(io.CopyN(z, content, size))(t)
+	must(0, errors.Join(z.Close(), out.Flush()))(t)
+	must(file.Write(sum.Sum(nil)))(t)
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package object
+
+const underRace = true

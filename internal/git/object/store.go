@@ -1,0 +1,422 @@
+package object
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/objfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+
+	"lockstep/internal/disk"
+)
+
+// Bounds of what is held in memory.
+const (
+	CacheSize      = 8 * cache.MiByte
+	LargeObject    = 1 << 20  // bytes; a larger one is streamed, not held in memory
+	maxMetadata    = 64 << 20 // bytes in a commit, tag or tree
+	maxTagsInChain = 16
+)
+
+// Store reads Git objects from one or more bare repositories, first to last. It is not safe for
+// concurrent use: each goroutine has a fork of its own. Damaged files may make go-git panic: callers
+// recover.
+type Store struct {
+	pools []*pool
+	cache cache.Object
+}
+
+// pool is the objects of one repository, as they were when it was first asked.
+type pool struct {
+	dir         string // "objects"
+	packs       []*pack
+	DialAndList bool
+	err         error // of listing
+}
+
+// pack is a pack and its index. Forks share the index.
+type pack struct {
+	path   string
+	index  *packIndex
+	reader *packfile.Packfile // nil until needed
+	forked bool
+}
+
+// Open returns a Store over the objects of bare repositories, first to last.
+func Open(gitDirs ...string) *Store {
+	o := &Store{cache: cache.NewObjectLRU(CacheSize)}
+	for _, dir := range gitDirs {
+		o.pools = append(o.pools, &pool{dir: filepath.Join(dir, "objects")})
+	}
+	return o
+}
+
+// Fork returns objects of the same repositories for another goroutine. It is to be closed first.
+func (o *Store) Fork() *Store {
+	fork := &Store{cache: cache.NewObjectLRU(CacheSize)}
+	for _, p := range o.pools {
+		p.list()
+		same := &pool{dir: p.dir, DialAndList: true, err: p.err}
+		for _, k := range p.packs {
+			same.packs = append(same.packs, &pack{path: k.path, index: k.index, forked: true})
+		}
+		fork.pools = append(fork.pools, same)
+	}
+	return fork
+}
+
+// Close closes the files that are open.
+func (o *Store) Close() {
+	for _, p := range o.pools {
+		for _, k := range p.packs {
+			k.close()
+		}
+	}
+}
+
+func (k *pack) close() {
+	if k.reader != nil {
+		_ = k.reader.Close()
+	}
+	if !k.forked {
+		k.index.close()
+	}
+}
+
+// list opens the indexes of the packs.
+func (p *pool) list() {
+	if p.DialAndList {
+		return
+	}
+	p.DialAndList = true
+	dir := filepath.Join(p.dir, "pack")
+	names, err := disk.ReadDir(dir)
+	if err != nil {
+		p.err = err
+		return
+	}
+	for _, name := range names {
+		base, ok := strings.CutSuffix(name.Name(), ".pack")
+		if !ok {
+			continue
+		}
+		index, err := openPackIndex(filepath.Join(dir, base+".idx"))
+		if err != nil {
+			p.err = fmt.Errorf("index of %s: %w", base, err)
+			return
+		}
+		p.packs = append(p.packs, &pack{path: filepath.Join(dir, name.Name()), index: index})
+	}
+}
+
+// open returns go-git's reader of the pack.
+func (k *pack) open(shared cache.Object) (*packfile.Packfile, error) {
+	if k.reader == nil {
+		fs := osfs.New("/")
+		file, err := fs.Open(k.path)
+		if err != nil {
+			return nil, err
+		}
+		k.reader = packfile.NewPackfileWithCache(k.index, fs, file, shared, LargeObject)
+	}
+	return k.reader, nil
+}
+
+func (p *pool) loosePath(h ID) string {
+	name := h.String()
+	return filepath.Join(p.dir, name[:2], name[2:])
+}
+
+// EncodedObject returns an object of the given type; [plumbing.ErrObjectNotFound] when it is not there.
+func (o *Store) EncodedObject(t plumbing.ObjectType, h ID) (plumbing.EncodedObject, error) {
+	for _, p := range o.pools {
+		obj, err := o.get(p, h)
+		switch {
+		case errors.Is(err, plumbing.ErrObjectNotFound):
+		case err == nil && t != plumbing.AnyObject && obj.Type() != t:
+			return nil, plumbing.ErrObjectNotFound
+		default:
+			return obj, err
+		}
+	}
+	return nil, plumbing.ErrObjectNotFound
+}
+
+// get looks into the packs first: what is loose is in few folders, and little.
+func (o *Store) get(p *pool, h ID) (plumbing.EncodedObject, error) {
+	if p.list(); p.err != nil {
+		return nil, p.err
+	}
+	for _, k := range p.packs {
+		if ok, err := k.index.Contains(h); err != nil {
+			return nil, err
+		} else if !ok {
+			continue
+		}
+		reader, err := k.open(o.cache)
+		if err != nil {
+			return nil, err
+		}
+		return reader.Get(h)
+	}
+	return readLoose(p.loosePath(h), h)
+}
+
+// Has reports whether an object is present.
+func (o *Store) Has(h ID) (bool, error) {
+	for _, p := range o.pools {
+		if p.list(); p.err != nil {
+			return false, p.err
+		}
+		for _, k := range p.packs {
+			if ok, err := k.index.Contains(h); ok || err != nil {
+				return ok, err
+			}
+		}
+		if _, err := os.Lstat(p.loosePath(h)); err == nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// readLoose reads an object that is a file of its own: a small one whole, of a large one the head.
+func readLoose(path string, h ID) (plumbing.EncodedObject, error) {
+	reader, err := openLoose(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, plumbing.ErrObjectNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	if reader.size > LargeObject {
+		return &looseObject{path: path, hash: h, kind: reader.kind, size: reader.size}, nil
+	}
+	obj := &plumbing.MemoryObject{}
+	obj.SetType(reader.kind)
+	obj.SetSize(reader.size)
+	if _, err := io.Copy(obj, io.LimitReader(reader, reader.size+1)); err != nil {
+		return nil, fmt.Errorf("loose object %s: %w", h, err)
+	}
+	return obj, nil
+}
+
+// looseReader reads the content of a loose object.
+type looseReader struct {
+	*objfile.Reader
+	file *os.File
+	kind plumbing.ObjectType
+	size int64
+}
+
+func openLoose(path string) (*looseReader, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := objfile.NewReader(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	r := &looseReader{Reader: reader, file: file}
+	if r.kind, r.size, err = reader.Header(); err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *looseReader) Close() error { return errors.Join(r.Reader.Close(), r.file.Close()) }
+
+// looseObject is a loose object whose content is read when it is asked for.
+type looseObject struct {
+	path string
+	hash ID
+	kind plumbing.ObjectType
+	size int64
+}
+
+// Hash implements [plumbing.EncodedObject], as the other methods do.
+func (o *looseObject) Hash() ID                        { return o.hash }
+func (o *looseObject) Type() plumbing.ObjectType       { return o.kind }
+func (o *looseObject) SetType(plumbing.ObjectType)     {}
+func (o *looseObject) Size() int64                     { return o.size }
+func (o *looseObject) SetSize(int64)                   {}
+func (o *looseObject) Reader() (io.ReadCloser, error)  { return openLoose(o.path) }
+func (o *looseObject) Writer() (io.WriteCloser, error) { return nil, errors.ErrUnsupported }
+
+// read returns a commit, tag or tree whole, having checked that it hashes to h.
+func (o *Store) read(t plumbing.ObjectType, h ID) (*plumbing.MemoryObject, error) {
+	obj, err := o.EncodedObject(t, h)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+	}
+	if obj.Size() > maxMetadata {
+		return nil, Hostilef("%s %s is %d bytes long", t, h, obj.Size())
+	}
+	reader, err := obj.Reader()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+	}
+	defer reader.Close()
+	content, err := io.ReadAll(reader)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+	}
+	whole := &plumbing.MemoryObject{}
+	whole.SetType(obj.Type())
+	if _, err := whole.Write(content); err != nil {
+		return nil, err
+	}
+	if whole.Hash() != h {
+		return nil, fmt.Errorf("%s %s hashes to %s", t, h, whole.Hash())
+	}
+	return whole, nil
+}
+
+// Commit follows tags from h to a commit.
+func (o *Store) Commit(h ID) (*Commit, error) {
+	for range maxTagsInChain {
+		obj, err := o.read(plumbing.AnyObject, h)
+		if err != nil {
+			return nil, err
+		}
+		switch obj.Type() {
+		case plumbing.CommitObject:
+			commit := &Commit{}
+			return commit, commit.Decode(obj)
+		case plumbing.TagObject:
+			tag := &object.Tag{}
+			if err := tag.Decode(obj); err != nil {
+				return nil, err
+			}
+			h = tag.Target
+		default:
+			return nil, ErrNoCommit
+		}
+	}
+	return nil, ErrNoCommit
+}
+
+// ErrNoCommit means that an object is neither a commit nor a tag of one.
+var ErrNoCommit = errors.New("the ref names no commit")
+
+// Tree returns the entries of a tree.
+func (o *Store) Tree(h ID) ([]TreeEntry, error) {
+	obj, err := o.read(plumbing.TreeObject, h)
+	if err != nil {
+		return nil, err
+	}
+	tree := &Tree{}
+	if err := tree.Decode(obj); err != nil {
+		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	for i, entry := range tree.Entries {
+		if tree.Entries[i].Mode, err = canonicalMode(entry.Mode); err != nil {
+			return nil, Hostilef("%w: %q in tree %s", err, entry.Name, h)
+		}
+	}
+	return tree.Entries, nil
+}
+
+// canonicalMode returns the mode as a checkout takes it: of a file nothing counts but whether its
+// owner may execute it.
+func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
+	switch mode & 0o170000 {
+	case filemode.Dir, filemode.Submodule, filemode.Symlink:
+		return mode & 0o170000, nil
+	case 0o100000:
+		if mode&0o100 != 0 {
+			return filemode.Executable, nil
+		}
+		return filemode.Regular, nil
+	}
+	return 0, fmt.Errorf("an entry of mode %o", uint32(mode))
+}
+
+// CopyBlob writes a blob's content to w, and fails unless it hashes to h.
+func (o *Store) CopyBlob(w io.Writer, h ID) error {
+	blob, err := o.EncodedObject(plumbing.BlobObject, h)
+	if err != nil {
+		return Corruptf("blob %s: %w", h, err)
+	}
+	reader, err := blob.Reader()
+	if err != nil {
+		return Corruptf("blob %s: %w", h, err)
+	}
+	defer reader.Close()
+	hasher := plumbing.NewHasher(plumbing.BlobObject, blob.Size())
+	sink := &sink{w: w}
+	if _, err := io.Copy(io.MultiWriter(hasher, sink), reader); err != nil {
+		if sink.err != nil {
+			return disk.Error("write blob "+h.String(), sink.err)
+		}
+		return Corruptf("read blob %s: %w", h, err)
+	}
+	if sum := hasher.Sum(); sum != h {
+		return Corruptf("blob %s hashes to %s", h, sum)
+	}
+	return nil
+}
+
+// ReadLink returns a symbolic link's target.
+func (o *Store) ReadLink(h ID) (string, error) {
+	var target bytes.Buffer
+	if err := o.CopyBlob(&boundedBuffer{&target}, h); err != nil {
+		return "", err
+	}
+	if target.Len() == 0 || bytes.IndexByte(target.Bytes(), 0) >= 0 {
+		return "", Hostilef("a symbolic link's target is empty or has a NUL in it")
+	}
+	return target.String(), nil
+}
+
+// sink remembers that it was the writing that failed, not the reading.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	s.err = err
+	return n, err
+}
+
+// MaxLinkTarget is the longest target of a symbolic link, in bytes: PATH_MAX less its NUL.
+const MaxLinkTarget = 4095
+
+type boundedBuffer struct{ *bytes.Buffer }
+
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > MaxLinkTarget {
+		return 0, Hostilef("a symbolic link's target is longer than %d bytes", MaxLinkTarget)
+	}
+	return b.Buffer.Write(p)
+}
+
+// TreeOf returns the tree of a commit, if that is present and sound.
+func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	c, err := o.Commit(commit)
+	if err != nil {
+		return tree, false
+	}
+	return c.TreeHash, true
+}

@@ -1,0 +1,39 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+
+	"lockstep/events"
+)
+
+// must returns a function, so that it can take both a pair of results and a test.
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func mustFail(t *testing.T, err error, class events.Class, disposition events.Disposition) {
+	t.Helper()
+	if events.ClassOf(err) != class || events.DispositionOf(err) != disposition {
+		t.Fatalf("got %s, %s (%v), want %s, %s", events.ClassOf(err), events.DispositionOf(err), err, class, disposition)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has more than one line: %v", err)
+	}
+}
+
+// notUnderRace skips a test that hashes much: "make test-large" runs it without the race detector.
+func notUnderRace(t *testing.T) {
+	t.Helper()
+	if underRace {
+		t.Skip("see make test-large")
+	}
+}
+
+const secret = "s3cr3t-t0k3n"

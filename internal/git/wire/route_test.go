@@ -1,0 +1,43 @@
+package wire
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestNetConfigsThatAreNone(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	must(0, os.WriteFile(empty, []byte("no certificate"), 0o600))(t)
+	for name, tc := range map[string]struct {
+		cfg  Config
+		says string
+	}{
+		"no CA file":     {Config{CAFile: "/nonexistent"}, "ca-file"},
+		"an empty one":   {Config{CAFile: empty}, "ca-file: " + empty + " holds no certificate"},
+		"no known hosts": {Config{KnownHosts: "/nonexistent"}, "known-hosts"},
+		"no proxy":       {Config{Proxy: "proxy:3128"}, "proxy"},
+		"another scheme": {Config{Proxy: "ftp://u:" + secret + "@proxy"}, "proxy"},
+		"no host":        {Config{Hosts: []string{"a b"}}, "hosts"},
+	} {
+		err := tc.cfg.Check()
+		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTheEnvironmentsProxy(t *testing.T) {
+	n := must(NewNetwork(Config{}))(t)
+	defer n.Close()
+	via := must(url.Parse("http://proxy.test:3128"))(t)
+	n.proxyFor = func(*http.Request) (*url.URL, error) { return via, nil }
+	r := &route{net: n}
+	req := must(http.NewRequest(http.MethodGet, "https://git.test/a/b", nil))(t)
+	if pool := must(r.pool(req))(t); pool != http.RoundTripper(n.proxied) {
+		t.Error("the proxy is passed over")
+	}
+}

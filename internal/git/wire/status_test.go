@@ -1,0 +1,138 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockstep/internal/git/object"
+
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+
+	"lockstep/events"
+)
+
+func TestStatuses(t *testing.T) {
+	limit := http.Header{"Retry-After": {"60"}}
+	for _, tc := range []struct {
+		code        int
+		header      http.Header
+		class       events.Class
+		disposition events.Disposition
+	}{
+		{401, limit, events.ClassAuth, events.Permanent},
+		{403, nil, events.ClassAuth, events.Permanent},
+		{403, http.Header{"X-Ratelimit-Remaining": {"5"}}, events.ClassAuth, events.Permanent},
+		{403, limit, events.ClassServer, events.Retryable},
+		{403, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassServer, events.Retryable},
+		{404, limit, events.ClassNotFound, events.Permanent},
+		{429, nil, events.ClassServer, events.Retryable},
+		{503, limit, events.ClassServer, events.Retryable},
+	} {
+		status := statusOf(&http.Response{StatusCode: tc.code, Header: tc.header})
+		mustFail(t, remoteError(t.Context(), "example.org", Auth{BearerToken: secret}, status, status), tc.class, tc.disposition)
+	}
+}
+
+// TestManyLinesBeforeThePack has a server go on about where the history ends, and what is common.
+func TestManyLinesBeforeThePack(t *testing.T) {
+	notUnderRace(t)
+	const hash = "1111111111111111111111111111111111111111"
+	shallow, ack, band := "0034shallow "+hash, "0038ACK "+hash+" common\n", "0006\x01x"
+	for name, tc := range map[string]struct {
+		answer string
+		many   bool
+	}{
+		"shallow":             {strings.Repeat(shallow, maxPrologue/len(shallow)+1), true},
+		"common":              {shallow + "00000008NAK\n" + strings.Repeat(ack, maxPrologue/len(ack)+1), true},
+		"flushes":             {strings.Repeat("0000", maxPrologue/4+1), true},
+		"after a side-band":   {band + strings.Repeat(shallow, maxPrologue/len(shallow)+1), true},
+		"as many as may be":   {strings.Repeat(shallow, maxPrologue/len(shallow)), false},
+		"a side-band":         {shallow + "00000008NAK\n" + strings.Repeat(band, maxPrologue/len(band)*2), false},
+		"without a side-band": {shallow + "00000008NAK\nPACK" + strings.Repeat("0000", maxPrologue), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, step := range []int{1 << 20, 7} {
+				w := &monitor{maxPack: 1 << 30}
+				body := w.bound(t.Context(), func(error) {}, io.NopCloser(strings.NewReader(tc.answer)), false)
+				_, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{body}, make([]byte, step))
+				w.close()
+				if (err != nil) != tc.many {
+					t.Errorf("by %d bytes: %v", step, err)
+				}
+				if tc.many {
+					mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstFault(), err), events.ClassQuota, events.Permanent)
+				}
+			}
+		})
+	}
+}
+
+func TestShallowAfter(t *testing.T) {
+	h := func(n int) object.ID { return object.ParseID(fmt.Sprintf("%040x", n)) }
+	update := packp.ShallowUpdate{Shallows: []object.ID{h(2), h(3), h(3), h(4)}, Unshallows: []object.ID{h(1), h(4), h(9)}}
+	got := shallowAfter([]object.ID{h(1), h(2), h(5)}, update)
+	if want := []object.ID{h(2), h(5), h(3), h(4)}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// dripping gives a byte at a time, with a pause before each.
+type dripping struct {
+	io.Reader
+	pause time.Duration
+}
+
+func (d dripping) Read(p []byte) (int, error) {
+	time.Sleep(d.pause)
+	return d.Reader.Read(p[:1])
+}
+
+// TestARemoteThatTrickles never falls silent for long, nor sends much: it must not hold a lease for
+// a day.
+func TestARemoteThatTrickles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &monitor{maxPack: 1 << 30, next: roundTripper(func(*http.Request) (*http.Response, error) {
+			body := dripping{bytes.NewReader(make([]byte, 3000)), idleTimeout / 2}
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+		})}
+		defer w.close()
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.org/a/b/git-upload-pack", nil))(t)
+		res := must(w.RoundTrip(req))(t)
+		defer res.Body.Close()
+		began := time.Now()
+
+		_, err := io.Copy(io.Discard, res.Body)
+
+		if took := time.Since(began); err == nil || took > 20*time.Minute {
+			t.Errorf("read for %v: %v", took, err)
+		}
+		err = remoteError(context.Background(), "example.org", Auth{}, w.firstFault(), errors.New("reading"))
+		mustFail(t, err, events.ClassNetwork, events.Retryable)
+	})
+}
+
+func TestAuthNeverPrintsItself(t *testing.T) {
+	auth := Auth{Username: "ada", Password: secret, BearerToken: secret}
+	text := must(auth.MarshalText())(t)
+	for _, printed := range []string{
+		fmt.Sprint(auth), fmt.Sprintf("%v %+v %#v %s %q", auth, auth, auth, auth, auth),
+		fmt.Sprintf("%+v", struct{ Auth Auth }{auth}), auth.LogValue().String(), string(text),
+	} {
+		if strings.Contains(printed, secret) {
+			t.Errorf("printed as %s", printed)
+		}
+	}
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package gitrepo
-
-const underRace = true

@@ -1,0 +1,202 @@
+package volume
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/config"
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+)
+
+// A plain clone of the very repository that is to be published in its place is adopted: a link is made
+// out of sight and changes places with the clone in one step, so that whoever reads the name meets the
+// one or the other. The clone is then in adopted/{fence}, with all that anybody left in it, and stays
+// there until somebody deletes it.
+
+// adopted is where clones are kept that stood in the repository's place.
+func (f folder) adopted() string { return filepath.Join(f.dir, "adopted") }
+
+const maxConfigBytes = 1 << 20 // of a clone's .git/config
+
+// checkClone refuses to publish in the place of a folder, unless that is a clone to be adopted.
+func (v *Volume) checkClone(f folder, name, remote string) error {
+	path := v.publishedPath(name)
+	refuse := func(why string) error {
+		return conflict("%s is a folder already%s; move it away (it is not touched) and sync again", path, why)
+	}
+	switch {
+	case v.cfg.RefuseClones:
+		return refuse(", and clones are not adopted here (see the setting adopt)")
+	case strings.Contains(name, "@"):
+		return refuse("")
+	}
+	if why := unfit(path, remote); why != "" {
+		return refuse(why)
+	}
+	return v.tryExchange(f, path)
+}
+
+// unfit says why a folder is not to be adopted; "" when it is a clone of remote. It repeats nothing that
+// the clone's configuration says, for there may be a credential in it, and executes nothing.
+func unfit(path, remote string) string {
+	gitDir := filepath.Join(path, ".git")
+	if info, err := os.Lstat(gitDir); err != nil || !info.IsDir() {
+		return ", and no clone with a .git folder of its own"
+	}
+	if info, err := os.Lstat(filepath.Join(gitDir, "HEAD")); err != nil || !info.Mode().IsRegular() {
+		return ", and its .git folder has no HEAD"
+	}
+	origin, err := originOf(filepath.Join(gitDir, "config"))
+	switch {
+	case err != nil:
+		return ", and its .git/config cannot be read"
+	case origin == "":
+		return ", and a clone without a remote origin"
+	case events.CanonicalRemote(asURL(origin)) != events.CanonicalRemote(remote):
+		return ", and a clone of another remote than " + events.CanonicalRemote(remote)
+	}
+	if worktrees, err := disk.ReadDir(filepath.Join(gitDir, "worktrees")); err != nil || len(worktrees) > 0 {
+		return ", and a clone with worktrees, which would lose it (see git worktree list)"
+	}
+	return ""
+}
+
+// originOf returns the URL of the remote origin in a Git configuration, "" when there is none.
+func originOf(path string) (origin string, err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("it is damaged")
+		}
+	}()
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // it may be a pipe
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	parsed := config.New()
+	if err := config.NewDecoder(bufio.NewReader(io.LimitReader(file, maxConfigBytes))).Decode(parsed); err != nil {
+		return "", err
+	}
+	urls := parsed.Section("remote").Subsection("origin").OptionAll("url")
+	if len(urls) == 0 {
+		return "", nil
+	}
+	return urls[0], nil // the one that git fetches from
+}
+
+// asURL turns "user@host:path", which ssh takes, into a URL.
+func asURL(remote string) string {
+	host, path, ok := strings.Cut(remote, ":")
+	if !ok || strings.Contains(remote, "://") || strings.Contains(host, "/") {
+		return remote
+	}
+	return "ssh://" + host + "/" + path
+}
+
+// tryExchange refuses a clone at path, for good, where it could not be exchanged in one step.
+func (v *Volume) tryExchange(f folder, path string) error {
+	dir, err := os.MkdirTemp(f.dir, "exchange"+disk.TempInfix+"*")
+	if err != nil {
+		return disk.Error("try to exchange two names", err)
+	}
+	defer os.RemoveAll(dir)
+	link, folder := filepath.Join(dir, "link"), filepath.Join(dir, "folder")
+	if err := errors.Join(os.Symlink("folder", link), os.Mkdir(folder, 0o755)); err != nil {
+		return disk.Error("try to exchange two names", err)
+	}
+	return exchangeError(path, v.exchange(link, folder))
+}
+
+// exchange has two names change places in one step.
+func exchange(a, b string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+		return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
+	}
+	return nil
+}
+
+func exchangeError(path string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return conflict("%s is a clone, and this file system cannot exchange it for a link in one step; "+
+			"move it away while nobody reads it (it is not touched) and sync again", path)
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EBUSY):
+		return conflict("%s is a clone on a file system of its own; unmount it (it is not touched) and sync again", path)
+	}
+	return disk.Error("adopt "+path, err)
+}
+
+// adopt publishes a link in the place of a clone, which it keeps. The caller holds the file lock.
+func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
+	attempt := "adopt " + path
+	if err := os.MkdirAll(f.adopted(), 0o755); err != nil {
+		return disk.Error(attempt, err)
+	}
+	if err := f.sweepAdopted(); err != nil {
+		return err
+	}
+	beside, err := f.adoptedPlace(fence)
+	if err != nil {
+		return err
+	}
+	// The link is made in the very place where the clone is to end. What it says holds where it goes.
+	if err := os.Symlink(target, beside); err != nil {
+		return disk.Error(attempt, err)
+	}
+	if err := disk.SyncDir(f.adopted()); err != nil {
+		return disk.Error(attempt, err)
+	}
+	v.done("beside")
+	if err := v.exchange(beside, path); err != nil {
+		// Over a network it may be done and yet reported as failed.
+		if now, readErr := os.Readlink(path); readErr != nil || now != target {
+			_ = os.Remove(beside)
+			return exchangeError(path, err)
+		}
+	}
+	v.done("exchanged")
+	return disk.Error(attempt, errors.Join(disk.SyncDir(f.adopted()), disk.SyncDir(filepath.Dir(path))))
+}
+
+// adoptedPlace names a free place for a clone.
+func (f folder) adoptedPlace(fence uint64) (string, error) {
+	base := filepath.Join(f.adopted(), fmt.Sprint(fence))
+	place := base
+	for n := 2; ; n++ {
+		_, err := os.Lstat(place)
+		if os.IsNotExist(err) {
+			return place, nil
+		}
+		if err != nil {
+			return "", disk.Error("look for a place for the clone", err)
+		}
+		place = fmt.Sprintf("%s-%d", base, n)
+	}
+}
+
+// sweepAdopted removes links that never came to be exchanged. The caller holds the file lock.
+func (f folder) sweepAdopted() error {
+	entries, err := disk.ReadDir(f.adopted())
+	if err != nil {
+		return disk.Error("sweep", err)
+	}
+	for _, entry := range entries {
+		if entry.Type() != os.ModeSymlink {
+			continue
+		}
+		if err := os.Remove(filepath.Join(f.adopted(), entry.Name())); err != nil {
+			return disk.Error("sweep", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// TestAnswersThatAreNoPack has a remote that lists its refs honestly and then sends nonsense.
+func TestAnswersThatAreNoPack(t *testing.T) {
+	const shallow, nak = "0034shallow 1111111111111111111111111111111111111111" + "0000", "0008NAK\n"
+	band := func(pack string) string { return fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack) }
+	for name, answer := range map[string]string{
+		"nothing":            "",
+		"not pkt-lines":      "<html>log in</html>",
+		"an error":           "0011ERR not today",
+		"no pack":            shallow + nak + "0000",
+		"not a pack":         shallow + nak + band("KCAP"),
+		"a cut pack":         shallow + nak + band("PACK\x00\x00\x00\x02\x00\x00\x00\x05"),
+		"too many objects":   shallow + nak + band("PACK\x00\x00\x00\x02\xff\xff\xff\xff\x95\x0f"),
+		"an absurd size":     shallow + nak + band("PACK\x00\x00\x00\x02\x00\x00\x00\x01\xbf\xff\xff\xff\xff\xff\xff\xff\x7f"+strings.Repeat("x", 40)),
+		"a fault on band 3":  shallow + nak + "0010\x03not today" + "0000",
+		"a band that is not": shallow + nak + "000a\x07hello0000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			commit := w.create(map[string]string{"a": "1"})
+			lie := newLiar(t, w.git.URL(widgets), answer)
+			try := func() error {
+				req := w.request("")
+				req.URL = lie.url
+				_, err := w.volume.Sync(t.Context(), req)
+				return err
+			}
+			lie.on.Store(true)
+			mustBeRemotesFault(t, try())
+			lie.on.Store(false)
+			must(0, try())(t)
+			w.push(map[string]string{"a": "2"})
+			lie.on.Store(true)
+			mustBeRemotesFault(t, try())
+			w.mustBeSound(widgets, commit)
+			mustBeTidy(t, w)
+		})
+	}
+}
+
+// liar passes requests on to a Git server, but while on it answers those for objects itself.
+type liar struct {
+	url    string
+	answer string
+	on     atomic.Bool
+}
+
+func newLiar(t *testing.T, honestURL, answer string) *liar {
+	target := must(url.Parse(honestURL))(t)
+	pool := &http.Transport{}
+	honest := &httputil.ReverseProxy{
+		Transport: pool,
+		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host },
+	}
+	l := &liar{answer: answer}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && l.on.Load() {
+			_, _ = rw.Write([]byte(l.answer))
+			return
+		}
+		honest.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(func() {
+		server.Close()
+		pool.CloseIdleConnections()
+	})
+	l.url = server.URL + target.Path
+	return l
+}
+
+func mustBeRemotesFault(t *testing.T, err error) {
+	t.Helper()
+	class := events.ClassOf(err)
+	if err == nil || events.DispositionOf(err) != events.Retryable || class != events.ClassServer && class != events.ClassCorrupt {
+		t.Errorf("got %s, %s: %v", class, events.DispositionOf(err), err)
+	}
+}
+
+// TestAPackAndMore appends to a sound pack: go-git does not mind, and Git can read none of it.
+func TestAPackAndMore(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
+	pack += strings.Repeat("more", 10)
+	answer := "0034shallow " + w.git.Head(widgets, "refs/heads/main") + "00000008NAK\n" +
+		fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack)
+	lie := newLiar(t, w.git.URL(widgets), answer)
+	lie.on.Store(true)
+	req := w.request("")
+	req.URL = lie.url
+
+	_, err := w.volume.Sync(t.Context(), req)
+
+	mustBeRemotesFault(t, err)
+	mustBeTidy(t, w)
+}
+
+func TestCancelledWhileReadingAPack(t *testing.T) {
+	cause := errors.New("shutting down")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
+	q := must(object.OpenQuarantine(t.TempDir()))(t)
+	file := must(q.CreatePack())(t)
+	must(io.WriteString(file, pack))(t)
+	must(0, file.Close())(t)
+	cancel(cause)
+	if err := q.Index(ctx, w.volume.cfg.packLimits(), object.Progress{}); !errors.Is(err, cause) {
+		t.Errorf("got %v", err)
+	}
+	if err := q.Unpack(ctx, q.Dir, w.volume.cfg.packLimits(), object.Progress{}); !errors.Is(err, cause) {
+		t.Errorf("got %v", err)
+	}
+	if err := w.volume.folder(repoPath(t, widgets)).explain(ctx, 1, object.Corruptf("read: %w", cause)); events.ClassOf(err) == events.ClassCorrupt {
+		t.Errorf("a cancelled read is taken for a corrupt pack: %v", err)
+	}
+}
+
+// TestTheRefsOwnCommitIsToldFirst because a remote hears of a few commits only, and what follows a
+// commit it has not heard of it sends in full.
+func TestTheRefsOwnCommitIsToldFirst(t *testing.T) {
+	refs := map[string]object.ID{}
+	for i := range 100 {
+		refs[fmt.Sprintf("refs/heads/%d", i)] = object.ParseID(fmt.Sprintf("%040x", i/2))
+	}
+	haves := distinct(refs, "refs/heads/98", "refs/heads/99", "refs/heads/90", "refs/heads/none", "")
+	if len(haves) != 50 || haves[0] != refs["refs/heads/98"] || haves[1] != refs["refs/heads/90"] || haves[2] != refs["refs/heads/0"] {
+		t.Errorf("%d haves, first %v", len(haves), haves[:3])
+	}
+}

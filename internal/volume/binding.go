@@ -1,0 +1,214 @@
+package volume
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/unknown"
+)
+
+// binding ties a repository path to its remote, for as long as the repository is on the volume.
+type binding struct {
+	Repo    events.RepoPath `json:"repo"`              // as first spelled: the name published
+	Remote  string          `json:"remote"`            // as first given
+	Default events.Ref      `json:"default,omitempty"` // what {owner}/{name} was last published for
+
+	// Left tells of the repository that was here and has moved away, for as long as something of it is here.
+	Left *departure `json:"left,omitempty"`
+
+	unknown map[string]json.RawMessage // fields that a newer version has written
+}
+
+// readBinding returns the repository's binding; ok is false when it is not on the volume. There may be a
+// departure then all the same.
+func (f folder) readBinding() (b binding, ok bool, err error) {
+	content, err := os.ReadFile(f.binding())
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return binding{}, false, nil
+	}
+	if err != nil {
+		return binding{}, false, disk.Error("read the repository's binding", err)
+	}
+	if err := json.Unmarshal(content, &b); err != nil || b.Repo.IsZero() {
+		return binding{}, false, events.Errorf(events.Permanent, events.ClassVolume,
+			"%s is damaged: restore it, or delete it and sync again", f.binding())
+	}
+	b.unknown, err = unknown.Fields(content, b)
+	return b, b.Remote != "", err
+}
+
+func (f folder) writeBinding(b binding) error {
+	content, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	if content, err = unknown.AddTo(content, b.unknown); err != nil {
+		return err
+	}
+	return disk.Error("write the repository's binding", disk.Replace(f.binding(), append(content, '\n')))
+}
+
+// bind returns repo's binding, made now if this is the first time, and refuses another remote than
+// the one bound. A remote that nothing was ever fetched from, perhaps mistyped, does not keep a path.
+func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64) (binding, error) {
+	b, ok, err := f.readBinding()
+	if err != nil {
+		return binding{}, err
+	}
+	if ok {
+		conflict := b.check(remote)
+		if conflict == nil {
+			return b, nil
+		}
+		if used, err := v.isUsed(f, b); used || err != nil {
+			return binding{}, errors.Join(err, conflict)
+		}
+	}
+	if b.Left != nil {
+		repo = b.Repo // its names are there still
+	}
+	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, Left: b.Left}, fence)
+}
+
+// isUsed reports whether the remote bound has ever been fetched from.
+func (v *Volume) isUsed(f folder, b binding) (bool, error) {
+	generations, err := f.generations()
+	if err != nil {
+		return false, err
+	}
+	links, err := v.ownLinks(f, b)
+	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.Left.stores() })
+	return len(own)+len(links) > 0, err
+}
+
+// bindFirst binds a path that is free. The volume's bind lock is held meanwhile, so that of two paths
+// that exclude each other only one is bound; whoever else would bind this path is stale.
+func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint64) (binding, error) {
+	unlock, err := lockFile(ctx, filepath.Join(v.root, adminDir, "bind.lock"))
+	if err != nil {
+		return binding{}, err
+	}
+	defer unlock()
+	if err := v.checkRelatives(b.Repo); err != nil {
+		return binding{}, err
+	}
+	if err := v.checkPlaceFor(f, b.Repo.String(), b.Remote); err != nil {
+		return binding{}, err
+	}
+	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
+}
+
+// check refuses a remote other than the one bound.
+func (b binding) check(remote string) error {
+	bound, asked := events.CanonicalRemote(b.Remote), events.CanonicalRemote(remote)
+	switch {
+	case bound == asked:
+		return nil
+	case strings.EqualFold(bound, asked):
+		return conflict("%s is %s on this volume; spell the URL that way, case and all", b.Repo, bound)
+	}
+	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
+}
+
+// checkRelatives refuses a path that lies above or below one that is bound: the files of the one
+// and the folder of the other would share a name.
+func (v *Volume) checkRelatives(repo events.RepoPath) error {
+	refuse := func(other events.RepoPath) error {
+		return conflict("%s cannot be kept beside %s, which is on this volume already; give one of them another path", repo, other)
+	}
+	key := repo.Key()
+	for end := strings.LastIndexByte(key, '/'); end > 0; end = strings.LastIndexByte(key[:end], '/') {
+		above, err := events.ParseRepoPath(key[:end])
+		if err != nil {
+			break // an owner alone is no repository path
+		}
+		switch b, ok, err := v.folder(above).readBinding(); {
+		case ok || err != nil:
+			return errors.Join(err, refuse(b.Repo))
+		case b.Left != nil:
+			return events.Errorf(events.Retryable, events.ClassConflict,
+				"%s cannot be kept beside the name of %s, which has moved away and is left to its readers for a while", repo, b.Repo)
+		}
+	}
+	owner, rest, _ := strings.Cut(key, "/")
+	siblings, err := os.ReadDir(filepath.Join(v.reposDir(), owner))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return disk.Error("look for repositories below "+repo.String(), err)
+	}
+	prefix := strings.ReplaceAll(rest, "/", slashInName) + slashInName
+	prefix = prefix[:min(len(prefix), maxFolderName-20)]
+	for _, sibling := range siblings {
+		if !strings.HasPrefix(sibling.Name(), prefix) {
+			continue
+		}
+		b, ok, err := folder{filepath.Join(v.reposDir(), owner, sibling.Name())}.readBinding()
+		if err != nil {
+			return err
+		}
+		if ok && repo.Contains(b.Repo) {
+			return refuse(b.Repo)
+		}
+	}
+	return nil
+}
+
+// checkPlace is checkPlaceFor the remote bound.
+func (v *Volume) checkPlace(f folder, name string) error {
+	b, _, err := f.readBinding()
+	if err != nil {
+		return err
+	}
+	return v.checkPlaceFor(f, name, b.Remote)
+}
+
+// checkPlaceFor refuses to publish under a name that is taken by something that is neither ours nor a
+// clone of remote to be adopted, or below something that is not a plain folder.
+func (v *Volume) checkPlaceFor(f folder, name, remote string) error {
+	if err := v.checkOwner(name); err != nil {
+		return err
+	}
+	path := v.publishedPath(name)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return disk.Error("look at "+path, err)
+	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
+		return nil
+	case info.IsDir():
+		return v.checkClone(f, name, remote)
+	}
+	return conflict("%s exists and was not published by Lockstep; move it away and sync again", path)
+}
+
+// checkOwner refuses a name that would be published through someone else's symbolic link or file.
+func (v *Volume) checkOwner(name string) error {
+	dir := v.root
+	for segment := range strings.SplitSeq(filepath.ToSlash(filepath.Dir(name)), "/") {
+		dir = filepath.Join(dir, segment)
+		info, err := os.Lstat(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return disk.Error("look at "+dir, err)
+		}
+		if !info.IsDir() {
+			return conflict("%s is not a folder; nothing can be published below it: move it away and sync again", dir)
+		}
+	}
+	return nil
+}
+
+func conflict(format string, args ...any) error {
+	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
+}

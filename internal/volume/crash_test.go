@@ -1,0 +1,277 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+)
+
+var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
+
+// TestKilledAtEveryStep kills a process with SIGKILL at each step, of a first sync and of a later
+// one, and then checks that readers see one whole tree and that the next sync heals.
+func TestKilledAtEveryStep(t *testing.T) {
+	if root := os.Getenv("GITREPO_TEST_DIE_ROOT"); root != "" {
+		dieAtStep(t, root)
+		return
+	}
+	for _, step := range steps {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/first=%v", step, first), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				old := w.create(map[string]string{"a": "1", "same": "same"})
+				if !first {
+					w.sync("")
+					old = w.push(map[string]string{"a": "2"})
+				}
+				before := w.published()
+
+				w.dieAt(step)
+
+				after := w.published()
+				if flipped := step == "flipped" || step == "retired"; flipped != (after != before) {
+					t.Errorf("published %q before and %q after", before, after)
+				}
+				if after != "" {
+					w.mustBeSound(widgets, after)
+				}
+				res := w.sync("")
+				if res.After != old {
+					t.Errorf("the next sync published %s", res.After)
+				}
+				w.mustBeSound(widgets, old)
+				mustBeTidy(t, w)
+				next := w.push(map[string]string{"a": "3"})
+				w.sync("")
+				w.mustBeSound(widgets, next)
+			})
+		}
+	}
+}
+
+// published returns the commit that readers see, "" when there is nothing.
+func (w *world) published() string {
+	return w.publishedAt(widgets)
+}
+
+// publishedAt is published for another repository.
+func (w *world) publishedAt(repo string) string {
+	f := w.volume.folder(repoPath(w.t, repo))
+	b, _, err := f.readBinding()
+	must(0, err)(w.t)
+	return w.volume.current(f, b, repo).commit
+}
+
+// dieAt runs a sync in a process of its own, which kills itself at step.
+func (w *world) dieAt(step string) {
+	w.t.Helper()
+	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")
+	cmd.Env = append(os.Environ(), "GITREPO_TEST_DIE_ROOT="+w.volume.Root(), "GITREPO_TEST_DIE_STEP="+step,
+		"GITREPO_TEST_DIE_URL="+w.git.URL(widgets), fmt.Sprintf("GITREPO_TEST_DIE_FENCE=%d", w.fence.Add(1)))
+	out, err := cmd.CombinedOutput()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		w.t.Fatalf("the process was not killed at %s: %v\n%s", step, err, out)
+	}
+}
+
+func dieAtStep(t *testing.T, root string) {
+	v := must(OpenVolume(root, Config{}))(t)
+	v.cfg.Step = func(step string) {
+		if step == os.Getenv("GITREPO_TEST_DIE_STEP") {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	var fence uint64
+	must(fmt.Sscan(os.Getenv("GITREPO_TEST_DIE_FENCE"), &fence))(t)
+	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("GITREPO_TEST_DIE_URL"), Fence: fence})
+	t.Fatalf("alive after the sync: %v", err)
+}
+
+// TestStaleAtEveryStep has a newer holder sync the repository while an older one is between two
+// steps. The older one must fail and leave everything as the newer one made it.
+func TestStaleAtEveryStep(t *testing.T) {
+	for _, step := range steps[:slices.Index(steps, "flipped")] { // once flipped, it was not stale in time
+		t.Run(step, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1", "same": "same"})
+			w.sync("")
+			w.push(map[string]string{"a": "2"})
+			stale := w.request("")
+			slow := w.open(w.volume.Root(), Config{})
+			var newest string
+			slow.cfg.Step = func(at string) {
+				if at == step {
+					newest = w.push(map[string]string{"a": "3"})
+					w.sync("")
+				}
+			}
+
+			_, err := slow.Sync(t.Context(), stale)
+
+			if !errors.Is(err, ErrStale) {
+				t.Fatalf("got %v", err)
+			}
+			mustFail(t, err, events.ClassStale, events.Contention)
+			w.mustBeSound(widgets, newest)
+			mustBeTidy(t, w)
+			_, err = slow.Sync(t.Context(), stale)
+			mustFail(t, err, events.ClassStale, events.Contention)
+			next := w.push(map[string]string{"a": "4"})
+			w.sync("")
+			w.mustBeSound(widgets, next)
+		})
+	}
+}
+
+func TestFloor(t *testing.T) {
+	w := newWorld(t)
+	w.create(nil)
+	repo := repoPath(t, widgets)
+	if floor := must(w.volume.Floor(repo))(t); floor != 0 {
+		t.Errorf("floor %d before any sync", floor)
+	}
+	w.fence.Store(41)
+	w.sync("")
+	if floor := must(w.volume.Floor(repo))(t); floor != 42 {
+		t.Errorf("floor %d", floor)
+	}
+	req := w.request("")
+	req.Fence = 7
+	_, err := w.volume.Sync(t.Context(), req)
+	mustFail(t, err, events.ClassStale, events.Contention)
+	if !strings.Contains(err.Error(), "42") {
+		t.Errorf("the error does not name the newer fence: %v", err)
+	}
+}
+
+// TestTwoHoldersAtOnce runs two volumes over one root, each with fences of its own drawn in order.
+func TestTwoHoldersAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0", "same": "same"})
+	var g errgroup.Group
+	for range 2 {
+		v := w.open(w.volume.Root(), Config{})
+		g.Go(func() error {
+			for range 8 {
+				if _, err := v.Sync(t.Context(), w.request("")); err != nil && !errors.Is(err, ErrStale) {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for i := range 10 {
+		w.push(map[string]string{"a": fmt.Sprint(i)})
+	}
+	must(0, g.Wait())(t)
+	last := w.push(map[string]string{"a": "last"})
+	w.sync("")
+	w.mustBeSound(widgets, last)
+	mustBeTidy(t, w)
+}
+
+// TestReadersSeeOneVersion reads all files of the published tree over and over during fifty pushes.
+func TestReadersSeeOneVersion(t *testing.T) {
+	w := newWorld(t)
+	version := func(n int) map[string]string {
+		files := map[string]string{}
+		for i := range 12 {
+			files[fmt.Sprintf("dir%d/file%d", i%3, i)] = fmt.Sprint(n)
+		}
+		return files
+	}
+	w.create(version(0))
+	w.sync("")
+	ctx, stop := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	var reads, torn int
+	reading.Go(func() {
+		for ctx.Err() == nil {
+			reads++
+			if err := readOneVersion(w.path(widgets), 12); err != nil {
+				torn++
+				t.Error(err)
+			}
+		}
+	})
+	for n := range 50 {
+		w.push(version(n + 1))
+		w.sync("")
+	}
+	stop()
+	reading.Wait()
+	t.Logf("%d reads, %d torn", reads, torn)
+}
+
+// readOneVersion resolves the name once and reads everything below.
+func readOneVersion(name string, want int) error {
+	root, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, "dir*", "file*"))
+	if err != nil || len(files) != want {
+		return fmt.Errorf("%d files: %w", len(files), err)
+	}
+	var first []byte
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = content
+		}
+		if !bytes.Equal(content, first) {
+			return fmt.Errorf("%s has version %s, not %s", file, content, first)
+		}
+	}
+	return nil
+}
+
+func TestRetiredTreesGoAfterTheirGrace(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	v := w.volume
+	first := w.sync("")
+	w.push(map[string]string{"a": "2"})
+	second := w.sync("")
+	if _, err := os.Stat(w.path(first.Tree)); err != nil {
+		t.Errorf("the replaced tree went at once: %v", err)
+	}
+	w.volume = w.open(v.Root(), Config{Grace: 1})
+	w.sync("")
+	if _, err := os.Stat(w.path(first.Tree)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the replaced tree outlived its grace: %v", err)
+	}
+	w.mustBeSound(second.Path, second.After)
+}
+
+// A process may be stopped while it has the file lock. The next holder does not wait for it for ever.
+func TestAFileLockThatIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	unlock := must(lockFile(t.Context(), w.volume.folder(repoPath(t, widgets)).lock()))(t)
+	_, err := w.trySync("")
+	unlock()
+	mustFail(t, err, events.ClassBusy, events.Contention)
+	w.sync("")
+}

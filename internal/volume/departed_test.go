@@ -1,0 +1,357 @@
+package volume
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/gitserver"
+	"lockstep/tree"
+)
+
+// mustForget has the grace of what moved away from a path end, and checks that all but the fence goes.
+func (w *world) mustForget(repo string) {
+	w.t.Helper()
+	v := w.volume
+	defer func() { w.volume = v }()
+	w.volume = w.open(v.Root(), Config{Grace: 1})
+	for range 3 { // the names, then the trees, then the rest
+		if w.volume.IsTidy(repoPath(w.t, repo)) {
+			w.t.Errorf("%s is taken for tidy", repo)
+		}
+		w.gcAt(repo)
+	}
+	owner, name, _ := strings.Cut(repo, "/")
+	for _, entry := range must(disk.ReadDir(w.path(owner)))(w.t) {
+		if entry.Name() == name || strings.HasPrefix(entry.Name(), name+"@") {
+			w.t.Errorf("%s is still published", entry.Name())
+		}
+	}
+	var left []string
+	for _, entry := range must(os.ReadDir(v.folder(repoPath(w.t, repo)).dir))(w.t) {
+		left = append(left, entry.Name())
+	}
+	if !slices.Equal(left, []string{"fence", "lock", "trash"}) {
+		w.t.Errorf("still in the folder: %v", left)
+	}
+	if slices.Contains(w.repos(), repo) {
+		w.t.Errorf("%s is still listed", repo)
+	}
+}
+
+func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
+	for name, fork := range map[string]bool{"of its own": false, "a fork, of the very same commit": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			commit := w.create(map[string]string{"a": "1"})
+			v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+			w.sync("")
+			w.sync("v1")
+			w.rename(widgets, gadgets)
+			req := w.move()
+			must(w.volume.Move(t.Context(), req))(t)
+			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+			w.syncAt(gadgets, "")
+			other := commit
+			if fork {
+				must(0, os.CopyFS(w.git.Dir(widgets), os.DirFS(w.git.Dir(gadgets))))(t)
+				must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+			} else {
+				other = must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
+			}
+
+			res := w.sync("")
+
+			if !res.Published || res.After != other {
+				t.Errorf("got %+v", res)
+			}
+			w.mustBeSound(widgets, other)
+			w.mustBeSound(widgets+"@v1", v1) // of the one that has left, for its grace
+			published, ok, err := w.volume.Published(repoPath(t, widgets))
+			if err != nil || !ok || published.Remote != w.git.URL(widgets) || len(published.Commits) != 1 || published.Commits[must(events.ParseRef("main"))(t)] != other {
+				t.Errorf("published: %+v, %v, %v", published, ok, err)
+			}
+			req.Fence, req.ToFence = w.fence.Add(1), w.fence.Add(1)
+			if again := must(w.volume.Move(t.Context(), req))(t); !again.Moved { // the request comes twice
+				t.Errorf("got %+v", again)
+			}
+			w.mustBeSound(widgets, other)
+			w.mustVerifyAt(widgets)
+
+			v := w.volume
+			w.volume = w.open(v.Root(), Config{Grace: 1})
+			for range 3 {
+				w.gcAt(widgets)
+			}
+			w.mustBeSound(widgets, other)
+			if isThere(t, w.path(widgets+"@v1")) {
+				t.Error("the other names of the one that has left are still there")
+			}
+			f := v.folder(repoPath(t, widgets))
+			if generations := must(f.generations())(t); len(generations) != 1 || len(must(disk.ReadDir(f.trees()))(t)) != 1 {
+				t.Errorf("stores %v, trees %v", generations, must(disk.ReadDir(f.trees()))(t))
+			}
+			next := w.push(map[string]string{"c": "1"})
+			w.sync("")
+			w.mustBeSound(widgets, next)
+			w.mustVerifyAt(widgets)
+			w.mustVerifyAt(gadgets)
+			b, _, err := f.readBinding()
+			if must(b, err)(t).Left != nil {
+				t.Error("the departure is remembered for ever")
+			}
+			if !fork {
+				return
+			}
+			// All is forgotten, and the same request comes once more: the fork has not moved.
+			must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+			w.sync("")
+			must(0, w.git.SetRef(t.Context(), gadgets, "refs/heads/old", commit))(t)
+			req.Fence, req.ToFence = w.fence.Add(1), w.fence.Add(1)
+			_, err = w.volume.Move(t.Context(), req)
+			mustFail(t, err, events.ClassConflict, events.Permanent)
+			w.mustBeSound(widgets, commit)
+			if _, here, err := w.volume.Published(repoPath(t, widgets)); !here || err != nil {
+				t.Errorf("the fork was moved: %v", err)
+			}
+		})
+	}
+}
+
+// A remote that never gave anything does not make the old names stay.
+func TestTheOldNamesGoThoughAnotherRemoteWasTried(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassNotFound, events.Permanent)
+	other := must(w.git.Create(t.Context(), "other/repo", map[string]string{"b": "1"}))(t)
+	req := w.request("")
+	req.URL = w.git.URL("other/repo")
+	must(w.volume.Sync(t.Context(), req))(t)
+	w.mustBeSound(widgets, other)
+	w.mustVerifyAt(widgets)
+}
+
+// Trees that readers have pinned outlive their grace.
+func TestReadersKeepWhatTheyHavePinnedOfAMovedRepository(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	res := w.sync("")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	reader := must(tree.OpenResult(w.volume.Root(), w.at(res)))(t)
+	v := w.volume
+	w.volume = w.open(v.Root(), Config{Grace: 1})
+	for range 4 {
+		w.gcAt(widgets)
+	}
+	if isThere(t, w.path(widgets)) {
+		t.Error("the old name outlived its grace")
+	}
+	w.mustBeSound(res.Tree, res.After)
+	must(0, reader.Close())(t)
+	w.gcAt(widgets)
+	if isThere(t, w.path(res.Tree)) {
+		t.Error("the tree outlived its pin")
+	}
+	w.volume = v
+}
+
+func TestMoveWithTreesBroughtForward(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(w.volume.Root(), Config{ReuseTrees: true, Grace: 1})
+	w.create(map[string]string{"a": "1", "same": "same"})
+	for _, n := range []string{"2", "3", "4"} {
+		w.push(map[string]string{"a": n})
+		w.sync("")
+	}
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	for range 3 {
+		w.gcAt(widgets)
+	}
+	if entries := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).dir))(t); len(entries) != 3 {
+		t.Errorf("spare trees of what has left are kept: %v", entries)
+	}
+	var last string
+	for _, n := range []string{"5", "6", "7", "8"} {
+		last = must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
+		w.syncAt(gadgets, "")
+	}
+	w.mustBeSound(gadgets, last)
+	w.mustVerifyAt(gadgets)
+}
+
+func TestMoveOfAnAdoptedClone(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.clone(w.git.URL(widgets))
+	w.sync("")
+	clone := w.volume.folder(repoPath(t, widgets)).adopted()
+	want := snapshot(t, clone)
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, commit)
+	v := w.volume
+	w.volume = w.open(v.Root(), Config{Grace: 1})
+	for range 3 {
+		w.gcAt(widgets)
+	}
+	mustKeep(t, clone, want)
+	if d, ok, err := w.volume.Describe(repoPath(t, widgets)); err != nil || !ok || len(d.Adopted) != 1 {
+		t.Errorf("the clone is not told of any more: %+v, %v, %v", d, ok, err)
+	}
+}
+
+func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": noise(t, 1<<20), "b": noise(t, 1<<20)})
+	w.sync("")
+	w.gc(true)
+	before := w.volume.Usage(repoPath(t, widgets)).Bytes
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	from, to := w.volume.Usage(repoPath(t, widgets)), w.volume.Usage(repoPath(t, gadgets))
+	if from.Bytes > before/4 || to.Bytes < before/2 || from.Bytes+to.Bytes > before+before/4 {
+		t.Errorf("%d bytes before; now %d at the old name, %d at the new", before, from.Bytes, to.Bytes)
+	}
+	if to.Trees != 1 || to.Measured.IsZero() {
+		t.Errorf("got %+v", to)
+	}
+}
+
+func TestTheOldNameKeepsItsGrace(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	f := w.volume.folder(repoPath(t, widgets))
+	w.age(f, 4*time.Minute)
+	w.gcAt(widgets)
+	w.mustBeSound(widgets, commit)
+	tree := w.volume.linkedTree(f, w.path(widgets))
+	w.age(f, 6*time.Minute)
+	w.gcAt(widgets)
+	if isThere(t, w.path(widgets)) || !isThere(t, f.tree(tree)) {
+		t.Error("the name is to go, and who has just resolved it is to keep the tree")
+	}
+}
+
+// age has a departure be as old as that.
+func (w *world) age(f folder, age time.Duration) {
+	w.t.Helper()
+	b, _, err := f.readBinding()
+	must(0, err)(w.t)
+	b.Left.At = time.Now().Add(-age)
+	must(0, f.writeBinding(b))(w.t)
+}
+
+// A tidying that died half-way is taken up again, and takes no more than it should.
+func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
+	for _, gone := range []func(f folder) []string{
+		func(f folder) []string { return []string{f.trees()} },
+		func(f folder) []string { return []string{f.trees(), f.retired(), f.quarantines(), f.stores()} },
+		func(f folder) []string {
+			return []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.usage()}
+		},
+	} {
+		w := newWorld(t)
+		commit := w.create(map[string]string{"a": "1"})
+		w.sync("")
+		w.rename(widgets, gadgets)
+		must(w.volume.Move(t.Context(), w.move()))(t)
+		must(0, os.Remove(w.path(widgets)))(t) // the name always goes first
+		f := w.volume.folder(repoPath(t, widgets))
+		for _, path := range gone(f) {
+			must(0, os.RemoveAll(path))(t)
+		}
+		w.mustForget(widgets)
+		w.mustBeSound(gadgets, commit)
+	}
+}
+
+func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	w.sync("")
+	w.sync("v1")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	other := must(w.git.Create(t.Context(), "acme/Widgets", map[string]string{"b": "1"}))(t)
+	if res := w.syncAt("acme/Widgets", ""); res.Path != widgets {
+		t.Errorf("published as %s, beside the old name", res.Path)
+	}
+	w.mustBeSound(widgets, other)
+	w.mustBeSound(widgets+"@v1", v1)
+	w.rename("acme/Widgets", "corp/Widgets")
+	must(w.volume.Move(t.Context(), w.moveBetween("acme/Widgets", "corp/Widgets")))(t)
+	w.mustBeSound(widgets+"@v1", v1)
+	w.mustForget(widgets)
+	w.mustBeSound("corp/Widgets", other)
+	w.mustBeSound(gadgets+"@v1", v1)
+}
+
+// What a new repository at the old name has published goes with it; what the old one had keeps its grace.
+func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	w.sync("")
+	old := w.sync("v1")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
+	w.commit("dev", gitserver.Edit{Write: map[string]string{"d": "1"}})
+	w.sync("")
+	w.sync("dev")
+
+	v1Gone := w.refRemoval("v1") // the new one never had it
+	if must(w.volume.RemoveRef(t.Context(), v1Gone))(t) {
+		t.Error("a name of the old one was removed as the new one's")
+	}
+	w.mustBeSound(old.Path, v1)
+	must(0, w.git.Delete(widgets))(t)
+	if !must(w.volume.Remove(t.Context(), w.removal()))(t) {
+		t.Error("nothing was removed")
+	}
+
+	w.mustBeSound(old.Path, v1)
+	w.mustVerifyAt(widgets)
+	for _, name := range []string{widgets, widgets + "@dev"} {
+		if isThere(t, w.path(name)) {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	f := w.volume.folder(repoPath(t, widgets))
+	if stores, trees := must(f.generations())(t), must(disk.ReadDir(f.trees()))(t); len(stores) != 1 || len(trees) != 2 {
+		t.Errorf("stores %v, trees %v", stores, trees)
+	}
+	if must(w.volume.Remove(t.Context(), w.removal()))(t) {
+		t.Error("removed twice")
+	}
+	w.mustForget(widgets)
+	w.mustBeSound(gadgets+"@v1", v1)
+}
+
+func TestAPathBelowAnOldNameIsFreeAfterItsGrace(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	commit := must(w.git.Create(t.Context(), widgets+"/docs", map[string]string{"d": "1"}))(t)
+	_, err := w.volume.Sync(t.Context(), w.requestAt(widgets+"/docs", ""))
+	mustFail(t, err, events.ClassConflict, events.Retryable)
+	w.mustForget(widgets)
+	w.syncAt(widgets+"/docs", "")
+	w.mustBeSound(widgets+"/docs", commit)
+}

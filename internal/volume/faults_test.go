@@ -1,0 +1,309 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/gitserver"
+)
+
+const secret = "s3cr3t-t0k3n"
+
+func TestCredentials(t *testing.T) {
+	for name, tc := range map[string]struct {
+		auth wire.Auth
+		ok   bool
+		says string
+	}{
+		"right password": {auth: wire.Auth{Username: "ada", Password: secret}, ok: true},
+		"right token":    {auth: wire.Auth{BearerToken: secret}, ok: true},
+		"wrong password": {auth: wire.Auth{Username: "ada", Password: "wrong-" + secret}, says: "check that it is current"},
+		"none":           {says: "name one in the change"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			commit := w.create(map[string]string{"a": "1"})
+			w.git.RequireAuth(widgets, "ada", secret)
+			req := w.request("")
+			req.Auth = tc.auth
+
+			_, err := w.volume.Sync(t.Context(), req)
+
+			if tc.ok {
+				must(0, err)(t)
+				w.mustBeSound(widgets, commit)
+			} else {
+				mustFail(t, err, events.ClassAuth, events.Permanent)
+				if !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), secret) {
+					t.Errorf("error: %v", err)
+				}
+			}
+			mustHoldNoSecret(t, w.volume.Root())
+		})
+	}
+}
+
+func mustHoldNoSecret(t *testing.T, root string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if strings.Contains(string(content), secret) {
+			t.Errorf("the secret is in %s", path)
+		}
+		return err
+	})
+	must(0, err)(t)
+}
+
+func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	moved := httptest.NewServer(http.RedirectHandler(w.git.URL(widgets)+"/info/refs?service=git-upload-pack", http.StatusMovedPermanently))
+	defer moved.Close()
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
+	req := w.request("")
+	req.URL, req.Auth = moved.URL+"/acme/widgets.git", wire.Auth{Username: "ada", Password: secret}
+
+	must(w.volume.Sync(t.Context(), req))(t)
+
+	if seen := w.git.Stats(widgets).Credentials; len(seen) != 0 {
+		t.Errorf("credentials were sent along: %d", len(seen))
+	}
+}
+
+func TestRemotesThatFail(t *testing.T) {
+	answer := func(status int, body string) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			rw.WriteHeader(status)
+			_, _ = rw.Write([]byte(body))
+		})
+	}
+	for name, tc := range map[string]struct {
+		remote      http.Handler
+		class       events.Class
+		disposition events.Disposition
+	}{
+		"server error":  {answer(503, "echo "+secret), events.ClassServer, events.Retryable},
+		"forbidden":     {answer(403, "echo "+secret), events.ClassAuth, events.Permanent},
+		"too many":      {answer(429, ""), events.ClassServer, events.Retryable},
+		"a login page":  {answer(200, "<html>log in</html>"), events.ClassServer, events.Retryable},
+		"nothing":       {answer(200, ""), events.ClassServer, events.Retryable},
+		"cut off":       {answer(200, "001e# service=git-upload-pack\n0000004"), events.ClassServer, events.Retryable},
+		"negative size": {answer(200, "-001"), events.ClassServer, events.Retryable},
+		"broken off": {http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Length", "100")
+			_, _ = rw.Write([]byte("001e# service=git-upload-pack\n"))
+		}), events.ClassNetwork, events.Retryable},
+		"redirect to a file": {http.RedirectHandler("file:///etc/passwd", http.StatusFound), events.ClassServer, events.Retryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			server := httptest.NewServer(tc.remote)
+			defer server.Close()
+			req := w.request("")
+			req.URL, req.Auth = server.URL+"/acme/widgets", wire.Auth{Username: "ada", Password: secret}
+
+			_, err := w.volume.Sync(t.Context(), req)
+
+			mustFail(t, err, tc.class, tc.disposition)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error repeats what the remote said: %v", err)
+			}
+		})
+	}
+}
+
+func TestUnreachableRemote(t *testing.T) {
+	w := newWorld(t)
+	req := w.request("")
+	server := httptest.NewServer(nil)
+	server.Close()
+	req.URL = server.URL + "/acme/widgets"
+	_, err := w.volume.Sync(t.Context(), req)
+	mustFail(t, err, events.ClassNetwork, events.Retryable)
+
+	req.URL = "http://does-not-exist.invalid/acme/widgets"
+	req.Repo = repoPath(t, "acme/other")
+	_, err = w.volume.Sync(t.Context(), req)
+	mustFail(t, err, events.ClassNetwork, events.Retryable)
+}
+
+func TestServerErrorThenRecovery(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.git.Answer(widgets, http.StatusInternalServerError)
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassServer, events.Retryable)
+	w.git.Answer(widgets, 0)
+	w.mustBeSound(widgets, w.sync("").After)
+}
+
+func TestTooLargeAPack(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": strings.Repeat("x", 100)})
+	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	mustBeTidy(t, w)
+}
+
+func TestTooLargeATree(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "12345", "b": "12345"}) // one blob, twice
+	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 9})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	mustBeTidy(t, w)
+	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
+	w.sync("")
+	w.push(map[string]string{"b": "123456"})
+	_, err = w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+}
+
+func TestTooManyFiles(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "b": "2", "c/d": "3"})
+	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 2})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 3, MaxFiles: 2})
+	if res := w.sync(""); len(res.Files) != 2 || !res.Truncated {
+		t.Errorf("unexpected result %+v", res)
+	}
+}
+
+// mustBeTidy checks that nothing unfinished lies about.
+func mustBeTidy(t *testing.T, w *world) {
+	t.Helper()
+	f := w.volume.folder(repoPath(t, widgets))
+	w.volume.AwaitDeletions()
+	for _, dir := range []string{f.quarantines(), f.trash()} {
+		if entries := must(disk.ReadDir(dir))(t); len(entries) != 0 {
+			t.Errorf("%s holds %v", dir, entries)
+		}
+	}
+	for _, dir := range []string{f.trees(), f.dir} {
+		for _, entry := range must(disk.ReadDir(dir))(t) {
+			name := entry.Name()
+			if strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
+				t.Errorf("%s holds %s", dir, name)
+			}
+		}
+	}
+}
+
+func TestUnconfirmedIsNotPublished(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.push(map[string]string{"a": "2"})
+	lost := errors.New("lease lost")
+	req := w.request("")
+	req.Confirm = func(context.Context) error { return lost }
+
+	_, err := w.volume.Sync(t.Context(), req)
+
+	if !errors.Is(err, lost) {
+		t.Errorf("got %v", err)
+	}
+	w.mustBeSound(widgets, first)
+	mustBeTidy(t, w)
+}
+
+func TestCancelledWhileFetching(t *testing.T) {
+	cause := errors.New("shutting down")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	held := false
+	w := newWorld(t, gitserver.WithBefore(func(request context.Context, _, service string) {
+		if held && service == "git-upload-pack" {
+			cancel(cause)
+			<-request.Done()
+		}
+	}))
+	first := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.push(map[string]string{"a": "2"})
+	held = true
+
+	_, err := w.volume.Sync(ctx, w.request(""))
+
+	if !errors.Is(err, cause) || events.ClassOf(err) == events.ClassNetwork {
+		t.Errorf("got %v", err)
+	}
+	w.mustBeSound(widgets, first)
+	mustBeTidy(t, w)
+}
+
+func TestDamagedStoreIsFetchedAfresh(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, pack string){
+		"index cut short": func(t *testing.T, pack string) { must(0, os.Truncate(pack[:len(pack)-4]+"idx", 100))(t) },
+		"pack gone":       func(t *testing.T, pack string) { must(0, os.Remove(pack))(t) },
+		"pack cut short":  func(t *testing.T, pack string) { must(0, os.Truncate(pack, 40))(t); loseTrees(t, pack) },
+		"pack overwritten": func(t *testing.T, pack string) {
+			must(0, os.WriteFile(pack, make([]byte, 400), 0o644))(t)
+			loseTrees(t, pack)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": strings.Repeat("1", 100), "b": "1"})
+			w.sync("")
+			store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+			packs := must(filepath.Glob(filepath.Join(store.dir, "objects/pack/*.pack")))(t)
+			must(0, os.Chmod(packs[0], 0o644))(t)
+			damage(t, packs[0])
+			commit := w.push(map[string]string{"b": "2"})
+
+			w.sync("")
+
+			w.mustBeSound(widgets, commit)
+			next := w.push(map[string]string{"b": "3"})
+			w.sync("")
+			w.mustBeSound(widgets, next)
+		})
+	}
+}
+
+// loseTrees deletes the trees, so that the damaged pack is needed to write files and not merely to
+// complete others.
+func loseTrees(t *testing.T, pack string) {
+	must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
+}
+
+// TestABusyServerIsNotAskedForEverything has a server list its refs and then be too busy.
+func TestABusyServerIsNotAskedForEverything(t *testing.T) {
+	var w *world
+	busy := false
+	w = newWorld(t, gitserver.WithBefore(func(_ context.Context, repo, service string) {
+		if busy && service == "info/refs" {
+			w.git.Answer(repo, http.StatusServiceUnavailable)
+		}
+	}))
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.push(map[string]string{"a": "2"})
+	busy = true
+	before := w.git.Stats(widgets).UploadPacks
+
+	_, err := w.trySync("")
+
+	mustFail(t, err, events.ClassServer, events.Retryable)
+	if n := w.git.Stats(widgets).UploadPacks - before; n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}

@@ -1,0 +1,114 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+)
+
+// ErrStale is wrapped by the error of a Sync or Remove whose fence is lower than one already
+// recorded on the volume: a newer holder has been at work on the repository.
+var ErrStale = errors.New("a newer holder has been here")
+
+const (
+	lockPause    = 50 * time.Millisecond // the longest between two tries for a file lock, which is held for milliseconds
+	lockPatience = 10 * time.Second      // whoever has it for longer is stopped, or its host is away
+)
+
+// Floor returns the highest fence ever recorded for repo on the volume; 0 when none.
+func (v *Volume) Floor(repo events.RepoPath) (uint64, error) {
+	return v.folder(repo).floor()
+}
+
+func (f folder) floor() (uint64, error) {
+	content, err := os.ReadFile(f.fence())
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, disk.Error("read the fence", err)
+	}
+	fence, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 64)
+	if err != nil {
+		return 0, events.Errorf(events.Retryable, events.ClassVolume,
+			"%s is damaged: write into it a number higher than any lease's fence", f.fence())
+	}
+	return fence, nil
+}
+
+// record raises the volume's fence to this one, or says that it is stale.
+func (f folder) record(ctx context.Context, fence uint64) error {
+	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+		return disk.Error("make the repository's folder", err)
+	}
+	return f.guarded(ctx, fence, func() error {
+		floor, err := f.floor()
+		if err != nil || floor == fence {
+			return err
+		}
+		return disk.Error("record the fence", disk.Replace(f.fence(), fmt.Appendln(nil, fence)))
+	})
+}
+
+// guarded runs fn under the repository's file lock, unless the fence is stale. Whoever holds a
+// higher fence has recorded it under the same lock: while fn runs, nobody can.
+func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) error {
+	unlock, err := lockFile(ctx, f.lock())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := f.checkFence(fence); err != nil {
+		return err
+	}
+	return fn()
+}
+
+// checkFence returns an error that wraps ErrStale when a higher fence is on record.
+func (f folder) checkFence(fence uint64) error {
+	floor, err := f.floor()
+	if err == nil && floor > fence {
+		err = events.Errorf(events.Contention, events.ClassStale, "%w with fence %d; this one is %d", ErrStale, floor, fence)
+	}
+	return err
+}
+
+// lockFile takes an exclusive lock on the file at path, made if need be, and waits for it until ctx is
+// done, or for so long that the other who has it must be stopped: then it is worth another try later, and
+// no work slot is kept meanwhile. The lock goes with the process if it dies.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, disk.Error("open the lock file", err)
+	}
+	begun := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, lockPause) {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { _ = file.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			_ = file.Close()
+			return nil, disk.Error("lock "+path, err)
+		case time.Since(begun) > lockPatience:
+			_ = file.Close()
+			return nil, events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+
+				"if it is stopped, let it go on or kill it (lsof %s)", path, lockPatience, path)
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, fmt.Errorf("wait for the lock on %s: %w", path, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package fsck
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"lockstep/internal/git/object"
+
+	"lockstep/internal/disk"
+)
+
+// Report says what was read, and which problems were found.
+type Report struct {
+	Trees    int       `json:"trees"`
+	Files    int64     `json:"files"`   // in trees, each tree's counted
+	Objects  int64     `json:"objects"` // in stores
+	Bytes    int64     `json:"bytes"`   // read
+	Found    int       `json:"found"`   // problems
+	Problems []Problem `json:"problems"`
+	Marked   []string  `json:"marked,omitempty"` // trees and stores to be replaced, relative to the root
+}
+
+// Problem is one thing that is not as it was made.
+type Problem struct {
+	Path string `json:"path"` // relative to the root
+	What string `json:"what"`
+}
+
+// maxProblems is how many problems a report lists. It counts them all.
+const maxProblems = 100
+
+// Checker checks stores and the trees that read from them, one store at a time.
+type Checker struct {
+	ctx      context.Context // of one check
+	relative func(path string) string
+
+	damagedTrees, damagedStores []string // paths
+
+	mu     sync.Mutex // guards what follows
+	report Report
+	hashes map[disk.Inode]object.ID // of files that trees share
+}
+
+// New returns a Checker whose report names paths as relative returns them. The checks end soon once ctx is done.
+func New(ctx context.Context, relative func(path string) string) *Checker {
+	return &Checker{ctx: ctx, relative: relative, hashes: map[disk.Inode]object.ID{}}
+}
+
+// Report returns what has been read and found so far.
+func (c *Checker) Report() Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.report
+}
+
+// Damaged returns the paths of the trees and stores that have problems.
+func (c *Checker) Damaged() (trees, stores []string) { return c.damagedTrees, c.damagedStores }
+
+// NoteDamagedTree notes that a tree is damaged, having reported why.
+func (c *Checker) NoteDamagedTree(path string) { c.damagedTrees = append(c.damagedTrees, path) }
+
+// Found notes a problem with what is at path.
+func (c *Checker) Found(path, format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Found++
+	if len(c.report.Problems) < maxProblems {
+		c.report.Problems = append(c.report.Problems, Problem{c.relative(path), fmt.Sprintf(format, args...)})
+	}
+}
+
+func (c *Checker) problems() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.report.Found
+}
+
+// read counts bytes that were read and were right.
+func (c *Checker) read(n int64) {
+	c.mu.Lock()
+	c.report.Bytes += n
+	c.mu.Unlock()
+}
+
+// CheckStore checks the store at dir, and the trees that read from it, given by their paths. The error says that the
+// check could not be completed.
+func (c *Checker) CheckStore(dir string, trees []string) error {
+	before := c.problems()
+	objects, err := c.checkObjects(dir)
+	if err != nil {
+		return err
+	}
+	defer objects.close()
+	if err := c.checkRefs(dir, objects); err != nil {
+		return err
+	}
+	if c.problems() > before {
+		c.damagedStores = append(c.damagedStores, dir)
+	}
+	for _, tree := range trees {
+		before := c.problems()
+		if err := c.checkTree(tree, objects); err != nil {
+			return err
+		}
+		c.report.Trees++
+		if c.problems() > before {
+			c.NoteDamagedTree(tree)
+		}
+	}
+	return nil
+}

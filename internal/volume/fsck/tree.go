@@ -1,0 +1,221 @@
+package fsck
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/index"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+)
+
+// checkTree compares a tree with its commit: what its .git says, its index, and every file.
+func (c *Checker) checkTree(path string, o *verified) error {
+	ref, commit, ok := checkout.RefAndCommit(path)
+	if !ok {
+		c.Found(path, "its .git does not say what it is a tree of")
+		return nil
+	}
+	if head, err := checkout.GitDirOf(path).Head(); err != nil || head.Commit != commit || head.Ref != "" && head.Ref != ref {
+		c.Found(path, "its HEAD is not %s at %.12s", ref, commit)
+	}
+	wanted, err := c.wanted(path, commit, o)
+	if err != nil || wanted == nil {
+		return err
+	}
+	c.checkIndex(checkout.GitDirOf(path).Index(), wanted)
+	if _, err := os.Lstat(checkout.GitDirOf(path).Manifest()); err == nil { // trees of older versions have none
+		c.checkIndex(checkout.GitDirOf(path).Manifest(), wanted)
+	}
+	if err := c.checkFiles(path, wanted); err != nil {
+		return err
+	}
+	c.report.Files += int64(len(wanted))
+	return c.checkExtras(path, wanted)
+}
+
+// wanted is what the commit says that the tree is to have; nil when that cannot be read.
+func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
+	wanted := map[string]object.TreeEntry{}
+	skips := checkout.GitDirOf(path).Links() == checkout.LinksSkip
+	err := o.walkCommit(c.ctx, object.ParseID(commit), func(name string, entry object.TreeEntry) error {
+		if skips && entry.Mode == filemode.Symlink {
+			outside, err := o.leavesTree(name, entry.Hash)
+			if outside || err != nil {
+				return err
+			}
+		}
+		wanted[name] = entry
+		return nil
+	})
+	switch {
+	case c.ctx.Err() != nil:
+		return nil, context.Cause(c.ctx)
+	case err != nil:
+		c.Found(path, "its commit cannot be read from the store: %v", err)
+		return nil, nil
+	}
+	return wanted, nil
+}
+
+// checkIndex compares a tree's index with its commit.
+func (c *Checker) checkIndex(file string, wanted map[string]object.TreeEntry) {
+	decoded, err := decodeIndex(file)
+	if err != nil {
+		c.Found(file, "it cannot be read: %v", err)
+		return
+	}
+	matching := 0
+	for _, entry := range decoded.Entries {
+		want, ok := wanted[entry.Name]
+		if !ok || want.Hash != entry.Hash || want.Mode != entry.Mode {
+			c.Found(file, "%q is not what the commit has there", entry.Name)
+			continue
+		}
+		matching++
+	}
+	if matching < len(wanted) {
+		c.Found(file, "%d of %d files are not in it", len(wanted)-matching, len(wanted))
+	}
+}
+
+func decodeIndex(path string) (decoded *index.Index, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	decoded = &index.Index{}
+	return decoded, index.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(decoded)
+}
+
+// checkFiles compares every file that a tree is to have with the commit.
+func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry) error {
+	g, ctx := errgroup.WithContext(c.ctx)
+	g.SetLimit(verifyReaders())
+	for name, want := range wanted {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			file := filepath.Join(path, filepath.FromSlash(name))
+			if err := c.checkFile(ctx, file, want); err != nil && ctx.Err() == nil {
+				c.Found(file, "%v", err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(c.ctx)
+}
+
+func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return errors.New("it is missing")
+	case err != nil:
+		return err
+	}
+	if want.Mode == filemode.Submodule {
+		if !info.IsDir() {
+			return errors.New("it is not the folder of a submodule")
+		}
+		return nil
+	}
+	st, err := disk.Stat(info)
+	if err != nil {
+		return err
+	}
+	if st.Mode&(unix.S_IFMT|0o100) != checkout.FileType(want.Mode) {
+		return fmt.Errorf("it has mode %v, and not that of %s", info.Mode(), want.Mode)
+	}
+	sum, err := c.hashOf(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1)
+	if err != nil {
+		return err
+	}
+	if sum != want.Hash {
+		return errors.New("its content is not the commit's")
+	}
+	return nil
+}
+
+// hashOf hashes a file as Git does a blob. One that trees share is read once.
+func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key disk.Inode, shared bool) (object.ID, error) {
+	if shared {
+		c.mu.Lock()
+		sum, ok := c.hashes[key]
+		c.mu.Unlock()
+		if ok {
+			return sum, nil
+		}
+	}
+	sum, err := hashFile(ctx, path, info)
+	if err != nil {
+		return sum, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Bytes += info.Size()
+	if shared {
+		c.hashes[key] = sum
+	}
+	return sum, nil
+}
+
+func hashFile(ctx context.Context, path string, info fs.FileInfo) (object.ID, error) {
+	if info.Mode()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(path)
+		return plumbing.ComputeHash(plumbing.BlobObject, []byte(target)), err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return object.ZeroID, err
+	}
+	defer file.Close()
+	hasher := plumbing.NewHasher(plumbing.BlobObject, info.Size())
+	_, err = io.Copy(object.CancelWriter{Ctx: ctx, Writer: hasher}, file)
+	return hasher.Sum(), err
+}
+
+// checkExtras looks for what is in a tree and not in its commit. Empty folders are nothing to Git.
+func (c *Checker) checkExtras(path string, wanted map[string]object.TreeEntry) error {
+	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case c.ctx.Err() != nil:
+			return context.Cause(c.ctx)
+		case err != nil:
+			c.Found(file, "%v", err)
+			return nil
+		case file == filepath.Join(path, ".git"):
+			return filepath.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		name := filepath.ToSlash(strings.TrimPrefix(file, path+string(filepath.Separator)))
+		if _, ok := wanted[name]; !ok {
+			c.Found(file, "it is not in the commit")
+		}
+		return nil
+	})
+}

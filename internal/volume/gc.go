@@ -1,0 +1,214 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+)
+
+// GCRequest asks that a repository be tidied though nobody syncs it.
+type GCRequest struct {
+	Repo  events.RepoPath
+	Fence uint64 // of the lease held on Repo; above zero
+	Full  bool   // prune and measure, though nothing has changed since the last time
+}
+
+// GCResult says what a [Volume.GC] has come to.
+type GCResult struct {
+	Usage Usage // now
+	Freed int64 // bytes; 0 as well when it grew
+	Trees int   // that went
+}
+
+// GC drops trees past their grace, what crashed holders have left, and objects that no tree and no ref
+// needs, and measures what remains. It keeps what is published, and adopted clones. The caller holds
+// the lease, as for [Volume.Sync]. Of a repository that is not on the volume it returns the zero result.
+func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
+		return GCResult{}, err
+	}
+	f := v.folder(req.Repo)
+	result, err := v.collect(ctx, f, req)
+	if err != nil {
+		return GCResult{}, fmt.Errorf("tidy %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
+	}
+	return result, nil
+}
+
+func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult, error) {
+	if _, err := os.Lstat(f.dir); errors.Is(err, os.ErrNotExist) {
+		return GCResult{}, nil // a fence would make a folder
+	}
+	if err := f.record(ctx, req.Fence); err != nil {
+		return GCResult{}, err
+	}
+	b, bound, err := f.readBinding()
+	if err != nil {
+		return GCResult{}, err
+	}
+	if !bound && b.Left == nil {
+		f.emptyTrash() // of a removal that crashed on its last step
+		return GCResult{}, nil
+	}
+	before, known, err := v.usageNow(ctx, f)
+	if err != nil {
+		return GCResult{}, err
+	}
+	s := &syncing{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	if err := s.tidy(ctx); err != nil {
+		return GCResult{}, err
+	}
+	f.emptyTrash()
+	if !bound && s.binding.Left == nil { // that was all of a repository that has moved away
+		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
+	}
+	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
+		return GCResult{}, err
+	}
+	contents, _, err := f.contents()
+	if err != nil {
+		return GCResult{}, err
+	}
+	if known && !req.Full && contents == before.Contents {
+		return GCResult{Usage: before}, nil
+	}
+	return v.collected(ctx, f, req, before)
+}
+
+// collected prunes and measures what tidying has left.
+func (v *Volume) collected(ctx context.Context, f folder, req GCRequest, before Usage) (GCResult, error) {
+	if err := v.prune(ctx, f, req.Fence); err != nil {
+		return GCResult{}, err
+	}
+	now, err := v.measure(ctx, f)
+	if err != nil {
+		return GCResult{}, err
+	}
+	if err := f.guarded(ctx, req.Fence, func() error { return f.writeUsage(now) }); err != nil {
+		return GCResult{}, err
+	}
+	return GCResult{Usage: now, Freed: max(0, before.Bytes-now.Bytes), Trees: max(0, before.Trees-now.Trees)}, nil
+}
+
+// usageNow is what the repository takes; known says that this had been measured and that nobody has
+// added to it since.
+func (v *Volume) usageNow(ctx context.Context, f folder) (u Usage, known bool, err error) {
+	u = f.readUsage()
+	if !u.Measured.IsZero() && u.Added == 0 {
+		return u, true, nil
+	}
+	u, err = v.measure(ctx, f)
+	return u, false, err
+}
+
+// IsTidy reports whether [Volume.GC] would find nothing to do for repo, as far as a few folders tell. It
+// needs no lease.
+func (v *Volume) IsTidy(repo events.RepoPath) bool {
+	f := v.folder(repo)
+	known := f.readUsage()
+	contents, _, err := f.contents()
+	if err != nil || known.Measured.IsZero() || known.Added > 0 || known.Contents != contents {
+		return false
+	}
+	for _, dir := range []string{f.quarantines(), f.trash()} {
+		if entries, err := disk.ReadDir(dir); err != nil || len(entries) > 0 {
+			return false
+		}
+	}
+	if b, _, err := f.readBinding(); err != nil || b.Left.isOver(v.cfg.Grace) {
+		return false
+	}
+	expired, err := f.expired(nil, v.cfg.Grace)
+	return err == nil && len(v.unneeded(expired)) == 0
+}
+
+// listBatch is how many names of a folder are in memory at once.
+const listBatch = 256
+
+// Repos lists the repositories on the volume, in no order, as first spelled, and those that have moved away
+// while something of them is left for [Volume.GC]. One whose binding cannot be
+// read is an error, after which the listing goes on. One that comes or goes meanwhile may be missing.
+func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
+	return func(yield func(events.RepoPath, error) bool) {
+		for owner, err := range subfolders(v.reposDir()) {
+			if err != nil {
+				yield(events.RepoPath{}, err)
+				return
+			}
+			for dir, err := range subfolders(owner) {
+				b, bound := binding{}, false
+				if err == nil {
+					b, bound, err = folder{dir}.readBinding()
+				}
+				if (bound || b.Left != nil || err != nil) && !yield(b.Repo, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// subfolders lists the paths of the folders in dir.
+func subfolders(dir string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		open, err := os.Open(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if err != nil {
+			yield("", disk.Error("list repositories", err))
+			return
+		}
+		defer open.Close()
+		for {
+			entries, err := open.ReadDir(listBatch)
+			for _, entry := range entries {
+				if entry.IsDir() && !yield(filepath.Join(dir, entry.Name()), nil) {
+					return
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield("", disk.Error("list repositories", err))
+				return
+			}
+		}
+	}
+}
+
+// leftoverAge is how old a temporary file of the volume's must be to be taken for a crashed process'.
+const leftoverAge = time.Hour
+
+// SweepLeftovers removes what processes that crashed while they opened the volume have left.
+func (v *Volume) SweepLeftovers() error {
+	dir := filepath.Join(v.root, adminDir)
+	entries, err := disk.ReadDir(dir)
+	if err != nil {
+		return disk.Error("sweep the volume", err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasPrefix(name, tryPrefix) && !strings.HasPrefix(name, idName+"-") && !strings.Contains(name, disk.TempInfix) {
+			continue
+		}
+		info, err := entry.Info()
+		if err != nil || time.Since(info.ModTime()) < leftoverAge {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return disk.Error("sweep the volume", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package volume
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockstep/internal/gitserver"
+)
+
+// TestManyPushes publishes push after push, and looks at the disk meanwhile: it is to hold no more than
+// three times what a fresh clone takes. LOCKSTEP_SOAK makes it 1,000 pushes, and says what became of the
+// time of a fetch.
+func TestManyPushes(t *testing.T) {
+	notUnderRace(t)
+	pushes := 150
+	if os.Getenv("LOCKSTEP_SOAK") != "" {
+		pushes = 1000
+	}
+	w := newWorld(t)
+	var at time.Time
+	var fetches []time.Duration
+	w.volume = w.open(t.TempDir(), Config{Grace: 1, Step: func(step string) {
+		if step == "fetched" {
+			fetches = append(fetches, time.Since(at))
+		}
+		at = time.Now()
+	}})
+	random := rand.New(rand.NewPCG(1, 2))
+	content := func() string {
+		text := make([]byte, 2000+random.IntN(4000))
+		for i := range text {
+			text[i] = byte('a' + random.IntN(16))
+		}
+		return string(text)
+	}
+	files := map[string]string{}
+	for i := range 200 {
+		files[fmt.Sprintf("d%d/f%d", i%20, i)] = content()
+	}
+	w.create(files)
+	w.sync("")
+	most := int64(0)
+	for i := range pushes {
+		edit := map[string]string{}
+		for range 3 {
+			n := random.IntN(200)
+			edit[fmt.Sprintf("d%d/f%d", n%20, n)] = content()
+		}
+		commit := w.push(edit)
+		w.sync("")
+		if i%50 == 49 {
+			must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server stays as fast
+			most = max(most, diskUse(t, w.volume.folder(repoPath(t, widgets)).dir))
+			w.mustBeSound(widgets, commit)
+		}
+	}
+	clone := t.TempDir()
+	must(gitserver.Git(t.Context(), clone, "", "clone", "--quiet", "--depth=1", w.git.URL(widgets), "."))(t)
+	fresh := diskUse(t, clone)
+	first, last := median(fetches[1:51]), median(fetches[len(fetches)-50:])
+	t.Logf("%d pushes: at most %d bytes, %.1f times a fresh clone; a fetch took %v at first and %v at last", pushes, most,
+		float64(most)/float64(fresh), first, last)
+	if most > 3*fresh {
+		t.Errorf("%d bytes on disk; a fresh clone takes %d", most, fresh)
+	}
+	w.mustVerify()
+}
+
+func median(all []time.Duration) time.Duration {
+	all = slices.Clone(all)
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// diskUse is what a folder takes on disk; a file with several names in it counts once.
+func diskUse(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if st := info.Sys().(*syscall.Stat_t); !seen[st.Ino] {
+			seen[st.Ino] = true
+			bytes += st.Blocks * 512
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}

@@ -1,0 +1,78 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// deeper returns the one of two depths that covers the other.
+func deeper(a, b events.Depth) events.Depth {
+	if a.Covers(b) {
+		return a
+	}
+	return b
+}
+
+// reachable follows the history of some commits down to where it is shallow, and returns which shallow
+// commits it comes to. A commit that should have parents, and has not, is an error of ClassCorrupt. Those that
+// are whole, down to commits without parents, are known to come to none.
+func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
+	defer object.RecoverCorrupt(&err)
+	cut := make(map[object.ID]bool, len(shallow))
+	for _, h := range shallow {
+		cut[h] = true
+	}
+	seen := make(map[object.ID]bool, len(whole))
+	for _, h := range whole {
+		seen[h] = true
+	}
+	for todo := slices.Clone(tips); len(todo) > 0; {
+		h := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		switch {
+		case seen[h]:
+			continue
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		}
+		seen[h] = true
+		if cut[h] {
+			ends = append(ends, h)
+			continue
+		}
+		commit, err := objects.Commit(h)
+		if err != nil {
+			return nil, object.Corruptf("read the history: %w", err)
+		}
+		todo = append(todo, commit.ParentHashes...)
+	}
+	slices.SortFunc(ends, func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
+	return ends, nil
+}
+
+// hold records in the store what has been obtained, and how much of its history a tree of it has.
+func (s *syncing) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
+	refs, err := in.refs()
+	if err != nil {
+		return err
+	}
+	var whole []object.ID // with all their history: a push to it costs what is new
+	if len(shallow)+len(in.shallow()) == 0 {
+		whole = distinct(refs)
+	}
+	if s.history.Shallow, err = reachable(ctx, objects, []object.ID{s.plan.Commit}, shallow, whole); err != nil {
+		return fmt.Errorf("%.12s: %w", s.plan.Commit, err)
+	}
+	refs[s.tip.Ref.String()] = s.plan.Commit
+	all, err := reachable(ctx, objects, distinct(refs), shallow, whole)
+	if err != nil {
+		return err
+	}
+	s.history.Depth = depth
+	return s.f.guarded(ctx, s.req.Fence, func() error { return in.hold(s.tip.Ref, s.plan.Commit, depth, all) })
+}

@@ -1,0 +1,202 @@
+package volume
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/gitserver"
+)
+
+// TestHostileTrees has a remote serve trees that Git itself would not make.
+func TestHostileTrees(t *testing.T) {
+	// The hash of an entry is filled in by the name of an object here.
+	file := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "100644", Name: name, Hash: "file"} }
+	link := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "120000", Name: name, Hash: "link"} }
+	folder := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "40000", Name: name, Hash: "folder"} }
+	for name, tree := range map[string][]gitserver.Entry{
+		"dot dot":               {file("..")},
+		"dot dot folder":        {folder("..")},
+		"dot git":               {folder(".git")},
+		"dot GIT":               {folder(".GIT")},
+		"short name":            {folder("git~1")},
+		"ignored code point":    {folder(".g\u200cit")},
+		"a slash":               {file("../evil")},
+		"absolute":              {file("/tmp/evil")},
+		"backslash":             {file("..\\evil")},
+		"twins":                 {file("a"), file("a")},
+		"link and folder twins": {link("a"), folder("a")},
+		"gitmodules link":       {link(".gitmodules")},
+		"below a folder":        {{Mode: "40000", Name: "deep", Hash: "escape"}},
+		"endless link":          {{Mode: "120000", Name: "a", Hash: "long"}},
+		"empty link":            {{Mode: "120000", Name: "a", Hash: "empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			commit := w.create(map[string]string{"a": "1"})
+			w.sync("")
+			w.commitRaw(tree)
+
+			_, err := w.trySync("")
+
+			mustFail(t, err, events.ClassHostile, events.Permanent)
+			w.mustBeSound(widgets, commit)
+			mustBeTidy(t, w)
+			w.mustHoldNothingEvil()
+		})
+	}
+}
+
+// commitRaw commits a tree whose entries name their objects.
+func (w *world) commitRaw(entries []gitserver.Entry) {
+	w.t.Helper()
+	objects := map[string]string{}
+	for name, content := range map[string]string{"file": "evil", "link": w.volume.Root(), "long": strings.Repeat("x", 5000), "empty": ""} {
+		objects[name] = must(w.git.Blob(w.t.Context(), widgets, content))(w.t)
+	}
+	for name, entry := range map[string]string{"folder": "x", "escape": ".."} {
+		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
+	}
+	raw := slices.Clone(entries)
+	for i := range raw {
+		raw[i].Hash = objects[raw[i].Hash]
+	}
+	tree := must(w.git.Tree(w.t.Context(), widgets, raw...))(w.t)
+	must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
+}
+
+func (w *world) mustHoldNothingEvil() {
+	w.t.Helper()
+	for _, name := range must(filepath.Glob(w.path("*")))(w.t) {
+		if base := filepath.Base(name); base != "acme" && base != adminDir {
+			w.t.Errorf("planted: %s", name)
+		}
+	}
+}
+
+func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
+	w := newWorld(t)
+	large := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB
+	w.create(map[string]string{"large": large, "small": "1"})
+	w.sync("")
+	commit := w.push(map[string]string{"large": large + "more", "other": large})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+	w.mustRead(widgets, map[string]string{"large": large + "more", "small": "1", "other": large})
+}
+
+// TestPathsThatGoOnForEver nests folders of long names: a million files at such a depth would be
+// gigabytes of names, out of a pack of a few kilobytes.
+func TestPathsThatGoOnForEver(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	entry := gitserver.Entry{Mode: "100644", Name: "file", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+	for range 17 {
+		tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+		entry = gitserver.Entry{Mode: "40000", Name: strings.Repeat("d", 250), Hash: tree}
+	}
+	tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+	must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
+
+	_, err := w.trySync("")
+
+	mustFail(t, err, events.ClassHostile, events.Permanent)
+	w.mustBeSound(widgets, commit)
+}
+
+func TestFoldersThatNestForEver(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{strings.Repeat("d/", 256) + "file": "1"})
+	w.sync("")
+	w.push(map[string]string{strings.Repeat("d/", 257) + "file": "1"})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassHostile, events.Permanent)
+	w.mustBeSound(widgets, commit)
+}
+
+func TestTooLargeACommitIsRefused(t *testing.T) {
+	notUnderRace(t)
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.commit(gitserver.Main, gitserver.Edit{Message: strings.Repeat("x", 64<<20)})
+	fetched := w.git.Stats(widgets).UploadPacks
+
+	_, err := w.trySync("")
+
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	if n := w.git.Stats(widgets).UploadPacks - fetched; n != 1 {
+		t.Errorf("fetched %d times", n)
+	}
+	w.mustBeSound(widgets, commit)
+}
+
+// TestOddModes has entries whose modes Git itself no longer writes, but reads.
+func TestOddModes(t *testing.T) {
+	for _, mode := range []string{"100664", "100600", "100755", "100777", "0100644", "0", "20000", "60000", "10644", "777777", "40755", "160001"} {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1"})
+			w.sync("")
+			entry := gitserver.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+			if mode == "40755" {
+				entry.Hash = must(w.git.Tree(t.Context(), widgets, gitserver.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
+			}
+			tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+			commit := must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
+
+			_, err := w.trySync("")
+
+			if err != nil {
+				mustFail(t, err, events.ClassHostile, events.Permanent)
+				return
+			}
+			if got := w.gitIn(widgets, "status", "--porcelain"); got != "" {
+				t.Errorf("git status is not clean:\n%s", got)
+			}
+			if got := w.gitIn(widgets, "log", "-1", "--format=%H"); got != commit {
+				t.Errorf("published %s", got)
+			}
+		})
+	}
+}
+
+func TestLinksOutOfTheTree(t *testing.T) {
+	links := map[string]string{"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file"}
+	outside := map[string]bool{"up": true, "dir/up": true, "abs": true, "git": true}
+	for _, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksRefuse} {
+		t.Run(string(policy), func(t *testing.T) {
+			w := newWorld(t)
+			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
+			w.create(map[string]string{"file": "1"})
+			w.commit(gitserver.Main, gitserver.Edit{Link: links})
+			res, err := w.trySync("")
+			if policy == checkout.LinksRefuse {
+				mustFail(t, err, events.ClassHostile, events.Permanent)
+				mustBeTidy(t, w)
+				return
+			}
+			must(0, err)(t)
+			for _, file := range res.Files {
+				if file.Outside != outside[file.Path] {
+					t.Errorf("%s is marked %v", file.Path, file.Outside)
+				}
+			}
+			for i := range 4 { // linked, and brought forward
+				for path := range links {
+					if _, err := os.Lstat(w.path(widgets, path)); (err == nil) != (policy == checkout.LinksKeep || !outside[path]) {
+						t.Errorf("%s: %v", path, err)
+					}
+				}
+				w.push(map[string]string{"file": fmt.Sprint(i)})
+				w.sync("")
+			}
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package volume
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+)
+
+const (
+	adminDir      = ".lockstep"
+	maxFolderName = 200 // bytes; a longer one ends in its hash
+	slashInName   = "%2F"
+)
+
+// folder is one repository's own folder. Its contents are named here and nowhere else.
+type folder struct{ dir string }
+
+func (v *Volume) folder(repo events.RepoPath) folder {
+	return folder{filepath.Join(v.reposDir(), filepath.FromSlash(folderName(repo.Key())))}
+}
+
+func (v *Volume) reposDir() string { return filepath.Join(v.root, adminDir, "repos") }
+
+// folderName maps "group/sub/name" to "group/sub%2Fname", and "acme/widgets" to itself. A "%" is in
+// no repository path, so no two paths share a name and none lies below another's.
+func folderName(key string) string {
+	owner, rest, _ := strings.Cut(key, "/")
+	return owner + "/" + joinedName(rest)
+}
+
+func joinedName(rest string) string {
+	name := strings.ReplaceAll(rest, "/", slashInName)
+	if len(name) > maxFolderName {
+		sum := sha256.Sum256([]byte(name))
+		name = name[:maxFolderName-20] + "%" + hex.EncodeToString(sum[:8])
+	}
+	return name
+}
+
+func (f folder) lock() string          { return filepath.Join(f.dir, "lock") }
+func (f folder) fence() string         { return filepath.Join(f.dir, "fence") }
+func (f folder) binding() string       { return filepath.Join(f.dir, "repo.json") }
+func (f folder) stores() string        { return filepath.Join(f.dir, "stores") }
+func (f folder) trees() string         { return filepath.Join(f.dir, "trees") }
+func (f folder) tree(n string) string  { return filepath.Join(f.trees(), n) }
+func (f folder) retired() string       { return filepath.Join(f.dir, "retired") }
+func (f folder) quarantines() string   { return filepath.Join(f.dir, "quarantine") }
+func (f folder) trash() string         { return filepath.Join(f.dir, "trash") }
+func (f folder) mark(n string) string  { return filepath.Join(f.retired(), n) }
+func (f folder) flip(n uint64) string  { return filepath.Join(f.dir, flipName(n)) }
+func (f folder) build(n uint64) string { return filepath.Join(f.trees(), buildName(n)) }
+func (f folder) quarantine(n uint64) string {
+	return filepath.Join(f.quarantines(), fmt.Sprint(n))
+}
+
+const (
+	buildPrefix = ".building-"
+	flipPrefix  = "flip-"
+)
+
+func buildName(fence uint64) string { return fmt.Sprintf("%s%d", buildPrefix, fence) }
+func flipName(fence uint64) string  { return fmt.Sprintf("%s%d", flipPrefix, fence) }
+
+// treeName names a tree of this fence and commit that is not there yet. One holder may publish
+// several refs of one commit, each with a tree of its own.
+func (f folder) treeName(fence uint64, commit string) (string, error) {
+	base := fmt.Sprintf("%d-%.12s", fence, commit)
+	name := base
+	for n := 2; ; n++ {
+		_, err := os.Lstat(f.tree(name))
+		if os.IsNotExist(err) {
+			return name, nil
+		}
+		if err != nil {
+			return "", disk.Error("look for a free tree name", err)
+		}
+		name = fmt.Sprintf("%s-%d", base, n)
+	}
+}

@@ -1,0 +1,193 @@
+package volume
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/wire"
+)
+
+// publishedPath returns the full path of a published name, "acme/widgets" or "acme/widgets@ref".
+func (v *Volume) publishedPath(name string) string {
+	return filepath.Join(v.root, filepath.FromSlash(name))
+}
+
+// linkedTree returns the name of the tree that a published path links to, or "" when the path is
+// anything but a link to one of this repository's trees, there or not.
+func (v *Volume) linkedTree(f folder, path string) string {
+	tree, _ := v.readLink(f, path)
+	return tree
+}
+
+// readLink is linkedTree, with the error that kept it from finding out.
+func (v *Volume) readLink(f folder, path string) (tree string, err error) {
+	target, err := os.Readlink(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOTDIR):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	if name := filepath.Base(target); target == linkTarget(f, path, name) {
+		return name, nil
+	}
+	return "", nil
+}
+
+// linkTarget is what the link at path says to name a tree: relative, so that the volume may be
+// mounted anywhere.
+func linkTarget(f folder, path, tree string) string {
+	target, err := filepath.Rel(filepath.Dir(path), f.tree(tree))
+	if err != nil {
+		return f.tree(tree) // cannot be: both are absolute
+	}
+	return target
+}
+
+// names returns the names to publish a ref under; the first is the one to tell of. The default
+// branch has the plain name. It keeps the name it may have had before it was the default.
+func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
+	plain := b.Repo.String()
+	suffixed := plain + "@" + t.Ref.Suffix()
+	switch {
+	case !t.IsDefault:
+		return []string{suffixed}
+	case v.linkedTree(f, v.publishedPath(suffixed)) != "":
+		return []string{plain, suffixed}
+	}
+	return []string{plain}
+}
+
+// links returns the trees that the repository's published names link to, by path. There are those of a
+// repository that has moved away among them. It looks at the names that there can be of the trees there are,
+// and not at those of the owner's other repositories, of which there may be thousands. A link to a tree that is not
+// there is left out.
+func (v *Volume) links(f folder, b binding) (map[string]string, error) {
+	refs, err := f.refsOfTrees()
+	if err != nil {
+		return v.allLinks(f, b)
+	}
+	links := map[string]string{}
+	plain := v.publishedPath(b.Repo.String())
+	if err := v.addLink(links, f, plain); err != nil {
+		return nil, err
+	}
+	for ref := range refs {
+		if err := v.addLink(links, f, plain+"@"+ref.Suffix()); err != nil {
+			return nil, err
+		}
+	}
+	return links, nil
+}
+
+// allLinks is links, with those to trees that are not there. It looks at everything that the owner has.
+func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
+	links := map[string]string{}
+	plain := v.publishedPath(b.Repo.String())
+	siblings, err := disk.ReadDir(filepath.Dir(plain))
+	if err != nil {
+		return nil, disk.Error("list what is published", err)
+	}
+	for _, sibling := range siblings {
+		path := filepath.Join(filepath.Dir(plain), sibling.Name())
+		if sibling.Type() != os.ModeSymlink || !isNameOf(path, plain) {
+			continue
+		}
+		if err := v.addLink(links, f, path); err != nil {
+			return nil, err
+		}
+	}
+	return links, nil
+}
+
+func (v *Volume) addLink(links map[string]string, f folder, path string) error {
+	tree, err := v.readLink(f, path)
+	if err != nil { // taken for no link of ours, its tree would be deleted
+		return disk.Error("look at what is published", err)
+	}
+	if tree != "" {
+		links[path] = tree
+	}
+	return nil
+}
+
+// ownLinks is links without those of a repository that has moved away.
+func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
+	links, err := v.links(f, b)
+	maps.DeleteFunc(links, func(_, tree string) bool { return b.Left.owns(tree) })
+	return links, err
+}
+
+// refsOfTrees returns the refs that the repository's trees were built for. It fails where a tree does not say.
+func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
+	trees, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return nil, err
+	}
+	refs := map[events.Ref]bool{}
+	for _, tree := range trees {
+		if strings.HasPrefix(tree.Name(), buildPrefix) {
+			continue
+		}
+		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()
+		if err != nil {
+			return nil, err
+		}
+		refs[ref] = true
+	}
+	return refs, nil
+}
+
+func isNameOf(path, plain string) bool {
+	return path == plain || len(path) > len(plain) && path[:len(plain)] == plain && path[len(plain)] == '@'
+}
+
+// flip makes a published name link to a tree, in one rename. The caller holds the file lock.
+func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
+	path := v.publishedPath(name)
+	if err := v.makeOwner(path); err != nil {
+		return disk.Error("publish "+name, err)
+	}
+	target, temp := linkTarget(f, path, tree), f.flip(fence)
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return v.adopt(f, path, target, fence)
+	}
+	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return disk.Error("publish "+name, err)
+	}
+	// The link is made out of sight. What it says holds at the place it is moved to.
+	if err := os.Symlink(target, temp); err != nil {
+		return disk.Error("publish "+name, err)
+	}
+	if err := os.Rename(temp, path); err != nil {
+		// Over a network a rename may be done and yet reported as failed.
+		if now, readErr := os.Readlink(path); readErr != nil || now != target {
+			return disk.Error("publish "+name, err)
+		}
+	}
+	return disk.Error("publish "+name, disk.SyncDir(filepath.Dir(path)))
+}
+
+// makeOwner makes the folders that a published name stands in.
+func (v *Volume) makeOwner(path string) error {
+	owner := filepath.Dir(path)
+	if _, err := os.Stat(owner); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(owner, 0o755); err != nil {
+		return err
+	}
+	for dir := filepath.Dir(owner); len(dir) >= len(v.root); dir = filepath.Dir(dir) {
+		if err := disk.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}

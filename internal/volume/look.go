@@ -1,0 +1,67 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+)
+
+// LookRequest asks where a remote has its refs.
+type LookRequest struct {
+	Repo events.RepoPath
+	URL  string    // the remote, as in [SyncRequest]
+	Auth wire.Auth // for this operation alone; zero is anonymous
+
+	Foreign bool // as in [SyncRequest]
+}
+
+// Look asks a remote for its refs and fetches nothing. It takes no lease and writes nothing. A repository without a
+// commit has zero Refs. The errors are those of [Volume.Sync], a conflict among them when the path is bound to
+// another remote.
+func (v *Volume) Look(ctx context.Context, req LookRequest) (wire.Refs, error) {
+	if req.Repo.IsZero() {
+		return wire.Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: a request without a repository")
+	}
+	refs, err := v.look(ctx, req)
+	if err != nil {
+		return wire.Refs{}, fmt.Errorf("look at %s: %w", req.Repo, err)
+	}
+	return refs, nil
+}
+
+func (v *Volume) look(ctx context.Context, req LookRequest) (wire.Refs, error) {
+	if err := wire.CheckURL(req.URL); err != nil {
+		return wire.Refs{}, err
+	}
+	if err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
+		return wire.Refs{}, err
+	}
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits())
+	if err != nil {
+		return wire.Refs{}, err
+	}
+	defer r.Close()
+	return r.BranchesAndTags(), nil
+}
+
+// checkBound refuses a remote other than the one bound, as [Volume.bind] does.
+func (v *Volume) checkBound(f folder, remote string) error {
+	b, bound, err := f.readBinding()
+	if err != nil || !bound {
+		return err
+	}
+	conflict := b.check(remote)
+	if conflict == nil {
+		return nil
+	}
+	used, err := v.isUsed(f, b)
+	if err != nil {
+		return err
+	}
+	if used {
+		return conflict
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package volume
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"lockstep/events"
+	"lockstep/internal/gitserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a volume, a Git server with the repository acme/widgets, and a source of fences.
+type world struct {
+	t      *testing.T
+	git    *gitserver.Server
+	volume *Volume
+	fence  atomic.Uint64
+}
+
+const widgets = "acme/widgets"
+
+func newWorld(t *testing.T, opts ...gitserver.Option) *world {
+	t.Helper()
+	server, err := gitserver.Start(t.TempDir(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	w := &world{t: t, git: server}
+	w.volume = w.open(t.TempDir(), Config{})
+	return w
+}
+
+func (w *world) open(root string, cfg Config) *Volume {
+	w.t.Helper()
+	v, err := OpenVolume(root, cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(v.Close)
+	return v
+}
+
+// create makes the repository acme/widgets with these files.
+func (w *world) create(files map[string]string) string {
+	w.t.Helper()
+	return must(w.git.Create(w.t.Context(), widgets, files))(w.t)
+}
+
+func (w *world) commit(branch string, edit gitserver.Edit) string {
+	w.t.Helper()
+	return must(w.git.Commit(w.t.Context(), widgets, branch, edit))(w.t)
+}
+
+// push commits files to main.
+func (w *world) push(files map[string]string) string {
+	w.t.Helper()
+	return w.commit(gitserver.Main, gitserver.Edit{Write: files})
+}
+
+func (w *world) request(ref string) SyncRequest {
+	w.t.Helper()
+	return SyncRequest{
+		Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets),
+		Ref: must(events.ParseRef(ref))(w.t), Fence: w.fence.Add(1),
+	}
+}
+
+func (w *world) trySync(ref string) (SyncResult, error) {
+	w.t.Helper()
+	return w.volume.Sync(w.t.Context(), w.request(ref))
+}
+
+func (w *world) sync(ref string) SyncResult {
+	w.t.Helper()
+	return must(w.trySync(ref))(w.t)
+}
+
+// path returns the full path of a published name or of something below it.
+func (w *world) path(elem ...string) string {
+	return filepath.Join(append([]string{w.volume.Root()}, elem...)...)
+}
+
+func (w *world) gitIn(name string, args ...string) string {
+	w.t.Helper()
+	return must(gitserver.Git(w.t.Context(), w.path(name), "", args...))(w.t)
+}
+
+// mustBeSound checks a published name with Git itself.
+func (w *world) mustBeSound(name, commit string) {
+	w.t.Helper()
+	if got := w.gitIn(name, "log", "-1", "--format=%H"); got != commit {
+		w.t.Errorf("%s: git log says %s, want %s", name, got, commit)
+	}
+	if got := w.gitIn(name, "status", "--porcelain"); got != "" {
+		w.t.Errorf("%s: git status is not clean:\n%s", name, got)
+	}
+	w.gitIn(name, "fsck", "--full", "--strict")
+}
+
+// mustRead checks the files below a published name, all of them.
+func (w *world) mustRead(name string, want map[string]string) {
+	w.t.Helper()
+	got := readTree(w.t, w.path(name))
+	for path, content := range want {
+		if got[path] != content {
+			w.t.Errorf("%s: file %q is %q, want %q", name, path, got[path], content)
+		}
+		delete(got, path)
+	}
+	for path := range got {
+		w.t.Errorf("%s: unexpected file %q", name, path)
+	}
+}
+
+// readTree reads a tree but its .git. A symbolic link reads as "→ target".
+func readTree(t *testing.T, root string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	root, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.Name() == ".git":
+			return fs.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		name := strings.TrimPrefix(path, root+"/")
+		if d.Type() == fs.ModeSymlink {
+			target, err := os.Readlink(path)
+			files[name] = "→ " + target
+			return err
+		}
+		content, err := os.ReadFile(path)
+		files[name] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func mustFail(t *testing.T, err error, class events.Class, disposition events.Disposition) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %s", class)
+	}
+	if events.ClassOf(err) != class || events.DispositionOf(err) != disposition {
+		t.Fatalf("got %s, %s (%v), want %s, %s", events.ClassOf(err), events.DispositionOf(err), err, class, disposition)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has more than one line: %v", err)
+	}
+}
+
+func repoPath(t *testing.T, s string) events.RepoPath {
+	t.Helper()
+	return must(events.ParseRepoPath(s))(t)
+}
+
+// must returns a function, so that it can take both a pair of results and a test.
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+// soon bounds how long a test waits for a signal that must come.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// notUnderRace leaves a test that has much to hash to "make test-large": the race detector would take
+// minutes for it, and there is less at once in it than elsewhere.
+func notUnderRace(t *testing.T) {
+	t.Helper()
+	if underRace {
+		t.Skip("see make test-large")
+	}
+}

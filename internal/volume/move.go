@@ -1,0 +1,288 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+)
+
+// MoveRequest says that a repository was renamed on its forge, or transferred to another owner.
+type MoveRequest struct {
+	From, To events.RepoPath
+	URL      string    // the remote it has now
+	Auth     wire.Auth // for the new remote, and this operation alone; zero is anonymous
+	OldAuth  wire.Auth // likewise, for the remote that From is bound to: one may not be sent where the other may
+	Fence    uint64    // of the lease held on From; above zero
+	ToFence  uint64    // of the lease held on To; above zero, unless both paths are one but for case
+
+	Foreign bool // as in [SyncRequest]
+
+	// Confirm is as in [SyncRequest]; it stands for both leases.
+	Confirm func(context.Context) error
+}
+
+// MoveResult says what a [Volume.Move] has come to.
+type MoveResult struct {
+	Moved bool   // false when there was nothing at From
+	Path  string // the plain name published now, relative to the root; "" when there is none
+	Tree  string // the tree behind it, relative to the root
+}
+
+// Move brings what is at From to To, without fetching it again, and binds To to the new remote. Stores and files
+// get second names, trees a .git of their own; the names of To are published when all of that is on disk. The names of
+// From go on naming their trees for [Config].Grace, then [Volume.GC] takes them away; meanwhile another repository
+// may be synced there. What the volume did not hold, or holds damaged, is left to the next sync of To.
+//
+// It asks both remotes, and takes them for the same repository when the old one is not found or lists the same branches
+// and tags, or when the new one alone lists a commit that is published at From. If To is on the volume already, of that remote, what is published there
+// stays. One of another remote is a conflict. After an error, or a crash, the same request completes the move.
+func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) {
+	onePath := req.From.Equal(req.To)
+	if err := v.checkRequest(req.From, req.Fence); err != nil {
+		return MoveResult{}, err
+	}
+	if err := v.checkRequest(req.To, max(req.ToFence, 1)); err != nil || req.ToFence == 0 && !onePath {
+		return MoveResult{}, errors.Join(err, v.checkRequest(req.To, req.ToFence))
+	}
+	m := &moving{v: v, from: v.folder(req.From), to: v.folder(req.To), req: req}
+	run := m.run
+	if onePath {
+		run = m.rename
+	}
+	res, err := run(ctx)
+	m.close()
+	v.janitor.see(m.from)
+	v.janitor.see(m.to)
+	if err != nil {
+		m.discard()
+		err = m.from.explain(ctx, req.Fence, err)
+		if !onePath {
+			err = m.to.explain(ctx, req.ToFence, err)
+		}
+		return MoveResult{}, fmt.Errorf("move %s to %s: %w", req.From, req.To, err)
+	}
+	return res, nil
+}
+
+// moving is one Move on its way.
+type moving struct {
+	v        *Volume
+	from, to folder
+	req      MoveRequest
+
+	old   binding           // of From
+	links map[string]string // trees of From, by the path of the name
+	at    *syncing          // builds and publishes at To
+	built map[string]string // trees made at To, by the name to publish
+}
+
+func (m *moving) run(ctx context.Context) (MoveResult, error) {
+	if err := m.from.record(ctx, m.req.Fence); err != nil {
+		return MoveResult{}, err
+	}
+	if err := m.to.record(ctx, m.req.ToFence); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("fenced")
+	here, err := m.begin()
+	switch {
+	case err != nil:
+		return MoveResult{}, err
+	case !here:
+		return MoveResult{Moved: m.hasMoved()}.naming(m.v, m.to), m.from.checkFence(m.req.Fence)
+	}
+	if err := m.prove(ctx); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("listed")
+	if err := m.bind(ctx); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("bound")
+	if err := m.build(ctx); err != nil {
+		return MoveResult{}, err
+	}
+	if err := m.confirm(ctx); err != nil {
+		return MoveResult{}, err
+	}
+	if err := m.to.guarded(ctx, m.req.ToFence, m.flip); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("flipped")
+	leave := func() error { return m.from.leave(m.old, m.req.To, m.req.Fence) }
+	if err := m.from.guarded(ctx, m.req.Fence, leave); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("left")
+	_ = m.at.tidy(ctx) // the move is done; the next holder tidies again
+	m.noteUsage(ctx)
+	m.v.done("noted")
+	return MoveResult{Moved: true}.naming(m.v, m.to), nil
+}
+
+// begin reports whether there is a repository at From, and refuses what cannot be whatever the remote says.
+func (m *moving) begin() (here bool, err error) {
+	if err := wire.CheckURL(m.req.URL); err != nil {
+		return false, err
+	}
+	old, bound, err := m.from.readBinding()
+	m.old = old
+	if err != nil || !bound || m.hasMoved() {
+		return false, err
+	}
+	if err := sameHost(old.Remote, m.req.URL); err != nil {
+		return false, err
+	}
+	if m.req.From.Contains(m.req.To) || m.req.To.Contains(m.req.From) {
+		return false, conflict("%s and %s cannot be kept side by side, as they are until readers have let go of the old name; give the new one another path",
+			m.req.From, m.req.To)
+	}
+	if err := m.v.checkBound(m.to, m.req.URL); err != nil {
+		return false, err
+	}
+	m.links, err = m.v.ownLinks(m.from, old)
+	return true, err
+}
+
+// hasMoved reports whether From has been moved to To before, by a request whose answer was lost. There may be
+// another repository at From by now.
+func (m *moving) hasMoved() bool {
+	left := m.old.Left
+	if left == nil || !left.To.Equal(m.req.To) {
+		return false
+	}
+	b, bound, err := m.to.readBinding()
+	return err == nil && bound && b.check(m.req.URL) == nil
+}
+
+// naming adds what the plain name names.
+func (r MoveResult) naming(v *Volume, f folder) MoveResult {
+	if !r.Moved {
+		return r
+	}
+	b, _, err := f.readBinding()
+	if err != nil {
+		return r
+	}
+	if now := v.current(f, b, b.Repo.String()); now.tree != "" {
+		r.Path, r.Tree = b.Repo.String(), v.relative(f.tree(now.tree))
+	}
+	return r
+}
+
+// bind binds To to the new remote and tidies up what crashed holders have left there.
+func (m *moving) bind(ctx context.Context) (err error) {
+	m.at = &syncing{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
+	if m.at.binding, err = m.v.bind(ctx, m.to, m.req.To, m.req.URL, m.req.ToFence); err != nil {
+		return err
+	}
+	return m.at.tidy(ctx)
+}
+
+func (m *moving) confirm(ctx context.Context) error {
+	if m.req.Confirm != nil {
+		if err := m.req.Confirm(ctx); err != nil {
+			return fmt.Errorf("confirm the leases: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("publish: %w", context.Cause(ctx))
+	}
+	m.v.done("confirmed")
+	return nil
+}
+
+// flip publishes what has been built. The caller holds the file lock of To.
+func (m *moving) flip() error {
+	for name := range m.built {
+		if err := m.v.checkPlace(m.to, name); err != nil {
+			return err
+		}
+	}
+	built := m.built
+	m.built = nil // from here on they may be published, and are not ours to discard
+	for name, tree := range built {
+		if err := m.v.flip(m.to, name, tree, m.req.ToFence); err != nil {
+			return err
+		}
+		m.v.done("named")
+	}
+	if b := &m.at.binding; b.Default.IsZero() && !m.old.Default.IsZero() {
+		b.Default = m.old.Default
+		return m.to.writeBinding(*b)
+	}
+	return nil
+}
+
+// rename is a move to another spelling of the same path: the names stay as they were first spelled.
+func (m *moving) rename(ctx context.Context) (MoveResult, error) {
+	if err := m.from.record(ctx, max(m.req.Fence, m.req.ToFence)); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("fenced")
+	if err := wire.CheckURL(m.req.URL); err != nil {
+		return MoveResult{}, err
+	}
+	old, bound, err := m.from.readBinding()
+	if err != nil || !bound {
+		return MoveResult{}, err
+	}
+	m.old = old
+	if err := sameHost(old.Remote, m.req.URL); err != nil {
+		return MoveResult{}, err
+	}
+	if m.links, err = m.v.ownLinks(m.from, old); err != nil {
+		return MoveResult{}, err
+	}
+	if err := m.prove(ctx); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("listed")
+	if err := m.confirm(ctx); err != nil {
+		return MoveResult{}, err
+	}
+	rebind := func() error {
+		b := old
+		b.Remote = m.req.URL
+		return m.from.writeBinding(b)
+	}
+	if err := m.from.guarded(ctx, max(m.req.Fence, m.req.ToFence), rebind); err != nil {
+		return MoveResult{}, err
+	}
+	m.v.done("left")
+	return MoveResult{Moved: true}.naming(m.v, m.from), nil
+}
+
+// noteUsage measures both. To's is the whole; From's what it shares with nobody, which is little until To moves on.
+func (m *moving) noteUsage(ctx context.Context) {
+	for f, fence := range map[folder]uint64{m.to: m.req.ToFence, m.from: m.req.Fence} {
+		if now, err := m.v.measure(ctx, f); err == nil {
+			_ = f.guarded(ctx, fence, func() error { return f.writeUsage(now) }) // without it, it is measured again
+		}
+	}
+}
+
+// discard deletes what a failed move has made and not published.
+func (m *moving) discard() {
+	for _, tree := range m.built {
+		_ = os.RemoveAll(m.to.tree(tree))
+	}
+	if m.at != nil {
+		m.at.discard()
+	}
+}
+
+func (m *moving) close() {
+	if m.at != nil {
+		m.at.close()
+	}
+}
+
+// newName is what a name of From is called at To.
+func (m *moving) newName(path string) string {
+	return m.at.binding.Repo.String() + path[len(m.v.publishedPath(m.old.Repo.String())):]
+}

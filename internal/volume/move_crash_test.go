@@ -1,0 +1,239 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/gitserver"
+)
+
+var moveSteps = []string{"fenced", "listed", "bound", "linked", "checked out", "indexed", "built", "confirmed", "named", "flipped", "left", "noted"}
+
+// TestMoveKilledAtEveryStep kills a process with SIGKILL at each step of a move, while readers read both names. Then
+// both names name one whole tree each, or the new one nothing, and the same request completes the move; also
+// after the new name has been synced in between.
+func TestMoveKilledAtEveryStep(t *testing.T) {
+	if root := os.Getenv("GITREPO_TEST_MOVE_DIE_ROOT"); root != "" {
+		moveInProcess(t, root, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} })
+		return
+	}
+	for _, step := range moveSteps {
+		for _, synced := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/synced=%v", step, synced), func(t *testing.T) {
+				t.Parallel()
+				w, main, v1 := newMoving(t)
+				stop := w.read()
+
+				cmd, out := w.moveProcess("TestMoveKilledAtEveryStep", "DIE", step)
+				err := cmd.Run()
+				exit, ok := errors.AsType[*exec.ExitError](err)
+				if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+					t.Fatalf("the process was not killed at %s: %v\n%s", step, err, out)
+				}
+
+				for _, suffix := range []string{"", "@v1"} {
+					want := map[string]string{"": main, "@v1": v1}[suffix]
+					w.mustBeSound(widgets+suffix, want)
+					if isThere(t, w.path(gadgets+suffix)) {
+						w.mustBeSound(gadgets+suffix, want)
+					}
+				}
+				if synced {
+					w.syncAt(gadgets, "")
+					w.mustBeSound(gadgets, main)
+				}
+				cloned := synced && isBefore(step, "linked") // and what is cloned is not filled up
+				res := must(w.volume.Move(t.Context(), w.move()))(t)
+				if !res.Moved || res.Path != gadgets {
+					t.Errorf("the same request comes to %+v", res)
+				}
+				stop()
+				if cloned {
+					w.syncAt(gadgets, "v1")
+				}
+				w.mustBeMoved(main, v1)
+			})
+		}
+	}
+}
+
+// TestMoveStoppedAtEveryStep stops a process with SIGSTOP at each step of a move, has newer holders work at the new
+// name, at the old one, or do the same move, and lets the process go on.
+func TestMoveStoppedAtEveryStep(t *testing.T) {
+	if root := os.Getenv("GITREPO_TEST_MOVE_STOP_ROOT"); root != "" {
+		moveInProcess(t, root, func() {
+			runtime.LockOSThread() // to this very thread: no other may go on a little further
+			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+			runtime.UnlockOSThread()
+		})
+		return
+	}
+	for _, step := range moveSteps {
+		if step == "named" { // it has the file lock there: see TestAFileLockThatIsNotGivenBack
+			continue
+		}
+		for name, meanwhile := range map[string]func(w *world){
+			"the same move": func(w *world) { must(w.volume.Move(w.t.Context(), w.move()))(w.t) },
+			"a sync of the new name": func(w *world) {
+				w.syncAt(gadgets, "")
+			},
+			"a sync of the old name": func(w *world) {
+				must(0, w.git.Alias(widgets, gadgets))(w.t)
+				w.sync("")
+			},
+		} {
+			t.Run(step+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				w, main, v1 := newMoving(t)
+				stop := w.read()
+				cmd, out := w.moveProcess("TestMoveStoppedAtEveryStep", "STOP", step)
+				must(0, cmd.Start())(t)
+				awaitStop(t, cmd)
+
+				meanwhile(w)
+
+				must(0, cmd.Process.Signal(syscall.SIGCONT))(t)
+				err := cmd.Wait()
+				left := !isBefore(step, "left")
+				done := left || !isBefore(step, "flipped") && name == "a sync of the new name"
+				if done && err != nil || !done && (err == nil || !strings.Contains(out.String(), "class stale")) {
+					t.Errorf("the process ended with %v, and said\n%s", err, out)
+				}
+				_, again, _ := w.volume.Published(repoPath(t, widgets)) // the old remote was synced, as if it had not moved
+				if left && again {
+					stop()
+					w.mustBeSound(widgets, main)
+					w.mustBeSound(gadgets, main)
+					w.mustVerifyAt(widgets)
+					w.mustVerifyAt(gadgets)
+					return
+				}
+				if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
+					t.Errorf("the same request comes to %+v", res)
+				}
+				stop()
+				if name == "a sync of the new name" && isBefore(step, "linked") {
+					w.syncAt(gadgets, "v1")
+				}
+				w.mustBeMoved(main, v1)
+			})
+		}
+	}
+}
+
+// isBefore reports whether a step of a move comes before another.
+func isBefore(step, other string) bool {
+	return slices.Index(moveSteps, step) < slices.Index(moveSteps, other)
+}
+
+// newMoving is a world whose repository has been renamed at the remote, with two refs published.
+func newMoving(t *testing.T) (w *world, main, v1 string) {
+	t.Helper()
+	w = newWorld(t)
+	files := map[string]string{"dir1/file1": "1", "dir1/file2": "1", "dir2/file3": "1"}
+	main = w.create(files)
+	v1 = w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	w.sync("")
+	w.sync("v1")
+	w.rename(widgets, gadgets)
+	return w, main, v1
+}
+
+// read has readers read the trees of both names over and over, until stop is called.
+func (w *world) read() (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var reading sync.WaitGroup
+	for _, name := range []string{widgets, gadgets} {
+		reading.Go(func() {
+			for seen := name == widgets; ctx.Err() == nil; {
+				err := readOneVersion(w.path(name), 3)
+				if seen = seen || err == nil; err != nil && (seen || !errors.Is(err, os.ErrNotExist)) {
+					w.t.Errorf("%s: %v", name, err)
+					return
+				}
+			}
+		})
+	}
+	w.t.Cleanup(func() { cancel(); reading.Wait() })
+	return func() { cancel(); reading.Wait() }
+}
+
+// mustBeMoved checks that all is at the new name, now, after the next sync, and when the grace is over.
+func (w *world) mustBeMoved(main, v1 string) {
+	w.t.Helper()
+	w.mustBeSound(gadgets, main)
+	w.mustBeSound(gadgets+"@v1", v1)
+	w.mustVerifyAt(gadgets)
+	w.mustForget(widgets)
+	w.mustBeSound(gadgets+"@v1", v1)
+	next := must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
+	w.syncAt(gadgets, "")
+	w.mustBeSound(gadgets, next)
+	w.mustVerifyAt(gadgets)
+	f := w.volume.folder(repoPath(w.t, gadgets))
+	for _, dir := range []string{f.trees(), f.dir} {
+		for _, entry := range must(disk.ReadDir(dir))(w.t) {
+			if name := entry.Name(); strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
+				w.t.Errorf("%s holds %s", dir, name)
+			}
+		}
+	}
+}
+
+// moveProcess is a move in a process of its own.
+func (w *world) moveProcess(test, what, step string) (*exec.Cmd, *strings.Builder) {
+	w.t.Helper()
+	prefix := "GITREPO_TEST_MOVE_"
+	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^"+test+"$")
+	cmd.Env = append(os.Environ(), prefix+what+"_ROOT="+w.volume.Root(), prefix+"STEP="+step,
+		prefix+"URL="+w.git.URL(gadgets), fmt.Sprintf("%sFENCES=%d %d", prefix, w.fence.Add(1), w.fence.Add(1)))
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	return cmd, out
+}
+
+func moveInProcess(t *testing.T, root string, atStep func()) {
+	v := must(OpenVolume(root, Config{}))(t)
+	defer v.Close()
+	reached := false
+	v.cfg.Step = func(step string) {
+		if step == os.Getenv("GITREPO_TEST_MOVE_STEP") && !reached {
+			reached = true
+			atStep()
+		}
+	}
+	req := MoveRequest{From: repoPath(t, widgets), To: repoPath(t, gadgets), URL: os.Getenv("GITREPO_TEST_MOVE_URL")}
+	must(fmt.Sscan(os.Getenv("GITREPO_TEST_MOVE_FENCES"), &req.Fence, &req.ToFence))(t)
+	if _, err := v.Move(t.Context(), req); err != nil {
+		t.Fatalf("class %s: %v", events.ClassOf(err), err)
+	}
+}
+
+// awaitStop returns when a process has stopped itself.
+func awaitStop(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || !status.Stopped() {
+			t.Fatalf("the process was not stopped: %v, %v", err, status)
+		}
+		return
+	}
+}

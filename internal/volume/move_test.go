@@ -1,0 +1,351 @@
+package volume
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/gitserver"
+)
+
+const gadgets = "corp/gadgets" // what acme/widgets is renamed to
+
+func (w *world) move() MoveRequest { return w.moveBetween(widgets, gadgets) }
+
+func (w *world) moveBetween(from, to string) MoveRequest {
+	w.t.Helper()
+	return MoveRequest{
+		From: repoPath(w.t, from), To: repoPath(w.t, to), URL: w.git.URL(to),
+		Fence: w.fence.Add(1), ToFence: w.fence.Add(1),
+	}
+}
+
+func (w *world) rename(from, to string) {
+	w.t.Helper()
+	must(0, w.git.Rename(from, to))(w.t)
+}
+
+func (w *world) requestAt(repo, ref string) SyncRequest {
+	w.t.Helper()
+	req := w.request(ref)
+	req.Repo, req.URL = repoPath(w.t, repo), w.git.URL(repo)
+	return req
+}
+
+func (w *world) syncAt(repo, ref string) SyncResult {
+	w.t.Helper()
+	return must(w.volume.Sync(w.t.Context(), w.requestAt(repo, ref)))(w.t)
+}
+
+func (w *world) gcAt(repo string) GCResult {
+	w.t.Helper()
+	return must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1)}))(w.t)
+}
+
+func (w *world) mustVerifyAt(repo string) {
+	w.t.Helper()
+	report := must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1)}))(w.t)
+	if report.Found > 0 || report.Objects == 0 || report.Files == 0 {
+		w.t.Errorf("verify %s: %+v", repo, report)
+	}
+}
+
+func (w *world) repos() (all []string) {
+	w.t.Helper()
+	for repo, err := range w.volume.Repos() {
+		all = append(all, must(repo, err)(w.t).String())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// fetches counts the fetches from a repository under any of its names.
+func (w *world) fetches(repos ...string) (n int) {
+	for _, repo := range repos {
+		n += w.git.Stats(repo).UploadPacks
+	}
+	return n
+}
+
+func TestMoveFetchesNothing(t *testing.T) {
+	w := newWorld(t)
+	files := map[string]string{"a": "1", "dir/b": "2", "dir/sub/c": "3"}
+	main := w.create(files)
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}, Exec: map[string]string{"run": "x"}, Link: map[string]string{"link": "v"}})
+	must(0, w.git.Tag(t.Context(), widgets, "t/1", main))(t)
+	old := w.sync("")
+	w.sync("v1")
+	w.sync("refs/tags/t/1")
+	before := w.fetches(widgets)
+	w.rename(widgets, gadgets)
+
+	res := must(w.volume.Move(t.Context(), w.move()))(t)
+
+	if !res.Moved || res.Path != gadgets || !strings.HasPrefix(res.Tree, ".lockstep/repos/corp/gadgets/trees/") {
+		t.Errorf("got %+v", res)
+	}
+	if n := w.fetches(widgets, gadgets); n != before {
+		t.Errorf("%d fetches more", n-before)
+	}
+	names := map[string]string{"": main, "@v1": v1, "@refs%2Ftags%2Ft%2F1": main}
+	for suffix, commit := range names {
+		w.mustBeSound(gadgets+suffix, commit)
+		w.mustBeSound(widgets+suffix, commit)
+	}
+	w.mustRead(gadgets, files)
+	w.mustVerifyAt(gadgets)
+	w.mustVerifyAt(widgets)
+	mustShareFiles(t, w.path(gadgets), w.path(widgets), "dir/b")
+	if got := w.repos(); !slices.Equal(got, []string{widgets, gadgets}) {
+		t.Errorf("repositories: %v", got)
+	}
+	if _, ok, err := w.volume.Published(repoPath(t, widgets)); ok || err != nil {
+		t.Errorf("the old path is taken for a repository: %v", err)
+	}
+	if !w.volume.IsTidy(repoPath(t, widgets)) || !w.volume.IsTidy(repoPath(t, gadgets)) {
+		t.Error("there is something to tidy")
+	}
+
+	req := w.removal()
+	if removed := must(w.volume.Remove(t.Context(), req))(t); removed {
+		t.Error("the old name was removed within its grace")
+	}
+	w.mustBeSound(old.Path, main)
+	again := must(w.volume.Move(t.Context(), w.move()))(t)
+	if again != res {
+		t.Errorf("the same request again: %+v, want %+v", again, res)
+	}
+
+	next := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	synced := w.syncAt(gadgets, "")
+	if synced.Before != main || len(synced.Files) != 1 {
+		t.Errorf("the next sync: %+v", synced)
+	}
+	w.mustBeSound(gadgets, next)
+	w.mustBeSound(widgets, main)
+	w.mustForget(widgets)
+	for suffix, commit := range names {
+		if suffix != "" {
+			w.mustBeSound(gadgets+suffix, commit)
+		}
+	}
+	w.mustBeSound(gadgets, next)
+	w.mustVerifyAt(gadgets)
+}
+
+func mustShareFiles(t *testing.T, a, b, file string) {
+	t.Helper()
+	if !os.SameFile(must(os.Stat(a+"/"+file))(t), must(os.Stat(b+"/"+file))(t)) {
+		t.Errorf("%s is no hard link", file)
+	}
+}
+
+func TestMoveOfWhatIsNotThere(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.rename(widgets, gadgets)
+	if res := must(w.volume.Move(t.Context(), w.move()))(t); res != (MoveResult{}) {
+		t.Errorf("got %+v", res)
+	}
+	if got := w.repos(); len(got) != 0 {
+		t.Errorf("repositories: %v", got)
+	}
+}
+
+func TestMoveOfWhatWasNeverPublished(t *testing.T) {
+	w := newWorld(t)
+	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	w.rename(widgets, gadgets)
+	if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved || res.Path != "" {
+		t.Errorf("got %+v", res)
+	}
+	w.mustForget(widgets)
+	commit := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "1"}}))(t)
+	w.syncAt(gadgets, "")
+	w.mustBeSound(gadgets, commit)
+}
+
+// A push to the new name may be synced before anybody hears of the move.
+func TestMoveToWhatWasClonedBefore(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	w.sync("")
+	w.sync("v1")
+	w.rename(widgets, gadgets)
+	newer := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	synced := w.syncAt(gadgets, "")
+
+	res := must(w.volume.Move(t.Context(), w.move()))(t)
+
+	if want := (MoveResult{Moved: true, Path: synced.Path, Tree: synced.Tree}); res != want {
+		t.Errorf("got %+v, want %+v", res, want)
+	}
+	w.mustBeSound(gadgets, newer)
+	w.mustBeSound(widgets, commit)
+	w.mustVerifyAt(gadgets)
+	w.mustForget(widgets)
+	w.syncAt(gadgets, "v1")
+	w.mustVerifyAt(gadgets)
+}
+
+func TestMoveThereAndBack(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "same": "same"})
+	w.commit("gone", gitserver.Edit{Write: map[string]string{"g": "1"}})
+	w.sync("")
+	w.sync("gone")
+	w.rename(widgets, gadgets)
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	next := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	w.syncAt(gadgets, "")
+	must(0, w.git.DeleteRef(t.Context(), gadgets, "refs/heads/gone"))(t)
+	must(w.volume.RemoveRef(t.Context(), RemoveRefRequest{Repo: repoPath(t, gadgets), Ref: must(events.ParseRef("gone"))(t), Fence: w.fence.Add(1)}))(t)
+	w.rename(gadgets, widgets)
+
+	res := must(w.volume.Move(t.Context(), w.moveBetween(gadgets, widgets)))(t)
+
+	if !res.Moved || res.Path != widgets {
+		t.Errorf("got %+v", res)
+	}
+	w.mustBeSound(widgets, next)
+	w.mustBeSound(gadgets, next)
+	w.mustVerifyAt(widgets)
+	w.mustForget(gadgets)
+	v := w.volume
+	w.volume = w.open(v.Root(), Config{Grace: 1})
+	for range 3 {
+		w.gcAt(widgets)
+	}
+	if isThere(t, w.path(widgets+"@gone")) {
+		t.Error("a ref came back that is gone")
+	}
+	w.volume = v
+	w.rename(widgets, gadgets)
+	if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
+		t.Errorf("there again: %+v", res)
+	}
+	w.mustBeSound(gadgets, next)
+	last := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
+	w.syncAt(gadgets, "")
+	w.mustBeSound(gadgets, last)
+	w.mustVerifyAt(gadgets)
+}
+
+func TestMoveToAnotherSpelling(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	res := w.sync("")
+	w.rename(widgets, "acme/Widgets")
+	req := w.moveBetween(widgets, "acme/Widgets")
+
+	got := must(w.volume.Move(t.Context(), req))(t)
+
+	if want := (MoveResult{Moved: true, Path: widgets, Tree: res.Tree}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	w.mustBeSound(widgets, commit)
+	synced := w.syncAt("acme/Widgets", "")
+	if synced.Path != widgets || synced.Published {
+		t.Errorf("got %+v", synced)
+	}
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassConflict, events.Permanent)
+}
+
+func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	for _, n := range []string{"2", "3", "4"} {
+		w.push(map[string]string{"a": n})
+	}
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	deep := w.request("")
+	deep.Depth = events.DepthFull
+	must(w.volume.Sync(t.Context(), deep))(t)
+	w.sync("v1")
+	f := w.volume.folder(repoPath(t, widgets))
+	must(0, must(f.currentStore())(t).planAfresh())(t)
+	main := w.push(map[string]string{"a": "5"})
+	w.sync("")
+	if n := must(f.generations())(t); len(n) != 2 {
+		t.Fatalf("generations %v", n)
+	}
+	before := w.fetches(widgets)
+	w.rename(widgets, gadgets)
+
+	must(w.volume.Move(t.Context(), w.move()))(t)
+
+	w.mustBeSound(gadgets, main)
+	w.mustBeSound(gadgets+"@v1", v1)
+	if got := w.gitIn(gadgets, "rev-list", "--count", "HEAD"); got != "5" {
+		t.Errorf("%s commits of history", got)
+	}
+	w.mustVerifyAt(gadgets)
+	w.mustForget(widgets)
+	deep = w.requestAt(gadgets, "")
+	deep.Depth = events.DepthFull
+	must(w.volume.Sync(t.Context(), deep))(t)
+	if n := w.fetches(widgets, gadgets); n != before {
+		t.Errorf("%d fetches more", n-before)
+	}
+	w.mustBeSound(gadgets, main)
+	w.mustBeSound(gadgets+"@v1", v1)
+}
+
+func TestADamagedTreeIsNotMoved(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	res := w.sync("")
+	w.sync("v1")
+	must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
+	w.rename(widgets, gadgets)
+	got := must(w.volume.Move(t.Context(), w.move()))(t)
+	if !got.Moved || got.Path != "" {
+		t.Errorf("got %+v", got)
+	}
+	w.mustBeSound(gadgets+"@v1", v1)
+	w.syncAt(gadgets, "")
+	w.mustBeSound(gadgets, commit)
+	w.mustVerifyAt(gadgets)
+}
+
+func TestPublishedTellsWhatNamesName(t *testing.T) {
+	w := newWorld(t)
+	main := w.create(map[string]string{"a": "1"})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	if _, ok, err := w.volume.Published(repoPath(t, widgets)); ok || err != nil {
+		t.Errorf("before the first sync: %v, %v", ok, err)
+	}
+	w.sync("")
+	w.sync("v1")
+	published, ok, err := w.volume.Published(repoPath(t, widgets))
+	want := map[events.Ref]string{must(events.ParseRef("main"))(t): main, must(events.ParseRef("v1"))(t): v1}
+	if err != nil || !ok || published.Remote != w.git.URL(widgets) || published.Plain.String() != "refs/heads/main" || !maps.Equal(published.Commits, want) {
+		t.Errorf("got %+v, %v, %v", published, ok, err)
+	}
+}
+
+func TestMoveToWhereSomebodyHasACloneOfIt(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, gadgets)
+	must(0, os.MkdirAll(w.path("corp"), 0o755))(t)
+	must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "--quiet", w.git.URL(gadgets), w.path(gadgets)))(t)
+	want := snapshot(t, w.path(gadgets))
+	must(w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, commit)
+	clones := must(os.ReadDir(w.volume.folder(repoPath(t, gadgets)).adopted()))(t)
+	if len(clones) != 1 {
+		t.Fatalf("adopted %v", clones)
+	}
+	mustKeep(t, w.path(".lockstep/repos/corp/gadgets/adopted", clones[0].Name()), want)
+}

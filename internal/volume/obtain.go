@@ -1,0 +1,202 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
+)
+
+// obtain gets the tip's commit into the store, whole, and reads its plan. It asks for as little as
+// it can: nothing when the store has the commit, else what is new since the commits it has. When
+// that does not lead to a whole commit it fetches everything, once, into a store of its own, so
+// that nothing damaged in the old one can stand in the way.
+func (s *syncing) obtain(ctx context.Context) error {
+	old, err := s.f.currentStore()
+	if err != nil {
+		return err
+	}
+	refs, err := old.refs()
+	if err != nil {
+		return err
+	}
+	haves := distinct(refs, s.tip.Ref.String(), s.binding.Default.String())
+	switch {
+	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough():
+		err = s.open(ctx, old)
+	case old.isDueAfresh() && s.renew(ctx, old) == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
+		err = s.fetch(ctx, old, haves)
+	}
+	if len(haves) > 0 && worthFetchingAfresh(ctx, err) {
+		return s.fetchAfresh(ctx)
+	}
+	return err
+}
+
+func (s *syncing) fetchAfresh(ctx context.Context) error {
+	next, err := s.f.nextStore()
+	if err != nil {
+		return err
+	}
+	s.afresh = true
+	return s.fetch(ctx, next, nil)
+}
+
+// renew fetches everything into the next store, since this one has outgrown what it is needed for. One
+// that cannot be fetched whole, for being too large by now, goes on as it is.
+func (s *syncing) renew(ctx context.Context, old store) error {
+	err := s.fetchAfresh(ctx)
+	if err != nil {
+		s.afresh = false
+		_ = os.Remove(filepath.Join(old.dir, afreshMark))
+	}
+	return err
+}
+
+// distinct returns the commits of refs in a fixed order, each once. Those of the refs named come
+// first, for the remote is told of a few only.
+func distinct(refs map[string]object.ID, first ...string) []object.ID {
+	commits := slices.SortedFunc(maps.Values(refs), func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
+	commits = slices.Compact(commits)
+	for _, ref := range slices.Backward(first) {
+		if i := slices.Index(commits, refs[ref]); i > 0 {
+			commits = slices.Insert(slices.Delete(commits, i, i+1), 0, refs[ref])
+		}
+	}
+	return commits
+}
+
+// worthFetchingAfresh reports whether a failure may be owed to what the store holds, or to how the
+// remote took it. A server that is too busy for a little is not asked for everything.
+func worthFetchingAfresh(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
+		return false
+	}
+	if wire.IsStatus(err) {
+		return false
+	}
+	class := events.ClassOf(err)
+	return class == events.ClassCorrupt || class == events.ClassServer
+}
+
+// open reads the plan of a commit that the store is said to hold.
+func (s *syncing) open(ctx context.Context, from store) (err error) {
+	s.gauge.begin(events.PhaseCompare, "", 0)
+	s.use(from)
+	s.plan, err = checkout.NewPlan(ctx, s.objects, s.tip.Commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
+	if err != nil {
+		return err
+	}
+	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
+}
+
+// fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
+func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) error {
+	if s.remote == nil { // there was no need to ask it until now
+		if err := s.list(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.f.guarded(ctx, s.req.Fence, into.ensure); err != nil {
+		return err
+	}
+	q, err := object.OpenQuarantine(s.f.quarantine(s.req.Fence))
+	if err != nil {
+		return err
+	}
+	want := wire.FetchRequest{Tip: s.tip.Want, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
+	if len(haves) > 0 {
+		want.Shallow = into.shallow()
+	} else if current, err := s.f.currentStore(); err == nil {
+		want.Depth = deeper(current.depth(), want.Depth)
+	}
+	s.gauge.begin(events.PhaseFetch, "bytes", 0)
+	shallow, err := s.download(ctx, want, q)
+	if err != nil {
+		return err
+	}
+	progress := object.Progress{
+		Begin: func(objects int64) { s.gauge.begin(events.PhaseFetch, "objects", objects) },
+		Count: s.gauge.count,
+	}
+	if len(haves) > 0 {
+		err = q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
+	} else {
+		err = q.Index(ctx, s.v.cfg.packLimits(), progress)
+	}
+	if err != nil {
+		return err
+	}
+	if s.plan, err = s.inspect(ctx, q, into); err != nil {
+		return err
+	}
+	s.v.done("fetched")
+	if err := s.weigh(ctx, q.Dir); err != nil {
+		return err
+	}
+	if err := q.Release(into.dir); err != nil {
+		return err
+	}
+	s.use(into)
+	if err := s.hold(ctx, into, s.objects, shallow, want.Depth); err != nil {
+		return err
+	}
+	s.v.done("moved")
+	return disk.Error("clear the quarantine", os.RemoveAll(q.Dir))
+}
+
+// download writes what the remote answers to a request to the quarantine's pack.
+func (s *syncing) download(ctx context.Context, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
+	file, err := q.CreatePack()
+	if err == nil {
+		shallow, err = s.remote.Fetch(ctx, want, measured{file, s.gauge})
+		if closeErr := file.Close(); err == nil {
+			err = closeErr
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fetch %.12s: %w", want.Tip, err)
+	}
+	return shallow, nil
+}
+
+// inspect reads the plan of what has been fetched, while it is still in quarantine.
+func (s *syncing) inspect(ctx context.Context, q object.Quarantine, into store) (*checkout.Plan, error) {
+	s.gauge.begin(events.PhaseCompare, "", 0)
+	both := object.Open(q.Dir, into.dir)
+	defer both.Close()
+	return checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
+}
+
+// use opens a store for building from.
+func (s *syncing) use(from store) {
+	s.closeObjects()
+	s.store, s.objects = from, object.Open(from.dir)
+}
+
+func (s *syncing) close() {
+	s.closeObjects()
+	if s.remote != nil {
+		s.remote.Close()
+	}
+}
+
+func (s *syncing) closeObjects() {
+	if s.objects != nil {
+		s.objects.Close()
+	}
+}

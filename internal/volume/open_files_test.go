@@ -1,0 +1,40 @@
+package volume
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"lockstep/events"
+)
+
+// TestNoFileStaysOpen does everything many times, and counts the files that are open.
+func TestNoFileStaysOpen(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
+	w.create(map[string]string{"a": "0", "dir/b": "0"})
+	round := func(i int) {
+		w.push(map[string]string{"a": fmt.Sprint(i)})
+		w.syncDepth("", events.Depth(1+i%3))
+		if _, err := w.trySync("nowhere"); err == nil {
+			t.Error("a ref that is not there was synced")
+		}
+		w.gc(true)
+		w.verify(true)
+	}
+	for i := range 5 {
+		round(i)
+	}
+	before := openFiles(t)
+	for i := range 15 {
+		round(5 + i)
+	}
+	if now := openFiles(t); now > before+5 {
+		t.Errorf("%d files are open, and %d were", now, before)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	return len(must(os.ReadDir("/proc/self/fd"))(t))
+}

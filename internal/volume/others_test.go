@@ -1,0 +1,187 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"lockstep/internal/git/object"
+
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	gogitserver "github.com/go-git/go-git/v5/plumbing/transport/server"
+
+	"lockstep/events"
+	"lockstep/internal/gitserver"
+)
+
+// TestOtherServers has implementations other than Git's own serve the same repository. Dulwich knows
+// shallow and thin packs, and takes no capability that it did not offer. go-git's server knows neither
+// shallow nor side-bands nor thin packs: it sends whole histories.
+func TestOtherServers(t *testing.T) {
+	for name, start := range map[string]func(*world) string{"dulwich": startDulwich, "go-git": startGoGit} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.t = t
+			base := start(w)
+			sync := func(ref string) SyncResult {
+				t.Helper()
+				req := w.request(ref)
+				req.URL = base
+				return must(w.volume.Sync(t.Context(), req))(t)
+			}
+			w.create(map[string]string{"a": "1", "dir/b": strings.Repeat("many lines\n", 1000)})
+			first := w.push(map[string]string{"a": "2"})
+			if res := sync(""); res.After != first || res.Ref.String() != "refs/heads/main" {
+				t.Errorf("got %+v", res)
+			}
+			w.mustBeSound(widgets, first)
+
+			second := w.push(map[string]string{"dir/b": strings.Repeat("many lines\n", 1000) + "and one"})
+			if res := sync(""); len(res.Files) != 1 || res.Full {
+				t.Errorf("got %+v", res)
+			}
+			w.mustBeSound(widgets, second)
+
+			forced := w.commit(gitserver.Main, gitserver.Edit{Parent: first, Write: map[string]string{"c": "3"}})
+			sync("")
+			w.mustBeSound(widgets, forced)
+
+			branch := w.commit("topic", gitserver.Edit{Parent: second, Write: map[string]string{"d": "4"}})
+			w.mustBeSound(sync("topic").Path, branch)
+
+			req := w.request("none")
+			req.URL = base
+			_, err := w.volume.Sync(t.Context(), req)
+			mustFail(t, err, events.ClassNoRef, events.Permanent)
+		})
+	}
+}
+
+func startDulwich(w *world) string {
+	server, err := w.git.StartDulwich()
+	if errors.Is(err, gitserver.ErrNoDulwich) && os.Getenv("LOCKSTEP_TEST_DULWICH") != "real" {
+		w.t.Skip(err)
+	}
+	must(0, err)(w.t)
+	w.t.Cleanup(server.Close)
+	return server.URL(widgets)
+}
+
+// startGoGit serves with go-git's server, which has no HTTP of its own.
+func startGoGit(w *world) string {
+	loader := gogitserver.NewFilesystemLoader(osfs.New("/"))
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if err := serveGoGit(rw, r, gogitserver.NewServer(loader), w.git.Dir(widgets)); err != nil {
+			http.Error(rw, err.Error(), http.StatusInternalServerError)
+		}
+	}))
+	w.t.Cleanup(server.Close)
+	return server.URL + "/acme/widgets.git"
+}
+
+func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transport, dir string) error {
+	endpoint, err := transport.NewEndpoint(dir)
+	if err != nil {
+		return err
+	}
+	session, err := server.NewUploadPackSession(endpoint, nil)
+	if err != nil {
+		return err
+	}
+	refs, err := session.AdvertisedReferencesContext(r.Context())
+	if err != nil {
+		return err
+	}
+	if r.Method == http.MethodGet {
+		refs.Prefix = [][]byte{[]byte("# service=git-upload-pack"), pktline.Flush}
+		return refs.Encode(rw)
+	}
+	req := packp.NewUploadPackRequest()
+	if err := req.UploadRequest.Decode(r.Body); err != nil {
+		return err
+	}
+	lines := pktline.NewScanner(r.Body)
+	for lines.Scan() {
+		var have string
+		if n, _ := fmt.Sscanf(string(lines.Bytes()), "have %s", &have); n == 1 {
+			req.Haves = append(req.Haves, object.ParseID(have))
+		}
+	}
+	res, err := session.UploadPack(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	return res.Encode(rw)
+}
+
+// TestRefusalsInGitsProtocol come with HTTP status 200.
+func TestRefusalsInGitsProtocol(t *testing.T) {
+	line := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
+	const advert = "001e# service=git-upload-pack\n0000"
+	for name, tc := range map[string]struct {
+		kind, body  string
+		class       events.Class
+		disposition events.Disposition
+	}{
+		"not found":     {"", advert + line("ERR Repository not found. "+secret+"\n"), events.ClassNotFound, events.Permanent},
+		"no preamble":   {"", line("ERR access denied or repository not exported: /" + secret), events.ClassAuth, events.Permanent},
+		"another error": {"", advert + line("ERR too busy "+secret), events.ClassServer, events.Retryable},
+		"a web page":    {"text/html; charset=utf-8", "<html>" + secret, events.ClassServer, events.Retryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+				if tc.kind == "" {
+					tc.kind = "application/x-git-upload-pack-advertisement"
+				}
+				rw.Header().Set("Content-Type", tc.kind)
+				_, _ = rw.Write([]byte(tc.body))
+			}))
+			defer server.Close()
+			w := newWorld(t)
+			req := w.request("")
+			req.URL = server.URL + "/acme/widgets"
+			_, err := w.volume.Sync(t.Context(), req)
+			mustFail(t, err, tc.class, tc.disposition)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error repeats the remote: %v", err)
+			}
+		})
+	}
+}
+
+// TestAcknowledgementsOfEveryKind has a server that acknowledges each commit that is common.
+func TestAcknowledgementsOfEveryKind(t *testing.T) {
+	for name, acks := range map[string]string{
+		"one":                "ACK %s",
+		"multi_ack":          "ACK %s continue|NAK|ACK %s",
+		"multi_ack_detailed": "ACK %s common|ACK %s ready|NAK|ACK %s",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1"})
+			lie := newLiar(t, w.git.URL(widgets), "")
+			req := w.request("")
+			req.URL = lie.url
+			first := must(w.volume.Sync(t.Context(), req))(t).After
+			second := w.push(map[string]string{"a": "2"})
+			pack := must(w.git.Git(t.Context(), widgets, second+"\n^"+first+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin"))(t)
+			answer := "0034shallow " + second + "0000"
+			for line := range strings.SplitSeq(strings.ReplaceAll(acks, "%s", first), "|") {
+				answer += fmt.Sprintf("%04x%s\n", len(line)+5, line)
+			}
+			lie.answer = answer + fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack)
+			lie.on.Store(true)
+			req = w.request("")
+			req.URL = lie.url
+			must(w.volume.Sync(t.Context(), req))(t)
+			w.mustBeSound(widgets, second)
+		})
+	}
+}

@@ -1,0 +1,45 @@
+package volume
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+)
+
+// claim takes a retired tree out of the hands of readers. ok is false while one has it pinned; else
+// nobody can pin it until release, before which the caller moves it out of its place. The caller
+// holds the repository's file lock. Trees of versions that made no pin file are never pinned.
+func (f folder) claim(tree string) (release func(), ok bool, err error) {
+	// Over NFS only a file that is open for writing can be locked exclusively.
+	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return func() {}, true, nil
+	case err != nil:
+		return nil, false, disk.Error("claim a retired tree", err)
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		// A child of ours that is about to exec may share the open file: closing alone would not unlock it.
+		return func() { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN); _ = file.Close() }, true, nil
+	}
+	_ = file.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return nil, false, nil
+	}
+	return nil, false, disk.Error("claim a retired tree", err)
+}
+
+// discardUnpinned throws a tree away unless a reader has it pinned.
+func (f folder) discardUnpinned(tree string) (gone bool, err error) {
+	release, ok, err := f.claim(tree)
+	if err != nil || !ok {
+		return false, err
+	}
+	defer release()
+	return true, f.discard(f.tree(tree))
+}

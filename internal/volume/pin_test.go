@@ -1,0 +1,347 @@
+package volume
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/git/checkout"
+	"lockstep/tree"
+)
+
+// at is the synced result that names what a sync has published.
+func (w *world) at(res SyncResult) events.Result {
+	w.t.Helper()
+	return events.Result{Type: events.ResultSynced, Repo: repoPath(w.t, widgets), Ref: res.Ref, After: res.After, Path: res.Path, Tree: res.Tree}
+}
+
+func isThere(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestAPinnedTreeOutlivesItsGrace(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.create(map[string]string{"a": "1"})
+	first := w.sync("")
+	byName := must(tree.Open(w.volume.Root(), widgets))(t)
+	byResult := must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
+	for _, reader := range []*tree.Tree{byName, byResult} {
+		w.push(map[string]string{"a": "2"})
+		w.sync("")
+		w.sync("")
+		if content, err := os.ReadFile(filepath.Join(reader.Dir(), "a")); string(content) != "1" {
+			t.Fatalf("the pinned tree reads %q, %v", content, err)
+		}
+		must(0, reader.Close())(t)
+	}
+	w.sync("")
+	if isThere(t, w.path(first.Tree)) {
+		t.Error("the tree is still there, with nobody to pin it")
+	}
+	if _, err := tree.OpenResult(w.volume.Root(), w.at(first)); !errors.Is(err, tree.ErrGone) {
+		t.Errorf("opening it: %v", err)
+	}
+	mustBeTidy(t, w)
+}
+
+func TestClaim(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	res := w.sync("")
+	f, name := w.volume.folder(repoPath(t, widgets)), filepath.Base(res.Tree)
+	reader := must(tree.Open(w.volume.Root(), widgets))(t)
+	if _, ok, err := f.claim(name); ok || err != nil {
+		t.Errorf("claimed a pinned tree: %v, %v", ok, err)
+	}
+	must(0, reader.Close())(t)
+	release, ok, err := f.claim(name)
+	if !ok || err != nil {
+		t.Fatalf("not claimed: %v, %v", ok, err)
+	}
+	if _, err := tree.OpenResult(w.volume.Root(), w.at(res)); !errors.Is(err, tree.ErrGone) {
+		t.Errorf("a claimed tree was opened: %v", err)
+	}
+	if _, ok, err := f.claim(name); ok || err != nil {
+		t.Errorf("claimed twice: %v, %v", ok, err)
+	}
+	release()
+	must(0, must(tree.OpenResult(w.volume.Root(), w.at(res)))(t).Close())(t)
+}
+
+func TestATreeWithoutAPinFileIsUnpinned(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.create(map[string]string{"a": "1"})
+	first := w.sync("")
+	must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // as earlier versions built it
+	for range 2 {
+		reader := must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
+		if reader.Pin() != nil || reader.Commit() != first.After {
+			t.Errorf("opened %s with pin %v", reader.Commit(), reader.Pin())
+		}
+		must(0, reader.Close())(t)
+	}
+	grace := w.volume
+	w.volume = w.open(w.volume.Root(), Config{})
+	w.push(map[string]string{"a": "2"})
+	w.sync("")
+	if _, err := tree.OpenResult(w.volume.Root(), w.at(first)); !errors.Is(err, tree.ErrGone) {
+		t.Errorf("replaced, it was opened: %v", err)
+	}
+	w.volume = grace
+	w.sync("")
+	if isThere(t, w.path(first.Tree)) {
+		t.Error("the tree outlived its grace")
+	}
+}
+
+func TestRemovalWaitsForPinnedTrees(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	first := w.sync("")
+	reader := must(tree.Open(w.volume.Root(), widgets))(t)
+	w.push(map[string]string{"a": "2"})
+	second := w.sync("")
+	req := w.removal()
+	req.Force = true
+
+	_, err := w.volume.Remove(t.Context(), req)
+
+	mustFail(t, err, events.ClassBusy, events.Contention)
+	if isThere(t, w.path(widgets)) || isThere(t, w.path(second.Tree)) {
+		t.Error("still published, or a tree that nobody has pinned is still there")
+	}
+	if got := must(os.ReadFile(filepath.Join(reader.Dir(), "a")))(t); string(got) != "1" {
+		t.Errorf("the pinned tree reads %q", got)
+	}
+	w.gitIn(first.Tree, "fsck", "--full", "--strict")
+	if _, err := tree.Open(w.volume.Root(), widgets); !errors.Is(err, tree.ErrNotPublished) {
+		t.Errorf("opened by name: %v", err)
+	}
+	must(0, reader.Close())(t)
+	req.Fence = w.fence.Add(1)
+	if removed := must(w.volume.Remove(t.Context(), req))(t); !removed {
+		t.Error("the removal was not taken up again")
+	}
+	if left := must(os.ReadDir(w.path(".lockstep/repos/acme/widgets")))(t); len(left) != 3 { // fence, lock, trash
+		t.Errorf("still there: %v", left)
+	}
+	mustBeTidy(t, w)
+}
+
+// TestPinnedTreesStayWhole has many readers, some in processes of their own, open trees by name and by
+// result while others are published and recycled without any grace. Each tree opened must stay whole,
+// by path too, until it is closed; the name must always open.
+func TestPinnedTreesStayWhole(t *testing.T) {
+	if root := os.Getenv("GITREPO_TEST_PIN_ROOT"); root != "" {
+		pinInProcess(t, root)
+		return
+	}
+	const versions, readers, processes = 12, 4, 2
+	w := newWorld(t)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.create(versionFiles(0))
+	var last, before atomic.Pointer[events.Result]
+	note := func(res SyncResult) { r := w.at(res); before.Store(last.Swap(&r)) }
+	note(w.sync(""))
+	note(w.sync(""))
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var g errgroup.Group
+	var opened, gone atomic.Int64
+	for n := range readers {
+		g.Go(func() error {
+			for ctx.Err() == nil {
+				for _, result := range []*events.Result{last.Load(), before.Load()} {
+					if err := readPinned(w.volume.Root(), result, n%2 == 0, &opened, &gone); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+	var children sync.WaitGroup
+	var counts [processes]string
+	for n := range processes {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestPinnedTreesStayWhole$", "-test.v")
+		cmd.Env = append(os.Environ(), "GITREPO_TEST_PIN_ROOT="+w.volume.Root())
+		stdin := must(cmd.StdinPipe())(t)
+		stdout := must(cmd.StdoutPipe())(t)
+		must(0, cmd.Start())(t)
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() && lines.Text() != "reading" {
+		}
+		children.Go(func() {
+			<-ctx.Done()
+			_ = stdin.Close()
+			rest, _ := io.ReadAll(stdout)
+			counts[n] = string(rest)
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("reader process: %v\n%s", err, rest)
+			}
+		})
+	}
+	for n := range versions {
+		w.push(versionFiles(n + 1))
+		note(w.sync(""))
+	}
+	stop()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	children.Wait()
+	t.Logf("here %d opened, %d gone before they were; there %s", opened.Load(), gone.Load(), strings.Join(counts[:], ", "))
+	if opened.Load() < versions || gone.Load() == 0 {
+		t.Errorf("%d trees opened and %d gone: that proves nothing", opened.Load(), gone.Load())
+	}
+	w.sync("")
+	if left := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t); len(left) != 1 {
+		t.Errorf("%d trees are left, with nobody to pin them", len(left))
+	}
+}
+
+const filesOfVersion = 12
+
+func versionFiles(n int) map[string]string {
+	files := map[string]string{}
+	for i := range filesOfVersion {
+		files[fmt.Sprintf("dir%d/file%d", i%3, i)] = fmt.Sprint(n)
+	}
+	return files
+}
+
+// pinInProcess reads until its standard input ends.
+func pinInProcess(t *testing.T, root string) {
+	var opened, gone atomic.Int64
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }()
+	fmt.Println("reading")
+	for {
+		select {
+		case <-ended:
+			fmt.Printf("%d opened", opened.Load())
+			return
+		default:
+		}
+		if err := readPinned(root, nil, true, &opened, &gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// readPinned opens a tree, reads it by path, through FS and once more, and closes it.
+func readPinned(root string, r *events.Result, byName bool, opened, gone *atomic.Int64) error {
+	open := func() (*tree.Tree, error) { return tree.OpenResult(root, *r) }
+	if byName {
+		open = func() (*tree.Tree, error) { return tree.Open(root, widgets) }
+	}
+	t, err := open()
+	if errors.Is(err, tree.ErrGone) && !byName {
+		gone.Add(1)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	opened.Add(1)
+	for range 3 {
+		if err := readOneVersion(t.Dir(), filesOfVersion); err != nil {
+			return errors.Join(fmt.Errorf("by path: %w", err), t.Close())
+		}
+		if err := countFiles(t.FS()); err != nil {
+			return errors.Join(fmt.Errorf("by FS: %w", err), t.Close())
+		}
+	}
+	if now, err := os.ReadFile(filepath.Join(t.Dir(), ".git", "lockstep-commit")); strings.TrimSpace(string(now)) != t.Commit() {
+		return errors.Join(fmt.Errorf("commit %s has become %q: %w", t.Commit(), now, err), t.Close())
+	}
+	return t.Close()
+}
+
+func countFiles(fsys fs.FS) error {
+	names, err := fs.Glob(fsys, "dir*/file*")
+	if err != nil || len(names) != filesOfVersion {
+		return fmt.Errorf("%d files: %w", len(names), err)
+	}
+	_, err = fs.ReadFile(fsys, names[0])
+	return err
+}
+
+// TestAPinGoesWithItsProcess kills a reader.
+func TestAPinGoesWithItsProcess(t *testing.T) {
+	w := newWorld(t)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.create(map[string]string{"a": "1"})
+	first := w.sync("")
+	pin := checkout.GitDirOf(w.path(first.Tree)).Pin()
+	cmd := exec.Command("flock", "--shared", "--no-fork", pin, "sh", "-c", "echo pinned; read _")
+	stdin := must(cmd.StdinPipe())(t)
+	defer stdin.Close()
+	stdout := must(cmd.StdoutPipe())(t)
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "pinned\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	w.push(map[string]string{"a": "2"})
+	w.sync("")
+	w.sync("")
+	if !isThere(t, w.path(first.Tree)) {
+		t.Error("the tree is gone, though another program has it pinned")
+	}
+	must(0, cmd.Process.Signal(unix.SIGKILL))(t)
+	_ = cmd.Wait()
+	w.sync("")
+	if isThere(t, w.path(first.Tree)) {
+		t.Error("the tree is still there, pinned by a dead process")
+	}
+}
+
+// TestPinsThroughAReadOnlyMount needs the right to mount.
+func TestPinsThroughAReadOnlyMount(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	first := w.sync("")
+	view := t.TempDir()
+	if err := unix.Mount(w.volume.Root(), view, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("cannot mount: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(view, unix.MNT_DETACH) })
+	must(0, unix.Mount("", view, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))(t)
+	if err := os.WriteFile(filepath.Join(view, strconv.Itoa(os.Getpid())), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Fatalf("the mount takes writes: %v", err)
+	}
+	reader := must(tree.Open(view, widgets))(t)
+	defer reader.Close()
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.push(map[string]string{"a": "2"})
+	w.sync("")
+	w.sync("")
+	if !isThere(t, filepath.Join(view, first.Tree)) || !isThere(t, filepath.Join(reader.Dir(), "a")) {
+		t.Error("a pin taken through a read-only mount did not count")
+	}
+}

@@ -1,0 +1,360 @@
+package volume
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+)
+
+// A small fetch leaves the objects of a push in the store, each a file; a larger one leaves a pack. Loose
+// objects that no tree needs any more are pruned when the loose ones take half as much as the packs. If the
+// refs alone need much of it, or the packs are many, or more than half of what is in them is needed no more,
+// the store is due to be fetched afresh: one pack is smaller, and quicker to read. Either is looked into again
+// when there is twice as much as there was after the last time, so that what cannot be had costs little.
+const (
+	minLoose  = 1 << 20 // bytes loose that are never too many
+	maxPacks  = 32
+	pruneStep = 256 // objects dropped while the file lock is held
+)
+
+// sampled is how many groups, of 256, are looked at to tell how much is loose. "git gc --auto" looks at one.
+const sampled = 16
+
+// afreshMark is a file in a store that says that the next fetch is to be a whole one, into the next store.
+const afreshMark = "fetch-afresh"
+
+func (s store) isDueAfresh() bool {
+	_, err := os.Lstat(filepath.Join(s.dir, afreshMark))
+	return err == nil
+}
+
+// isCrowded reports whether pruning the store is likely to be worth while.
+func (s store) isCrowded() bool {
+	loose := int64(0)
+	for i := range sampled {
+		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
+		if err != nil {
+			return false
+		}
+		loose += space(names)
+	}
+	packs, err := s.packs()
+	if err != nil {
+		return false
+	}
+	last := s.pruned()
+	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
+		space(packs) > 2*max(last.packed, largest(packs))+minLoose || len(packs) > max(maxPacks, 2*last.packs)
+}
+
+// pruned is what a store was left with when it was last pruned; zero when it never was.
+type pruned struct {
+	loose, packed int64 // bytes on disk
+	packs         int
+}
+
+func (s store) prunedFile() string { return filepath.Join(s.dir, "lockstep-pruned") }
+
+// pruned reads what is not important: nothing depends on it but when to prune again.
+func (s store) pruned() (last pruned) {
+	content, err := os.ReadFile(s.prunedFile())
+	if err == nil {
+		_, _ = fmt.Sscan(string(content), &last.loose, &last.packed, &last.packs)
+	}
+	return last
+}
+
+// packs lists the packs, without their indexes.
+func (s store) packs() ([]os.DirEntry, error) {
+	names, err := disk.ReadDir(filepath.Join(s.dir, "objects", "pack"))
+	return slices.DeleteFunc(names, func(e os.DirEntry) bool { return filepath.Ext(e.Name()) != ".pack" }), err
+}
+
+func looseLimit(packs []os.DirEntry) int64 { return max(space(packs)/2, minLoose) }
+
+func largest(files []os.DirEntry) (most int64) {
+	for i := range files {
+		most = max(most, space(files[i:i+1]))
+	}
+	return most
+}
+
+// space is what files take on disk.
+func space(names []os.DirEntry) (bytes int64) {
+	for _, name := range names {
+		info, err := name.Info()
+		if err != nil {
+			continue
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			bytes += st.Blocks * 512
+		}
+	}
+	return bytes
+}
+
+// prune drops the loose objects of the repository's store that neither its refs nor any tree there is
+// come down to. Objects that a stale holder has moved in meanwhile may go as well; it cannot publish.
+func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
+	current, err := f.currentStore()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(current.dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	needed, err := f.needed(ctx, current)
+	if err != nil {
+		return err
+	}
+	loose, err := current.sortLoose(needed)
+	if err != nil {
+		return disk.Error("prune the store", err)
+	}
+	for step := range slices.Chunk(loose.unneeded, pruneStep) {
+		err := f.guarded(ctx, fence, func() error {
+			for _, path := range step {
+				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+					return disk.Error("prune the store", err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return f.guarded(ctx, fence, func() error {
+		return disk.Error("prune the store", current.notePruned(loose, len(needed)-loose.count))
+	})
+}
+
+// notePruned decides what is next, and when to prune again; of the objects in packs so many are needed. The
+// caller holds the file lock.
+func (s store) notePruned(loose looseObjects, neededPacked int) error {
+	packs, err := s.packs()
+	if err != nil {
+		return err
+	}
+	inPacks, err := s.countPacked(packs)
+	if err != nil {
+		return err
+	}
+	bytes := space(packs)
+	wasted := bytes > minLoose && inPacks > 2*int64(neededPacked)
+	if wasted || loose.byRefs > looseLimit(packs)/2 || len(packs) > maxPacks {
+		if err := s.planAfresh(); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(s.prunedFile(), fmt.Appendln(nil, loose.kept, bytes, len(packs)), 0o644)
+}
+
+// countPacked counts the objects in packs.
+func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
+	for _, pack := range packs {
+		base := strings.TrimSuffix(pack.Name(), ".pack")
+		count, err := object.CountIndexed(filepath.Join(s.dir, "objects", "pack", base+".idx"))
+		if err != nil {
+			return 0, err
+		}
+		n += count
+	}
+	return n, nil
+}
+
+// planAfresh marks the store as due to be fetched afresh.
+func (s store) planAfresh() error { return os.WriteFile(filepath.Join(s.dir, afreshMark), nil, 0o644) }
+
+// looseObjects is what is loose in a store.
+type looseObjects struct {
+	unneeded     []string // paths
+	kept, byRefs int64    // bytes on disk: of all others, and of those that the refs need
+	count        int      // of all others
+}
+
+func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err error) {
+	objects := filepath.Join(s.dir, "objects")
+	groups, err := disk.ReadDir(objects)
+	if err != nil {
+		return loose, err
+	}
+	for _, group := range groups {
+		if len(group.Name()) != 2 {
+			continue
+		}
+		names, err := disk.ReadDir(filepath.Join(objects, group.Name()))
+		if err != nil {
+			return loose, err
+		}
+		for i, name := range names {
+			raw, err := hex.DecodeString(group.Name() + name.Name())
+			if err != nil || len(raw) != len(object.ID{}) {
+				continue
+			}
+			bytes := space(names[i : i+1])
+			switch needed[object.ID(raw)] {
+			case byNone:
+				loose.unneeded = append(loose.unneeded, filepath.Join(objects, group.Name(), name.Name()))
+				continue
+			case byRefs:
+				loose.byRefs += bytes
+			}
+			loose.kept += bytes
+			loose.count++
+		}
+	}
+	return loose, nil
+}
+
+// need says who needs an object.
+type need int
+
+const (
+	byNone need = iota
+	byTrees
+	byRefs
+)
+
+// needed returns the objects that the store's refs and the repository's trees come down to, whichever
+// of them are present.
+func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need, err error) {
+	defer object.RecoverCorrupt(&err)
+	refs, err := s.refs()
+	if err != nil {
+		return nil, err
+	}
+	trees, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return nil, disk.Error("list the trees", err)
+	}
+	m := &marker{ctx: ctx, objects: object.Open(s.dir), parents: map[object.ID][]object.ID{}, needed: map[object.ID]need{}}
+	defer m.objects.Close()
+	if err := m.mark(distinct(refs), s.shallow(), byRefs); err != nil {
+		return nil, err
+	}
+	// What a tree does without, for having been built when nobody had asked for more, others may need.
+	for _, tips := range f.tipsOf(trees) {
+		if err := m.mark(tips.commits, tips.shallow, byTrees); err != nil {
+			return nil, err
+		}
+	}
+	return m.needed, nil
+}
+
+// tips are commits that are shallow in the same way.
+type tips struct{ commits, shallow []object.ID }
+
+// tipsOf returns the commits of the repository's trees. Those with as much history are in one group, so that
+// it is followed once.
+func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
+	groups := map[string]tips{}
+	for _, tree := range trees {
+		if _, commit, ok := checkout.RefAndCommit(f.tree(tree.Name())); ok {
+			shallow := object.ReadShallow(checkout.GitDirOf(f.tree(tree.Name())).Dir)
+			key := string(object.EncodeShallow(shallow))
+			groups[key] = tips{append(groups[key].commits, object.ParseID(commit)), shallow}
+		}
+	}
+	return groups
+}
+
+// marker follows objects down from commits.
+type marker struct {
+	ctx     context.Context // of one prune
+	objects *object.Store
+	parents map[object.ID][]object.ID // of all commits read; none for one that is not present
+	needed  map[object.ID]need
+	who     need // that is being followed
+}
+
+// mark marks what commits come down to: their history, as far as it is not cut off at shallow commits, and all
+// below it.
+func (m *marker) mark(tips, shallow []object.ID, who need) error {
+	m.who = who
+	cut := map[object.ID]bool{}
+	for _, h := range shallow {
+		cut[h] = true
+	}
+	seen := map[object.ID]bool{}
+	for todo := slices.Clone(tips); len(todo) > 0; {
+		h := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		switch {
+		case seen[h]:
+			continue
+		case m.ctx.Err() != nil:
+			return context.Cause(m.ctx)
+		}
+		seen[h] = true
+		parents, err := m.commit(h)
+		if err != nil {
+			return err
+		}
+		if !cut[h] {
+			todo = append(todo, parents...)
+		}
+	}
+	return nil
+}
+
+// commit marks a commit and its tree, and returns its parents.
+func (m *marker) commit(h object.ID) ([]object.ID, error) {
+	if parents, known := m.parents[h]; known {
+		return parents, nil
+	}
+	present, err := m.objects.Has(h)
+	if err != nil {
+		return nil, object.Corruptf("prune the store: %w", err)
+	}
+	if !present {
+		m.parents[h] = nil
+		return nil, nil
+	}
+	commit, err := m.objects.Commit(h)
+	if err != nil {
+		return nil, object.Corruptf("prune the store: %w", err)
+	}
+	m.needed[h], m.parents[h] = m.who, commit.ParentHashes
+	return commit.ParentHashes, m.tree(commit.TreeHash)
+}
+
+func (m *marker) tree(h object.ID) error {
+	if m.needed[h] != byNone {
+		return nil
+	}
+	m.needed[h] = m.who
+	entries, err := m.objects.Tree(h)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		return nil
+	}
+	if err != nil {
+		return object.Corruptf("prune the store: %w", err)
+	}
+	for _, e := range entries {
+		switch e.Mode {
+		case filemode.Dir:
+			if err := m.tree(e.Hash); err != nil {
+				return err
+			}
+		default:
+			if m.needed[e.Hash] == byNone {
+				m.needed[e.Hash] = m.who
+			}
+		}
+	}
+	return nil
+}

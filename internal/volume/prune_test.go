@@ -1,0 +1,196 @@
+package volume
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/gitserver"
+)
+
+func looseCount(t *testing.T, s store) (n int) {
+	t.Helper()
+	for _, group := range must(disk.ReadDir(filepath.Join(s.dir, "objects")))(t) {
+		if len(group.Name()) == 2 {
+			n += len(must(disk.ReadDir(filepath.Join(s.dir, "objects", group.Name())))(t))
+		}
+	}
+	return n
+}
+
+func TestPruneKeepsWhatTreesNeed(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0", "dir/b": "same", "dir/c": "0"})
+	for i := range 10 {
+		w.push(map[string]string{"a": fmt.Sprint(i), "dir/c": fmt.Sprint("c", i)})
+		w.sync("")
+	}
+	f := w.volume.folder(repoPath(t, widgets))
+	s := must(f.currentStore())(t)
+	grown := looseCount(t, s)
+
+	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+	if n := looseCount(t, s); n != grown {
+		t.Errorf("%d of %d objects are left while all trees are there", n, grown)
+	}
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	commit := w.push(map[string]string{"a": "last"})
+	w.sync("")
+	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+	if n := looseCount(t, s); n > 12 {
+		t.Errorf("%d objects are left; two trees need no more than 12", n)
+	}
+	w.mustBeSound(widgets, commit)
+	if out := must(gitserver.Git(t.Context(), s.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
+		t.Errorf("git fsck in the store: %s", out)
+	}
+	next := w.push(map[string]string{"a": "0"}) // whose blob was pruned
+	w.sync("")
+	w.mustBeSound(widgets, next)
+}
+
+func TestAStaleHolderPrunesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	w.sync("")
+	w.push(map[string]string{"a": "1"})
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	s := must(f.currentStore())(t)
+	stray := filepath.Join(s.dir, "objects", "17", strings.Repeat("0", 38))
+	must(0, os.MkdirAll(filepath.Dir(stray), 0o755))(t)
+	must(0, os.WriteFile(stray, nil, 0o644))(t)
+	if err := w.volume.prune(t.Context(), f, 1); err == nil {
+		t.Error("a stale holder was let prune")
+	}
+	if _, err := os.Lstat(stray); err != nil {
+		t.Errorf("it pruned: %v", err)
+	}
+}
+
+func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
+	w := newWorld(t)
+	begun := w.create(map[string]string{"a": "0"})
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	first := must(f.currentStore())(t)
+	before := w.push(map[string]string{"b": "0"})
+	w.sync("")
+	must(0, first.planAfresh())(t)
+	commit := w.push(map[string]string{"a": "1", "c": "1"})
+	req := w.request("")
+	res := must(w.volume.Sync(t.Context(), req))(t)
+	if res.Full || res.Before != before {
+		t.Errorf("unexpected result %+v", res)
+	}
+	w.mustMatchGitDiff(res)
+	w.mustBeSound(widgets, commit)
+	req = w.request("")
+	req.Base = func(events.Ref, string) string { return begun } // which only the first store has
+	if res = must(w.volume.Sync(t.Context(), req))(t); res.Full {
+		t.Errorf("unexpected result %+v", res)
+	}
+	w.mustMatchGitDiff(res)
+	if now := must(f.currentStore())(t); now == first || looseCount(t, now) != 0 {
+		t.Errorf("the store is still %s, with %d loose objects", now.dir, looseCount(t, now))
+	}
+
+	// One that cannot be fetched whole any more goes on as it is.
+	second := must(f.currentStore())(t)
+	must(0, second.planAfresh())(t)
+	w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 700})
+	w.push(map[string]string{"big": strings.Repeat("0123456789abcdef", 4)})
+	w.sync("")
+	if second.isDueAfresh() && must(f.currentStore())(t) == second {
+		t.Error("the store is still due")
+	}
+}
+
+// TestPruneKeepsTheHistory has a tree that was built before anybody asked for more than one commit. How
+// little of the history Git sees in it says nothing of what others need.
+func TestPruneKeepsTheHistory(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	for i := range 4 {
+		w.push(map[string]string{"a": fmt.Sprint("content ", i)})
+	}
+	w.syncDepth("", 0)
+	w.syncDepth("", events.DepthFull)
+	w.mustShow(widgets, 5)
+	f := w.volume.folder(repoPath(t, widgets))
+
+	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+
+	w.mustShow(widgets, 5)
+}
+
+// TestLargePushes has each push bring a pack, most of which the next one makes superfluous. The disk holds a
+// few of them, though no patrol comes by.
+func TestLargePushes(t *testing.T) {
+	notUnderRace(t)
+	w := newWorld(t)
+	w.volume = w.open(t.TempDir(), Config{Grace: 1})
+	push := func() string {
+		edit := map[string]string{}
+		for i := range 120 {
+			edit[fmt.Sprint("f", i)] = noise(t, 3000)
+		}
+		return w.push(edit)
+	}
+	w.create(nil)
+	push()
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	fresh := diskUse(t, f.stores())
+	for range 25 {
+		commit := push()
+		w.sync("")
+		if use := diskUse(t, f.stores()); use > 8*fresh {
+			t.Fatalf("the stores take %d bytes, and %d at first", use, fresh)
+		}
+		w.mustBeSound(widgets, commit)
+	}
+}
+
+// TestARenewalThatFailsIsNotTriedEachTime has a repository that cannot be fetched whole any more.
+func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
+	for name, crowd := range map[string]func(t *testing.T, s store){
+		"packs": func(t *testing.T, s store) {
+			for i := range maxPacks + 1 { // of nothing new
+				for _, ext := range []string{".pack", ".idx"} {
+					must(0, os.Link(one(t, s.dir, "objects/pack/pack-*"+ext), filepath.Join(s.dir, fmt.Sprintf("objects/pack/copy-%d%s", i, ext))))(t)
+				}
+			}
+		},
+		"loose objects": func(*testing.T, store) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.create(map[string]string{"a": "0", "big": noise(t, 1_000_000)})
+			w.sync("")
+			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000})
+			s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+			crowd(t, s)
+			const syncs = 10
+			for i := range syncs {
+				edit := map[string]string{"a": fmt.Sprint("next ", i)}
+				for n := range 90 {
+					edit[fmt.Sprint("f", i, "-", n)] = noise(t, 4000)
+				}
+				w.push(edit)
+				w.sync("")
+			}
+			switch n := w.git.Stats(widgets).UploadPacks; {
+			case n < syncs+2:
+				t.Errorf("%d fetches for %d syncs: none was to be of everything", n, syncs+1)
+			case n > syncs+5:
+				t.Errorf("%d fetches for %d syncs", n, syncs+1)
+			}
+		})
+	}
+}

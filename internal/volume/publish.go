@@ -1,0 +1,198 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+)
+
+// publish builds the plan's tree in private and has every name link to it. It returns the tree's
+// path relative to the root.
+func (s *syncing) publish(ctx context.Context) (tree string, published bool, err error) {
+	err = s.build(ctx)
+	if !s.afresh && worthFetchingAfresh(ctx, err) {
+		if err = s.fetchAfresh(ctx); err == nil {
+			err = s.build(ctx)
+		}
+	}
+	if err != nil {
+		return "", false, err
+	}
+	s.v.done("built")
+	if s.req.Confirm != nil {
+		if err := s.req.Confirm(ctx); err != nil {
+			return "", false, fmt.Errorf("confirm the lease: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return "", false, fmt.Errorf("publish: %w", context.Cause(ctx))
+	}
+	s.v.done("confirmed")
+	tree = s.tree
+	if err := s.f.guarded(ctx, s.req.Fence, s.flip); err != nil {
+		return "", false, err
+	}
+	s.v.done("flipped")
+	// The tree is published, whatever becomes of the old one: the next holder tidies again.
+	_ = s.tidy(ctx)
+	s.v.done("retired")
+	return s.v.relative(s.f.tree(tree)), true, nil
+}
+
+// build makes the tree, its .git and its index, waits until all of it is on disk, and gives it its
+// name among the trees.
+func (s *syncing) build(ctx context.Context) error {
+	s.gauge.begin(events.PhaseBuild, "files", 0)
+	dst := s.f.build(s.req.Fence)
+	if err := os.RemoveAll(dst); err != nil {
+		return disk.Error("build the tree", err)
+	}
+	files, err := s.bringForward(ctx, dst)
+	if files == nil && err == nil {
+		files, err = s.checkOut(ctx, dst)
+	}
+	if err != nil {
+		return err
+	}
+	s.v.done("checked out")
+	err = s.describe(dst, files)
+	if errors.Is(err, checkout.ErrBadManifest) { // of a tree brought forward
+		if files, err = s.checkOutAnew(ctx, dst); err == nil {
+			err = s.describe(dst, files)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.v.done("indexed")
+	s.gauge.begin(events.PhasePublish, "", 0)
+	if err := flushTree(dst, files.Written); err != nil {
+		return disk.Error("build the tree", err)
+	}
+	name, err := s.f.treeName(s.req.Fence, s.plan.Commit.String())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(dst, s.f.tree(name)); err != nil {
+		return disk.Error("build the tree", err)
+	}
+	s.tree = name
+	return disk.Error("build the tree", disk.SyncDir(s.f.trees()))
+}
+
+// Build checks the plan out into the new folder dst.
+func (s *syncing) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
+	items, err := s.plan.Items()
+	if err != nil { // the last tree is of no use
+		if s.plan, err = checkout.NewPlan(ctx, s.objects, s.plan.Commit, nil, s.v.cfg.MaxTreeFiles); err != nil {
+			return nil, err
+		}
+		if items, err = s.plan.Items(); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return nil, disk.Error("build the tree", err)
+	}
+	s.gauge.begin(events.PhaseBuild, "files", int64(len(items)))
+	return s.plan.Build(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.gauge.count)
+}
+
+func (s *syncing) checkOutAnew(ctx context.Context, dst string) (*checkout.Files, error) {
+	if err := os.RemoveAll(dst); err != nil {
+		return nil, disk.Error("build the tree", err)
+	}
+	return s.checkOut(ctx, dst)
+}
+
+// flushTree waits until a tree is on disk, of which these files, and the .git, have been written anew.
+func flushTree(dst string, written []string) error {
+	files, err := checkout.GitDirOf(dst).Files()
+	for _, path := range written {
+		files = append(files, filepath.Join(dst, filepath.FromSlash(path)))
+	}
+	return errors.Join(err, disk.Flush(dst, files))
+}
+
+// describe gives the tree its .git.
+func (s *syncing) describe(dst string, files *checkout.Files) error {
+	g := checkout.GitDirOf(dst)
+	index, err := files.Index()
+	if err != nil {
+		return err
+	}
+	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
+	if err == nil { // what somebody has left in the .git of a tree brought forward is Git's to go by
+		err = os.RemoveAll(g.Dir)
+	}
+	if err == nil {
+		err = g.Write(s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
+	}
+	if err == nil {
+		err = g.WriteIndex(index)
+	}
+	return disk.Error("write the tree's .git", err)
+}
+
+// lastTree opens the tree to go on from: the one published for this ref, else the default branch's.
+// nil when there is none.
+func (s *syncing) lastTree() *checkout.Tree {
+	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
+		if now := s.v.current(s.f, s.binding, name); s.last == nil && now.tree != "" {
+			s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
+		}
+	}
+	return s.last
+}
+
+func (s *syncing) checkPlaces() error {
+	for _, name := range s.names {
+		if err := s.v.checkPlace(s.f, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flip has every name link to the tree built. The caller holds the file lock.
+func (s *syncing) flip() error {
+	if err := s.checkPlaces(); err != nil {
+		return err
+	}
+	tree := s.tree
+	s.tree = "" // from here on it may be published, and is not ours to discard
+	for _, name := range s.names {
+		if err := s.v.flip(s.f, name, tree, s.req.Fence); err != nil {
+			return err
+		}
+	}
+	return s.recordDefault()
+}
+
+// keep leaves what is published as it is. A stale holder has no say in that, either.
+func (s *syncing) keep(ctx context.Context) error {
+	return s.f.guarded(ctx, s.req.Fence, s.recordDefault)
+}
+
+func (s *syncing) recordDefault() error {
+	if !s.tip.IsDefault || s.binding.Default == s.tip.Ref {
+		return nil
+	}
+	s.binding.Default = s.tip.Ref
+	return s.f.writeBinding(s.binding)
+}
+
+// discard deletes what a failed sync has made and not published.
+func (s *syncing) discard() {
+	if s.tree != "" {
+		_ = os.RemoveAll(s.f.tree(s.tree))
+	}
+	_ = os.RemoveAll(s.f.build(s.req.Fence))
+	_ = os.RemoveAll(s.f.quarantine(s.req.Fence))
+}

@@ -1,0 +1,127 @@
+package volume
+
+import (
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/gitserver"
+)
+
+func TestOtherRefsHaveNamesOfTheirOwn(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	feature := w.commit("feature/x", gitserver.Edit{Parent: first, Write: map[string]string{"a": "feature"}})
+	must(0, w.git.Tag(t.Context(), widgets, "v1", first))(t)
+	w.push(map[string]string{"a": "2"})
+
+	main, branch, tag := w.sync(""), w.sync("feature/x"), w.sync("refs/tags/v1")
+
+	if main.Path != "acme/widgets" || branch.Path != "acme/widgets@feature%2Fx" || tag.Path != "acme/widgets@refs%2Ftags%2Fv1" {
+		t.Errorf("paths %q, %q, %q", main.Path, branch.Path, tag.Path)
+	}
+	if tag.After != first {
+		t.Errorf("the annotated tag came down to %s, want the commit %s", tag.After, first)
+	}
+	w.mustBeSound(main.Path, main.After)
+	w.mustBeSound(branch.Path, feature)
+	w.mustBeSound(tag.Path, first)
+	if again := w.sync("refs/tags/v1"); again.Published {
+		t.Error("the tag was published again")
+	}
+}
+
+func TestACommitInTheStoreIsNotFetchedAgain(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/twin", commit))(t)
+	req := w.request("twin")
+	req.Fence = w.fence.Load() // the same holder: its trees of one commit must not collide
+
+	res := must(w.volume.Sync(t.Context(), req))(t)
+
+	w.mustBeSound(res.Path, commit)
+	w.mustBeSound(widgets, commit)
+	if stats := w.git.Stats(widgets); stats.UploadPacks != 1 {
+		t.Errorf("%d fetches, want 1", stats.UploadPacks)
+	}
+}
+
+func TestDefaultBranchRenamed(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	trunk := w.commit("trunk", gitserver.Edit{Parent: first, Write: map[string]string{"a": "trunk"}})
+	w.sync("trunk")
+	must(0, w.git.SetHead(widgets, "trunk"))(t)
+
+	res := w.sync("")
+
+	if res.Ref.String() != "refs/heads/trunk" || res.Path != widgets || res.After != trunk {
+		t.Errorf("unexpected result %+v", res)
+	}
+	w.mustBeSound(widgets, trunk)
+	next := w.commit("trunk", gitserver.Edit{Write: map[string]string{"a": "next"}})
+	w.sync("")
+	w.mustBeSound(widgets, next)
+	w.mustBeSound("acme/widgets@trunk", next) // the name it had before goes along
+	if old := w.sync("main"); old.Path != "acme/widgets@main" || old.After != first {
+		t.Errorf("the former default branch: %+v", old)
+	}
+}
+
+func TestBranchGivesWayToFolderOfBranches(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	w.commit("topic", gitserver.Edit{Parent: first, Write: map[string]string{"a": "topic"}})
+	w.sync("topic")
+	must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/topic"))(t)
+	part := w.commit("topic/part", gitserver.Edit{Parent: first, Write: map[string]string{"a": "part"}})
+
+	w.mustBeSound(w.sync("topic/part").Path, part)
+}
+
+func TestRefsThatAreNotThere(t *testing.T) {
+	for name, tc := range map[string]struct {
+		arrange func(w *world)
+		ref     string
+		class   events.Class
+	}{
+		"no such branch": {func(*world) {}, "nowhere", events.ClassNoRef},
+		"deleted branch": {func(w *world) {
+			w.commit("gone", gitserver.Edit{})
+			w.sync("gone")
+			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/gone"))(w.t)
+		}, "gone", events.ClassNoRef},
+		"last branch deleted": {func(w *world) {
+			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/main"))(w.t)
+		}, "", events.ClassNoRef},
+		"no such repository": {func(w *world) { must(0, w.git.Delete(widgets))(w.t) }, "", events.ClassNotFound},
+		"tag of a tree": {func(w *world) {
+			must(w.git.Git(w.t.Context(), widgets, "", "tag", "odd", "HEAD^{tree}"))(w.t)
+		}, "refs/tags/odd", events.ClassNoRef},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			commit := w.create(map[string]string{"a": "1"})
+			w.sync("")
+			tc.arrange(w)
+
+			_, err := w.trySync(tc.ref)
+
+			mustFail(t, err, tc.class, events.Permanent)
+			w.mustBeSound(widgets, commit)
+		})
+	}
+}
+
+func TestEmptyRepository(t *testing.T) {
+	w := newWorld(t)
+	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassNoRef, events.Permanent)
+
+	commit := w.push(map[string]string{"a": "1"})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+}

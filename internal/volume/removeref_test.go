@@ -1,0 +1,223 @@
+package volume
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/gitserver"
+)
+
+func (w *world) refRemoval(ref string) RemoveRefRequest {
+	w.t.Helper()
+	return RemoveRefRequest{Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets), Ref: must(events.ParseRef(ref))(w.t), Fence: w.fence.Add(1)}
+}
+
+// deleteRef deletes a ref at the remote.
+func (w *world) deleteRef(ref string) {
+	w.t.Helper()
+	must(0, w.git.DeleteRef(w.t.Context(), widgets, ref))(w.t)
+}
+
+func TestRemoveRef(t *testing.T) {
+	for name, tc := range map[string]struct {
+		arrange     func(w *world)
+		ref         string
+		force       bool
+		class       events.Class
+		disposition events.Disposition
+		says        string
+		nothing     bool
+	}{
+		"gone":                      {arrange: func(w *world) { w.deleteRef("refs/heads/a/b") }},
+		"the repository is gone":    {arrange: func(w *world) { must(0, w.git.Delete(widgets))(w.t) }},
+		"all refs are gone":         {arrange: func(w *world) { w.deleteRef("refs/heads/a/b"); w.deleteRef("refs/heads/main") }},
+		"still there":               {class: events.ClassConflict, disposition: events.Permanent, says: "the remote still has refs/heads/a/b"},
+		"there, but forced":         {force: true},
+		"a credential wanted":       {arrange: func(w *world) { w.git.RequireAuth(widgets, "ada", secret) }, class: events.ClassAuth, disposition: events.Permanent},
+		"server down":               {arrange: func(w *world) { w.git.Answer(widgets, http.StatusBadGateway) }, class: events.ClassServer, disposition: events.Retryable},
+		"what the plain name names": {ref: "main", force: true, class: events.ClassConflict, disposition: events.Permanent, says: "is what the plain name is published for; it stays until another default branch is published"},
+		"the default branch":        {ref: "HEAD", force: true, class: events.ClassConflict, disposition: events.Permanent, says: "the plain name"},
+		"never published":           {ref: "v9", nothing: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			main := w.create(map[string]string{"a": "1"})
+			commit := w.commit("a/b", gitserver.Edit{Write: map[string]string{"b": "1"}})
+			w.sync("")
+			res := w.sync("a/b")
+			if tc.arrange != nil {
+				tc.arrange(w)
+			}
+			req := w.refRemoval("a/b")
+			if tc.ref != "" {
+				req.Ref = must(events.ParseRef(tc.ref))(t)
+			}
+			req.Force = tc.force
+
+			removed, err := w.volume.RemoveRef(t.Context(), req)
+
+			w.mustBeSound(widgets, main)
+			if tc.class != "" || tc.nothing {
+				if tc.class != "" {
+					mustFail(t, err, tc.class, tc.disposition)
+					if !strings.Contains(err.Error(), tc.says) {
+						t.Errorf("got %v", err)
+					}
+				} else if must(removed, err)(t) {
+					t.Error("something was removed")
+				}
+				w.mustBeSound(res.Path, commit)
+				return
+			}
+			if !must(removed, err)(t) {
+				t.Error("nothing was removed")
+			}
+			if isThere(t, w.path(res.Path)) {
+				t.Error("the name is still there")
+			}
+			w.mustBeSound(res.Tree, commit) // for its grace
+			if must(w.volume.RemoveRef(t.Context(), req))(t) {
+				t.Error("removed twice")
+			}
+			w.mustVerify()
+			v := w.volume
+			w.volume = w.open(v.Root(), Config{Grace: 1})
+			w.gc(false)
+			if isThere(t, w.path(res.Tree)) {
+				t.Error("the tree outlived its grace")
+			}
+			mustBeTidy(t, w)
+		})
+	}
+}
+
+// What only a removed ref needed is pruned, and the ref may come back.
+func TestARemovedRefsObjectsGo(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": noise(t, 1<<20)}})
+	w.sync("v1")
+	before := w.gc(true).Usage.Bytes
+	commit := w.git.Head(widgets, "refs/heads/v1")
+	w.deleteRef("refs/heads/v1")
+	must(w.volume.RemoveRef(t.Context(), w.refRemoval("v1")))(t)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	if freed := before - w.gc(true).Usage.Bytes; freed < 2<<20 { // the tree's file, and the object
+		t.Errorf("freed %d bytes", freed)
+	}
+	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/v1", commit))(t)
+	res := w.sync("v1")
+	w.mustBeSound(res.Path, commit)
+	w.mustVerify()
+}
+
+// A default branch that was renamed: the old name of it may go once the new one is published.
+func TestTheFormerDefaultBranchIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/trunk", commit))(t)
+	must(0, w.git.SetHead(widgets, "trunk"))(t)
+	w.deleteRef("refs/heads/main")
+	_, err := w.volume.RemoveRef(t.Context(), w.refRemoval("main"))
+	mustFail(t, err, events.ClassConflict, events.Permanent)
+	w.sync("")
+	if must(w.volume.RemoveRef(t.Context(), w.refRemoval("main")))(t) {
+		t.Error("there was a name for it")
+	}
+	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+	if refs := must(store.refs())(t); len(refs) != 1 {
+		t.Errorf("the store holds %v", refs)
+	}
+	w.mustBeSound(widgets, commit)
+}
+
+func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
+	for _, step := range []string{"fenced", "listed", "confirmed"} {
+		w := newWorld(t)
+		w.create(map[string]string{"a": "1"})
+		commit := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+		w.sync("")
+		w.sync("v1")
+		slow := w.open(w.volume.Root(), Config{})
+		slow.cfg.Step = func(at string) {
+			if at == step {
+				w.sync("v1")
+			}
+		}
+		req := w.refRemoval("v1")
+		req.Force = true
+		_, err := slow.RemoveRef(t.Context(), req)
+		if step == "fenced" && err == nil {
+			t.Errorf("%s: no error", step)
+		}
+		mustFail(t, err, events.ClassStale, events.Contention)
+		w.mustBeSound(widgets+"@v1", commit)
+
+		slow.cfg.Step = func(at string) {
+			if at == step {
+				panic("died")
+			}
+		}
+		func() {
+			defer func() { _ = recover() }()
+			req.Fence = w.fence.Add(1)
+			_, _ = slow.RemoveRef(t.Context(), req)
+			t.Error("it did not die")
+		}()
+		w.mustBeSound(widgets+"@v1", commit)
+		slow.cfg.Step = nil
+		req.Fence = w.fence.Add(1)
+		if !must(slow.RemoveRef(t.Context(), req))(t) {
+			t.Errorf("%s: the removal was not taken up again", step)
+		}
+	}
+}
+
+// The plain name goes with its ref only when that is asked for, and comes back with the next sync.
+func TestThePlainNameGoesWhenNobodyWantsIt(t *testing.T) {
+	w := newWorld(t)
+	main := w.create(map[string]string{"a": "1"})
+	dev := w.commit("dev", gitserver.Edit{Write: map[string]string{"b": "1"}})
+	plain := w.sync("")
+	other := w.sync("dev")
+	req := w.refRemoval("main")
+	req.Force, req.Plain = true, true
+	if !must(w.volume.RemoveRef(t.Context(), req))(t) {
+		t.Error("nothing was removed")
+	}
+	if isThere(t, w.path(widgets)) {
+		t.Error("the plain name is still there")
+	}
+	w.mustBeSound(plain.Tree, main) // for its grace
+	w.mustBeSound(other.Path, dev)
+	w.mustVerify()
+	if p, ok, err := w.volume.Published(repoPath(t, widgets)); err != nil || !ok || !p.Plain.IsZero() || len(p.Commits) != 1 {
+		t.Errorf("published: %+v, %v, %v", p, ok, err)
+	}
+	w.sync("")
+	w.mustBeSound(widgets, main)
+	w.mustVerify()
+}
+
+// A sync that died right after it published another default branch has not noted it.
+func TestAnotherBranchsPlainNameStays(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	trunk := w.commit("trunk", gitserver.Edit{Write: map[string]string{"b": "1"}})
+	must(0, w.git.SetHead(widgets, "trunk"))(t)
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	b, _, err := f.readBinding()
+	b.Default = must(events.ParseRef("main"))(t)
+	must(0, errors.Join(err, f.writeBinding(b)))(t)
+	req := w.refRemoval("main")
+	req.Force, req.Plain = true, true
+	must(w.volume.RemoveRef(t.Context(), req))(t)
+	w.mustBeSound(widgets, trunk)
+}

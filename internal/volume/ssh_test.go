@@ -1,0 +1,318 @@
+package volume
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/gitserver"
+)
+
+// withSSH serves the world's repositories over SSH, too.
+func (w *world) withSSH() *gitserver.SSHServer {
+	w.t.Helper()
+	server := must(w.git.StartSSH())(w.t)
+	w.t.Cleanup(server.Close)
+	return server
+}
+
+func (w *world) sshRequest(server *gitserver.SSHServer, ref string) SyncRequest {
+	req := w.request(ref)
+	req.URL = server.URL(widgets)
+	req.Auth = wire.Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}
+	return req
+}
+
+func TestSyncOverSSH(t *testing.T) {
+	w := newWorld(t)
+	server := w.withSSH()
+	first := w.create(map[string]string{"a": "1", "b": strings.Repeat("many bytes ", 20000)})
+	res := must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	if res.After != first {
+		t.Errorf("got %s, want %s", res.After, first)
+	}
+	w.mustBeSound(widgets, first)
+
+	second := w.push(map[string]string{"a": "2"})
+	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	w.mustBeSound(widgets, second)
+	if w.git.Stats(widgets).UploadPacks != 2 {
+		t.Error("more than one session for a sync")
+	}
+
+	forced := w.commit(gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"c": "3"}})
+	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	w.mustBeSound(widgets, forced)
+	w.mustRead(widgets, map[string]string{"c": "3"})
+
+	if res := must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t); res.Published {
+		t.Error("published what was there already")
+	}
+	for _, command := range server.Commands() {
+		if command != "git-upload-pack '/acme/widgets.git'" {
+			t.Errorf("asked to run %s", command)
+		}
+	}
+	mustLetGo(t, server)
+}
+
+// mustLetGo waits until no connection is left open.
+func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); server.Open() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are still open", server.Open())
+		}
+	}
+}
+
+// TestADamagedStoreOverSSH has one Sync fetch twice, for which SSH takes a second connection.
+func TestADamagedStoreOverSSH(t *testing.T) {
+	w := newWorld(t)
+	server := w.withSSH()
+	w.create(map[string]string{"a": strings.Repeat("1", 100), "b": "1"})
+	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+	for _, pack := range must(filepath.Glob(filepath.Join(store.dir, "objects/pack/*.pack")))(t) {
+		must(0, os.Remove(pack))(t)
+	}
+	commit := w.push(map[string]string{"b": "2"})
+
+	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+
+	w.mustBeSound(widgets, commit)
+	if n := len(server.Commands()); n != 3 {
+		t.Errorf("%d commands were run, want 3", n)
+	}
+}
+
+func TestSSHKeysAndHosts(t *testing.T) {
+	w := newWorld(t)
+	server, other := w.withSSH(), w.withSSH()
+	w.create(map[string]string{"a": "1"})
+	knownHosts := filepath.Join(t.TempDir(), "known_hosts")
+	must(0, os.WriteFile(knownHosts, []byte("# ours\n"+server.KnownHosts()), 0o600))(t)
+	trusting := w.open(t.TempDir(), Config{Net: wire.Config{KnownHosts: knownHosts}})
+	empty := filepath.Join(t.TempDir(), "empty")
+	must(0, os.WriteFile(empty, nil, 0o600))(t)
+	strict := w.open(t.TempDir(), Config{Net: wire.Config{KnownHosts: empty}})
+	host, port, _ := net.SplitHostPort(server.Addr())
+	elsewhere := strings.Replace(other.KnownHosts(), strings.Fields(other.KnownHosts())[0], "["+host+"]:"+port, 1)
+	for name, tc := range map[string]struct {
+		volume *Volume
+		auth   wire.Auth
+		class  events.Class
+		says   string
+	}{
+		"a known host":      {trusting, wire.Auth{SSHKey: server.ClientKey}, "", ""},
+		"the credential's":  {strict, wire.Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}, "", ""},
+		"hashed":            {strict, wire.Auth{SSHKey: server.ClientKey, KnownHosts: hashed(server.KnownHosts())}, "", ""},
+		"an unknown host":   {strict, wire.Auth{SSHKey: server.ClientKey}, events.ClassConfig, "known-hosts"},
+		"a changed key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: elsewhere}, events.ClassAuth, "somebody may be in between"},
+		"a revoked key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@revoked " + server.KnownHosts()}, events.ClassAuth, "in between"},
+		"another's key":     {trusting, wire.Auth{SSHKey: other.ClientKey}, events.ClassAuth, "refused the credential"},
+		"no credential":     {trusting, wire.Auth{}, events.ClassAuth, "sshKey in the change"},
+		"a password alone":  {trusting, wire.Auth{Username: "git", Password: secret}, events.ClassConfig, "no sshKey"},
+		"no key":            {trusting, wire.Auth{SSHKey: "-----BEGIN " + secret}, events.ClassConfig, "cannot be read"},
+		"bad known hosts":   {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@what " + secret}, events.ClassConfig, "knownHosts"},
+		"encrypted, opened": {trusting, wire.Auth{SSHKey: encrypted(t, server.ClientKey), SSHKeyPassphrase: secret}, "", ""},
+		"encrypted":         {trusting, wire.Auth{SSHKey: encrypted(t, server.ClientKey)}, events.ClassConfig, "sshKeyPassphrase"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := w.sshRequest(server, "")
+			req.Auth = tc.auth
+
+			_, err := tc.volume.Sync(t.Context(), req)
+
+			if tc.class == "" {
+				must(0, err)(t)
+				return
+			}
+			mustFail(t, err, tc.class, events.Permanent)
+			if !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "PRIVATE KEY") {
+				t.Errorf("error: %v", err)
+			}
+		})
+	}
+	mustHoldNoSecret(t, trusting.Root())
+	mustLetGo(t, server)
+}
+
+// hashed hides the host's name, as HashKnownHosts does.
+func hashed(line string) string {
+	name, rest, _ := strings.Cut(line, " ")
+	return hashHost(name) + " " + rest
+}
+
+func encrypted(t *testing.T, key string) string {
+	t.Helper()
+	private := *must(ssh.ParseRawPrivateKey([]byte(key)))(t).(*ed25519.PrivateKey)
+	return string(pem.EncodeToMemory(must(ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte(secret)))(t)))
+}
+
+// TestOneOfSeveralHostKeys has known_hosts know a key of a type that the server would not show first.
+func TestOneOfSeveralHostKeys(t *testing.T) {
+	w := newWorld(t)
+	server := w.withSSH()
+	w.create(map[string]string{"a": "1"})
+	req := w.sshRequest(server, "")
+	must(0, server.NewHostKey())(t)
+	_, err := w.volume.Sync(t.Context(), req)
+	mustFail(t, err, events.ClassAuth, events.Permanent)
+}
+
+func TestSSHServersThatFail(t *testing.T) {
+	const garbage = "<html>" + secret
+	for name, tc := range map[string]struct {
+		answer      gitserver.SSHAnswer
+		class       events.Class
+		disposition events.Disposition
+	}{
+		"not found, GitHub":    {gitserver.SSHAnswer{Stderr: "ERROR: Repository not found.\nfatal: " + secret, Status: 1}, events.ClassNotFound, events.Permanent},
+		"not found, GitLab":    {gitserver.SSHAnswer{Stderr: "remote:\nremote: ERROR: The project you were looking for could not be found or you don't have permission to view it.\n", Status: 1}, events.ClassNotFound, events.Permanent},
+		"not found, git":       {gitserver.SSHAnswer{Stderr: "fatal: '/x/" + secret + "' does not appear to be a git repository", Status: 128}, events.ClassNotFound, events.Permanent},
+		"not found, ERR":       {gitserver.SSHAnswer{Stdout: "001dERR Repository not found.\n", Status: 1}, events.ClassNotFound, events.Permanent},
+		"no access":            {gitserver.SSHAnswer{Stderr: "remote: Access denied. " + secret, Status: 1}, events.ClassAuth, events.Permanent},
+		"no such command":      {gitserver.SSHAnswer{Stderr: "sh: git-upload-pack: command not found", Status: 127}, events.ClassServer, events.Retryable},
+		"a failure, no words":  {gitserver.SSHAnswer{Status: 3}, events.ClassServer, events.Retryable},
+		"success, no words":    {gitserver.SSHAnswer{}, events.ClassServer, events.Retryable},
+		"garbage":              {gitserver.SSHAnswer{Stdout: garbage, Status: 0}, events.ClassServer, events.Retryable},
+		"garbage, and waiting": {gitserver.SSHAnswer{Stdout: garbage, Hang: true}, events.ClassServer, events.Retryable},
+		"cut off":              {gitserver.SSHAnswer{Stdout: "00", Drop: true}, events.ClassNetwork, events.Retryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			server := w.withSSH()
+			server.Answer(&tc.answer)
+
+			_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
+
+			mustFail(t, err, tc.class, tc.disposition)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error repeats what the remote said: %v", err)
+			}
+			mustLetGo(t, server)
+		})
+	}
+}
+
+func TestAnEmptyRepositoryOverSSH(t *testing.T) {
+	w := newWorld(t)
+	server := w.withSSH()
+	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
+	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	_, err = w.volume.Sync(t.Context(), w.sshRequest(server, "none"))
+	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	mustLetGo(t, server)
+}
+
+// TestRemoveAsksOverSSH because a repository goes only when the remote itself says that it is gone.
+func TestRemoveAsksOverSSH(t *testing.T) {
+	w := newWorld(t)
+	server := w.withSSH()
+	w.create(map[string]string{"a": "1"})
+	req := w.sshRequest(server, "")
+	must(w.volume.Sync(t.Context(), req))(t)
+	remove := func() (bool, error) {
+		return w.volume.Remove(t.Context(), RemoveRequest{Repo: req.Repo, Auth: req.Auth, Fence: w.fence.Add(1)})
+	}
+	_, err := remove()
+	mustFail(t, err, events.ClassConflict, events.Permanent)
+	server.Answer(&gitserver.SSHAnswer{Stderr: "sh: git-upload-pack: not found", Status: 127})
+	_, err = remove()
+	mustFail(t, err, events.ClassServer, events.Retryable)
+	server.Answer(nil)
+	must(0, w.git.Delete(widgets))(t)
+	if removed := must(remove())(t); !removed {
+		t.Error("not removed")
+	}
+}
+
+func TestAnSSHServerThatIsNone(t *testing.T) {
+	for name, answer := range map[string]string{"a web server": "HTTP/1.1 400 Bad Request\r\n\r\n" + secret, "nothing": ""} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			_, key := must2(ed25519.GenerateKey(rand.Reader))(t)
+			req := w.request("")
+			req.URL = "ssh://git@" + answerRaw(t, answer) + "/acme/widgets"
+			req.Auth = wire.Auth{SSHKey: string(pem.EncodeToMemory(must(ssh.MarshalPrivateKey(key, ""))(t)))}
+			_, err := w.volume.Sync(t.Context(), req)
+			mustFail(t, err, events.ClassNetwork, events.Retryable)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error repeats what the remote said: %v", err)
+			}
+		})
+	}
+}
+
+func must2[A, B any](a A, b B, err error) func(*testing.T) (A, B) {
+	return func(t *testing.T) (A, B) {
+		t.Helper()
+		must(0, err)(t)
+		return a, b
+	}
+}
+
+// TestCancellingEndsASSHConnection at each moment: while the refs are listed, and while a pack comes.
+func TestCancellingEndsASSHConnection(t *testing.T) {
+	advert := "004b1111111111111111111111111111111111111111 refs/heads/main\x00side-band-64k\n0000"
+	for name, stdout := range map[string]string{"listing": "", "in the middle": "00", "fetching": advert} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			server := w.withSSH()
+			server.Answer(&gitserver.SSHAnswer{Stdout: stdout, Hang: true})
+			listed := make(chan struct{})
+			w.volume = w.open(t.TempDir(), Config{Step: func(step string) {
+				if step == "listed" {
+					close(listed)
+				}
+			}})
+			cause := errors.New("shutting down")
+			ctx, cancel := context.WithCancelCause(soon(t))
+			ended := make(chan error, 1)
+			go func() {
+				_, err := w.volume.Sync(ctx, w.sshRequest(server, "main"))
+				ended <- err
+			}()
+			if stdout == advert {
+				<-listed
+			}
+			for len(server.Commands()) == 0 && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			began := time.Now()
+			cancel(cause)
+			if err := <-ended; !errors.Is(err, cause) {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(began); took > 30*time.Second { // it would have ended by itself
+				t.Errorf("it took %v", took)
+			}
+			mustLetGo(t, server)
+		})
+	}
+}
+
+func TestTooMuchOverSSH(t *testing.T) {
+	w := newWorld(t)
+	server := w.withSSH()
+	w.create(map[string]string{"a": strings.Repeat("x", 100)})
+	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
+	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	mustLetGo(t, server)
+}

@@ -1,0 +1,168 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/gitserver"
+)
+
+// TestStoppedAtEveryStep stops a process with SIGSTOP at each step of a sync, has a newer holder work on
+// the repository, and lets the process go on: while the newer one fetches, or when it has published. The
+// one that was stopped must fail and say why, and leave nothing behind.
+func TestStoppedAtEveryStep(t *testing.T) {
+	if root := os.Getenv("GITREPO_TEST_STOP_ROOT"); root != "" {
+		stopAtStep(t, root)
+		return
+	}
+	for _, step := range steps {
+		for _, fetching := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/fetching=%v", step, fetching), func(t *testing.T) {
+				t.Parallel()
+				g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
+				w := newWorld(t, gitserver.WithBefore(g.pass))
+				w.create(map[string]string{"a": "1", "same": "same"})
+				w.sync("")
+				w.push(map[string]string{"a": "2"})
+				stopped := w.stopAt(step)
+				newest := w.push(map[string]string{"a": "3"})
+
+				synced := make(chan error, 1)
+				g.arm(fetching)
+				go func() {
+					_, err := w.trySync("")
+					synced <- err
+				}()
+				if fetching {
+					<-g.reached
+					stopped.goOn(t, step)
+					close(g.open)
+					must(0, <-synced)(t)
+				} else {
+					must(0, <-synced)(t)
+					stopped.goOn(t, step)
+				}
+
+				w.mustBeSound(widgets, newest)
+				w.mustVerify()
+				next := w.push(map[string]string{"a": "4"})
+				w.sync("")
+				w.mustBeSound(widgets, next)
+				w.mustVerify()
+				mustBeTidy(t, w)
+			})
+		}
+	}
+}
+
+func (w *world) mustVerify() {
+	w.t.Helper()
+	report := must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Load()}))(w.t)
+	if report.Found > 0 || report.Objects == 0 || report.Files == 0 {
+		w.t.Errorf("verify: %+v", report)
+	}
+}
+
+// gate holds up the first fetch after it was armed.
+type gate struct {
+	mu      sync.Mutex
+	armed   bool
+	reached chan struct{}
+	open    chan struct{}
+}
+
+func (g *gate) arm(armed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed = armed
+}
+
+func (g *gate) pass(ctx context.Context, _, service string) {
+	g.mu.Lock()
+	held := g.armed && service == "git-upload-pack"
+	if held {
+		g.armed = false
+	}
+	g.mu.Unlock()
+	if held {
+		close(g.reached)
+		select {
+		case <-g.open:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// stoppedSync is a sync in a process of its own that has stopped itself.
+type stoppedSync struct {
+	cmd *exec.Cmd
+	out *bytes.Buffer
+}
+
+func (w *world) stopAt(step string) stoppedSync {
+	w.t.Helper()
+	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^TestStoppedAtEveryStep$")
+	cmd.Env = append(os.Environ(), "GITREPO_TEST_STOP_ROOT="+w.volume.Root(), "GITREPO_TEST_STOP_STEP="+step,
+		"GITREPO_TEST_STOP_URL="+w.git.URL(widgets), fmt.Sprintf("GITREPO_TEST_STOP_FENCE=%d", w.fence.Add(1)))
+	s := stoppedSync{cmd, &bytes.Buffer{}}
+	cmd.Stdout, cmd.Stderr = s.out, s.out
+	must(0, cmd.Start())(w.t)
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || !status.Stopped() {
+			w.t.Fatalf("the process was not stopped at %s: %v, %v\n%s", step, err, status, s.out)
+		}
+		return s
+	}
+}
+
+// goOn lets the process go on to its end. Before it had published, it is stale now.
+func (s stoppedSync) goOn(t *testing.T, step string) {
+	t.Helper()
+	must(0, s.cmd.Process.Signal(syscall.SIGCONT))(t)
+	err := s.cmd.Wait()
+	if slices.Index(steps, step) >= slices.Index(steps, "flipped") {
+		if err != nil {
+			t.Errorf("the process ended with %v, and said\n%s", err, s.out)
+		}
+		return
+	}
+	if err == nil || !strings.Contains(s.out.String(), ErrStale.Error()+" with fence") || !strings.Contains(s.out.String(), "class stale") {
+		t.Errorf("the process ended with %v, and said\n%s", err, s.out)
+	}
+}
+
+func stopAtStep(t *testing.T, root string) {
+	v := must(OpenVolume(root, Config{}))(t)
+	defer v.Close()
+	v.cfg.Step = func(step string) {
+		if step == os.Getenv("GITREPO_TEST_STOP_STEP") {
+			runtime.LockOSThread() // to this very thread: no other may go on a little further
+			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+			runtime.UnlockOSThread()
+		}
+	}
+	var fence uint64
+	must(fmt.Sscan(os.Getenv("GITREPO_TEST_STOP_FENCE"), &fence))(t)
+	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("GITREPO_TEST_STOP_URL"), Fence: fence})
+	if err != nil {
+		t.Fatalf("class %s: %v", events.ClassOf(err), err)
+	}
+}

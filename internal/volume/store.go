@@ -1,0 +1,158 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+)
+
+// store is a repository's bare object database. Its refs say which commits it holds whole, with as much
+// history as was asked for; they are kept in packed-refs alone, one file replaced in one step, so that a branch "a" may
+// give way to a branch "a/b". Git can read the store; nobody but this package may write to it.
+type store struct{ dir string }
+
+// currentStore returns the repository's store: of several generations the youngest that has refs. Those of a
+// repository that has moved away do not count.
+// A next generation is begun when the store is found damaged; trees keep to the one they were built
+// from.
+func (f folder) currentStore() (store, error) {
+	generations, err := f.generations()
+	if err != nil {
+		return store{}, err
+	}
+	left, err := f.leftStores()
+	if err != nil {
+		return store{}, err
+	}
+	for _, n := range slices.Backward(generations) {
+		if n <= left {
+			break
+		}
+		s := f.generation(n)
+		if s.isBegun() {
+			return s, nil
+		}
+	}
+	return f.generation(left + 1), nil
+}
+
+// nextStore returns a store of a generation younger than any there is.
+func (f folder) nextStore() (store, error) {
+	left, err := f.leftStores()
+	if err != nil {
+		return store{}, err
+	}
+	generations, err := f.generations()
+	return f.generation(slices.Max(append(generations, left)) + 1), err
+}
+
+func (f folder) generation(n int) store { return store{filepath.Join(f.stores(), strconv.Itoa(n))} }
+
+// number is the store's generation.
+func (s store) number() int {
+	n, err := strconv.Atoi(filepath.Base(s.dir))
+	if err != nil {
+		return 0 // it is none of a repository's
+	}
+	return n
+}
+
+// generations lists the stores there are, oldest first.
+func (f folder) generations() ([]int, error) {
+	entries, err := disk.ReadDir(f.stores())
+	if err != nil {
+		return nil, disk.Error("list the stores", err)
+	}
+	var generations []int
+	for _, entry := range entries {
+		if n, err := strconv.Atoi(entry.Name()); err == nil && n > 0 {
+			generations = append(generations, n)
+		}
+	}
+	slices.Sort(generations)
+	return generations, nil
+}
+
+// isBegun reports whether the store has refs.
+func (s store) isBegun() bool {
+	_, err := os.Lstat(filepath.Join(s.dir, "packed-refs"))
+	return err == nil
+}
+
+// ensure makes what is missing of the store.
+func (s store) ensure() error {
+	return disk.Error("make the store", object.MakeBare(s.dir))
+}
+
+// refs returns the commits that the store holds whole, by the name of the ref they were fetched for.
+// A store that is not there, or not readable, holds none.
+func (s store) refs() (map[string]object.ID, error) {
+	refs := map[string]object.ID{}
+	content, err := os.ReadFile(filepath.Join(s.dir, "packed-refs"))
+	if errors.Is(err, os.ErrNotExist) {
+		return refs, nil
+	}
+	if err != nil {
+		return nil, disk.Error("read the store's refs", err)
+	}
+	for line := range strings.Lines(string(content)) {
+		hash, name, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if ok && object.IsID(hash) && strings.HasPrefix(name, "refs/") {
+			refs[name] = object.ParseID(hash)
+		}
+	}
+	return refs, nil
+}
+
+// hold records that the store holds a commit for ref, as deep as depth says, and how shallow the store
+// is. What a power cut takes of that is fetched again. The caller holds the file lock.
+func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallow []object.ID) error {
+	refs, err := s.refs()
+	if err != nil {
+		return err
+	}
+	if refs[ref.String()] == commit && s.depth() == depth && slices.Equal(s.shallow(), shallow) {
+		return nil
+	}
+	refs[ref.String()] = commit
+	// Git wants to know which commits' parents are missing before it hears of the tips.
+	if err := object.WriteShallow(s.dir, shallow); err != nil {
+		return disk.Error("write the store's shallow list", err)
+	}
+	if s.depth() != depth {
+		if err := disk.ReplaceUnsynced(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
+			return disk.Error("write the store's depth", err)
+		}
+	}
+	return s.writeRefs(refs)
+}
+
+func (s store) writeRefs(refs map[string]object.ID) error {
+	var packed bytes.Buffer
+	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
+	}
+	return disk.Error("write the store's refs", disk.ReplaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
+}
+
+func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
+
+// depth is the deepest that anybody has asked for.
+func (s store) depth() events.Depth {
+	return checkout.ReadDepth(s.depthFile())
+}
+
+// shallow lists the commits whose parents the store does without.
+func (s store) shallow() []object.ID { return object.ReadShallow(s.dir) }

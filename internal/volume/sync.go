@@ -1,0 +1,321 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
+)
+
+// SyncRequest asks that one ref of a repository be brought up to date.
+type SyncRequest struct {
+	Repo  events.RepoPath
+	URL   string       // the remote, http, https or ssh, without credentials in it
+	Ref   events.Ref   // zero for the remote's default branch
+	Auth  wire.Auth    // for this operation alone; zero is anonymous
+	Fence uint64       // of the lease held on Repo; above zero
+	Depth events.Depth // how much history; what is there is never made shallower
+
+	// Foreign says that the URL is none of the operator's words: it comes out of a webhook's payload.
+	Foreign bool
+
+	// Base says from which commit to list changed files, "" for the first time, once the ref is
+	// resolved; published is the commit now published for it, or "". Nil: from the published one.
+	Base func(ref events.Ref, published string) string
+
+	// Known, unless it is zero, is where the remote is known to have the ref. When that commit is what
+	// is published, and whole, the remote is not asked.
+	Known Tip
+
+	// Confirm is called right before the new tree is published and returns once the lease is
+	// proven to be held; nil means always. It should not take long.
+	Confirm func(context.Context) error
+
+	// Progress is told of each phase as it begins and as it has ended, and some times a second how far it is;
+	// nil: nobody is. It is called from several goroutines, one at a time, and should not block.
+	Progress func(events.Progress)
+}
+
+// Tip is where a ref stands.
+type Tip struct {
+	Ref    events.Ref // never zero
+	Commit string     // zero Tip: empty
+}
+
+// SyncResult says what is published after a [Volume.Sync].
+type SyncResult struct {
+	Ref       events.Ref    // the ref, never zero
+	Before    string        // the base that Files are listed from; "" for none
+	After     string        // the commit published
+	Path      string        // the published name relative to the root, as "acme/widgets@v1"
+	Tree      string        // the immutable tree behind it, relative to the root
+	Files     []events.File // what changed from Before to After, sorted by path
+	Full      bool          // Before is not known any more: Files lists the whole tree
+	Truncated bool          // there are more files than Files lists
+	Published bool          // the name was changed; false when it named this commit already
+	Asked     bool          // the remote was asked, so After is where it has the ref now
+}
+
+// Sync fetches one ref and publishes its tree. It returns when readers see the new tree, or with an
+// error when they still see the old one; package events tells from the error whether to try again.
+// Cancelling ctx ends it soon, with ctx's cause in the error.
+//
+// The caller holds the lease on req.Repo, of which req.Fence is the fence. Only one Sync or Remove
+// may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
+// and changes nothing that readers see.
+func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
+	s := &syncing{v: v, f: v.folder(req.Repo), req: req, gauge: newGauge(req.Progress)}
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
+		return SyncResult{}, err
+	}
+	res, err := s.run(ctx)
+	s.gauge.end()
+	res.Asked = s.remote != nil
+	s.note(res)
+	s.close()
+	v.janitor.see(s.f)
+	if err != nil {
+		s.discard()
+		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
+	}
+	return res, nil
+}
+
+// checkRequest refuses a request that makes no sense, and any when the volume is not there: whoever wrote to
+// its folder then would write below its mount point.
+func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
+	if repo.IsZero() || fence == 0 {
+		return events.Errorf(events.Permanent, events.ClassInternal, "volume: a request without a repository or a fence")
+	}
+	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
+	switch {
+	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
+		return events.Errorf(events.Retryable, events.ClassVolume, "the volume that was opened at %s is not there any more: mount it again, or restart this process on another", v.root)
+	case err != nil:
+		return disk.Error("look for the volume", err)
+	}
+	return nil
+}
+
+// syncing is one Sync on its way.
+type syncing struct {
+	v   *Volume
+	f   folder
+	req SyncRequest
+
+	binding binding
+	remote  *wire.Session
+	tip     wire.Tip
+	names   []string // to publish under
+	now     current  // what the first name names at the start
+	horizon horizon  // of results; see ask
+
+	store   store         // where the commit's objects are
+	objects *object.Store // open on it
+	afresh  bool          // everything has been fetched anew
+	plan    *checkout.Plan
+	history checkout.History // of the plan's commit
+	last    *checkout.Tree   // see lastTree
+	tree    string           // name of the tree built, until it is published
+	meter   meter            // of the space taken
+	gauge   *gauge           // of progress
+}
+
+func (s *syncing) run(ctx context.Context) (SyncResult, error) {
+	if err := s.begin(ctx); err != nil {
+		return SyncResult{}, err
+	}
+	if !s.knows() {
+		if err := s.list(ctx); err != nil {
+			return SyncResult{}, err
+		}
+	}
+	if commit := s.now.commit; s.upToDate() && commit == s.base() {
+		tree := s.v.relative(s.f.tree(s.now.tree))
+		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
+	}
+	if err := s.admit(ctx); err != nil {
+		return SyncResult{}, err
+	}
+	if err := s.obtain(ctx); err != nil {
+		return SyncResult{}, err
+	}
+	// Only now: what was known of the ref may not have been enough, and then the remote was asked after all.
+	res := SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
+	changed, err := s.changesSince(ctx, res.Before)
+	if err != nil {
+		return SyncResult{}, err
+	}
+	res.After = s.plan.Commit.String()
+	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
+	if s.now.is(s.tip.Ref, res.After) && s.namesAgree() && s.isDeepEnough() {
+		res.Tree = s.v.relative(s.f.tree(s.now.tree))
+		return res, s.keep(ctx)
+	}
+	res.Tree, res.Published, err = s.publish(ctx)
+	if err == nil && s.store.isCrowded() {
+		_ = s.v.prune(ctx, s.f, s.req.Fence) // the tree is published, and the next sync prunes again
+	}
+	return res, err
+}
+
+// begin records the fence, binds path and remote, and tidies up.
+func (s *syncing) begin(ctx context.Context) (err error) {
+	if err := s.f.record(ctx, s.req.Fence); err != nil {
+		return err
+	}
+	s.v.done("fenced")
+	if err := wire.CheckURL(s.req.URL); err != nil {
+		return err
+	}
+	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
+		return err
+	}
+	if err := s.tidy(ctx); err != nil {
+		return err
+	}
+	s.v.done("bound")
+	return nil
+}
+
+// knows reports whether the ref is known to stand at what is published for it.
+func (s *syncing) knows() bool {
+	if s.req.Known.Commit == "" {
+		return false
+	}
+	commit := object.ParseID(s.req.Known.Commit)
+	s.tip = wire.Tip{Ref: s.req.Known.Ref, IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}
+	s.names = s.v.names(s.f, s.binding, s.tip)
+	s.now = s.v.current(s.f, s.binding, s.names[0])
+	return s.upToDate()
+}
+
+// list asks the remote where the ref stands, and looks at what is published for it.
+func (s *syncing) list(ctx context.Context) (err error) {
+	s.gauge.begin(events.PhaseList, "", 0)
+	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
+		return err
+	}
+	if err := s.remote.List(ctx); err != nil {
+		return err
+	}
+	if s.tip, err = s.remote.Resolve(s.req.Ref); err != nil {
+		return err
+	}
+	s.remote.ForgetRefs()
+	s.names = s.v.names(s.f, s.binding, s.tip)
+	if err := s.checkPlaces(); err != nil { // now, before much is fetched and built for nothing
+		return err
+	}
+	s.now = s.v.current(s.f, s.binding, s.names[0])
+	s.v.done("listed")
+	return nil
+}
+
+// base returns the commit to list changed files from.
+func (s *syncing) base() string {
+	published := ""
+	if s.now.ref == s.tip.Ref.String() {
+		published = s.now.commit
+	}
+	if s.req.Base == nil {
+		return published
+	}
+	return s.req.Base(s.tip.Ref, published)
+}
+
+// changesSince lists what has changed since the commit base. That may be in an older store, from before
+// everything was fetched anew.
+func (s *syncing) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
+	s.gauge.begin(events.PhaseCompare, "", 0)
+	generations, err := s.f.generations()
+	if err != nil {
+		return checkout.Changes{}, err
+	}
+	dirs := []string{s.store.dir}
+	for _, n := range slices.Backward(generations) {
+		if older := s.f.generation(n); older != s.store {
+			dirs = append(dirs, older.dir)
+		}
+	}
+	all := object.Open(dirs...)
+	defer all.Close()
+	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+}
+
+// upToDate reports whether the tip is what every name names already.
+func (s *syncing) upToDate() bool {
+	return !s.tip.Commit.IsZero() && s.now.is(s.tip.Ref, s.tip.Commit.String()) && s.namesAgree() && s.isDeepEnough()
+}
+
+// isDeepEnough reports whether what is published has as much history as is asked for.
+func (s *syncing) isDeepEnough() bool {
+	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
+}
+
+// namesAgree reports whether all names link to the same tree.
+func (s *syncing) namesAgree() bool {
+	for _, name := range s.names {
+		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != s.now.tree {
+			return false
+		}
+	}
+	return true
+}
+
+// current is what a published name names: a whole tree, or nothing.
+type current struct{ tree, ref, commit string }
+
+// current takes a tree of a repository that has moved away for nothing.
+func (v *Volume) current(f folder, b binding, name string) current {
+	tree := v.linkedTree(f, v.publishedPath(name))
+	if tree == "" || b.Left.owns(tree) {
+		return current{}
+	}
+	ref, commit, ok := checkout.RefAndCommit(f.tree(tree))
+	if !ok {
+		return current{}
+	}
+	return current{tree, ref, commit}
+}
+
+func (c current) is(ref events.Ref, commit string) bool {
+	return c.tree != "" && c.ref == ref.String() && c.commit == commit
+}
+
+// relative returns a path on the volume relative to its root.
+func (v *Volume) relative(path string) string {
+	rel, err := filepath.Rel(v.root, path)
+	if err != nil {
+		return path // cannot be: both are absolute
+	}
+	return filepath.ToSlash(rel)
+}
+
+// explain finds the plainest cause of a failure: a cancelled context, a newer holder that has swept
+// our work away from under us, or the failure itself.
+func (f folder) explain(ctx context.Context, fence uint64, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case cause != nil && (!errors.Is(err, cause) || events.ClassOf(err) != events.ClassOf(cause)):
+		return cause // err is only its consequence
+	case cause != nil || errors.Is(err, ErrStale):
+		return err
+	}
+	switch events.ClassOf(err) {
+	case events.ClassVolume, events.ClassCorrupt:
+		if stale := f.checkFence(fence); errors.Is(stale, ErrStale) {
+			return stale
+		}
+	}
+	return err
+}

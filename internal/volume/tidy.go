@@ -1,0 +1,134 @@
+package volume
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+)
+
+// tidy retires trees that no name links to any more, and clears away what is over: retired trees
+// that nobody needs, stores that no tree needs, and what crashed or stale holders have left. It
+// decides under the file lock, where everything not ours belongs to a lower fence; what it throws away
+// is deleted by the caller.
+func (s *syncing) tidy(ctx context.Context) error {
+	if err := s.ask(ctx); err != nil {
+		return err
+	}
+	return s.f.guarded(ctx, s.req.Fence, s.clear)
+}
+
+func (s *syncing) clear() error {
+	if err := s.f.sweep(); err != nil {
+		return err
+	}
+	links, over, err := s.standing()
+	if err != nil {
+		return err
+	}
+	for _, path := range over {
+		if err := unpublish(path); err != nil {
+			return err
+		}
+	}
+	if err := s.recycle(links); err != nil { // first: what is retired now stays until the next time at least
+		return err
+	}
+	if err := s.f.retire(links, s.horizon.Latest); err != nil {
+		return err
+	}
+	if err := s.f.dropMarks(links); err != nil {
+		return err
+	}
+	if err := s.f.dropStores(); err != nil {
+		return err
+	}
+	return s.forgetDeparted()
+}
+
+// recycle throws the spare trees away. One that a reader has pinned stays, however old it is.
+func (s *syncing) recycle(links map[string]string) error {
+	trees, err := s.spare(links)
+	if err != nil {
+		return err
+	}
+	isLeft := func(t retiredTree) bool { return s.binding.Left.owns(t.name) }
+	spare := slices.DeleteFunc(slices.Clone(trees), isLeft)
+	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !isLeft(t) })
+	for _, tree := range append(trees, s.v.unneeded(spare)...) {
+		if _, err := s.f.discardUnpinned(tree.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep throws away everything that is unfinished. Whoever made it is gone, or stale and will find
+// that out; the caller has nothing unfinished of its own.
+func (f folder) sweep() error {
+	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
+	places := map[string]func(name string) bool{
+		f.quarantines(): func(string) bool { return true },
+		f.trees():       func(name string) bool { return strings.HasPrefix(name, buildPrefix) },
+		f.dir:           func(name string) bool { return strings.HasPrefix(name, flipPrefix) || isTemp(name) },
+	}
+	generations, err := f.generations()
+	if err != nil {
+		return err
+	}
+	for _, n := range generations {
+		places[f.generation(n).dir] = isTemp
+	}
+	for dir, leftover := range places {
+		entries, err := disk.ReadDir(dir)
+		if err != nil {
+			return disk.Error("sweep", err)
+		}
+		for _, entry := range entries {
+			if !leftover(entry.Name()) {
+				continue
+			}
+			if err := f.discard(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// dropStores throws away the older generations of the store that no tree reads from any more.
+func (f folder) dropStores() error {
+	generations, err := f.generations()
+	if err != nil || len(generations) < 2 {
+		return err
+	}
+	current, err := f.currentStore()
+	if err != nil {
+		return err
+	}
+	needed := map[string]bool{current.dir: true}
+	trees, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return disk.Error("list the trees", err)
+	}
+	for _, tree := range trees {
+		store, err := checkout.GitDirOf(f.tree(tree.Name())).Store()
+		if err != nil {
+			return nil // which one it needs cannot be told now: all stay until it can
+		}
+		needed[store] = true
+	}
+	for _, n := range generations {
+		old := f.generation(n)
+		if needed[old.dir] {
+			continue
+		}
+		if err := f.discard(old.dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}

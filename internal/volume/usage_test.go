@@ -1,0 +1,170 @@
+package volume
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+)
+
+func (w *world) gc(full bool) GCResult {
+	w.t.Helper()
+	return must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Full: full}))(w.t)
+}
+
+// noise is what does not pack.
+func noise(t *testing.T, bytes int) string {
+	t.Helper()
+	b := make([]byte, bytes)
+	must(rand.Read(b))(t)
+	return string(b)
+}
+
+func TestUsageCountsSharedFilesOnce(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"big": noise(t, 1<<20), "a": "1"})
+	w.sync("")
+	first := w.gc(true).Usage
+	if first.Bytes < 2<<20 || first.Bytes > 3<<20 || first.Trees != 1 {
+		t.Errorf("usage %+v, want a pack and a file of 1 MiB each", first)
+	}
+	w.push(map[string]string{"a": "2"})
+	w.sync("")
+	second := w.gc(true).Usage
+	if grown := second.Bytes - first.Bytes; grown <= 0 || grown > 1<<19 || second.Trees != 2 {
+		t.Errorf("a second tree that shares its file: usage %+v after %+v", second, first)
+	}
+	if second.Added != 0 || second.Measured.IsZero() {
+		t.Errorf("usage %+v after it was measured", second)
+	}
+}
+
+func TestGrowthIsNotedAndMeasuredLater(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.gc(true)
+	repo := repoPath(t, widgets)
+	w.push(map[string]string{"big": noise(t, 4<<20)})
+	w.sync("")
+	if u := w.volume.Usage(repo); u.Added < 8<<20 {
+		t.Errorf("usage %+v, want 8 MiB or more added: a pack and a file", u)
+	}
+	if u := w.gc(false).Usage; u.Added != 0 || u.Bytes < 8<<20 {
+		t.Errorf("usage %+v once measured", u)
+	}
+	before := w.volume.Usage(repo)
+	w.sync("") // nothing new
+	w.gc(false)
+	if after := w.volume.Usage(repo); !after.Measured.Equal(before.Measured) {
+		t.Error("it was measured again though nothing had changed")
+	}
+}
+
+func TestARepositoryThatIsTooLargeIsRefused(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.volume = w.open(w.volume.Root(), Config{MaxRepoBytes: 2 << 20})
+	w.push(map[string]string{"big": noise(t, 3<<20)})
+
+	for range 2 {
+		_, err := w.trySync("")
+
+		mustFail(t, err, events.ClassQuota, events.Permanent)
+		if !strings.Contains(err.Error(), "max-repo-bytes") || !strings.Contains(err.Error(), "repos gc") {
+			t.Errorf("the error does not say what to do: %v", err)
+		}
+		w.mustBeSound(widgets, first)
+	}
+	if u := w.gc(true).Usage; u.Bytes > 1<<20 {
+		t.Errorf("usage %+v: what was refused is kept", u)
+	}
+	fetched := w.git.Stats(widgets).UploadPacks
+	w.volume = w.open(w.volume.Root(), Config{MaxRepoBytes: 1 << 10})
+	_, err := w.trySync("")
+	mustFail(t, err, events.ClassQuota, events.Permanent)
+	if w.git.Stats(widgets).UploadPacks != fetched {
+		t.Error("it was fetched though it is too large already")
+	}
+	w.volume = w.open(w.volume.Root(), Config{MaxRepoBytes: 20 << 20})
+	w.sync("")
+}
+
+// TestGrowthOfOthersDoesNotCount has the note say that the repository may have grown beyond its limit.
+func TestGrowthOfOthersDoesNotCount(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.gc(true)
+	f := w.volume.folder(repoPath(t, widgets))
+	u := f.readUsage()
+	u.Added = 1 << 40
+	must(0, f.writeUsage(u))(t)
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+	if u := f.readUsage(); u.Added >= 1<<40 {
+		t.Errorf("usage %+v, want it measured", u)
+	}
+}
+
+func TestAFullVolumeIsNotFetchedTo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cfg  Config
+		says string
+	}{
+		"too little free": {Config{MinFreeBytes: 1 << 60}, "min-free-bytes"},
+		"too much taken":  {Config{MaxVolumeBytes: 1 << 20}, "max-volume-bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			first := w.create(map[string]string{"a": "1"})
+			w.sync("")
+			must(0, w.volume.SetTotal(Total{Bytes: 2 << 20}))(t)
+			w.volume = w.open(w.volume.Root(), tc.cfg)
+			w.sync("") // what is there already takes no room
+			w.push(map[string]string{"a": "2"})
+			fetched := w.git.Stats(widgets).UploadPacks
+
+			_, err := w.trySync("")
+
+			mustFail(t, err, events.ClassQuota, events.Retryable)
+			if !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("the error does not name the setting: %v", err)
+			}
+			if w.git.Stats(widgets).UploadPacks != fetched {
+				t.Error("it was fetched all the same")
+			}
+			w.mustBeSound(widgets, first)
+		})
+	}
+}
+
+func TestADamagedNoteIsMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	must(0, os.WriteFile(f.usage(), []byte("{"), 0o644))(t)
+	must(0, os.WriteFile(filepath.Join(w.volume.Root(), adminDir, "usage"), []byte("{"), 0o644))(t)
+	if total := w.volume.Total(); total != (Total{}) {
+		t.Errorf("total %+v", total)
+	}
+	w.push(map[string]string{"a": "2"})
+	w.sync("")
+	if u := f.readUsage(); u.Bytes == 0 || u.Measured.IsZero() {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestBytesText(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.0 KiB", 512 << 20: "512.0 MiB", 32 << 30: "32.0 GiB", 1 << 60: "1.0 EiB"} {
+		if got := BytesText(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

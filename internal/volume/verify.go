@@ -1,0 +1,210 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/volume/fsck"
+)
+
+// VerifyRequest asks that all that a repository has on the volume be read and checked.
+type VerifyRequest struct {
+	Repo   events.RepoPath
+	Fence  uint64 // of the lease held on Repo; above zero
+	Repair bool   // mark what is damaged, so that the next sync of each ref replaces it
+}
+
+// Verify reads everything that the repository has on the volume: objects inflate and hash to their
+// names, what the store's refs name is complete, and each tree is its commit, file for file. It takes as
+// long as the disk takes to read it. Readers are not disturbed. The caller holds the lease, as for
+// [Volume.Sync].
+//
+// A tree that is marked for repair is no longer taken for whole: readers keep it until the next sync of
+// its ref has built another. A store that is marked is followed by a next one, fetched anew. What is so
+// marked, and published no more, is not looked at again.
+func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, error) {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
+		return fsck.Report{}, err
+	}
+	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, check: fsck.New(ctx, v.relative)}
+	if err := c.run(); err != nil {
+		return fsck.Report{}, fmt.Errorf("verify %s: %w", req.Repo, c.f.explain(ctx, req.Fence, err))
+	}
+	report := c.check.Report()
+	report.Marked = c.marked
+	return report, nil
+}
+
+// verifier is one Verify on its way.
+type verifier struct {
+	ctx context.Context // of one Verify
+	v   *Volume
+	f   folder
+	req VerifyRequest
+
+	check  *fsck.Checker
+	marked []string // trees and stores to be replaced, relative to the root
+}
+
+func (c *verifier) run() error {
+	if _, err := os.Lstat(c.f.dir); errors.Is(err, os.ErrNotExist) {
+		return notHere(c.req.Repo)
+	}
+	if _, err := c.f.floor(); err != nil {
+		c.check.Found(c.f.fence(), "%v", err)
+		return nil // without a fence nothing can be done here
+	}
+	if err := c.f.record(c.ctx, c.req.Fence); err != nil {
+		return err
+	}
+	b, bound, err := c.f.readBinding()
+	switch {
+	case err != nil:
+		c.check.Found(c.f.binding(), "%v", err)
+		b.Repo = c.req.Repo
+	case !bound && b.Left == nil:
+		return notHere(c.req.Repo)
+	}
+	links, err := c.v.allLinks(c.f, b)
+	if err != nil {
+		return err
+	}
+	trees, err := c.trees(links)
+	if err != nil {
+		return err
+	}
+	stores, err := c.stores(trees)
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Sorted(maps.Keys(stores)) {
+		if err := c.check.CheckStore(dir, stores[dir]); err != nil {
+			return err
+		}
+	}
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
+	trees, damaged := c.check.Damaged()
+	if !c.req.Repair || len(trees)+len(damaged) == 0 {
+		return nil
+	}
+	return c.f.guarded(c.ctx, c.req.Fence, c.mark)
+}
+
+func notHere(repo events.RepoPath) error {
+	return events.Errorf(events.Permanent, events.ClassNotFound, "%s is not on this volume", repo)
+}
+
+// trees lists the trees to look at: all but those that were marked and that no name links to any more.
+func (c *verifier) trees(links map[string]string) (trees []string, err error) {
+	linked := map[string]bool{}
+	for path, tree := range links {
+		linked[tree] = true
+		if _, err := os.Stat(c.f.tree(tree)); err != nil {
+			c.check.Found(path, "the tree that it links to is not there; sync to build it again")
+		}
+	}
+	entries, err := disk.ReadDir(c.f.trees())
+	if err != nil {
+		return nil, disk.Error("list the trees", err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if strings.HasPrefix(name, buildPrefix) {
+			continue
+		}
+		_, err := os.Lstat(checkout.GitDirOf(c.f.tree(name)).Ref())
+		marked := errors.Is(err, os.ErrNotExist)
+		switch {
+		case marked && linked[name]:
+			c.check.Found(c.f.tree(name), "it is marked as damaged; sync to replace it")
+		case !marked:
+			trees = append(trees, name)
+		}
+	}
+	return trees, nil
+}
+
+// stores groups trees by the store that they read from. The current store is always among them. A tree
+// that names no store is damaged, and not in any group.
+func (c *verifier) stores(trees []string) (map[string][]string, error) {
+	stores := map[string][]string{}
+	current, err := c.f.currentStore()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(current.dir); err == nil {
+		stores[current.dir] = nil
+	}
+	for _, tree := range trees {
+		path := c.f.tree(tree)
+		dir, err := checkout.GitDirOf(path).Store()
+		if err == nil && dir != "" {
+			_, err = os.Lstat(filepath.Join(dir, "objects"))
+		}
+		if err != nil || filepath.Dir(dir) != c.f.stores() {
+			c.check.Found(path, "its objects/info/alternates does not lead to a store")
+			c.check.NoteDamagedTree(path)
+			continue
+		}
+		stores[dir] = append(stores[dir], path)
+	}
+	return stores, nil
+}
+
+// mark has the next sync make anew what is damaged, and whatever reads from it. The caller holds the file
+// lock. A crash half-way leaves the rest unmarked, to be found again.
+func (c *verifier) mark() error {
+	current, err := c.f.currentStore()
+	if err != nil {
+		return err
+	}
+	trees, stores := c.check.Damaged()
+	for _, damaged := range stores {
+		all, err := disk.ReadDir(c.f.trees())
+		if err != nil {
+			return disk.Error("list the trees", err)
+		}
+		for _, tree := range all {
+			if dir, err := checkout.GitDirOf(c.f.tree(tree.Name())).Store(); err == nil && dir == damaged {
+				trees = append(trees, c.f.tree(tree.Name()))
+			}
+		}
+		if damaged == current.dir {
+			if err := c.f.beginStore(); err != nil {
+				return err
+			}
+		}
+		c.marked = append(c.marked, c.v.relative(damaged))
+	}
+	slices.Sort(trees)
+	for _, tree := range slices.Compact(trees) {
+		if err := checkout.GitDirOf(tree).Unmake(); err != nil {
+			return disk.Error("mark a damaged tree", err)
+		}
+		c.marked = append(c.marked, c.v.relative(tree))
+	}
+	return nil
+}
+
+// beginStore makes a store that has nothing, and is the current one from now on.
+func (f folder) beginStore() error {
+	next, err := f.nextStore()
+	if err != nil {
+		return err
+	}
+	if err := next.ensure(); err != nil {
+		return err
+	}
+	return disk.Error("begin a new store", disk.Replace(filepath.Join(next.dir, "packed-refs"), nil))
+}

@@ -1,0 +1,297 @@
+package volume
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/volume/fsck"
+	"lockstep/tree"
+)
+
+func (w *world) verify(repair bool) fsck.Report {
+	w.t.Helper()
+	return must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Repair: repair}))(w.t)
+}
+
+// flipBit changes one bit in a file's middle and leaves its size, its time and its mode.
+func flipBit(t *testing.T, path string, at float64) {
+	t.Helper()
+	info := must(os.Stat(path))(t)
+	must(0, os.Chmod(path, 0o644))(t)
+	content := must(os.ReadFile(path))(t)
+	content[int(float64(len(content)-1)*at)] ^= 0x10
+	must(0, os.WriteFile(path, content, 0o644))(t)
+	must(0, os.Chmod(path, info.Mode()))(t)
+	must(0, os.Chtimes(path, time.Time{}, info.ModTime()))(t)
+}
+
+// one returns the only file that a pattern matches, or the first.
+func one(t *testing.T, pattern ...string) string {
+	t.Helper()
+	found := must(filepath.Glob(filepath.Join(pattern...)))(t)
+	if len(found) == 0 {
+		t.Fatalf("no %v", pattern)
+	}
+	return found[0]
+}
+
+// TestDamageIsFoundAndRepaired damages one thing, and wants that found; and, once marked and synced,
+// nothing more to find.
+func TestDamageIsFoundAndRepaired(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, store, tree string){
+		"a bit of a pack": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.5) },
+		"a pack's count":  func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.01) },
+		"a pack cut short": func(t *testing.T, store, _ string) {
+			pack := one(t, store, "objects/pack/*.pack")
+			must(0, os.Truncate(pack, must(os.Stat(pack))(t).Size()-30))(t)
+		},
+		"a bit of an index": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.idx"), 0.9) },
+		"no index":          func(t *testing.T, store, _ string) { must(0, os.Remove(one(t, store, "objects/pack/*.idx")))(t) },
+		"a loose object":    func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/[0-9a-f][0-9a-f]/*"), 0.5) },
+		"no loose object": func(t *testing.T, store, _ string) {
+			must(0, os.Remove(one(t, store, "objects/[0-9a-f][0-9a-f]/*")))(t)
+		},
+		"a line of the store's refs": func(t *testing.T, store, _ string) { flipBit(t, filepath.Join(store, "packed-refs"), 0.6) },
+		"no store":                   func(t *testing.T, store, _ string) { must(0, os.RemoveAll(store))(t) },
+		"a file, unseen":             func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, "dir/same"), 0.5) },
+		"a missing file":             func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
+		"a missing folder":           func(t *testing.T, _, tree string) { must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
+		"an extra file": func(t *testing.T, _, tree string) {
+			must(0, os.WriteFile(filepath.Join(tree, "dir/extra"), nil, 0o644))(t)
+		},
+		"a mode": func(t *testing.T, _, tree string) { must(0, os.Chmod(filepath.Join(tree, "run"), 0o644))(t) },
+		"a link's target": func(t *testing.T, _, tree string) {
+			must(0, os.Remove(filepath.Join(tree, "link")))(t)
+			must(0, os.Symlink("SAME", filepath.Join(tree, "link")))(t)
+		},
+		"a file that became a link": func(t *testing.T, _, tree string) {
+			must(0, os.Rename(filepath.Join(tree, "a"), filepath.Join(tree, ".git/a")))(t)
+			must(0, os.Symlink(".git/a", filepath.Join(tree, "a")))(t)
+		},
+		"a folder that became a link": func(t *testing.T, _, tree string) {
+			must(0, os.Rename(filepath.Join(tree, "dir"), filepath.Join(tree, ".git/dir")))(t)
+			must(0, os.Symlink(".git/dir", filepath.Join(tree, "dir")))(t)
+		},
+		"a submodule's folder": func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, "sub")))(t) },
+		"a tree's index":       func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, ".git/index"), 0.5) },
+		"a tree's manifest": func(t *testing.T, _, tree string) {
+			flipBit(t, checkout.GitDirOf(tree).Manifest(), 0.5)
+		},
+		"no index in a tree": func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, ".git/index")))(t) },
+		"a tree's HEAD": func(t *testing.T, _, tree string) {
+			must(0, os.WriteFile(filepath.Join(tree, ".git/HEAD"), []byte("ref: refs/heads/other\n"), 0o644))(t)
+		},
+		"a tree's commit": func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, ".git/packed-refs"), 0.6) },
+		"a tree's store": func(t *testing.T, _, tree string) {
+			must(0, os.WriteFile(filepath.Join(tree, ".git/objects/info/alternates"), []byte("../../nowhere/objects\n"), 0o644))(t)
+		},
+		"a published name": func(t *testing.T, _, tree string) {
+			must(0, os.RemoveAll(tree))(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
+			w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
+				Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
+			w.sync("")
+			commit := w.push(map[string]string{"a": "2"})
+			w.sync("")
+			if report := w.verify(true); report.Found != 0 || report.Trees != 2 || report.Objects < 8 || report.Files != 12 || len(report.Marked) != 0 {
+				t.Fatalf("before any damage: %+v", report)
+			}
+			store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t).dir
+			damage(t, store, must(filepath.EvalSymlinks(w.path(widgets)))(t))
+
+			found := w.verify(false)
+			if found.Found == 0 || len(found.Problems) == 0 || len(found.Marked) != 0 {
+				t.Fatalf("not found: %+v", found)
+			}
+			if again := w.verify(true); again.Found < found.Found {
+				t.Errorf("it found %d problems, and then %d", found.Found, again.Found)
+			}
+			w.sync("")
+
+			if report := w.verify(false); report.Found != 0 || report.Trees == 0 {
+				t.Errorf("after the repair: %+v", report)
+			}
+			w.mustBeSound(widgets, commit)
+			next := w.push(map[string]string{"a": "3"})
+			w.sync("")
+			w.mustBeSound(widgets, next)
+			w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+			w.gc(true)
+			if report := w.verify(false); report.Found != 0 || report.Trees != 1 {
+				t.Errorf("after the grace: %+v", report)
+			}
+		})
+	}
+}
+
+// TestOnlyWhatIsDamagedIsReplaced has two refs, of which one tree is damaged.
+func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "b": "1"})
+	w.commit("next", gitserver.Edit{Parent: w.git.Head(widgets, "refs/heads/main"), Write: map[string]string{"a": "next"}})
+	w.sync("")
+	other := w.sync("next")
+	flipBit(t, w.path(widgets, "a"), 0)
+	fetched := w.git.Stats(widgets).UploadPacks
+
+	report := w.verify(true)
+
+	if report.Found != 1 || len(report.Marked) != 1 {
+		t.Fatalf("report %+v", report)
+	}
+	if after := w.sync("next"); after.Tree != other.Tree {
+		t.Error("the sound tree was replaced")
+	}
+	if got := w.verify(false); got.Found != 1 || !strings.Contains(got.Problems[0].What, "sync to replace") {
+		t.Errorf("report %+v, want the one that waits for a sync", got)
+	}
+	if res := w.sync(""); !res.Published {
+		t.Error("the damaged tree was not replaced")
+	}
+	w.mustRead(widgets, map[string]string{"a": "1", "b": "1"})
+	if w.git.Stats(widgets).UploadPacks != fetched {
+		t.Error("objects were fetched though the store is sound")
+	}
+}
+
+func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file    func(f folder) string
+		content string
+	}{
+		"the fence":   {folder.fence, "many\n"},
+		"the binding": {folder.binding, "{"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1"})
+			w.sync("")
+			path := tc.file(w.volume.folder(repoPath(t, widgets)))
+			must(0, os.WriteFile(path, []byte(tc.content), 0o644))(t)
+			report := w.verify(true)
+			if report.Found != 1 || report.Problems[0].Path != w.volume.relative(path) {
+				t.Errorf("report %+v", report)
+			}
+		})
+	}
+}
+
+func TestVerifyBoundsWhatItLists(t *testing.T) {
+	w := newWorld(t)
+	files := map[string]string{}
+	for i := range 200 {
+		files[strings.Repeat("f", 1+i%20)+string(rune('a'+i%26))+strings.Repeat("g", i/20)] = "1"
+	}
+	w.create(files)
+	w.sync("")
+	for name := range maps.Keys(files) {
+		must(0, os.Remove(w.path(widgets, name)))(t)
+	}
+	report := w.verify(false)
+	if report.Found != len(files) || len(report.Problems) != 100 {
+		t.Errorf("found %d, listed %d, of %d", report.Found, len(report.Problems), len(files))
+	}
+}
+
+func TestVerifyOfWhatIsNotThere(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.volume.Verify(t.Context(), VerifyRequest{Repo: repoPath(t, widgets), Fence: 1})
+	mustFail(t, err, events.ClassNotFound, events.Permanent)
+	if entries := must(os.ReadDir(w.volume.reposDir()))(t); len(entries) != 0 {
+		t.Errorf("it made %v", entries)
+	}
+}
+
+// TestVerifyReadsLargePacks has a pack worth more than one reader.
+func TestVerifyReadsLargePacks(t *testing.T) {
+	notUnderRace(t)
+	w := newWorld(t)
+	files := map[string]string{}
+	for i := range 5100 {
+		files[filepath.Join("dir"+string(rune('a'+i%26)), "file"+strings.Repeat("x", i%7)+string(rune('a'+i/26%26))+string(rune('a'+i/676)))] = strings.Repeat("x", i)[:i%100] + string(rune(i))
+	}
+	w.create(files)
+	w.sync("")
+	report := w.verify(false)
+	if report.Found != 0 || report.Files != int64(len(files)) {
+		t.Errorf("report %+v of %d files", report, len(files))
+	}
+	if slices.ContainsFunc(report.Problems, func(p fsck.Problem) bool { return true }) {
+		t.Error(report.Problems)
+	}
+}
+
+// TestOldModesAreNoDamage has files of modes that early versions of Git wrote, and that others write.
+func TestOldModesAreNoDamage(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	blob := must(w.git.Blob(t.Context(), widgets, "content"))(t)
+	entries := must(w.git.Tree(t.Context(), widgets,
+		gitserver.Entry{Mode: "100600", Name: "mine", Hash: blob}, gitserver.Entry{Mode: "100664", Name: "old", Hash: blob},
+		gitserver.Entry{Mode: "100775", Name: "run", Hash: blob}))(t)
+	must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, entries))(t)
+	w.sync("")
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("found %+v", report)
+	}
+}
+
+// TestReadersKeepWhatIsMarked opens a tree that waits to be replaced.
+func TestReadersKeepWhatIsMarked(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1", "b": "1"})
+	w.sync("")
+	flipBit(t, w.path(widgets, "a"), 0)
+	w.verify(true)
+
+	marked, err := tree.Open(w.volume.Root(), widgets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer marked.Close()
+	if marked.Commit() != commit || marked.Ref().String() != "refs/heads/main" {
+		t.Errorf("opened %s of %s", marked.Commit(), marked.Ref())
+	}
+	if res := w.sync(""); !res.Published {
+		t.Errorf("not replaced: %+v", res)
+	}
+}
+
+// TestAMissingHistoryIsFound takes a commit out of the middle of one.
+func TestAMissingHistoryIsFound(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	w.syncDepth("", events.DepthFull)
+	middle := w.push(map[string]string{"a": "1"})
+	w.syncDepth("", events.DepthFull)
+	w.push(map[string]string{"a": "2"})
+	w.syncDepth("", events.DepthFull)
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+	w.gc(false) // so that no tree is of that commit
+	if report := w.verify(false); report.Found != 0 {
+		t.Fatalf("before any damage: %+v", report)
+	}
+	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+	must(0, os.Remove(filepath.Join(store.dir, "objects", middle[:2], middle[2:])))(t)
+	if report := w.verify(true); report.Found != 1 || len(report.Marked) != 2 {
+		t.Errorf("found %+v", report)
+	}
+	w.syncDepth("", events.DepthFull)
+	w.mustShow(widgets, 3)
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("after the repair: %+v", report)
+	}
+}

@@ -1,0 +1,51 @@
+package volume
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+)
+
+// TestANewerLayoutIsRefused before anything on the volume changes.
+func TestANewerLayoutIsRefused(t *testing.T) {
+	root := t.TempDir()
+	w := newWorld(t)
+	w.open(root, Config{})
+	path := filepath.Join(root, adminDir, layoutName)
+	if content := string(must(os.ReadFile(path))(t)); content != "1\n" {
+		t.Errorf("the layout is %q", content)
+	}
+	must(0, os.WriteFile(path, []byte("2\n"), 0o644))(t)
+	_, err := OpenVolume(root, Config{})
+	mustFail(t, err, events.ClassVolume, events.Permanent)
+	if !strings.Contains(err.Error(), "has layout 2, and this version knows up to 1: run the version that was here before, or a newer one") {
+		t.Errorf("%v", err)
+	}
+	must(0, os.WriteFile(path, []byte("two"), 0o644))(t)
+	_, err = OpenVolume(root, Config{})
+	mustFail(t, err, events.ClassVolume, events.Permanent)
+	must(0, os.Remove(path))(t) // as an older version leaves it
+	w.open(root, Config{})
+	if content := string(must(os.ReadFile(path))(t)); content != "1\n" {
+		t.Errorf("the layout is %q", content)
+	}
+}
+
+// TestABindingKeepsWhatANewerVersionHasWritten when it is written anew.
+func TestABindingKeepsWhatANewerVersionHasWritten(t *testing.T) {
+	f := folder{t.TempDir()}
+	must(0, os.WriteFile(f.binding(), []byte(`{"mood":["good"],"repo":"acme/widgets","remote":"https://example.com/acme/widgets"}`), 0o644))(t)
+	b, ok, err := f.readBinding()
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b.Default = must(events.ParseRef("main"))(t)
+	must(0, f.writeBinding(b))(t)
+	const want = `{"default":"refs/heads/main","mood":["good"],"remote":"https://example.com/acme/widgets","repo":"acme/widgets"}`
+	if got := strings.TrimSpace(string(must(os.ReadFile(f.binding()))(t))); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

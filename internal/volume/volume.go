@@ -1,0 +1,227 @@
+package volume
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
+)
+
+// Config bounds what a sync may cost. Zero fields take the defaults.
+type Config struct {
+	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
+	KeepNamed  time.Duration       // how much longer it stays at most because an unsettled result names it; 1 h
+	Links      checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
+	ReuseTrees bool                // bring trees past their grace forward, instead of building each anew
+
+	RefuseClones bool // refuse a plain clone that is in a name's place, instead of adopting it
+
+	MaxFiles         int           // changed files listed in a result; 1,000
+	MaxTreeFiles     int           // files in a tree; 1,000,000
+	MaxTreeBytes     int64         // in all files of a tree; 8 GiB
+	MaxFileBytes     int64         // in one file; 512 MiB
+	MaxPackBytes     int64         // bytes read per fetch; 2 GiB
+	MaxInflatedBytes int64         // that the objects of one fetch come to; 8 GiB
+	FetchTimeout     time.Duration // of one fetch; 30 min
+
+	MaxRepoBytes   int64 // on disk, of one repository; 32 GiB
+	MaxVolumeBytes int64 // on disk, of all repositories as last measured; 0: no limit
+	MinFreeBytes   int64 // free on the volume, or nothing is fetched; 0: any
+
+	// Results tells how far results are settled. It is asked at most once a sync, under the lease, and
+	// what it answers must not be older than the question. Nil: results keep no tree.
+	Results func(context.Context) (Horizon, error)
+
+	Net wire.Config // how remotes are reached
+
+	// Step, when not nil, is told the name of each step as it is done, for tests of crashes.
+	Step func(name string)
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	limits := []int64{
+		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
+		cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
+		cfg.MaxRepoBytes, cfg.MaxVolumeBytes, cfg.MinFreeBytes,
+	}
+	if slices.Min(limits) < 0 {
+		return Config{}, errors.New("volume: a negative limit in Config")
+	}
+	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
+	cfg.Links = cmp.Or(cfg.Links, checkout.LinksKeep)
+	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
+	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
+	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
+	cfg.MaxTreeBytes = cmp.Or(cfg.MaxTreeBytes, 8<<30)
+	cfg.MaxFileBytes = cmp.Or(cfg.MaxFileBytes, 512<<20)
+	cfg.MaxPackBytes = cmp.Or(cfg.MaxPackBytes, 2<<30)
+	cfg.MaxInflatedBytes = cmp.Or(cfg.MaxInflatedBytes, 8<<30)
+	cfg.FetchTimeout = cmp.Or(cfg.FetchTimeout, 30*time.Minute)
+	cfg.MaxRepoBytes = cmp.Or(cfg.MaxRepoBytes, 32<<30)
+	return cfg, nil
+}
+
+// packLimits are the limits of one fetched pack.
+func (cfg Config) packLimits() object.Limits {
+	return object.Limits{
+		MaxFileBytes: cfg.MaxFileBytes, MaxInflatedBytes: cfg.MaxInflatedBytes,
+		MaxTreeFiles: cfg.MaxTreeFiles, FetchTimeout: cfg.FetchTimeout,
+	}
+}
+
+// wireLimits are the limits of one conversation with a remote.
+func (cfg Config) wireLimits() wire.Limits {
+	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout}
+}
+
+// checkoutLimits are the limits of one tree.
+func (cfg Config) checkoutLimits() checkout.Limits {
+	return checkout.Limits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes}
+}
+
+// Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, and several
+// processes may have the same volume open.
+type Volume struct {
+	root string
+	id   string
+	cfg  Config
+	net  *wire.Network
+
+	janitor janitor
+
+	exchange func(a, b string) error // see exchange
+}
+
+// OpenVolume opens the volume at root, which must be an existing folder or one that can be made.
+// It gives the volume an id on first use and makes sure that it can be written to. The error is one
+// line and says what to do.
+func OpenVolume(root string, cfg Config) (*Volume, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	root, err = filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("open volume %s: %w", root, err)
+	}
+	v := &Volume{root: root, cfg: cfg, exchange: exchange}
+	if v.net, err = wire.NewNetwork(cfg.Net); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {
+		return nil, disk.Error("open volume "+root, err)
+	}
+	if err := v.checkLayout(); err != nil {
+		return nil, err
+	}
+	if err := v.tryOut(); err != nil {
+		return nil, disk.Error("open volume "+root, err)
+	}
+	if v.id, err = v.readOrMakeID(); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Close releases idle connections to remotes, and leaves off deleting what was thrown away. The volume must
+// not be used afterwards.
+func (v *Volume) Close() {
+	v.janitor.close()
+	v.net.Close()
+}
+
+// ID returns the volume's random id, made when the volume was first opened.
+func (v *Volume) ID() string { return v.id }
+
+// Root returns the absolute path of the volume's folder.
+func (v *Volume) Root() string { return v.root }
+
+// What is made beside the repositories; [Volume.SweepLeftovers] knows it by these names.
+const (
+	tryPrefix = "try-"
+	idName    = "volume"
+)
+
+// tryOut does what publishing will do: write, link, rename over.
+func (v *Volume) tryOut() error {
+	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), tryPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file, link, other := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "other")
+	if err := disk.WriteNew(file, []byte("try\n")); err != nil {
+		return err
+	}
+	if err := os.Link(file, filepath.Join(dir, "hard")); err != nil {
+		return fmt.Errorf("hard links are needed: %w", err)
+	}
+	for _, name := range []string{link, other} {
+		if err := os.Symlink("file", name); err != nil {
+			return fmt.Errorf("symbolic links are needed: %w", err)
+		}
+	}
+	return os.Rename(link, other)
+}
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9]{16,64}$`)
+
+func (v *Volume) readOrMakeID() (string, error) {
+	path := filepath.Join(v.root, adminDir, idName)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if content, err = makeID(path); err != nil {
+			return "", disk.Error("give the volume an id", err)
+		}
+	}
+	if err != nil {
+		return "", disk.Error("read the volume's id", err)
+	}
+	id := strings.TrimSpace(string(content))
+	if !idPattern.MatchString(id) {
+		return "", events.Errorf(events.Permanent, events.ClassVolume,
+			"%s does not hold a volume id; restore the file, or delete it to have the volume taken for a new one", path)
+	}
+	return id, nil
+}
+
+// makeID writes a new id unless another process has just done so, and returns the one that stands.
+func makeID(path string) ([]byte, error) {
+	fresh := path + "-" + rand.Text()
+	if err := disk.WriteNew(fresh, []byte(rand.Text()+"\n")); err != nil {
+		return nil, err
+	}
+	defer os.Remove(fresh)
+	if err := os.Link(fresh, path); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	if err := disk.SyncDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
+// done tells tests that a step is done.
+func (v *Volume) done(step string) {
+	if v.cfg.Step != nil {
+		v.cfg.Step(step)
+	}
+}
+
+// Transport reaches hosts that the operator names outside of changes, such as an API that issues tokens, by the
+// same rules as remotes.
+func (v *Volume) Transport() http.RoundTripper { return v.net.Transport() }
