@@ -139,7 +139,7 @@ func TestSuffixIsOneFileName(t *testing.T) {
 	})
 }
 
-func TestRefTravelsAsText(t *testing.T) {
+func TestRefMarshalsAsText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := genRef(t, "ref")
 		text, err := r.MarshalText()

@@ -202,7 +202,7 @@ func TestCheckRemote(t *testing.T) {
 	}
 }
 
-func TestChangeErrorsTellTheCause(t *testing.T) {
+func TestChangeErrorsNameTheCause(t *testing.T) {
 	if _, err := events.ParseChange([]byte(plain("repo", "../etc"))); !errors.Is(err, events.ErrBadRepoPath) {
 		t.Errorf("got %v; want ErrBadRepoPath", err)
 	}

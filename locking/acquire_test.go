@@ -15,7 +15,7 @@ import (
 	"lockstep/locking"
 )
 
-func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
+func TestLeaseFieldsInRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -51,7 +51,7 @@ func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
 	}
 }
 
-func TestATimeoutNamesTheHolder(t *testing.T) {
+func TestTimeoutNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -93,7 +93,7 @@ func TestATimeoutNamesTheHolder(t *testing.T) {
 	nothingQueued(t, server, waiter, "k")
 }
 
-func TestATimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
+func TestTimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
 	t.Parallel()
 	p := start(t, redistest.Start(t), "w1")
 	must(t, p, "k", "37")
@@ -130,7 +130,7 @@ func TestSkipDoesNotWait(t *testing.T) {
 	release(t, first)
 }
 
-func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
+func TestInvalidRequestsAndConfigsAreRejected(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -160,7 +160,7 @@ func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
+func TestCancelledWaitLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	holder, waiter := start(t, server, "w1"), start(t, server, "w2")
@@ -178,7 +178,7 @@ func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
 	release(t, must(t, holder, "k", "38"))
 }
 
-func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
+func TestGrantDuringCancellationIsReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	holder, waiter, third := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
@@ -214,7 +214,7 @@ func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestALostReplyGrantsNothingTwice(t *testing.T) {
+func TestLostReplyDoesNotGrantTwice(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
@@ -234,7 +234,7 @@ func TestALostReplyGrantsNothingTwice(t *testing.T) {
 	release(t, soon(t, local, "the same process").ok(t))
 }
 
-func TestAnUnreachableRedisIsNoTimeout(t *testing.T) {
+func TestUnreachableRedisIsUnavailableNotATimeout(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")

@@ -15,7 +15,7 @@ import (
 )
 
 // Redis is stopped for longer than the lease, with a holder and a waiter, and comes back with its data.
-func TestRedisRestartsSlowly(t *testing.T) {
+func TestSlowRedisRestart(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		late func(a, b process) (p process, hash string) // whose calls come only after the other's
@@ -71,7 +71,7 @@ func TestRedisRestartsSlowly(t *testing.T) {
 }
 
 // Redis answers, but only to say that it does not serve yet, or not now, for longer than the lease.
-func TestARedisThatIsBusyIsAway(t *testing.T) {
+func TestBusyRedisCountsAsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reply string

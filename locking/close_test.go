@@ -39,7 +39,7 @@ func TestCloseEndsWaitsAndWaitsForLeases(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesWhatIsInUseToLapse(t *testing.T) {
+func TestCloseLeavesLeasesInUseToExpire(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(500*time.Millisecond)), start(t, server, "w2", lease(500*time.Millisecond))
@@ -55,7 +55,7 @@ func TestCloseLeavesWhatIsInUseToLapse(t *testing.T) {
 	release(t, must(t, other, "k", "2"))
 }
 
-func TestALeaseMayBeReleasedAfterClose(t *testing.T) {
+func TestReleaseAfterClose(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")

@@ -34,7 +34,7 @@ func config(t testing.TB, server *redistest.Server, name, value string) {
 	}
 }
 
-func TestNobodyIsToldOfAGrantThatRedisRefusesToRecord(t *testing.T) {
+func TestUnrecordedGrantIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
@@ -53,7 +53,7 @@ func TestNobodyIsToldOfAGrantThatRedisRefusesToRecord(t *testing.T) {
 	release(t, soon(t, wait, "the waiter").ok(t))
 }
 
-func TestALeaseIsReturnedThoughRedisIsOutOfMemory(t *testing.T) {
+func TestReleaseWorksWhileRedisIsOutOfMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
@@ -71,7 +71,7 @@ func TestALeaseIsReturnedThoughRedisIsOutOfMemory(t *testing.T) {
 
 // A message hands b the lease while its poll is still on its way. Were it to begin and end before
 // Redis gets that poll, the poll would be granted the free lease, for nobody.
-func TestAPollThatIsOvertakenByAMessageIsNotGrantedToNobody(t *testing.T) {
+func TestPollOvertakenByAMessageIsNotGranted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b, c := start(t, server, "a"), start(t, server, "b", lease(20*time.Second)), start(t, server, "c")
@@ -97,7 +97,7 @@ func TestAPollThatIsOvertakenByAMessageIsNotGrantedToNobody(t *testing.T) {
 	free(t, c, "k")
 }
 
-func TestAFloorHoldsForWhoeverTakesOverATicket(t *testing.T) {
+func TestFloorAppliesToTheNextRequesterOfATicket(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
@@ -122,7 +122,7 @@ func TestAFloorHoldsForWhoeverTakesOverATicket(t *testing.T) {
 	release(t, l)
 }
 
-func TestAGrantThatRanOutOnItsWayIsNotBegun(t *testing.T) {
+func TestGrantThatExpiredInTransitIsNotUsed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(100*time.Millisecond)), start(t, server, "w2")
@@ -153,7 +153,7 @@ func TestAGrantThatRanOutOnItsWayIsNotBegun(t *testing.T) {
 	release(t, soon(t, wait, "the slow one").ok(t))
 }
 
-func TestAHandOverNeedsNoQuestionHoweverLongTheLease(t *testing.T) {
+func TestHandOverNeedsNoPoll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b", lease(time.Minute))
@@ -172,7 +172,7 @@ func TestAHandOverNeedsNoQuestionHoweverLongTheLease(t *testing.T) {
 }
 
 // Redis is slow and there are many leases to renew: a round takes longer than a hand-over lease.
-func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
+func TestHandedOverLeaseIsRenewedDuringALongRound(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a"), start(t, server, "b", lease(4*time.Second))
@@ -200,7 +200,7 @@ func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
 	wantErr(t, l.Confirm(t.Context()), nil)
 }
 
-func TestASpoiltLockHarmsNoOther(t *testing.T) {
+func TestCorruptedLockDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Hour))
@@ -215,7 +215,7 @@ func TestASpoiltLockHarmsNoOther(t *testing.T) {
 	release(t, sound)
 }
 
-func TestALeaseReleasedWhileItIsReclaimedStaysReleased(t *testing.T) {
+func TestLeaseReleasedDuringReclaimStaysReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
@@ -232,7 +232,7 @@ func TestALeaseReleasedWhileItIsReclaimedStaysReleased(t *testing.T) {
 	free(t, other, "k")
 }
 
-func TestCloseDuringAReleaseKeepsNoLease(t *testing.T) {
+func TestCloseDuringRelease(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
@@ -252,7 +252,7 @@ func TestCloseDuringAReleaseKeepsNoLease(t *testing.T) {
 	free(t, other, "k")
 }
 
-func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
+func TestNamesAreEscapedAndTruncated(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
@@ -285,7 +285,7 @@ func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
 // Nothing that happens here costs Redis its data or a holder its lease: connections break, replies
 // are lost, scripts are forgotten, writes are refused, Redis stands still for a while. So the locks
 // must exclude each other, strictly, and in the end nothing must be left behind.
-func TestOneAtATimeThroughFaults(t *testing.T) {
+func TestMutualExclusionThroughFaults(t *testing.T) {
 	server := redistest.StartReal(t)
 	admin := server.Client()
 	var processes []process

@@ -57,9 +57,9 @@ func (h *history) add(client int, what step, call, ret int64) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: what, Call: call, Return: ret})
 }
 
-// TestHistoriesAreThoseOfALock lets processes acquire, release and die at random, and looks for an
+// TestHistoriesAreLinearizable lets processes acquire, release and die at random, and looks for an
 // order in which a lock could have done what they saw.
-func TestHistoriesAreThoseOfALock(t *testing.T) {
+func TestHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
 	const processes, each, rounds = 4, 3, 12
 	server := redistest.Start(t)
@@ -115,8 +115,8 @@ func TestHistoriesAreThoseOfALock(t *testing.T) {
 	}
 }
 
-// TestTheModelRefusesWhatIsNoLock shows that the check can fail.
-func TestTheModelRefusesWhatIsNoLock(t *testing.T) {
+// TestModelRejectsInvalidHistories shows that the check can fail.
+func TestModelRejectsInvalidHistories(t *testing.T) {
 	t.Parallel()
 	op := func(acquired bool, fence uint64, call, ret int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: int(fence), Input: step{acquired, fence}, Call: call, Return: ret}

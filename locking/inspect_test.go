@@ -21,7 +21,7 @@ func inspector(t testing.TB, server *redistest.Server, delay time.Duration) *loc
 	return i
 }
 
-func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
+func TestStatusListsHolderAndWaitersInOrder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	i := inspector(t, server, 0)
@@ -55,7 +55,7 @@ func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
 	}
 }
 
-func TestListShowsWhatIsHeldAndNothingElse(t *testing.T) {
+func TestListShowsOnlyHeldLocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2", func(cfg *locking.Config) { cfg.Prefix = "{t}else:" })
@@ -118,7 +118,7 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 	}
 }
 
-func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
+func TestForceReleaseCancelsTheHolderAndGrantsTheNext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	const delay = 300 * time.Millisecond
@@ -158,7 +158,7 @@ func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
 	}
 }
 
-func TestForceReleaseWithNobodyInLineFreesTheKey(t *testing.T) {
+func TestForceReleaseWithoutWaitersFreesTheKey(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")

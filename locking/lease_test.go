@@ -24,7 +24,7 @@ func rob(t testing.TB, server *redistest.Server, key string) {
 	}
 }
 
-func TestALostLeaseEndsItsContext(t *testing.T) {
+func TestLostLeaseCancelsItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -54,7 +54,7 @@ func TestALostLeaseEndsItsContext(t *testing.T) {
 	}
 }
 
-func TestConfirmFindsALossAtOnce(t *testing.T) {
+func TestConfirmDetectsALossAtOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Hour))
@@ -65,7 +65,7 @@ func TestConfirmFindsALossAtOnce(t *testing.T) {
 	wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 }
 
-func TestTheNextOfAProcessBeginsOnlyWhenALostOneHasReturned(t *testing.T) {
+func TestNextRequestStartsAfterALostLeaseIsReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(200*time.Millisecond))
@@ -83,7 +83,7 @@ func TestTheNextOfAProcessBeginsOnlyWhenALostOneHasReturned(t *testing.T) {
 	release(t, soon(t, next, "the next job").ok(t))
 }
 
-func TestALeaseInDoubtIsNotLost(t *testing.T) {
+func TestLeaseInDoubtIsNotLost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	observed := &tally{}
@@ -120,7 +120,7 @@ func TestALeaseInDoubtIsNotLost(t *testing.T) {
 	}
 }
 
-func TestAConfirmedLeaseMayBeOneThatRedisCannotHaveGivenAway(t *testing.T) {
+func TestConfirmSucceedsWithoutRedisBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	l := must(t, start(t, server, "w1", lease(time.Minute)), "k", "1")
@@ -128,7 +128,7 @@ func TestAConfirmedLeaseMayBeOneThatRedisCannotHaveGivenAway(t *testing.T) {
 	wantErr(t, l.Confirm(t.Context()), nil)
 }
 
-func TestALapsedLeaseThatNobodyElseHasHadIsTakenBack(t *testing.T) {
+func TestExpiredLeaseIsRenewedIfNobodyElseHadIt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	l := must(t, start(t, server, "w1"), "k", "1")
@@ -175,7 +175,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	}
 }
 
-func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
+func TestReleaseWithoutRedisIsHarmless(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -191,7 +191,7 @@ func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
 	release(t, soon(t, next, "the next job").ok(t))
 }
 
-func TestALongHeldLeaseIsRenewed(t *testing.T) {
+func TestLongHeldLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(800*time.Millisecond)), start(t, server, "w2", lease(800*time.Millisecond))
@@ -202,7 +202,7 @@ func TestALongHeldLeaseIsRenewed(t *testing.T) {
 	release(t, l)
 }
 
-func TestAHandedOverLeaseIsRenewed(t *testing.T) {
+func TestHandedOverLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
@@ -217,7 +217,7 @@ func TestAHandedOverLeaseIsRenewed(t *testing.T) {
 	release(t, l)
 }
 
-func TestRenewalsGoTogether(t *testing.T) {
+func TestRenewalsAreBatched(t *testing.T) {
 	t.Parallel()
 	p := start(t, redistest.Start(t), "w1", lease(800*time.Millisecond))
 	const n = 100
@@ -242,7 +242,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 	}
 }
 
-func TestARedisClockThatWentBackHoldsNobodyUpForLong(t *testing.T) {
+func TestRedisClockGoingBackDoesNotBlockForLong(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -255,7 +255,7 @@ func TestARedisClockThatWentBackHoldsNobodyUpForLong(t *testing.T) {
 	}
 }
 
-func TestDoHandsTheLeaseToItsFunction(t *testing.T) {
+func TestDoPassesTheLeaseToItsFunction(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")

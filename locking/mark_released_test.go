@@ -9,7 +9,7 @@ import (
 	"lockstep/locking"
 )
 
-func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
+func TestMarkReleasedFreesALeaseReleasedByAScript(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -42,7 +42,7 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 	}
 }
 
-func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
+func TestGuardQueueExistsWhileOthersWait(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	first, second := start(t, server, "w1"), start(t, server, "w2")
@@ -55,7 +55,7 @@ func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
 	release(t, soon(t, next, "the other's job").ok(t))
 }
 
-func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
+func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		taken bool // by another, before the renewal comes

@@ -59,7 +59,7 @@ func TestAcquireAllRefusesAKeyTwice(t *testing.T) {
 	}
 }
 
-func TestLosingOneOfSeveralCancelsTheWork(t *testing.T) {
+func TestLosingOneOfSeveralLeasesCancelsTheWork(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []int{0, 1} {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestLosingOneOfSeveralCancelsTheWork(t *testing.T) {
 	}
 }
 
-func TestTakingTwoKeysInAnyOrderNeverDeadlocks(t *testing.T) {
+func TestAcquireAllNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	keys := []string{"a", "b", "c"}

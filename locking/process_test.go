@@ -109,7 +109,7 @@ func (c childProcess) says(t *testing.T, word string) string {
 	return rest
 }
 
-func TestAKilledHolderIsSucceeded(t *testing.T) {
+func TestKilledHolderIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := spawn(t, server, "holder")
@@ -126,7 +126,7 @@ func TestAKilledHolderIsSucceeded(t *testing.T) {
 	release(t, l)
 }
 
-func TestAStoppedHolderComesBackStale(t *testing.T) {
+func TestStoppedHolderResumesStale(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

@@ -67,7 +67,7 @@ func TestProcessesAreServedInOrderOfArrival(t *testing.T) {
 	}
 }
 
-func TestRequestsOfOneProcessShareATicket(t *testing.T) {
+func TestRequestsOfAProcessShareATicket(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -105,7 +105,7 @@ func TestRequestsOfOneProcessShareATicket(t *testing.T) {
 	release(t, next)
 }
 
-func TestATicketSurvivesWhomItWasFor(t *testing.T) {
+func TestTicketSurvivesItsRequester(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b, c := start(t, server, "a"), start(t, server, "b"), start(t, server, "c")
@@ -129,7 +129,7 @@ func TestATicketSurvivesWhomItWasFor(t *testing.T) {
 	release(t, soon(t, last, "c1").ok(t))
 }
 
-func TestADeadWaiterIsPassedOver(t *testing.T) {
+func TestDeadWaiterIsSkipped(t *testing.T) {
 	t.Parallel()
 	for name, cluster := range map[string]bool{"nobody hears its message": false, "on Cluster, after a hand-over lease": true} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestPollingReplacesLostMessages(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAGrantThatIsBeingReturnedIsNoStray(t *testing.T) {
+func TestLateMessageOfAReleasedGrantIsIgnored(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -207,7 +207,7 @@ func TestAMessageOfAGrantThatIsBeingReturnedIsNoStray(t *testing.T) {
 	}
 }
 
-func TestProcessesTakeTurnsHoweverManyTheirWaiters(t *testing.T) {
+func TestProcessesTakeTurns(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()

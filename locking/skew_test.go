@@ -59,7 +59,7 @@ func (s *skewed) note(args []any) {
 	}
 }
 
-func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
+func TestWrongWorkerClockIsHarmless(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]int64{"an hour behind Redis'": 3600, "an hour ahead of Redis'": -3600} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"lockstep/locking"
 )
 
-func TestOneAtATimeUnderStress(t *testing.T) {
+func TestMutualExclusionUnderStress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}

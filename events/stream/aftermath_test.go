@@ -13,7 +13,7 @@ import (
 )
 
 // A call that was under way, or a pool that remembers, fails when Redis has answered others again.
-func TestWhatStillFailsWhenRedisIsBackIsNoNewOutage(t *testing.T) {
+func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, said := context.Background(), &logtest.Buffer{}

@@ -66,7 +66,7 @@ func TestAddReturnsTheEntryInWatermillsWireFormat(t *testing.T) {
 	}
 }
 
-func TestAwaitReturnsTheFirstMatchBehindWhereItBegins(t *testing.T) {
+func TestAwaitReturnsTheFirstMatchAfterItsStart(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	before := add(t, client, results, "x", "1")
@@ -84,7 +84,7 @@ func TestAwaitReturnsTheFirstMatchBehindWhereItBegins(t *testing.T) {
 	}
 }
 
-func TestAwaitIsToldOfWhatComesLater(t *testing.T) {
+func TestAwaitReceivesLaterMessages(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, before := range map[string]func() string{
@@ -124,7 +124,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
+func TestAwaitSurvivesRedisRestart(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	client := server.Client()
@@ -154,7 +154,7 @@ func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
 	}
 }
 
-func TestAwaitBeginsAtAnEntry(t *testing.T) {
+func TestAwaitRequiresAnEntryID(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, from := range map[string]string{"what is added meanwhile": "$", "no id": "soon", "nothing": ""} {
@@ -164,7 +164,7 @@ func TestAwaitBeginsAtAnEntry(t *testing.T) {
 	}
 }
 
-func TestAwaitSaysWhatCannotBeRead(t *testing.T) {
+func TestAwaitFailsOnAKeyThatIsNotAStream(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one reads nothing of another type
 	if err := client.Set(ctx, results, "no stream", 0).Err(); err != nil {

@@ -68,7 +68,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	}
 }
 
-func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
+func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -100,7 +100,7 @@ func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
 	}
 }
 
-func TestAConsumerWithPendingEntriesStays(t *testing.T) {
+func TestConsumerWithPendingEntriesIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -125,7 +125,7 @@ func TestAConsumerWithPendingEntriesStays(t *testing.T) {
 	}
 }
 
-func TestCancellingASubscriptionDrainsIt(t *testing.T) {
+func TestCancelDrainsSubscription(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -144,7 +144,7 @@ func TestCancellingASubscriptionDrainsIt(t *testing.T) {
 	clean(t, client)
 }
 
-func TestCloseEndsThoughRedisIsAway(t *testing.T) {
+func TestCloseReturnsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -159,7 +159,7 @@ func TestCloseEndsThoughRedisIsAway(t *testing.T) {
 	}
 }
 
-func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
+func TestCloseReturnsWithUnwrittenEndingsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -184,7 +184,7 @@ func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
 	}
 }
 
-func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
+func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -200,7 +200,7 @@ func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
 	}
 }
 
-func TestAConsumerThatDiedIsRemovedOnceItHasNothingPending(t *testing.T) {
+func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t) // the embedded one cannot tell how long it has not heard of a consumer

@@ -46,7 +46,7 @@ func list(t testing.TB, d *stream.DeadLetters, q stream.Query) stream.Page {
 	return page
 }
 
-func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
+func TestRetriedLetterIsTheSameMessage(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -90,7 +90,7 @@ func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
 	clean(t, client)
 }
 
-func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
+func TestConcurrentRetriesRetryALetterOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -124,7 +124,7 @@ func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
+func TestIncompleteLettersAreNotRetried(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
@@ -151,7 +151,7 @@ func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
 	}
 }
 
-func TestAnIDThatIsNoneIsRefused(t *testing.T) {
+func TestInvalidLetterIDsAreRejected(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -176,7 +176,7 @@ func TestAnIDThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-func TestLettersAreListedInPagesAndChosen(t *testing.T) {
+func TestListPagesAndFiltersLetters(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -236,7 +236,7 @@ func TestLettersAreListedInPagesAndChosen(t *testing.T) {
 	}
 }
 
-func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
+func TestLetterWithManyFieldsIsRetriedCompletely(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -267,7 +267,7 @@ func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
 	}
 }
 
-func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
+func TestRetriedLettersReachEveryGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -291,7 +291,7 @@ func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAPageOfLargeLettersIsShort(t *testing.T) {
+func TestPageOfLargeLettersIsShort(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()

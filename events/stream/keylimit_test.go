@@ -54,7 +54,7 @@ func nothingShelved(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
+func TestKeyLimitLeavesRoomForOtherKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -88,7 +88,7 @@ func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
 	nothingShelved(t, client)
 }
 
-func TestWhatADeadConsumerSentAwayComesBack(t *testing.T) {
+func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -125,7 +125,7 @@ func allSiblings(t *testing.T, d *stream.Delivery, limit int) []stream.Sibling {
 	}
 }
 
-func TestAHandlerSettlesItsSiblings(t *testing.T) {
+func TestHandlerSettlesSiblings(t *testing.T) {
 	t.Parallel()
 	const total = 230
 	ctx := context.Background()
@@ -189,7 +189,7 @@ func TestAHandlerSettlesItsSiblings(t *testing.T) {
 	}
 }
 
-func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
+func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -214,7 +214,7 @@ func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
 	nothingShelved(t, client)
 }
 
-func TestAProcessThatHasEnoughLeavesTheRestToOthers(t *testing.T) {
+func TestRoomLeavesTheRestToOtherConsumers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

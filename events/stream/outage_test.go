@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
+func TestMissingGroupIsRecreatedFromTheFirstEntry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, lose := range map[string]func(redis.UniversalClient){
@@ -51,7 +51,7 @@ func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
 	}
 }
 
-func TestARestartOfRedisLosesNothing(t *testing.T) {
+func TestRedisRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	total, restarts := testenv.Form(1000, 2000), testenv.Form(2, 3)
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -136,7 +136,7 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 	}
 }
 
-func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
+func TestOutOfMemoryRedisDeliversNothingUntilItRecovers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t)
@@ -162,7 +162,7 @@ func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
+func TestSweepFindsEntryWithoutDueTime(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -185,7 +185,7 @@ func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
+func TestDeletedPendingEntryIsForgotten(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -200,7 +200,7 @@ func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
 	clean(t, client)
 }
 
-func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
+func TestSettleFailsAfterDataLoss(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -222,7 +222,7 @@ func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
 	m.Nack()
 }
 
-func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
+func TestSettleSucceedsAfterLostReplyAndTrim(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -244,7 +244,7 @@ func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
+func TestAckOfALostDeliveryDoesNotAckTheNext(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -273,7 +273,7 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
+func TestLiveConsumersKeepTheirEntriesAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -297,7 +297,7 @@ func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
 	clean(t, client)
 }
 
-func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
+func TestLostDueIndexTakesNothingFromALiveConsumer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -319,7 +319,7 @@ func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
 	clean(t, client)
 }
 
-func TestABrokenReaderIsReportedOnceAndSlowsButDoesNotStop(t *testing.T) {
+func TestBrokenReaderFallsBackToPolling(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -354,7 +354,7 @@ func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestEntriesTooHugeToComeTogetherComeOneByOne(t *testing.T) {
+func TestHugeEntriesAreReadOneByOne(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

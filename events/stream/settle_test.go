@@ -28,7 +28,7 @@ func result() stream.Settlement {
 	}
 }
 
-func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
+func TestSettleIsAtomicAndHappensOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -59,7 +59,7 @@ func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
 	clean(t, client)
 }
 
-func TestSettleAsksForTheLease(t *testing.T) {
+func TestSettleRequiresTheLease(t *testing.T) {
 	t.Parallel()
 	const fence = uint64(1795223511284000)
 	for name, tc := range map[string]struct {
@@ -114,7 +114,7 @@ func TestSettleAsksForTheLease(t *testing.T) {
 	}
 }
 
-func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
+func TestSettleChecksEverythingBeforeWriting(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -137,7 +137,7 @@ func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
 	clean(t, client)
 }
 
-func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
+func TestSettleWithACancelledContextTriesOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -158,7 +158,7 @@ func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
 	clean(t, client)
 }
 
-func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
+func TestSettleFailsAfterGroupIsRecreated(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -181,7 +181,7 @@ func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
 	clean(t, client)
 }
 
-func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
+func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -222,7 +222,7 @@ func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
 	}
 }
 
-func TestClearLeavesNoOtherFields(t *testing.T) {
+func TestClearRemovesOtherFields(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	many := make(map[string]string)
@@ -263,7 +263,7 @@ func TestClearLeavesNoOtherFields(t *testing.T) {
 	}
 }
 
-func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
+func TestSettleReleasesALeaseNobodyWaitsFor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	const lock, queue = "lockstep:{0}:lock:k", "lockstep:{0}:lock:k:queue"

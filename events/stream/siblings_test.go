@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestASiblingThatCameIntoOurOwnHandsMeanwhileIsLeftToThem(t *testing.T) {
+func TestSiblingTakenByThisConsumerMeanwhileIsSkipped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -45,7 +45,7 @@ func TestASiblingThatCameIntoOurOwnHandsMeanwhileIsLeftToThem(t *testing.T) {
 	nothingShelved(t, client)
 }
 
-func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
+func TestEntrySettledBySiblingCannotBeSettledAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -78,7 +78,7 @@ func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
 	}
 }
 
-func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
+func TestUnparkIgnoresStaleEntriesAfterGroupIsRecreated(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -111,7 +111,7 @@ func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
 	}
 }
 
-func TestAPageOfHugeSiblingsIsShorter(t *testing.T) {
+func TestPageOfHugeSiblingsIsShort(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

@@ -24,7 +24,7 @@ func stats(t testing.TB, client redis.UniversalClient) stream.Statistics {
 	return s
 }
 
-func TestStatisticsOfAStreamThatIsNotThere(t *testing.T) {
+func TestStatisticsOfAMissingStream(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	s := stats(t, client)
@@ -37,7 +37,7 @@ func TestStatisticsOfAStreamThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
+func TestStatisticsReportLagPerGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -91,7 +91,7 @@ func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
 	first.Ack()
 }
 
-func TestTheOldestUnsettledIsTheLowestPendingElseTheFirstUnread(t *testing.T) {
+func TestOldestIsTheFirstPendingOrUnreadEntry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()

@@ -56,7 +56,7 @@ func addResult(t *testing.T, client redis.UniversalClient, id, entry string) {
 	add(t, client, results, id+"/"+entry, string(document))
 }
 
-func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
+func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client := server.Client()
@@ -105,7 +105,7 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 	expect(entry, stream.ChangeUnknown)
 }
 
-func TestAResultIsFoundBehindManyOthers(t *testing.T) {
+func TestProgressFindsAResultAmongManyOthers(t *testing.T) {
 	t.Parallel()
 	for _, others := range []int{450, 12_000} { // a change that has waited for long has more results before its own
 		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
@@ -129,7 +129,7 @@ func findBehind(t *testing.T, others int) {
 	}
 }
 
-func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
+func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		settle func(*stream.Delivery) stream.Settlement
@@ -175,7 +175,7 @@ func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
 	}
 }
 
-func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
+func TestWaitReturnsTheLastKnownProgress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	tracker := newTracker(t, server.Client())
@@ -193,7 +193,7 @@ func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
 	}
 }
 
-func TestAnEntryHasAnID(t *testing.T) {
+func TestTrackerRejectsInvalidEntryIDs(t *testing.T) {
 	t.Parallel()
 	tracker := newTracker(t, redistest.Start(t).Client())
 	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
@@ -206,7 +206,7 @@ func TestAnEntryHasAnID(t *testing.T) {
 	}
 }
 
-func TestAChangeIsFollowedOnACluster(t *testing.T) {
+func TestProgressOnACluster(t *testing.T) {
 	t.Parallel()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {

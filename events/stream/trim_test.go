@@ -86,7 +86,7 @@ func trimmer(t testing.TB, cfg stream.TrimmerConfig) *stream.Trimmer {
 	return trimmer
 }
 
-func TestAStreamIsTrimmedBehindItsSlowestGroup(t *testing.T) {
+func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 	t.Parallel()
 	type counts struct{ settled, aged, capped, lost int64 }
 	for name, tc := range map[string]struct {
@@ -182,7 +182,7 @@ func TestAStreamIsTrimmedBehindItsSlowestGroup(t *testing.T) {
 	}
 }
 
-func TestOnlyTheCapTakesPartOfANode(t *testing.T) {
+func TestOnlyTheCapRemovesPartOfANode(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client() // a hundred entries to a node
@@ -199,9 +199,9 @@ func TestOnlyTheCapTakesPartOfANode(t *testing.T) {
 	}
 }
 
-// TestNothingUnsettledIsLostBelowTheCap compares passes at random moments with a model of who has
+// TestTrimKeepsUnsettledEntriesBelowTheCap compares passes at random moments with a model of who has
 // settled what.
-func TestNothingUnsettledIsLostBelowTheCap(t *testing.T) {
+func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t, wholeNodes...).Client()
@@ -266,7 +266,7 @@ func TestNothingUnsettledIsLostBelowTheCap(t *testing.T) {
 	})
 }
 
-func TestAnEntryThatIsLostToTheCapIsLoggedWithItsGroup(t *testing.T) {
+func TestEntryDroppedByTheCapIsLoggedWithItsGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t, wholeNodes...).Client()
@@ -285,7 +285,7 @@ func TestAnEntryThatIsLostToTheCapIsLoggedWithItsGroup(t *testing.T) {
 	}
 }
 
-func TestTrimmersDoNotGetInEachOthersWay(t *testing.T) {
+func TestConcurrentTrimmers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t, wholeNodes...)
@@ -311,7 +311,7 @@ func TestTrimmersDoNotGetInEachOthersWay(t *testing.T) {
 	}
 }
 
-func TestDeadLettersGoByAgeAndByNumberAndAreCounted(t *testing.T) {
+func TestDeadLettersAreTrimmedByAgeAndNumber(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -328,7 +328,7 @@ func TestDeadLettersGoByAgeAndByNumberAndAreCounted(t *testing.T) {
 	}
 }
 
-func TestAStreamThatTakesTooMuchMemoryIsLoggedOnceAndLeftAlone(t *testing.T) {
+func TestTooMuchMemoryIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.StartReal(t).Client() // the embedded Redis does not estimate
@@ -355,7 +355,7 @@ func TestAStreamThatTakesTooMuchMemoryIsLoggedOnceAndLeftAlone(t *testing.T) {
 	}
 }
 
-func TestATrimmerOutlastsRedis(t *testing.T) {
+func TestTrimmerSurvivesRedisRestart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	server := redistest.Start(t, append(wholeNodes, "--appendonly", "yes", "--appendfsync", "always")...)
@@ -378,7 +378,7 @@ func TestATrimmerOutlastsRedis(t *testing.T) {
 	}
 }
 
-func TestATrimmerRefusesNonsense(t *testing.T) {
+func TestNewTrimmerRejectsInvalidConfig(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, cfg := range map[string]stream.TrimmerConfig{
