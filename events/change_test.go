@@ -78,7 +78,7 @@ func TestParseChangeReadsPlainFields(t *testing.T) {
 	}
 }
 
-// cloudEvent is a sound document; each edit replaces one part of it.
+// cloudEvent is a valid document; each edit replaces one part of it.
 func cloudEvent(edits ...string) []byte {
 	doc := `{"specversion":"1.0","id":"42","source":"/hooks/github","type":"lockstep.change.pushed.v1","subject":"Acme/widgets",` +
 		`"time":"2026-11-21T03:04:05.678+02:00","datacontenttype":"application/json","data":{"repo":"Acme/widgets","url":"` + remote + `",` +

@@ -149,7 +149,7 @@ func TestRepoPathErrorsKeepSecrets(t *testing.T) {
 				t.Errorf("RepoPathFromURL: %v", err)
 			}
 			if name == "a token in the path" {
-				return // taken for a path, "hunter2" is a name like any other
+				return // as a path, "hunter2" is an ordinary name
 			}
 			if _, err := events.ParseRepoPath(in); err == nil || strings.Contains(err.Error(), secret) {
 				t.Errorf("ParseRepoPath: %v", err)

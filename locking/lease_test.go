@@ -12,8 +12,8 @@ import (
 	"lockstep/locking"
 )
 
-// rob gives the lease of key to a stranger who has it for an hour, as after a pause of its holder.
-func rob(t testing.TB, server *redistest.Server, key string) {
+// steal gives the lease of key to a stranger for an hour, as after a pause of its holder.
+func steal(t testing.TB, server *redistest.Server, key string) {
 	t.Helper()
 	client := server.Client()
 	fence := client.HIncrBy(t.Context(), prefix+key, "fence", 1)
@@ -34,15 +34,15 @@ func TestLostLeaseCancelsItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rob(t, server, "k")
+	steal(t, server, "k")
 	soon(t, l.Context().Done(), "the loss")
 	wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 	wantErr(t, l.Confirm(t.Context()), locking.ErrLost)
 	if l.Context().Value(value{}) != "kept" {
 		t.Fatal("the lease's context has lost the values of Acquire's")
 	}
-	p.said.await(t, "lease lost", 1)
-	if lost := p.said.all("lease lost")[0]; lost.level != slog.LevelError || lost.attrs["job"] != "1" || lost.attrs["key"] != "k" {
+	p.log.await(t, "lease lost", 1)
+	if lost := p.log.all("lease lost")[0]; lost.level != slog.LevelError || lost.attrs["job"] != "1" || lost.attrs["key"] != "k" {
 		t.Fatalf("the loss was logged as %v", lost)
 	}
 	wantErr(t, l.Release(t.Context()), locking.ErrLost)
@@ -60,7 +60,7 @@ func TestConfirmDetectsALossAtOnce(t *testing.T) {
 	p := start(t, server, "w1", lease(time.Hour))
 	l := must(t, p, "k", "1")
 	wantErr(t, l.Confirm(t.Context()), nil)
-	rob(t, server, "k")
+	steal(t, server, "k")
 	wantErr(t, l.Confirm(t.Context()), locking.ErrLost)
 	wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 }
@@ -71,11 +71,11 @@ func TestNextRequestStartsAfterALostLeaseIsReleased(t *testing.T) {
 	p := start(t, server, "w1", lease(200*time.Millisecond))
 	l := must(t, p, "k", "1")
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
-	rob(t, server, "k")
+	steal(t, server, "k")
 	soon(t, l.Context().Done(), "the loss")
 	server.Client().HSet(t.Context(), prefix+"k", "owner", "", "expires", 0)
 	other := start(t, server, "w2")
-	release(t, must(t, other, "k", "3")) // the key is free for others
+	release(t, must(t, other, "k", "3")) // other processes can get the key
 	if len(next) != 0 {
 		t.Fatal("a second job began while the first, which had lost its lease, still ran")
 	}
@@ -90,8 +90,8 @@ func TestLeaseInDoubtIsNotLost(t *testing.T) {
 	p := start(t, server, "w1", lease(300*time.Millisecond), func(cfg *locking.Config) { cfg.Observer = observed })
 	l := must(t, p, "k", "1")
 	server.Stop()
-	p.said.await(t, "lease in doubt", 1)
-	if doubt := p.said.all("lease in doubt")[0]; doubt.level != slog.LevelWarn || doubt.attrs["job"] != "1" {
+	p.log.await(t, "lease in doubt", 1)
+	if doubt := p.log.all("lease in doubt")[0]; doubt.level != slog.LevelWarn || doubt.attrs["job"] != "1" {
 		t.Fatalf("the doubt was logged as %v", doubt)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -158,7 +158,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 			before := server.Client().HGetAll(t.Context(), prefix+"k").Val()
 			server.Stop()
 			server.Restart()
-			server.Client().FlushAll(t.Context()) // the embedded one has kept its data
+			server.Client().FlushAll(t.Context()) // the embedded Redis has kept its data
 			tc.meanwhile(t, other)
 			wantErr(t, l.Confirm(t.Context()), tc.want)
 			if tc.want != nil {
@@ -206,7 +206,7 @@ func TestHandedOverLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
-	hears(t, other, p)
+	awaitSubscription(t, other, p)
 	held := must(t, p, "k", "1")
 	wait := queueUp(t, other, t.Context(), locking.Request{Key: "k", Job: "2"})
 	release(t, held)
@@ -225,15 +225,15 @@ func TestRenewalsAreBatched(t *testing.T) {
 	for i := range n {
 		leases = append(leases, must(t, p, string(rune('A'+i)), ""))
 	}
-	before := p.asked.count(locking.RenewHash)
+	before := p.calls.count(locking.RenewHash)
 	keys := 0
 	until(t, "each is renewed three times", func() bool {
-		p.asked.mu.Lock()
-		defer p.asked.mu.Unlock()
-		keys = p.asked.keys
+		p.calls.mu.Lock()
+		defer p.calls.mu.Unlock()
+		keys = p.calls.keys
 		return keys >= 3*n
 	})
-	if calls := p.asked.count(locking.RenewHash) - before; calls > 12 {
+	if calls := p.calls.count(locking.RenewHash) - before; calls > 12 {
 		t.Fatalf("%d leases were renewed %d times in %d calls", n, keys, calls)
 	}
 	for _, l := range leases {
@@ -249,7 +249,7 @@ func TestRedisClockGoingBackDoesNotBlockForLong(t *testing.T) {
 	far := time.Now().Add(time.Hour).UnixMicro()
 	client.HSet(t.Context(), prefix+"k", "owner", "dead", "expires", far, "fence", far-10_000_000, "job", "1")
 	p := start(t, server, "w1", lease(100*time.Millisecond))
-	l := must(t, p, "k", "2") // which does not wait for an hour
+	l := must(t, p, "k", "2") // without waiting for an hour
 	if l.Fence() != uint64(far-10_000_000+1) {
 		t.Fatalf("fence %d does not follow %d", l.Fence(), far-10_000_000)
 	}
@@ -273,7 +273,7 @@ func TestDoPassesTheLeaseToItsFunction(t *testing.T) {
 	}
 	wantErr(t, seen.Confirm(t.Context()), locking.ErrLost)
 	err = p.Do(t.Context(), locking.Request{Key: "k"}, func(ctx context.Context, l *locking.Lease) error {
-		rob(t, server, "k")
+		steal(t, server, "k")
 		_ = l.Confirm(ctx)
 		<-ctx.Done()
 		return ctx.Err()

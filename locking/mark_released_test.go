@@ -58,7 +58,7 @@ func TestGuardQueueExistsWhileOthersWait(t *testing.T) {
 func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		taken bool // by another, before the renewal comes
+		taken bool // another request gets the lease before the renewal
 		want  map[string]int
 	}{
 		"nobody has it":  {false, map[string]int{"began": 1, "acquired": 1, "released": 1}},
@@ -84,7 +84,7 @@ func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 			if got := observed.all(); !maps.Equal(got, tc.want) {
 				t.Errorf("observed %v; want %v", got, tc.want)
 			}
-			if p.said.count("lease lost") != tc.want["lost"] {
+			if p.log.count("lease lost") != tc.want["lost"] {
 				t.Error("the log does not say what happened")
 			}
 			release(t, must(t, p, "k", "3"))

@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/logtest"
 )
 
-// A call that was under way, or a pool that remembers, fails when Redis has answered others again.
+// Calls that were in progress, or a pool that refuses connections, still fail after Redis has answered others.
 func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 		}
 		expect(1, 1)
 
-		// A new outage is said when it lasts, and has lasted from its first failure.
+		// A lasting new outage is logged, and its duration counts from its first failure.
 		o.failed(ctx, io.EOF)
 		time.Sleep(aftermath)
 		if !o.recent(2 * time.Second) {
@@ -54,7 +54,7 @@ func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 			t.Errorf("it was away for two seconds; log:\n%s", said)
 		}
 
-		// One that ends before it is said is long all the same.
+		// An outage that ends before it is logged may still count as long.
 		o.failed(ctx, io.EOF)
 		time.Sleep(aftermath - time.Millisecond)
 		o.answered(ctx, time.Second)

@@ -141,7 +141,7 @@ func TestAwaitSurvivesRedisRestart(t *testing.T) {
 		_, err := stream.Await(context.Background(), client, results, from, withUUID("x"))
 		got <- err
 	}()
-	<-failed // it has run into the outage
+	<-failed // it has noticed the outage
 	server.Restart()
 	add(t, server.Client(), results, "x", "")
 	select {
@@ -166,7 +166,7 @@ func TestAwaitRequiresAnEntryID(t *testing.T) {
 
 func TestAwaitFailsOnAKeyThatIsNotAStream(t *testing.T) {
 	t.Parallel()
-	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one reads nothing of another type
+	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded Redis does not return WRONGTYPE here
 	if err := client.Set(ctx, results, "no stream", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestAwaitFailsOnAKeyThatIsNotAStream(t *testing.T) {
 	}
 }
 
-// commands is a hook that tells of each command that is sent, and of the end it came to.
+// commands is a hook that reports each command and its error.
 type commands struct {
 	sent  func(name string)
 	ended func(err error)
@@ -200,7 +200,7 @@ func (c commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// signal tells a channel that has room for it, once.
+// signal sends to a channel unless it is full.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

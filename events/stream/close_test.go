@@ -74,7 +74,7 @@ func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 	client := server.Client()
 	publish(t, client, 3)
 	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.Visibility = 50*time.Millisecond, time.Minute })
-	hung := a.next() // its handler hangs; two more have been taken, but not handed out
+	hung := a.next() // its handler hangs; two more entries are taken, but not handed out
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 3 })
 	b := start(t, server, "b", nil)
 	b.none(20 * time.Millisecond)
@@ -85,7 +85,7 @@ func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 		t.Errorf("the hung handler's context ended with %v; want ErrClosed", cause)
 	}
 	for range 3 {
-		m := b.next() // long before the visibility time is over
+		m := b.next() // long before the visibility timeout
 		if got := delivery(t, m).Attempt(); got != 1 {
 			t.Errorf("attempt %d; want 1, closing is nobody's failure", got)
 		}
@@ -108,7 +108,7 @@ func TestConsumerWithPendingEntriesIsNotRemoved(t *testing.T) {
 	publish(t, client, 1)
 	m := a.next()
 	ctx := context.Background()
-	// Somebody puts another entry under its name, one that it knows nothing of.
+	// Another program assigns it an entry that it does not know.
 	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
 	eventually(t, "a has both", func() bool { return pending(t, client)["a"] == 2 })
 	a.next().Ack()
@@ -194,7 +194,7 @@ func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	m.Ack() // too late: it has been given back
+	m.Ack() // too late: the entry was given back
 	if n := pending(t, client)["(parked)"]; n != 1 {
 		t.Errorf("%d entries wait to be delivered again; want 1", n)
 	}
@@ -203,7 +203,7 @@ func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
 func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	server := redistest.StartReal(t) // the embedded one cannot tell how long it has not heard of a consumer
+	server := redistest.StartReal(t) // the embedded Redis does not report idle times of consumers
 	client := server.Client()
 	client.XGroupCreateMkStream(ctx, topic, group, "0")
 	publish(t, client, 1)
@@ -214,7 +214,7 @@ func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 50*time.Millisecond, 20*time.Millisecond })
 	var acked atomic.Int32
-	go func() { // what takes too long on its way comes again
+	go func() { // slow messages are redelivered
 		for m := range w.messages {
 			m.Ack()
 			acked.Add(1)
@@ -224,7 +224,7 @@ func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 		names := consumers(t, client)
 		return len(names) == 1 && names[0] == "a"
 	})
-	clean(t, client) // and has settled what the first one had
+	clean(t, client) // the entry of the dead consumer is settled too
 	before := acked.Load()
 	publish(t, client, 1)
 	eventually(t, "work goes on", func() bool { return acked.Load() > before })

@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// onCluster is a Cluster whose keys are removed before each test.
+// onCluster is a Cluster that is flushed before each test.
 type onCluster struct {
 	*redistest.Cluster
 	client *redis.ClusterClient
@@ -35,7 +35,7 @@ func (c *onCluster) each(t testing.TB, args ...any) {
 	}
 }
 
-// keys are the keys on all nodes, in order, and the slots that they are in.
+// keys returns the sorted keys of all nodes, and their slots.
 func (c *onCluster) keys(t testing.TB) (keys []string, slots map[int64]bool) {
 	t.Helper()
 	slots = make(map[int64]bool)
@@ -57,7 +57,7 @@ func (c *onCluster) keys(t testing.TB) (keys []string, slots map[int64]bool) {
 	return keys, slots
 }
 
-// move gives the slot of all keys to another node, key by key, as redis-cli --cluster reshard does.
+// move moves the slot of all keys to another node, key by key, as redis-cli --cluster reshard does.
 func (c *onCluster) move(t testing.TB) {
 	t.Helper()
 	ctx := context.Background()
@@ -105,7 +105,7 @@ func TestOnACluster(t *testing.T) {
 			entry := add(t, client, topic, "c1", "{}")
 			m := cluster.start(t, "a", brief).next()
 			d := delivery(t, m)
-			cluster.start(t, "b", brief) // would take what lapses
+			cluster.start(t, "b", brief) // would take a lapsed entry
 			began := client.ZScore(ctx, due, entry).Val()
 			eventually(t, "its due moment is pushed on", func() bool { return client.ZScore(ctx, due, entry).Val() > began+1000 })
 			if p, err := newTracker(t, client).Progress(ctx, entry); err != nil || p.State != stream.ChangePending || d.Attempt() != 1 {
@@ -166,11 +166,11 @@ func TestOnACluster(t *testing.T) {
 		},
 		"a key has its share, and a handler settles its siblings": func(t *testing.T) {
 			publishKeyed(t, client, "hot", 30)
-			w := cluster.start(t, "a", keyed(8, 2, time.Minute)) // nobody waits for the delay
+			w := cluster.start(t, "a", keyed(8, 2, time.Minute)) // longer than the test
 			m, other := w.next(), w.next()
 			eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == 28 })
 			other.Ack()
-			third := w.next() // recalled
+			third := w.next() // unparked
 			d := delivery(t, m)
 			siblings := allSiblings(t, d, 10)
 			newest, err := d.Newest(ctx, 1)
@@ -282,7 +282,7 @@ func TestOnACluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Ack()
-			m = w.next() // kept in hand
+			m = w.next() // not settled
 			want := []string{topic, dead, due, tries, shelf, labels, results, state, lease}
 			slices.Sort(want)
 			if keys, slots := cluster.keys(t); !slices.Equal(keys, want) || len(slots) != 1 {

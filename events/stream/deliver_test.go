@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// pushedOn returns once each due moment is later by d than it is now, and fails the test unless consumer still has the n entries.
+// pushedOn waits until each due time has moved by d, and checks that consumer still owns the n entries.
 func pushedOn(t testing.TB, client redis.UniversalClient, consumer string, n int64, d time.Duration) {
 	t.Helper()
 	ctx := context.Background()

@@ -20,10 +20,10 @@ const (
 	labels = "lockstep:{0}:labels:changes:workers"
 )
 
-// byMetadata keys messages by what publishKeyed says.
+// byMetadata returns the key that publishKeyed sets.
 func byMetadata(m *message.Message) string { return m.Metadata.Get("key") }
 
-// publishKeyed adds n messages of one key, called key-0, key-1 and so on.
+// publishKeyed adds n messages with one key, named key-0, key-1 and so on.
 func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int) {
 	t.Helper()
 	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -60,7 +60,7 @@ func TestKeyLimitLeavesRoomForOtherKeys(t *testing.T) {
 	client := server.Client()
 	publishKeyed(t, client, "hot", 40)
 	publishKeyed(t, client, "cold", 1)
-	w := start(t, server, "a", keyed(8, 3, time.Minute)) // nobody waits for the delay
+	w := start(t, server, "a", keyed(8, 3, time.Minute)) // longer than the test
 	var held []*message.Message
 	for cold := false; !cold || len(held) < 3; {
 		if m := w.next(); byMetadata(m) == "hot" {
@@ -109,7 +109,7 @@ func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	nothingShelved(t, client)
 }
 
-// allSiblings reads every page.
+// allSiblings reads all pages of siblings.
 func allSiblings(t *testing.T, d *stream.Delivery, limit int) []stream.Sibling {
 	t.Helper()
 	var all []stream.Sibling
@@ -170,7 +170,7 @@ func TestHandlerSettlesSiblings(t *testing.T) {
 		if cause := context.Cause(m.Context()); !errors.Is(cause, stream.ErrSettled) {
 			t.Errorf("the context of %s: %v; want ErrSettled", m.UUID, cause)
 		}
-		m.Nack() // which comes too late to mean anything
+		m.Nack() // too late to have an effect
 	}
 	if n := len(allSiblings(t, d, 50)); n != 0 {
 		t.Errorf("%d siblings are left", n)

@@ -47,7 +47,7 @@ func TestSettleIsAtomicAndHappensOnce(t *testing.T) {
 		t.Errorf("DeadLetter after Settle: %v; want ErrNotOwner", err)
 	}
 	clean(t, client)
-	m.Nack() // too late to matter
+	m.Nack() // too late to have an effect
 	w.none(150 * time.Millisecond)
 	all := entries(t, client, results)
 	if len(all) != 1 || all[0].Values["_watermill_message_uuid"] != "r1" || all[0].Values["payload"] != "\x00\xffbinary" {
@@ -103,7 +103,7 @@ func TestSettleRequiresTheLease(t *testing.T) {
 			if n := client.Exists(ctx, results, state).Val(); n != 0 || pending(t, client)["a"] != 1 {
 				t.Fatal("something has changed")
 			}
-			m.Nack() // the delivery is still open
+			m.Nack() // the delivery is still unfinished
 			again := w.next()
 			if err := delivery(t, again).Settle(ctx, result()); err != nil {
 				t.Fatal(err)

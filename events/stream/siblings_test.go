@@ -66,7 +66,7 @@ func TestEntrySettledBySiblingCannotBeSettledAgain(t *testing.T) {
 	if err := delivery(t, second).Settle(ctx, result()); !errors.Is(err, stream.ErrSettled) {
 		t.Errorf("%v; want ErrSettled", err)
 	}
-	client.XAck(ctx, topic, group, delivery(t, third).Entry()) // as when the answer to a settlement never came
+	client.XAck(ctx, topic, group, delivery(t, third).Entry()) // as after a settlement whose reply was lost
 	if err := delivery(t, third).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
 		t.Errorf("%v; want ErrNotOwner: what this one was to settle was not written", err)
 	}
@@ -89,14 +89,14 @@ func TestUnparkIgnoresStaleEntriesAfterGroupIsRecreated(t *testing.T) {
 	eventually(t, "two are sent away", func() bool { return pending(t, client)["(parked)"] == 2 })
 	b := start(t, server, "b", keyed(8, 8, time.Minute))
 	a.gate.cut.Store(true)
-	client.XGroupDestroy(ctx, topic, group) // and what stands on the shelf is past
+	client.XGroupDestroy(ctx, topic, group) // makes the parked index stale
 	seen := map[string]*message.Message{}
 	for len(seen) < 3 {
 		m := b.next()
 		seen[m.UUID] = m
 	}
 	a.gate.cut.Store(false)
-	first.Ack() // which comes too late, but makes room
+	first.Ack() // too late, but frees capacity
 	eventually(t, "the shelf is tidied", func() bool { return client.Exists(ctx, shelf, labels).Val() == 0 })
 	b.none(300 * time.Millisecond)
 	a.none(100 * time.Millisecond)

@@ -25,7 +25,7 @@ func newTracker(t *testing.T, client redis.UniversalClient) *stream.Tracker {
 	return tracker
 }
 
-// resultOf is what a worker makes of the change with this id and entry.
+// resultOf returns a worker's result for the change with this ID and entry.
 func resultOf(t *testing.T, id, entry string) events.Result {
 	t.Helper()
 	change, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/acme/widgets.git"})
@@ -37,7 +37,7 @@ func resultOf(t *testing.T, id, entry string) events.Result {
 	return result
 }
 
-// settlement settles a delivery with its result.
+// settlement returns a settlement of the delivery with its result.
 func settlement(t *testing.T, delivery *stream.Delivery, id string) stream.Settlement {
 	t.Helper()
 	msg, err := stream.ResultMessage(resultOf(t, id, delivery.Entry()))
@@ -80,7 +80,7 @@ func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 	if err := delivery.Nack(ctx, 0, true); err != nil {
 		t.Fatal(err)
 	}
-	first.Nack() // which only says that the handler is through
+	first.Nack() // marks the end of the handler
 	again := w.next()
 	defer again.Ack()
 	delivery, _ = stream.DeliveryOf(again)
@@ -98,7 +98,7 @@ func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 	if err := client.XDel(ctx, topic, entry).Err(); err != nil {
 		t.Fatal(err)
 	}
-	expect(entry, stream.ChangeAnswered) // though the change itself is gone
+	expect(entry, stream.ChangeAnswered) // although the change itself is gone
 	if err := client.Del(ctx, results).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 
 func TestProgressFindsAResultAmongManyOthers(t *testing.T) {
 	t.Parallel()
-	for _, others := range []int{450, 12_000} { // a change that has waited for long has more results before its own
+	for _, others := range []int{450, 12_000} { // a change that waited for long has many results before its own
 		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
 	}
 }
@@ -158,7 +158,7 @@ func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 				}
 				got <- p
 			}()
-			<-waiting // it has looked, and the change was pending
+			<-waiting // it has seen the change pending
 			delivery, _ := stream.DeliveryOf(msg)
 			if err := delivery.Settle(context.Background(), tc.settle(delivery)); err != nil {
 				t.Fatal(err)

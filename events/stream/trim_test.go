@@ -16,10 +16,10 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// wholeNodes makes "~" as exact as it is in the embedded Redis: a node of one entry is always whole.
+// wholeNodes makes "~" as exact as in the embedded Redis: every node has one entry.
 var wholeNodes = []string{"--stream-node-max-entries", "1"}
 
-// old adds n entries with ids from 1-0 on: they are older than anything is kept for.
+// old adds n entries with IDs from 1-0 on, older than any retention.
 func old(t testing.TB, client redis.UniversalClient, key string, n int) {
 	t.Helper()
 	ctx := context.Background()
@@ -36,7 +36,7 @@ func old(t testing.TB, client redis.UniversalClient, key string, n int) {
 	}
 }
 
-// read has a group read n entries, and acknowledge all of them but those named. It makes the group.
+// read creates a group, reads n entries and acknowledges all but the given ones.
 func read(t testing.TB, client redis.UniversalClient, key, group string, n int, keep ...string) {
 	t.Helper()
 	ctx := context.Background()
@@ -55,7 +55,7 @@ func read(t testing.TB, client redis.UniversalClient, key, group string, n int, 
 	}
 }
 
-// trims collects what a Trimmer tells of one stream.
+// trims collects what a Trimmer observes for one stream.
 type trims struct {
 	stream string
 	mu     sync.Mutex
@@ -92,7 +92,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(t *testing.T, client redis.UniversalClient)
 		maxLen  int64
-		first   string // id of the first entry left, "" for none
+		first   string // ID of the first remaining entry, "" for none
 		length  int64
 		want    counts
 	}{
@@ -100,7 +100,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 			prepare: func(t *testing.T, c redis.UniversalClient) { old(t, c, topic, 10); read(t, c, topic, "g", 0) },
 			first:   "1-0", length: 10,
 		},
-		"all have read and settled": { // the last one read marks the place
+		"all have read and settled": { // the floor is the last entry read
 			prepare: func(t *testing.T, c redis.UniversalClient) { old(t, c, topic, 10); read(t, c, topic, "g", 10) },
 			first:   "10-0", length: 1, want: counts{settled: 9},
 		},
@@ -166,7 +166,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 			tc.prepare(t, client)
 			got := &trims{stream: topic}
 			trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: tc.maxLen}}})
-			for range 2 { // a second pass finds nothing to do
+			for range 2 { // the second pass has nothing to do
 				if err := trimmer.Pass(ctx); err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +185,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 func TestOnlyTheCapRemovesPartOfANode(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	client := redistest.Start(t).Client() // a hundred entries to a node
+	client := redistest.Start(t).Client() // a hundred entries per node
 	old(t, client, topic, 1050)
 	read(t, client, topic, group, 1050)
 	for _, tc := range []struct{ maxLen, least, most int64 }{{1000, 1, 100}, {7, 1, 7}} {
@@ -199,8 +199,7 @@ func TestOnlyTheCapRemovesPartOfANode(t *testing.T) {
 	}
 }
 
-// TestTrimKeepsUnsettledEntriesBelowTheCap compares passes at random moments with a model of who has
-// settled what.
+// Passes at random moments are compared with a model of what each group has settled.
 func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -213,7 +212,7 @@ func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
 		limit := rapid.Int64Range(5, 60).Draw(r, "cap")
 		got := &trims{stream: key}
 		trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: key, MaxLen: limit}}})
-		unsettled := map[string]map[string]bool{} // by group: ids
+		unsettled := map[string]map[string]bool{} // IDs by group
 		for _, g := range groups {
 			read(t, client, key, g, 0)
 			unsettled[g] = map[string]bool{}
@@ -254,7 +253,7 @@ func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
 				for id := range unsettled[g] {
 					if !left[id] {
 						lost++
-						delete(unsettled[g], id) // as the subscriber forgets it
+						delete(unsettled[g], id) // as the subscriber does
 						client.XAck(ctx, key, g, id)
 					}
 				}
@@ -305,7 +304,7 @@ func TestConcurrentTrimmers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// 200 are above the cap: 50-0 is pending, and of the 200 oldest 100 were never read.
+	// 200 entries are above the cap: 50-0 is pending, and of the 200 oldest 100 were never read.
 	if n := length(t, client, topic); n != 300 || total.Settled+total.Capped != 200 || total.lost != 101 {
 		t.Errorf("%d entries left, told of %d and %d taken away, %d of them missed; want 300, 200 together, 101", n, total.Settled, total.Capped, total.lost)
 	}
@@ -331,7 +330,7 @@ func TestDeadLettersAreTrimmedByAgeAndNumber(t *testing.T) {
 func TestTooMuchMemoryIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	client := redistest.StartReal(t).Client() // the embedded Redis does not estimate
+	client := redistest.StartReal(t).Client() // the embedded Redis does not support MEMORY USAGE
 	publish(t, client, 10)
 	read(t, client, topic, "g", 0)
 	log, got := &logged{}, &trims{stream: topic}

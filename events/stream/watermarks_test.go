@@ -54,7 +54,7 @@ func TestWatermarks(t *testing.T) {
 	}
 }
 
-// Whatever groups read and settle, the horizon is the least of what each has not settled.
+// The unsettled watermark is the lowest ID that any group has not settled.
 func TestUnsettledWatermarkIsTheOldestUnsettledEntry(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
