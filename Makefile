@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded test-large validate-deploy soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-all test-embedded test-large validate-deploy soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ build: ## Build the static binary bin/lockstep
 
 test: ## Run all tests with the race detector, against a real redis-server where there is one
 	go test -race ./... $(TESTFLAGS)
+
+test-all: ## Run the long forms of the tests too: storms, failovers, faults
+	LOCKSTEP_TEST=all go test -race ./... $(TESTFLAGS)
 
 # The packages whose tests talk to Redis, directly or through the command. Of gitrepo's only a few do.
 redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ && !/^lockstep\/internal\/gitrepo / {print $$1}')

@@ -76,7 +76,7 @@ func TestTimeoutNamesTheHolder(t *testing.T) {
 	warned, failed := waiter.log.all("waiting for lock"), waiter.log.all("lock timeout")
 	if len(warned) != 1 || warned[0].level != slog.LevelWarn || warned[0].attrs["job"] != "42" ||
 		warned[0].attrs["holder_job"] != "37" || warned[0].attrs["holder_worker"] != "w1" || warned[0].attrs["key"] != "k" {
-		t.Fatalf("the wait was announced as %v", warned)
+		t.Fatalf("the wait was logged as %v", warned)
 	}
 	if len(failed) != 1 || failed[0].level != slog.LevelError || failed[0].attrs["holder_job"] != "37" || failed[0].attrs["waited"] == "" {
 		t.Fatalf("the timeout was logged as %v", failed)
@@ -85,7 +85,7 @@ func TestTimeoutNamesTheHolder(t *testing.T) {
 		t.Fatalf("the acquisition was logged as %v", acquired)
 	}
 	if holder.log.count("waiting for lock") != 0 {
-		t.Fatal("one that did not wait said that it does")
+		t.Fatal("a request that did not wait logged a wait")
 	}
 	if got, want := observed.all(), map[string]int{"began": 1, "timeout": 1}; !maps.Equal(got, want) {
 		t.Fatalf("observed %v; want %v", got, want)
@@ -121,7 +121,7 @@ func TestSkipDoesNotWait(t *testing.T) {
 		}
 	}
 	if n := server.Client().Exists(t.Context(), prefix+"k:queue").Val(); n != 0 {
-		t.Fatal("a skipped request stands in the queue")
+		t.Fatal("a skipped request is in the queue")
 	}
 	release(t, first)
 	if first, err = other.Acquire(t.Context(), skip); err != nil {
@@ -268,7 +268,7 @@ func nothingQueued(t *testing.T, server *redistest.Server, p process, key string
 	client := server.Client()
 	for _, k := range []string{prefix + key + ":queue", prefix + key + ":waiters"} {
 		if n, err := client.Exists(t.Context(), k).Result(); err != nil || n != 0 {
-			t.Fatalf("%s is left behind (%v)", k, err)
+			t.Fatalf("%s still exists (%v)", k, err)
 		}
 	}
 }

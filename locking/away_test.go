@@ -21,8 +21,8 @@ func TestSlowRedisRestart(t *testing.T) {
 		late func(a, b process) (p process, hash string) // the process and script whose calls are delayed
 		kept bool
 	}{
-		"and the holder is there first": {func(_, b process) (process, string) { return b, locking.AcquireHash }, true},
-		"and the waiter is there first": {func(a, _ process) (process, string) { return a, locking.RenewHash }, false},
+		"holder first": {func(_, b process) (process, string) { return b, locking.AcquireHash }, true},
+		"waiter first": {func(a, _ process) (process, string) { return a, locking.RenewHash }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -36,14 +36,14 @@ func TestSlowRedisRestart(t *testing.T) {
 			late, hash := tc.late(a, b)
 			there, let := late.calls.hold(hash)
 			defer let()
-			soon(t, there, "one that is late")
+			soon(t, there, "the delayed call")
 			server.Restart()
 
 			if tc.kept {
 				a.log.await(t, "lease held again", 1)
 				let()
 				polls := b.calls.count(locking.AcquireHash)
-				until(t, "the waiter has asked", func() bool { return b.calls.count(locking.AcquireHash) > polls })
+				until(t, "the waiter has polled", func() bool { return b.calls.count(locking.AcquireHash) > polls })
 				wantErr(t, l.Confirm(t.Context()), nil)
 				if len(wait) > 0 {
 					t.Fatal("the waiter was granted a lease that is held again")
@@ -127,7 +127,7 @@ func TestBusyRedisCountsAsUnavailable(t *testing.T) {
 			_, err := b.Acquire(t.Context(), locking.Request{Key: "other", Wait: 700 * time.Millisecond})
 			wantErr(t, err, locking.ErrUnavailable)
 			if !strings.Contains(err.Error(), tc.reply) {
-				t.Errorf("the error %q does not say why", err)
+				t.Errorf("the error %q does not contain the reason", err)
 			}
 			a.log.await(t, "lease in doubt", 1)
 			wantErr(t, l.Context().Err(), nil)

@@ -35,7 +35,7 @@ func TestCloseEndsWaitsAndWaitsForLeases(t *testing.T) {
 	wantErr(t, p.Close(t.Context()), nil)
 	release(t, theirs)
 	if n := server.Client().Exists(t.Context(), prefix+"theirs:queue", prefix+"theirs:waiters").Val(); n != 0 {
-		t.Fatal("the closed Locker still stands in line")
+		t.Fatal("the closed Locker is still queued")
 	}
 }
 
@@ -50,7 +50,7 @@ func TestCloseLeavesLeasesInUseToExpire(t *testing.T) {
 	wantErr(t, context.Cause(l.Context()), locking.ErrClosed)
 	wantErr(t, l.Confirm(t.Context()), locking.ErrClosed)
 	if owner := server.Client().HGet(t.Context(), prefix+"k", "owner").Val(); owner != l.Guard().Owner {
-		t.Fatalf("Close has given the lease away: owner is %q", owner)
+		t.Fatalf("Close has released the lease: owner is %q", owner)
 	}
 	release(t, must(t, other, "k", "2"))
 }

@@ -46,7 +46,7 @@ func TestUnrecordedGrantIsNotAnnounced(t *testing.T) {
 		t.Fatal("the release succeeded without a write")
 	}
 	if len(wait) > 0 {
-		t.Fatalf("a waiter was told of a grant that is not recorded: %+v", (<-wait).lease.Guard())
+		t.Fatalf("a grant that is not recorded was announced: %+v", (<-wait).lease.Guard())
 	}
 	config(t, server, "min-replicas-to-write", "0")
 	server.Client().HSet(t.Context(), prefix+"k", "expires", 1)
@@ -147,7 +147,7 @@ func TestGrantThatExpiredInTransitIsNotUsed(t *testing.T) {
 	close(taken)
 	p.log.await(t, "waiting for lock", 1)
 	if len(wait) > 0 {
-		t.Fatal("a lease began that another has had since")
+		t.Fatal("a lease started after it was granted to another")
 	}
 	release(t, theirs)
 	release(t, soon(t, wait, "the slow one").ok(t))
@@ -168,7 +168,7 @@ func TestHandOverNeedsNoPoll(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("each waiter asked before it began; want its message to be enough")
+	t.Fatal("each waiter polled; want the message to be enough")
 }
 
 // Redis is slow and there are many leases to renew, so a round takes longer than a hand-over lease.
@@ -273,7 +273,7 @@ func TestNamesAreEscapedAndTruncated(t *testing.T) {
 		}
 		for _, told := range []string{timeout.Job, timeout.Holder.Job, timeout.Holder.Operation, timeout.Holder.String()} {
 			if told == "" || strings.ContainsAny(told, "\n\x00\x1b\u2028") || len(told) > 2000 {
-				t.Fatalf("%s: it is told of as %.100q", name, told)
+				t.Fatalf("%s: it is shown as %.100q", name, told)
 			}
 		}
 		wait := queueUp(t, b, t.Context(), locking.Request{Key: key, Job: key})

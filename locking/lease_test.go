@@ -103,7 +103,7 @@ func TestLeaseInDoubtIsNotLost(t *testing.T) {
 	case err := <-confirmed:
 		t.Fatalf("a lease in doubt was confirmed: %v", err)
 	case <-l.Context().Done():
-		t.Fatal("a lease in doubt was taken for lost")
+		t.Fatal("a lease in doubt was treated as lost")
 	case <-time.After(300 * time.Millisecond):
 	}
 	server.Restart()
@@ -146,9 +146,9 @@ func TestRedisComesBackEmpty(t *testing.T) {
 		meanwhile func(t *testing.T, other process)
 		want      error
 	}{
-		"and the holder is first":          {func(*testing.T, process) {}, nil},
-		"and another holds it":             {func(t *testing.T, p process) { must(t, p, "k", "2") }, locking.ErrLost},
-		"and another has had it meanwhile": {func(t *testing.T, p process) { release(t, must(t, p, "k", "2")) }, locking.ErrLost},
+		"holder first":        {func(*testing.T, process) {}, nil},
+		"another holds it":    {func(t *testing.T, p process) { must(t, p, "k", "2") }, locking.ErrLost},
+		"another has held it": {func(t *testing.T, p process) { release(t, must(t, p, "k", "2")) }, locking.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,11 +17,11 @@ func TestMarkReleasedFreesALeaseReleasedByAScript(t *testing.T) {
 	l := must(t, p, "k", "1")
 	guard := l.Guard()
 	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.HasLocalWaiters() {
-		t.Fatal("nobody waits, and it looks as if somebody did")
+		t.Fatal("nobody waits, but a waiter is reported")
 	}
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
 	if !l.HasLocalWaiters() {
-		t.Fatal("the next job waits, and it does not show")
+		t.Fatal("the next job waits, but no waiter is reported")
 	}
 	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
 	l.MarkReleased()
@@ -85,7 +85,7 @@ func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 				t.Errorf("observed %v; want %v", got, tc.want)
 			}
 			if p.log.count("lease lost") != tc.want["lost"] {
-				t.Error("the log does not say what happened")
+				t.Error("the log is wrong")
 			}
 			release(t, must(t, p, "k", "3"))
 		})

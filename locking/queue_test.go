@@ -78,7 +78,7 @@ func TestRequestsOfAProcessShareATicket(t *testing.T) {
 		local = append(local, queueUp(t, a, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint("a", i)}))
 	}
 	if n := client.Exists(t.Context(), prefix+"k:queue").Val(); n != 0 {
-		t.Fatal("the holder's process stands in the queue as well")
+		t.Fatal("the holder's process is in the queue too")
 	}
 
 	// A process alone passes the lease on to itself, in the round trip that releases it.
@@ -131,7 +131,7 @@ func TestTicketSurvivesItsRequester(t *testing.T) {
 
 func TestDeadWaiterIsSkipped(t *testing.T) {
 	t.Parallel()
-	for name, cluster := range map[string]bool{"nobody hears its message": false, "on Cluster, after a hand-over lease": true} {
+	for name, cluster := range map[string]bool{"its message has no subscriber": false, "on Cluster, after a hand-over lease": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)

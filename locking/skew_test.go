@@ -99,7 +99,7 @@ func TestWrongWorkerClockIsHarmless(t *testing.T) {
 				l = must(t, a, "k", "1")
 			}
 			if !byMessage {
-				t.Error("each waiter asked before it began; want its message to be enough")
+				t.Error("each waiter polled; want the message to be enough")
 			}
 
 			begun := time.Now() // in doubt at the right time, and held again

@@ -124,11 +124,11 @@ func TestSentinelFailsOver(t *testing.T) {
 			}
 			s.Master.Stop()
 			renewed := a.calls.count(locking.RenewHash)
-			until(t, "the replica is promoted and one of the two has heard of it", func() bool {
+			until(t, "the replica is promoted and one process has noticed", func() bool {
 				return len(wait) > 0 || l.Context().Err() != nil || a.calls.count(locking.RenewHash) > renewed
 			})
 			if !s.Promoted() {
-				t.Fatal("somebody has heard of a master that is not there")
+				t.Fatal("a process saw a new master before the promotion")
 			}
 			var next *locking.Lease
 			if len(wait) > 0 { // both have it until the first holder renews, once or twice
@@ -151,7 +151,7 @@ func TestSentinelFailsOver(t *testing.T) {
 			case err == nil:
 				t.Log("the holder has kept its lease")
 				if tc.missed || next != nil || len(wait) > 0 {
-					t.Fatal("the first lease was confirmed, though another has had it or it was never recorded")
+					t.Fatal("the first lease was confirmed, although it was granted to another or never recorded")
 				}
 				release(t, l)
 			default:
@@ -159,12 +159,12 @@ func TestSentinelFailsOver(t *testing.T) {
 				wantErr(t, err, locking.ErrLost)
 				wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 				if tc.kept {
-					t.Fatal("a lease was lost that the replica knew")
+					t.Fatal("a lease was lost although the replica knew it")
 				}
 				wantErr(t, l.Release(t.Context()), locking.ErrLost)
 			}
 			if next == nil {
-				next = soon(t, wait, "the waiter that hears no messages").ok(t)
+				next = soon(t, wait, "the waiter without messages").ok(t)
 			}
 			if next.Fence() <= l.Fence() {
 				t.Fatalf("fence %d follows %d", next.Fence(), l.Fence())
@@ -278,13 +278,13 @@ func TestOnACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(all) != 2 || all[0].Key != "another" || all[1].Key != "k" {
-			t.Errorf("the locks held are %+v", all)
+			t.Errorf("the held locks are %+v", all)
 		}
 		former, err := inspector.ForceRelease(t.Context(), "k", held.Fence())
 		if err != nil || former.Worker != "a" || former.Job != "1" {
 			t.Fatalf("released by force: %+v, %v", former, err)
 		}
-		soon(t, held.Context().Done(), "the holder's being told")
+		soon(t, held.Context().Done(), "the cancellation of the holder")
 		wantErr(t, context.Cause(held.Context()), locking.ErrLost)
 		_, err = inspector.ForceRelease(t.Context(), "k", held.Fence())
 		wantErr(t, err, locking.ErrNotHeld)
@@ -320,7 +320,7 @@ func TestOnACluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = dead.Process.Kill(); _ = dead.Wait() }()
-			until(t, "the other process stands in line", inLine(1))
+			until(t, "the other process is queued", inLine(1))
 			if err := dead.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -328,7 +328,7 @@ func TestOnACluster(t *testing.T) {
 			wait := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint(round)})
 			time.Sleep(time.Duration(round) * 250 * time.Millisecond) // vary the moment between two polls
 			if !inLine(2)() {
-				t.Fatal("the dead waiter has left the queue")
+				t.Fatal("the dead waiter is not in the queue")
 			}
 			begun := time.Now()
 			release(t, held)

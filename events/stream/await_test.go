@@ -103,7 +103,7 @@ func TestAwaitReceivesLaterMessages(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		case <-time.After(patience):
-			t.Fatalf("%s: never told", name)
+			t.Fatalf("%s: no message", name)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func TestAwaitSurvivesRedisRestart(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Fatal("never told")
+		t.Fatal("no message")
 	}
 }
 

@@ -168,7 +168,7 @@ func TestOnACluster(t *testing.T) {
 			publishKeyed(t, client, "hot", 30)
 			w := cluster.start(t, "a", keyed(8, 2, time.Minute)) // longer than the test
 			m, other := w.next(), w.next()
-			eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == 28 })
+			eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == 28 })
 			other.Ack()
 			third := w.next() // unparked
 			d := delivery(t, m)
@@ -187,7 +187,7 @@ func TestOnACluster(t *testing.T) {
 			}
 			third.Ack()
 			m.Ack()
-			nothingShelved(t, client)
+			nothingParked(t, client)
 		},
 		"two share the work, and that of one that dies goes to the other": func(t *testing.T) {
 			const total = 200
@@ -237,13 +237,13 @@ func TestOnACluster(t *testing.T) {
 			if s := stats(t, client); s.Length != 10 || s.Dead != 3 || s.Bytes <= 0 || g.Pending != 1 || g.Lag != 1 || g.Consumers != 1 {
 				t.Errorf("figures %+v", s)
 			}
-			told := trims{stream: topic}
-			cfg := stream.TrimmerConfig{Redis: client, DeadLen: 1, DeadAge: 100 * 365 * 24 * time.Hour, Observe: told.observe, Streams: []stream.Retention{{Topic: topic}}}
+			observed := trims{stream: topic}
+			cfg := stream.TrimmerConfig{Redis: client, DeadLen: 1, DeadAge: 100 * 365 * 24 * time.Hour, Observe: observed.observe, Streams: []stream.Retention{{Topic: topic}}}
 			if err := trimmer(t, cfg).Pass(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if s := stats(t, client); s.Length != 4 || s.First != "7-0" || s.Dead != 1 || told.Settled != 6 {
-				t.Errorf("after a pass, which told of %+v: %+v", told.Trim, s)
+			if s := stats(t, client); s.Length != 4 || s.First != "7-0" || s.Dead != 1 || observed.Settled != 6 {
+				t.Errorf("after a pass, which reported %+v: %+v", observed.Trim, s)
 			}
 		},
 		"a slot that moves to another node is followed": func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestOnACluster(t *testing.T) {
 			}
 			m.Ack()
 			m = w.next() // not settled
-			want := []string{topic, dead, due, tries, shelf, labels, results, state, lease}
+			want := []string{topic, dead, due, tries, parkedIndex, labels, results, state, lease}
 			slices.Sort(want)
 			if keys, slots := cluster.keys(t); !slices.Equal(keys, want) || len(slots) != 1 {
 				t.Errorf("in %d slots: %q; want %q in one", len(slots), keys, want)

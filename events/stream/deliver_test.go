@@ -287,7 +287,7 @@ func TestLateAckIsRefused(t *testing.T) {
 	second := b.next()
 	m.Ack()
 	a.gate.cut.Store(false)
-	eventually(t, "a hears of it", func() bool { return a.log.count("finished too late") == 1 })
+	eventually(t, "a logs it", func() bool { return a.log.count("finished too late") == 1 })
 	if n := pending(t, client)["b"]; n != 1 {
 		t.Fatalf("b has %d entries pending; want its one", n)
 	}

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	shelf  = "lockstep:{0}:shelf:changes:workers"
-	labels = "lockstep:{0}:labels:changes:workers"
+	parkedIndex = "lockstep:{0}:shelf:changes:workers"
+	labels      = "lockstep:{0}:labels:changes:workers"
 )
 
 // byMetadata returns the key that publishKeyed sets.
@@ -45,12 +45,12 @@ func keyed(window, share int, visibility time.Duration) func(*stream.SubscriberC
 	}
 }
 
-func nothingShelved(t *testing.T, client redis.UniversalClient) {
+func nothingParked(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	clean(t, client)
-	if n := client.Exists(context.Background(), shelf, labels).Val(); n != 0 {
-		t.Errorf("shelf %v, labels %v; want nothing left",
-			client.ZRange(context.Background(), shelf, 0, 9).Val(), client.HGetAll(context.Background(), labels).Val())
+	if n := client.Exists(context.Background(), parkedIndex, labels).Val(); n != 0 {
+		t.Errorf("parked index %v, labels %v; want nothing left",
+			client.ZRange(context.Background(), parkedIndex, 0, 9).Val(), client.HGetAll(context.Background(), labels).Val())
 	}
 }
 
@@ -85,7 +85,7 @@ func TestKeyLimitLeavesRoomForOtherKeys(t *testing.T) {
 			held = append(held, w.next())
 		}
 	}
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
 func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
@@ -95,7 +95,7 @@ func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	publishKeyed(t, client, "hot", 5)
 	a := start(t, server, "a", keyed(8, 1, time.Second))
 	first := a.next()
-	eventually(t, "four are sent away", func() bool { return pending(t, client)["(parked)"] == 4 })
+	eventually(t, "four are parked", func() bool { return pending(t, client)["(parked)"] == 4 })
 	a.gate.cut.Store(true)
 	b := start(t, server, "b", keyed(8, 8, time.Second))
 	seen := map[string]bool{}
@@ -106,7 +106,7 @@ func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	}
 	a.gate.cut.Store(false)
 	first.Ack()
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
 // allSiblings reads all pages of siblings.
@@ -140,7 +140,7 @@ func TestHandlerSettlesSiblings(t *testing.T) {
 			hot = append(hot, m)
 		}
 	}
-	eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == total-4 })
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == total-4 })
 	d := delivery(t, hot[0])
 	siblings := allSiblings(t, d, 50)
 	ids := map[string]bool{}
@@ -197,7 +197,7 @@ func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	publishKeyed(t, client, "hot", 2)
 	a := start(t, server, "a", keyed(8, 1, time.Minute))
 	m := a.next()
-	eventually(t, "the other is sent away", func() bool { return pending(t, client)["(parked)"] == 1 })
+	eventually(t, "the other is parked", func() bool { return pending(t, client)["(parked)"] == 1 })
 	siblings := allSiblings(t, delivery(t, m), 10)
 	if len(siblings) != 1 {
 		t.Fatalf("siblings: %v; want the one that is parked", siblings)
@@ -211,7 +211,7 @@ func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	}
 	other.Ack()
 	m.Ack()
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
 func TestRoomLeavesTheRestToOtherConsumers(t *testing.T) {

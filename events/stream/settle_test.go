@@ -288,7 +288,7 @@ func TestSettleReleasesALeaseNobodyWaitsFor(t *testing.T) {
 			w := start(t, server, "a", keyed(16, 1, time.Minute)) // reads all at once
 			m := w.next()
 			if strings.Contains(name, "parked") {
-				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, shelf).Val() > 0 })
+				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, parkedIndex).Val() > 0 })
 			}
 			returned := 0
 			s := result()
@@ -297,7 +297,7 @@ func TestSettleReleasesALeaseNobodyWaitsFor(t *testing.T) {
 			err := delivery(t, m).Settle(ctx, s)
 			again := delivery(t, m).Settle(ctx, s)
 			if gone := !client.HExists(ctx, lock, "owner").Val(); gone == tc.kept || (returned == 1) == tc.kept {
-				t.Errorf("the lease is given back: %v, told %d times; %v, %v", gone, returned, err, again)
+				t.Errorf("lease released: %v, called %d times; %v, %v", gone, returned, err, again)
 			}
 			m.Ack()
 		})

@@ -42,7 +42,7 @@ func TestSiblingTakenByThisConsumerMeanwhileIsSkipped(t *testing.T) {
 	}
 	again.Ack()
 	first.Ack()
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
 func TestEntrySettledBySiblingCannotBeSettledAgain(t *testing.T) {
@@ -86,7 +86,7 @@ func TestUnparkIgnoresStaleEntriesAfterGroupIsRecreated(t *testing.T) {
 	publishKeyed(t, client, "hot", 3)
 	a := start(t, server, "a", keyed(8, 1, time.Minute))
 	first := a.next()
-	eventually(t, "two are sent away", func() bool { return pending(t, client)["(parked)"] == 2 })
+	eventually(t, "two are parked", func() bool { return pending(t, client)["(parked)"] == 2 })
 	b := start(t, server, "b", keyed(8, 8, time.Minute))
 	a.gate.cut.Store(true)
 	client.XGroupDestroy(ctx, topic, group) // makes the parked index stale
@@ -97,7 +97,7 @@ func TestUnparkIgnoresStaleEntriesAfterGroupIsRecreated(t *testing.T) {
 	}
 	a.gate.cut.Store(false)
 	first.Ack() // too late, but frees capacity
-	eventually(t, "the shelf is tidied", func() bool { return client.Exists(ctx, shelf, labels).Val() == 0 })
+	eventually(t, "the parked index is cleaned up", func() bool { return client.Exists(ctx, parkedIndex, labels).Val() == 0 })
 	b.none(300 * time.Millisecond)
 	a.none(100 * time.Millisecond)
 	for _, m := range seen {
@@ -129,7 +129,7 @@ func TestPageOfHugeSiblingsIsShort(t *testing.T) {
 	}
 	w := start(t, server, "a", keyed(8, 1, time.Minute))
 	m := w.next()
-	eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == 20 })
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == 20 })
 	d := delivery(t, m)
 	page, next, err := d.Siblings(context.Background(), "", 100)
 	if err != nil || len(page) == 0 || len(page) > 8 || next == "" {

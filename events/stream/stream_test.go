@@ -158,7 +158,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("it never comes about that %s", what)
+			t.Fatalf("never happened: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

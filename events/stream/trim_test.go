@@ -176,7 +176,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 				t.Errorf("%d entries left, of %v; want %d from %s on", len(left), left, tc.length, tc.first)
 			}
 			if c := (counts{got.Settled, got.Aged, got.Capped, got.lost}); c != tc.want {
-				t.Errorf("told of %+v; want %+v", c, tc.want)
+				t.Errorf("observed %+v; want %+v", c, tc.want)
 			}
 		})
 	}
@@ -306,7 +306,7 @@ func TestConcurrentTrimmers(t *testing.T) {
 	wg.Wait()
 	// 200 entries are above the cap: 50-0 is pending, and of the 200 oldest 100 were never read.
 	if n := length(t, client, topic); n != 300 || total.Settled+total.Capped != 200 || total.lost != 101 {
-		t.Errorf("%d entries left, told of %d and %d taken away, %d of them missed; want 300, 200 together, 101", n, total.Settled, total.Capped, total.lost)
+		t.Errorf("%d entries left, observed %d and %d removed, %d of them lost; want 300, 200 together, 101", n, total.Settled, total.Capped, total.lost)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestDeadLettersAreTrimmedByAgeAndNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := length(t, client, dead); n != 201 || got.Aged != 7 || got.Capped != 49 {
-		t.Errorf("%d letters left, told of %d too old and %d too many; want 201, 7, 49", n, got.Aged, got.Capped)
+		t.Errorf("%d letters left, observed %d too old and %d too many; want 201, 7, 49", n, got.Aged, got.Capped)
 	}
 }
 
@@ -365,9 +365,9 @@ func TestTrimmerSurvivesRedisRestart(t *testing.T) {
 		Streams: []stream.Retention{{Topic: topic}}, Log: slog.New(slog.NewTextHandler(log, nil))})
 	var wg sync.WaitGroup
 	wg.Go(func() { trimmer.Run(ctx) })
-	eventually(t, "it says that Redis is away", func() bool { return log.count("cannot trim streams") == 1 })
+	eventually(t, "the outage is logged", func() bool { return log.count("cannot trim streams") == 1 })
 	server.Restart()
-	eventually(t, "it says that Redis is back", func() bool { return log.count("trimmed again") == 1 })
+	eventually(t, "the recovery is logged", func() bool { return log.count("trimmed again") == 1 })
 	old(t, client, topic, 10)
 	eventually(t, "it trims", func() bool { return length(t, client, topic) == 0 })
 	cancel()

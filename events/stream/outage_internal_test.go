@@ -16,15 +16,15 @@ import (
 func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ctx, said := context.Background(), &logtest.Buffer{}
-		o := &outage{log: slog.New(slog.NewTextHandler(said, nil))}
+		ctx, output := context.Background(), &logtest.Buffer{}
+		o := &outage{log: slog.New(slog.NewTextHandler(output, nil))}
 		expect := func(away, back int) {
 			t.Helper()
-			if got := strings.Count(said.String(), "is unavailable"); got != away {
-				t.Errorf("said %d times that Redis is away, want %d", got, away)
+			if got := strings.Count(output.String(), "is unavailable"); got != away {
+				t.Errorf("logged %d outages, want %d", got, away)
 			}
-			if got := strings.Count(said.String(), "is back"); got != back {
-				t.Errorf("said %d times that Redis is back, want %d", got, back)
+			if got := strings.Count(output.String(), "is back"); got != back {
+				t.Errorf("logged %d recoveries, want %d", got, back)
 			}
 		}
 		o.failed(ctx, io.EOF)
@@ -44,14 +44,14 @@ func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 		o.failed(ctx, io.EOF)
 		time.Sleep(aftermath)
 		if !o.recent(2 * time.Second) {
-			t.Error("what began in the aftermath of another outage is not known to be long")
+			t.Error("an outage that began in the aftermath of another does not count as long")
 		}
 		o.failed(ctx, io.EOF)
 		expect(2, 1)
 		o.answered(ctx, 2*time.Second)
 		expect(2, 2)
-		if !strings.Contains(said.String(), "away=2s") || !o.recent(2*time.Second) {
-			t.Errorf("it was away for two seconds; log:\n%s", said)
+		if !strings.Contains(output.String(), "away=2s") || !o.recent(2*time.Second) {
+			t.Errorf("the outage took two seconds; log:\n%s", output)
 		}
 
 		// An outage that ends before it is logged may still count as long.
@@ -60,7 +60,7 @@ func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 		o.answered(ctx, time.Second)
 		expect(2, 2)
 		if !o.recent(time.Second) {
-			t.Error("an outage that was not said is not long")
+			t.Error("an outage that was not logged does not count as long")
 		}
 	})
 }
