@@ -78,7 +78,7 @@ func TestParseChangeReadsPlainFields(t *testing.T) {
 	}
 }
 
-// cloudEvent is a sound document; each edit replaces one part of it.
+// cloudEvent is a valid document; each edit replaces one part of it.
 func cloudEvent(edits ...string) []byte {
 	doc := `{"specversion":"1.0","id":"42","source":"/hooks/github","type":"lockstep.change.pushed.v1","subject":"Acme/widgets",` +
 		`"time":"2026-11-21T03:04:05.678+02:00","datacontenttype":"application/json","data":{"repo":"Acme/widgets","url":"` + remote + `",` +
@@ -129,7 +129,7 @@ func TestParseChangeReadsCloudEvents(t *testing.T) {
 	}
 }
 
-func TestNewChangeFillsInWhatIsLeftOpen(t *testing.T) {
+func TestNewChangeFillsInDefaults(t *testing.T) {
 	before := time.Now()
 	c, err := events.NewChange(events.Change{URL: remote})
 	if err != nil {
@@ -146,7 +146,7 @@ func TestNewChangeFillsInWhatIsLeftOpen(t *testing.T) {
 	}
 }
 
-func TestNewChangeKeepsWhatIsGiven(t *testing.T) {
+func TestNewChangeKeepsGivenFields(t *testing.T) {
 	want := events.Change{
 		ID: "42", Type: events.ChangeRemoved, Source: "/cron", Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 		Repo: repo(t, "team/tools"), URL: remote, Ref: ref(t, "dev"), App: "docs", Credential: "bot",
@@ -157,7 +157,7 @@ func TestNewChangeKeepsWhatIsGiven(t *testing.T) {
 	}
 }
 
-func TestWhatNewChangeMakesParseChangeReads(t *testing.T) {
+func TestParseChangeReadsNewChange(t *testing.T) {
 	for name, in := range map[string]events.Change{
 		"the least":    {URL: remote},
 		"a removal":    {Type: events.ChangeRemoved, Repo: repo(t, "acme/widgets"), Force: true},

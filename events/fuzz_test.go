@@ -12,7 +12,7 @@ import (
 	"lockstep/events"
 )
 
-// maxError bounds every error of this package, in bytes, whatever the input.
+// maxError is the maximum length of every error of this package, in bytes.
 const maxError = 1000
 
 func FuzzParseRepoPath(f *testing.F) {
@@ -122,7 +122,7 @@ func FuzzParseChange(f *testing.F) {
 func changeRoundTrip(t *testing.T, c events.Change) {
 	t.Helper()
 	if c.ID == "" {
-		c.ID = "1795223511284-0" // as the stream's reader does
+		c.ID = "1795223511284-0" // as the reader of the stream does
 	}
 	wire, err := json.Marshal(c)
 	if err != nil {
@@ -135,7 +135,7 @@ func changeRoundTrip(t *testing.T, c events.Change) {
 
 const password = "hunter2planted"
 
-// plant returns a variant of doc for each text in it and each way to spoil it with a password.
+// plant returns variants of doc with a password added to each of its texts.
 func plant(doc []byte) (variants [][]byte) {
 	var root map[string]any
 	if len(doc) > 4096 || json.Unmarshal(doc, &root) != nil {
@@ -204,7 +204,7 @@ func resultRoundTrip(t *testing.T, r events.Result) {
 	if err != nil {
 		t.Fatalf("%s: %v", wire, err)
 	}
-	// An empty list is not written, and comes back as none.
+	// An empty list is omitted, and parses as nil.
 	if len(r.Files) == 0 {
 		r.Files = nil
 	}

@@ -16,8 +16,8 @@ import (
 	"lockstep/events"
 )
 
-// The files in testdata are the promise of version 1: what they say, every later parser reads. With
-// -update they are written anew; a change to one that exists breaks the promise.
+// The files in testdata are the wire format of version 1, which every later parser must read. -update rewrites
+// them; changing an existing file breaks compatibility.
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
 
 var goldenTime = time.Date(2026, 11, 21, 1, 2, 3, 456789000, time.UTC)
@@ -103,7 +103,7 @@ func goldenResults(t testing.TB) map[string]events.Result {
 	}
 }
 
-// golden returns the file's content, compact, after writing value to it when -update is given.
+// golden returns the file's content in compact form. With -update it first writes value to it.
 func golden(t *testing.T, name string, value any) []byte {
 	t.Helper()
 	if *update {
@@ -137,7 +137,7 @@ func readGolden(t *testing.T, name string) []byte {
 	return compact.Bytes()
 }
 
-func TestChangesAreWrittenAsTheGoldenFiles(t *testing.T) {
+func TestChangesMatchGoldenFiles(t *testing.T) {
 	for name, want := range goldenChanges(t) {
 		t.Run(name, func(t *testing.T) {
 			file := golden(t, name, want)
@@ -152,7 +152,7 @@ func TestChangesAreWrittenAsTheGoldenFiles(t *testing.T) {
 	}
 }
 
-func TestResultsAreWrittenAsTheGoldenFiles(t *testing.T) {
+func TestResultsMatchGoldenFiles(t *testing.T) {
 	for name, want := range goldenResults(t) {
 		t.Run(name, func(t *testing.T) {
 			file := golden(t, name, want)
@@ -167,8 +167,8 @@ func TestResultsAreWrittenAsTheGoldenFiles(t *testing.T) {
 	}
 }
 
-// The plain form is only ever read: its golden file says what redis-cli would.
-func TestPlainFieldsAreReadAsTheGoldenFile(t *testing.T) {
+// The flat form is only parsed; its golden file is what redis-cli would write.
+func TestPlainFieldsMatchGoldenFile(t *testing.T) {
 	file := golden(t, "change_plain", map[string]string{
 		"id": "job-42", "type": "pushed", "repo": "Acme/widgets", "url": "https://github.com/Acme/widgets.git", "ref": "main",
 		"app": "docs", "credential": "github-bot", "before": sha1A, "after": sha1B, "force": "false", "on_busy": "skip",
@@ -182,8 +182,8 @@ func TestPlainFieldsAreReadAsTheGoldenFile(t *testing.T) {
 	changeRoundTrip(t, got)
 }
 
-// A later minor adds fields wherever there is an object; a reader of today does not mind.
-func TestFieldsOfALaterMinorAreIgnored(t *testing.T) {
+// A later minor version may add fields to any object; today's parser ignores them.
+func TestFieldsOfALaterMinorVersionAreIgnored(t *testing.T) {
 	const added = `{"added_later":{"n":[1,"x",null]},`
 	later := func(file []byte) []byte {
 		return []byte(strings.ReplaceAll(string(file), `{`, added))

@@ -25,7 +25,7 @@ func TestNamespaceNamesTheKeys(t *testing.T) {
 	}
 }
 
-func TestParseNamespaceWantsOneHashTag(t *testing.T) {
+func TestParseNamespaceRequiresOneHashTag(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in string
 		ok bool

@@ -7,7 +7,7 @@ import (
 	"lockstep/events"
 )
 
-func TestWhatCameAfterThisVersionIsLeftToANewerOne(t *testing.T) {
+func TestNewerTypesAreLeftToANewerVersion(t *testing.T) {
 	const data = `"data":{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git","ref":""}`
 	event := func(kind, data string) string {
 		return `{"specversion":"1.0","id":"1","source":"/x","type":"` + kind + `",` + data + `}`
@@ -47,7 +47,7 @@ func TestWhatCameAfterThisVersionIsLeftToANewerOne(t *testing.T) {
 	}
 }
 
-func TestAFieldThatCameAfterThisVersionIsIgnored(t *testing.T) {
+func TestUnknownFieldsAreIgnored(t *testing.T) {
 	change, err := events.ParseChange([]byte(`{"specversion":"1.0","id":"1","source":"/x","type":"lockstep.change.pushed.v1","mood":"good",
 		"data":{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git","priority":{"n":7}}}`))
 	if err != nil || change.Repo.String() != "acme/widgets" {

@@ -40,7 +40,7 @@ func TestParseRefExpands(t *testing.T) {
 	}
 }
 
-// The names that Git's own documentation of check-ref-format is about, and what sits next to them.
+// Names from Git's documentation of check-ref-format, and variations.
 var refNames = []string{
 	"main", "a/b", "a/b/c", "refs/heads/main", "refs/tags/v1.0", "@", "a@b", "a{b", "-x", "a.b", "größe", "\u00a0", "a%2Fb",
 	"HEAD/x", "lock", ".lock", "a.lock", "a.lock/b", "a.lockb", "a.LOCK", ".a", "a/.b", "a./b", "a..b", "a.", "a/b.",
@@ -112,7 +112,7 @@ func TestRefErrorsAreBoundedAndKeepSecrets(t *testing.T) {
 }
 
 func genRef(t *rapid.T, label string) events.Ref {
-	// A small alphabet, thick with what the escaping is about, so that pairs come close.
+	// A small alphabet with many characters that need escaping, so that similar pairs are likely.
 	name := rapid.StringMatching(`(refs/(heads|tags|heads/refs/heads)/)?(refs|%2F|%|a|25|/b|heads/){1,5}`).Draw(t, label)
 	r, err := events.ParseRef(name)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestSuffixIsOneFileName(t *testing.T) {
 	})
 }
 
-func TestRefTravelsAsText(t *testing.T) {
+func TestRefMarshalsAsText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := genRef(t, "ref")
 		text, err := r.MarshalText()

@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// plain is a sound flat document with one field replaced or added.
+// plain is a valid flat document with one field replaced or added.
 func plain(name, value string) string {
 	doc := map[string]string{"repo": "acme/widgets", "url": remote}
 	doc[name] = value
@@ -100,7 +100,7 @@ func refused(t *testing.T, c events.Change, err error) {
 	}
 }
 
-// What a sound document cannot say, a program can; and what is wrong in both, both refuse.
+// A program can build changes that no valid document represents. Both paths must reject what is invalid.
 func TestChangeRefusesUnsoundParts(t *testing.T) {
 	for name, edit := range map[string]func(*events.Change){
 		"an unknown type":          func(c *events.Change) { c.Type = "lockstep.change.pushed.v2" },
@@ -202,7 +202,7 @@ func TestCheckRemote(t *testing.T) {
 	}
 }
 
-func TestChangeErrorsTellTheCause(t *testing.T) {
+func TestChangeErrorsNameTheCause(t *testing.T) {
 	if _, err := events.ParseChange([]byte(plain("repo", "../etc"))); !errors.Is(err, events.ErrBadRepoPath) {
 		t.Errorf("got %v; want ErrBadRepoPath", err)
 	}

@@ -33,7 +33,7 @@ func TestRemoteURL(t *testing.T) {
 	}
 }
 
-func TestRemotesAreTheSameHoweverTheyAreSpelled(t *testing.T) {
+func TestCanonicalRemoteIgnoresSpelling(t *testing.T) {
 	for remote, want := range map[string]string{
 		"https://GitHub.com/acme/widgets.git":       "github.com/acme/widgets",
 		"http://github.com:80/acme/widgets/":        "github.com/acme/widgets",
@@ -60,7 +60,7 @@ func TestRemotesAreTheSameHoweverTheyAreSpelled(t *testing.T) {
 	}
 }
 
-func TestNewChangeTakesAnSCPLikeRemote(t *testing.T) {
+func TestNewChangeAcceptsSCPLikeRemote(t *testing.T) {
 	c, err := events.NewChange(events.Change{URL: "git@github.com:acme/widgets.git"})
 	if err != nil || c.URL != "ssh://git@github.com/acme/widgets.git" || c.Repo.String() != "acme/widgets" {
 		t.Errorf("got %s, %s, %v", c.URL, c.Repo, err)

@@ -149,7 +149,7 @@ func TestRepoPathErrorsKeepSecrets(t *testing.T) {
 				t.Errorf("RepoPathFromURL: %v", err)
 			}
 			if name == "a token in the path" {
-				return // taken for a path, "hunter2" is a name like any other
+				return // as a path, "hunter2" is an ordinary name
 			}
 			if _, err := events.ParseRepoPath(in); err == nil || strings.Contains(err.Error(), secret) {
 				t.Errorf("ParseRepoPath: %v", err)
@@ -161,7 +161,7 @@ func TestRepoPathErrorsKeepSecrets(t *testing.T) {
 	}
 }
 
-func TestRepoPathIsComparedWithoutRegardToCase(t *testing.T) {
+func TestRepoPathEqualIgnoresCase(t *testing.T) {
 	a, b := repo(t, "Acme/Widgets"), repo(t, "acme/wIDGETS")
 	if !a.Equal(b) || a.Key() != b.Key() {
 		t.Errorf("%q and %q differ", a, b)
@@ -174,7 +174,7 @@ func TestRepoPathIsComparedWithoutRegardToCase(t *testing.T) {
 	}
 }
 
-func TestContainsSeesNestingOnly(t *testing.T) {
+func TestContainsMeansNesting(t *testing.T) {
 	outer := repo(t, "acme/widgets")
 	for in, want := range map[string]bool{
 		"acme/widgets/docs":    true,
@@ -194,7 +194,7 @@ func TestContainsSeesNestingOnly(t *testing.T) {
 	}
 }
 
-func TestRepoPathTravelsAsText(t *testing.T) {
+func TestRepoPathMarshalsAsText(t *testing.T) {
 	var got struct{ A, B events.RepoPath }
 	if err := json.Unmarshal([]byte(`{"A":"Acme/Widgets","B":""}`), &got); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAnyResultComesBackAsItWas(t *testing.T) {
+func TestAnyResultSurvivesMarshalling(t *testing.T) {
 	hash := rapid.StringMatching(`([0-9a-f]{40})?`)
 	file := rapid.Custom(func(t *rapid.T) events.File {
 		return events.File{

@@ -15,7 +15,7 @@ import (
 	"lockstep/locking"
 )
 
-func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
+func TestLeaseFieldsInRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -51,7 +51,7 @@ func TestALeaseIsWrittenForOthersToRead(t *testing.T) {
 	}
 }
 
-func TestATimeoutNamesTheHolder(t *testing.T) {
+func TestTimeoutNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -73,19 +73,19 @@ func TestATimeoutNamesTheHolder(t *testing.T) {
 		t.Fatalf("the error reads %q", err)
 	}
 
-	warned, failed := waiter.said.all("waiting for lock"), waiter.said.all("lock timeout")
+	warned, failed := waiter.log.all("waiting for lock"), waiter.log.all("lock timeout")
 	if len(warned) != 1 || warned[0].level != slog.LevelWarn || warned[0].attrs["job"] != "42" ||
 		warned[0].attrs["holder_job"] != "37" || warned[0].attrs["holder_worker"] != "w1" || warned[0].attrs["key"] != "k" {
-		t.Fatalf("the wait was announced as %v", warned)
+		t.Fatalf("the wait was logged as %v", warned)
 	}
 	if len(failed) != 1 || failed[0].level != slog.LevelError || failed[0].attrs["holder_job"] != "37" || failed[0].attrs["waited"] == "" {
 		t.Fatalf("the timeout was logged as %v", failed)
 	}
-	if acquired := holder.said.all("lock acquired"); len(acquired) != 1 || acquired[0].level != slog.LevelDebug {
+	if acquired := holder.log.all("lock acquired"); len(acquired) != 1 || acquired[0].level != slog.LevelDebug {
 		t.Fatalf("the acquisition was logged as %v", acquired)
 	}
-	if holder.said.count("waiting for lock") != 0 {
-		t.Fatal("one that did not wait said that it does")
+	if holder.log.count("waiting for lock") != 0 {
+		t.Fatal("a request that did not wait logged a wait")
 	}
 	if got, want := observed.all(), map[string]int{"began": 1, "timeout": 1}; !maps.Equal(got, want) {
 		t.Fatalf("observed %v; want %v", got, want)
@@ -93,7 +93,7 @@ func TestATimeoutNamesTheHolder(t *testing.T) {
 	nothingQueued(t, server, waiter, "k")
 }
 
-func TestATimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
+func TestTimeoutNamesAHolderOfTheSameProcess(t *testing.T) {
 	t.Parallel()
 	p := start(t, redistest.Start(t), "w1")
 	must(t, p, "k", "37")
@@ -121,7 +121,7 @@ func TestSkipDoesNotWait(t *testing.T) {
 		}
 	}
 	if n := server.Client().Exists(t.Context(), prefix+"k:queue").Val(); n != 0 {
-		t.Fatal("a skipped request stands in the queue")
+		t.Fatal("a skipped request is in the queue")
 	}
 	release(t, first)
 	if first, err = other.Acquire(t.Context(), skip); err != nil {
@@ -130,7 +130,7 @@ func TestSkipDoesNotWait(t *testing.T) {
 	release(t, first)
 }
 
-func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
+func TestInvalidRequestsAndConfigsAreRejected(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -160,7 +160,7 @@ func TestRequestsAndConfigsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
+func TestCancelledWaitLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	holder, waiter := start(t, server, "w1"), start(t, server, "w2")
@@ -178,21 +178,21 @@ func TestACancelledWaitLeavesNothingBehind(t *testing.T) {
 	release(t, must(t, holder, "k", "38"))
 }
 
-func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
+func TestGrantDuringCancellationIsReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	holder, waiter, third := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
-	hears(t, waiter, holder)
+	awaitSubscription(t, waiter, holder)
 	fastest := time.Hour
-	for range 3 { // a machine may be slow for a while
+	for range 3 { // the machine may be slow for a while
 		held := must(t, holder, "k", "37")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})
-		there, let := waiter.asked.hold(locking.ReleaseHash)
+		there, let := waiter.calls.hold(locking.ReleaseHash)
 		cancel()
 		wantErr(t, soon(t, done, "the cancelled wait").err, context.Canceled)
 		soon(t, there, "the word that it waits no more")
-		release(t, held) // Redis has not heard that, and grants the lease
+		release(t, held) // Redis does not know about the cancellation, and grants the lease
 		let()
 		begun := time.Now()
 		release(t, must(t, third, "k", "43"))
@@ -201,7 +201,7 @@ func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
 	if fastest > 400*time.Millisecond {
 		t.Errorf("the key was free only after %v: a grant was not given back", fastest)
 	}
-	for range 40 { // or at whatever moment
+	for range 40 { // at a random moment
 		held := must(t, holder, "k", "37")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})
@@ -214,13 +214,13 @@ func TestAGrantThatCrossesACancellationIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestALostReplyGrantsNothingTwice(t *testing.T) {
+func TestLostReplyDoesNotGrantTwice(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
-	p.asked.loseReply(locking.AcquireHash, 1)
+	p.calls.loseReply(locking.AcquireHash, 1)
 	l := must(t, p, "k", "1")
-	if n := p.asked.count(locking.AcquireHash); n != 2 {
+	if n := p.calls.count(locking.AcquireHash); n != 2 {
 		t.Fatalf("asked %d times; want 2", n)
 	}
 	if got := server.Client().HGet(t.Context(), prefix+"k", "fence").Val(); got != fence(l) {
@@ -228,13 +228,13 @@ func TestALostReplyGrantsNothingTwice(t *testing.T) {
 	}
 	waiting := queueUp(t, other, t.Context(), locking.Request{Key: "k", Job: "2"})
 	local := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "3"})
-	p.asked.loseReply(locking.ReleaseHash, 1)
+	p.calls.loseReply(locking.ReleaseHash, 1)
 	release(t, l)
 	release(t, soon(t, waiting, "the other process").ok(t))
 	release(t, soon(t, local, "the same process").ok(t))
 }
 
-func TestAnUnreachableRedisIsNoTimeout(t *testing.T) {
+func TestUnreachableRedisIsUnavailableNotATimeout(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -259,16 +259,16 @@ func TestAnUnreachableRedisIsNoTimeout(t *testing.T) {
 	release(t, soon(t, done, "the wait that outlived the outage").ok(t))
 }
 
-// nothingQueued checks that p's withdrawn tickets are gone from the queue of key.
+// nothingQueued checks that p's withdrawn tickets have left the queue of key.
 func nothingQueued(t *testing.T, server *redistest.Server, p process, key string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	wantErr(t, p.Close(ctx), nil) // it waits for withdrawals
+	wantErr(t, p.Close(ctx), nil) // Close waits for withdrawals
 	client := server.Client()
 	for _, k := range []string{prefix + key + ":queue", prefix + key + ":waiters"} {
 		if n, err := client.Exists(t.Context(), k).Result(); err != nil || n != 0 {
-			t.Fatalf("%s is left behind (%v)", k, err)
+			t.Fatalf("%s still exists (%v)", k, err)
 		}
 	}
 }

@@ -14,36 +14,36 @@ import (
 	"lockstep/locking"
 )
 
-// Redis is stopped for longer than the lease, with a holder and a waiter, and comes back with its data.
-func TestRedisRestartsSlowly(t *testing.T) {
+// Redis is stopped for longer than the lease, with a holder and a waiter, and restarts with its data.
+func TestSlowRedisRestart(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		late func(a, b process) (p process, hash string) // whose calls come only after the other's
+		late func(a, b process) (p process, hash string) // the process and script whose calls are delayed
 		kept bool
 	}{
-		"and the holder is there first": {func(_, b process) (process, string) { return b, locking.AcquireHash }, true},
-		"and the waiter is there first": {func(a, _ process) (process, string) { return a, locking.RenewHash }, false},
+		"holder first": {func(_, b process) (process, string) { return b, locking.AcquireHash }, true},
+		"waiter first": {func(a, _ process) (process, string) { return a, locking.RenewHash }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 			a, b := start(t, server, "a", lease(500*time.Millisecond)), start(t, server, "b", lease(500*time.Millisecond))
-			hears(t, b, a)
+			awaitSubscription(t, b, a)
 			l := must(t, a, "k", "1")
 			wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
 			server.Stop()
-			a.said.await(t, "lease in doubt", 1)
+			a.log.await(t, "lease in doubt", 1)
 			late, hash := tc.late(a, b)
-			there, let := late.asked.hold(hash)
+			there, let := late.calls.hold(hash)
 			defer let()
-			soon(t, there, "one that is late")
+			soon(t, there, "the delayed call")
 			server.Restart()
 
 			if tc.kept {
-				a.said.await(t, "lease held again", 1)
+				a.log.await(t, "lease held again", 1)
 				let()
-				asked := b.asked.count(locking.AcquireHash)
-				until(t, "the waiter has asked", func() bool { return b.asked.count(locking.AcquireHash) > asked })
+				polls := b.calls.count(locking.AcquireHash)
+				until(t, "the waiter has polled", func() bool { return b.calls.count(locking.AcquireHash) > polls })
 				wantErr(t, l.Confirm(t.Context()), nil)
 				if len(wait) > 0 {
 					t.Fatal("the waiter was granted a lease that is held again")
@@ -65,13 +65,13 @@ func TestRedisRestartsSlowly(t *testing.T) {
 			}
 			wantErr(t, next.Confirm(t.Context()), nil)
 			release(t, next)
-			free(t, a, "k")
+			assertFree(t, a, "k")
 		})
 	}
 }
 
-// Redis answers, but only to say that it does not serve yet, or not now, for longer than the lease.
-func TestARedisThatIsBusyIsAway(t *testing.T) {
+// Redis answers, but only with an error, for longer than the lease.
+func TestBusyRedisCountsAsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reply string
@@ -127,9 +127,9 @@ func TestARedisThatIsBusyIsAway(t *testing.T) {
 			_, err := b.Acquire(t.Context(), locking.Request{Key: "other", Wait: 700 * time.Millisecond})
 			wantErr(t, err, locking.ErrUnavailable)
 			if !strings.Contains(err.Error(), tc.reply) {
-				t.Errorf("the error %q does not say why", err)
+				t.Errorf("the error %q does not contain the reason", err)
 			}
-			a.said.await(t, "lease in doubt", 1)
+			a.log.await(t, "lease in doubt", 1)
 			wantErr(t, l.Context().Err(), nil)
 			end()
 
@@ -148,7 +148,7 @@ func TestARedisThatIsBusyIsAway(t *testing.T) {
 				t.Fatalf("fence %d follows %d", next.Fence(), l.Fence())
 			}
 			release(t, next)
-			free(t, a, "k")
+			assertFree(t, a, "k")
 		})
 	}
 }

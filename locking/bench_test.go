@@ -12,7 +12,7 @@ import (
 	"lockstep/locking"
 )
 
-// quiet is for measuring: nothing but the Locker and its client.
+// quiet opens a Locker without instrumentation, for benchmarks.
 func quiet(server *redistest.Server) func(*locking.Config) {
 	return func(cfg *locking.Config) { cfg.Log, cfg.Redis = nil, server.Client() }
 }
@@ -25,7 +25,7 @@ func BenchmarkUncontended(b *testing.B) {
 			release(b, must(b, p, "k", "1"))
 		}
 	})
-	// The least that a lock with a fence can do, for comparison.
+	// The minimum for a lock with a fence, for comparison.
 	b.Run("raw", func(b *testing.B) {
 		client := server.Client()
 		keys := []string{"{t}:raw"}
@@ -40,8 +40,8 @@ func BenchmarkUncontended(b *testing.B) {
 	})
 }
 
-// BenchmarkHandOff measures from the start of a release to the next holder's return from Acquire, in
-// another process's Locker, with 8 × 4 waiters and 2 ms of work.
+// BenchmarkHandOff measures the time from the start of a release until Acquire returns in another process'
+// Locker, with 8 × 4 waiters and 2 ms of work.
 func BenchmarkHandOff(b *testing.B) {
 	server := redistest.Start(b)
 	const lockers, waiters = 8, 4

@@ -35,11 +35,11 @@ func TestCloseEndsWaitsAndWaitsForLeases(t *testing.T) {
 	wantErr(t, p.Close(t.Context()), nil)
 	release(t, theirs)
 	if n := server.Client().Exists(t.Context(), prefix+"theirs:queue", prefix+"theirs:waiters").Val(); n != 0 {
-		t.Fatal("the closed Locker still stands in line")
+		t.Fatal("the closed Locker is still queued")
 	}
 }
 
-func TestCloseLeavesWhatIsInUseToLapse(t *testing.T) {
+func TestCloseLeavesLeasesInUseToExpire(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(500*time.Millisecond)), start(t, server, "w2", lease(500*time.Millisecond))
@@ -50,12 +50,12 @@ func TestCloseLeavesWhatIsInUseToLapse(t *testing.T) {
 	wantErr(t, context.Cause(l.Context()), locking.ErrClosed)
 	wantErr(t, l.Confirm(t.Context()), locking.ErrClosed)
 	if owner := server.Client().HGet(t.Context(), prefix+"k", "owner").Val(); owner != l.Guard().Owner {
-		t.Fatalf("Close has given the lease away: owner is %q", owner)
+		t.Fatalf("Close has released the lease: owner is %q", owner)
 	}
 	release(t, must(t, other, "k", "2"))
 }
 
-func TestALeaseMayBeReleasedAfterClose(t *testing.T) {
+func TestReleaseAfterClose(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")

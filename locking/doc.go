@@ -77,7 +77,7 @@
 //	                              most a quarter lease later; longer while the old master is cut off but reachable,
 //	                              unless it has min-replicas-to-write. Messages resume after resubscribing
 //	Redis' clock goes forward     leases expire early; overtaken holders lose theirs
-//	Redis' clock goes back        a dead holder's lease lasts at most four leases; fences still grow
+//	Redis' clock jumps back       a dead holder's lease lasts at most four leases; fences still grow
 //	the worker's clock is wrong   no effect: only its monotonic clock and differences of Redis' clock are used
 //	Release fails                 harmless: the lease expires
 //	a lease is released by force  the holder loses it at once or, if the message is lost, at its next renewal;

@@ -17,8 +17,8 @@ import (
 	"lockstep/locking"
 )
 
-// free checks that nobody holds key, not even for a moment longer.
-func free(t *testing.T, p process, key string) {
+// assertFree checks that nobody holds key.
+func assertFree(t *testing.T, p process, key string) {
 	t.Helper()
 	l, err := p.Acquire(t.Context(), locking.Request{Key: key, IfHeld: locking.Skip})
 	if err != nil {
@@ -34,11 +34,11 @@ func config(t testing.TB, server *redistest.Server, name, value string) {
 	}
 }
 
-func TestNobodyIsToldOfAGrantThatRedisRefusesToRecord(t *testing.T) {
+func TestUnrecordedGrantIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	held := must(t, a, "k", "1")
 	wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
 	config(t, server, "min-replicas-to-write", "1") // every write is refused: NOREPLICAS
@@ -46,18 +46,18 @@ func TestNobodyIsToldOfAGrantThatRedisRefusesToRecord(t *testing.T) {
 		t.Fatal("the release succeeded without a write")
 	}
 	if len(wait) > 0 {
-		t.Fatalf("a waiter was told of a grant that is not recorded: %+v", (<-wait).lease.Guard())
+		t.Fatalf("a grant that is not recorded was announced: %+v", (<-wait).lease.Guard())
 	}
 	config(t, server, "min-replicas-to-write", "0")
 	server.Client().HSet(t.Context(), prefix+"k", "expires", 1)
 	release(t, soon(t, wait, "the waiter").ok(t))
 }
 
-func TestALeaseIsReturnedThoughRedisIsOutOfMemory(t *testing.T) {
+func TestReleaseWorksWhileRedisIsOutOfMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	alone, contended := must(t, a, "alone", "1"), must(t, a, "contended", "2")
 	wait := queueUp(t, b, t.Context(), locking.Request{Key: "contended", Job: "3"})
 	config(t, server, "maxmemory", "1")
@@ -66,22 +66,22 @@ func TestALeaseIsReturnedThoughRedisIsOutOfMemory(t *testing.T) {
 	l := soon(t, wait, "the waiter").ok(t)
 	config(t, server, "maxmemory", "0")
 	release(t, l)
-	free(t, b, "alone")
+	assertFree(t, b, "alone")
 }
 
-// A message hands b the lease while its poll is still on its way. Were it to begin and end before
-// Redis gets that poll, the poll would be granted the free lease, for nobody.
-func TestAPollThatIsOvertakenByAMessageIsNotGrantedToNobody(t *testing.T) {
+// A message hands b the lease while its poll is still in transit. If the lease began and ended before Redis got
+// that poll, the poll would be granted the free lease, with nobody to use it.
+func TestPollOvertakenByAMessageIsNotGranted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b, c := start(t, server, "a"), start(t, server, "b", lease(20*time.Second)), start(t, server, "c")
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	held := must(t, a, "k", "1")
 	wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
-	there, let := b.asked.hold(locking.AcquireHash)
+	there, let := b.calls.hold(locking.AcquireHash)
 	defer let()
 	soon(t, there, "a poll")
-	asked := b.asked.count(locking.AcquireHash)
+	polls := b.calls.count(locking.AcquireHash)
 	release(t, held)
 	select {
 	case r := <-wait:
@@ -91,28 +91,28 @@ func TestAPollThatIsOvertakenByAMessageIsNotGrantedToNobody(t *testing.T) {
 		let()
 		release(t, soon(t, wait, "the waiter").ok(t))
 	}
-	for b.asked.count(locking.AcquireHash) == asked { // until Redis has answered the poll
+	for b.calls.count(locking.AcquireHash) == polls { // until Redis has answered the poll
 		time.Sleep(time.Millisecond)
 	}
-	free(t, c, "k")
+	assertFree(t, c, "k")
 }
 
-func TestAFloorHoldsForWhoeverTakesOverATicket(t *testing.T) {
+func TestFloorAppliesToTheNextRequesterOfATicket(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	held := must(t, a, "k", "1")
 	ctx, cancel := context.WithCancel(t.Context())
 	low := queueUp(t, b, ctx, locking.Request{Key: "k", Job: "2"})
 	floor := held.Fence() + 1_000_000_000
 	high := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "3", Floor: floor})
-	there, let := b.asked.hold(locking.AcquireHash)
+	there, let := b.calls.hold(locking.AcquireHash)
 	defer let()
 	cancel()
 	wantErr(t, soon(t, low, "the one that leaves").err, context.Canceled)
 	soon(t, there, "the question for the one that is left")
-	release(t, held) // hands over to the one that has left
+	release(t, held) // hands over to the request that was cancelled
 	time.AfterFunc(100*time.Millisecond, let)
 	l := soon(t, high, "the one that is left").ok(t)
 	if l.Fence() <= floor {
@@ -122,21 +122,21 @@ func TestAFloorHoldsForWhoeverTakesOverATicket(t *testing.T) {
 	release(t, l)
 }
 
-func TestAGrantThatRanOutOnItsWayIsNotBegun(t *testing.T) {
+func TestGrantThatExpiredInTransitIsNotUsed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(100*time.Millisecond)), start(t, server, "w2")
-	release(t, must(t, p, "k", "")) // Redis knows the scripts
+	release(t, must(t, p, "k", "")) // loads the scripts
 	var once sync.Once
 	granted, taken := make(chan struct{}), make(chan struct{})
-	p.asked.mu.Lock()
-	p.asked.after = func(hash string) {
+	p.calls.mu.Lock()
+	p.calls.after = func(hash string) {
 		once.Do(func() {
 			close(granted)
 			<-taken
 		})
 	}
-	p.asked.mu.Unlock()
+	p.calls.mu.Unlock()
 	wait := make(chan result, 1)
 	go func() {
 		l, err := p.Acquire(t.Context(), locking.Request{Key: "k"})
@@ -145,38 +145,38 @@ func TestAGrantThatRanOutOnItsWayIsNotBegun(t *testing.T) {
 	soon(t, granted, "a grant whose reply is slow")
 	theirs := must(t, other, "k", "2")
 	close(taken)
-	p.said.await(t, "waiting for lock", 1)
+	p.log.await(t, "waiting for lock", 1)
 	if len(wait) > 0 {
-		t.Fatal("a lease began that another has had since")
+		t.Fatal("a lease started after it was granted to another")
 	}
 	release(t, theirs)
 	release(t, soon(t, wait, "the slow one").ok(t))
 }
 
-func TestAHandOverNeedsNoQuestionHoweverLongTheLease(t *testing.T) {
+func TestHandOverNeedsNoPoll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b", lease(time.Minute))
-	hears(t, b, a)
-	for range 5 { // a poll may happen to coincide with one
+	awaitSubscription(t, b, a)
+	for range 5 { // a poll may coincide with the hand-over
 		held := must(t, a, "k", "1")
 		wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
-		asked := b.asked.count(locking.AcquireHash)
+		polls := b.calls.count(locking.AcquireHash)
 		release(t, held)
 		release(t, soon(t, wait, "the hand-over").ok(t))
-		if b.asked.count(locking.AcquireHash) == asked {
+		if b.calls.count(locking.AcquireHash) == polls {
 			return
 		}
 	}
-	t.Fatal("each waiter asked before it began; want its message to be enough")
+	t.Fatal("each waiter polled; want the message to be enough")
 }
 
-// Redis is slow and there are many leases to renew: a round takes longer than a hand-over lease.
-func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
+// Redis is slow and there are many leases to renew, so a round takes longer than a hand-over lease.
+func TestHandedOverLeaseIsRenewedDuringALongRound(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
 	a, b := start(t, server, "a"), start(t, server, "b", lease(4*time.Second))
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	for i := range 1000 {
 		must(t, b, fmt.Sprint("other", i), "")
 	}
@@ -184,14 +184,14 @@ func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
 	wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
 	round := make(chan struct{})
 	var once sync.Once
-	b.asked.mu.Lock()
-	b.asked.before = func(hash string, keys []string) {
+	b.calls.mu.Lock()
+	b.calls.before = func(hash string, keys []string) {
 		if hash == locking.RenewHash && len(keys) > 100 {
 			once.Do(func() { close(round) })
 			time.Sleep(200 * time.Millisecond)
 		}
 	}
-	b.asked.mu.Unlock()
+	b.calls.mu.Unlock()
 	soon(t, round, "a round of renewals")
 	release(t, held)
 	l := soon(t, wait, "the hand-over").ok(t)
@@ -200,7 +200,7 @@ func TestAHandedOverLeaseDoesNotWaitForARoundOfRenewals(t *testing.T) {
 	wantErr(t, l.Confirm(t.Context()), nil)
 }
 
-func TestASpoiltLockHarmsNoOther(t *testing.T) {
+func TestCorruptedLockDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Hour))
@@ -215,13 +215,13 @@ func TestASpoiltLockHarmsNoOther(t *testing.T) {
 	release(t, sound)
 }
 
-func TestALeaseReleasedWhileItIsReclaimedStaysReleased(t *testing.T) {
+func TestLeaseReleasedDuringReclaimStaysReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
 	l := must(t, p, "k", "1")
 	server.Client().FlushAll(t.Context())
-	there, let := p.asked.hold(locking.ReclaimHash)
+	there, let := p.calls.hold(locking.ReclaimHash)
 	defer let()
 	renewed := make(chan error, 1)
 	go func() { renewed <- locking.RenewAll(t.Context(), p.Locker) }()
@@ -229,16 +229,16 @@ func TestALeaseReleasedWhileItIsReclaimedStaysReleased(t *testing.T) {
 	_ = l.Release(t.Context())
 	let()
 	wantErr(t, soon(t, renewed, "the renewal"), nil)
-	free(t, other, "k")
+	assertFree(t, other, "k")
 }
 
-func TestCloseDuringAReleaseKeepsNoLease(t *testing.T) {
+func TestCloseDuringRelease(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(time.Hour)), start(t, server, "w2")
 	l := must(t, p, "k", "1")
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
-	there, let := p.asked.hold(locking.ReleaseHash)
+	there, let := p.calls.hold(locking.ReleaseHash)
 	defer let()
 	released := make(chan error, 1)
 	go func() { released <- l.Release(t.Context()) }()
@@ -249,14 +249,14 @@ func TestCloseDuringAReleaseKeepsNoLease(t *testing.T) {
 	wantErr(t, soon(t, next, "the next").err, locking.ErrClosed)
 	let()
 	wantErr(t, soon(t, released, "the release"), nil)
-	free(t, other, "k")
+	assertFree(t, other, "k")
 }
 
-func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
+func TestNamesAreEscapedAndTruncated(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	for name, key := range map[string]string{
 		"a newline":  "1\n2",
 		"a megabyte": strings.Repeat("é", 1<<19),
@@ -273,7 +273,7 @@ func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
 		}
 		for _, told := range []string{timeout.Job, timeout.Holder.Job, timeout.Holder.Operation, timeout.Holder.String()} {
 			if told == "" || strings.ContainsAny(told, "\n\x00\x1b\u2028") || len(told) > 2000 {
-				t.Fatalf("%s: it is told of as %.100q", name, told)
+				t.Fatalf("%s: it is shown as %.100q", name, told)
 			}
 		}
 		wait := queueUp(t, b, t.Context(), locking.Request{Key: key, Job: key})
@@ -282,29 +282,29 @@ func TestNamesFromAnywhereFitInOneLine(t *testing.T) {
 	}
 }
 
-// Nothing that happens here costs Redis its data or a holder its lease: connections break, replies
-// are lost, scripts are forgotten, writes are refused, Redis stands still for a while. So the locks
-// must exclude each other, strictly, and in the end nothing must be left behind.
-func TestOneAtATimeThroughFaults(t *testing.T) {
+// These faults cost Redis no data and no holder its lease: connections break, replies are lost, scripts are
+// flushed, writes are refused, Redis hangs for a while. So the locks must exclude each other strictly, and in the
+// end nothing must be left behind.
+func TestMutualExclusionThroughFaults(t *testing.T) {
 	server := redistest.StartReal(t)
 	admin := server.Client()
 	var processes []process
 	observed := &tally{}
 	for i := range 4 {
 		p := start(t, server, fmt.Sprint("w", i), lease(3*time.Second), func(cfg *locking.Config) { cfg.Observer = observed })
-		p.asked.mu.Lock()
-		p.asked.spoil = func(string) bool { return rand.IntN(50) == 0 }
-		p.asked.before = func(string, []string) {
+		p.calls.mu.Lock()
+		p.calls.spoil = func(string) bool { return rand.IntN(50) == 0 }
+		p.calls.before = func(string, []string) {
 			if rand.IntN(100) == 0 {
 				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 			}
 		}
-		p.asked.mu.Unlock()
+		p.calls.mu.Unlock()
 		processes = append(processes, p)
 	}
 	const keys = 3
 	var inside [keys]atomic.Int32
-	var fences [keys]uint64 // guarded by the locks alone
+	var fences [keys]uint64 // guarded only by the locks
 	var grants atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
@@ -371,9 +371,9 @@ func TestOneAtATimeThroughFaults(t *testing.T) {
 	done.Wait()
 	t.Logf("%d grants; observed %v", grants.Load(), observed.all())
 	for _, p := range processes {
-		p.asked.mu.Lock()
-		p.asked.spoil, p.asked.before = nil, nil
-		p.asked.mu.Unlock()
+		p.calls.mu.Lock()
+		p.calls.spoil, p.calls.before = nil, nil
+		p.calls.mu.Unlock()
 		closing, cancel := context.WithTimeout(t.Context(), patience)
 		wantErr(t, p.Close(closing), nil)
 		cancel()

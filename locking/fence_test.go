@@ -11,8 +11,8 @@ import (
 	"lockstep/locking"
 )
 
-// The law: whatever happens, a fence is higher than every fence the storage has seen, if the
-// storage's highest is the request's floor; and with no floor, as long as Redis' clock goes on.
+// A fence is always higher than every fence the storage has seen, if the request's floor is the highest of those
+// or, without a floor, while Redis' clock does not go back.
 func TestFencesOnlyGrow(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -29,23 +29,23 @@ func TestMain(m *testing.M) {
 
 const (
 	prefix   = "{t}:"
-	patience = 30 * time.Second // how long a test waits for what must come
+	patience = 30 * time.Second // timeout for events that must happen
 )
 
-// process is a Locker with what it said and asked: one process, as far as others can tell.
+// process is a Locker with its log and its calls to Redis, as in a separate process.
 type process struct {
 	*locking.Locker
-	said  *recorder
-	asked *tap
+	log   *recorder
+	calls *tap
 }
 
-// start opens a Locker of its own client, named worker, and closes it with the test.
+// start opens a Locker named worker with its own client, and closes it at the end of the test.
 func start(t testing.TB, server *redistest.Server, worker string, change ...func(*locking.Config)) process {
 	t.Helper()
-	p := process{said: newRecorder(), asked: &tap{Redis: server.Client()}}
+	p := process{log: newRecorder(), calls: &tap{Redis: server.Client()}}
 	cfg := locking.Config{
-		Redis: p.asked, PubSub: server.Client(), Prefix: prefix, Worker: worker,
-		Lease: 2 * time.Second, Wait: 20 * time.Second, Log: slog.New(p.said),
+		Redis: p.calls, PubSub: server.Client(), Prefix: prefix, Worker: worker,
+		Lease: 2 * time.Second, Wait: 20 * time.Second, Log: slog.New(p.log),
 	}
 	for _, c := range change {
 		c(&cfg)
@@ -76,16 +76,16 @@ func must(t testing.TB, p process, key, job string) *locking.Lease {
 	return lease
 }
 
-// queueUp has job wait for key, and returns once it stands in line.
+// queueUp requests the lease in the background, and returns once the request is queued.
 func queueUp(t testing.TB, p process, ctx context.Context, req locking.Request) <-chan result {
 	t.Helper()
-	n := p.said.count("waiting for lock")
+	n := p.log.count("waiting for lock")
 	done := make(chan result, 1)
 	go func() {
 		lease, err := p.Acquire(ctx, req)
 		done <- result{lease, err}
 	}()
-	p.said.await(t, "waiting for lock", n+1)
+	p.log.await(t, "waiting for lock", n+1)
 	return done
 }
 
@@ -109,8 +109,8 @@ func release(t testing.TB, lease *locking.Lease) {
 	}
 }
 
-// hears returns once p has been handed a lease, so that it is known to be subscribed.
-func hears(t testing.TB, p, helper process) {
+// awaitSubscription returns once a lease was handed to p by message, so that it is known to be subscribed.
+func awaitSubscription(t testing.TB, p, helper process) {
 	t.Helper()
 	held := must(t, helper, "hears", "")
 	done := queueUp(t, p, t.Context(), locking.Request{Key: "hears"})
@@ -118,7 +118,7 @@ func hears(t testing.TB, p, helper process) {
 	release(t, soon(t, done, "a first hand-over").ok(t))
 }
 
-// soon fails the test when ch stays silent.
+// soon returns the next value of ch, or fails the test.
 func soon[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -137,15 +137,15 @@ func wantErr(t testing.TB, err, want error) {
 	}
 }
 
-// tap counts the script calls of a client, and spoils them on demand.
+// tap counts the script calls of a client, and can delay them or lose their replies.
 type tap struct {
 	locking.Redis
 	mu     sync.Mutex
 	calls  map[string]int
 	keys   int
-	spoil  func(hash string) bool           // run the script, lose the reply
-	before func(hash string, keys []string) // runs ahead of each call
-	after  func(hash string)                // delays a reply
+	spoil  func(hash string) bool           // whether to lose the reply
+	before func(hash string, keys []string) // called before each call
+	after  func(hash string)                // called before each reply
 }
 
 func (c *tap) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
@@ -193,8 +193,8 @@ func (c *tap) count(hash string) int {
 	return c.calls[hash]
 }
 
-// hold makes the next call of a script wait, ahead of Redis, until it is let go. It returns a channel
-// that is closed when the call is there.
+// hold blocks the next call of a script, before it is sent, until let is called. The channel there is closed when
+// the call arrives.
 func (c *tap) hold(hash string) (there <-chan struct{}, let func()) {
 	arrived, free := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -223,7 +223,7 @@ func (c *tap) loseReply(hash string, times int) {
 	}
 }
 
-// recorder is a slog.Handler that can be waited on.
+// recorder is a slog.Handler that tests can wait on.
 type recorder struct {
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -266,7 +266,7 @@ func (r *recorder) all(message string) []record {
 
 func (r *recorder) count(message string) int { return len(r.all(message)) }
 
-// await returns once message was logged n times.
+// await waits until message was logged n times.
 func (r *recorder) await(t testing.TB, message string, n int) {
 	t.Helper()
 	timer := time.AfterFunc(patience, r.changed.Broadcast)

@@ -15,20 +15,19 @@ import (
 	"lockstep/locking"
 )
 
-// step is one operation of a history: an acquisition that was granted a fence, or the end of the lease
-// that had it.
+// step is an operation of a history: the grant of a fence, or the end of its lease.
 type step struct {
 	acquired bool
 	fence    uint64
 }
 
-// lockState is what the model knows: whether the lock is held, and the highest fence so far.
+// lockState is the state of the model: whether the lock is held, and the highest fence so far.
 type lockState struct {
 	held bool
 	last uint64
 }
 
-// model is a lock as it should be: one holder at a time, and fences that only grow.
+// model is the specification: at most one holder, and fences that only grow.
 var model = porcupine.Model{
 	Init: func() any { return lockState{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -42,7 +41,7 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
 
-// history records operations as their callers saw them.
+// history records operations as seen by their callers.
 type history struct {
 	began time.Time
 	mu    sync.Mutex
@@ -57,9 +56,8 @@ func (h *history) add(client int, what step, call, ret int64) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: what, Call: call, Return: ret})
 }
 
-// TestHistoriesAreThoseOfALock lets processes acquire, release and die at random, and looks for an
-// order in which a lock could have done what they saw.
-func TestHistoriesAreThoseOfALock(t *testing.T) {
+// Processes acquire, release and die at random. The history of what they saw must be linearizable to a lock.
+func TestHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
 	const processes, each, rounds = 4, 3, 12
 	server := redistest.Start(t)
@@ -67,11 +65,11 @@ func TestHistoriesAreThoseOfALock(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range processes {
 		p := start(t, server, fmt.Sprint("w", n), lease(500*time.Millisecond))
-		// One process in two dies in the middle of it, with whatever it holds.
+		// Every second process dies during the test, with its leases.
 		dies := make(chan struct{})
 		if n%2 == 1 {
 			wg.Go(func() {
-				time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond) // a moment like any other
+				time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond) // a random moment
 				close(dies)
 				ended, cancel := context.WithCancel(context.Background())
 				cancel()
@@ -91,7 +89,7 @@ func TestHistoriesAreThoseOfALock(t *testing.T) {
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
 					call = h.now()
 					select {
-					case <-dies: // it is never released: it lapses, some time or never
+					case <-dies: // never released: it expires at some time, or never
 						h.add(client, step{fence: got.Fence()}, call, math.MaxInt64)
 						return
 					default:
@@ -115,8 +113,8 @@ func TestHistoriesAreThoseOfALock(t *testing.T) {
 	}
 }
 
-// TestTheModelRefusesWhatIsNoLock shows that the check can fail.
-func TestTheModelRefusesWhatIsNoLock(t *testing.T) {
+// This shows that the check can fail.
+func TestModelRejectsInvalidHistories(t *testing.T) {
 	t.Parallel()
 	op := func(acquired bool, fence uint64, call, ret int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: int(fence), Input: step{acquired, fence}, Call: call, Return: ret}

@@ -21,7 +21,7 @@ func inspector(t testing.TB, server *redistest.Server, delay time.Duration) *loc
 	return i
 }
 
-func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
+func TestStatusListsHolderAndWaitersInOrder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	i := inspector(t, server, 0)
@@ -55,7 +55,7 @@ func TestStatusTellsWhoHoldsAndWhoWaitsInOrder(t *testing.T) {
 	}
 }
 
-func TestListShowsWhatIsHeldAndNothingElse(t *testing.T) {
+func TestListShowsOnlyHeldLocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2", func(cfg *locking.Config) { cfg.Prefix = "{t}else:" })
@@ -90,8 +90,8 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 	for k := range n {
 		defer release(t, must(t, p, fmt.Sprintf("k%03d", k), fmt.Sprint(k)))
 	}
-	client, asked := server.Client(), &redistest.RoundTrips{}
-	client.AddHook(asked)
+	client, requests := server.Client(), &redistest.RoundTrips{}
+	client.AddHook(requests)
 	i, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		asked.Store(0)
+		requests.Store(0)
 		list, err := i.List(t.Context())
 		if err != nil || len(list) != n {
 			t.Fatalf("%d locks, %v; want %d", len(list), err, n)
@@ -112,18 +112,18 @@ func TestManyLocksAreListedInFewRequests(t *testing.T) {
 				t.Errorf("%s is held by %+v", s.Key, s.Holder)
 			}
 		}
-		if got := asked.Load(); known && got > n/10 {
+		if got := requests.Load(); known && got > n/10 {
 			t.Errorf("%d requests for %d locks; want one for many", got, n)
 		}
 	}
 }
 
-func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
+func TestForceReleaseCancelsTheHolderAndGrantsTheNext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	const delay = 300 * time.Millisecond
 	i := inspector(t, server, delay)
-	w1, w2 := start(t, server, "w1", lease(time.Minute)), start(t, server, "w2", lease(time.Minute)) // by themselves they would find out after 20 s
+	w1, w2 := start(t, server, "w1", lease(time.Minute)), start(t, server, "w2", lease(time.Minute)) // too long for them to notice by renewing
 	held := must(t, w1, "k", "37")
 	next := queueUp(t, w2, t.Context(), locking.Request{Key: "k", Job: "42"})
 
@@ -158,7 +158,7 @@ func TestForceReleaseCancelsTheHolderAndServesTheNext(t *testing.T) {
 	}
 }
 
-func TestForceReleaseWithNobodyInLineFreesTheKey(t *testing.T) {
+func TestForceReleaseWithoutWaitersFreesTheKey(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")

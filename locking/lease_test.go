@@ -12,8 +12,8 @@ import (
 	"lockstep/locking"
 )
 
-// rob gives the lease of key to a stranger who has it for an hour, as after a pause of its holder.
-func rob(t testing.TB, server *redistest.Server, key string) {
+// steal gives the lease of key to a stranger for an hour, as after a pause of its holder.
+func steal(t testing.TB, server *redistest.Server, key string) {
 	t.Helper()
 	client := server.Client()
 	fence := client.HIncrBy(t.Context(), prefix+key, "fence", 1)
@@ -24,7 +24,7 @@ func rob(t testing.TB, server *redistest.Server, key string) {
 	}
 }
 
-func TestALostLeaseEndsItsContext(t *testing.T) {
+func TestLostLeaseCancelsItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -34,15 +34,15 @@ func TestALostLeaseEndsItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rob(t, server, "k")
+	steal(t, server, "k")
 	soon(t, l.Context().Done(), "the loss")
 	wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 	wantErr(t, l.Confirm(t.Context()), locking.ErrLost)
 	if l.Context().Value(value{}) != "kept" {
 		t.Fatal("the lease's context has lost the values of Acquire's")
 	}
-	p.said.await(t, "lease lost", 1)
-	if lost := p.said.all("lease lost")[0]; lost.level != slog.LevelError || lost.attrs["job"] != "1" || lost.attrs["key"] != "k" {
+	p.log.await(t, "lease lost", 1)
+	if lost := p.log.all("lease lost")[0]; lost.level != slog.LevelError || lost.attrs["job"] != "1" || lost.attrs["key"] != "k" {
 		t.Fatalf("the loss was logged as %v", lost)
 	}
 	wantErr(t, l.Release(t.Context()), locking.ErrLost)
@@ -54,28 +54,28 @@ func TestALostLeaseEndsItsContext(t *testing.T) {
 	}
 }
 
-func TestConfirmFindsALossAtOnce(t *testing.T) {
+func TestConfirmDetectsALossAtOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(time.Hour))
 	l := must(t, p, "k", "1")
 	wantErr(t, l.Confirm(t.Context()), nil)
-	rob(t, server, "k")
+	steal(t, server, "k")
 	wantErr(t, l.Confirm(t.Context()), locking.ErrLost)
 	wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 }
 
-func TestTheNextOfAProcessBeginsOnlyWhenALostOneHasReturned(t *testing.T) {
+func TestNextRequestStartsAfterALostLeaseIsReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1", lease(200*time.Millisecond))
 	l := must(t, p, "k", "1")
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
-	rob(t, server, "k")
+	steal(t, server, "k")
 	soon(t, l.Context().Done(), "the loss")
 	server.Client().HSet(t.Context(), prefix+"k", "owner", "", "expires", 0)
 	other := start(t, server, "w2")
-	release(t, must(t, other, "k", "3")) // the key is free for others
+	release(t, must(t, other, "k", "3")) // other processes can get the key
 	if len(next) != 0 {
 		t.Fatal("a second job began while the first, which had lost its lease, still ran")
 	}
@@ -83,15 +83,15 @@ func TestTheNextOfAProcessBeginsOnlyWhenALostOneHasReturned(t *testing.T) {
 	release(t, soon(t, next, "the next job").ok(t))
 }
 
-func TestALeaseInDoubtIsNotLost(t *testing.T) {
+func TestLeaseInDoubtIsNotLost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	observed := &tally{}
 	p := start(t, server, "w1", lease(300*time.Millisecond), func(cfg *locking.Config) { cfg.Observer = observed })
 	l := must(t, p, "k", "1")
 	server.Stop()
-	p.said.await(t, "lease in doubt", 1)
-	if doubt := p.said.all("lease in doubt")[0]; doubt.level != slog.LevelWarn || doubt.attrs["job"] != "1" {
+	p.log.await(t, "lease in doubt", 1)
+	if doubt := p.log.all("lease in doubt")[0]; doubt.level != slog.LevelWarn || doubt.attrs["job"] != "1" {
 		t.Fatalf("the doubt was logged as %v", doubt)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -103,7 +103,7 @@ func TestALeaseInDoubtIsNotLost(t *testing.T) {
 	case err := <-confirmed:
 		t.Fatalf("a lease in doubt was confirmed: %v", err)
 	case <-l.Context().Done():
-		t.Fatal("a lease in doubt was taken for lost")
+		t.Fatal("a lease in doubt was treated as lost")
 	case <-time.After(300 * time.Millisecond):
 	}
 	server.Restart()
@@ -120,7 +120,7 @@ func TestALeaseInDoubtIsNotLost(t *testing.T) {
 	}
 }
 
-func TestAConfirmedLeaseMayBeOneThatRedisCannotHaveGivenAway(t *testing.T) {
+func TestConfirmSucceedsWithoutRedisBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	l := must(t, start(t, server, "w1", lease(time.Minute)), "k", "1")
@@ -128,7 +128,7 @@ func TestAConfirmedLeaseMayBeOneThatRedisCannotHaveGivenAway(t *testing.T) {
 	wantErr(t, l.Confirm(t.Context()), nil)
 }
 
-func TestALapsedLeaseThatNobodyElseHasHadIsTakenBack(t *testing.T) {
+func TestExpiredLeaseIsRenewedIfNobodyElseHadIt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	l := must(t, start(t, server, "w1"), "k", "1")
@@ -146,9 +146,9 @@ func TestRedisComesBackEmpty(t *testing.T) {
 		meanwhile func(t *testing.T, other process)
 		want      error
 	}{
-		"and the holder is first":          {func(*testing.T, process) {}, nil},
-		"and another holds it":             {func(t *testing.T, p process) { must(t, p, "k", "2") }, locking.ErrLost},
-		"and another has had it meanwhile": {func(t *testing.T, p process) { release(t, must(t, p, "k", "2")) }, locking.ErrLost},
+		"holder first":        {func(*testing.T, process) {}, nil},
+		"another holds it":    {func(t *testing.T, p process) { must(t, p, "k", "2") }, locking.ErrLost},
+		"another has held it": {func(t *testing.T, p process) { release(t, must(t, p, "k", "2")) }, locking.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +158,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 			before := server.Client().HGetAll(t.Context(), prefix+"k").Val()
 			server.Stop()
 			server.Restart()
-			server.Client().FlushAll(t.Context()) // the embedded one has kept its data
+			server.Client().FlushAll(t.Context()) // the embedded Redis has kept its data
 			tc.meanwhile(t, other)
 			wantErr(t, l.Confirm(t.Context()), tc.want)
 			if tc.want != nil {
@@ -175,7 +175,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	}
 }
 
-func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
+func TestReleaseWithoutRedisIsHarmless(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -191,7 +191,7 @@ func TestAReleaseWithoutRedisIsHarmless(t *testing.T) {
 	release(t, soon(t, next, "the next job").ok(t))
 }
 
-func TestALongHeldLeaseIsRenewed(t *testing.T) {
+func TestLongHeldLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1", lease(800*time.Millisecond)), start(t, server, "w2", lease(800*time.Millisecond))
@@ -202,11 +202,11 @@ func TestALongHeldLeaseIsRenewed(t *testing.T) {
 	release(t, l)
 }
 
-func TestAHandedOverLeaseIsRenewed(t *testing.T) {
+func TestHandedOverLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
-	hears(t, other, p)
+	awaitSubscription(t, other, p)
 	held := must(t, p, "k", "1")
 	wait := queueUp(t, other, t.Context(), locking.Request{Key: "k", Job: "2"})
 	release(t, held)
@@ -217,7 +217,7 @@ func TestAHandedOverLeaseIsRenewed(t *testing.T) {
 	release(t, l)
 }
 
-func TestRenewalsGoTogether(t *testing.T) {
+func TestRenewalsAreBatched(t *testing.T) {
 	t.Parallel()
 	p := start(t, redistest.Start(t), "w1", lease(800*time.Millisecond))
 	const n = 100
@@ -225,15 +225,15 @@ func TestRenewalsGoTogether(t *testing.T) {
 	for i := range n {
 		leases = append(leases, must(t, p, string(rune('A'+i)), ""))
 	}
-	before := p.asked.count(locking.RenewHash)
+	before := p.calls.count(locking.RenewHash)
 	keys := 0
 	until(t, "each is renewed three times", func() bool {
-		p.asked.mu.Lock()
-		defer p.asked.mu.Unlock()
-		keys = p.asked.keys
+		p.calls.mu.Lock()
+		defer p.calls.mu.Unlock()
+		keys = p.calls.keys
 		return keys >= 3*n
 	})
-	if calls := p.asked.count(locking.RenewHash) - before; calls > 12 {
+	if calls := p.calls.count(locking.RenewHash) - before; calls > 12 {
 		t.Fatalf("%d leases were renewed %d times in %d calls", n, keys, calls)
 	}
 	for _, l := range leases {
@@ -242,20 +242,20 @@ func TestRenewalsGoTogether(t *testing.T) {
 	}
 }
 
-func TestARedisClockThatWentBackHoldsNobodyUpForLong(t *testing.T) {
+func TestRedisClockGoingBackDoesNotBlockForLong(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	far := time.Now().Add(time.Hour).UnixMicro()
 	client.HSet(t.Context(), prefix+"k", "owner", "dead", "expires", far, "fence", far-10_000_000, "job", "1")
 	p := start(t, server, "w1", lease(100*time.Millisecond))
-	l := must(t, p, "k", "2") // which does not wait for an hour
+	l := must(t, p, "k", "2") // without waiting for an hour
 	if l.Fence() != uint64(far-10_000_000+1) {
 		t.Fatalf("fence %d does not follow %d", l.Fence(), far-10_000_000)
 	}
 }
 
-func TestDoHandsTheLeaseToItsFunction(t *testing.T) {
+func TestDoPassesTheLeaseToItsFunction(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := start(t, server, "w1")
@@ -273,7 +273,7 @@ func TestDoHandsTheLeaseToItsFunction(t *testing.T) {
 	}
 	wantErr(t, seen.Confirm(t.Context()), locking.ErrLost)
 	err = p.Do(t.Context(), locking.Request{Key: "k"}, func(ctx context.Context, l *locking.Lease) error {
-		rob(t, server, "k")
+		steal(t, server, "k")
 		_ = l.Confirm(ctx)
 		<-ctx.Done()
 		return ctx.Err()

@@ -9,7 +9,7 @@ import (
 	"lockstep/locking"
 )
 
-func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
+func TestMarkReleasedFreesALeaseReleasedByAScript(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -17,11 +17,11 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 	l := must(t, p, "k", "1")
 	guard := l.Guard()
 	if n := server.Client().Exists(t.Context(), guard.Queue).Val(); n != 0 || l.HasLocalWaiters() {
-		t.Fatal("nobody waits, and it looks as if somebody did")
+		t.Fatal("nobody waits, but a waiter is reported")
 	}
 	next := queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: "2"})
 	if !l.HasLocalWaiters() {
-		t.Fatal("the next job waits, and it does not show")
+		t.Fatal("the next job waits, but no waiter is reported")
 	}
 	server.Client().HDel(t.Context(), guard.Key, "owner", "expires")
 	l.MarkReleased()
@@ -42,7 +42,7 @@ func TestALeaseThatAScriptHasGivenBackIsFree(t *testing.T) {
 	}
 }
 
-func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
+func TestGuardQueueExistsWhileOthersWait(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	first, second := start(t, server, "w1"), start(t, server, "w2")
@@ -55,10 +55,10 @@ func TestTheQueueOfAGuardIsWhereOthersWait(t *testing.T) {
 	release(t, soon(t, next, "the other's job").ok(t))
 }
 
-func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
+func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		taken bool // by another, before the renewal comes
+		taken bool // another request gets the lease before the renewal
 		want  map[string]int
 	}{
 		"nobody has it":  {false, map[string]int{"began": 1, "acquired": 1, "released": 1}},
@@ -84,8 +84,8 @@ func TestARenewalOnItsWayDoesNotLoseWhatWasGivenBack(t *testing.T) {
 			if got := observed.all(); !maps.Equal(got, tc.want) {
 				t.Errorf("observed %v; want %v", got, tc.want)
 			}
-			if p.said.count("lease lost") != tc.want["lost"] {
-				t.Error("the log does not say what happened")
+			if p.log.count("lease lost") != tc.want["lost"] {
+				t.Error("the log is wrong")
 			}
 			release(t, must(t, p, "k", "3"))
 		})

@@ -28,9 +28,9 @@ func TestAcquireAllTakesAllOrNone(t *testing.T) {
 		if err == nil {
 			t.Fatal("one key is held, and both were acquired")
 		}
-		return errors.Is(err, locking.ErrTimeout) // Redis may now and then be too slow for so short a wait
+		return errors.Is(err, locking.ErrTimeout) // Redis may be too slow for so short a wait
 	})
-	release(t, must(t, other, "a", "38")) // the other key was given back
+	release(t, must(t, other, "a", "38")) // the other key was released
 
 	release(t, busy)
 	leases, err := p.AcquireAll(t.Context(), both("b", "a")...)
@@ -59,7 +59,7 @@ func TestAcquireAllRefusesAKeyTwice(t *testing.T) {
 	}
 }
 
-func TestLosingOneOfSeveralCancelsTheWork(t *testing.T) {
+func TestLosingOneOfSeveralLeasesCancelsTheWork(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []int{0, 1} {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestLosingOneOfSeveralCancelsTheWork(t *testing.T) {
 	}
 }
 
-func TestTakingTwoKeysInAnyOrderNeverDeadlocks(t *testing.T) {
+func TestAcquireAllNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	keys := []string{"a", "b", "c"}

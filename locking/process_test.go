@@ -19,15 +19,15 @@ import (
 	"lockstep/locking"
 )
 
-// The test binary runs itself again as another process when childRole names a part to play.
+// The test binary runs itself as another process if childRole is set.
 const (
 	childRole  = "LOCKSTEP_LOCKING_CHILD"
 	childRedis = "LOCKSTEP_LOCKING_REDIS"
 	childLease = time.Second
 )
 
-// child acquires "k" and says so. As "writer" it then writes under its fence until told to stop, as
-// "holder" it holds; either way it prints what becomes of it.
+// child acquires "k" and prints so. As "writer" it writes under its fence until the storage refuses it, as "holder"
+// it only holds the lease. It prints how that ends.
 func child(role string) int {
 	ctx := context.Background()
 	server, err := redisx.Parse(os.Getenv(childRedis), "")
@@ -58,7 +58,7 @@ func child(role string) int {
 	return 0
 }
 
-// store is the storage that a lock protects: it takes a write only from the highest fence so far.
+// store is the storage behind the lock: it accepts writes only from the highest fence so far.
 func store(ctx context.Context, client redis.Scripter, fence uint64) bool {
 	const script = `
 		local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -93,7 +93,7 @@ func spawn(t *testing.T, server *redistest.Server, role string) childProcess {
 	return c
 }
 
-// says returns the rest of the child's next line, which must begin with word.
+// says returns the rest of the child's next line, which must start with word.
 func (c childProcess) says(t *testing.T, word string) string {
 	t.Helper()
 	line := make(chan string, 1)
@@ -109,7 +109,7 @@ func (c childProcess) says(t *testing.T, word string) string {
 	return rest
 }
 
-func TestAKilledHolderIsSucceeded(t *testing.T) {
+func TestKilledHolderIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := spawn(t, server, "holder")
@@ -126,7 +126,7 @@ func TestAKilledHolderIsSucceeded(t *testing.T) {
 	release(t, l)
 }
 
-func TestAStoppedHolderComesBackStale(t *testing.T) {
+func TestStoppedHolderResumesStale(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

@@ -34,13 +34,13 @@ func TestProcessesAreServedInOrderOfArrival(t *testing.T) {
 	var processes []process
 	for i := 1; i <= 5; i++ {
 		p := start(t, server, fmt.Sprint("w", i))
-		hears(t, p, first)
+		awaitSubscription(t, p, first)
 		processes = append(processes, p)
 		waits = append(waits, queueUp(t, p, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint(i)}))
 	}
-	asked := make([]int, len(processes))
+	polls := make([]int, len(processes))
 	for i, p := range processes {
-		asked[i] = p.asked.count(locking.AcquireHash)
+		polls[i] = p.calls.count(locking.AcquireHash)
 	}
 	begun := time.Now()
 	for i, wait := range waits {
@@ -61,13 +61,13 @@ func TestProcessesAreServedInOrderOfArrival(t *testing.T) {
 		t.Skip("too slow a machine to tell a hand-off from a poll")
 	}
 	for i, p := range processes {
-		if n := p.asked.count(locking.AcquireHash); n != asked[i] {
-			t.Errorf("waiter %d polled %d times; want to be woken", i+1, n-asked[i])
+		if n := p.calls.count(locking.AcquireHash); n != polls[i] {
+			t.Errorf("waiter %d polled %d times; want to be woken", i+1, n-polls[i])
 		}
 	}
 }
 
-func TestRequestsOfOneProcessShareATicket(t *testing.T) {
+func TestRequestsOfAProcessShareATicket(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -78,21 +78,21 @@ func TestRequestsOfOneProcessShareATicket(t *testing.T) {
 		local = append(local, queueUp(t, a, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint("a", i)}))
 	}
 	if n := client.Exists(t.Context(), prefix+"k:queue").Val(); n != 0 {
-		t.Fatal("the holder's process stands in the queue as well")
+		t.Fatal("the holder's process is in the queue too")
 	}
 
-	// Alone, a process passes the lease on to itself, in the round trip that releases it.
-	asked, released := a.asked.count(locking.AcquireHash), a.asked.count(locking.ReleaseHash)
+	// A process alone passes the lease on to itself, in the round trip that releases it.
+	polls, released := a.calls.count(locking.AcquireHash), a.calls.count(locking.ReleaseHash)
 	release(t, held)
 	next := soon(t, local[0], "a1").ok(t)
 	if next.Fence() <= held.Fence() || next.Guard().Owner == held.Guard().Owner {
 		t.Fatalf("the local grant is %+v after %+v; want one of its own", next.Guard(), held.Guard())
 	}
-	if a.asked.count(locking.AcquireHash) != asked || a.asked.count(locking.ReleaseHash) != released+1 {
+	if a.calls.count(locking.AcquireHash) != polls || a.calls.count(locking.ReleaseHash) != released+1 {
 		t.Fatal("the local grant took more than one call")
 	}
 
-	// With others in line, each process has one turn.
+	// With other processes waiting, each process has one turn.
 	b1 := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b1"})
 	b2 := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b2"})
 	if n := client.ZCard(t.Context(), prefix+"k:queue").Val(); n != 1 {
@@ -105,7 +105,7 @@ func TestRequestsOfOneProcessShareATicket(t *testing.T) {
 	release(t, next)
 }
 
-func TestATicketSurvivesWhomItWasFor(t *testing.T) {
+func TestTicketSurvivesItsRequester(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b, c := start(t, server, "a"), start(t, server, "b"), start(t, server, "c")
@@ -114,10 +114,10 @@ func TestATicketSurvivesWhomItWasFor(t *testing.T) {
 	first := queueUp(t, b, ctx, locking.Request{Key: "k", Job: "b1"})
 	second := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "b2"})
 	last := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "c1"})
-	asked := b.asked.count(locking.AcquireHash)
+	polls := b.calls.count(locking.AcquireHash)
 	cancel()
 	wantErr(t, soon(t, first, "the cancelled wait").err, context.Canceled)
-	for b.asked.count(locking.AcquireHash) == asked { // Redis is told whom the ticket is for now
+	for b.calls.count(locking.AcquireHash) == polls { // until Redis knows the new requester
 		time.Sleep(time.Millisecond)
 	}
 	release(t, held)
@@ -129,9 +129,9 @@ func TestATicketSurvivesWhomItWasFor(t *testing.T) {
 	release(t, soon(t, last, "c1").ok(t))
 }
 
-func TestADeadWaiterIsPassedOver(t *testing.T) {
+func TestDeadWaiterIsSkipped(t *testing.T) {
 	t.Parallel()
-	for name, cluster := range map[string]bool{"nobody hears its message": false, "on Cluster, after a hand-over lease": true} {
+	for name, cluster := range map[string]bool{"its message has no subscriber": false, "on Cluster, after a hand-over lease": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
@@ -140,7 +140,7 @@ func TestADeadWaiterIsPassedOver(t *testing.T) {
 			a, c := start(t, server, "a", clustered), start(t, server, "c", clustered)
 			far := time.Now().Add(time.Hour).UnixMicro()
 			fastest := time.Hour
-			for range 3 { // a machine may be slow for a while
+			for range 3 { // the machine may be slow for a while
 				held := must(t, a, "k", "a")
 				client.ZAdd(t.Context(), prefix+"k:queue", member(-1, "dead"), member(-2, "lapsed"))
 				client.HSet(t.Context(), prefix+"k:waiters",
@@ -175,19 +175,19 @@ func TestPollingReplacesLostMessages(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAGrantThatIsBeingReturnedIsNoStray(t *testing.T) {
+func TestLateMessageOfAReleasedGrantIsIgnored(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	a, b := start(t, server, "a"), start(t, server, "b")
-	hears(t, b, a)
+	awaitSubscription(t, b, a)
 	other := must(t, a, "other", "a1")
 	wait := queueUp(t, b, t.Context(), locking.Request{Key: "other", Job: "b1"})
 	l := must(t, b, "k", "b2")
 	h := client.HGetAll(t.Context(), prefix+"k").Val()
-	releases := b.asked.count(locking.ReleaseHash)
+	releases := b.calls.count(locking.ReleaseHash)
 
-	there, let := b.asked.hold(locking.ReleaseHash)
+	there, let := b.calls.hold(locking.ReleaseHash)
 	defer let()
 	returned := make(chan error, 1)
 	go func() { returned <- l.Release(t.Context()) }()
@@ -202,12 +202,12 @@ func TestAMessageOfAGrantThatIsBeingReturnedIsNoStray(t *testing.T) {
 	wantErr(t, soon(t, returned, "the release"), nil)
 	release(t, next)
 	wantErr(t, b.Close(t.Context()), nil)
-	if n := b.asked.count(locking.ReleaseHash) - releases; n != 2 {
+	if n := b.calls.count(locking.ReleaseHash) - releases; n != 2 {
 		t.Fatalf("two leases were returned in %d calls", n)
 	}
 }
 
-func TestProcessesTakeTurnsHoweverManyTheirWaiters(t *testing.T) {
+func TestProcessesTakeTurns(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
@@ -222,7 +222,7 @@ func TestProcessesTakeTurnsHoweverManyTheirWaiters(t *testing.T) {
 				n := 0
 				for ctx.Err() == nil {
 					if p.Do(ctx, locking.Request{Key: "k"}, func(context.Context, *locking.Lease) error {
-						grants[i]++ // alone, or the race detector says so
+						grants[i]++ // safe under the lock, as the race detector confirms
 						return nil
 					}) == nil {
 						n++

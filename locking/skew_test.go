@@ -15,14 +15,13 @@ import (
 	"lockstep/locking"
 )
 
-// skewed is a Redis whose clock differs from the workers' by some seconds, as it does when the workers'
-// clock is wrong: only the difference can be seen, by either side. It also keeps whatever a worker tells
-// Redis that is near the worker's own clock, in any unit.
+// skewed is a Redis whose clock is some seconds off, which looks to both sides like a wrong clock of the workers.
+// It records arguments close to the worker's own clock, in any unit.
 type skewed struct {
 	locking.Redis
 	by   int64
 	mu   sync.Mutex
-	told []string
+	sent []string
 }
 
 type noScript struct{}
@@ -52,14 +51,14 @@ func (s *skewed) note(args []any) {
 			off := n/float64(time.Second/unit) - float64(time.Now().Unix())
 			if -600 < off && off < 600 {
 				s.mu.Lock()
-				s.told = append(s.told, fmt.Sprint(arg))
+				s.sent = append(s.sent, fmt.Sprint(arg))
 				s.mu.Unlock()
 			}
 		}
 	}
 }
 
-func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
+func TestWrongWorkerClockIsHarmless(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]int64{"an hour behind Redis'": 3600, "an hour ahead of Redis'": -3600} {
 		t.Run(name, func(t *testing.T) {
@@ -67,45 +66,45 @@ func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
 			server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 			var clocks []*skewed
 			skew := func(cfg *locking.Config) {
-				asked := cfg.Redis.(*tap)
-				clock := &skewed{Redis: asked.Redis, by: by}
+				client := cfg.Redis.(*tap)
+				clock := &skewed{Redis: client.Redis, by: by}
 				clocks = append(clocks, clock)
-				asked.Redis = clock
+				client.Redis = clock
 			}
 			const term = 600 * time.Millisecond
 			a, b := start(t, server, "a", skew, lease(term)), start(t, server, "b", skew, lease(term))
-			hears(t, b, a)
+			awaitSubscription(t, b, a)
 
 			l := must(t, a, "k", "1")
 			theirs := time.Now().Add(time.Duration(by) * time.Second)
 			if off := time.UnixMicro(micros(t, server.Client().HGet(t.Context(), prefix+"k", "since").Val())).Sub(theirs).Abs(); off > time.Minute {
 				t.Fatalf("the lease's beginning is %v off Redis' clock: the skew does not work", off)
 			}
-			_, err := b.Acquire(t.Context(), locking.Request{Key: "k", Wait: 2 * term}) // the lease is renewed
+			_, err := b.Acquire(t.Context(), locking.Request{Key: "k", Wait: 2 * term}) // meanwhile the lease is renewed
 			wantErr(t, err, locking.ErrTimeout)
 			wantErr(t, l.Confirm(t.Context()), nil)
 
 			byMessage := false
-			for range 5 { // a poll may happen to be as fast
+			for range 5 { // a poll may be as fast
 				wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
-				asked := b.asked.count(locking.AcquireHash)
+				polls := b.calls.count(locking.AcquireHash)
 				release(t, l)
 				next := soon(t, wait, "the hand-over").ok(t)
 				if next.Fence() <= l.Fence() {
 					t.Fatalf("fence %d follows %d", next.Fence(), l.Fence())
 				}
-				byMessage = byMessage || b.asked.count(locking.AcquireHash) == asked
+				byMessage = byMessage || b.calls.count(locking.AcquireHash) == polls
 				wantErr(t, next.Confirm(t.Context()), nil)
 				release(t, next)
 				l = must(t, a, "k", "1")
 			}
 			if !byMessage {
-				t.Error("each waiter asked before it began; want its message to be enough")
+				t.Error("each waiter polled; want the message to be enough")
 			}
 
-			begun := time.Now() // in doubt when it should be, and held again
+			begun := time.Now() // in doubt at the right time, and held again
 			server.Stop()
-			a.said.await(t, "lease in doubt", 1)
+			a.log.await(t, "lease in doubt", 1)
 			if took := time.Since(begun); took < term/2 {
 				t.Errorf("a lease of %v is in doubt after %v", term, took)
 			}
@@ -114,10 +113,10 @@ func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
 
 			wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "3"})
 			stopped := make(chan struct{})
-			a.asked.mu.Lock()
-			a.asked.before = func(string, []string) { <-stopped } // the holder is silent from now on
-			a.asked.mu.Unlock()
-			heir := soon(t, wait, "the heir").ok(t) // in much less than an hour
+			a.calls.mu.Lock()
+			a.calls.before = func(string, []string) { <-stopped } // from now on the holder is silent
+			a.calls.mu.Unlock()
+			heir := soon(t, wait, "the heir").ok(t) // much sooner than in an hour
 			if heir.Fence() <= l.Fence() {
 				t.Fatalf("fence %d follows %d", heir.Fence(), l.Fence())
 			}
@@ -128,8 +127,8 @@ func TestAWorkersClockThatIsWrongDoesNoHarm(t *testing.T) {
 
 			for _, clock := range clocks {
 				clock.mu.Lock()
-				if len(clock.told) > 0 {
-					t.Errorf("a worker has told Redis its own time: %v", clock.told)
+				if len(clock.sent) > 0 {
+					t.Errorf("a worker has told Redis its own time: %v", clock.sent)
 				}
 				clock.mu.Unlock()
 			}

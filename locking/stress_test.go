@@ -14,7 +14,7 @@ import (
 	"lockstep/locking"
 )
 
-func TestOneAtATimeUnderStress(t *testing.T) {
+func TestMutualExclusionUnderStress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	observed := &tally{}
@@ -23,7 +23,7 @@ func TestOneAtATimeUnderStress(t *testing.T) {
 		processes = append(processes, start(t, server, fmt.Sprint("w", i), func(cfg *locking.Config) { cfg.Observer = observed }))
 	}
 	const keys, rounds = 3, 15
-	var counter [keys]int // guarded by the locks alone
+	var counter [keys]int // guarded only by the locks
 	var fences [keys]uint64
 	var done sync.WaitGroup
 	var mu sync.Mutex
@@ -34,7 +34,7 @@ func TestOneAtATimeUnderStress(t *testing.T) {
 			for range rounds {
 				k := rand.IntN(keys)
 				ctx, cancel := context.WithCancel(t.Context())
-				if rand.IntN(4) == 0 { // somebody who changes their mind
+				if rand.IntN(4) == 0 { // cancel the request
 					time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
 				}
 				err := p.Do(ctx, locking.Request{Key: fmt.Sprint(k)}, func(_ context.Context, l *locking.Lease) error {
@@ -70,8 +70,8 @@ func TestOneAtATimeUnderStress(t *testing.T) {
 	}
 }
 
-// Connections break and Redis loses everything, over and over; the storage still sees fences that
-// only grow, and everybody gets their turn.
+// Connections break and Redis restarts, over and over. The storage must still see fences that only grow, and
+// every request must get its turn.
 func TestFencesHoldThroughFaults(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)

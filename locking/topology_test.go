@@ -18,7 +18,7 @@ import (
 	"lockstep/locking"
 )
 
-// dial opens a client of any topology that is closed with the test.
+// dial opens a client for any topology, and closes it at the end of the test.
 func dial(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
 	server, err := redisx.Parse(url, "")
@@ -30,7 +30,7 @@ func dial(t testing.TB, url string) redis.UniversalClient {
 	return client
 }
 
-// at has a process use another Redis than the server it was started with.
+// at makes a process use another Redis than the server it was started with.
 func at(t testing.TB, url string) func(*locking.Config) {
 	return func(cfg *locking.Config) {
 		cfg.Redis.(*tap).Redis = dial(t, url)
@@ -38,10 +38,10 @@ func at(t testing.TB, url string) func(*locking.Config) {
 	}
 }
 
-// bare has a process use its client without a tap, so that New sees what kind it is.
+// bare makes a process use its client without the tap, so that New sees the client's type.
 func bare(cfg *locking.Config) { cfg.Redis = cfg.Redis.(*tap).Redis }
 
-// until fails the test when holds stays false.
+// until polls a condition until it holds, or fails the test.
 func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
@@ -73,8 +73,8 @@ func TestSentinelFailsOver(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		lease  time.Duration
-		missed bool // the grant, by the replica; and the waiter is there before the holder
-		kept   bool // for certain
+		missed bool // the replica misses the grant, and the waiter arrives before the holder
+		kept   bool // the holder must keep its lease
 	}{
 		"to a replica that has the grant":                      {lease: 14 * time.Second, kept: true},
 		"to a replica that has it, after it may have run out":  {lease: 500 * time.Millisecond},
@@ -119,19 +119,19 @@ func TestSentinelFailsOver(t *testing.T) {
 
 			let := func() {}
 			if tc.missed {
-				_, let = a.asked.hold(locking.RenewHash)
+				_, let = a.calls.hold(locking.RenewHash)
 				defer let()
 			}
 			s.Master.Stop()
-			renewed := a.asked.count(locking.RenewHash)
-			until(t, "the replica is promoted and one of the two has heard of it", func() bool {
-				return len(wait) > 0 || l.Context().Err() != nil || a.asked.count(locking.RenewHash) > renewed
+			renewed := a.calls.count(locking.RenewHash)
+			until(t, "the replica is promoted and one process has noticed", func() bool {
+				return len(wait) > 0 || l.Context().Err() != nil || a.calls.count(locking.RenewHash) > renewed
 			})
 			if !s.Promoted() {
-				t.Fatal("somebody has heard of a master that is not there")
+				t.Fatal("a process saw a new master before the promotion")
 			}
 			var next *locking.Lease
-			if len(wait) > 0 { // both have it, until the first holds no more: its next renewal, or the one after
+			if len(wait) > 0 { // both have it until the first holder renews, once or twice
 				next = (<-wait).ok(t)
 				if !d.write(next.Fence()) {
 					t.Fatal("the storage refused the later grant")
@@ -139,10 +139,10 @@ func TestSentinelFailsOver(t *testing.T) {
 				if tc.missed {
 					wantErr(t, l.Context().Err(), nil)
 				}
-				renewed := a.asked.count(locking.RenewHash)
+				renewed := a.calls.count(locking.RenewHash)
 				let()
 				soon(t, l.Context().Done(), "the loss")
-				if n := a.asked.count(locking.RenewHash) - renewed; n > 2 {
+				if n := a.calls.count(locking.RenewHash) - renewed; n > 2 {
 					t.Errorf("the first has lost the lease after %d renewals", n)
 				}
 			}
@@ -151,7 +151,7 @@ func TestSentinelFailsOver(t *testing.T) {
 			case err == nil:
 				t.Log("the holder has kept its lease")
 				if tc.missed || next != nil || len(wait) > 0 {
-					t.Fatal("the first lease was confirmed, though another has had it or it was never recorded")
+					t.Fatal("the first lease was confirmed, although it was granted to another or never recorded")
 				}
 				release(t, l)
 			default:
@@ -159,12 +159,12 @@ func TestSentinelFailsOver(t *testing.T) {
 				wantErr(t, err, locking.ErrLost)
 				wantErr(t, context.Cause(l.Context()), locking.ErrLost)
 				if tc.kept {
-					t.Fatal("a lease was lost that the replica knew")
+					t.Fatal("a lease was lost although the replica knew it")
 				}
 				wantErr(t, l.Release(t.Context()), locking.ErrLost)
 			}
 			if next == nil {
-				next = soon(t, wait, "the waiter that hears no messages").ok(t)
+				next = soon(t, wait, "the waiter without messages").ok(t)
 			}
 			if next.Fence() <= l.Fence() {
 				t.Fatalf("fence %d follows %d", next.Fence(), l.Fence())
@@ -180,13 +180,13 @@ func TestSentinelFailsOver(t *testing.T) {
 			wantErr(t, next.Confirm(t.Context()), nil)
 			release(t, next)
 
-			for range 8 { // messages come from the new master: a hand-over that takes no question
+			for range 8 { // messages come from the new master: one hand-over must need no poll
 				held := must(t, b, "again", "")
 				wait := queueUp(t, a, t.Context(), locking.Request{Key: "again"})
-				asked := a.asked.count(locking.AcquireHash)
+				polls := a.calls.count(locking.AcquireHash)
 				release(t, held)
 				release(t, soon(t, wait, "a hand-over").ok(t))
-				if a.asked.count(locking.AcquireHash) == asked {
+				if a.calls.count(locking.AcquireHash) == polls {
 					return
 				}
 			}
@@ -212,7 +212,7 @@ func TestOnACluster(t *testing.T) {
 
 	t.Run("a lease is handed over in order of arrival, by message", func(t *testing.T) {
 		fastest := time.Hour
-		for range 3 { // a poll may be as fast, once
+		for range 3 { // a poll may be as fast
 			held := must(t, a, "k", "1")
 			second := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
 			third := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "3"})
@@ -278,13 +278,13 @@ func TestOnACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(all) != 2 || all[0].Key != "another" || all[1].Key != "k" {
-			t.Errorf("the locks held are %+v", all)
+			t.Errorf("the held locks are %+v", all)
 		}
 		former, err := inspector.ForceRelease(t.Context(), "k", held.Fence())
 		if err != nil || former.Worker != "a" || former.Job != "1" {
 			t.Fatalf("released by force: %+v, %v", former, err)
 		}
-		soon(t, held.Context().Done(), "the holder's being told")
+		soon(t, held.Context().Done(), "the cancellation of the holder")
 		wantErr(t, context.Cause(held.Context()), locking.ErrLost)
 		_, err = inspector.ForceRelease(t.Context(), "k", held.Fence())
 		wantErr(t, err, locking.ErrNotHeld)
@@ -310,8 +310,8 @@ func TestOnACluster(t *testing.T) {
 			}
 		}
 		a, c := on("a", prefix), on("c", prefix)
-		hears(t, c, a)
-		slow := 0 // rounds; a machine may be, once
+		awaitSubscription(t, c, a)
+		slow := 0 // number of slow rounds, of which one is tolerated
 		for round := range testenv.Form(1, 4) {
 			held := must(t, a, "k", "1")
 			dead := exec.Command(os.Args[0])
@@ -320,15 +320,15 @@ func TestOnACluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = dead.Process.Kill(); _ = dead.Wait() }()
-			until(t, "the other process stands in line", inLine(1))
+			until(t, "the other process is queued", inLine(1))
 			if err := dead.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			_ = dead.Wait()
 			wait := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: fmt.Sprint(round)})
-			time.Sleep(time.Duration(round) * 250 * time.Millisecond) // the waiter asks about once a second
+			time.Sleep(time.Duration(round) * 250 * time.Millisecond) // vary the moment between two polls
 			if !inLine(2)() {
-				t.Fatal("the dead waiter has left the queue")
+				t.Fatal("the dead waiter is not in the queue")
 			}
 			begun := time.Now()
 			release(t, held)

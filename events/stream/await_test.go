@@ -66,7 +66,7 @@ func TestAddReturnsTheEntryInWatermillsWireFormat(t *testing.T) {
 	}
 }
 
-func TestAwaitReturnsTheFirstMatchBehindWhereItBegins(t *testing.T) {
+func TestAwaitReturnsTheFirstMatchAfterItsStart(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	before := add(t, client, results, "x", "1")
@@ -84,7 +84,7 @@ func TestAwaitReturnsTheFirstMatchBehindWhereItBegins(t *testing.T) {
 	}
 }
 
-func TestAwaitIsToldOfWhatComesLater(t *testing.T) {
+func TestAwaitReceivesLaterMessages(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, before := range map[string]func() string{
@@ -103,7 +103,7 @@ func TestAwaitIsToldOfWhatComesLater(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		case <-time.After(patience):
-			t.Fatalf("%s: never told", name)
+			t.Fatalf("%s: no message", name)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
+func TestAwaitSurvivesRedisRestart(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	client := server.Client()
@@ -141,7 +141,7 @@ func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
 		_, err := stream.Await(context.Background(), client, results, from, withUUID("x"))
 		got <- err
 	}()
-	<-failed // it has run into the outage
+	<-failed // it has noticed the outage
 	server.Restart()
 	add(t, server.Client(), results, "x", "")
 	select {
@@ -150,11 +150,11 @@ func TestAwaitOutlastsARedisThatIsAway(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Fatal("never told")
+		t.Fatal("no message")
 	}
 }
 
-func TestAwaitBeginsAtAnEntry(t *testing.T) {
+func TestAwaitRequiresAnEntryID(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, from := range map[string]string{"what is added meanwhile": "$", "no id": "soon", "nothing": ""} {
@@ -164,9 +164,9 @@ func TestAwaitBeginsAtAnEntry(t *testing.T) {
 	}
 }
 
-func TestAwaitSaysWhatCannotBeRead(t *testing.T) {
+func TestAwaitFailsOnAKeyThatIsNotAStream(t *testing.T) {
 	t.Parallel()
-	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one reads nothing of another type
+	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded Redis does not return WRONGTYPE here
 	if err := client.Set(ctx, results, "no stream", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestAwaitSaysWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// commands is a hook that tells of each command that is sent, and of the end it came to.
+// commands is a hook that reports each command and its error.
 type commands struct {
 	sent  func(name string)
 	ended func(err error)
@@ -200,7 +200,7 @@ func (c commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// signal tells a channel that has room for it, once.
+// signal sends to a channel unless it is full.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// BenchmarkSubscriber measures a handler that does nothing, beside the stock subscriber.
+// BenchmarkSubscriber measures delivery to a handler that does nothing, beside the stock subscriber.
 func BenchmarkSubscriber(b *testing.B) {
 	for name, build := range map[string]func(*redistest.Server) (message.Subscriber, error){
 		"lockstep": func(s *redistest.Server) (message.Subscriber, error) {
@@ -42,7 +42,7 @@ func BenchmarkSubscriber(b *testing.B) {
 				m := <-messages
 				go m.Ack()
 			}
-			if err := subscriber.Close(); err != nil { // with the last acknowledgements
+			if err := subscriber.Close(); err != nil { // includes the last acknowledgements
 				b.Fatal(err)
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
@@ -67,8 +67,8 @@ func fill(b *testing.B, server *redistest.Server, n int) {
 	}
 }
 
-// BenchmarkDue measures how late parked entries come that become due at moments spread evenly, from
-// the due moment to the handler. Of 100,000 that are parked, those that are not measured are due in an hour.
+// BenchmarkDue measures the delay from the due time of a parked entry to its handler, with due times spread evenly.
+// 100,000 entries are parked; those not measured are due in an hour.
 func BenchmarkDue(b *testing.B) {
 	const parked = 100_000
 	for name, tc := range map[string]struct {
@@ -93,7 +93,7 @@ func BenchmarkDue(b *testing.B) {
 	}
 }
 
-// lateness parks so many entries, of which some become due within a while that begins in three seconds.
+// lateness parks entries, some of which become due during a period that starts in three seconds.
 func lateness(b *testing.B, parked, some int, over time.Duration) []time.Duration {
 	b.Helper()
 	server := redistest.StartReal(b)

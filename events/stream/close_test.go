@@ -68,13 +68,13 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	}
 }
 
-func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
+func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 3)
 	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.Visibility = 50*time.Millisecond, time.Minute })
-	hung := a.next() // its handler hangs; two more have been taken, but not handed out
+	hung := a.next() // its handler hangs; two more entries are taken, but not handed out
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 3 })
 	b := start(t, server, "b", nil)
 	b.none(20 * time.Millisecond)
@@ -85,7 +85,7 @@ func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
 		t.Errorf("the hung handler's context ended with %v; want ErrClosed", cause)
 	}
 	for range 3 {
-		m := b.next() // long before the visibility time is over
+		m := b.next() // long before the visibility timeout
 		if got := delivery(t, m).Attempt(); got != 1 {
 			t.Errorf("attempt %d; want 1, closing is nobody's failure", got)
 		}
@@ -100,7 +100,7 @@ func TestCloseGivesBackAtOnceWhatIsNotFinished(t *testing.T) {
 	}
 }
 
-func TestAConsumerWithPendingEntriesStays(t *testing.T) {
+func TestConsumerWithPendingEntriesIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -108,7 +108,7 @@ func TestAConsumerWithPendingEntriesStays(t *testing.T) {
 	publish(t, client, 1)
 	m := a.next()
 	ctx := context.Background()
-	// Somebody puts another entry under its name, one that it knows nothing of.
+	// Another program assigns it an entry that it does not know.
 	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
 	eventually(t, "a has both", func() bool { return pending(t, client)["a"] == 2 })
 	a.next().Ack()
@@ -125,7 +125,7 @@ func TestAConsumerWithPendingEntriesStays(t *testing.T) {
 	}
 }
 
-func TestCancellingASubscriptionDrainsIt(t *testing.T) {
+func TestCancelDrainsSubscription(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -144,7 +144,7 @@ func TestCancellingASubscriptionDrainsIt(t *testing.T) {
 	clean(t, client)
 }
 
-func TestCloseEndsThoughRedisIsAway(t *testing.T) {
+func TestCloseReturnsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -159,7 +159,7 @@ func TestCloseEndsThoughRedisIsAway(t *testing.T) {
 	}
 }
 
-func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
+func TestCloseReturnsWithUnwrittenEndingsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -184,7 +184,7 @@ func TestCloseEndsThoughRedisIsAwayAndMuchHasYetToBeTold(t *testing.T) {
 	}
 }
 
-func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
+func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -194,16 +194,16 @@ func TestCloseFromAHandlerEndsWithTheGrace(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	m.Ack() // too late: it has been given back
+	m.Ack() // too late: the entry was given back
 	if n := pending(t, client)["(parked)"]; n != 1 {
 		t.Errorf("%d entries wait to be delivered again; want 1", n)
 	}
 }
 
-func TestAConsumerThatDiedIsRemovedOnceItHasNothingPending(t *testing.T) {
+func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	server := redistest.StartReal(t) // the embedded one cannot tell how long it has not heard of a consumer
+	server := redistest.StartReal(t) // the embedded Redis does not report idle times of consumers
 	client := server.Client()
 	client.XGroupCreateMkStream(ctx, topic, group, "0")
 	publish(t, client, 1)
@@ -214,7 +214,7 @@ func TestAConsumerThatDiedIsRemovedOnceItHasNothingPending(t *testing.T) {
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 50*time.Millisecond, 20*time.Millisecond })
 	var acked atomic.Int32
-	go func() { // what takes too long on its way comes again
+	go func() { // slow messages are redelivered
 		for m := range w.messages {
 			m.Ack()
 			acked.Add(1)
@@ -224,7 +224,7 @@ func TestAConsumerThatDiedIsRemovedOnceItHasNothingPending(t *testing.T) {
 		names := consumers(t, client)
 		return len(names) == 1 && names[0] == "a"
 	})
-	clean(t, client) // and has settled what the first one had
+	clean(t, client) // the entry of the dead consumer is settled too
 	before := acked.Load()
 	publish(t, client, 1)
 	eventually(t, "work goes on", func() bool { return acked.Load() > before })

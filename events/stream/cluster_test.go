@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// onCluster is a Cluster whose keys are removed before each test.
+// onCluster is a Cluster that is flushed before each test.
 type onCluster struct {
 	*redistest.Cluster
 	client *redis.ClusterClient
@@ -35,7 +35,7 @@ func (c *onCluster) each(t testing.TB, args ...any) {
 	}
 }
 
-// keys are the keys on all nodes, in order, and the slots that they are in.
+// keys returns the sorted keys of all nodes, and their slots.
 func (c *onCluster) keys(t testing.TB) (keys []string, slots map[int64]bool) {
 	t.Helper()
 	slots = make(map[int64]bool)
@@ -57,7 +57,7 @@ func (c *onCluster) keys(t testing.TB) (keys []string, slots map[int64]bool) {
 	return keys, slots
 }
 
-// move gives the slot of all keys to another node, key by key, as redis-cli --cluster reshard does.
+// move moves the slot of all keys to another node, key by key, as redis-cli --cluster reshard does.
 func (c *onCluster) move(t testing.TB) {
 	t.Helper()
 	ctx := context.Background()
@@ -105,7 +105,7 @@ func TestOnACluster(t *testing.T) {
 			entry := add(t, client, topic, "c1", "{}")
 			m := cluster.start(t, "a", brief).next()
 			d := delivery(t, m)
-			cluster.start(t, "b", brief) // would take what lapses
+			cluster.start(t, "b", brief) // would take a lapsed entry
 			began := client.ZScore(ctx, due, entry).Val()
 			eventually(t, "its due moment is pushed on", func() bool { return client.ZScore(ctx, due, entry).Val() > began+1000 })
 			if p, err := newTracker(t, client).Progress(ctx, entry); err != nil || p.State != stream.ChangePending || d.Attempt() != 1 {
@@ -166,11 +166,11 @@ func TestOnACluster(t *testing.T) {
 		},
 		"a key has its share, and a handler settles its siblings": func(t *testing.T) {
 			publishKeyed(t, client, "hot", 30)
-			w := cluster.start(t, "a", keyed(8, 2, time.Minute)) // nobody waits for the delay
+			w := cluster.start(t, "a", keyed(8, 2, time.Minute)) // longer than the test
 			m, other := w.next(), w.next()
-			eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == 28 })
+			eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == 28 })
 			other.Ack()
-			third := w.next() // recalled
+			third := w.next() // unparked
 			d := delivery(t, m)
 			siblings := allSiblings(t, d, 10)
 			newest, err := d.Newest(ctx, 1)
@@ -187,7 +187,7 @@ func TestOnACluster(t *testing.T) {
 			}
 			third.Ack()
 			m.Ack()
-			nothingShelved(t, client)
+			nothingParked(t, client)
 		},
 		"two share the work, and that of one that dies goes to the other": func(t *testing.T) {
 			const total = 200
@@ -237,13 +237,13 @@ func TestOnACluster(t *testing.T) {
 			if s := stats(t, client); s.Length != 10 || s.Dead != 3 || s.Bytes <= 0 || g.Pending != 1 || g.Lag != 1 || g.Consumers != 1 {
 				t.Errorf("figures %+v", s)
 			}
-			told := trims{stream: topic}
-			cfg := stream.TrimmerConfig{Redis: client, DeadLen: 1, DeadAge: 100 * 365 * 24 * time.Hour, Observe: told.observe, Streams: []stream.Retention{{Topic: topic}}}
+			observed := trims{stream: topic}
+			cfg := stream.TrimmerConfig{Redis: client, DeadLen: 1, DeadAge: 100 * 365 * 24 * time.Hour, Observe: observed.observe, Streams: []stream.Retention{{Topic: topic}}}
 			if err := trimmer(t, cfg).Pass(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if s := stats(t, client); s.Length != 4 || s.First != "7-0" || s.Dead != 1 || told.Settled != 6 {
-				t.Errorf("after a pass, which told of %+v: %+v", told.Trim, s)
+			if s := stats(t, client); s.Length != 4 || s.First != "7-0" || s.Dead != 1 || observed.Settled != 6 {
+				t.Errorf("after a pass, which reported %+v: %+v", observed.Trim, s)
 			}
 		},
 		"a slot that moves to another node is followed": func(t *testing.T) {
@@ -282,8 +282,8 @@ func TestOnACluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Ack()
-			m = w.next() // kept in hand
-			want := []string{topic, dead, due, tries, shelf, labels, results, state, lease}
+			m = w.next() // not settled
+			want := []string{topic, dead, due, tries, parkedIndex, labels, results, state, lease}
 			slices.Sort(want)
 			if keys, slots := cluster.keys(t); !slices.Equal(keys, want) || len(slots) != 1 {
 				t.Errorf("in %d slots: %q; want %q in one", len(slots), keys, want)

@@ -25,7 +25,7 @@ func deadLetters(t testing.TB, client redis.UniversalClient) *stream.DeadLetters
 	return d
 }
 
-// giveUp has a worker give up the next n messages.
+// giveUp dead-letters the next n messages of a worker.
 func giveUp(t testing.TB, w *worker, n int, reason string) {
 	t.Helper()
 	for range n {
@@ -46,7 +46,7 @@ func list(t testing.TB, d *stream.DeadLetters, q stream.Query) stream.Page {
 	return page
 }
 
-func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
+func TestRetriedLetterIsTheSameMessage(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -90,7 +90,7 @@ func TestARetriedLetterIsTheSameMessageAgain(t *testing.T) {
 	clean(t, client)
 }
 
-func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
+func TestConcurrentRetriesRetryALetterOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -124,7 +124,7 @@ func TestALetterIsRetriedOnceByHoweverMany(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
+func TestIncompleteLettersAreNotRetried(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
@@ -151,7 +151,7 @@ func TestWhatIsNotWholeIsNotRetried(t *testing.T) {
 	}
 }
 
-func TestAnIDThatIsNoneIsRefused(t *testing.T) {
+func TestInvalidLetterIDsAreRejected(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -176,7 +176,7 @@ func TestAnIDThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-func TestLettersAreListedInPagesAndChosen(t *testing.T) {
+func TestListPagesAndFiltersLetters(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -236,7 +236,7 @@ func TestLettersAreListedInPagesAndChosen(t *testing.T) {
 	}
 }
 
-func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
+func TestLetterWithManyFieldsIsRetriedCompletely(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -247,14 +247,14 @@ func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
 		values = append(values, fmt.Sprintf("f%d", i), "\x00\xff"[i%2:])
 	}
 	values[1] = "text"
-	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}) // cannot be read: not text
+	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}) // undecodable: not text
 	eventually(t, "it is a dead letter", func() bool { return length(t, client, dead) == 1 })
 	d := deadLetters(t, client)
 	letter := list(t, d, stream.Query{}).Letters[0]
 	if _, err := d.Message(letter); err == nil || letter.Reason != "undecodable" || len(letter.Original) != 1000 {
 		t.Errorf("%s, %d fields, %v; want undecodable, 1000, an error", letter.Reason, len(letter.Original), err)
 	}
-	if err := w.Close(); err != nil { // so that it stays where it is put
+	if err := w.Close(); err != nil { // so that nobody reads the retried entry
 		t.Fatal(err)
 	}
 	done, err := d.Retry(ctx, letter.ID)
@@ -267,7 +267,7 @@ func TestALetterOfAnEntryWithManyFieldsIsRetriedWhole(t *testing.T) {
 	}
 }
 
-func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
+func TestRetriedLettersReachEveryGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -291,7 +291,7 @@ func TestMessagesThatGoBackReachAGroupThatHadSettledThem(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAPageOfLargeLettersIsShort(t *testing.T) {
+func TestPageOfLargeLettersIsShort(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()

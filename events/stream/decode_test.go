@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestAnEntryThatCannotBeReadBecomesADeadLetterAndTheLoopGoesOn(t *testing.T) {
+func TestUndecodableEntryBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	many := make([]any, 0, 6000)
 	for range 3000 {
@@ -67,7 +67,7 @@ type nothing struct{}
 
 func (nothing) Unmarshal(map[string]any) (*message.Message, error) { return nil, nil }
 
-func TestAnUnmarshallerOfNothingEndsNoProcess(t *testing.T) {
+func TestUnmarshallerThatReturnsNilDoesNotPanic(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -111,7 +111,7 @@ func TestPlainFieldsBecomeAChange(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAPublisherCannotDelayOrUncountItsMessages(t *testing.T) {
+func TestPublisherCannotDelayOrUncountMessages(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -138,7 +138,7 @@ func TestAPublisherCannotDelayOrUncountItsMessages(t *testing.T) {
 	clean(t, client)
 }
 
-func TestMessagesCarryTheEventsID(t *testing.T) {
+func TestMessageUUIDIsTheEventID(t *testing.T) {
 	t.Parallel()
 	m, err := stream.ChangeMessage(events.Change{Type: events.ChangeRemoved})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// pushedOn returns once each due moment is later by d than it is now, and fails the test unless consumer still has the n entries.
+// pushedOn waits until each due time has moved by d, and checks that consumer still owns the n entries.
 func pushedOn(t testing.TB, client redis.UniversalClient, consumer string, n int64, d time.Duration) {
 	t.Helper()
 	ctx := context.Background()
@@ -34,7 +34,7 @@ func pushedOn(t testing.TB, client redis.UniversalClient, consumer string, n int
 	}
 }
 
-func TestEveryMessageIsDeliveredOnceInOrder(t *testing.T) {
+func TestMessagesAreDeliveredOnceInOrder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -54,7 +54,7 @@ func TestEveryMessageIsDeliveredOnceInOrder(t *testing.T) {
 	clean(t, client)
 }
 
-func TestANewEntryWakesAnIdleConsumerAtOnce(t *testing.T) {
+func TestNewEntryWakesIdleConsumer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -73,7 +73,7 @@ func TestANewEntryWakesAnIdleConsumerAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheWindowIsNeverExceeded(t *testing.T) {
+func TestWindowIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -94,7 +94,7 @@ func TestTheWindowIsNeverExceeded(t *testing.T) {
 	clean(t, client)
 }
 
-func TestANackedMessageComesBackAfterItsDelayWhileOthersPass(t *testing.T) {
+func TestNackedMessageIsRedeliveredAfterItsDelay(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -120,7 +120,7 @@ func TestANackedMessageComesBackAfterItsDelayWhileOthersPass(t *testing.T) {
 	clean(t, client)
 }
 
-func TestDelayedMessagesComeInOrderOfTheirMoments(t *testing.T) {
+func TestDelayedMessagesAreDeliveredInOrderOfDueTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -178,7 +178,7 @@ func TestAttemptsCountFailuresButNotContention(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
+func TestHeartbeatKeepsAMessageInFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -197,7 +197,7 @@ func TestAHeartbeatKeepsALongHandlersMessage(t *testing.T) {
 	clean(t, client)
 }
 
-func TestMessagesThatNobodyAskedForYetAreKeptToo(t *testing.T) {
+func TestHeartbeatCoversMessagesNotYetHandedOut(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -211,7 +211,7 @@ func TestMessagesThatNobodyAskedForYetAreKeptToo(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAMessageOfADeadConsumerGoesToAnother(t *testing.T) {
+func TestEntryOfADeadConsumerGoesToAnother(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -239,7 +239,7 @@ func TestAMessageOfADeadConsumerGoesToAnother(t *testing.T) {
 	dying.gate.cut.Store(false)
 }
 
-func TestAStolenEntryCancelsItsHandlerAndIsNotSettledTwice(t *testing.T) {
+func TestLostEntryCancelsItsHandlerAndIsSettledOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -274,7 +274,7 @@ func TestAStolenEntryCancelsItsHandlerAndIsNotSettledTwice(t *testing.T) {
 	}
 }
 
-func TestALateAckIsRefused(t *testing.T) {
+func TestLateAckIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -287,7 +287,7 @@ func TestALateAckIsRefused(t *testing.T) {
 	second := b.next()
 	m.Ack()
 	a.gate.cut.Store(false)
-	eventually(t, "a hears of it", func() bool { return a.log.count("finished too late") == 1 })
+	eventually(t, "a logs it", func() bool { return a.log.count("finished too late") == 1 })
 	if n := pending(t, client)["b"]; n != 1 {
 		t.Fatalf("b has %d entries pending; want its one", n)
 	}
@@ -315,7 +315,7 @@ func TestDeliveredCountsEveryDeliveryOnce(t *testing.T) {
 	clean(t, client)
 }
 
-func TestADelayMayBeAsLongOrAsShortAsItLikes(t *testing.T) {
+func TestAnyDelayIsAccepted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -336,7 +336,7 @@ func TestADelayMayBeAsLongOrAsShortAsItLikes(t *testing.T) {
 	w.none(200 * time.Millisecond)
 }
 
-func TestTheDueIndexHasTheNameThatDueKeySays(t *testing.T) {
+func TestDueKeyNamesTheDueIndex(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)

@@ -17,7 +17,7 @@ type ending struct {
 	delay time.Duration
 }
 
-// awaitHandler waits until the handler acks or nacks its message, or until the grace period is over.
+// awaitHandler waits until the handler acks or nacks its message, or until the grace period ends.
 func (s *subscription) awaitHandler(d *Delivery) {
 	var end ending
 	select {

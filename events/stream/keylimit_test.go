@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	shelf  = "lockstep:{0}:shelf:changes:workers"
-	labels = "lockstep:{0}:labels:changes:workers"
+	parkedIndex = "lockstep:{0}:shelf:changes:workers"
+	labels      = "lockstep:{0}:labels:changes:workers"
 )
 
-// byMetadata keys messages by what publishKeyed says.
+// byMetadata returns the key that publishKeyed sets.
 func byMetadata(m *message.Message) string { return m.Metadata.Get("key") }
 
-// publishKeyed adds n messages of one key, called key-0, key-1 and so on.
+// publishKeyed adds n messages with one key, named key-0, key-1 and so on.
 func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int) {
 	t.Helper()
 	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -45,22 +45,22 @@ func keyed(window, share int, visibility time.Duration) func(*stream.SubscriberC
 	}
 }
 
-func nothingShelved(t *testing.T, client redis.UniversalClient) {
+func nothingParked(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	clean(t, client)
-	if n := client.Exists(context.Background(), shelf, labels).Val(); n != 0 {
-		t.Errorf("shelf %v, labels %v; want nothing left",
-			client.ZRange(context.Background(), shelf, 0, 9).Val(), client.HGetAll(context.Background(), labels).Val())
+	if n := client.Exists(context.Background(), parkedIndex, labels).Val(); n != 0 {
+		t.Errorf("parked index %v, labels %v; want nothing left",
+			client.ZRange(context.Background(), parkedIndex, 0, 9).Val(), client.HGetAll(context.Background(), labels).Val())
 	}
 }
 
-func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
+func TestKeyLimitLeavesRoomForOtherKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 40)
 	publishKeyed(t, client, "cold", 1)
-	w := start(t, server, "a", keyed(8, 3, time.Minute)) // nobody waits for the delay
+	w := start(t, server, "a", keyed(8, 3, time.Minute)) // longer than the test
 	var held []*message.Message
 	for cold := false; !cold || len(held) < 3; {
 		if m := w.next(); byMetadata(m) == "hot" {
@@ -85,17 +85,17 @@ func TestAKeyHasItsShareOfTheWindowAndTheOthersTheRest(t *testing.T) {
 			held = append(held, w.next())
 		}
 	}
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
-func TestWhatADeadConsumerSentAwayComesBack(t *testing.T) {
+func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 5)
 	a := start(t, server, "a", keyed(8, 1, time.Second))
 	first := a.next()
-	eventually(t, "four are sent away", func() bool { return pending(t, client)["(parked)"] == 4 })
+	eventually(t, "four are parked", func() bool { return pending(t, client)["(parked)"] == 4 })
 	a.gate.cut.Store(true)
 	b := start(t, server, "b", keyed(8, 8, time.Second))
 	seen := map[string]bool{}
@@ -106,10 +106,10 @@ func TestWhatADeadConsumerSentAwayComesBack(t *testing.T) {
 	}
 	a.gate.cut.Store(false)
 	first.Ack()
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
-// allSiblings reads every page.
+// allSiblings reads all pages of siblings.
 func allSiblings(t *testing.T, d *stream.Delivery, limit int) []stream.Sibling {
 	t.Helper()
 	var all []stream.Sibling
@@ -125,7 +125,7 @@ func allSiblings(t *testing.T, d *stream.Delivery, limit int) []stream.Sibling {
 	}
 }
 
-func TestAHandlerSettlesItsSiblings(t *testing.T) {
+func TestHandlerSettlesSiblings(t *testing.T) {
 	t.Parallel()
 	const total = 230
 	ctx := context.Background()
@@ -140,7 +140,7 @@ func TestAHandlerSettlesItsSiblings(t *testing.T) {
 			hot = append(hot, m)
 		}
 	}
-	eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == total-4 })
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == total-4 })
 	d := delivery(t, hot[0])
 	siblings := allSiblings(t, d, 50)
 	ids := map[string]bool{}
@@ -170,7 +170,7 @@ func TestAHandlerSettlesItsSiblings(t *testing.T) {
 		if cause := context.Cause(m.Context()); !errors.Is(cause, stream.ErrSettled) {
 			t.Errorf("the context of %s: %v; want ErrSettled", m.UUID, cause)
 		}
-		m.Nack() // which comes too late to mean anything
+		m.Nack() // too late to have an effect
 	}
 	if n := len(allSiblings(t, d, 50)); n != 0 {
 		t.Errorf("%d siblings are left", n)
@@ -189,7 +189,7 @@ func TestAHandlerSettlesItsSiblings(t *testing.T) {
 	}
 }
 
-func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
+func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -197,7 +197,7 @@ func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
 	publishKeyed(t, client, "hot", 2)
 	a := start(t, server, "a", keyed(8, 1, time.Minute))
 	m := a.next()
-	eventually(t, "the other is sent away", func() bool { return pending(t, client)["(parked)"] == 1 })
+	eventually(t, "the other is parked", func() bool { return pending(t, client)["(parked)"] == 1 })
 	siblings := allSiblings(t, delivery(t, m), 10)
 	if len(siblings) != 1 {
 		t.Fatalf("siblings: %v; want the one that is parked", siblings)
@@ -211,10 +211,10 @@ func TestASiblingInOtherHandsIsLeftToThem(t *testing.T) {
 	}
 	other.Ack()
 	m.Ack()
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
-func TestAProcessThatHasEnoughLeavesTheRestToOthers(t *testing.T) {
+func TestRoomLeavesTheRestToOtherConsumers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

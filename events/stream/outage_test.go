@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
+func TestMissingGroupIsRecreatedFromTheFirstEntry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, lose := range map[string]func(redis.UniversalClient){
@@ -51,7 +51,7 @@ func TestAGroupThatIsGoneIsMadeAnewFromTheStart(t *testing.T) {
 	}
 }
 
-func TestARestartOfRedisLosesNothing(t *testing.T) {
+func TestRedisRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	total, restarts := testenv.Form(1000, 2000), testenv.Form(2, 3)
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -113,7 +113,7 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 	}
 	<-published
 	eventually(t, "all is settled", func() bool { return enough(total) })
-	// The handlers go on until nothing is left: what was published twice may come after all the rest.
+	// Handlers go on until nothing is left, because duplicates may come last.
 	clean(t, client)
 	close(stop)
 	handlers.Wait()
@@ -122,7 +122,7 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 	for _, e := range entries(t, client, results) {
 		counts[e.Values["_watermill_message_uuid"]]++
 	}
-	// What the publisher added twice, not knowing whether it had, is two entries and two results.
+	// A message that the publisher added twice, after a lost reply, is two entries with two results.
 	for _, e := range entries(t, client, topic) {
 		counts[e.Values["_watermill_message_uuid"]]--
 	}
@@ -136,7 +136,7 @@ func TestARestartOfRedisLosesNothing(t *testing.T) {
 	}
 }
 
-func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
+func TestOutOfMemoryRedisDeliversNothingUntilItRecovers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t)
@@ -145,7 +145,7 @@ func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
 	publish(t, client, 1)
 	w.next().Ack()
 	clean(t, client)
-	// Before the limit, for an XADD is refused beyond it; in one step, so that nobody reads in between.
+	// Add before setting the limit, which would refuse it, and atomically, so that nobody reads in between.
 	pipe := client.TxPipeline()
 	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
 	pipe.ConfigSet(ctx, "maxmemory", "1")
@@ -162,7 +162,7 @@ func TestARedisOutOfMemoryIsWaitedForAndNothingIsTaken(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
+func TestSweepFindsEntryWithoutDueTime(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -185,7 +185,7 @@ func TestAnEntryWithoutADueMomentIsFound(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
+func TestDeletedPendingEntryIsForgotten(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -200,7 +200,7 @@ func TestAPendingEntryThatWasDeletedIsForgotten(t *testing.T) {
 	clean(t, client)
 }
 
-func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
+func TestSettleFailsAfterDataLoss(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -208,7 +208,7 @@ func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 1 })
 	publish(t, client, 1)
 	m := w.next()
-	pipe := client.TxPipeline() // all is lost, and others have gone on: the group is past m's entry
+	pipe := client.TxPipeline() // all data is lost, and the new group has read beyond m's entry
 	pipe.Del(ctx, topic, due, tries)
 	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: "9999999999999-0", Values: []any{"repo", "x/y"}})
 	pipe.XGroupCreate(ctx, topic, group, "0")
@@ -222,7 +222,7 @@ func TestASettlementIsNotTakenForDoneAfterDataLoss(t *testing.T) {
 	m.Nack()
 }
 
-func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
+func TestSettleSucceedsAfterLostReplyAndTrim(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -244,7 +244,7 @@ func TestASettlementWithALostReplyIsDoneThoughTheEntryIsTrimmed(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
+func TestAckOfALostDeliveryDoesNotAckTheNext(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -253,8 +253,8 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
 	eventually(t, "both are taken", func() bool { return pending(t, client)["a"] == 2 })
 	m := w.next()
-	// The group is made anew, but the reader is busy handing out the other message: the heartbeat
-	// is first to see that the entry is nobody's, and only then is it read again.
+	// The group is recreated, but the reader is busy handing out the other message: the heartbeat first sees
+	// that nobody owns the entry, and only then is it read again.
 	pipe := client.TxPipeline()
 	pipe.XGroupDestroy(ctx, topic, group)
 	pipe.XGroupCreate(ctx, topic, group, "0")
@@ -263,7 +263,7 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 	}
 	<-m.Context().Done()
 	eventually(t, "both are read again", func() bool { return pending(t, client)["a"] == 2 })
-	m.Ack() // as a router does when its handler says that another consumer owns the entry
+	m.Ack() // as a router does after ErrNotOwner
 	seen := map[string]bool{}
 	for !seen["m0"] || !seen["m1"] {
 		again := w.next()
@@ -273,7 +273,7 @@ func TestAHandlerThatLostItsEntryDoesNotAckTheNextDelivery(t *testing.T) {
 	clean(t, client)
 }
 
-func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
+func TestLiveConsumersKeepTheirEntriesAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -284,7 +284,7 @@ func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
 	b := start(t, server, "b", short)
 	a.gate.cut.Store(true)
 	b.gate.cut.Store(true)
-	time.Sleep(1500 * time.Millisecond) // longer than the visibility time: m's entry lapses
+	time.Sleep(1500 * time.Millisecond) // longer than the visibility timeout: m's entry lapses
 	b.gate.cut.Store(false)
 	eventually(t, "b is back", func() bool { _, back := b.outages(); return back == 1 })
 	b.none(20 * time.Millisecond)
@@ -297,7 +297,7 @@ func TestAfterALongOutageLivingConsumersKeepTheirEntries(t *testing.T) {
 	clean(t, client)
 }
 
-func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
+func TestLostDueIndexTakesNothingFromALiveConsumer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -306,7 +306,7 @@ func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
 	publish(t, client, 1)
 	m := a.next()
 	b := start(t, server, "b", short)
-	b.none(600 * time.Millisecond) // by now the entry was read longer ago than the visibility time
+	b.none(600 * time.Millisecond) // by now the entry is older than the visibility timeout
 	for range 10 {
 		client.Del(context.Background(), due)
 		b.none(40 * time.Millisecond)
@@ -319,7 +319,7 @@ func TestALostIndexTakesNothingFromALivingConsumer(t *testing.T) {
 	clean(t, client)
 }
 
-func TestABrokenReaderIsReportedOnceAndSlowsButDoesNotStop(t *testing.T) {
+func TestBrokenReaderFallsBackToPolling(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -336,7 +336,7 @@ func TestABrokenReaderIsReportedOnceAndSlowsButDoesNotStop(t *testing.T) {
 	}
 }
 
-// narrow is a connection over which replies with more than a few entries do not come in time.
+// narrow is a connection on which replies with more than a few entries time out.
 type narrow struct{ gate }
 
 func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -354,7 +354,7 @@ func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestEntriesTooHugeToComeTogetherComeOneByOne(t *testing.T) {
+func TestHugeEntriesAreReadOneByOne(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

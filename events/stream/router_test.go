@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-func TestAWatermillRouterRunsOnIt(t *testing.T) {
+func TestWatermillRouter(t *testing.T) {
 	t.Parallel()
 	const total = 500
 	server := redistest.Start(t)
@@ -96,7 +96,7 @@ func TestAWatermillRouterRunsOnIt(t *testing.T) {
 	}
 }
 
-func TestClosingARouterLetsItsHandlersSettle(t *testing.T) {
+func TestClosingARouterLetsHandlersSettle(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()

@@ -189,7 +189,7 @@ type giveBack struct {
 const (
 	failed   = "failed"   // counts as an attempt
 	deferred = "deferred" // does not count
-	early    = "early"    // was never handed out, and may be unparked before the delay is over
+	early    = "early"    // was never handed out, and may be unparked before the delay ends
 )
 
 // label returns the entry's member of the parked index, or "" if it has no key. Labels sort by key, then

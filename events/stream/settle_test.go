@@ -28,7 +28,7 @@ func result() stream.Settlement {
 	}
 }
 
-func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
+func TestSettleIsAtomicAndHappensOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -47,7 +47,7 @@ func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
 		t.Errorf("DeadLetter after Settle: %v; want ErrNotOwner", err)
 	}
 	clean(t, client)
-	m.Nack() // too late to matter
+	m.Nack() // too late to have an effect
 	w.none(150 * time.Millisecond)
 	all := entries(t, client, results)
 	if len(all) != 1 || all[0].Values["_watermill_message_uuid"] != "r1" || all[0].Values["payload"] != "\x00\xffbinary" {
@@ -59,7 +59,7 @@ func TestSettleIsOneStepAndHappensOnce(t *testing.T) {
 	clean(t, client)
 }
 
-func TestSettleAsksForTheLease(t *testing.T) {
+func TestSettleRequiresTheLease(t *testing.T) {
 	t.Parallel()
 	const fence = uint64(1795223511284000)
 	for name, tc := range map[string]struct {
@@ -103,7 +103,7 @@ func TestSettleAsksForTheLease(t *testing.T) {
 			if n := client.Exists(ctx, results, state).Val(); n != 0 || pending(t, client)["a"] != 1 {
 				t.Fatal("something has changed")
 			}
-			m.Nack() // the delivery is still open
+			m.Nack() // the delivery is still unfinished
 			again := w.next()
 			if err := delivery(t, again).Settle(ctx, result()); err != nil {
 				t.Fatal(err)
@@ -114,7 +114,7 @@ func TestSettleAsksForTheLease(t *testing.T) {
 	}
 }
 
-func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
+func TestSettleChecksEverythingBeforeWriting(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -137,7 +137,7 @@ func TestSettleChecksEverythingBeforeItChangesAnything(t *testing.T) {
 	clean(t, client)
 }
 
-func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
+func TestSettleWithACancelledContextTriesOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -158,7 +158,7 @@ func TestSettleInACancelledContextIsTriedOnce(t *testing.T) {
 	clean(t, client)
 }
 
-func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
+func TestSettleFailsAfterGroupIsRecreated(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -181,7 +181,7 @@ func TestASettlementIsNotTakenForDoneByAGroupMadeAnew(t *testing.T) {
 	clean(t, client)
 }
 
-func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
+func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -222,7 +222,7 @@ func TestADeadLetterKeepsTheOriginalAsItWas(t *testing.T) {
 	}
 }
 
-func TestClearLeavesNoOtherFields(t *testing.T) {
+func TestClearRemovesOtherFields(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	many := make(map[string]string)
@@ -263,7 +263,7 @@ func TestClearLeavesNoOtherFields(t *testing.T) {
 	}
 }
 
-func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
+func TestSettleReleasesALeaseNobodyWaitsFor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	const lock, queue = "lockstep:{0}:lock:k", "lockstep:{0}:lock:k:queue"
@@ -288,7 +288,7 @@ func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
 			w := start(t, server, "a", keyed(16, 1, time.Minute)) // reads all at once
 			m := w.next()
 			if strings.Contains(name, "parked") {
-				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, shelf).Val() > 0 })
+				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, parkedIndex).Val() > 0 })
 			}
 			returned := 0
 			s := result()
@@ -297,7 +297,7 @@ func TestALeaseThatNobodyWaitsForIsGivenBackWithTheSettlement(t *testing.T) {
 			err := delivery(t, m).Settle(ctx, s)
 			again := delivery(t, m).Settle(ctx, s)
 			if gone := !client.HExists(ctx, lock, "owner").Val(); gone == tc.kept || (returned == 1) == tc.kept {
-				t.Errorf("the lease is given back: %v, told %d times; %v, %v", gone, returned, err, again)
+				t.Errorf("lease released: %v, called %d times; %v, %v", gone, returned, err, again)
 			}
 			m.Ack()
 		})

@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestASiblingThatCameIntoOurOwnHandsMeanwhileIsLeftToThem(t *testing.T) {
+func TestSiblingTakenByThisConsumerMeanwhileIsSkipped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -42,10 +42,10 @@ func TestASiblingThatCameIntoOurOwnHandsMeanwhileIsLeftToThem(t *testing.T) {
 	}
 	again.Ack()
 	first.Ack()
-	nothingShelved(t, client)
+	nothingParked(t, client)
 }
 
-func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
+func TestEntrySettledBySiblingCannotBeSettledAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -66,7 +66,7 @@ func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
 	if err := delivery(t, second).Settle(ctx, result()); !errors.Is(err, stream.ErrSettled) {
 		t.Errorf("%v; want ErrSettled", err)
 	}
-	client.XAck(ctx, topic, group, delivery(t, third).Entry()) // as when the answer to a settlement never came
+	client.XAck(ctx, topic, group, delivery(t, third).Entry()) // as after a settlement whose reply was lost
 	if err := delivery(t, third).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
 		t.Errorf("%v; want ErrNotOwner: what this one was to settle was not written", err)
 	}
@@ -78,7 +78,7 @@ func TestWhatASiblingHasSettledIsNotReportedAsSettledByItself(t *testing.T) {
 	}
 }
 
-func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
+func TestUnparkIgnoresStaleEntriesAfterGroupIsRecreated(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -86,18 +86,18 @@ func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
 	publishKeyed(t, client, "hot", 3)
 	a := start(t, server, "a", keyed(8, 1, time.Minute))
 	first := a.next()
-	eventually(t, "two are sent away", func() bool { return pending(t, client)["(parked)"] == 2 })
+	eventually(t, "two are parked", func() bool { return pending(t, client)["(parked)"] == 2 })
 	b := start(t, server, "b", keyed(8, 8, time.Minute))
 	a.gate.cut.Store(true)
-	client.XGroupDestroy(ctx, topic, group) // and what stands on the shelf is past
+	client.XGroupDestroy(ctx, topic, group) // makes the parked index stale
 	seen := map[string]*message.Message{}
 	for len(seen) < 3 {
 		m := b.next()
 		seen[m.UUID] = m
 	}
 	a.gate.cut.Store(false)
-	first.Ack() // which comes too late, but makes room
-	eventually(t, "the shelf is tidied", func() bool { return client.Exists(ctx, shelf, labels).Val() == 0 })
+	first.Ack() // too late, but frees capacity
+	eventually(t, "the parked index is cleaned up", func() bool { return client.Exists(ctx, parkedIndex, labels).Val() == 0 })
 	b.none(300 * time.Millisecond)
 	a.none(100 * time.Millisecond)
 	for _, m := range seen {
@@ -111,7 +111,7 @@ func TestWhatIsRecalledIsNotTakenFromAGroupMadeAnew(t *testing.T) {
 	}
 }
 
-func TestAPageOfHugeSiblingsIsShorter(t *testing.T) {
+func TestPageOfHugeSiblingsIsShort(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -129,7 +129,7 @@ func TestAPageOfHugeSiblingsIsShorter(t *testing.T) {
 	}
 	w := start(t, server, "a", keyed(8, 1, time.Minute))
 	m := w.next()
-	eventually(t, "the rest is sent away", func() bool { return pending(t, client)["(parked)"] == 20 })
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == 20 })
 	d := delivery(t, m)
 	page, next, err := d.Siblings(context.Background(), "", 100)
 	if err != nil || len(page) == 0 || len(page) > 8 || next == "" {

@@ -24,7 +24,7 @@ func stats(t testing.TB, client redis.UniversalClient) stream.Statistics {
 	return s
 }
 
-func TestStatisticsOfAStreamThatIsNotThere(t *testing.T) {
+func TestStatisticsOfAMissingStream(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	s := stats(t, client)
@@ -37,7 +37,7 @@ func TestStatisticsOfAStreamThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
+func TestStatisticsReportLagPerGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
@@ -73,9 +73,9 @@ func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
 		t.Errorf("done: %+v", g)
 	}
 	g, ok := s.Group(group)
-	lag := int64(6) // the window is full as long as nobody asks for what is left of it
+	lag := int64(6) // the window stays full while nobody receives the rest
 	if !server.Real {
-		lag = -1 // the embedded one does not count
+		lag = -1 // the embedded Redis does not count
 	}
 	if !ok || g.Lag != lag || g.Late != 0 || g.Consumers != 1 || g.Oldest <= 0 || g.Oldest > time.Hour {
 		t.Errorf("workers: %+v", g)
@@ -84,14 +84,14 @@ func TestStatisticsSayWhoIsBehindAndHowFar(t *testing.T) {
 		t.Error("there is a group that is not there")
 	}
 
-	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: parked.UUID}) // an id that nobody has: late for ever
+	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: parked.UUID}) // not an entry ID, so late forever
 	if g, _ := stats(t, client).Group(group); g.Late != 1 {
 		t.Errorf("%d late; want 1", g.Late)
 	}
 	first.Ack()
 }
 
-func TestTheOldestUnsettledIsTheLowestPendingElseTheFirstUnread(t *testing.T) {
+func TestOldestIsTheFirstPendingOrUnreadEntry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()

@@ -29,20 +29,20 @@ const (
 	due   = "lockstep:{0}:due:changes:workers"
 	tries = "lockstep:{0}:tries:changes:workers"
 
-	patience = 30 * time.Second // how long a test waits for what must come
+	patience = 30 * time.Second // timeout for events that must happen
 )
 
 func TestMain(m *testing.M) {
 	testenv.Parallel(8)
 	goleak.VerifyTestMain(m,
-		// Watermill's suite leaves what it did not read, and the stock subscriber sleeps on after Close.
+		// Watermill's suite leaves unread messages behind, and the stock subscriber sleeps on after Close.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"),
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream.(*Subscriber).read"),
 	)
 }
 
-// worker is a Subscriber with a name and a connection of its own, as in a process of its own.
+// worker is a Subscriber with its own name and connection, as in a separate process.
 type worker struct {
 	*stream.Subscriber
 	t        testing.TB
@@ -51,7 +51,7 @@ type worker struct {
 	log      *logged
 }
 
-// start starts a worker. Its connection can be cut, which is what the others see of a kill -9.
+// start starts a worker. Cutting its connection looks to others like kill -9.
 func start(t testing.TB, server *redistest.Server, name string, change func(*stream.SubscriberConfig)) *worker {
 	t.Helper()
 	w := &worker{t: t, gate: &gate{}, log: &logged{}}
@@ -75,7 +75,7 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		go func() { // what no test asked for goes back
+		go func() { // give back the rest
 			for m := range w.messages {
 				m.Nack()
 			}
@@ -87,14 +87,13 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 	return w
 }
 
-// outages is how often the worker has said that Redis is away, and that it is back. It has no other errors to tell of.
+// outages returns how often the worker logged that Redis is away, and that it is back. Tests expect no other errors.
 func (w *worker) outages() (away, back int) {
-	said := w.log.String()
-	return strings.Count(said, "level=ERROR"), strings.Count(said, "Redis is back")
+	text := w.log.String()
+	return strings.Count(text, "level=ERROR"), strings.Count(text, "Redis is back")
 }
 
-// backAgain waits until the worker has said that Redis is back as often as that it was away, which is
-// once at least and so many times at most.
+// backAgain waits until the worker has logged each outage's end, and checks that there were 1 to most outages.
 func (w *worker) backAgain(most int) {
 	w.t.Helper()
 	eventually(w.t, "the worker is back", func() bool { away, back := w.outages(); return away == back })
@@ -117,7 +116,7 @@ func (w *worker) next() *message.Message {
 	return nil
 }
 
-// none fails the test if a message comes for a while.
+// none fails the test if a message arrives within d.
 func (w *worker) none(d time.Duration) {
 	w.t.Helper()
 	select {
@@ -138,7 +137,7 @@ func delivery(t testing.TB, m *message.Message) *stream.Delivery {
 	return d
 }
 
-// publish adds n messages, called m0, m1 and so on.
+// publish adds n messages, named m0, m1 and so on.
 func publish(t testing.TB, client redis.UniversalClient, n int) {
 	t.Helper()
 	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -159,13 +158,13 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("it never comes about that %s", what)
+			t.Fatalf("never happened: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// pending is how many entries the group has pending, by consumer.
+// pending returns the number of pending entries by consumer.
 func pending(t testing.TB, client redis.UniversalClient) map[string]int64 {
 	t.Helper()
 	p, err := client.XPending(context.Background(), topic, group).Result()
@@ -175,7 +174,7 @@ func pending(t testing.TB, client redis.UniversalClient) map[string]int64 {
 	return p.Consumers
 }
 
-// clean fails the test unless nothing is left of the group's work.
+// clean waits until no state of the group's work is left.
 func clean(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
 	eventually(t, "nothing is pending, due or counted", func() bool {
@@ -205,7 +204,7 @@ func entries(t testing.TB, client redis.UniversalClient, key string) []redis.XMe
 // gate is a connection that can be cut, and that can lose replies.
 type gate struct {
 	cut       atomic.Bool
-	loseReply atomic.Int32 // of so many calls of the settle script to come
+	loseReply atomic.Int32 // number of settle calls whose replies to lose
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
@@ -237,7 +236,7 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-// logged is what a worker has logged.
+// logged is the log of a worker.
 type logged struct{ logtest.Buffer }
 
 func (l *logged) count(text string) int { return strings.Count(l.String(), text) }

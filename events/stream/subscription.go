@@ -34,7 +34,7 @@ type subscription struct {
 	wake     chan struct{} // has a token if read should try again
 	lastBeat atomic.Int64  // start of the last successful heartbeat round, Unix ns
 
-	graceOver context.Context // done when the grace period is over
+	graceOver context.Context // done when the grace period ends
 	abandon   context.CancelFunc
 }
 

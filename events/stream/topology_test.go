@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// dial opens a client of any topology that is closed with the test.
+// dial opens a client for any topology, and closes it at the end of the test.
 func dial(t testing.TB, url string, hooks ...redis.Hook) redis.UniversalClient {
 	t.Helper()
 	server, err := redisx.Parse(url, "")
@@ -34,7 +34,7 @@ func dial(t testing.TB, url string, hooks ...redis.Hook) redis.UniversalClient {
 	return client
 }
 
-// startAt is start for a worker that reaches all of the topology at url, of which server is a part.
+// startAt is start for a worker that uses the topology at url, of which server is a part.
 func startAt(t testing.TB, url string, server *redistest.Server, name string, change func(*stream.SubscriberConfig)) *worker {
 	t.Helper()
 	g := &gate{}
@@ -48,9 +48,9 @@ func startAt(t testing.TB, url string, server *redistest.Server, name string, ch
 	return w
 }
 
-// settleAll has each message settled by a handler of its own, with one output that is called by the
-// entry's id, until stop is called. It counts for each entry how often its handler was told that it is
-// done. The handler of a message called "slow" waits for slow.
+// settleAll settles each message in its own handler, with one output whose UUID is the entry ID, until stop is
+// called. It counts for each entry how often its settlement succeeded. The handler of the message "slow" waits
+// until slow is closed.
 func settleAll(slow <-chan struct{}, workers ...*worker) (settled func() map[string]int, stop func()) {
 	var mu sync.Mutex
 	counts := make(map[string]int)
@@ -87,10 +87,10 @@ func settleAll(slow <-chan struct{}, workers ...*worker) (settled func() map[str
 	return settled, sync.OnceFunc(func() { close(enough); handlers.Wait() })
 }
 
-// traffic publishes an entry about every millisecond, and goes on when it cannot.
+// traffic publishes an entry about every millisecond, and ignores errors.
 type traffic struct {
 	mu    sync.Mutex
-	known []string // entries that Redis said it has, in order
+	known []string // entries acknowledged by Redis, in order
 }
 
 func (f *traffic) entries() []string { f.mu.Lock(); defer f.mu.Unlock(); return slices.Clone(f.known) }
@@ -120,8 +120,8 @@ func (f *traffic) flow(t testing.TB, client redis.UniversalClient) (stop func())
 	return func() { cancel(); publishing.Wait() }
 }
 
-// settledOnce waits until nothing is left to do, and fails the test unless each entry that the stream
-// has was settled once: it has one output, and no other has any.
+// settledOnce waits until nothing is left to do, and checks that each entry of the stream was settled once and
+// has one output, and that there are no other outputs.
 func settledOnce(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	eventually(t, "every entry is settled", func() bool {
@@ -145,9 +145,8 @@ func settledOnce(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-// TestSentinelFailsOverUnderLoad kills the master while two workers settle what comes. What a publisher
-// was told that Redis has, and the new master has not, is lost: nobody in this package can know of it,
-// and it is what the periodic reconcile is for, which asks the remotes and not Redis.
+// The master is killed while two workers settle. Entries that the old master acknowledged and the new one does not
+// have are lost. This package cannot detect that; the periodic reconcile does, because it asks the remotes.
 func TestSentinelFailsOverUnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, behind := range map[string]bool{
@@ -191,7 +190,7 @@ func TestSentinelFailsOverUnderLoad(t *testing.T) {
 				s.Replicate()
 			}
 			s.Master.Stop()
-			certain := len(f.entries()) // but for one that is being noted down
+			certain := len(f.entries()) // except one that is being recorded
 			eventually(t, "the replica is promoted", s.Promoted)
 			further(300)
 			halt()
@@ -215,7 +214,7 @@ func TestSentinelFailsOverUnderLoad(t *testing.T) {
 			}
 			t.Logf("of %d entries that Redis said it had, the failover has lost %d: %s", len(f.entries()), len(lost), strings.Join(lost, " "))
 			times := 1
-			if behind { // the replica knew the entry, and not that it was settled
+			if behind { // the replica has the entry, but not its settlement
 				times = 2
 			}
 			if got := settled()[slow]; got != times || behind && len(lost) == 0 {

@@ -25,7 +25,7 @@ func newTracker(t *testing.T, client redis.UniversalClient) *stream.Tracker {
 	return tracker
 }
 
-// resultOf is what a worker makes of the change with this id and entry.
+// resultOf returns a worker's result for the change with this ID and entry.
 func resultOf(t *testing.T, id, entry string) events.Result {
 	t.Helper()
 	change, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/acme/widgets.git"})
@@ -37,7 +37,7 @@ func resultOf(t *testing.T, id, entry string) events.Result {
 	return result
 }
 
-// settlement settles a delivery with its result.
+// settlement returns a settlement of the delivery with its result.
 func settlement(t *testing.T, delivery *stream.Delivery, id string) stream.Settlement {
 	t.Helper()
 	msg, err := stream.ResultMessage(resultOf(t, id, delivery.Entry()))
@@ -56,7 +56,7 @@ func addResult(t *testing.T, client redis.UniversalClient, id, entry string) {
 	add(t, client, results, id+"/"+entry, string(document))
 }
 
-func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
+func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client := server.Client()
@@ -80,7 +80,7 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 	if err := delivery.Nack(ctx, 0, true); err != nil {
 		t.Fatal(err)
 	}
-	first.Nack() // which only says that the handler is through
+	first.Nack() // marks the end of the handler
 	again := w.next()
 	defer again.Ack()
 	delivery, _ = stream.DeliveryOf(again)
@@ -98,16 +98,16 @@ func TestAChangeIsFollowedFromTheQueueToItsResult(t *testing.T) {
 	if err := client.XDel(ctx, topic, entry).Err(); err != nil {
 		t.Fatal(err)
 	}
-	expect(entry, stream.ChangeAnswered) // though the change itself is gone
+	expect(entry, stream.ChangeAnswered) // although the change itself is gone
 	if err := client.Del(ctx, results).Err(); err != nil {
 		t.Fatal(err)
 	}
 	expect(entry, stream.ChangeUnknown)
 }
 
-func TestAResultIsFoundBehindManyOthers(t *testing.T) {
+func TestProgressFindsAResultAmongManyOthers(t *testing.T) {
 	t.Parallel()
-	for _, others := range []int{450, 12_000} { // a change that has waited for long has more results before its own
+	for _, others := range []int{450, 12_000} { // a change that waited for long has many results before its own
 		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
 	}
 }
@@ -129,7 +129,7 @@ func findBehind(t *testing.T, others int) {
 	}
 }
 
-func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
+func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		settle func(*stream.Delivery) stream.Settlement
@@ -158,7 +158,7 @@ func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
 				}
 				got <- p
 			}()
-			<-waiting // it has looked, and the change was pending
+			<-waiting // it has seen the change pending
 			delivery, _ := stream.DeliveryOf(msg)
 			if err := delivery.Settle(context.Background(), tc.settle(delivery)); err != nil {
 				t.Fatal(err)
@@ -175,7 +175,7 @@ func TestWaitEndsWithWhatBecomesOfTheChange(t *testing.T) {
 	}
 }
 
-func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
+func TestWaitReturnsTheLastKnownProgress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	tracker := newTracker(t, server.Client())
@@ -193,7 +193,7 @@ func TestWaitSaysHowFarTheChangeHadCome(t *testing.T) {
 	}
 }
 
-func TestAnEntryHasAnID(t *testing.T) {
+func TestTrackerRejectsInvalidEntryIDs(t *testing.T) {
 	t.Parallel()
 	tracker := newTracker(t, redistest.Start(t).Client())
 	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
@@ -206,7 +206,7 @@ func TestAnEntryHasAnID(t *testing.T) {
 	}
 }
 
-func TestAChangeIsFollowedOnACluster(t *testing.T) {
+func TestProgressOnACluster(t *testing.T) {
 	t.Parallel()
 	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
 	if err != nil {

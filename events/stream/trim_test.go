@@ -16,10 +16,10 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// wholeNodes makes "~" as exact as it is in the embedded Redis: a node of one entry is always whole.
+// wholeNodes makes "~" as exact as in the embedded Redis: every node has one entry.
 var wholeNodes = []string{"--stream-node-max-entries", "1"}
 
-// old adds n entries with ids from 1-0 on: they are older than anything is kept for.
+// old adds n entries with IDs from 1-0 on, older than any retention.
 func old(t testing.TB, client redis.UniversalClient, key string, n int) {
 	t.Helper()
 	ctx := context.Background()
@@ -36,7 +36,7 @@ func old(t testing.TB, client redis.UniversalClient, key string, n int) {
 	}
 }
 
-// read has a group read n entries, and acknowledge all of them but those named. It makes the group.
+// read creates a group, reads n entries and acknowledges all but the given ones.
 func read(t testing.TB, client redis.UniversalClient, key, group string, n int, keep ...string) {
 	t.Helper()
 	ctx := context.Background()
@@ -55,7 +55,7 @@ func read(t testing.TB, client redis.UniversalClient, key, group string, n int, 
 	}
 }
 
-// trims collects what a Trimmer tells of one stream.
+// trims collects what a Trimmer observes for one stream.
 type trims struct {
 	stream string
 	mu     sync.Mutex
@@ -86,13 +86,13 @@ func trimmer(t testing.TB, cfg stream.TrimmerConfig) *stream.Trimmer {
 	return trimmer
 }
 
-func TestAStreamIsTrimmedBehindItsSlowestGroup(t *testing.T) {
+func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 	t.Parallel()
 	type counts struct{ settled, aged, capped, lost int64 }
 	for name, tc := range map[string]struct {
 		prepare func(t *testing.T, client redis.UniversalClient)
 		maxLen  int64
-		first   string // id of the first entry left, "" for none
+		first   string // ID of the first remaining entry, "" for none
 		length  int64
 		want    counts
 	}{
@@ -100,7 +100,7 @@ func TestAStreamIsTrimmedBehindItsSlowestGroup(t *testing.T) {
 			prepare: func(t *testing.T, c redis.UniversalClient) { old(t, c, topic, 10); read(t, c, topic, "g", 0) },
 			first:   "1-0", length: 10,
 		},
-		"all have read and settled": { // the last one read marks the place
+		"all have read and settled": { // the floor is the last entry read
 			prepare: func(t *testing.T, c redis.UniversalClient) { old(t, c, topic, 10); read(t, c, topic, "g", 10) },
 			first:   "10-0", length: 1, want: counts{settled: 9},
 		},
@@ -166,7 +166,7 @@ func TestAStreamIsTrimmedBehindItsSlowestGroup(t *testing.T) {
 			tc.prepare(t, client)
 			got := &trims{stream: topic}
 			trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: tc.maxLen}}})
-			for range 2 { // a second pass finds nothing to do
+			for range 2 { // the second pass has nothing to do
 				if err := trimmer.Pass(ctx); err != nil {
 					t.Fatal(err)
 				}
@@ -176,16 +176,16 @@ func TestAStreamIsTrimmedBehindItsSlowestGroup(t *testing.T) {
 				t.Errorf("%d entries left, of %v; want %d from %s on", len(left), left, tc.length, tc.first)
 			}
 			if c := (counts{got.Settled, got.Aged, got.Capped, got.lost}); c != tc.want {
-				t.Errorf("told of %+v; want %+v", c, tc.want)
+				t.Errorf("observed %+v; want %+v", c, tc.want)
 			}
 		})
 	}
 }
 
-func TestOnlyTheCapTakesPartOfANode(t *testing.T) {
+func TestOnlyTheCapRemovesPartOfANode(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	client := redistest.Start(t).Client() // a hundred entries to a node
+	client := redistest.Start(t).Client() // a hundred entries per node
 	old(t, client, topic, 1050)
 	read(t, client, topic, group, 1050)
 	for _, tc := range []struct{ maxLen, least, most int64 }{{1000, 1, 100}, {7, 1, 7}} {
@@ -199,9 +199,8 @@ func TestOnlyTheCapTakesPartOfANode(t *testing.T) {
 	}
 }
 
-// TestNothingUnsettledIsLostBelowTheCap compares passes at random moments with a model of who has
-// settled what.
-func TestNothingUnsettledIsLostBelowTheCap(t *testing.T) {
+// Passes at random moments are compared with a model of what each group has settled.
+func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t, wholeNodes...).Client()
@@ -213,7 +212,7 @@ func TestNothingUnsettledIsLostBelowTheCap(t *testing.T) {
 		limit := rapid.Int64Range(5, 60).Draw(r, "cap")
 		got := &trims{stream: key}
 		trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: key, MaxLen: limit}}})
-		unsettled := map[string]map[string]bool{} // by group: ids
+		unsettled := map[string]map[string]bool{} // IDs by group
 		for _, g := range groups {
 			read(t, client, key, g, 0)
 			unsettled[g] = map[string]bool{}
@@ -254,7 +253,7 @@ func TestNothingUnsettledIsLostBelowTheCap(t *testing.T) {
 				for id := range unsettled[g] {
 					if !left[id] {
 						lost++
-						delete(unsettled[g], id) // as the subscriber forgets it
+						delete(unsettled[g], id) // as the subscriber does
 						client.XAck(ctx, key, g, id)
 					}
 				}
@@ -266,7 +265,7 @@ func TestNothingUnsettledIsLostBelowTheCap(t *testing.T) {
 	})
 }
 
-func TestAnEntryThatIsLostToTheCapIsLoggedWithItsGroup(t *testing.T) {
+func TestEntryDroppedByTheCapIsLoggedWithItsGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t, wholeNodes...).Client()
@@ -285,7 +284,7 @@ func TestAnEntryThatIsLostToTheCapIsLoggedWithItsGroup(t *testing.T) {
 	}
 }
 
-func TestTrimmersDoNotGetInEachOthersWay(t *testing.T) {
+func TestConcurrentTrimmers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t, wholeNodes...)
@@ -305,13 +304,13 @@ func TestTrimmersDoNotGetInEachOthersWay(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// 200 are above the cap: 50-0 is pending, and of the 200 oldest 100 were never read.
+	// 200 entries are above the cap: 50-0 is pending, and of the 200 oldest 100 were never read.
 	if n := length(t, client, topic); n != 300 || total.Settled+total.Capped != 200 || total.lost != 101 {
-		t.Errorf("%d entries left, told of %d and %d taken away, %d of them missed; want 300, 200 together, 101", n, total.Settled, total.Capped, total.lost)
+		t.Errorf("%d entries left, observed %d and %d removed, %d of them lost; want 300, 200 together, 101", n, total.Settled, total.Capped, total.lost)
 	}
 }
 
-func TestDeadLettersGoByAgeAndByNumberAndAreCounted(t *testing.T) {
+func TestDeadLettersAreTrimmedByAgeAndNumber(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t).Client()
@@ -324,14 +323,14 @@ func TestDeadLettersGoByAgeAndByNumberAndAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := length(t, client, dead); n != 201 || got.Aged != 7 || got.Capped != 49 {
-		t.Errorf("%d letters left, told of %d too old and %d too many; want 201, 7, 49", n, got.Aged, got.Capped)
+		t.Errorf("%d letters left, observed %d too old and %d too many; want 201, 7, 49", n, got.Aged, got.Capped)
 	}
 }
 
-func TestAStreamThatTakesTooMuchMemoryIsLoggedOnceAndLeftAlone(t *testing.T) {
+func TestTooMuchMemoryIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	client := redistest.StartReal(t).Client() // the embedded Redis does not estimate
+	client := redistest.StartReal(t).Client() // the embedded Redis does not support MEMORY USAGE
 	publish(t, client, 10)
 	read(t, client, topic, "g", 0)
 	log, got := &logged{}, &trims{stream: topic}
@@ -355,7 +354,7 @@ func TestAStreamThatTakesTooMuchMemoryIsLoggedOnceAndLeftAlone(t *testing.T) {
 	}
 }
 
-func TestATrimmerOutlastsRedis(t *testing.T) {
+func TestTrimmerSurvivesRedisRestart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	server := redistest.Start(t, append(wholeNodes, "--appendonly", "yes", "--appendfsync", "always")...)
@@ -366,9 +365,9 @@ func TestATrimmerOutlastsRedis(t *testing.T) {
 		Streams: []stream.Retention{{Topic: topic}}, Log: slog.New(slog.NewTextHandler(log, nil))})
 	var wg sync.WaitGroup
 	wg.Go(func() { trimmer.Run(ctx) })
-	eventually(t, "it says that Redis is away", func() bool { return log.count("cannot trim streams") == 1 })
+	eventually(t, "the outage is logged", func() bool { return log.count("cannot trim streams") == 1 })
 	server.Restart()
-	eventually(t, "it says that Redis is back", func() bool { return log.count("trimmed again") == 1 })
+	eventually(t, "the recovery is logged", func() bool { return log.count("trimmed again") == 1 })
 	old(t, client, topic, 10)
 	eventually(t, "it trims", func() bool { return length(t, client, topic) == 0 })
 	cancel()
@@ -378,7 +377,7 @@ func TestATrimmerOutlastsRedis(t *testing.T) {
 	}
 }
 
-func TestATrimmerRefusesNonsense(t *testing.T) {
+func TestNewTrimmerRejectsInvalidConfig(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	for name, cfg := range map[string]stream.TrimmerConfig{

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestHorizon(t *testing.T) {
+func TestWatermarks(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange func(t *testing.T, client redis.UniversalClient)
@@ -54,8 +54,8 @@ func TestHorizon(t *testing.T) {
 	}
 }
 
-// Whatever groups read and settle, the horizon is the least of what each has not settled.
-func TestHorizonIsTheOldestUnsettled(t *testing.T) {
+// The unsettled watermark is the lowest ID that any group has not settled.
+func TestUnsettledWatermarkIsTheOldestUnsettledEntry(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	ctx, run := context.Background(), 0
@@ -87,7 +87,7 @@ func TestHorizonIsTheOldestUnsettled(t *testing.T) {
 	})
 }
 
-func TestHorizonOfWhatIsNoStream(t *testing.T) {
+func TestWatermarksOfAKeyThatIsNotAStream(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	client.Set(t.Context(), "s", "1", 0)
