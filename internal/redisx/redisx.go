@@ -103,11 +103,9 @@ func standalone(rawURL, password string) (func() redis.UniversalClient, error) {
 	if password != "" {
 		opt.Password = password
 	}
-	opt.MaxRetries = -1
-	opt.ContextTimeoutEnabled = true
+	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
-	opt.DisableIdentity = true
 	opt.MaintNotificationsConfig = noNotifications()
 	return func() redis.UniversalClient { o := *opt; return redis.NewClient(&o) }, nil
 }
@@ -123,11 +121,9 @@ func sentinel(rawURL, password string) (func() redis.UniversalClient, error) {
 	if password != "" {
 		opt.Password = password
 	}
-	opt.MaxRetries = -1
-	opt.ContextTimeoutEnabled = true
+	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
-	opt.DisableIdentity = true
 	return func() redis.UniversalClient { o := *opt; return redis.NewFailoverClient(&o) }, nil
 }
 
@@ -139,11 +135,9 @@ func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
 	if password != "" {
 		opt.Password = password
 	}
-	opt.MaxRetries = -1
-	opt.ContextTimeoutEnabled = true
+	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
-	opt.DisableIdentity = true
 	opt.MaintNotificationsConfig = noNotifications()
 	return func() redis.UniversalClient {
 		o := *opt
