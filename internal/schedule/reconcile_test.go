@@ -29,7 +29,7 @@ type world struct {
 	git    *gitserver.Server
 	client redis.UniversalClient
 	r      schedule.Reconciler
-	queued  []events.Change
+	queued []events.Change
 	own    watch.Watch // of acme/widgets, not in the registry
 }
 
