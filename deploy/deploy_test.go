@@ -82,14 +82,14 @@ func TestQueriedMetricsExist(t *testing.T) {
 	if err := json.Unmarshal(read(t, dashboardFile), &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	asked := 0
+	found := 0
 	walk(dashboard, func(key, text string) {
 		if key == "expr" || key == "query" || key == "definition" {
-			asked += exported.check(t, dashboardFile, text)
+			found += exported.check(t, dashboardFile, text)
 		}
 	})
-	if asked < 40 {
-		t.Errorf("only %d metrics found in %s", asked, dashboardFile)
+	if found < 40 {
+		t.Errorf("only %d metrics found in %s", found, dashboardFile)
 	}
 	for _, found := range regexp.MustCompile(`lockstep_[a-z_]+\*?`).FindAllString(string(read(t, operations)), -1) {
 		prefix, all := strings.CutSuffix(found, "*")

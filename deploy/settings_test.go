@@ -176,7 +176,7 @@ func TestPodSettings(t *testing.T) {
 func TestExampleAllowsTheURLsOfItsCredentials(t *testing.T) {
 	cfg := loadWith(t, "kubernetes/overlays/example/lockstep.yaml", []variable{{Name: "LOCKSTEP_API_TOKEN_FILE"}})
 	decoder := yaml.NewDecoder(bytes.NewReader(read(t, "kubernetes/overlays/example/secrets.yaml")))
-	asked := 0
+	checked := 0
 	for {
 		var secret struct {
 			Metadata struct{ Name string }
@@ -203,7 +203,7 @@ func TestExampleAllowsTheURLsOfItsCredentials(t *testing.T) {
 			urls = append(urls, cmp.Or(secret.Data["githubURL"], "https://api.github.com"))
 		}
 		for _, text := range urls {
-			asked++
+			checked++
 			u, err := url.Parse(text)
 			if err != nil {
 				t.Fatal(err)
@@ -213,8 +213,8 @@ func TestExampleAllowsTheURLsOfItsCredentials(t *testing.T) {
 			}
 		}
 	}
-	if asked < 4 {
-		t.Errorf("only %d URLs found in the secrets", asked)
+	if checked < 4 {
+		t.Errorf("only %d URLs found in the secrets", checked)
 	}
 }
 
@@ -253,18 +253,18 @@ func TestProbedPathsAreServed(t *testing.T) {
 	served := httptest.NewServer(server.Handler(server.Config{Metrics: telemetry.New().Handler()}))
 	defer served.Close()
 	path := regexp.MustCompile(`\bpath: (/[a-z/]*)`)
-	asked := map[string]bool{}
+	checked := map[string]bool{}
 	for _, text := range deployed(t) {
 		for _, found := range path.FindAllStringSubmatch(text, -1) {
-			asked[found[1]] = true
+			checked[found[1]] = true
 		}
 	}
 	for _, want := range []string{"/livez", "/readyz", "/metrics", "/hooks/"} {
-		if !asked[want] {
+		if !checked[want] {
 			t.Errorf("%s not found in the files", want)
 		}
 	}
-	for p := range asked {
+	for p := range checked {
 		if p == "/hooks/" || strings.HasPrefix(p, "/spec/") { // paths of webhooks and of a patch
 			continue
 		}

@@ -97,6 +97,6 @@ func release(ctx context.Context, out io.Writer, inspector *locking.Inspector, d
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s taken away from %s\n", domain, former)
+	_, err = fmt.Fprintf(out, "%s released from %s\n", domain, former)
 	return err
 }

@@ -101,7 +101,7 @@ func TestDomainIsNeverRefreshedConcurrently(t *testing.T) {
 	if err := status(ctx, &out, inspector); err != nil || !strings.Contains(out.String(), "example.com is being refreshed by job") {
 		t.Errorf("status %q, %v", out.String(), err)
 	}
-	if err := release(ctx, &out, inspector, "example.com"); err != nil || !strings.Contains(out.String(), "taken away") {
+	if err := release(ctx, &out, inspector, "example.com"); err != nil || !strings.Contains(out.String(), "released from") {
 		t.Errorf("release %q, %v", out.String(), err)
 	}
 	within(t, f.lost, "cancellation of the holder")

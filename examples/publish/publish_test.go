@@ -80,8 +80,8 @@ func TestEachWayToPublish(t *testing.T) {
 				t.Fatalf("%q: exit code %d\n%s%s", command, code, stdout, stderr)
 			}
 			id := "id-of-" + repo // passed to redis-cli, which does not print it
-			if said := published.FindStringSubmatch(stdout); said != nil {
-				id = said[1]
+			if match := published.FindStringSubmatch(stdout); match != nil {
+				id = match[1]
 			}
 			result := w.results(t, id, 1)[0]
 			if result.Type != events.ResultSynced || result.After != commit || result.Repo.String() != repo {

@@ -29,15 +29,15 @@ import (
 
 // api simulates the part of GitHub's API that issues installation tokens.
 type api struct {
-	key    *rsa.PublicKey
-	status int // returned instead of a token, unless 0
-	header http.Header
-	hold   chan struct{} // blocks requests until closed; optional
-	asked  atomic.Int64
+	key      *rsa.PublicKey
+	status   int // returned instead of a token, unless 0
+	header   http.Header
+	hold     chan struct{} // blocks requests until closed; optional
+	requests atomic.Int64
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	n := a.asked.Add(1)
+	n := a.requests.Add(1)
 	if a.hold != nil {
 		<-a.hold
 	}
@@ -111,7 +111,7 @@ func TestGitHubAppToken(t *testing.T) {
 	defer server.Close()
 	dir := appFolder(t, server.URL, text)
 	store := credential.NewStore(dir, none)
-	if _, err := store.Resolve(t.Context(), "app", "https://evil.example/acme/widgets.git"); err == nil || fake.asked.Load() != 0 {
+	if _, err := store.Resolve(t.Context(), "app", "https://evil.example/acme/widgets.git"); err == nil || fake.requests.Load() != 0 {
 		t.Fatalf("a token was fetched for another remote: %v", err)
 	}
 	var all sync.WaitGroup
@@ -130,7 +130,7 @@ func TestGitHubAppToken(t *testing.T) {
 	}
 	close(fake.hold)
 	all.Wait()
-	if n := fake.asked.Load(); n < 1 || n > 2 { // the cancelled call may have sent a request, too
+	if n := fake.requests.Load(); n < 1 || n > 2 { // the cancelled call may have sent a request, too
 		t.Errorf("%d requests", n)
 	}
 	// A rotated key takes effect immediately.
@@ -160,8 +160,8 @@ func TestRevokedTokenIsDropped(t *testing.T) {
 		t.Error("no token was dropped")
 	}
 	second := resolve()
-	if first == second || fake.asked.Load() != 2 {
-		t.Errorf("%d requests for the same token", fake.asked.Load())
+	if first == second || fake.requests.Load() != 2 {
+		t.Errorf("%d requests for the same token", fake.requests.Load())
 	}
 	for name, again := range map[string]bool{
 		"an older token":   store.Refused("app", first),
@@ -198,12 +198,12 @@ func TestFailingAPIReceivesOneRequest(t *testing.T) {
 		time.Sleep(time.Second) // until all are waiting
 		close(fake.hold)
 		all.Wait()
-		if n := fake.asked.Load(); n != 1 {
+		if n := fake.requests.Load(); n != 1 {
 			t.Errorf("%d requests", n)
 		}
 		time.Sleep(time.Second)
 		resolve()
-		if n := fake.asked.Load(); n != 2 {
+		if n := fake.requests.Load(); n != 2 {
 			t.Errorf("later: %d requests", n)
 		}
 	})

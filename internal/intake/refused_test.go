@@ -101,8 +101,8 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 		r.must(push(t, id, "acme/widgets"), intake.Spooled)
 		r.awaitChanges(n + 1)
 	}
-	if said := r.log.String(); strings.Count(said, "level=WARN") != 1 || strings.Contains(said, "redis is back") {
-		t.Errorf("want one warning, and nothing about Redis, which was reachable: %s", said)
+	if logged := r.log.String(); strings.Count(logged, "level=WARN") != 1 || strings.Contains(logged, "redis is back") {
+		t.Errorf("want one warning, and nothing about Redis, which was reachable: %s", logged)
 	}
 }
 

@@ -157,11 +157,11 @@ func TestSchedule(t *testing.T) {
 	if _, more := nextDelay(schedule, len(schedule), 0.5, time.Minute); more {
 		t.Error("the schedule does not end")
 	}
-	for asked, want := range map[time.Duration]time.Duration{
+	for wait, want := range map[time.Duration]time.Duration{
 		time.Second: 4 * time.Second, 4500 * time.Millisecond: 4500 * time.Millisecond, time.Hour: time.Hour, 30 * day: day,
 	} {
-		if got, _ := nextDelay(schedule, 1, 1, asked); got != want {
-			t.Errorf("Retry-After %v: %v, want %v", asked, got, want)
+		if got, _ := nextDelay(schedule, 1, 1, wait); got != want {
+			t.Errorf("Retry-After %v: %v, want %v", wait, got, want)
 		}
 	}
 	now := time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)

@@ -42,7 +42,7 @@ for _, app in ipairs(list) do
         end
         left = left - 1
         if slow[app] then left_slow = left_slow - 1 end
-      else -- somebody has deleted the box
+      else -- the box was deleted
         forget(app, repo)
       end
     end

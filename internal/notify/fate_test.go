@@ -39,15 +39,15 @@ func TestGoneSilencesTheWatch(t *testing.T) {
 	}
 	w.publish(synced(t, "late", "docs", "acme/a"), synced(t, "last", "site", "acme/a"))
 	posts := apps.await(func(p []post) bool { return slices.ContainsFunc(p, func(p post) bool { return p.result.ID == "last" }) })
-	asked := 0
+	posted := 0
 	for _, p := range posts {
 		if p.path == "/docs" {
-			asked++
+			posted++
 		}
 	}
 	letters := w.letters()
-	if asked != 1 || len(posts) != 5 || len(letters) != 3 {
-		t.Fatalf("%d posts, %d of them to the app that answers 410, %d dead letters", len(posts), asked, len(letters))
+	if posted != 1 || len(posts) != 5 || len(letters) != 3 {
+		t.Fatalf("%d posts, %d of them to the app that answers 410, %d dead letters", len(posts), posted, len(letters))
 	}
 	for _, l := range letters {
 		if l.Reason != "gone" {
@@ -183,14 +183,14 @@ func TestQueuedItemsFollowARename(t *testing.T) {
 	w.redis.ZAdd(t.Context(), namespace.Notifications()+":apps", redis.Z{Score: 1, Member: "docs"})
 	w.run(func(c *Config) { c.hold = 2 * time.Second })
 	w.await(OutcomeDelivered, 2)
-	told := map[string]bool{}
+	sent := map[string]bool{}
 	for _, p := range apps.await(atLeast(3)) {
 		if p.path == "/new" {
-			told[p.result.ID] = true
+			sent[p.result.ID] = true
 		}
 	}
-	if !told["1"] || !told["moved"] {
-		t.Errorf("sent under the new name: %v", told)
+	if !sent["1"] || !sent["moved"] {
+		t.Errorf("sent under the new name: %v", sent)
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// itemVersion grows when an older program would send something else than an item says, or could not read it.
+	// itemVersion is incremented when older programs would misinterpret an item or could not decode it.
 	itemVersion = 1
 
-	// newerWait is for how long what a newer version has written is left to a process of that version. It is
-	// short: meanwhile nothing that comes behind it is sent.
+	// newerWait is how long an item of a newer version is left to a process of that version. It is short, because
+	// the item blocks those queued after it.
 	newerWait = 5 * time.Minute
 )
 

@@ -35,8 +35,8 @@ func TestResultOfNewerVersionIsLeftToIt(t *testing.T) {
 	if posts := apps.await(atLeast(1)); len(posts) != 1 || posts[0].result.ID != "a1" {
 		t.Errorf("%d posts, want only that of the earlier result", len(posts))
 	}
-	if said := w.log.String(); !strings.Contains(said, "lockstep.result.synced.v2") || strings.Contains(said, "level=ERROR") {
-		t.Errorf("the reason is not logged: %s", said)
+	if logged := w.log.String(); !strings.Contains(logged, "lockstep.result.synced.v2") || strings.Contains(logged, "level=ERROR") {
+		t.Errorf("the reason is not logged: %s", logged)
 	}
 
 	// A newer version reads it, which advances the group.
@@ -57,8 +57,8 @@ func TestResultOfNewerVersionIsSkippedAfterAWhile(t *testing.T) {
 	w.publishNewer()
 	w.publish(synced(t, "a1", "docs", "acme/a"))
 	w.await(OutcomeDelivered, 1)
-	if said := w.log.String(); strings.Count(said, "level=ERROR") != 1 || !strings.Contains(said, "it needs a newer version") {
-		t.Errorf("want one error that says that it was skipped: %s", said)
+	if logged := w.log.String(); strings.Count(logged, "level=ERROR") != 1 || !strings.Contains(logged, "it needs a newer version") {
+		t.Errorf("want one error that says that it was skipped: %s", logged)
 	}
 }
 

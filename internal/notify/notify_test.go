@@ -235,7 +235,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		host  string
 		hosts []string
-		told  bool
+		sent  bool
 	}{
 		"loopback":                        {"127.0.0.1", nil, false},
 		"a name that resolves to it":      {"localhost", nil, false},
@@ -255,7 +255,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 			w.watch("docs", url+"/docs", "acme/a")
 			w.run(soon(1), func(c *Config) { c.Hosts = tc.hosts })
 			w.publish(synced(t, "1", "docs", "acme/a"))
-			if tc.told {
+			if tc.sent {
 				w.await(OutcomeDelivered, 1)
 				return
 			}

@@ -76,7 +76,7 @@ func TestSettleAfterTheClaimEnded(t *testing.T) {
 				}
 			}
 			if claims, _, err := n.outbox.claim(ctx, nobody()); len(claims) != 0 || err != nil {
-				t.Errorf("%d claims beside the second, %v", len(claims), err)
+				t.Errorf("%d claims in addition to the second, %v", len(claims), err)
 			}
 			for range 2 {
 				if err := n.outbox.settle(ctx, second, settlement{what: isFailed}); err != nil {

@@ -275,7 +275,7 @@ func TestRedisOutage(t *testing.T) {
 			w.server.Restart()
 		}
 	}
-	told := func(posts []post) []string {
+	sent := func(posts []post) []string {
 		var ids []string
 		for _, p := range posts {
 			if !slices.Contains(ids, p.result.ID) {
@@ -284,7 +284,7 @@ func TestRedisOutage(t *testing.T) {
 		}
 		return ids
 	}
-	ids := told(apps.await(func(p []post) bool { return len(told(p)) == each }))
+	ids := sent(apps.await(func(p []post) bool { return len(sent(p)) == each }))
 	for i, id := range ids {
 		if want := fmt.Sprintf("%d//docs acme/a", i); id != want {
 			t.Fatalf("post %d is %s", i, id)

@@ -29,20 +29,20 @@ type script struct {
 	away    error
 	due     func(look int) (taken int, next time.Duration, err error)
 
-	looks []time.Duration // times of EnqueueDue
-	asked int             // calls of backlog
-	polls []int
-	log   strings.Builder
+	calls  []time.Duration // times of EnqueueDue
+	checks int             // calls of backlog
+	polls  []int
+	log    strings.Builder
 }
 
 func (s *script) EnqueueDue(context.Context, int, time.Duration) (int, time.Duration, error) {
-	s.looks = append(s.looks, time.Since(s.began))
-	return s.due(len(s.looks))
+	s.calls = append(s.calls, time.Since(s.began))
+	return s.due(len(s.calls))
 }
 
 func (s *script) backlog(context.Context) (int, error) {
-	n := s.waiting[min(s.asked, len(s.waiting)-1)]
-	s.asked++
+	n := s.waiting[min(s.checks, len(s.waiting)-1)]
+	s.checks++
 	return n, s.away
 }
 
@@ -76,8 +76,8 @@ func TestPollerSleepsUntilTheNextPoll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &script{waiting: []int{0}, due: func(int) (int, time.Duration, error) { return 0, tc.next, nil }}
 			s.run(t, time.Minute)
-			if n := len(s.looks); n < tc.least || n > tc.most || s.looks[0] >= time.Second || len(s.polls) > 0 {
-				t.Errorf("%d calls at %v, polls %v; want %d to %d, the first within a second", n, s.looks, s.polls, tc.least, tc.most)
+			if n := len(s.calls); n < tc.least || n > tc.most || s.calls[0] >= time.Second || len(s.polls) > 0 {
+				t.Errorf("%d calls at %v, polls %v; want %d to %d, the first within a second", n, s.calls, s.polls, tc.least, tc.most)
 			}
 		})
 	}
@@ -91,16 +91,16 @@ func TestPollerQueuesFullBatchesWithoutAPause(t *testing.T) {
 		return 30, time.Hour, nil
 	}}
 	s.run(t, 10*time.Second)
-	if len(s.looks) != 10 || s.looks[9] != s.looks[0] || len(s.polls) != 10 || s.polls[9] != 30 {
-		t.Errorf("calls at %v, polls %v; want ten at once, then a pause", s.looks, s.polls)
+	if len(s.calls) != 10 || s.calls[9] != s.calls[0] || len(s.polls) != 10 || s.polls[9] != 30 {
+		t.Errorf("calls at %v, polls %v; want ten at once, then a pause", s.calls, s.polls)
 	}
 }
 
 func TestPollerPausesWhileWorkersAreBehind(t *testing.T) {
 	s := &script{waiting: []int{6000, 6000, 6000, 4000}, due: func(int) (int, time.Duration, error) { return 1, time.Hour, nil }}
 	s.run(t, time.Minute)
-	if len(s.looks) != 1 || s.looks[0] < 45*time.Second || strings.Count(s.log.String(), "level=WARN") != 1 {
-		t.Errorf("calls at %v, log:\n%s\nwant one after they have caught up, and one warning", s.looks, &s.log)
+	if len(s.calls) != 1 || s.calls[0] < 45*time.Second || strings.Count(s.log.String(), "level=WARN") != 1 {
+		t.Errorf("calls at %v, log:\n%s\nwant one after they have caught up, and one warning", s.calls, &s.log)
 	}
 }
 
@@ -113,9 +113,9 @@ func TestPollerSurvivesRedisOutage(t *testing.T) {
 		return 1, time.Hour, nil
 	}}
 	s.run(t, 90*time.Second)
-	for i := range s.looks[:3] {
-		if pause := s.looks[i+1] - s.looks[i]; pause < 7*time.Second || pause > 15*time.Second {
-			t.Errorf("calls at %v, want pauses of 7 to 15 s while Redis is down", s.looks)
+	for i := range s.calls[:3] {
+		if pause := s.calls[i+1] - s.calls[i]; pause < 7*time.Second || pause > 15*time.Second {
+			t.Errorf("calls at %v, want pauses of 7 to 15 s while Redis is down", s.calls)
 		}
 	}
 	if len(s.polls) == 0 {
@@ -126,8 +126,8 @@ func TestPollerSurvivesRedisOutage(t *testing.T) {
 	}
 	s = &script{waiting: []int{0}, away: away}
 	s.run(t, time.Minute)
-	if len(s.looks) != 0 || s.asked < 4 {
-		t.Errorf("%d calls of EnqueueDue, %d of backlog; want none while the backlog is unknown", len(s.looks), s.asked)
+	if len(s.calls) != 0 || s.checks < 4 {
+		t.Errorf("%d calls of EnqueueDue, %d of backlog; want none while the backlog is unknown", len(s.calls), s.checks)
 	}
 }
 
@@ -167,12 +167,12 @@ func TestConcurrentPollersPollEachRepositoryOnce(t *testing.T) {
 	}
 	stopFirst, stopSecond := poll(), poll()
 	defer stopSecond()
-	asked := func() int64 { return client.XLen(ctx, events.DefaultNamespace.Changes()).Val() - put }
+	queued := func() int64 { return client.XLen(ctx, events.DefaultNamespace.Changes()).Val() - put }
 	await := func(n int64) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); asked() < n; time.Sleep(2 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); queued() < n; time.Sleep(2 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d polls within 30 s, want %d", asked(), n)
+				t.Fatalf("%d polls within 30 s, want %d", queued(), n)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func TestConcurrentPollersPollEachRepositoryOnce(t *testing.T) {
 	defer poll()()
 	await(repos)
 	// Nothing is due any more: the next polls are in an hour.
-	if n, next, err := registry.EnqueueDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || asked() != repos {
-		t.Errorf("%d due, the next in %v, error %v; %d polls, want %d", n, next, err, asked(), repos)
+	if n, next, err := registry.EnqueueDue(ctx, 1000, time.Hour); n != 0 || next < 50*time.Minute || err != nil || queued() != repos {
+		t.Errorf("%d due, the next in %v, error %v; %d polls, want %d", n, next, err, queued(), repos)
 	}
 }

@@ -29,7 +29,7 @@ type world struct {
 	git    *gitserver.Server
 	client redis.UniversalClient
 	r      schedule.Reconciler
-	asked  []events.Change
+	queued []events.Change
 	own    watch.Watch // of acme/widgets, not in the registry
 }
 
@@ -67,7 +67,7 @@ func newWorld(t *testing.T) *world {
 		Registry: watch.NewRegistry(w.client, events.DefaultNamespace), States: state.NewStore(w.client, events.DefaultNamespace),
 		Volume: vol, Locks: inspector, Source: "/test", Log: slog.New(slog.DiscardHandler),
 		Publish: func(_ context.Context, change events.Change) error {
-			w.asked = append(w.asked, change)
+			w.queued = append(w.queued, change)
 			return nil
 		},
 	}
@@ -105,7 +105,7 @@ func (w *world) found() (kinds []schedule.Kind, removed bool) {
 			kinds = append(kinds, f.Kind)
 		}
 	}
-	return kinds, slices.ContainsFunc(w.asked, func(c events.Change) bool { return c.Type == events.ChangeRemoved })
+	return kinds, slices.ContainsFunc(w.queued, func(c events.Change) bool { return c.Type == events.ChangeRemoved })
 }
 
 func TestOrphanIsRemoved(t *testing.T) {
@@ -144,8 +144,8 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 		t.Errorf("found %v, removed %v; want them only reported", kinds, removed)
 	}
 	w.r.Prune = true
-	if _, removed := w.found(); !removed || len(w.asked) < 11 {
-		t.Errorf("with Prune, %d changes were queued", len(w.asked))
+	if _, removed := w.found(); !removed || len(w.queued) < 11 {
+		t.Errorf("with Prune, %d changes were queued", len(w.queued))
 	}
 }
 
@@ -250,7 +250,7 @@ func TestUndecodableWatchDoesNotBlockOthers(t *testing.T) {
 	if err := w.client.HSet(context.Background(), own, "docs ", "{").Err(); err != nil {
 		t.Fatal(err)
 	}
-	w.asked = nil
+	w.queued = nil
 	if kinds, removed := w.found(); len(kinds) > 0 || removed {
 		t.Errorf("found %q, removal queued: %v", kinds, removed)
 	}

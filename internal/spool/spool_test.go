@@ -232,7 +232,7 @@ func TestFullDiskFailsAppendsOnly(t *testing.T) {
 
 // killAppender runs a process that appends to dir and kills it after it has printed n items. It returns the number of
 // items printed.
-func killAppender(t *testing.T, dir string, n int) (said int) {
+func killAppender(t *testing.T, dir string, n int) (printed int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), appendForever+"="+dir)
@@ -243,21 +243,21 @@ func killAppender(t *testing.T, dir string, n int) (said int) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for lines := bufio.NewScanner(out); lines.Scan(); said++ {
-		if said+1 == n {
+	for lines := bufio.NewScanner(out); lines.Scan(); printed++ {
+		if printed+1 == n {
 			_ = cmd.Process.Kill()
 		}
 	}
 	_ = cmd.Wait()
-	return said
+	return printed
 }
 
 func TestAppendedItemsSurviveAKill(t *testing.T) {
 	dir := t.TempDir()
-	said := killAppender(t, dir, 50)
+	printed := killAppender(t, dir, 50)
 	got := take(t, open(t, dir, spool.Config{}))
-	if len(got) < said {
-		t.Fatalf("%d items, want the %d that were appended", len(got), said)
+	if len(got) < printed {
+		t.Fatalf("%d items, want the %d that were appended", len(got), printed)
 	}
 	for n, item := range got {
 		if item != fmt.Sprint(n) {
@@ -277,12 +277,12 @@ func TestAdoptTakesFilesOfDeadProcessesOnly(t *testing.T) {
 	if n, err := second.Adopt(); n != 0 || err != nil {
 		t.Fatalf("adopted %d items of a running process, error %v", n, err)
 	}
-	said := killAppender(t, dir, 10)
+	printed := killAppender(t, dir, 10)
 	add(t, second, "later")
 	<-second.Appended()
 	n, err := second.Adopt()
-	if err != nil || n < said {
-		t.Fatalf("adopted %d of %d items of the dead process, error %v", n, said, err)
+	if err != nil || n < printed {
+		t.Fatalf("adopted %d of %d items of the dead process, error %v", n, printed, err)
 	}
 	select {
 	case <-second.Appended():

@@ -84,14 +84,14 @@ func BenchmarkEnqueueDue(b *testing.B) {
 			r.ago(fmt.Sprint("acme/r", i), time.Hour)
 		}
 		b.StartTimer()
-		taken := 0
+		queued := 0
 		for next := time.Duration(0); next == 0; {
 			var n int
 			n, next = r.enqueueDue(1000, 30*time.Minute)
-			taken += n
+			queued += n
 		}
-		if taken != repos {
-			b.Fatalf("%d taken", taken)
+		if queued != repos {
+			b.Fatalf("%d queued", queued)
 		}
 	}
 }

@@ -127,8 +127,8 @@ func TestLostPollIsRescheduled(t *testing.T) {
 	if n, next := b.enqueueDue(10, time.Minute); n != 1 || next <= 50*time.Second {
 		t.Errorf("%d queued, next in %v", n, next)
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("%q", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/widgets"}) {
+		t.Errorf("%q", queued)
 	}
 	if left := b.client.ZRange(ctx, pollKey, 0, -1).Val(); !slices.Equal(left, []string{"acme/gadgets", "acme/widgets"}) && !slices.Equal(left, []string{"acme/widgets", "acme/gadgets"}) {
 		t.Errorf("left: %q", left)

@@ -95,8 +95,8 @@ func TestPlanListsDifferences(t *testing.T) {
 	if err := b.ApplyPlan(ctx, plan); err != nil {
 		t.Fatal(err)
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/gone", "due acme/added", "due acme/changed"}) {
-		t.Errorf("queued %q", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/gone", "due acme/added", "due acme/changed"}) {
+		t.Errorf("queued %q", queued)
 	}
 	if plan, err := b.Plan(ctx, file, true); err != nil || plan.Same != 3 || len(plan.Add)+len(plan.Change)+len(plan.Remove) != 0 {
 		t.Errorf("second plan: %+v, %v", plan, err)

@@ -90,11 +90,11 @@ func (b *bench) set(repo string) watch.Set {
 // byRemote returns the watches of a remote.
 func (b *bench) byRemote(url string) watch.RemoteWatches {
 	b.t.Helper()
-	placed, err := b.ByRemote(context.Background(), url)
+	found, err := b.ByRemote(context.Background(), url)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return placed
+	return found
 }
 
 // versions returns the current version of a repository on example.com, by remote.

@@ -19,7 +19,7 @@ import (
 // remote.
 type model struct {
 	sets    map[string]map[watch.Key]watch.Watch
-	asked   []string
+	queued  []string
 	written map[string]int
 }
 
@@ -96,10 +96,10 @@ func (m *model) change(repo string, put map[watch.Key]watch.Watch, remove []watc
 	case maps.EqualFunc(now, next, func(a, b watch.Watch) bool { return fmt.Sprint(a) == fmt.Sprint(b) }):
 	case len(next) == 0:
 		m.set(repo, nil)
-		m.asked = append(m.asked, "removed by force "+repo)
+		m.queued = append(m.queued, "removed by force "+repo)
 	default:
 		m.set(repo, next)
-		m.asked = append(m.asked, "due "+repo)
+		m.queued = append(m.queued, "due "+repo)
 	}
 	return nput, nremoved, true
 }
@@ -212,7 +212,7 @@ func TestRegistryMatchesModel(t *testing.T) {
 				if want > 0 {
 					m.set(from, nil)
 					m.set(to, next)
-					m.asked = append(m.asked, "due "+to)
+					m.queued = append(m.queued, "due "+to)
 				}
 			},
 			"accept": func(t *rapid.T) {
@@ -227,7 +227,7 @@ func TestRegistryMatchesModel(t *testing.T) {
 				want := watch.Stale
 				if relied.version == "" && len(m.byRemote(place)) == 0 || relied.version != "" && relied.written == m.written[place] {
 					want = watch.Accepted
-					m.asked = append(m.asked, "pushed "+w.Repo.Key())
+					m.queued = append(m.queued, "pushed "+w.Repo.Key())
 				}
 				if verdict != want || err != nil {
 					t.Fatalf("%s, %v; want %s", verdict, err, want)
@@ -251,11 +251,11 @@ func TestRegistryMatchesModel(t *testing.T) {
 					listed += len(got)
 				}
 				for _, place := range places {
-					placed := b.byRemote("https://" + place)
-					if want := m.byRemote(place); fmt.Sprint(placed.Watches) != fmt.Sprint(want) || (placed.Version == "") != (len(want) == 0) {
-						t.Fatalf("at %s: version %q, %v\nwant %v", place, placed.Version, placed.Watches, want)
+					found := b.byRemote("https://" + place)
+					if want := m.byRemote(place); fmt.Sprint(found.Watches) != fmt.Sprint(want) || (found.Version == "") != (len(want) == 0) {
+						t.Fatalf("at %s: version %q, %v\nwant %v", place, found.Version, found.Watches, want)
 					}
-					if now := (remembered{placed.Version, m.written[place]}); now.version != "" && !slices.Contains(known[place], now) {
+					if now := (remembered{found.Version, m.written[place]}); now.version != "" && !slices.Contains(known[place], now) {
 						known[place] = append(known[place], now)
 					}
 				}
@@ -263,10 +263,10 @@ func TestRegistryMatchesModel(t *testing.T) {
 				if page, err := b.List(ctx, watch.Query{}); err != nil || len(page.Watches) != listed {
 					t.Fatalf("%d listed, %v; want %d", len(page.Watches), err, listed)
 				}
-				if got := b.drain(); !slices.Equal(got, m.asked) {
-					t.Fatalf("asked %q, want %q", got, m.asked)
+				if got := b.drain(); !slices.Equal(got, m.queued) {
+					t.Fatalf("queued %q, want %q", got, m.queued)
 				}
-				m.asked = nil
+				m.queued = nil
 			},
 		})
 	})

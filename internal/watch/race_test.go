@@ -102,15 +102,15 @@ func TestStreamOrderMatchesConcurrentWrites(t *testing.T) {
 		others.Go(func() {
 			for i := 0; running(); i++ {
 				remote := remoteOf(repos[rand.IntN(len(repos))])
-				placed, err := b.ByRemote(ctx, remote)
+				found, err := b.ByRemote(ctx, remote)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				in := watch.Delivery{Source: "gh", ID: fmt.Sprint(hook, "-", i), Versions: map[string]string{watch.RemoteKey(remote): placed.Version}}
-				for n, w := range placed.Watches {
+				in := watch.Delivery{Source: "gh", ID: fmt.Sprint(hook, "-", i), Versions: map[string]string{watch.RemoteKey(remote): found.Version}}
+				for n, w := range found.Watches {
 					// The ID contains the version that the change was computed from.
-					in.Changes = append(in.Changes, pushed(t, w, fmt.Sprintf("%s/%d/%d/%d", placed.Version, hook, i, n)))
+					in.Changes = append(in.Changes, pushed(t, w, fmt.Sprintf("%s/%d/%d/%d", found.Version, hook, i, n)))
 				}
 				switch verdict, err := b.Accept(ctx, in); {
 				case err != nil:
@@ -188,7 +188,7 @@ func (s *stopwatch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 type story struct {
 	watched bool
 	relied  *relied
-	asked   int64 // ms: when a poll was last requested
+	queued  int64 // ms: when a poll was last requested
 }
 
 // relied tracks the versions used by pushes to one remote.
@@ -233,13 +233,13 @@ func (b *bench) checkOrder(usual, longest time.Duration) {
 				b.t.Errorf("entry %d: %s is polled without a watch", i, change.Repo)
 			}
 			// The script reads the clock before XADD assigns the ID, within the same command.
-			if waited := time.Duration(at-s.asked) * time.Millisecond; waited < usual*9/10-longest-time.Millisecond {
+			if waited := time.Duration(at-s.queued) * time.Millisecond; waited < usual*9/10-longest-time.Millisecond {
 				b.t.Errorf("entry %d: %s is polled %v after the last poll", i, change.Repo, waited)
 			}
-			s.asked = at
+			s.queued = at
 		case change.Type == events.ChangeDue:
 			s.written(true)
-			s.asked = at
+			s.queued = at
 			if change.Repo.Key() == right { // all of its watches are moved at once
 				of(left).written(false)
 			}

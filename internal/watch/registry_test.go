@@ -42,10 +42,10 @@ func TestWritesQueueTheirChange(t *testing.T) {
 	faster.Poll = watch.Interval(1e9)
 	version := ""
 	for _, step := range []struct {
-		name  string
-		do    func() int
-		n     int
-		asked []string
+		name   string
+		do     func() int
+		n      int
+		queued []string
 	}{
 		{"the first", func() int { return b.put(docs) }, 1, []string{"due Acme/Widgets"}},
 		{"the same again", func() int { return b.put(docs) }, 0, nil},
@@ -57,9 +57,9 @@ func TestWritesQueueTheirChange(t *testing.T) {
 		{"the last", func() int { return b.remove(ci.Key()) }, 1, []string{"removed by force Acme/Widgets"}},
 		{"one after the last", func() int { return b.remove(ci.Key()) }, 0, nil},
 	} {
-		n, asked := step.do(), b.drain()
-		if n != step.n || !slices.Equal(asked, step.asked) {
-			t.Errorf("%s: %d, queued %q; want %d, %q", step.name, n, asked, step.n, step.asked)
+		n, queued := step.do(), b.drain()
+		if n != step.n || !slices.Equal(queued, step.queued) {
+			t.Errorf("%s: %d, queued %q; want %d, %q", step.name, n, queued, step.n, step.queued)
 		}
 		now := b.set("acme/widgets").Version
 		if step.n > 0 && now == version {
@@ -129,16 +129,16 @@ func TestPathWithoutOtherWatchesMayChangeRemote(t *testing.T) {
 	if put, removed, err := b.Apply(context.Background(), []watch.Watch{other}, []watch.Key{docs.Key(), tags.Key()}); put != 1 || removed != 2 || err != nil {
 		t.Errorf("%d put, %d removed, %v", put, removed, err)
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("queued %q", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/widgets"}) {
+		t.Errorf("queued %q", queued)
 	}
 	// A path below one that is removed in the same call is free.
 	below := of(t, "ci", "acme/widgets/docs", "")
 	if _, _, err := b.Apply(context.Background(), []watch.Watch{below}, []watch.Key{other.Key()}); err != nil {
 		t.Error(err)
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"removed by force acme/widgets", "due acme/widgets/docs"}) {
-		t.Errorf("queued %q", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"removed by force acme/widgets", "due acme/widgets/docs"}) {
+		t.Errorf("queued %q", queued)
 	}
 }
 
@@ -183,8 +183,8 @@ func TestUndecodableWatchIsAnError(t *testing.T) {
 	if n := b.remove(ci.Key()); n != 1 {
 		t.Error("removed more than the undecodable watch")
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("queued %q, but another watch remains", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/widgets"}) {
+		t.Errorf("queued %q, but another watch remains", queued)
 	}
 	if n := b.put(docs); n != 1 {
 		t.Error("it could not be put again")
@@ -236,8 +236,8 @@ func TestSilence(t *testing.T) {
 	if got := set.Watches[0].Silenced; got != "2026-11-21T18:00:00Z answered 410 Gone" {
 		t.Errorf("%q", got)
 	}
-	if asked := b.drain(); len(asked) != 0 || set.Version == version {
-		t.Errorf("asked %q, version %s as before", asked, version)
+	if queued := b.drain(); len(queued) != 0 || set.Version == version {
+		t.Errorf("queued %q, version %s unchanged", queued, version)
 	}
 	if err := b.Silence(ctx, of(t, "nobody", "acme/none", ""), "x"); err != nil || b.set("acme/none").Version != "" {
 		t.Errorf("%v", err)
@@ -268,8 +268,8 @@ func TestMove(t *testing.T) {
 	if ci, docs := set.Watches[0], set.Watches[1]; ci.Depth != 7 || docs.URL != moved || docs.Repo.String() != "Acme/Gadgets" {
 		t.Errorf("%+v\n%+v", ci, docs)
 	}
-	if asked := b.drain(); b.set("acme/widgets").Version != "" || !slices.Equal(asked, []string{"due Acme/Gadgets"}) {
-		t.Errorf("queued %q", asked)
+	if queued := b.drain(); b.set("acme/widgets").Version != "" || !slices.Equal(queued, []string{"due Acme/Gadgets"}) {
+		t.Errorf("queued %q", queued)
 	}
 	// A new spelling, and a new URL.
 	const renamed = "https://example.com/acme/gadgets"
@@ -281,8 +281,8 @@ func TestMove(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/gadgets"}) {
-		t.Errorf("queued %q", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/gadgets"}) {
+		t.Errorf("queued %q", queued)
 	}
 	if n, err := b.Move(ctx, to, path(t, "acme/gadgets"), renamed); n != 0 || err != nil || len(b.drain()) != 0 {
 		t.Errorf("again: %d, %v", n, err)

@@ -87,13 +87,13 @@ func TestByRemoteFindsWatchesAtAnyPath(t *testing.T) {
 		"https://example.org/acme/widgets":           {"other/widgets docs ", "ported/widgets docs "}, // same key, compared by SameRemote
 		"https://example.net/acme/widgets":           nil,
 	} {
-		placed := b.byRemote(url)
+		found := b.byRemote(url)
 		var got []string
-		for _, w := range placed.Watches {
+		for _, w := range found.Watches {
 			got = append(got, fmt.Sprint(w.Repo, " ", w.App, " ", w.Ref))
 		}
-		if !slices.Equal(got, want) || (placed.Version == "") != (len(want) == 0) {
-			t.Errorf("%s: version %q, %q; want %q", url, placed.Version, got, want)
+		if !slices.Equal(got, want) || (found.Version == "") != (len(want) == 0) {
+			t.Errorf("%s: version %q, %q; want %q", url, found.Version, got, want)
 		}
 	}
 }
@@ -195,8 +195,8 @@ func TestLastRemoveDeletesTheRemoteKey(t *testing.T) {
 	if _, err := b.Move(ctx, two.Repo, two.Repo, "https://example.com/acme/gadgets"); err != nil {
 		t.Fatal(err)
 	}
-	if placed := b.byRemote(remote); placed.Version != "" || len(placed.Watches) != 0 {
-		t.Errorf("moved away: %+v", placed)
+	if found := b.byRemote(remote); found.Version != "" || len(found.Watches) != 0 {
+		t.Errorf("moved away: %+v", found)
 	}
 	b.remove(two.Key())
 	if keys := slices.Sorted(maps.Keys(b.dump())); !slices.Equal(keys, []string{"lockstep:{0}:changes"}) {
@@ -231,13 +231,13 @@ func TestUndecodableWatchStaysIndexedByRemote(t *testing.T) {
 	b.put(docs, ci)
 	b.client.HSet(ctx, "lockstep:{0}:watch:of:acme/widgets", "docs ", "{")
 	b.remove(ci.Key())
-	if placed, err := b.ByRemote(ctx, docs.URL); err == nil || !strings.Contains(err.Error(), `by app "docs"`) {
-		t.Errorf("%+v, %v; want it named", placed, err)
+	if found, err := b.ByRemote(ctx, docs.URL); err == nil || !strings.Contains(err.Error(), `by app "docs"`) {
+		t.Errorf("%+v, %v; want it named", found, err)
 	}
 	b.remove(docs.Key())
 	b.checkRemotes(t)
-	if placed := b.byRemote(docs.URL); placed.Version != "" {
-		t.Errorf("%+v", placed)
+	if found := b.byRemote(docs.URL); found.Version != "" {
+		t.Errorf("%+v", found)
 	}
 }
 
@@ -252,8 +252,8 @@ func TestAddDoesNotReplaceWatches(t *testing.T) {
 	if err := b.Add(ctx, auto("acme/widgets", "https://example.com/acme/widgets")); err != nil {
 		t.Fatal(err)
 	}
-	if asked := b.drain(); !slices.Equal(asked, []string{"due acme/widgets"}) {
-		t.Errorf("queued %q", asked)
+	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/widgets"}) {
+		t.Errorf("queued %q", queued)
 	}
 	before := b.dump()
 	for name, tc := range map[string]struct {
