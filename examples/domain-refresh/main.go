@@ -1,6 +1,6 @@
-// Command domain-refresh looks domains up again and again, never one twice at once: a cron tick skips a
-// domain that is being refreshed, a trigger by hand waits its turn. Any number of processes share the
-// work. It uses Lockstep's public packages alone, and has nothing to do with Git.
+// Command domain-refresh looks up domains periodically, one lookup per domain at a time: a cron tick skips a domain that
+// is being refreshed, a manual trigger waits. Any number of processes share the work. It uses only Lockstep's public
+// packages and no Git.
 //
 //	domain-refresh -redis 127.0.0.1:6379 run example.com example.org
 //	domain-refresh -redis 127.0.0.1:6379 trigger example.com
@@ -48,7 +48,7 @@ func command(ctx context.Context, out io.Writer, address string, every time.Dura
 		return errors.New("say what to do: run, trigger, status or release")
 	}
 	open := func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1}) // a lost reply is not a lost write
+		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1}) // no retries: a command whose reply was lost may have been executed
 	}
 	client := open()
 	defer client.Close()
@@ -70,7 +70,7 @@ func command(ctx context.Context, out io.Writer, address string, every time.Dura
 	return fmt.Errorf("wrong use: %s", strings.Join(args, " "))
 }
 
-// lookUp is what refreshing a domain means here.
+// lookUp refreshes a domain.
 func lookUp(ctx context.Context, domain string) (string, error) {
 	addresses, err := net.DefaultResolver.LookupHost(ctx, domain)
 	return strings.Join(addresses, " "), err

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	prefix = "domains:{0}:" // one hash tag: everything in one slot of a Cluster
+	prefix = "domains:{0}:" // one hash tag: all keys in one slot of a Cluster
 	wanted = prefix + "wanted"
 	done   = prefix + "done"
 	locks  = prefix + "lock:"
 
-	askedBy = "asked_by" // metadata: cron or hand
+	askedBy = "asked_by" // metadata key: cron or hand
 )
 
-// service refreshes domains that are asked for.
+// service refreshes domains on request.
 type service struct {
 	open    func() redis.UniversalClient
 	log     *slog.Logger
 	refresh func(ctx context.Context, domain string) (string, error)
 }
 
-// run works until ctx is done, and asks for every domain at each tick.
+// run handles requests until ctx is done, and requests every domain at each tick.
 func (s *service) run(ctx context.Context, every time.Duration, domains []string) error {
 	client := s.open()
 	defer client.Close()
@@ -65,7 +65,7 @@ func (s *service) run(ctx context.Context, every time.Duration, domains []string
 	return g.Wait()
 }
 
-// request keys the lock by domain. Cron does without a domain that is busy: it comes again.
+// request keys the lock by domain. Cron skips a busy domain: the next tick requests it again.
 func request(msg *message.Message) ([]locking.Request, error) {
 	req := locking.Request{Key: string(msg.Payload), Job: msg.UUID, Operation: "refresh by " + msg.Metadata.Get(askedBy)}
 	if msg.Metadata.Get(askedBy) == "cron" {
@@ -74,8 +74,7 @@ func request(msg *message.Message) ([]locking.Request, error) {
 	return []locking.Request{req}, nil
 }
 
-// handle refreshes one domain under its lease, and publishes what it found in the step that settles
-// the message.
+// handle refreshes one domain under its lease, and publishes the result in the step that settles the message.
 func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	domain := string(msg.Payload)
 	found, err := s.refresh(msg.Context(), domain) // the context ends when the lease is lost
@@ -88,14 +87,14 @@ func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{{Stream: done, Message: out}}})
 }
 
-// tick is the cron.
+// tick requests every domain periodically.
 func (s *service) tick(ctx context.Context, client redis.UniversalClient, every time.Duration, domains []string) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		for _, domain := range domains {
 			if err := ask(ctx, client, domain, "cron"); err != nil && ctx.Err() == nil {
-				s.log.ErrorContext(ctx, "cannot ask for a refresh; trying again at the next tick", "domain", domain, "error", err)
+				s.log.ErrorContext(ctx, "cannot request a refresh, will retry at the next tick", "domain", domain, "error", err)
 			}
 		}
 		select {
@@ -106,7 +105,7 @@ func (s *service) tick(ctx context.Context, client redis.UniversalClient, every 
 	}
 }
 
-// ask asks for a refresh.
+// ask requests a refresh.
 func ask(ctx context.Context, client redis.UniversalClient, domain, by string) error {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client, MaxLen: 10_000})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"lockstep/locking"
 )
 
-// fleet is two processes whose refreshes wait to be let go.
+// fleet is two processes whose refreshes block until released.
 type fleet struct {
 	addr    string
 	begun   chan string
@@ -90,7 +90,7 @@ func TestCronAndManualRefreshAreExclusive(t *testing.T) {
 	mustAsk("cron") // skipped: the domain is busy
 	mustAsk("hand") // waits
 	for client.XPending(ctx, wanted, "refreshers").Val().Count != 2 {
-		time.Sleep(5 * time.Millisecond) // until the skipped one is settled; Redis tells of it in no other way
+		time.Sleep(5 * time.Millisecond) // poll until the skipped request is settled
 	}
 
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: locks, Delay: time.Millisecond})
@@ -107,7 +107,7 @@ func TestCronAndManualRefreshAreExclusive(t *testing.T) {
 	within(t, f.lost, "cancellation of the holder")
 
 	close(f.proceed)
-	for range 2 { // the one that waited, and the one that lost its lease, again
+	for range 2 { // the waiting request, and the one that lost its lease once more
 		within(t, f.begun, "refresh")
 	}
 	for client.XLen(ctx, done).Val() != 2 {

@@ -1,3 +1,3 @@
-// Package publish has programs that publish a change and wait for its result, in shell, Go, Node and Python, and the
-// tests that run them. docs/publishing.md shows each as it is here.
+// Package publish contains programs in shell, Go, Node and Python that publish a change and wait for its result, and tests
+// that run them. docs/publishing.md includes them verbatim.
 package publish

@@ -25,7 +25,7 @@ const root = "../.."
 
 var document = filepath.Join(root, "docs/publishing.md")
 
-// program is a block of code in the document, under the name of the file that it is.
+// program is a code block in the document with its file name.
 var program = regexp.MustCompile("(?s)<!-- (examples/publish/\\S+) -->\n```([a-z]+)\n(.*?)```\n")
 
 func TestDocumentShowsPrograms(t *testing.T) {
@@ -68,7 +68,6 @@ func TestDocumentPinsSameVersions(t *testing.T) {
 	}
 }
 
-// The table has the plain fields that ParseChange reads, in its order.
 func TestDocumentNamesPlainFields(t *testing.T) {
 	var named []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(read(t, document), -1) {
@@ -99,7 +98,7 @@ func plainFields(t *testing.T) (names []string) {
 	return names
 }
 
-// Each line of redis-cli in the document is a change, of every type there is, and so is the CloudEvents document.
+// The document's redis-cli commands and its CloudEvents document parse, and cover every type.
 func TestDocumentChangesParse(t *testing.T) {
 	var types []events.ChangeType
 	for _, line := range regexp.MustCompile(`(?m)^    redis-cli XADD 'lockstep:\{0\}:changes' '\*' (.*)$`).FindAllStringSubmatch(read(t, document), -1) {

@@ -11,8 +11,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// built is a folder for what the tests build once: the programs in Go, lockstep among them, and the one for Node
-// with its packages.
+// built is a folder for what the tests build once: the Go programs, lockstep itself, and the Node program with its packages.
 var built string
 
 func TestMain(m *testing.M) {
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// buildGo builds the programs in Go, as make build does, whose cache it thereby shares.
+// buildGo builds the Go programs with the flags of make build, to share its cache.
 var buildGo = sync.OnceValue(func() error {
 	cmd := exec.Command("go", "build", "-trimpath", "-o", built+string(filepath.Separator), "lockstep/cmd/lockstep", "./go/fields", "./go/watermill")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -56,7 +55,7 @@ var installNode = sync.OnceValues(func() (dir string, err error) {
 	return dir, nil
 })
 
-// lacking skips a test for want of a language, unless LOCKSTEP_TEST_LANGUAGES=real, as in CI.
+// lacking skips a test because a language is not installed. With LOCKSTEP_TEST_LANGUAGES=real, as in CI, it fails.
 func lacking(t *testing.T, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("LOCKSTEP_TEST_LANGUAGES") == "real" {

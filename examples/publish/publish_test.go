@@ -18,12 +18,12 @@ import (
 // way is a way to publish a change.
 type way struct {
 	name    string
-	plain   bool // as plain fields, not as a CloudEvents document
-	waits   bool // for the result, and prints it
+	plain   bool // as plain fields instead of a CloudEvents document
+	waits   bool // it waits for the result and prints it
 	command func(t *testing.T, url, repo string) []string
 }
 
-// ways are those that docs/publishing.md shows.
+// ways are the ways in docs/publishing.md.
 var ways = []way{
 	{"redis-cli", true, false, func(t *testing.T, url, repo string) []string {
 		redisCLI(t)
@@ -59,14 +59,14 @@ var ways = []way{
 	}},
 }
 
-// repo is a repository of its own for each way.
+// repo is the repository for a way.
 func (way way) repo() string {
 	return "acme/" + regexp.MustCompile(`\W+`).ReplaceAllString(strings.ToLower(way.name), "-")
 }
 
 var published = regexp.MustCompile(`(?m)^published (?:change )?(\S+)`)
 
-// A worker does what each program asks for; the program says under which id it asked, and what came of it.
+// A worker handles each program's change; the program prints its ID and its result.
 func TestPublishers(t *testing.T) {
 	w := newWorld(t)
 	for _, way := range ways {
@@ -79,7 +79,7 @@ func TestPublishers(t *testing.T) {
 			if code != 0 {
 				t.Fatalf("%q: exit code %d\n%s%s", command, code, stdout, stderr)
 			}
-			id := "id-of-" + repo // which redis-cli is told, and does not print
+			id := "id-of-" + repo // passed to redis-cli, which does not print it
 			if said := published.FindStringSubmatch(stdout); said != nil {
 				id = said[1]
 			}
@@ -104,7 +104,7 @@ func TestPublishers(t *testing.T) {
 	w.noGroupIsLeft(t)
 }
 
-// A program that waits for what fails ends with the reason and exit code 1.
+// A program whose change fails prints the reason and exits with code 1.
 func TestPublisherWaitReportsFailure(t *testing.T) {
 	w := newWorld(t)
 	for _, way := range ways {
@@ -133,7 +133,7 @@ func (w *world) noGroupIsLeft(t *testing.T) {
 	}
 }
 
-// Whoever does not know whether a change arrived publishes it again, and is answered again.
+// If it is unknown whether a change arrived, publishing it again is safe and has a result.
 func TestPublishSameIDTwice(t *testing.T) {
 	w := newWorld(t)
 	commit, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})
@@ -148,7 +148,7 @@ func TestPublishSameIDTwice(t *testing.T) {
 	}
 }
 
-// What cannot be read ends on the stream of dead letters with the reason, and holds nothing up.
+// A malformed change becomes a dead letter with the reason, and does not delay others.
 func TestMalformedFieldsBecomeDeadLetter(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})

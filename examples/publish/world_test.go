@@ -22,11 +22,11 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// patience is for what takes a second on a machine with nothing else to do.
+// patience is the timeout for what takes a second on an idle machine.
 const patience = 2 * time.Minute
 
-// world is a Git server, a Redis, and a worker. The Redis is a real one: the embedded one is for its own process, and
-// answers Node otherwise than Redis does.
+// world is a Git server, a Redis and a worker. The Redis is a real one: the embedded one serves only its own process and is
+// incompatible with the Node client.
 type world struct {
 	git    *gittest.Server
 	redis  *redistest.Server
@@ -43,7 +43,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	t.Cleanup(git.Close)
 	w.git, w.client = git, w.redis.Client()
-	// Changes stay readable for as long as there is a group that has not settled them.
+	// Changes stay on the stream while a group has not settled them.
 	must(t, w.client.XGroupCreateMkStream(t.Context(), events.DefaultNamespace.Changes(), "witness", "0").Err())
 
 	w.startWorker(t)
@@ -77,7 +77,7 @@ func (w *world) run(t *testing.T, command []string) (stdout, stderr string, code
 	ctx, cancel := context.WithTimeout(w.alive, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.WaitDelay = time.Second // what a shell started may outlive it
+	cmd.WaitDelay = time.Second // child processes of the shell may outlive it
 	cmd.Env = append(os.Environ(), "PATH="+built+string(filepath.ListSeparator)+os.Getenv("PATH"),
 		"REDIS_URL="+w.redis.URL(), "LOCKSTEP_REDIS="+w.redis.URL())
 	var out, errs bytes.Buffer
@@ -85,11 +85,11 @@ func (w *world) run(t *testing.T, command []string) (stdout, stderr string, code
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // the exit code says it all
+	_ = cmd.Wait() // the exit code is checked instead
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// results returns the first n results that name a change's id.
+// results waits for the first n results of a change.
 func (w *world) results(t *testing.T, id string, n int) []events.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(w.alive, patience)
@@ -116,7 +116,7 @@ func (w *world) results(t *testing.T, id string, n int) []events.Result {
 	return results
 }
 
-// change returns the change with an id as it stands in the stream, and whether as plain fields.
+// change returns the change with an ID from the stream, and whether it has plain fields.
 func (w *world) change(t *testing.T, id string) (c events.Change, plain bool) {
 	t.Helper()
 	entries, err := w.client.XRange(t.Context(), events.DefaultNamespace.Changes(), "-", "+").Result()

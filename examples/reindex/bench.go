@@ -27,18 +27,18 @@ type bench struct {
 	log     *slog.Logger
 }
 
-// tally counts reads by what they have seen.
+// tally counts reads by what they saw.
 type tally [mixed + 1]int
 
 func (t tally) reads() int { return t[complete] + t[incomplete] + t[mixed] }
 
 func (t tally) percent(s sight) float64 { return 100 * float64(t[s]) / float64(max(t.reads(), 1)) }
 
-// measure has an index rebuilt in rounds while readers read it.
+// measure rebuilds an index in rounds while readers read it.
 func (b *bench) measure(ctx context.Context, s strategy) (t tally, rebuilds int, err error) {
 	client := b.open()
 	defer client.Close()
-	prefix := "reindex:{" + watermill.NewShortUUID() + "}:" // a run of its own, in one slot of a Cluster
+	prefix := "reindex:{" + watermill.NewShortUUID() + "}:" // unique for the run, in one slot of a Cluster
 	defer func() { err = errors.Join(err, remove(context.WithoutCancel(ctx), client, prefix)) }()
 	ix := index{client: client, prefix: prefix, docs: b.docs}
 	tallies := make([]tally, b.readers)
@@ -55,7 +55,7 @@ func (b *bench) measure(ctx context.Context, s strategy) (t tally, rebuilds int,
 		g.Go(func() error {
 			defer stop()
 			for range b.rounds {
-				var both errgroup.Group // as when a cron and a person ask at once
+				var both errgroup.Group // as if cron and a person request it at the same time
 				both.Go(ask)
 				both.Go(ask)
 				if err := both.Wait(); err != nil {
@@ -80,7 +80,7 @@ func (b *bench) measure(ctx context.Context, s strategy) (t tally, rebuilds int,
 	return t, rebuilds, err
 }
 
-// read reads the index again and again until ctx is done, and at least once.
+// read reads the index in a loop until ctx is done, at least once.
 func read(ctx context.Context, ix index, s strategy, t *tally) error {
 	for {
 		hash, err := s.open(context.WithoutCancel(ctx), ix)
@@ -98,8 +98,8 @@ func read(ctx context.Context, ix index, s strategy, t *tally) error {
 	}
 }
 
-// rebuilder runs during while requests are worked on. The ask that it gives to during publishes one and
-// returns when one has been settled, or given up.
+// rebuilder calls during while requests are handled. ask publishes a request and returns when a request is settled or given
+// up.
 func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix index, s strategy,
 	during func(ctx context.Context, ask func() error) error) error {
 	topic := ix.prefix + "wanted"
@@ -111,7 +111,7 @@ func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix 
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 2) // as many as are asked for at once
+	ended := make(chan error, 2) // one for each concurrent request
 	route := router.Route{
 		Name: "rebuild", Topic: topic, Subscriber: subscriber,
 		Dispose: router.Disposer{Log: b.log, OnGiveUp: func(_ *message.Message, err error, _ int) { ended <- err }},

@@ -23,7 +23,7 @@ func strategyNamed(t *testing.T, name string) strategy {
 	panic("unreachable")
 }
 
-// afterEach calls back after each command and pipeline of a client.
+// afterEach calls a function after each command and pipeline of a client.
 type afterEach func()
 
 func (f afterEach) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -42,7 +42,7 @@ func (f afterEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// world is an index with one whole version in it.
+// world is an index with one complete version.
 type world struct {
 	t      *testing.T
 	server *redistest.Server
@@ -56,7 +56,7 @@ func newWorld(t *testing.T, s strategy) *world {
 	return w
 }
 
-// rebuild rebuilds the index, and calls back after each thing that it does to Redis.
+// rebuild rebuilds the index and calls a function after each call to Redis.
 func (w *world) rebuild(s strategy, version string, after func()) {
 	w.t.Helper()
 	ix := w.ix

@@ -11,24 +11,23 @@ import (
 // page is how many documents are written, or read, at a time.
 const page = 50
 
-// index is an index of documents. Its documents are a hash of id to content; the content is the version
-// that the document was built for, so that a reader can tell.
+// index is an index of documents: a hash of ID to content. The content is the version that the document was built for.
 type index struct {
 	client redis.UniversalClient
 	prefix string
 	docs   int
 }
 
-// live is the hash that is read, for all strategies that have one and the same.
+// live is the hash that readers read, for strategies with a single hash.
 func (ix index) live() string { return ix.prefix + "live" }
 
-// bin holds what was deleted softly, until it is purged.
+// bin holds soft-deleted documents until they are purged.
 func (ix index) bin() string { return ix.prefix + "bin" }
 
 // generation is the hash of one version.
 func (ix index) generation(version string) string { return ix.prefix + "generation:" + version }
 
-// pointer names the generation that is read, and the one before it.
+// pointer names the current generation and the previous one.
 func (ix index) pointer() string { return ix.prefix + "pointer" }
 
 // pages calls fn with the ids of all documents, a page at a time.
@@ -60,7 +59,7 @@ func contents(ids []string, version string) map[string]any {
 	return fields
 }
 
-// sight is what a reader has seen of an index.
+// sight is what a reader saw of an index.
 type sight int
 
 const (

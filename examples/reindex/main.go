@@ -1,11 +1,11 @@
-// Command reindex measures what readers of an index see while it is being rebuilt again and again, with
-// four ways to rebuild it. A lock keeps rebuilds from each other's way, not from the readers': only a
-// version that is built aside and then named by one step is always there and always whole. That is how
-// Lockstep publishes trees. The index is a hash in Redis; requests to rebuild it are events.
+// Command reindex measures what readers of an index see while it is rebuilt in a loop, for four ways to rebuild it. A lock
+// serializes rebuilds but does not protect readers: only a version that is built separately and then published in one step
+// is always available and complete. Lockstep publishes trees that way. The index is a hash in Redis; requests to rebuild
+// it are events.
 //
 //	reindex -redis 127.0.0.1:6379
 //
-// It uses Lockstep's public packages alone, and leaves nothing behind in Redis.
+// It uses only Lockstep's public packages and removes its keys from Redis.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	flag.DurationVar(&b.pause, "pause", 20*time.Millisecond, "time between two rounds")
 	flag.Parse()
 	b.open = func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a lost reply is not a lost write
+		return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // no retries: a command whose reply was lost may have been executed
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -42,8 +42,7 @@ func main() {
 	}
 }
 
-// table measures every strategy and prints a row for each. A read is available if it has seen all
-// documents, all of one version.
+// table measures every strategy and prints a row for each. A read is available if it saw all documents, all of one version.
 func (b *bench) table(ctx context.Context, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "strategy\treads\tavailable\tincomplete\tmixed\trebuilds\t")

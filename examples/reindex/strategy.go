@@ -10,12 +10,12 @@ import (
 	"lockstep/events/stream"
 )
 
-// strategy is one way to rebuild an index that is being read.
+// strategy is a way to rebuild an index while it is read.
 type strategy struct {
 	name   string
 	locked bool // one rebuild at a time
-	// rebuild writes all documents anew. What it returns happens in the step that settles the request,
-	// and only while the lease is held.
+	// rebuild writes all documents. The settlement that it returns is applied in the step that settles the request, and
+	// only while the lease is held.
 	rebuild func(ctx context.Context, ix index, version string) (stream.Settlement, error)
 	// open returns the hash to read.
 	open func(ctx context.Context, ix index) (string, error)
@@ -28,7 +28,7 @@ var strategies = []strategy{
 	{name: "soft delete", locked: true, rebuild: softDelete, open: openLive},
 }
 
-// inPlace deletes what is there and writes it anew.
+// inPlace deletes all documents and writes them again.
 func inPlace(ctx context.Context, ix index, version string) (stream.Settlement, error) {
 	if err := ix.client.Del(ctx, ix.live()).Err(); err != nil {
 		return stream.Settlement{}, err
@@ -36,8 +36,8 @@ func inPlace(ctx context.Context, ix index, version string) (stream.Settlement, 
 	return stream.Settlement{}, ix.write(ctx, ix.live(), version)
 }
 
-// softDelete puts each document into the bin as its successor takes its place, and empties the bin in
-// the end. No document is ever missing, and until then all could be put back.
+// softDelete moves each document to the bin when it is replaced, and empties the bin at the end. No document is ever
+// missing, and until the end all can be restored.
 func softDelete(ctx context.Context, ix index, version string) (stream.Settlement, error) {
 	err := ix.pages(func(ids []string) error {
 		old, err := ix.client.HMGet(ctx, ix.live(), ids...).Result()
@@ -61,11 +61,11 @@ func softDelete(ctx context.Context, ix index, version string) (stream.Settlemen
 	return stream.Settlement{}, ix.client.Del(ctx, ix.bin()).Err()
 }
 
-// grace is how long a generation stays after it was replaced: longer than any read.
+// grace is how long a replaced generation stays: longer than any read.
 const grace = time.Minute
 
-// blueGreen builds a generation of its own beside the one that is read, and has it named in the step
-// that settles the request. A rebuild that is broken off and comes again goes on with its generation.
+// blueGreen builds a new generation beside the current one, and publishes its name in the step that settles the request. A
+// rebuild that is interrupted and retried continues its generation.
 func blueGreen(ctx context.Context, ix index, version string) (stream.Settlement, error) {
 	named, err := ix.client.HGetAll(ctx, ix.pointer()).Result()
 	if err != nil {
@@ -86,11 +86,11 @@ func blueGreen(ctx context.Context, ix index, version string) (stream.Settlement
 
 func openLive(_ context.Context, ix index) (string, error) { return ix.live(), nil }
 
-// openNamed resolves the name once; what is read then is one generation, whatever is named later.
+// openNamed resolves the name once, so a read is of one generation.
 func openNamed(ctx context.Context, ix index) (string, error) {
 	generation, err := ix.client.HGet(ctx, ix.pointer(), "generation").Result()
 	if errors.Is(err, redis.Nil) {
-		return ix.generation("none"), nil // nothing has been built yet
+		return ix.generation("none"), nil // nothing was built yet
 	}
 	return ix.generation(generation), err
 }

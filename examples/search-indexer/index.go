@@ -17,7 +17,7 @@ import (
 	"lockstep/events"
 )
 
-// index is what is known of a repository. Fences say which of two results is the later one.
+// index is the index of a repository. Fences order results.
 type index struct {
 	Repo    string
 	Removed uint64              // fence of the last removal
@@ -27,24 +27,24 @@ type index struct {
 // snapshot is the words of one commit.
 type snapshot struct {
 	Commit string
-	Fence  uint64           // of the last result that named it
-	Paths  map[string]paths // by word: which files it is in
+	Fence  uint64           // of its last result
+	Paths  map[string]paths // the files that contain a word, by word
 }
 
 type paths map[string]struct{}
 
-// past says whether a result is older than what is known.
+// past reports whether a result is older than the index.
 func (x *index) past(r events.Result) bool {
 	return r.Fence < max(x.Removed, x.Refs[r.Ref.String()].Fence)
 }
 
-// remove forgets what was known before the removal with that fence.
+// remove deletes everything older than the removal with that fence.
 func (x *index) remove(fence uint64) {
 	x.Removed = max(x.Removed, fence)
 	maps.DeleteFunc(x.Refs, func(_ string, s snapshot) bool { return s.Fence <= fence })
 }
 
-// without is the snapshot without the words of some files. It takes s over.
+// without returns the snapshot without the words of some files. It modifies s.
 func (s snapshot) without(files []events.File) snapshot {
 	if s.Paths == nil {
 		s.Paths = map[string]paths{}
@@ -52,7 +52,7 @@ func (s snapshot) without(files []events.File) snapshot {
 	for word, in := range s.Paths {
 		for _, file := range files {
 			delete(in, file.Path)
-			delete(in, file.From) // of one that was renamed
+			delete(in, file.From) // the old path of a renamed file
 		}
 		if len(in) == 0 {
 			delete(s.Paths, word)
@@ -61,9 +61,9 @@ func (s snapshot) without(files []events.File) snapshot {
 	return s
 }
 
-const maxFile = 1 << 20 // bytes; a larger file is not text that somebody searches
+const maxFile = 1 << 20 // bytes; larger files are not indexed
 
-// add adds the words of one file. Links, submodules, and what is no text have none.
+// add adds the words of a file. Links, submodules and binary files are skipped.
 func (s snapshot) add(tree *os.Root, path string) error {
 	info, err := tree.Lstat(filepath.FromSlash(path))
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
@@ -89,15 +89,14 @@ func (s snapshot) add(tree *os.Root, path string) error {
 
 func noWord(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }
 
-// indexes is a folder of indexes, a file for each repository. A file is replaced as a whole, so whoever
-// searches finds the words of one commit.
+// indexes is a folder of indexes, one file per repository. Files are replaced atomically, so a search sees one commit.
 type indexes string
 
 func (dir indexes) file(repo events.RepoPath) string {
 	return filepath.Join(string(dir), strings.ReplaceAll(repo.Key(), "/", "%2F")+".json")
 }
 
-// load is the index of a repository, empty if there is none.
+// load returns the index of a repository, empty if there is none.
 func (dir indexes) load(repo events.RepoPath) (index, error) {
 	x, err := load(dir.file(repo))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,7 +112,7 @@ func load(path string) (index, error) {
 	}
 	var x index
 	if err := json.Unmarshal(document, &x); err != nil {
-		return index{}, fmt.Errorf("index %s: %w; delete it, and have the repository synced again", path, err)
+		return index{}, fmt.Errorf("index %s: %w; delete it and sync the repository again", path, err)
 	}
 	return x, nil
 }
@@ -138,7 +137,7 @@ func (dir indexes) save(repo events.RepoPath, x index) error {
 	return os.Rename(temp.Name(), dir.file(repo))
 }
 
-// search is where a word is, as "owner/name@ref: path", in order.
+// search returns where a word is, as sorted "owner/name@ref: path".
 func (dir indexes) search(word string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(string(dir), "*.json"))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command search-indexer keeps a word index of every repository in step with the results of Lockstep's
-// workers: it reads what a result says has changed, and nothing else. Any number of processes share the
-// work and the folder of indexes. It uses Lockstep's public packages alone.
+// Command search-indexer keeps a word index of every repository up to date from the results of Lockstep's workers: it reads
+// only the files that a result lists as changed. Any number of processes share the work and the folder of indexes. It uses
+// only Lockstep's public packages.
 //
 //	search-indexer -redis 127.0.0.1:6379 -root /srv/repos -index /srv/index run
 //	search-indexer -index /srv/index search retry
@@ -38,7 +38,7 @@ func main() {
 	s := service{
 		root: *root, indexes: indexes(*index), log: slog.Default(), prefix: *prefix,
 		open: func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a lost reply is not a lost write
+			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // no retries: a command whose reply was lost may have been executed
 		},
 	}
 	if err := command(ctx, os.Stdout, s, flag.Args()); err != nil {

@@ -26,7 +26,7 @@ type service struct {
 	log     *slog.Logger
 }
 
-// run follows results until ctx is done. It begins with the first that is still on the stream.
+// run follows results until ctx is done, starting with the first one on the stream.
 func (s *service) run(ctx context.Context) error {
 	namespace, err := events.ParseNamespace(s.prefix)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 			return nil
 		}
 		known.Refs[r.Ref.String()] = snapshot{Fence: r.Fence}
-	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // where it is now, it is synced anew
+	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // it is synced at its new path
 		known.remove(r.Fence)
 	case r.Type == events.ResultSynced:
 		if known.past(r) {
@@ -85,14 +85,14 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 		next, err := s.read(r, known.Refs[r.Ref.String()])
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && s.retired(r):
-			s.log.InfoContext(ctx, "tree is gone: a later result follows", "repo", r.Repo.String(), "commit", r.After)
+			s.log.InfoContext(ctx, "tree is gone, a later result follows", "repo", r.Repo.String(), "commit", r.After)
 			return nil
 		case err != nil:
 			return err
 		}
 		known.Refs[r.Ref.String()] = next
 	default:
-		return nil // failed: what is published is as it was
+		return nil // failed: the published tree is unchanged
 	}
 	if err := confirm(ctx); err != nil {
 		return err // another process has the repository, and receives the same result
@@ -104,9 +104,9 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 	return nil
 }
 
-// read makes of one snapshot the next, from the very tree that the result names: the published name may
-// be newer. What has changed is enough if the snapshot is of the commit that the changes start from. It
-// need not be: results come twice, late, or never (a stream is trimmed), and each app has its own.
+// read returns the snapshot after from, from the tree that the result names: the published name may be newer. The changed
+// files suffice if from is at the commit that the changes start from. It may not be: results come twice, late, or never
+// (streams are trimmed), and each app has its own.
 func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	if from.Commit == r.After {
 		from.Fence = r.Fence
@@ -137,22 +137,22 @@ func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	return next, nil
 }
 
-// retired says whether the result's tree is gone from a volume that is there. That happens a while
-// after a newer tree was published or the repository removed, of which another result tells.
+// retired reports whether the result's tree is gone although the volume is there: it was replaced by a newer tree, or the
+// repository was removed. Either has a result of its own.
 func (s *service) retired(r events.Result) bool {
 	_, volume := os.Stat(filepath.Join(s.root, ".lockstep"))
 	_, tree := os.Stat(filepath.Join(s.root, filepath.FromSlash(r.Tree)))
 	return volume == nil && errors.Is(tree, fs.ErrNotExist)
 }
 
-// list is all files of a tree, as if each had been added.
+// list returns all files of a tree as added.
 func list(tree *os.Root) ([]events.File, error) {
 	var files []events.File
 	err := fs.WalkDir(tree.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case path == ".git": // so that plain git works in a tree; no part of the commit
+		case path == ".git": // for plain git; not part of the commit
 			if entry.IsDir() {
 				return fs.SkipDir
 			}
