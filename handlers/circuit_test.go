@@ -32,8 +32,10 @@ type gauntlet struct {
 	phases []handlers.CircuitPhase
 }
 
+// newGauntlet also lets the test run in parallel with others.
 func newGauntlet(t *testing.T) *gauntlet {
 	t.Helper()
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	change, err := events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"})
 	if err != nil {

@@ -36,8 +36,10 @@ type world struct {
 	next     []events.Change // requested by the last outcome
 }
 
+// newWorld also lets the test run in parallel with others.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	git, err := gittest.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
