@@ -10,7 +10,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// inFlight is what the router knows of a message while it is handled. Watermill's handlers and middlewares receive a
+// inFlight is the router's data about a message while it is handled. Watermill's handlers and middlewares receive a
 // message and nothing else, so it travels as a value of the message's context. Only this file puts it there and reads it.
 type inFlight struct {
 	observed *observe.Delivery
@@ -20,7 +20,7 @@ type inFlight struct {
 
 type inFlightKey struct{}
 
-// inFlightOf returns what is known of msg, and has msg carry it from now on.
+// inFlightOf returns the inFlight of msg. On the first call it adds one to the context.
 func inFlightOf(msg *message.Message) *inFlight {
 	if flight, ok := msg.Context().Value(inFlightKey{}).(*inFlight); ok {
 		return flight

@@ -138,7 +138,7 @@ func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 }
 
 // retired reports whether the result's tree is gone although the volume is there: it was replaced by a newer tree, or the
-// repository was removed. Either has a result of its own.
+// repository was removed. A later result reports it.
 func (s *service) retired(r events.Result) bool {
 	_, volume := os.Stat(filepath.Join(s.root, ".lockstep"))
 	_, tree := os.Stat(filepath.Join(s.root, filepath.FromSlash(r.Tree)))
