@@ -24,12 +24,12 @@ func TestRemoteBehindIsCountedPerApp(t *testing.T) {
 	}
 	w.latest = "4-0"
 	docs, search := events.Change{URL: url, App: "docs", After: second}, events.Change{URL: url, App: "search", After: second}
-	for range 2 { // each has its own looks
+	for range 2 { // counted separately
 		if r, err := w.handle("4-0", search); events.ClassOf(err) != events.ClassBehind {
-			t.Fatalf("search: %+v, %v; want another look", r, err)
+			t.Fatalf("search: %+v, %v; want it to be behind", r, err)
 		}
 		if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBehind {
-			t.Fatalf("docs: %+v, %v; want another look", r, err)
+			t.Fatalf("docs: %+v, %v; want it to be behind", r, err)
 		}
 	}
 	for range 4 {
@@ -39,7 +39,7 @@ func TestRemoteBehindIsCountedPerApp(t *testing.T) {
 		t.Fatalf("search: %+v, %v; want it accepted in the end", r, err)
 	}
 	if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBehind {
-		t.Errorf("docs: %+v, %v; another app's announcement has not overtaken it", r, err)
+		t.Errorf("docs: %+v, %v; another app's announcement does not count", r, err)
 	}
 }
 
@@ -49,14 +49,14 @@ func TestTwoAnnouncementsTakingTurnsEnd(t *testing.T) {
 	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
 	w.latest = "3-0"
 	w.mustHandle("1-0", events.Change{URL: change.URL})
-	for range 2 * 10 { // each in another worker's hands, and not to be seen, when the other has its turn
+	for range 2 * 10 { // while one is handled, the other is in flight elsewhere and invisible
 		_, older := w.handle("2-0", change)
 		_, newer := w.handle("3-0", change)
 		if older == nil && newer == nil {
 			return
 		}
 	}
-	t.Error("they are looked at for ever")
+	t.Error("both are retried forever")
 }
 
 func TestDeletedRefAnnouncesNoCommit(t *testing.T) {
@@ -67,7 +67,7 @@ func TestDeletedRefAnnouncesNoCommit(t *testing.T) {
 	w.mustHandle("1-0", events.Change{URL: url})
 	gone := events.Change{URL: url, Ref: mustRef("gone"), After: strings.Repeat("0", 40)}
 	if _, err := w.handle("2-0", gone); events.ClassOf(err) != events.ClassNoRef {
-		t.Errorf("%v; want it to end as what it is", err)
+		t.Errorf("%v; want no_ref", err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestReusedAnswerDoesNotReplaceNewerOne(t *testing.T) {
 	w.mustHandle("9-0", events.Change{URL: url, Ref: mustRef("main")})
 	w.mustHandle("4-0", events.Change{URL: url})
 	if n := w.asked(func() { w.mustHandle("8-0", events.Change{URL: url, Ref: mustRef("main")}) }); n != 0 {
-		t.Errorf("the remote is asked %d times for what it has answered", n)
+		t.Errorf("the remote was asked %d times, want 0", n)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestAnswerIsPerRemote(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
-	other := strings.Replace(url, "acme", "%61cme", 1) // the same remote, spelled in another way
+	other := strings.Replace(url, "acme", "%61cme", 1) // the same remote, spelled differently
 	w.env["LOCKSTEP_CREDENTIAL_X_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_X_URLS"] = "x", strings.TrimSuffix(url, "acme/widgets")
 	w.latest = "5-0"
 	w.mustHandle("1-0", events.Change{URL: url, Credential: "x"})
@@ -107,7 +107,7 @@ func TestChangeOlderThanRemovalKeepsNewClone(t *testing.T) {
 	w.mustHandle("5-0", events.Change{Type: events.ChangeRemoved, URL: url, Force: true})
 	w.mustHandle("6-0", events.Change{URL: url, App: "docs"})
 	if r := w.mustHandle("4-0", events.Change{URL: url, App: "docs"}); r.Type != events.ResultSynced || r.After != head || !w.published() {
-		t.Errorf("result %+v, published %v; the clone is there again", r, w.published())
+		t.Errorf("result %+v, published %v; want the new clone kept", r, w.published())
 	}
 }
 
@@ -138,7 +138,7 @@ func TestResultNamesPublishedRefWhenAnswerIsInsufficient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := w.mustHandle("2-0", events.Change{URL: url, App: "search"}) // is answered, but the files cannot be listed
+	r := w.mustHandle("2-0", events.Change{URL: url, App: "search"}) // has an answer, but the files cannot be listed
 	if r.Ref != mustRef("trunk") || r.After != head || r.Before != "" || len(r.Files) != 2 {
 		t.Errorf("result %+v; want trunk at %s", r, head)
 	}

@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/state"
 )
 
-// gauntlet is a handler behind a circuit, whose answer the test decides, on a real store.
+// gauntlet is a handler behind a circuit breaker on a real store. The test sets what it returns.
 type gauntlet struct {
 	t      *testing.T
 	handle events.Handler
@@ -26,14 +26,16 @@ type gauntlet struct {
 
 	answer error
 	result events.ResultType // of a success
-	state  map[string]string // likewise
+	state  map[string]string // of a success
 	calls  int
 	log    strings.Builder
 	phases []handlers.CircuitPhase
 }
 
+// newGauntlet also lets the test run in parallel with others.
 func newGauntlet(t *testing.T) *gauntlet {
 	t.Helper()
+	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	change, err := events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"})
 	if err != nil {
@@ -63,7 +65,7 @@ func newGauntlet(t *testing.T) *gauntlet {
 	return g
 }
 
-// run works on the change once and settles what comes of it.
+// run handles the change once and settles the outcome.
 func (g *gauntlet) run(answer error) error {
 	g.t.Helper()
 	g.answer = answer
@@ -112,16 +114,16 @@ func TestCircuitProbe(t *testing.T) {
 		phase  state.CircuitPhase
 		phases []handlers.CircuitPhase
 	}{
-		"it works":                 {nil, state.CircuitClosed, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitClosed}},
-		"it fails":                 {errServer, state.CircuitOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitOpen}},
-		"it proves neither":        {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
-		"it fails, but not for it": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
+		"it works":              {nil, state.CircuitClosed, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitClosed}},
+		"it fails":              {errServer, state.CircuitOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitOpen}},
+		"refused credential":    {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
+		"failure of the volume": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauntlet(t)
 			g.set("failures", 2, "circuit_trips", 1, "circuit_open_until", 1)
 			if err := g.run(tc.answer); (err == nil) != (tc.answer == nil) || g.calls != 1 {
-				t.Fatalf("error %v after %d calls; want the probe let through", err, g.calls)
+				t.Fatalf("error %v after %d calls; want the probe admitted", err, g.calls)
 			}
 			if c := g.circuit(); c.Phase() != tc.phase || !slices.Equal(g.phases, tc.phases) {
 				t.Errorf("then %v (%+v), observed %v; want %v, %v", c.Phase(), c, g.phases, tc.phase, tc.phases)
@@ -164,7 +166,7 @@ func TestSuccessResetsFailures(t *testing.T) {
 
 func TestForcedRemovalBypassesCircuit(t *testing.T) {
 	g := newGauntlet(t)
-	g.state = nil // the change was past
+	g.state = nil // a change that is past sets no state
 	_ = g.run(errServer)
 	if err := g.run(nil); err != nil || g.circuit().Failures != 1 {
 		t.Errorf("error %v, failures %d; want the count kept", err, g.circuit().Failures)
@@ -172,7 +174,7 @@ func TestForcedRemovalBypassesCircuit(t *testing.T) {
 	g.set("failures", 2, "circuit_trips", 1, "circuit_open_until", time.Now().Add(time.Hour).UnixMilli())
 	g.job.Change.Type, g.job.Change.Force = events.ChangeRemoved, true
 	if err := g.run(nil); err != nil {
-		t.Errorf("a forced removal: %v; want it let through an open circuit", err)
+		t.Errorf("a forced removal: %v; want it admitted by an open circuit", err)
 	}
 }
 
@@ -182,7 +184,7 @@ func TestStoreErrorIsNotCounted(t *testing.T) {
 	cancel()
 	_, err := g.handle(ctx, g.job)
 	if g.calls != 0 || events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassInternal {
-		t.Errorf("%v after %d calls; want it back later", err, g.calls)
+		t.Errorf("%v after %d calls; want it retried", err, g.calls)
 	}
 }
 
@@ -191,11 +193,11 @@ func TestPollIsSkippedWhileCircuitIsOpen(t *testing.T) {
 	g.job.Change.Type = events.ChangeDue
 	_, _ = g.run(errServer), g.run(errServer)
 	if err := g.run(nil); events.DispositionOf(err) != events.Contention {
-		t.Errorf("one that somebody waits for: %v, want it kept", err)
+		t.Errorf("a poll that must not be skipped: %v, want it retried", err)
 	}
 	g.job.Change.OnBusy = events.BusySkip
 	if err := g.run(nil); events.DispositionOf(err) != events.Permanent || events.ClassOf(err) != events.ClassCircuit || g.calls != 2 {
-		t.Errorf("one that comes again: %v after %d calls, want it skipped", err, g.calls)
+		t.Errorf("a poll that may be skipped: %v after %d calls, want it skipped", err, g.calls)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 //
 // A change may announce a commit that the answer does not have. Either another push has come since, or the remote lags
 // behind its own webhook. The latter is possible only for the newest such change of a ref: the remote is asked for it
-// again a few times, with a backoff, and then its answer is accepted. Each app has a newest change of its own, since
-// nobody else's result reports the commit to it.
+// again a few times, with a backoff, and then its answer is accepted. The newest change is tracked per app, since an app
+// learns of a commit only from its own results.
 
 const (
 	behindBackoff    = 200 * time.Millisecond // before the remote is asked again; doubles each time

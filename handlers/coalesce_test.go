@@ -28,20 +28,20 @@ func TestRemoteIsNotAskedTwice(t *testing.T) {
 		change  events.Change
 		asks    int
 	}{
-		"an older entry":                             {entry: "4-0"},
-		"the entry it was asked after":               {entry: "5-1"},
-		"a later one of the same millisecond":        {entry: "5-2", asks: 1},
-		"an earlier one, of more digits":             {entry: "5-0"},
-		"a later entry":                              {entry: "6-0", latest: "6-0", asks: 1},
-		"another ref":                                {entry: "4-0", change: events.Change{Ref: mustRef("refs/heads/other")}, asks: 1},
-		"the same ref by its name":                   {entry: "4-0", change: events.Change{Ref: mustRef("refs/heads/main")}},
-		"another app with that credential":           {entry: "4-0", change: events.Change{App: "search"}},
-		"a commit that it has":                       {entry: "4-0", change: events.Change{After: "head"}},
-		"a commit that it has not":                   {entry: "4-0", change: events.Change{After: absent}, asks: 1},
-		"no stream":                                  {entry: "4-0", latest: "none", asks: 1},
-		"a stream that was lost and begun anew":      {entry: "1-0", latest: "3-0", asks: 1},
-		"a tree that is gone with the volume":        {entry: "4-0", prepare: (*world).wipe, asks: 1},
-		"a tree that was flipped, but never settled": {entry: "4-0", prepare: (*world).flipUnsettled, asks: 1},
+		"an older entry":                               {entry: "4-0"},
+		"the last entry before the question":           {entry: "5-1"},
+		"a later one of the same millisecond":          {entry: "5-2", asks: 1},
+		"an earlier one, of more digits":               {entry: "5-0"},
+		"a later entry":                                {entry: "6-0", latest: "6-0", asks: 1},
+		"another ref":                                  {entry: "4-0", change: events.Change{Ref: mustRef("refs/heads/other")}, asks: 1},
+		"the same ref by its name":                     {entry: "4-0", change: events.Change{Ref: mustRef("refs/heads/main")}},
+		"another app with that credential":             {entry: "4-0", change: events.Change{App: "search"}},
+		"announces the answered commit":                {entry: "4-0", change: events.Change{After: "head"}},
+		"announces another commit":                     {entry: "4-0", change: events.Change{After: absent}, asks: 1},
+		"no stream":                                    {entry: "4-0", latest: "none", asks: 1},
+		"a stream that was lost and recreated":         {entry: "1-0", latest: "3-0", asks: 1},
+		"a deleted tree":                               {entry: "4-0", prepare: (*world).wipe, asks: 1},
+		"a tree that was published, but never settled": {entry: "4-0", prepare: (*world).publishUnsettled, asks: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -69,20 +69,20 @@ func TestRemoteIsNotAskedTwice(t *testing.T) {
 			n := w.asked(func() {
 				r, err := w.handle(tc.entry, change)
 				if change.After == absent {
-					return // what comes of that is another test's
+					return // see TestRemoteBehindItsWebhookIsRetriedThenAccepted
 				}
 				if err != nil || r.After != w.git.Head("acme/widgets", "refs/heads/main") || !w.published() {
 					t.Errorf("result %+v, %v; published %v", r, err, w.published())
 				}
 			})
 			if n != tc.asks {
-				t.Errorf("the remote is asked %d times; want %d", n, tc.asks)
+				t.Errorf("the remote was asked %d times; want %d", n, tc.asks)
 			}
 		})
 	}
 }
 
-// wipe loses the volume's trees and stores.
+// wipe deletes the volume's trees and stores.
 func (w *world) wipe() {
 	for _, dir := range []string{"acme", ".lockstep/repos"} {
 		if err := os.RemoveAll(filepath.Join(w.root, dir)); err != nil {
@@ -91,8 +91,8 @@ func (w *world) wipe() {
 	}
 }
 
-// flipUnsettled publishes a new commit as a worker does that dies before it settles.
-func (w *world) flipUnsettled() {
+// publishUnsettled publishes a new commit like a worker that dies before settling.
+func (w *world) publishUnsettled() {
 	w.push(map[string]string{"b": "2"})
 	w.handleUnsettled("6-0", events.Change{URL: w.git.URL("acme/widgets")})
 }
@@ -123,18 +123,18 @@ func TestEachCredentialIsProved(t *testing.T) {
 	w.latest = "5-0"
 	w.mustHandle("1-0", events.Change{URL: url, App: "docs", Credential: "good"})
 	if r, err := w.handle("2-0", events.Change{URL: url, App: "spy", Credential: "bad"}); events.ClassOf(err) != events.ClassAuth {
-		t.Errorf("with a wrong credential: %+v, %v; want it refused by the remote", r, err)
+		t.Errorf("with a wrong credential: %+v, %v; want auth", r, err)
 	}
 	if r, err := w.handle("3-0", events.Change{URL: url, App: "spy"}); events.ClassOf(err) != events.ClassAuth {
-		t.Errorf("without a credential: %+v, %v; want it refused by the remote", r, err)
+		t.Errorf("without a credential: %+v, %v; want auth", r, err)
 	}
 	n := w.asked(func() {
 		if r := w.mustHandle("4-0", events.Change{URL: url, App: "search", Credential: "good"}); len(r.Files) != 1 || r.Before != "" {
-			t.Errorf("search is told %+v; want the whole tree", r)
+			t.Errorf("search received %+v; want the whole tree", r)
 		}
 	})
 	if n != 0 {
-		t.Errorf("the remote is asked %d times for an app whose credential was just proved", n)
+		t.Errorf("the remote was asked %d times, want 0: the credential was just proved", n)
 	}
 }
 
@@ -156,11 +156,11 @@ func TestRemoteBehindItsWebhookIsRetriedThenAccepted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if behind++; behind > 20 {
-			t.Fatal("it is looked at again for ever")
+			t.Fatal("it is retried forever")
 		}
 	}
 	if behind != 5 {
-		t.Errorf("looked at again %d times; want 5", behind)
+		t.Errorf("retried %d times; want 5", behind)
 	}
 
 	second := w.push(map[string]string{"b": "2"})
@@ -170,11 +170,11 @@ func TestRemoteBehindItsWebhookIsRetriedThenAccepted(t *testing.T) {
 	}
 	w.latest, w.newest = "3-0", "4-0"
 	if r := w.mustHandle("3-0", events.Change{URL: change.URL, After: absent}); r.After != second {
-		t.Errorf("a newer push is waiting: %+v; want no second look", r)
+		t.Errorf("a newer push is waiting: %+v; want no retry", r)
 	}
 	w.newest = ""
 	if n := w.asked(func() { w.mustHandle("1-5", events.Change{URL: change.URL, After: absent}) }); n != 0 {
-		t.Errorf("an announcement that a newer one has overtaken: the remote is asked %d times", n)
+		t.Errorf("an outdated announcement: the remote was asked %d times, want 0", n)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestNewBranchBehindItsWebhookIsRetried(t *testing.T) {
 	change := events.Change{URL: url, Ref: mustRef("refs/heads/new"), After: first}
 	w.latest = "2-0"
 	if _, err := w.handle("2-0", change); events.ClassOf(err) != events.ClassBehind {
-		t.Fatalf("%v; want another look", err)
+		t.Fatalf("%v; want it to be behind", err)
 	}
 	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/new", first); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestNewBranchBehindItsWebhookIsRetried(t *testing.T) {
 		_, err = w.handle("3-0", change)
 	}
 	if events.ClassOf(err) != events.ClassNoRef {
-		t.Errorf("%v; want it to end as what it is", err)
+		t.Errorf("%v; want no_ref", err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestSyncCovers(t *testing.T) {
 	}{
 		"one that announces nothing":       {"2-0", events.Change{}, true},
 		"one that announces the commit":    {"2-0", events.Change{After: head}, true},
-		"one that another has overtaken":   {"3-0", events.Change{After: absent}, true},
+		"one with a newer announcement":    {"3-0", events.Change{After: absent}, true},
 		"the newest, not there yet":        {"7-0", events.Change{After: absent}, false},
 		"one that came later":              {"9-0", events.Change{}, false},
 		"one of another app":               {"2-0", events.Change{App: "search"}, false},
@@ -247,7 +247,7 @@ func TestSyncCovers(t *testing.T) {
 		"one from another remote":          {"2-0", events.Change{URL: strings.Replace(url, "127.0.0.1", "localhost", 1)}, false},
 		"a removal":                        {"2-0", events.Change{Type: events.ChangeRemoved}, false},
 		"one that is no later than ours":   {"1-0", events.Change{}, true},
-		"the last one before it was asked": {"8-0", events.Change{}, true},
+		"the last one before the question": {"8-0", events.Change{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := tc.change

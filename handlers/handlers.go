@@ -11,7 +11,7 @@ import (
 type Repos interface {
 	// Sync fetches one ref and publishes its tree.
 	Sync(ctx context.Context, req SyncRequest) (SyncResult, error)
-	// Remove removes a repository, or unpublishes one ref of it. It returns nil if there is nothing to remove.
+	// Remove removes a repository, or unpublishes one ref of it. Removing what does not exist is not an error.
 	Remove(ctx context.Context, req RemoveRequest) error
 	// Move moves a repository to another path, or binds its path to another remote, without fetching it again.
 	Move(ctx context.Context, req MoveRequest) (MoveResult, error)

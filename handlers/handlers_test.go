@@ -29,15 +29,17 @@ type world struct {
 	handlers handlers.Handlers
 	fence    uint64
 	latest   string // id of the last entry of the stream; "" for no stream
-	newest   string // of those that wait and announce a commit
+	newest   string // ID of the newest waiting entry that announces a commit
 	env      map[string]string
 	states   *state.Store
 	watches  *watch.Registry
-	next     []events.Change // for in the last outcome
+	next     []events.Change // requested by the last outcome
 }
 
+// newWorld also lets the test run in parallel with others.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +58,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// job is a change in the hands of a worker, with a fence of its own.
+// job returns a job with a new fence.
 func (w *world) job(entry string, c events.Change) events.Job {
 	w.t.Helper()
 	c.ID = "job-" + entry
@@ -73,13 +75,13 @@ func (w *world) job(entry string, c events.Change) events.Job {
 	}
 }
 
-// outcome has a change worked on as the router would.
+// outcome handles a change without settling it.
 func (w *world) outcome(entry string, c events.Change) (events.Outcome, error) {
 	w.t.Helper()
 	return w.handlers.Handle(context.Background(), w.job(entry, c))
 }
 
-// handleUnsettled has a change worked on by a worker that dies before it settles.
+// handleUnsettled handles a change like a worker that dies before settling.
 func (w *world) handleUnsettled(entry string, c events.Change) {
 	w.t.Helper()
 	if _, err := w.outcome(entry, c); err != nil {
@@ -87,7 +89,7 @@ func (w *world) handleUnsettled(entry string, c events.Change) {
 	}
 }
 
-// handle has a change worked on, and settles what came of it.
+// handle handles a change and settles the outcome.
 func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 	w.t.Helper()
 	outcome, err := w.outcome(entry, c)
@@ -145,21 +147,21 @@ func TestChangesArePerApp(t *testing.T) {
 	url := w.git.URL("acme/widgets")
 	first := w.create(map[string]string{"a": "1"})
 	if r := w.mustHandle("1-0", events.Change{URL: url, App: "docs"}); r.Before != "" || r.After != first || len(r.Files) != 1 {
-		t.Errorf("docs is told %+v the first time", r)
+		t.Errorf("docs received %+v first", r)
 	}
 	second := w.push(map[string]string{"b": "2"})
 	if r := w.mustHandle("2-0", events.Change{URL: url, App: "search"}); r.Before != "" || r.After != second || len(r.Files) != 2 {
-		t.Errorf("search is told %+v the first time; nobody told it of the first commit", r)
+		t.Errorf("search received %+v first, want all files", r)
 	}
 	third := w.push(map[string]string{"c": "3"})
 	if r := w.mustHandle("3-0", events.Change{URL: url, App: "docs"}); r.Before != first || r.After != third || len(r.Files) != 2 {
-		t.Errorf("docs is told %+v, want both pushes since the first", r)
+		t.Errorf("docs received %+v, want both pushes since the first", r)
 	}
 	if r := w.mustHandle("4-0", events.Change{URL: url, App: "docs"}); r.Before != third || r.After != third || len(r.Files) != 0 {
-		t.Errorf("docs is told %+v, want nothing new", r)
+		t.Errorf("docs received %+v, want nothing new", r)
 	}
 	if r := w.mustHandle("5-0", events.Change{URL: url}); r.Before != third {
-		t.Errorf("nobody in particular is told %+v, want from what was published", r)
+		t.Errorf("the nameless app received %+v, want from what was published", r)
 	}
 }
 
@@ -188,10 +190,10 @@ func TestOldChangeDoesNotReviveRemovedClone(t *testing.T) {
 	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
 	w.mustHandle("5-0", events.Change{Type: events.ChangeRemoved, URL: url, Force: true})
 	if r := w.mustHandle("4-0", events.Change{URL: url, App: "docs"}); r.Type != events.ResultRemoved || w.published() {
-		t.Errorf("an older change: result %+v, published %v; want it satisfied by the removal", r, w.published())
+		t.Errorf("an older change: result %+v, published %v; want removed", r, w.published())
 	}
 	if r := w.mustHandle("6-0", events.Change{URL: url, App: "docs"}); r.Type != events.ResultSynced || r.Before != "" || !w.published() {
-		t.Errorf("a newer change: result %+v, published %v; want a clone as if for the first time", r, w.published())
+		t.Errorf("a newer change: result %+v, published %v; want a first clone", r, w.published())
 	}
 }
 

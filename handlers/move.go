@@ -70,7 +70,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		rest, err := events.NewChange(events.Change{
 			ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
 			URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
-			Force: successor.Fetched, // else there is nothing to remove, unless something is synced by then
+			Force: successor.Fetched, // if nothing was fetched, the removal finds nothing, or asks about a later sync
 		})
 		if err != nil {
 			return events.Outcome{}, err

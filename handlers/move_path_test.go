@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// mirrored has docs watch acme/widgets at a path of its own.
+// mirrored adds a watch of acme/widgets at the path mirror/w.
 func mirrored(w *world) events.RepoPath {
 	w.t.Helper()
 	mirror, err := events.ParseRepoPath("mirror/w")
@@ -18,7 +18,7 @@ func mirrored(w *world) events.RepoPath {
 	return mirror
 }
 
-// pushedTo has what a webhook asks for brought to the watches of a remote.
+// pushedTo syncs the watches of a remote, like its webhook.
 func (w *world) pushedTo(entry, url string) []events.Result {
 	w.t.Helper()
 	placed, err := w.watches.ByRemote(context.Background(), url)
@@ -45,28 +45,28 @@ func TestCloneAtCustomPathStaysAfterRename(t *testing.T) {
 	fetches := w.git.Stats("acme/widgets").UploadPacks
 	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
 	move := events.Change{Type: events.ChangeMoved, Repo: mirror, To: mirror, URL: is}
-	for range 2 { // and the worker that did it first died before it had settled
+	for range 2 { // the second time as if the first worker died before settling
 		r := w.mustHandle("2-0", move)
 		if r.Type != events.ResultMoved || !r.Repo.Equal(mirror) || !r.To.Equal(mirror) || r.Path != "mirror/w" || r.Tree != before[0].Tree {
-			t.Errorf("result %+v, want the tree of before, %s", r, before[0].Tree)
+			t.Errorf("result %+v, want the same tree, %s", r, before[0].Tree)
 		}
 	}
 	if got := w.git.Stats("acme/gadgets").UploadPacks + w.git.Stats("acme/widgets").UploadPacks; got != fetches {
-		t.Errorf("%d fetches, want no more than before", got-fetches)
+		t.Errorf("%d more fetches, want none", got-fetches)
 	}
 	if published, bound, err := w.handlers.Repos.Published(mirror); err != nil || !bound || published.Remote != is {
 		t.Errorf("%+v, bound %v, error %v; want it bound to %s", published, bound, err, is)
 	}
 	if old, err := w.watches.ByRemote(ctx, was); err != nil || old.Version != "" {
-		t.Errorf("watched still at the old remote: %+v, error %v", old, err)
+		t.Errorf("still watched at the old remote: %+v, error %v", old, err)
 	}
 	if r := w.pushedTo("3-0", is); len(r) != 1 || r[0].Before != first || r[0].After != first {
-		t.Errorf("docs is told %+v, want nothing new", r)
+		t.Errorf("docs received %+v, want nothing new", r)
 	}
 	known, err := w.states.Load(ctx, mirror)
 	must(t, err)
 	if known.Given("docs", mainRef(t)) != first {
-		t.Errorf("what docs was given is forgotten: %+v", known)
+		t.Errorf("lost what docs was given: %+v", known)
 	}
 }
 
@@ -86,10 +86,10 @@ func TestAnotherRepositoryCannotTakeOverAPath(t *testing.T) {
 			}
 			move := events.Change{Type: events.ChangeMoved, Repo: mirror, To: mirror, URL: w.git.URL("evil/widgets")}
 			if _, err := w.handle("2-0", move); events.ClassOf(err) != events.ClassConflict {
-				t.Errorf("another repository that says it is the same: %v; want a conflict", err)
+				t.Errorf("another repository: %v; want a conflict", err)
 			}
 			if set, err := w.watches.Of(ctx, mirror); err != nil || len(set.Watches) != 1 || set.Watches[0].URL != url {
-				t.Errorf("watches %+v, error %v; want them as they were", set, err)
+				t.Errorf("watches %+v, error %v; want them unchanged", set, err)
 			}
 			must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
 			move.URL = w.git.URL("acme/gadgets")

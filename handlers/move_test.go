@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// renamed has docs given acme/widgets, renames that to acme/gadgets, and returns the move.
+// renamed syncs acme/widgets for docs, renames it to acme/gadgets on the server, and returns the move.
 func (w *world) renamed() events.Change {
 	w.t.Helper()
 	w.create(map[string]string{"a": "1"})
@@ -35,7 +35,7 @@ func (w *world) mustBeWatched(repo events.RepoPath, want int) {
 	}
 }
 
-// dying is a registry or a store in front of which the worker dies once.
+// dying is a registry that fails once, as if the worker had died.
 type dying struct {
 	handlers.Watches
 	died bool
@@ -51,7 +51,6 @@ func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) 
 	return d.Watches.Move(ctx, from, to, url)
 }
 
-// A worker that dies after any step leaves the rest to the next.
 func TestInterruptedMoveIsCompleted(t *testing.T) {
 	for name, interrupt := range map[string]func(w *world, move events.Change){
 		"after the disk": func(w *world, move events.Change) {
@@ -81,7 +80,6 @@ func TestInterruptedMoveIsCompleted(t *testing.T) {
 	}
 }
 
-// A move that is told of again, when another repository has come to the old path, takes nothing of that.
 func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -99,11 +97,10 @@ func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	known, err := w.states.Load(context.Background(), w.repo())
 	must(t, err)
 	if !w.published() || known.Given("scan", mainRef(t)) == "" {
-		t.Errorf("published %v, given %v; want what has come since as it was", w.published(), known.AllGiven())
+		t.Errorf("published %v, given %v; want it unchanged", w.published(), known.AllGiven())
 	}
 }
 
-// What has come since by hand is nobody's to remove either.
 func TestDuplicateMoveKeepsManualSync(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -119,7 +116,7 @@ func TestDuplicateMoveKeepsManualSync(t *testing.T) {
 	}
 }
 
-// A sync by the old name, which the forge still answers for, may come between a worker's death and the next.
+// The forge still redirects the old name, and a sync under it comes before the move is retried.
 func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -130,7 +127,7 @@ func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	}
 	w.due("b-0")
 	if !w.published() {
-		t.Fatal("it was not synced by its old name")
+		t.Fatal("it was not synced under its old name")
 	}
 	r := w.mustHandle("2-0", move)
 	if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
@@ -138,18 +135,17 @@ func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	}
 	w.mustBeWatched(w.repo(), 0)
 	w.mustBeWatched(move.To, 1)
-	if got := askedOf(w.next); got != "removed" {
-		t.Errorf("asked for %q, want what was synced meanwhile removed", got)
+	if got := requested(w.next); got != "removed" {
+		t.Errorf("requested %q, want a removal", got)
 	}
 	for i, change := range w.next {
 		w.mustHandle("5-"+string(rune('0'+i)), change)
 	}
 	if w.published() {
-		t.Error("what was synced meanwhile is there still")
+		t.Error("the sync under the old name is still published")
 	}
 }
 
-// One by the old name that the forge does not answer for leaves no clone.
 func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -158,7 +154,7 @@ func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")}); events.ClassOf(err) != events.ClassNotFound {
-		t.Fatalf("a sync by the old name: %v, want not found", err)
+		t.Fatalf("a sync under the old name: %v, want not found", err)
 	}
 	r := w.mustHandle("2-0", move)
 	if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
@@ -175,14 +171,13 @@ func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 	}
 	w.create(map[string]string{"another": "1"})
 	w.mustHandle("6-0", events.Change{URL: w.git.URL("acme/widgets")})
-	for i, change := range rest { // late
+	for i, change := range rest { // a duplicate
 		if _, err := w.handle("7-"+string(rune('0'+i)), change); events.ClassOf(err) != events.ClassConflict || !w.published() {
-			t.Errorf("error %v, published %v; want what has come since kept", err, w.published())
+			t.Errorf("error %v, published %v; want it kept", err, w.published())
 		}
 	}
 }
 
-// A clone of which no ref is published any more is one all the same.
 func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -196,7 +191,7 @@ func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
 	}
 }
 
-// The registry would refuse what the volume would not: that is found out before anything has moved.
+// The conflict in the registry is found before anything moves.
 func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
@@ -205,12 +200,12 @@ func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 		t.Errorf("error %v, want a conflict", err)
 	}
 	if _, there, err := w.handlers.Repos.Published(move.To); there || err != nil || !w.published() {
-		t.Errorf("at the new path %v, at the old one %v, error %v; want the clone where it was", there, w.published(), err)
+		t.Errorf("at the new path %v, at the old one %v, error %v; want the clone at the old path", there, w.published(), err)
 	}
 	w.mustBeWatched(w.repo(), 1)
 }
 
-// A move of what nobody knows changes nothing but the tombstone.
+// The move writes a tombstone and nothing else.
 func TestMoveOfUnknownRepository(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"}); err != nil {
@@ -227,7 +222,6 @@ func TestMoveOfUnknownRepository(t *testing.T) {
 	}
 }
 
-// A path of one's own stays: its remote is another now.
 func TestMoveOfCustomPathRebindsRemote(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -246,8 +240,8 @@ func TestMoveOfCustomPathRebindsRemote(t *testing.T) {
 		}
 	}
 	w.mustHandle("4-0", poll)
-	if got := askedOf(w.next); got != "" {
-		t.Errorf("asked for %q, want nothing: docs has %s", got, first)
+	if got := requested(w.next); got != "" {
+		t.Errorf("requested %q, want nothing: docs has %s", got, first)
 	}
 	known, err := w.states.Load(context.Background(), mirror)
 	must(t, err)
@@ -256,7 +250,7 @@ func TestMoveOfCustomPathRebindsRemote(t *testing.T) {
 	}
 }
 
-// What a state of the new path knows already stands, but for the fence, which is the move's.
+// Existing fields at the new path stay, except the fence.
 func TestMoveStoresFence(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()

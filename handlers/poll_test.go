@@ -19,7 +19,7 @@ func (w *world) tag(commit string, names ...string) {
 	}
 }
 
-// publishedTags are the tags of acme/widgets that readers find.
+// publishedTags returns the published tags of acme/widgets.
 func (w *world) publishedTags() []string {
 	w.t.Helper()
 	published, _, err := w.handlers.Repos.Published(w.repo())
@@ -40,7 +40,7 @@ func cutTag(ref events.Ref) (string, bool) {
 	return text[min(len(tags), len(text)):], len(text) > len(tags) && text[:len(tags)] == tags
 }
 
-// The last 20 tags of a pattern are kept: older ones make room, each once, and nothing is asked for in vain.
+// The last 20 tags of a pattern are kept; each older one is removed once.
 func TestPatternKeepsLatestTags(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -48,22 +48,22 @@ func TestPatternKeepsLatestTags(t *testing.T) {
 	for n := range 20 {
 		w.tag(first, fmt.Sprintf("v1.%d", n))
 	}
-	if asked := w.due("a-0"); len(asked) != 20 || len(w.publishedTags()) != 20 {
-		t.Fatalf("asked for %q, published %q; want 20 tags", askedOf(asked), w.publishedTags())
+	if changes := w.due("a-0"); len(changes) != 20 || len(w.publishedTags()) != 20 {
+		t.Fatalf("requested %q, published %q; want 20 tags", requested(changes), w.publishedTags())
 	}
 	w.tag(first, "v2.0", "v2.1")
-	if got := askedOf(w.due("b-0")); got != "pushed release refs/tags/v2.0, pushed release refs/tags/v2.1" {
-		t.Errorf("asked for %q, want what is new", got)
+	if got := requested(w.due("b-0")); got != "pushed release refs/tags/v2.0, pushed release refs/tags/v2.1" {
+		t.Errorf("requested %q, want the new tags", got)
 	}
-	if got := askedOf(w.due("c-0")); got != "removed  refs/tags/v1.0, removed  refs/tags/v1.1" {
-		t.Errorf("asked for %q, want the oldest to make room", got)
+	if got := requested(w.due("c-0")); got != "removed  refs/tags/v1.0, removed  refs/tags/v1.1" {
+		t.Errorf("requested %q, want the oldest removed", got)
 	}
-	if got := askedOf(w.due("d-0")); got != "" || len(w.publishedTags()) != 20 {
-		t.Errorf("asked for %q, published %q; want no more", got, w.publishedTags())
+	if got := requested(w.due("d-0")); got != "" || len(w.publishedTags()) != 20 {
+		t.Errorf("requested %q, published %q; want no more", got, w.publishedTags())
 	}
 }
 
-// A webhook has an old tag published, too; as long as there is room for it, it is nobody's to take away.
+// A webhook may publish an old tag. It is removed when newer ones replace it.
 func TestOldTagIsKeptUntilReplaced(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -76,18 +76,17 @@ func TestOldTagIsKeptUntilReplaced(t *testing.T) {
 	change, err := release.Change("c1", "/test", old, first)
 	must(t, err)
 	w.mustHandle("1-0", change)
-	if asked := w.due("a-0"); len(asked) != 20 || len(w.publishedTags()) != 21 {
-		t.Errorf("asked for %q, published %q; want the last 20, and what a webhook told", askedOf(asked), w.publishedTags())
+	if changes := w.due("a-0"); len(changes) != 20 || len(w.publishedTags()) != 21 {
+		t.Errorf("requested %q, published %q; want the last 20, and the one from the webhook", requested(changes), w.publishedTags())
 	}
-	if got := askedOf(w.due("b-0")); got != "removed  refs/tags/v1.3" {
-		t.Errorf("asked for %q, want the oldest to make room", got)
+	if got := requested(w.due("b-0")); got != "removed  refs/tags/v1.3" {
+		t.Errorf("requested %q, want the oldest removed", got)
 	}
-	if got := askedOf(w.due("c-0")); got != "" {
-		t.Errorf("asked for %q, want nothing", got)
+	if got := requested(w.due("c-0")); got != "" {
+		t.Errorf("requested %q, want nothing", got)
 	}
 }
 
-// What somebody asked for by hand is theirs, though a watch's sync has answered it on the way.
 func TestManualSyncIsKeptWhenCoalesced(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -110,15 +109,14 @@ func TestManualSyncIsKeptWhenCoalesced(t *testing.T) {
 	}
 	w.due("a-0")
 	w.unwatch(dev)
-	if got := askedOf(w.due("b-0")); got != "" {
-		t.Errorf("asked for %q, want what was asked for by hand kept", got)
+	if got := requested(w.due("b-0")); got != "" {
+		t.Errorf("requested %q, want the manual sync kept", got)
 	}
 	if _, err := os.Lstat(filepath.Join(w.root, "acme/widgets@dev")); err != nil {
 		t.Errorf("the branch: %v", err)
 	}
 }
 
-// A remote that lists nothing, or does not say its default branch, takes nothing from those who watch that.
 func TestEmptyRemoteUnpublishesNothing(t *testing.T) {
 	for name, arrange := range map[string]func(w *world){
 		"empty": func(w *world) {
@@ -136,8 +134,8 @@ func TestEmptyRemoteUnpublishesNothing(t *testing.T) {
 			w.watch("docs", "")
 			w.due("a-0")
 			arrange(w)
-			if got := askedOf(w.due("b-0")); got != "" || !w.published() {
-				t.Errorf("asked for %q, published %v; want the name kept", got, w.published())
+			if got := requested(w.due("b-0")); got != "" || !w.published() {
+				t.Errorf("requested %q, published %v; want the name kept", got, w.published())
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"lockstep/handlers"
 )
 
-// issued are credentials that are issued for a while: the first has been revoked before its time.
+// issued returns temporary credentials. The first one is revoked before it expires.
 type issued struct{ tokens []string }
 
 func (c *issued) Resolve(context.Context, string, string) (handlers.Secret, error) {
@@ -31,7 +31,7 @@ func TestRevokedTokenIsReplaced(t *testing.T) {
 	change := events.Change{URL: w.git.URL("acme/widgets"), Credential: "app"}
 	_, err := w.handle("1-0", change)
 	if events.ClassOf(err) != events.ClassAuth || events.DispositionOf(err) != events.Retryable {
-		t.Fatalf("with a revoked token: %v; want it worth another try", err)
+		t.Fatalf("with a revoked token: %v; want it retryable", err)
 	}
 	if r := w.mustHandle("1-0", change); r.After != head {
 		t.Errorf("unexpected result %+v", r)
@@ -39,6 +39,6 @@ func TestRevokedTokenIsReplaced(t *testing.T) {
 	w.git.RequireAuth("acme/widgets", "bot", "another")
 	_, err = w.handle("2-0", change)
 	if events.ClassOf(err) != events.ClassAuth || events.DispositionOf(err) != events.Permanent {
-		t.Errorf("without a better one: %v; want it to be permanent", err)
+		t.Errorf("without a better one: %v; want it permanent", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// watch has an app watch acme/widgets.
+// watch adds an app's watch of acme/widgets.
 func (w *world) watch(app, ref string) watch.Watch {
 	w.t.Helper()
 	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets")}, ref)
@@ -40,7 +40,7 @@ func (w *world) unwatch(of watch.Watch) {
 	}
 }
 
-// due polls acme/widgets, and does what that asks for.
+// due polls acme/widgets and handles the requested changes.
 func (w *world) due(entry string) []events.Change {
 	w.t.Helper()
 	repo, err := events.ParseRepoPath("acme/widgets")
@@ -50,14 +50,14 @@ func (w *world) due(entry string) []events.Change {
 	if r := w.mustHandle(entry, events.Change{Type: events.ChangeDue, Repo: repo}); r.Type != events.ResultPolled || r.Due != len(w.next) {
 		w.t.Errorf("%+v, with %d changes", r, len(w.next))
 	}
-	asked := w.next
-	for i, change := range asked {
+	changes := w.next
+	for i, change := range changes {
 		w.mustHandle(entry+string(rune('1'+i)), change)
 	}
-	return asked
+	return changes
 }
 
-func askedOf(changes []events.Change) string {
+func requested(changes []events.Change) string {
 	var texts []string
 	for _, c := range changes {
 		kind := strings.Split(string(c.Type), ".")[2]
@@ -85,11 +85,11 @@ func TestPollCatchesMissedWebhooks(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"what was never synced", func() {}, "pushed docs, pushed release refs/tags/v1.10.0, pushed release refs/tags/v1.9.0, pushed scan"},
+		{"never synced", func() {}, "pushed docs, pushed release refs/tags/v1.10.0, pushed release refs/tags/v1.9.0, pushed scan"},
 		{"nothing", func() {}, ""},
 		{"a push", func() { w.push(map[string]string{"a": "2"}) }, "pushed docs, pushed scan"},
-		{"a branch that came", func() { must(t, w.git.SetRef(ctx, "acme/widgets", "refs/heads/dev", first)) }, "pushed scan refs/heads/dev"},
-		{"a branch that went", func() { must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev")) }, "removed  refs/heads/dev"},
+		{"a new branch", func() { must(t, w.git.SetRef(ctx, "acme/widgets", "refs/heads/dev", first)) }, "pushed scan refs/heads/dev"},
+		{"a deleted branch", func() { must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev")) }, "removed  refs/heads/dev"},
 		{"a lost tree", func() { must(t, os.Remove(filepath.Join(w.root, "acme/widgets"))) }, "pushed docs, pushed scan"},
 		{"a lost state", func() { w.redis.Del(ctx, events.DefaultNamespace.Repo(w.repo())) },
 			"pushed docs, pushed release refs/tags/v1.10.0, pushed release refs/tags/v1.9.0, pushed scan"},
@@ -100,12 +100,12 @@ func TestPollCatchesMissedWebhooks(t *testing.T) {
 		{"nothing again", func() {}, ""},
 	} {
 		step.do()
-		if got := askedOf(w.due(string(rune('a'+name)) + "-0")); got != step.want {
-			t.Errorf("%s: asked for %q, want %q", step.name, got, step.want)
+		if got := requested(w.due(string(rune('a'+name)) + "-0")); got != step.want {
+			t.Errorf("%s: requested %q, want %q", step.name, got, step.want)
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(w.root, "acme/widgets@dev")); !os.IsNotExist(err) {
-		t.Errorf("the branch that went is published still: %v", err)
+		t.Errorf("the deleted branch is still published: %v", err)
 	}
 }
 
@@ -136,12 +136,12 @@ func TestPollTriesEachCredential(t *testing.T) {
 	w.watchAs(watch.Watch{App: "a", URL: url, Credential: "revoked"}, "")
 	good := w.watchAs(watch.Watch{App: "b", URL: url, Credential: "ci"}, "")
 	poll := events.Change{Type: events.ChangeDue, Repo: w.repo()}
-	if _, err := w.handle("1-0", poll); err != nil || askedOf(w.next) != "pushed a, pushed b" {
-		t.Errorf("asked for %q, error %v; want both, each to prove its own credential", askedOf(w.next), err)
+	if _, err := w.handle("1-0", poll); err != nil || requested(w.next) != "pushed a, pushed b" {
+		t.Errorf("requested %q, error %v; want both, each to prove its own credential", requested(w.next), err)
 	}
 	w.unwatch(good)
 	if _, err := w.handle("2-0", poll); events.ClassOf(err) != events.ClassAuth {
-		t.Errorf("with a revoked token alone: %v; want it to be told", err)
+		t.Errorf("with a revoked token alone: %v; want auth", err)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestPollKeepsRepositoryNotFound(t *testing.T) {
 		t.Errorf("error %v, published %v; want it reported and kept", err, w.published())
 	}
 	if r := w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: w.git.URL("acme/widgets")}); r.Type != events.ResultRemoved || w.published() {
-		t.Errorf("result %+v, published %v; want it removed when the forge says so", r, w.published())
+		t.Errorf("result %+v, published %v; want it removed", r, w.published())
 	}
 }
 
@@ -223,19 +223,19 @@ func TestPollUnpublishesUnwatchedRefs(t *testing.T) {
 	w.due("a-0")
 	w.mustHandle("b-0", events.Change{URL: w.git.URL("acme/widgets"), Ref: next}) // by hand
 	w.unwatch(dev)
-	if got := askedOf(w.due("c-0")); got != "removed  refs/heads/dev" {
-		t.Errorf("asked for %q, want what was published for a watch that is no more", got)
+	if got := requested(w.due("c-0")); got != "removed  refs/heads/dev" {
+		t.Errorf("requested %q, want the unwatched branch", got)
 	}
 	w.watch("scan", "dev")
 	w.unwatch(main)
-	if got := askedOf(w.due("d-0")); got != "pushed scan refs/heads/dev, removed  refs/heads/main" {
-		t.Errorf("asked for %q, want the default branch unpublished, too", got)
+	if got := requested(w.due("d-0")); got != "pushed scan refs/heads/dev, removed  refs/heads/main" {
+		t.Errorf("requested %q, want the default branch unpublished, too", got)
 	}
 	if w.published() {
-		t.Error("the plain name is published, and nobody watches the default branch")
+		t.Error("the plain name is still published, but nobody watches the default branch")
 	}
 	if _, err := os.Lstat(filepath.Join(w.root, "acme/widgets@next")); err != nil {
-		t.Errorf("what was asked for by hand: %v; want it kept", err)
+		t.Errorf("the manual sync: %v; want it kept", err)
 	}
 	w.watch("docs", "")
 	_, err = w.handle("e-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
@@ -266,21 +266,21 @@ func TestMoveKeepsWatchesAndState(t *testing.T) {
 	gadgets, err := events.ParseRepoPath("acme/gadgets")
 	must(t, err)
 	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: gadgets, URL: w.git.URL("acme/gadgets")}
-	for range 2 { // and the worker that did it first died before it had settled
+	for range 2 { // the second time as if the first worker died before settling
 		r := w.mustHandle("2-0", move)
 		if r.Type != events.ResultMoved || !r.To.Equal(gadgets) || r.Path != "acme/gadgets" || r.Tree == "" {
 			t.Errorf("result %+v", r)
 		}
 	}
 	if got := w.git.Stats("acme/gadgets").UploadPacks + w.git.Stats("acme/widgets").UploadPacks; got != fetches {
-		t.Errorf("%d fetches, want no more than before", got-fetches)
+		t.Errorf("%d more fetches, want none", got-fetches)
 	}
 	set, err := w.watches.Of(context.Background(), gadgets)
 	if err != nil || len(set.Watches) != 1 || set.Watches[0].URL != w.git.URL("acme/gadgets") {
 		t.Fatalf("watches %+v, error %v", set.Watches, err)
 	}
 	if r := w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/gadgets"), App: "docs"}); r.Before != first || r.After != first {
-		t.Errorf("docs is told %+v, want nothing new", r)
+		t.Errorf("docs received %+v, want nothing new", r)
 	}
 	if r := w.mustHandle("1-0", events.Change{URL: w.git.URL("acme/widgets"), App: "docs"}); r.Type != events.ResultRemoved {
 		t.Errorf("a change older than the move: %+v", r)
@@ -298,17 +298,17 @@ func TestMoveOfWatchesWithoutClone(t *testing.T) {
 	must(t, err)
 	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: evil, URL: w.git.URL("evil/widgets")}
 	if _, err := w.handle("1-0", move); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("another repository that says it is the same: %v; want a conflict", err)
+		t.Errorf("another repository: %v; want a conflict", err)
 	}
 	if set, err := w.watches.Of(context.Background(), w.repo()); err != nil || len(set.Watches) != 1 {
-		t.Errorf("watches %+v, error %v; want them where they were", set, err)
+		t.Errorf("watches %+v, error %v; want them unchanged", set, err)
 	}
 	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
 	gadgets, err := events.ParseRepoPath("acme/gadgets")
 	must(t, err)
 	move.To, move.URL = gadgets, strings.Replace(w.git.URL("acme/gadgets"), "127.0.0.1", "localhost", 1)
 	if _, err := w.handle("2-0", move); events.ClassOf(err) != events.ClassConflict || events.DispositionOf(err) != events.Permanent {
-		t.Errorf("gone, and said to be on another host: %v; want a conflict", err)
+		t.Errorf("moved to another host: %v; want a conflict", err)
 	}
 	move.URL = w.git.URL("acme/gadgets")
 	w.mustHandle("2-0", move)
@@ -333,6 +333,6 @@ func TestMoveSettledAfterRemoval(t *testing.T) {
 	known, err := w.states.Load(context.Background(), gadgets)
 	must(t, err)
 	if !known.Synced().IsZero() || len(known.Heads()) != 0 {
-		t.Errorf("synced %v, heads %v; there is no clone", known.Synced(), known.Heads())
+		t.Errorf("synced %v, heads %v; want no clone", known.Synced(), known.Heads())
 	}
 }

@@ -20,7 +20,7 @@ type Changes struct {
 	Source    string // of results, such as "/lockstep/worker/w1"
 	Handler   events.Handler
 	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
-	Log       *slog.Logger
+	Log       *slog.Logger                          // required
 }
 
 // Request asks for the lease on a change's repository and, for a move, on the new path too.
@@ -69,10 +69,10 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	if err != nil {
 		return nil, err
 	}
-	known := inFlightOf(msg)
+	flight := inFlightOf(msg)
 	delivery, _ := stream.DeliveryOf(msg)
-	j := job(msg, delivery, known.leases, change)
-	attempt := known.observed.Begin(&j)
+	j := job(msg, delivery, flight.leases, change)
+	attempt := flight.observed.Begin(&j)
 	err = errPanicked // unless the handler returns
 	defer func() { attempt.End(err) }()
 	outcome, err := c.Handler(msg.Context(), j)
@@ -93,8 +93,8 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	attempt.Settled(name)
 	c.Log.InfoContext(msg.Context(), "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", name,
 		"after", result.After, "fence", result.Fence, "took", result.Took)
-	if outcome.Covers != nil && delivery != nil && len(known.leases) > 0 && msg.Context().Err() == nil { // with an error the lease is gone
-		c.settleCovered(msg.Context(), answer{change, delivery, known.leases[0], known.observed, outcome.Covers})
+	if outcome.Covers != nil && delivery != nil && len(flight.leases) > 0 && msg.Context().Err() == nil { // with an error the lease is gone
+		c.settleCovered(msg.Context(), answer{change, delivery, flight.leases[0], flight.observed, outcome.Covers})
 	}
 	return produced, nil
 }
@@ -182,15 +182,15 @@ func outcomeOf(result events.Result) string {
 
 // parseOnce parses a message on the first call and remembers the change.
 func parseOnce(msg *message.Message) (events.Change, error) {
-	known := inFlightOf(msg)
-	if known.change == nil {
+	flight := inFlightOf(msg)
+	if flight.change == nil {
 		change, err := parse(msg)
 		if err != nil {
 			return events.Change{}, err
 		}
-		known.change = &change
+		flight.change = &change
 	}
-	return *known.change, nil
+	return *flight.change, nil
 }
 
 func parse(msg *message.Message) (events.Change, error) {

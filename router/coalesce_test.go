@@ -36,8 +36,8 @@ func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) 
 	return entry
 }
 
-// coalescing is a route for changes to which a share of three of the same repository have their way at once.
-// The first handler begins when it sees so many siblings.
+// coalescing is a route that has up to three changes of a repository in flight. The first handler waits until it has the
+// given number of siblings.
 func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler) router.Route {
 	t.Helper()
 	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
@@ -91,7 +91,7 @@ func TestCoveredChangesAreSettledAlong(t *testing.T) {
 	stopWhen(t, func() bool {
 		return client.XLen(ctx, events.DefaultNamespace.Results()).Val() >= total && client.XPending(ctx, topic, "workers").Val().Count == 0
 	})
-	answers := map[string]int{}
+	resultsOf := map[string]int{}
 	for _, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
 		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
 		if err != nil {
@@ -101,15 +101,15 @@ func TestCoveredChangesAreSettledAlong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers[result.Deliveries[0]]++
+		resultsOf[result.Deliveries[0]]++
 	}
 	for n := range total {
-		if id := fmt.Sprintf("c%d", n); answers[id] != 1 {
-			t.Errorf("change %s has %d answers", id, answers[id])
+		if id := fmt.Sprintf("c%d", n); resultsOf[id] != 1 {
+			t.Errorf("change %s has %d results, want 1", id, resultsOf[id])
 		}
 	}
 	if handled != 2 {
-		t.Errorf("%d changes had a turn of their own; want one of each app", handled)
+		t.Errorf("%d changes were handled, want one of each app", handled)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestChangeSettledBySiblingHasOneOutcome(t *testing.T) {
 	publishChange(t, client, events.Change{ID: "c1"})
 	publishChange(t, client, events.Change{ID: "c2"})
 	route := coalescing(t, client, 1, nil)
-	route.Locker, route.Request = nil, nil // nothing keeps the second from working when the first settles both
+	route.Locker, route.Request = nil, nil // so that both handlers run at the same time
 	both, settled := newSignal(2), make(chan struct{})
 	outcomes := make(chan error, 2)
 	route.Handler = func(msg *message.Message) ([]*message.Message, error) {
@@ -179,7 +179,7 @@ func TestChangeSettledBySiblingHasOneOutcome(t *testing.T) {
 	}
 	run(t, route)
 	if err := within(t, outcomes, "outcome"); err == nil {
-		t.Error("the second believes that it was settled by itself")
+		t.Error("Commit succeeded for a change that its sibling has settled")
 	}
 	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
 	if results, dead := client.XLen(ctx, events.DefaultNamespace.Results()).Val(), client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); results != 2 || dead != 0 {

@@ -28,10 +28,10 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 		return produced, nil
 	}
 	ctx := msg.Context()
-	known := inFlightOf(msg)
-	settled := known.observed.Step(observe.Settle)
+	flight := inFlightOf(msg)
+	settled := flight.observed.Step(observe.Settle)
 	defer func() { settled(err) }()
-	leases := known.leases
+	leases := flight.leases
 	if len(leases) == 0 {
 		return nil, delivery.Settle(ctx, what)
 	}

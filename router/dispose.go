@@ -105,16 +105,16 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		return giveBack(ctx, msg, delivery, 0, false)
 	case disposition == events.Malformed:
 		log.ErrorContext(ctx, "message is malformed, now a dead letter")
-		return d.bury(ctx, msg, delivery, "malformed", err)
+		return d.giveUp(ctx, msg, delivery, err, "malformed")
 	case observe.Skipped(err):
 		log.InfoContext(ctx, "message skipped")
-		return d.giveUp(ctx, msg, delivery, err)
+		return d.giveUp(ctx, msg, delivery, err, "")
 	case disposition == events.Permanent:
 		log.ErrorContext(ctx, "message failed permanently")
-		return d.giveUp(ctx, msg, delivery, err)
+		return d.giveUp(ctx, msg, delivery, err, "")
 	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered()):
 		log.ErrorContext(ctx, "message is too old to retry, now a dead letter", "max_age", d.Retry.MaxAge)
-		return d.bury(ctx, msg, delivery, "too old", err)
+		return d.giveUp(ctx, msg, delivery, err, "too old")
 	case events.ClassOf(err) == events.ClassNewer:
 		wait := d.Retry.newer(delivery.Delivered())
 		log.DebugContext(ctx, "message is for a newer version, will retry", "delay", wait)
@@ -125,7 +125,7 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 		return giveBack(ctx, msg, delivery, wait, false)
 	case delivery.Attempt() >= d.Retry.MaxAttempts:
 		log.ErrorContext(ctx, "attempts used up, now a dead letter")
-		return d.bury(ctx, msg, delivery, "attempts used up", err)
+		return d.giveUp(ctx, msg, delivery, err, "attempts used up")
 	default:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Attempt()))
 		log.WarnContext(ctx, "attempt failed, will retry", "delay", wait)
@@ -141,28 +141,19 @@ func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delive
 	return delivery.Nack(ctx, wait, failed)
 }
 
-// giveUp settles a message with its failed result.
-func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
-	return d.afterGiveUp(msg, delivery, err, delivery.Settle(ctx, d.failed(msg, delivery, err)))
-}
-
-// bury does the same and makes a dead letter.
-func (d Disposer) bury(ctx context.Context, msg *message.Message, delivery *stream.Delivery, reason string, err error) error {
-	letter := stream.Reason{Reason: reason, Error: observe.OneLine(err), Attempts: delivery.Attempt()}
-	return d.afterGiveUp(msg, delivery, err, delivery.DeadLetter(ctx, letter, d.failed(msg, delivery, err)))
-}
-
-func (d Disposer) failed(msg *message.Message, delivery *stream.Delivery, err error) (s stream.Settlement) {
+// giveUp settles a message with its failed result and, if a reason is given, makes a dead letter.
+func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
+	var s stream.Settlement
 	if d.Failed != nil {
-		s.Outputs = d.Failed(msg, err, delivery.Attempt())
+		s.Outputs = d.Failed(msg, cause, delivery.Attempt())
 	}
-	return s
-}
-
-// afterGiveUp calls OnGiveUp unless settling failed, and returns that error.
-func (d Disposer) afterGiveUp(msg *message.Message, delivery *stream.Delivery, err, settleErr error) error {
-	if settleErr == nil && d.OnGiveUp != nil {
-		d.OnGiveUp(msg, err, delivery.Attempt())
+	if reason == "" {
+		err = delivery.Settle(ctx, s)
+	} else {
+		err = delivery.DeadLetter(ctx, stream.Reason{Reason: reason, Error: observe.OneLine(cause), Attempts: delivery.Attempt()}, s)
 	}
-	return settleErr
+	if err == nil && d.OnGiveUp != nil {
+		d.OnGiveUp(msg, cause, delivery.Attempt())
+	}
+	return err
 }

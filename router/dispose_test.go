@@ -22,7 +22,7 @@ import (
 	"lockstep/router"
 )
 
-// worked is what came of one change.
+// worked is the outcome of one change.
 type worked struct {
 	attempts []int
 	results  []events.Result
@@ -30,7 +30,7 @@ type worked struct {
 	state    map[string]string
 }
 
-// work has one message worked on by handler until it is settled, and tells what came of it.
+// work handles one message until it is settled.
 func work(t *testing.T, payload []byte, handler events.Handler) worked {
 	t.Helper()
 	ctx, client := context.Background(), startRedis(t)
@@ -50,9 +50,9 @@ func work(t *testing.T, payload []byte, handler events.Handler) worked {
 		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}}})
 	publishTo(t, newPublisher(t, client), topic, "m1", payload)
 
-	stopWhen(t, func() bool { // something came of it, and it is not pending any more
-		came := client.XLen(ctx, events.DefaultNamespace.Results()).Val() + client.XLen(ctx, events.DefaultNamespace.Dead()).Val()
-		return came > 0 && client.XPending(ctx, topic, "workers").Val().Count == 0
+	stopWhen(t, func() bool { // until it has an outcome and is no longer pending
+		outcomes := client.XLen(ctx, events.DefaultNamespace.Results()).Val() + client.XLen(ctx, events.DefaultNamespace.Dead()).Val()
+		return outcomes > 0 && client.XPending(ctx, topic, "workers").Val().Count == 0
 	})
 	mu.Lock()
 	defer mu.Unlock()
@@ -109,7 +109,7 @@ func TestDispositions(t *testing.T) {
 			},
 			attempts: []int{1, 2}, result: events.ResultSynced,
 		},
-		"retryable, for ever": {
+		"retryable, attempts used up": {
 			handler: func(context.Context, events.Job) (events.Outcome, error) {
 				return events.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "no route")
 			},
@@ -125,9 +125,9 @@ func TestDispositions(t *testing.T) {
 			},
 			attempts: []int{1}, result: events.ResultFailed, class: events.ClassNotFound,
 		},
-		"of a watch that is no more": {
+		"watch removed": {
 			handler: func(context.Context, events.Job) (events.Outcome, error) {
-				return events.Outcome{}, events.Errorf(events.Permanent, events.ClassUnwatched, "docs does not watch it any more")
+				return events.Outcome{}, events.Errorf(events.Permanent, events.ClassUnwatched, "docs no longer watches it")
 			},
 			attempts: []int{1}, result: events.ResultFailed, class: events.ClassUnwatched,
 		},
@@ -158,7 +158,6 @@ func TestDispositions(t *testing.T) {
 	}
 }
 
-// A poll that is skipped has an outcome of its own, and is nobody's failure.
 func TestSkippedPollIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
@@ -208,7 +207,7 @@ func TestLostLeaseSettlesNothing(t *testing.T) {
 			defer handled.one()
 			if first {
 				first = false
-				// Somebody else has had the lease since: what this one did must not count.
+				// Another worker acquires the lease, so this outcome must not be settled.
 				client.HSet(ctx, events.DefaultNamespace.Locks()+"acme/widgets", "owner", "another", "fence", "99")
 			}
 			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
@@ -243,7 +242,7 @@ func TestMessageThatKillsEveryProcessBecomesDeadLetter(t *testing.T) {
 		Handler: func(msg *message.Message) ([]*message.Message, error) {
 			tried++
 			delivery, _ := stream.DeliveryOf(msg)
-			return nil, delivery.Nack(ctx, 0, true) // what a lapse looks like from here: no error, one more attempt
+			return nil, delivery.Nack(ctx, 0, true) // like a lapse: no error, one more attempt
 		},
 		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
 	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
@@ -272,7 +271,7 @@ func TestDispositionSurvivesRedisError(t *testing.T) {
 			own.AddHook(refuse)
 			second := newSignal(1)
 			var attempts []int
-			slow := func(c *stream.SubscriberConfig) { // of itself it would come again when nobody waits any more
+			slow := func(c *stream.SubscriberConfig) { // the subscriber alone would redeliver only after the test
 				c.Backoff = func(int) time.Duration { return time.Hour }
 			}
 			run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, own, slow),
@@ -295,7 +294,7 @@ func TestDispositionSurvivesRedisError(t *testing.T) {
 	}
 }
 
-// refuser has Redis refuse the next script that gives an entry back.
+// refuser makes the next script that returns an entry fail.
 type refuser struct{ next atomic.Bool }
 
 func (r *refuser) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -327,7 +326,7 @@ func TestMessageTakenOverIsNotAnError(t *testing.T) {
 	for name, cause := range map[string]error{
 		"permanent": events.Errorf(events.Permanent, events.ClassNotFound, "no such repository"),
 		"retryable": errors.New("a hiccup"),
-		"said so":   stream.ErrNotOwner,
+		"not owner": stream.ErrNotOwner,
 	} {
 		t.Run(name, func(t *testing.T) {
 			messages, err := newSubscriber(t, client).Subscribe(ctx, topic)

@@ -48,7 +48,7 @@
 //
 // # Changes settled along with another
 //
-// While the lease is still held, [Changes] settles every waiting change that the outcome answers too, each with a result
-// of its own, as the outcome's Covers decides. This requires Lockstep's own subscriber with [Changes.Key] as its key;
+// While the lease is still held, [Changes] settles every waiting change that the outcome answers too, each with its
+// own result, as the outcome's Covers decides. This requires Lockstep's own subscriber with [Changes.Key] as its key;
 // otherwise each change has its own turn.
 package router

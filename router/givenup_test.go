@@ -13,15 +13,14 @@ import (
 	"lockstep/router/observe"
 )
 
-// TestOnGiveUpIsCalledOnlyAfterSettling alone: another may have it meanwhile, and will.
 func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		stolen bool
 		want   []string
 	}{
-		"settled here":     {false, []string{"sync failed not_found"}},
-		"in others' hands": {true, nil},
+		"settled here": {false, []string{"sync failed not_found"}},
+		"taken over":   {true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

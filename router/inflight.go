@@ -10,7 +10,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// inFlight is what the router knows of a message while it is handled. Watermill's handlers and middlewares receive a
+// inFlight is the router's data about a message while it is handled. Watermill's handlers and middlewares receive a
 // message and nothing else, so it travels as a value of the message's context. Only this file puts it there and reads it.
 type inFlight struct {
 	observed *observe.Delivery
@@ -20,31 +20,15 @@ type inFlight struct {
 
 type inFlightKey struct{}
 
-// inFlightOf returns what is known of msg, and has msg carry it from now on.
+// inFlightOf returns the inFlight of msg. On the first call it adds one to the context.
 func inFlightOf(msg *message.Message) *inFlight {
-	if known, ok := msg.Context().Value(inFlightKey{}).(*inFlight); ok {
-		return known
+	if flight, ok := msg.Context().Value(inFlightKey{}).(*inFlight); ok {
+		return flight
 	}
-	known := &inFlight{observed: (*observe.Observer)(nil).Start(msg, "")}
-	msg.SetContext(context.WithValue(msg.Context(), inFlightKey{}, known))
-	return known
+	flight := &inFlight{observed: (*observe.Observer)(nil).Start(msg, "")}
+	msg.SetContext(context.WithValue(msg.Context(), inFlightKey{}, flight))
+	return flight
 }
 
 // Leases returns the leases that [Lock] holds for msg, in the order of their requests.
 func Leases(msg *message.Message) locking.Leases { return inFlightOf(msg).leases }
-
-// Observe is the middleware that reports each delivery to an observer. It belongs outside all others.
-func Observe(observer *observe.Observer, topic string) message.HandlerMiddleware {
-	return func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			before, known := msg.Context(), inFlightOf(msg)
-			known.observed = observer.Start(msg, topic)
-			msg.SetContext(known.observed.Context())
-			defer func() {
-				msg.SetContext(before)
-				known.observed.End()
-			}()
-			return next(msg)
-		}
-	}
-}

@@ -31,8 +31,8 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			if err != nil {
 				return nil, err
 			}
-			before, known := msg.Context(), inFlightOf(msg)
-			waited := known.observed.Step(observe.LeaseWait)
+			before, flight := msg.Context(), inFlightOf(msg)
+			waited := flight.observed.Step(observe.LeaseWait)
 			leases, err := locker.AcquireAll(msg.Context(), reqs...)
 			if err != nil {
 				err = notAcquired(err)
@@ -42,9 +42,9 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			waited(nil)
 			held := leases.Context()
 			msg.SetContext(held)
-			known.leases = leases
+			flight.leases = leases
 			defer func() {
-				known.leases = nil
+				flight.leases = nil
 				msg.SetContext(before)
 				// A lease that cannot be released expires; the handler's outcome stands.
 				_ = leases.Release(before)

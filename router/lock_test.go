@@ -84,13 +84,13 @@ func TestLockHandlesOneMessagePerKey(t *testing.T) {
 				if len(router.Leases(msg)) != 1 {
 					t.Error("the handler has no lease")
 				}
-				time.Sleep(2 * time.Millisecond) // the work, during which another might come in
+				time.Sleep(2 * time.Millisecond) // long enough for another handler to start
 				mu.Lock()
 				busy[key]--
-				again := done[msg.UUID]
+				duplicate := done[msg.UUID]
 				done[msg.UUID] = true
 				mu.Unlock()
-				if !again {
+				if !duplicate {
 					finished.one()
 				}
 				return nil, nil
@@ -164,10 +164,10 @@ func TestLockWaiterOccupiesNoSlot(t *testing.T) {
 	pub := newPublisher(t, client)
 	publishTo(t, pub, topic, "1", []byte("busy"))
 	publishTo(t, pub, topic, "2", []byte("free"))
-	within(t, free.all, "message of a free key past one that waits")
+	within(t, free.all, "message of a free key")
 }
 
-// signal closes all after it has been told n times.
+// signal closes all after n calls of one.
 type signal struct {
 	mu  sync.Mutex
 	n   int
@@ -207,14 +207,13 @@ func TestClosingLockerReturnsMessage(t *testing.T) {
 	_ = locker.Close(ctx)
 	err := within(t, ended, "end of the handler")
 	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
-		t.Errorf("%v is %v, %v; want it to go back, for nothing failed", err, events.DispositionOf(err), events.ClassOf(err))
+		t.Errorf("%v is %v, %v; want it returned without a failure", err, events.DispositionOf(err), events.ClassOf(err))
 	}
 	if msg.Context() != before {
 		t.Error("the message keeps the lease's context")
 	}
 }
 
-// A move holds two leases, and what it settles is of both paths.
 func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"acme/widgets", "acme/gadgets"} {
@@ -239,7 +238,7 @@ func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
 			within(t, handled.all, "second try")
 			stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
 			if got := client.HGet(ctx, string(events.DefaultNamespace)+"repo:acme/gadgets", "try").Val(); got != "2" {
-				t.Errorf("settled by try %q, want the second alone", got)
+				t.Errorf("settled by try %q, want the second only", got)
 			}
 		})
 	}

@@ -18,18 +18,16 @@ import (
 	"lockstep/router/observe"
 )
 
-const ofTomorrow = `{"specversion":"1.0","id":"n1","source":"/x","type":"lockstep.change.pushed.v2","data":{"repo":{"path":"acme/widgets"}}}`
+const newerChange = `{"specversion":"1.0","id":"n1","source":"/x","type":"lockstep.change.pushed.v2","data":{"repo":{"path":"acme/widgets"}}}`
 
-// TestChangeOfNewerVersionWaitsForNewerWorker has a worker meet a version that it does not know, again
-// and again, and then one that does join it.
 func TestChangeOfNewerVersionWaitsForNewerWorker(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
 	left, done := make(chan string, 1000), make(chan string, 10)
-	var said bytes.Buffer
+	var logged bytes.Buffer
 	var mu sync.Mutex
 	old := router.Changes{
-		Namespace: events.DefaultNamespace, Log: slog.New(slog.NewTextHandler(locked{&mu, &said}, nil)),
+		Namespace: events.DefaultNamespace, Log: slog.New(slog.NewTextHandler(locked{&mu, &logged}, nil)),
 		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
 			done <- job.Change.ID
 			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
@@ -44,14 +42,14 @@ func TestChangeOfNewerVersionWaitsForNewerWorker(t *testing.T) {
 	run(t, router.Route{Name: "old", Topic: topic, Subscriber: newSubscriber(t, client), Handler: old.Handle, Observer: observer,
 		Locker: newLocker(t, client, time.Second), Request: old.Request, Dispose: dispose})
 	pub := newPublisher(t, client)
-	publishTo(t, pub, topic, "n1", []byte(ofTomorrow))
+	publishTo(t, pub, topic, "n1", []byte(newerChange))
 	publishTo(t, pub, topic, "m1", changeOf(t, "m1", "acme/widgets"))
 	if id := within(t, done, "change"); id != "m1" {
-		t.Errorf("worked on %s, want m1: nobody waits for what is left", id)
+		t.Errorf("handled %s, want m1 without waiting for the newer change", id)
 	}
-	for within(t, left, "word of what is left") != "left newer" {
+	for within(t, left, "event for the newer change") != "left newer" {
 	}
-	stopWhen(t, func() bool { // it comes by again and again
+	stopWhen(t, func() bool { // redelivered several times
 		p := client.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: topic, Group: "workers", Start: "-", End: "+", Count: 1}).Val()
 		return len(p) == 1 && p[0].RetryCount > 5
 	})
@@ -67,18 +65,17 @@ func TestChangeOfNewerVersionWaitsForNewerWorker(t *testing.T) {
 			done <- msg.UUID
 			return router.Commit(msg, stream.Settlement{})
 		}})
-	if id := within(t, done, "change of tomorrow"); id != "n1" {
-		t.Errorf("worked on %s, want n1", id)
+	if id := within(t, done, "newer change"); id != "n1" {
+		t.Errorf("handled %s, want n1", id)
 	}
 	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
 	mu.Lock()
 	defer mu.Unlock()
-	if n := strings.Count(said.String(), "left to a newer version"); n != 1 || !strings.Contains(said.String(), "lockstep.change.pushed.v2") {
-		t.Errorf("said %d times that changes are left, want once, with the type: %s", n, said.String())
+	if n := strings.Count(logged.String(), "left to a newer version"); n != 1 || !strings.Contains(logged.String(), "lockstep.change.pushed.v2") {
+		t.Errorf("logged %d times, want once with the type: %s", n, logged.String())
 	}
 }
 
-// TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge is of a version that nobody ever knows.
 func TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
@@ -86,15 +83,15 @@ func TestChangeOfNewerVersionBecomesDeadLetterAfterMaxAge(t *testing.T) {
 	run(t, router.Route{Name: "old", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
 		Locker: newLocker(t, client, time.Second), Request: changes.Request,
 		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{Base: time.Millisecond, MaxAge: 200 * time.Millisecond}}})
-	publishTo(t, newPublisher(t, client), topic, "n1", []byte(ofTomorrow))
+	publishTo(t, newPublisher(t, client), topic, "n1", []byte(newerChange))
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
 	letter := client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Val()[0].Values
-	if letter["reason"] != "too old" || letter["original:payload"] != ofTomorrow {
-		t.Errorf("letter %v; want the whole entry, given up for its age", letter)
+	if letter["reason"] != "too old" || letter["original:payload"] != newerChange {
+		t.Errorf("letter %v; want the whole entry, too old", letter)
 	}
 }
 
-// locked is a writer for several goroutines.
+// locked is a writer that is safe for concurrent use.
 type locked struct {
 	mu *sync.Mutex
 	w  *bytes.Buffer

@@ -67,6 +67,6 @@ func TestImplausibleEntryIDExpires(t *testing.T) {
 		})
 	}
 	if young := strconv.FormatInt(time.Now().UnixMilli(), 10) + "-0"; r.tooOld(young, 1<<20) {
-		t.Error("one that is young by its id is too old for the turns that it had")
+		t.Error("a recent entry is too old because of its deliveries")
 	}
 }

@@ -117,7 +117,7 @@ func changeOf(t *testing.T, id, repo string) []byte {
 	return document
 }
 
-// within fails the test if the channel has nothing for it in time.
+// within receives from ch, or fails the test after 20 s.
 func within[T any](t *testing.T, ch <-chan T, what string) T {
 	t.Helper()
 	select {

@@ -27,14 +27,14 @@ func TestCloseSlotsReturnsWaitersAndLetsWorkFinish(t *testing.T) {
 	within(t, working, "work")
 	go func() { _, err := handle(message.NewMessage("2", nil)); waits <- err }()
 	slots.Close()
-	slots.Close() // again is no harm
+	slots.Close() // idempotent
 	err := within(t, waits, "end of the wait")
 	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
-		t.Errorf("the one that waited: %v, want it to go back", err)
+		t.Errorf("waiting message: %v, want it returned", err)
 	}
 	close(finish)
 	if err := within(t, works, "end of the work"); err != nil {
-		t.Errorf("the one that worked: %v", err)
+		t.Errorf("working message: %v", err)
 	}
 }
 

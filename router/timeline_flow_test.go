@@ -76,7 +76,7 @@ func TestTimelineOfSettledChange(t *testing.T) {
 	last := tl.Received
 	for i, at := range []time.Time{tl.Queued, tl.Delivered, tl.Leased, tl.Began, tl.Fetched, tl.Published, tl.Settled} {
 		if at.IsZero() || at.Before(last) {
-			t.Errorf("moment %d is %v, after %v", i, at, last)
+			t.Errorf("time %d is %v, before %v", i, at, last)
 		}
 		last = at
 	}
@@ -84,7 +84,7 @@ func TestTimelineOfSettledChange(t *testing.T) {
 	for stage, took := range tl.Stages {
 		sum, names = sum+took, names+string(stage)+" "
 	}
-	// A process' moments are told apart by its monotonic clock, and from others' by the wall clock.
+	// Times of one process are compared by the monotonic clock, others by the wall clock.
 	if total, _ := tl.Total(); (sum-total).Abs() > time.Millisecond || names != "receive retry lease slot fetch publish settle " {
 		t.Errorf("stages %s take %v, all of it %v", names, sum, total)
 	}
@@ -156,6 +156,6 @@ func TestTimelineOfCoalescedChange(t *testing.T) {
 		}
 	}
 	if coalesced != total-1 || len(timelines) != total {
-		t.Errorf("%d of %d timelines are of coalesced changes", coalesced, len(timelines))
+		t.Errorf("%d of %d timelines are coalesced", coalesced, len(timelines))
 	}
 }

@@ -20,13 +20,13 @@ import (
 	"lockstep/router/observe"
 )
 
-// nowhere is where a benchmark's spans go: what sending them costs is the exporter's and the collector's.
+// nowhere discards spans: the benchmark excludes the cost of sending them.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
-// cpuTime is what this process has used: a machine that is busy with other things does not change it much.
+// cpuTime is the CPU time of this process. Other load on the machine hardly affects it.
 func cpuTime() time.Duration {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)

@@ -24,7 +24,7 @@ import (
 
 const process = "process " + topic
 
-// recording is a tracer, and what it has recorded.
+// recording returns a tracer and its recorder.
 func recording(t *testing.T) (trace.Tracer, *tracetest.SpanRecorder) {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()
@@ -33,7 +33,7 @@ func recording(t *testing.T) (trace.Tracer, *tracetest.SpanRecorder) {
 	return provider.Tracer("test"), recorder
 }
 
-// publishTraced adds a change whose publisher was part of a trace of its own, and returns the publisher's span.
+// publishTraced adds a change with a trace, and returns the publisher's span.
 func publishTraced(t *testing.T, client redis.UniversalClient, id string) trace.SpanContext {
 	t.Helper()
 	c, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/acme/widgets.git", App: "docs"})
@@ -52,7 +52,7 @@ func publishTraced(t *testing.T, client redis.UniversalClient, id string) trace.
 	return at
 }
 
-// ended are the spans by that name, once there are so many.
+// ended waits for n spans with a name.
 func ended(t *testing.T, recorder *tracetest.SpanRecorder, name string, n int) []sdktrace.ReadOnlySpan {
 	t.Helper()
 	var found []sdktrace.ReadOnlySpan
@@ -77,7 +77,7 @@ func attr(span sdktrace.ReadOnlySpan, key string) string {
 	return ""
 }
 
-// traceOf is the trace context that an entry carries, by the key that tells entries of a stream apart.
+// traceOf returns the trace context in an entry's metadata.
 func traceOf(entry redis.XMessage) string { return stream.Metadata(entry.Values).Get("traceparent") }
 
 func parentOf(span sdktrace.ReadOnlySpan) string {
@@ -113,14 +113,14 @@ func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
 
 	both := ended(t, recorder, process, 2)
 	first, second := both[0], both[1]
-	if attr(first, "lockstep.job") == "c2" { // it may end while the first is about to
+	if attr(first, "lockstep.job") == "c2" { // the second may end first
 		first, second = second, first
 	}
 	if first.Parent().SpanID() != publisher.SpanID() || first.SpanContext().TraceID() != publisher.TraceID() || !first.Parent().IsRemote() {
 		t.Errorf("the parent is %v, want the publisher's %v", first.Parent(), publisher)
 	}
 	if second.Parent().SpanID() != first.SpanContext().SpanID() {
-		t.Errorf("what the first asked for has the parent %v, want %v", second.Parent(), first.SpanContext())
+		t.Errorf("the requested change has the parent %v, want %v", second.Parent(), first.SpanContext())
 	}
 	for key, want := range map[string]string{
 		"messaging.system": "redis", "messaging.destination.name": topic, "messaging.consumer.group.name": "workers",
@@ -173,7 +173,7 @@ func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
 		Locker: newLocker(t, client, 50*time.Millisecond), Request: changes.Request,
 		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
 	var waited sdktrace.ReadOnlySpan
-	stopWhen(t, func() bool { // Redis may now and then take too long to say who has it
+	stopWhen(t, func() bool { // Redis may be slow once
 		for _, span := range ended(t, recorder, process, 1) {
 			if attr(span, "error.type") == string(events.ClassBusy) {
 				waited = span
@@ -182,7 +182,7 @@ func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
 		return waited != nil
 	})
 	if waited.Status().Code != codes.Unset || attr(waited, "lockstep.end") != "deferred" {
-		t.Errorf("one that waited in vain: %v %v", waited.Status(), waited.Attributes())
+		t.Errorf("lock timeout: %v %v", waited.Status(), waited.Attributes())
 	}
 	if err := leases.Release(context.Background()); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 	along := ended(t, recorder, "coalesce "+topic, 5)
 	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
 	var answer sdktrace.ReadOnlySpan
-	stopWhen(t, func() bool { // one span says that it answered five others; it ends after they are settled
+	stopWhen(t, func() bool { // one span counts five others; it ends after they are settled
 		for _, span := range ended(t, recorder, process, 1) {
 			if attr(span, "lockstep.coalesced") == "5" {
 				answer = span
@@ -231,7 +231,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 		}
 		return answer != nil
 	})
-	stopWhen(t, func() bool { // of the two that waited in this process, each in its own span
+	stopWhen(t, func() bool { // two were in flight in this process and have spans of their own
 		n := 0
 		for _, span := range ended(t, recorder, process, 1) {
 			if attr(span, "lockstep.outcome") == "coalesced" && span.Status().Code == codes.Unset {
@@ -243,7 +243,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 	carried := map[string]bool{}
 	for _, span := range along {
 		if len(span.Links()) != 1 || span.Links()[0].SpanContext.SpanID() != answer.SpanContext().SpanID() {
-			t.Errorf("links %v, want one to the span that answered", span.Links())
+			t.Errorf("links %v, want one to the span of the settled change", span.Links())
 		}
 		carried[parentOf(span)] = true
 	}
@@ -261,7 +261,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 		delete(own, id)
 	}
 	if len(own) != 0 {
-		t.Errorf("no results of %v", own)
+		t.Errorf("no results for %v", own)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"lockstep/tree"
 )
 
-// volume makes a volume with acme/widgets on it, as a worker would.
+// volume creates a volume with acme/widgets, like a worker.
 func volume() (root string, synced events.Result, cleanup func()) {
 	root, err := os.MkdirTemp("", "example-")
 	if err != nil {
@@ -40,7 +40,7 @@ func volume() (root string, synced events.Result, cleanup func()) {
 	return root, synced, func() { _ = os.RemoveAll(root) }
 }
 
-// What is published under a name now.
+// Open what is published under a name now.
 func ExampleOpen() {
 	root, _, cleanup := volume()
 	defer cleanup()
@@ -49,7 +49,7 @@ func ExampleOpen() {
 	if err != nil {
 		panic(err)
 	}
-	defer t.Close() // until here, the tree stays
+	defer t.Close() // until then, the tree stays
 	fmt.Println(t.Ref(), t.Commit()[:7])
 	err = fs.WalkDir(t.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.Type().IsRegular() {
@@ -65,7 +65,7 @@ func ExampleOpen() {
 	// README
 }
 
-// What a result tells of, however late it is read.
+// Open the tree of a result, even if it has been replaced.
 func ExampleOpenResult() {
 	root, result, cleanup := volume()
 	defer cleanup()
@@ -88,7 +88,7 @@ func ExampleOpenResult() {
 	// Output: added README: hello
 }
 
-// A child process that may outlive this one keeps the tree by the pin that it inherits.
+// A child process keeps the tree in place with the pin that it inherits.
 func ExampleTree_Pin() {
 	root, _, cleanup := volume()
 	defer cleanup()

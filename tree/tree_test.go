@@ -135,7 +135,7 @@ func TestResultsThatOpenNothing(t *testing.T) {
 	}
 }
 
-// Between a reader's two looks at a tree, the recycler may have it.
+// The tree is recycled between reading its name and pinning it.
 func TestRecycledWhileBeingOpened(t *testing.T) {
 	for name, between := range map[string]func(s *sample, tree string){
 		"thrown away": func(s *sample, tree string) { s.recycle(tree) },
@@ -225,7 +225,7 @@ func TestFS(t *testing.T) {
 	if content, err := fs.ReadFile(fsys, "inside"); string(content) != "2" {
 		t.Errorf("a link inside reads %q, %v", content, err)
 	}
-	for _, name := range []string{"passwd", "up"} { // TestFS opens whatever it finds
+	for _, name := range []string{"passwd", "up"} { // as in TestFS
 		s.check(os.Remove(filepath.Join(tree.Dir(), name)))
 	}
 	if err := fstest.TestFS(fsys, "README", "src/main.go", "src/.gitkeep", ".github/x", "inside"); err != nil {

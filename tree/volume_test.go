@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// sample is a volume as Lockstep leaves it. internal/volume tests this package on real ones.
+// sample is a volume with Lockstep's layout. internal/gitrepo tests this package on real ones.
 type sample struct {
 	t    testing.TB
 	root string
@@ -27,8 +27,7 @@ func (s *sample) check(err error) {
 
 func commit(letter string) string { return strings.Repeat(letter, 40) }
 
-// build makes a tree of a repository, of a commit that is one hexadecimal digit over and over, and
-// returns the synced result that names it.
+// build creates a tree of a repository at a commit of one repeated digit, and returns its synced result.
 func (s *sample) build(repo, fence, digit string, files map[string]string) events.Result {
 	s.t.Helper()
 	parsed, err := events.ParseRepoPath(repo)
@@ -49,7 +48,7 @@ func (s *sample) build(repo, fence, digit string, files map[string]string) event
 	return events.Result{ID: "r" + fence, Type: events.ResultSynced, Repo: parsed, Ref: ref, After: commit(digit), Path: repo, Tree: tree}
 }
 
-// flip has a name link to a tree, in one rename.
+// flip links a name to a tree with one rename.
 func (s *sample) flip(name, tree string) {
 	s.t.Helper()
 	link := filepath.Join(s.root, name)
@@ -68,7 +67,7 @@ func (s *sample) publish(repo, fence, digit string, files map[string]string) eve
 	return r
 }
 
-// recycle moves a tree out of its place.
+// recycle moves a tree away.
 func (s *sample) recycle(tree string) {
 	s.t.Helper()
 	s.check(os.Rename(filepath.Join(s.root, tree), filepath.Join(s.t.TempDir(), "trash")))

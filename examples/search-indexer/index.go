@@ -28,7 +28,7 @@ type index struct {
 type snapshot struct {
 	Commit string
 	Fence  uint64           // of its last result
-	Paths  map[string]paths // by word: the files that contain it
+	Paths  map[string]paths // the files that contain a word, by word
 }
 
 type paths map[string]struct{}
@@ -38,13 +38,13 @@ func (x *index) past(r events.Result) bool {
 	return r.Fence < max(x.Removed, x.Refs[r.Ref.String()].Fence)
 }
 
-// remove drops snapshots from before the removal with that fence.
+// remove deletes everything older than the removal with that fence.
 func (x *index) remove(fence uint64) {
 	x.Removed = max(x.Removed, fence)
 	maps.DeleteFunc(x.Refs, func(_ string, s snapshot) bool { return s.Fence <= fence })
 }
 
-// without returns s without the words of some files. It modifies s.
+// without returns the snapshot without the words of some files. It modifies s.
 func (s snapshot) without(files []events.File) snapshot {
 	if s.Paths == nil {
 		s.Paths = map[string]paths{}
@@ -52,7 +52,7 @@ func (s snapshot) without(files []events.File) snapshot {
 	for word, in := range s.Paths {
 		for _, file := range files {
 			delete(in, file.Path)
-			delete(in, file.From) // previous path of a renamed file
+			delete(in, file.From) // the old path of a renamed file
 		}
 		if len(in) == 0 {
 			delete(s.Paths, word)
@@ -61,9 +61,9 @@ func (s snapshot) without(files []events.File) snapshot {
 	return s
 }
 
-const maxFile = 1 << 20 // bytes; larger files are skipped
+const maxFile = 1 << 20 // bytes; larger files are not indexed
 
-// add adds the words of a file. It skips links, submodules and binary files.
+// add adds the words of a file. Links, submodules and binary files are skipped.
 func (s snapshot) add(tree *os.Root, path string) error {
 	info, err := tree.Lstat(filepath.FromSlash(path))
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
@@ -89,8 +89,7 @@ func (s snapshot) add(tree *os.Root, path string) error {
 
 func noWord(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }
 
-// indexes is a directory with one file per repository. Files are replaced atomically, so a search sees the words of one
-// commit.
+// indexes is a folder of indexes, one file per repository. Files are replaced atomically, so a search sees one commit.
 type indexes string
 
 func (dir indexes) file(repo events.RepoPath) string {
@@ -138,7 +137,7 @@ func (dir indexes) save(repo events.RepoPath, x index) error {
 	return os.Rename(temp.Name(), dir.file(repo))
 }
 
-// search returns the places of a word, formatted as "owner/name@ref: path", in order.
+// search returns where a word is, as sorted "owner/name@ref: path".
 func (dir indexes) search(word string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(string(dir), "*.json"))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command search-indexer maintains a word index of every repository from the results of Lockstep's workers. It reads only the
-// changed files of each result. Any number of processes may share the work and the directory of indexes. It only uses
-// Lockstep's public packages.
+// Command search-indexer keeps a word index of every repository up to date from the results of Lockstep's workers: it reads
+// only the files that a result lists as changed. Any number of processes share the work and the folder of indexes. It uses
+// only Lockstep's public packages.
 //
 //	search-indexer -redis 127.0.0.1:6379 -root /srv/repos -index /srv/index run
 //	search-indexer -index /srv/index search retry
@@ -38,7 +38,7 @@ func main() {
 	s := service{
 		root: *root, indexes: indexes(*index), log: slog.Default(), prefix: *prefix,
 		open: func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a retry could repeat a write whose reply was lost
+			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // no retries: a command whose reply was lost may have been executed
 		},
 	}
 	if err := command(ctx, os.Stdout, s, flag.Args()); err != nil {

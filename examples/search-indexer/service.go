@@ -26,7 +26,7 @@ type service struct {
 	log     *slog.Logger
 }
 
-// run handles results until ctx is done, starting with the first one that is still in the stream.
+// run follows results until ctx is done, starting with the first one on the stream.
 func (s *service) run(ctx context.Context) error {
 	namespace, err := events.ParseNamespace(s.prefix)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 			return nil
 		}
 		known.Refs[r.Ref.String()] = snapshot{Fence: r.Fence}
-	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // a moved repository is synced again at its new path
+	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // it is synced at its new path
 		known.remove(r.Fence)
 	case r.Type == events.ResultSynced:
 		if known.past(r) {
@@ -92,7 +92,7 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 		}
 		known.Refs[r.Ref.String()] = next
 	default:
-		return nil // failed: the published tree has not changed
+		return nil // failed: the published tree is unchanged
 	}
 	if err := confirm(ctx); err != nil {
 		return err // another process has the repository, and receives the same result
@@ -104,9 +104,9 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 	return nil
 }
 
-// read computes the next snapshot from the tree that the result names, as the published name may be newer. It reads only the
-// changed files if the snapshot is of the commit that the changes are relative to. This may not be the case, because results
-// may be duplicated, late or trimmed, and each app has its own.
+// read returns the snapshot after from, from the tree that the result names: the published name may be newer. The changed
+// files suffice if from is at the commit that the changes start from. It may not be: results come twice, late, or never
+// (streams are trimmed), and each app has its own.
 func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	if from.Commit == r.After {
 		from.Fence = r.Fence
@@ -137,22 +137,22 @@ func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	return next, nil
 }
 
-// retired reports whether the result's tree is gone from an existing volume. This happens some time after a newer tree was
-// published or the repository was removed, which another result reports.
+// retired reports whether the result's tree is gone although the volume is there: it was replaced by a newer tree, or the
+// repository was removed. A later result reports it.
 func (s *service) retired(r events.Result) bool {
 	_, volume := os.Stat(filepath.Join(s.root, ".lockstep"))
 	_, tree := os.Stat(filepath.Join(s.root, filepath.FromSlash(r.Tree)))
 	return volume == nil && errors.Is(tree, fs.ErrNotExist)
 }
 
-// list returns all files of a tree as additions.
+// list returns all files of a tree as added.
 func list(tree *os.Root) ([]events.File, error) {
 	var files []events.File
 	err := fs.WalkDir(tree.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case path == ".git": // not a part of the commit; makes plain git work in a tree
+		case path == ".git": // for plain git; not part of the commit
 			if entry.IsDir() {
 				return fs.SkipDir
 			}

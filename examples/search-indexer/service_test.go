@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startWorker runs a worker like the command until the test ends.
+// startWorker runs a worker until the test ends.
 func (w *world) startWorker(server *redistest.Server) {
 	w.t.Helper()
 	must := func(err error) {
@@ -104,7 +104,7 @@ func (w *world) startWorker(server *redistest.Server) {
 	})
 }
 
-// ask publishes a change for the worker.
+// ask publishes a change.
 func (w *world) ask(c events.Change) {
 	w.t.Helper()
 	c.URL = w.git.URL(repo)
@@ -125,7 +125,7 @@ func (w *world) ask(c events.Change) {
 	}
 }
 
-// push commits to a branch and publishes the change.
+// push commits to a branch and publishes a change.
 func (w *world) push(branch string, edit gitserver.Edit) {
 	w.t.Helper()
 	if _, err := w.git.Commit(context.Background(), repo, branch, edit); err != nil {
@@ -138,7 +138,7 @@ func (w *world) push(branch string, edit gitserver.Edit) {
 	w.ask(events.Change{Ref: ref})
 }
 
-// finds waits until a search for word returns these files, formatted as "ref: path" with the short name of the ref.
+// finds waits until a search for word returns these files, each as "ref: path" with a short ref.
 func (w *world) finds(word string, want ...string) {
 	w.t.Helper()
 	for i := range want {
@@ -201,7 +201,7 @@ func TestSearchFindsPushedNotDeleted(t *testing.T) {
 	}
 }
 
-// last returns the last result of the worker.
+// last returns the last result.
 func (w *world) last() events.Result {
 	w.t.Helper()
 	entries, err := w.client.XRevRangeN(context.Background(), events.DefaultNamespace.Results(), "+", "-", 1).Result()
@@ -237,7 +237,7 @@ func TestReadsTreeWhenChangesAreIncomplete(t *testing.T) {
 			w.finds("apricot", "main: a.md")
 			second := w.last()
 
-			// As if the second result was lost.
+			// As if the second result had been lost.
 			s := w.service
 			s.indexes = indexes(t.TempDir())
 			search := func(word string) int {
@@ -305,7 +305,7 @@ func TestReadsOnlyChangedFiles(t *testing.T) {
 
 	s := w.service
 	s.indexes = indexes(t.TempDir())
-	second.Files = second.Files[:1] // b.md has changed in the tree, but the result does not say so
+	second.Files = second.Files[:1] // b.md has changed, but the result does not list it
 	for _, r := range []events.Result{first, second} {
 		if err := s.follow(ctx, r, held); err != nil {
 			t.Fatal(err)

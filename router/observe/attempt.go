@@ -110,7 +110,7 @@ func (a *Attempt) Settled(outcome string) {
 	a.delivery.ended(t.ended(outcome, a.settled), "")
 }
 
-// End reports that the attempt is over. err is nil if the change is settled.
+// End reports the end of the attempt. err is nil if the change is settled.
 func (a *Attempt) End(err error) {
 	a.mu.Lock()
 	if a.settled.IsZero() {

@@ -1,5 +1,5 @@
 // Package observe follows a message through the router. The router reports each step once, to a [Delivery] or, while the
-// handler works, to an [Attempt]. Everything that is shown of a change derives from these reports:
+// handler works, to an [Attempt]. Metrics, spans, timelines and progress derive from these reports:
 //
 //	step                   OpenTelemetry span     Timeline            Event
 //	delivered              "process {topic}"      Queued, Delivered
@@ -9,7 +9,7 @@
 //	phase, progress        one for each phase     Fetched             Progressed
 //	handler returns                               Published
 //	committing             "settle"
-//	attempt is over                                                   Attempted
+//	attempt ends                                                      Attempted
 //	outcome is known       lockstep.outcome       Settled             Ended
 //	settled with another   "coalesce {topic}"     Queued, Settled     Ended
 //
@@ -28,8 +28,7 @@ import (
 	"lockstep/events/stream"
 )
 
-// Observer receives what there is to know about the messages of a route. A nil *Observer observes nothing. Several routes
-// may share one.
+// Observer observes the messages of one or several routes. A nil *Observer disables observation.
 type Observer struct {
 	// Tracer makes a span for each delivery, a child of the one that the message's metadata names by W3C Trace Context,
 	// and what results from the message carries the trace on. Nil disables tracing: no trace is read or written.
@@ -63,7 +62,7 @@ type Kind int
 const (
 	Began      Kind = iota // the handler is about to be called, under the lease and in a slot
 	Progressed             // the handler reports a phase or how far it is; only between Began and Attempted
-	Attempted              // the attempt is over; once for each Began
+	Attempted              // the attempt has ended; once for each Began
 	Ended                  // the outcome of a change is settled
 )
 
@@ -83,7 +82,7 @@ type Delivery struct {
 	leased   time.Time  // zero until then
 }
 
-// Start follows a delivery of msg. The caller has msg carry the Delivery's Context, and calls End.
+// Start follows a delivery of msg. The caller sets msg's context to the Delivery's Context, and calls End.
 func (o *Observer) Start(msg *message.Message, topic string) *Delivery {
 	d := &Delivery{events: func(Event) {}, ctx: msg.Context(), span: noop.Span{}}
 	d.delivery, _ = stream.DeliveryOf(msg)

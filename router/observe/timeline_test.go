@@ -11,7 +11,7 @@ import (
 	"lockstep/events"
 )
 
-// stagesOf lists a timeline's stages with the ms that they took.
+// stagesOf lists a timeline's stages with their length in ms.
 func stagesOf(t Timeline) string {
 	var all []string
 	for stage, took := range t.Stages {
@@ -33,11 +33,11 @@ func TestStages(t *testing.T) {
 		in      Timeline
 		outcome string
 		want    string
-		total   int // ms; -1 for not known
+		total   int // ms; -1 if unknown
 	}{
 		"a sync":         {whole, "synced", "receive 1, queue 2, lease 4, slot 8, fetch 16, publish 32, settle 64", 127},
 		"the second try": {with(func(t *Timeline) { t.Again = true }), "synced", "receive 1, retry 2, lease 4, slot 8, fetch 16, publish 32, settle 64", 127},
-		"nobody says when it was received": {
+		"no receipt time": {
 			with(func(t *Timeline) { t.Received = time.Time{} }), "synced", "queue 2, lease 4, slot 8, fetch 16, publish 32, settle 64", 126,
 		},
 		"the publisher's clock is ahead": {
@@ -55,10 +55,10 @@ func TestStages(t *testing.T) {
 		"a removal": {
 			with(func(t *Timeline) { t.Operation, t.Fetched = "remove", time.Time{} }), "removed", "receive 1, queue 2, lease 4, slot 8, work 48, settle 64", 127,
 		},
-		"coalesced":             {Timeline{Operation: "sync", Received: at(0), Queued: at(1)}, "coalesced", "receive 1, coalesced 126", 127},
-		"failed":                {Timeline{Operation: "sync", Received: at(0), Queued: at(1), Delivered: at(3)}, "failed", "receive 1, queue 2", 127},
-		"an entry of no moment": {Timeline{Operation: "sync", Received: at(0), Delivered: at(3)}, "failed", "queue 3", 127},
-		"nothing is known":      {Timeline{Operation: "sync"}, "coalesced", "", -1},
+		"coalesced":               {Timeline{Operation: "sync", Received: at(0), Queued: at(1)}, "coalesced", "receive 1, coalesced 126", 127},
+		"failed":                  {Timeline{Operation: "sync", Received: at(0), Queued: at(1), Delivered: at(3)}, "failed", "receive 1, queue 2", 127},
+		"entry ID without a time": {Timeline{Operation: "sync", Received: at(0), Delivered: at(3)}, "failed", "queue 3", 127},
+		"unknown":                 {Timeline{Operation: "sync"}, "coalesced", "", -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ended := tc.in.ended(tc.outcome, at(127))
@@ -69,7 +69,7 @@ func TestStages(t *testing.T) {
 			if ok != (tc.total >= 0) || ok && total != time.Duration(tc.total)*time.Millisecond {
 				t.Errorf("total %v %t, want %d ms", total, ok, tc.total)
 			}
-			for range ended.Stages { // one may stop
+			for range ended.Stages { // breaking is allowed
 				break
 			}
 		})
@@ -82,20 +82,20 @@ func TestImplausibleTimesAreIgnored(t *testing.T) {
 	for name, tc := range map[string]struct {
 		received time.Time
 		entry    string
-		want     [2]bool // that Received and Queued are known
+		want     [2]bool // whether Received and Queued are known
 	}{
 		"both make sense":                 {now.Add(-time.Second), entry(now), [2]bool{true, true}},
 		"received after it was queued":    {now.Add(30 * time.Second), entry(now), [2]bool{true, true}}, // clocks differ
 		"received tomorrow":               {now.Add(24 * time.Hour), entry(now), [2]bool{false, true}},
-		"received in another age":         {time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), entry(now), [2]bool{false, true}},
+		"received long ago":               {time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), entry(now), [2]bool{false, true}},
 		"received at the end of time":     {time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), entry(now), [2]bool{false, true}},
-		"nobody says":                     {time.Time{}, entry(now), [2]bool{false, true}},
+		"no receipt time":                 {time.Time{}, entry(now), [2]bool{false, true}},
 		"a week in the stream":            {now.Add(-8 * 24 * time.Hour), entry(now.Add(-8 * 24 * time.Hour)), [2]bool{true, true}},
 		"an entry of the publisher's own": {now, "7-0", [2]bool{true, false}},
 		"an entry from tomorrow":          {now, entry(now.Add(24 * time.Hour)), [2]bool{true, false}},
 		"no entry":                        {now, "", [2]bool{true, false}},
 		"an entry beyond all numbers":     {now, "99999999999999999999-0", [2]bool{true, false}},
-		"another age, and no entry":       {now.AddDate(-1, 0, 0), "", [2]bool{false, false}},
+		"received long ago, no entry":     {now.AddDate(-1, 0, 0), "", [2]bool{false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := queued(events.Change{Type: events.ChangePushed, Time: tc.received}, tc.entry)
