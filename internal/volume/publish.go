@@ -39,8 +39,7 @@ func (s *syncing) publish(ctx context.Context) (tree string, published bool, err
 		return "", false, err
 	}
 	s.v.done("flipped")
-	// The tree is published, whatever becomes of the old one: the next holder tidies again.
-	_ = s.tidy(ctx)
+	_ = s.retireReplaced(ctx) // the tree is published, and the next holder tidies again
 	s.v.done("retired")
 	return s.v.relative(s.f.tree(tree)), true, nil
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"lockstep/events"
@@ -59,6 +60,9 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 	defer release()
 	if err := os.Rename(f.tree(tree), dst); err != nil {
 		return false, disk.Error("take a spare tree", err)
+	}
+	if err := os.Remove(f.mark(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return true, disk.Error("drop a retired tree's mark", err)
 	}
 	return true, nil
 }
