@@ -19,7 +19,7 @@ type Repos interface {
 	Remove(ctx context.Context, req volume.RemoveRequest) (bool, error)
 	RemoveRef(ctx context.Context, req volume.RemoveRefRequest) (bool, error)
 	Move(ctx context.Context, req volume.MoveRequest) (volume.MoveResult, error)
-	Look(ctx context.Context, req volume.LookRequest) (wire.Refs, error)
+	ListRefs(ctx context.Context, req volume.ListRefsRequest) (wire.Refs, error)
 	Published(repo events.RepoPath) (volume.Published, bool, error)
 }
 

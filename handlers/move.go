@@ -149,7 +149,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, secret c
 	if len(befores) == 0 {
 		return nil
 	}
-	after, err := h.Repos.Look(ctx, volume.LookRequest{Repo: change.To, URL: change.URL, Auth: wire.Auth(secret), Foreign: change.Foreign})
+	after, err := h.Repos.ListRefs(ctx, volume.ListRefsRequest{Repo: change.To, URL: change.URL, Auth: wire.Auth(secret), Foreign: change.Foreign})
 	if err != nil {
 		return fmt.Errorf("move %s: %w", change.Repo, err)
 	}

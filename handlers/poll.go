@@ -83,7 +83,7 @@ func (h *Handlers) look(ctx context.Context, repo events.RepoPath, by way) (wire
 	if err != nil {
 		return wire.Refs{}, err
 	}
-	refs, err := h.Repos.Look(ctx, volume.LookRequest{Repo: repo, URL: by.url, Auth: wire.Auth(secret), Foreign: by.foreign})
+	refs, err := h.Repos.ListRefs(ctx, volume.ListRefsRequest{Repo: repo, URL: by.url, Auth: wire.Auth(secret), Foreign: by.foreign})
 	return refs, h.afterRefusal(by.credential, secret, err)
 }
 

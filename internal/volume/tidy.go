@@ -47,7 +47,7 @@ func (s *syncing) clear() error {
 			return err
 		}
 	}
-	if err := s.recycle(links); err != nil { // first: what is retired now stays until the next time at least
+	if err := s.discardSpares(links); err != nil { // first: what is retired now stays until the next time at least
 		return err
 	}
 	if err := s.f.retire(links, s.horizon.Latest); err != nil {
@@ -62,8 +62,8 @@ func (s *syncing) clear() error {
 	return s.forgetMovedAway()
 }
 
-// recycle throws the spare trees away. One that a reader has pinned stays, however old it is.
-func (s *syncing) recycle(links map[string]string) error {
+// discardSpares discards the spare trees that are not kept to be recycled. A tree that a reader has pinned stays, however old.
+func (s *syncing) discardSpares(links map[string]string) error {
 	trees, err := s.spare(links)
 	if err != nil {
 		return err
