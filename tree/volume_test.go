@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// sample is a volume with Lockstep's layout. internal/gitrepo tests this package on real ones.
+// sample is a volume with Lockstep's layout. internal/volume tests this package on real ones.
 type sample struct {
 	t    testing.TB
 	root string

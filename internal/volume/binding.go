@@ -21,8 +21,8 @@ type binding struct {
 	Remote  string          `json:"remote"`            // as first given
 	Default events.Ref      `json:"default,omitempty"` // what {owner}/{name} was last published for
 
-	// Left tells of the repository that was here and has moved away, for as long as something of it is here.
-	Left *departure `json:"left,omitempty"`
+	// MovedAway describes the repository that was here and has moved away, while some of its files are here.
+	MovedAway *tombstone `json:"left,omitempty"`
 
 	unknown map[string]json.RawMessage // fields that a newer version has written
 }
@@ -72,10 +72,10 @@ func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remot
 			return binding{}, errors.Join(err, conflict)
 		}
 	}
-	if b.Left != nil {
+	if b.MovedAway != nil {
 		repo = b.Repo // its names are there still
 	}
-	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, Left: b.Left}, fence)
+	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, MovedAway: b.MovedAway}, fence)
 }
 
 // isUsed reports whether the remote bound has ever been fetched from.
@@ -85,7 +85,7 @@ func (v *Volume) isUsed(f folder, b binding) (bool, error) {
 		return false, err
 	}
 	links, err := v.ownLinks(f, b)
-	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.Left.stores() })
+	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.MovedAway.stores() })
 	return len(own)+len(links) > 0, err
 }
 
@@ -133,7 +133,7 @@ func (v *Volume) checkRelatives(repo events.RepoPath) error {
 		switch b, ok, err := v.folder(above).readBinding(); {
 		case ok || err != nil:
 			return errors.Join(err, refuse(b.Repo))
-		case b.Left != nil:
+		case b.MovedAway != nil:
 			return events.Errorf(events.Retryable, events.ClassConflict,
 				"%s cannot be kept beside the name of %s, which has moved away and is left to its readers for a while", repo, b.Repo)
 		}

@@ -50,7 +50,7 @@
 //	fetched     a thin pack for the wanted commit is in quarantine, all it needs is present
 //	moved       its objects are in the store, the store's refs name it
 //	checked out unchanged files are hard links to the last tree's, the others are written; or, with
-//	            [Config].ReuseTrees, a tree that nobody needs any more is brought forward
+//	            [Config].ReuseTrees, a tree that nobody needs any more is recycled
 //	indexed     the tree has its .git and index
 //	built       all of it is on disk
 //	confirmed   the caller says that its lease still holds
@@ -79,7 +79,7 @@
 // trees up to the fence of the move are the old one's.
 //
 // What a sync costs follows the change: only folders that differ are read, and of the index of a pack only
-// what is looked up. A new tree is one link for each unchanged file; a tree brought forward is not even that.
+// what is looked up. A new tree is one link for each unchanged file; a recycled tree is not even that.
 //
 // # Failures
 //

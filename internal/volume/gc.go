@@ -55,7 +55,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
-	if !bound && b.Left == nil {
+	if !bound && b.MovedAway == nil {
 		f.emptyTrash() // of a removal that crashed on its last step
 		return GCResult{}, nil
 	}
@@ -68,7 +68,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	f.emptyTrash()
-	if !bound && s.binding.Left == nil { // that was all of a repository that has moved away
+	if !bound && s.binding.MovedAway == nil { // that was all of a repository that has moved away
 		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
 	}
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
@@ -124,7 +124,7 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 			return false
 		}
 	}
-	if b, _, err := f.readBinding(); err != nil || b.Left.isOver(v.cfg.Grace) {
+	if b, _, err := f.readBinding(); err != nil || b.MovedAway.isOver(v.cfg.Grace) {
 		return false
 	}
 	expired, err := f.expired(nil, v.cfg.Grace)
@@ -149,7 +149,7 @@ func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
 				if err == nil {
 					b, bound, err = folder{dir}.readBinding()
 				}
-				if (bound || b.Left != nil || err != nil) && !yield(b.Repo, err) {
+				if (bound || b.MovedAway != nil || err != nil) && !yield(b.Repo, err) {
 					return
 				}
 			}

@@ -121,7 +121,7 @@ func (v *Volume) addLink(links map[string]string, f folder, path string) error {
 // ownLinks is links without those of a repository that has moved away.
 func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
 	links, err := v.links(f, b)
-	maps.DeleteFunc(links, func(_, tree string) bool { return b.Left.owns(tree) })
+	maps.DeleteFunc(links, func(_, tree string) bool { return b.MovedAway.owns(tree) })
 	return links, err
 }
 

@@ -151,7 +151,7 @@ func (m *moving) begin() (here bool, err error) {
 // hasMoved reports whether From has been moved to To before, by a request whose answer was lost. There may be
 // another repository at From by now.
 func (m *moving) hasMoved() bool {
-	left := m.old.Left
+	left := m.old.MovedAway
 	if left == nil || !left.To.Equal(m.req.To) {
 		return false
 	}

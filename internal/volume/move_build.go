@@ -106,7 +106,7 @@ func (m *moving) storeOf(ctx context.Context, tree string) (store, error) {
 }
 
 // place is where a generation of From's store is at To.
-func (m *moving) place(n int) store { return m.to.generation(m.at.binding.Left.stores() + n) }
+func (m *moving) place(n int) store { return m.to.generation(m.at.binding.MovedAway.stores() + n) }
 
 // linkStore links a store of From's into its place at To: in private first, then in one step.
 func (m *moving) linkStore(ctx context.Context, theirs store) error {

@@ -22,7 +22,7 @@ import (
 // that does not lead to a whole commit it fetches everything, once, into a store of its own, so
 // that nothing damaged in the old one can stand in the way.
 func (s *syncing) obtain(ctx context.Context) error {
-	old, err := s.f.currentStore()
+	old, err := s.currentStore()
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) erro
 	want := wire.FetchRequest{Tip: s.tip.Want, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
-	} else if current, err := s.f.currentStore(); err == nil {
+	} else if current, err := s.currentStore(); err == nil {
 		want.Depth = deeper(current.depth(), want.Depth)
 	}
 	s.gauge.begin(events.PhaseFetch, "bytes", 0)

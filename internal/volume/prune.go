@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -29,82 +28,6 @@ const (
 	maxPacks  = 32
 	pruneStep = 256 // objects dropped while the file lock is held
 )
-
-// sampled is how many groups, of 256, are looked at to tell how much is loose. "git gc --auto" looks at one.
-const sampled = 16
-
-// afreshMark is a file in a store that says that the next fetch is to be a whole one, into the next store.
-const afreshMark = "fetch-afresh"
-
-func (s store) isDueAfresh() bool {
-	_, err := os.Lstat(filepath.Join(s.dir, afreshMark))
-	return err == nil
-}
-
-// isCrowded reports whether pruning the store is likely to be worth while.
-func (s store) isCrowded() bool {
-	loose := int64(0)
-	for i := range sampled {
-		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
-		if err != nil {
-			return false
-		}
-		loose += space(names)
-	}
-	packs, err := s.packs()
-	if err != nil {
-		return false
-	}
-	last := s.pruned()
-	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
-		space(packs) > 2*max(last.packed, largest(packs))+minLoose || len(packs) > max(maxPacks, 2*last.packs)
-}
-
-// pruned is what a store was left with when it was last pruned; zero when it never was.
-type pruned struct {
-	loose, packed int64 // bytes on disk
-	packs         int
-}
-
-func (s store) prunedFile() string { return filepath.Join(s.dir, "lockstep-pruned") }
-
-// pruned reads what is not important: nothing depends on it but when to prune again.
-func (s store) pruned() (last pruned) {
-	content, err := os.ReadFile(s.prunedFile())
-	if err == nil {
-		_, _ = fmt.Sscan(string(content), &last.loose, &last.packed, &last.packs)
-	}
-	return last
-}
-
-// packs lists the packs, without their indexes.
-func (s store) packs() ([]os.DirEntry, error) {
-	names, err := disk.ReadDir(filepath.Join(s.dir, "objects", "pack"))
-	return slices.DeleteFunc(names, func(e os.DirEntry) bool { return filepath.Ext(e.Name()) != ".pack" }), err
-}
-
-func looseLimit(packs []os.DirEntry) int64 { return max(space(packs)/2, minLoose) }
-
-func largest(files []os.DirEntry) (most int64) {
-	for i := range files {
-		most = max(most, space(files[i:i+1]))
-	}
-	return most
-}
-
-// space is what files take on disk.
-func space(names []os.DirEntry) (bytes int64) {
-	for _, name := range names {
-		info, err := name.Info()
-		if err != nil {
-			continue
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			bytes += st.Blocks * 512
-		}
-	}
-	return bytes
-}
 
 // prune drops the loose objects of the repository's store that neither its refs nor any tree there is
 // come down to. Objects that a stale holder has moved in meanwhile may go as well; it cannot publish.

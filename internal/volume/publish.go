@@ -39,8 +39,7 @@ func (s *syncing) publish(ctx context.Context) (tree string, published bool, err
 		return "", false, err
 	}
 	s.v.done("flipped")
-	// The tree is published, whatever becomes of the old one: the next holder tidies again.
-	_ = s.tidy(ctx)
+	_ = s.retireReplaced(ctx) // the tree is published, and the next holder tidies again
 	s.v.done("retired")
 	return s.v.relative(s.f.tree(tree)), true, nil
 }
@@ -53,7 +52,7 @@ func (s *syncing) build(ctx context.Context) error {
 	if err := os.RemoveAll(dst); err != nil {
 		return disk.Error("build the tree", err)
 	}
-	files, err := s.bringForward(ctx, dst)
+	files, err := s.recycle(ctx, dst)
 	if files == nil && err == nil {
 		files, err = s.checkOut(ctx, dst)
 	}
@@ -62,7 +61,7 @@ func (s *syncing) build(ctx context.Context) error {
 	}
 	s.v.done("checked out")
 	err = s.describe(dst, files)
-	if errors.Is(err, checkout.ErrBadManifest) { // of a tree brought forward
+	if errors.Is(err, checkout.ErrBadManifest) { // of a recycled tree
 		if files, err = s.checkOutAnew(ctx, dst); err == nil {
 			err = s.describe(dst, files)
 		}
@@ -128,7 +127,7 @@ func (s *syncing) describe(dst string, files *checkout.Files) error {
 		return err
 	}
 	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
-	if err == nil { // what somebody has left in the .git of a tree brought forward is Git's to go by
+	if err == nil { // what somebody has left in the .git of a recycled tree is Git's to go by
 		err = os.RemoveAll(g.Dir)
 	}
 	if err == nil {

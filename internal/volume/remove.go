@@ -114,7 +114,7 @@ func (v *Volume) takeOff(f folder, b binding) error {
 		return err
 	}
 	for path, tree := range links {
-		if b.Left.owns(tree) {
+		if b.MovedAway.owns(tree) {
 			continue
 		}
 		if err := unpublish(path); err != nil {
@@ -122,16 +122,16 @@ func (v *Volume) takeOff(f folder, b binding) error {
 		}
 	}
 	v.done("unpublished")
-	if err := f.discardTrees(b.Left); err != nil {
+	if err := f.discardTrees(b.MovedAway); err != nil {
 		return err
 	}
-	if b.Left == nil {
+	if b.MovedAway == nil {
 		return f.discardAll()
 	}
-	if err := f.discardStores(func(n int) bool { return n > b.Left.Store }); err != nil {
+	if err := f.discardStores(func(n int) bool { return n > b.MovedAway.Store }); err != nil {
 		return err
 	}
-	return f.writeBinding(binding{Repo: b.Repo, Left: b.Left})
+	return f.writeBinding(binding{Repo: b.Repo, MovedAway: b.MovedAway})
 }
 
 // unpublish takes a published name away.
@@ -145,7 +145,7 @@ func unpublish(path string) error {
 
 // discardTrees throws away every tree that no reader has pinned, and fails if there are others. Those of a
 // repository that has moved away stay.
-func (f folder) discardTrees(left *departure) error {
+func (f folder) discardTrees(left *tombstone) error {
 	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
 		return disk.Error("list the trees", err)

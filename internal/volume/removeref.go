@@ -76,7 +76,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 	var published []string
 	for _, name := range names {
 		path := v.publishedPath(name)
-		if tree := v.linkedTree(f, path); tree != "" && !b.Left.owns(tree) {
+		if tree := v.linkedTree(f, path); tree != "" && !b.MovedAway.owns(tree) {
 			published = append(published, path)
 		}
 	}

@@ -61,9 +61,31 @@ func (s *syncing) ask(ctx context.Context) error {
 	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isOver(t) }) {
 		return nil
 	}
+	s.askResults(ctx)
+	return nil
+}
+
+func (s *syncing) askResults(ctx context.Context) {
+	if s.v.cfg.Results == nil || s.horizon.asked {
+		return
+	}
 	h, err := s.v.cfg.Results(ctx)
 	s.horizon = horizon{h, true, err == nil} // trees stay when there is no answer
-	return nil
+}
+
+// retireReplaced retires the trees that the names have just been taken from. The grace of those retired before is for
+// the next tidy.
+func (s *syncing) retireReplaced(ctx context.Context) error {
+	links, err := s.v.links(s.f, s.binding)
+	if err != nil {
+		return err
+	}
+	trees, err := s.f.unmarked(links)
+	if err != nil || len(trees) == 0 {
+		return err
+	}
+	s.askResults(ctx)
+	return s.f.guarded(ctx, s.req.Fence, func() error { return s.f.markRetired(trees, s.horizon.Latest) })
 }
 
 // isOver reports whether a retired tree goes whatever names it.
@@ -105,6 +127,10 @@ func (f folder) retire(links map[string]string, lastNamed string) error {
 	if err != nil || len(trees) == 0 {
 		return err
 	}
+	return f.markRetired(trees, lastNamed)
+}
+
+func (f folder) markRetired(trees []string, lastNamed string) error {
 	if err := os.MkdirAll(f.retired(), 0o755); err != nil {
 		return disk.Error("retire a tree", err)
 	}

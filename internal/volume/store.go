@@ -27,11 +27,24 @@ type store struct{ dir string }
 // A next generation is begun when the store is found damaged; trees keep to the one they were built
 // from.
 func (f folder) currentStore() (store, error) {
-	generations, err := f.generations()
+	left, err := f.movedAwayStores()
 	if err != nil {
 		return store{}, err
 	}
-	left, err := f.leftStores()
+	return f.storeAfter(left)
+}
+
+// currentStore is [folder.currentStore], with the binding at hand.
+func (s *syncing) currentStore() (store, error) {
+	if s.binding.MovedAway != nil {
+		return s.f.storeAfter(s.binding.MovedAway.Store)
+	}
+	return s.f.storeAfter(0)
+}
+
+// storeAfter returns the current store among the generations after one.
+func (f folder) storeAfter(left int) (store, error) {
+	generations, err := f.generations()
 	if err != nil {
 		return store{}, err
 	}
@@ -49,7 +62,7 @@ func (f folder) currentStore() (store, error) {
 
 // nextStore returns a store of a generation younger than any there is.
 func (f folder) nextStore() (store, error) {
-	left, err := f.leftStores()
+	left, err := f.movedAwayStores()
 	if err != nil {
 		return store{}, err
 	}

@@ -278,7 +278,7 @@ type current struct{ tree, ref, commit string }
 // current takes a tree of a repository that has moved away for nothing.
 func (v *Volume) current(f folder, b binding, name string) current {
 	tree := v.linkedTree(f, v.publishedPath(name))
-	if tree == "" || b.Left.owns(tree) {
+	if tree == "" || b.MovedAway != nil && b.MovedAway.owns(tree) {
 		return current{}
 	}
 	ref, commit, ok := checkout.RefAndCommit(f.tree(tree))

@@ -10,11 +10,18 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// tidy retires trees that no name links to any more, and clears away what is over: retired trees
-// that nobody needs, stores that no tree needs, and what crashed or stale holders have left. It
-// decides under the file lock, where everything not ours belongs to a lower fence; what it throws away
-// is deleted by the caller.
+// tidy retires trees that no name links to any more, and discards retired trees and stores that nobody
+// needs, and the files of crashed or stale holders. After most syncs there is nothing to do: then it takes
+// no lock. It decides under the file lock, where everything not ours belongs to a lower fence; the caller
+// deletes what it discards.
 func (s *syncing) tidy(ctx context.Context) error {
+	due, err := s.isDue()
+	if err != nil {
+		return err
+	}
+	if !due {
+		return s.f.checkFence(s.req.Fence)
+	}
 	if err := s.ask(ctx); err != nil {
 		return err
 	}
@@ -22,8 +29,14 @@ func (s *syncing) tidy(ctx context.Context) error {
 }
 
 func (s *syncing) clear() error {
-	if err := s.f.sweep(); err != nil {
+	leftovers, err := s.f.leftovers()
+	if err != nil {
 		return err
+	}
+	for _, path := range leftovers {
+		if err := s.f.discard(path); err != nil {
+			return err
+		}
 	}
 	links, over, err := s.standing()
 	if err != nil {
@@ -34,7 +47,7 @@ func (s *syncing) clear() error {
 			return err
 		}
 	}
-	if err := s.recycle(links); err != nil { // first: what is retired now stays until the next time at least
+	if err := s.discardSpares(links); err != nil { // first: what is retired now stays until the next time at least
 		return err
 	}
 	if err := s.f.retire(links, s.horizon.Latest); err != nil {
@@ -46,16 +59,16 @@ func (s *syncing) clear() error {
 	if err := s.f.dropStores(); err != nil {
 		return err
 	}
-	return s.forgetDeparted()
+	return s.forgetMovedAway()
 }
 
-// recycle throws the spare trees away. One that a reader has pinned stays, however old it is.
-func (s *syncing) recycle(links map[string]string) error {
+// discardSpares discards the spare trees that are not kept to be recycled. A tree that a reader has pinned stays, however old.
+func (s *syncing) discardSpares(links map[string]string) error {
 	trees, err := s.spare(links)
 	if err != nil {
 		return err
 	}
-	isLeft := func(t retiredTree) bool { return s.binding.Left.owns(t.name) }
+	isLeft := func(t retiredTree) bool { return s.binding.MovedAway.owns(t.name) }
 	spare := slices.DeleteFunc(slices.Clone(trees), isLeft)
 	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !isLeft(t) })
 	for _, tree := range append(trees, s.v.unneeded(spare)...) {
@@ -66,9 +79,9 @@ func (s *syncing) recycle(links map[string]string) error {
 	return nil
 }
 
-// sweep throws away everything that is unfinished. Whoever made it is gone, or stale and will find
-// that out; the caller has nothing unfinished of its own.
-func (f folder) sweep() error {
+// leftovers returns the paths of everything that is unfinished. Its holder has crashed, or is stale and will
+// find that out; the caller has nothing unfinished of its own.
+func (f folder) leftovers() (paths []string, err error) {
 	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
 	places := map[string]func(name string) bool{
 		f.quarantines(): func(string) bool { return true },
@@ -77,7 +90,7 @@ func (f folder) sweep() error {
 	}
 	generations, err := f.generations()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, n := range generations {
 		places[f.generation(n).dir] = isTemp
@@ -85,18 +98,15 @@ func (f folder) sweep() error {
 	for dir, leftover := range places {
 		entries, err := disk.ReadDir(dir)
 		if err != nil {
-			return disk.Error("sweep", err)
+			return nil, disk.Error("sweep", err)
 		}
 		for _, entry := range entries {
-			if !leftover(entry.Name()) {
-				continue
-			}
-			if err := f.discard(filepath.Join(dir, entry.Name())); err != nil {
-				return err
+			if leftover(entry.Name()) {
+				paths = append(paths, filepath.Join(dir, entry.Name()))
 			}
 		}
 	}
-	return nil
+	return paths, nil
 }
 
 // dropStores throws away the older generations of the store that no tree reads from any more.

@@ -92,7 +92,7 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 		return Usage{}, err
 	}
 	u.Contents, u.Trees = contents, trees
-	c := tally{ctx: ctx, skip: f.adopted(), shared: map[disk.Inode]uint64{}, own: f.hasDeparture()}
+	c := tally{ctx: ctx, skip: f.adopted(), shared: map[disk.Inode]uint64{}, own: f.hasTombstone()}
 	if err := c.count(f.dir); err != nil {
 		return Usage{}, disk.Error("measure the repository", err)
 	}

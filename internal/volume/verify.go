@@ -71,7 +71,7 @@ func (c *verifier) run() error {
 	case err != nil:
 		c.check.Found(c.f.binding(), "%v", err)
 		b.Repo = c.req.Repo
-	case !bound && b.Left == nil:
+	case !bound && b.MovedAway == nil:
 		return notHere(c.req.Repo)
 	}
 	links, err := c.v.allLinks(c.f, b)

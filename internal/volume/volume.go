@@ -26,7 +26,7 @@ type Config struct {
 	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
 	KeepNamed  time.Duration       // how much longer it stays at most because an unsettled result names it; 1 h
 	Links      checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
-	ReuseTrees bool                // bring trees past their grace forward, instead of building each anew
+	ReuseTrees bool                // recycle trees past their grace, instead of building each anew
 
 	RefuseClones bool // refuse a plain clone that is in a name's place, instead of adopting it
 

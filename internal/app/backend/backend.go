@@ -56,7 +56,7 @@ func (r repos) Move(ctx context.Context, req handlers.MoveRequest) (handlers.Mov
 }
 
 func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handlers.Remote) (handlers.Refs, error) {
-	refs, err := r.Look(ctx, volume.LookRequest{Repo: repo, URL: remote.URL, Auth: wire.Auth(remote.Secret), Foreign: remote.Foreign})
+	refs, err := r.Volume.ListRefs(ctx, volume.ListRefsRequest{Repo: repo, URL: remote.URL, Auth: wire.Auth(remote.Secret), Foreign: remote.Foreign})
 	return handlers.Refs(refs), err
 }
 

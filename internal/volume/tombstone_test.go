@@ -101,7 +101,7 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 			w.mustVerifyAt(widgets)
 			w.mustVerifyAt(gadgets)
 			b, _, err := f.readBinding()
-			if must(b, err)(t).Left != nil {
+			if must(b, err)(t).MovedAway != nil {
 				t.Error("the departure is remembered for ever")
 			}
 			if !fork {
@@ -250,7 +250,7 @@ func (w *world) age(f folder, age time.Duration) {
 	w.t.Helper()
 	b, _, err := f.readBinding()
 	must(0, err)(w.t)
-	b.Left.At = time.Now().Add(-age)
+	b.MovedAway.At = time.Now().Add(-age)
 	must(0, f.writeBinding(b))(w.t)
 }
 

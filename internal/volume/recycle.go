@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"lockstep/events"
@@ -9,14 +10,14 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// keptSpares is how many spare trees are kept to be brought forward, when that is wanted. There is more
+// keptSpares is how many spare trees are kept to be recycled, if [Config].ReuseTrees. There is more
 // than one so that two refs do not take each other's.
 const keptSpares = 2
 
-// bringForward makes a spare tree into the plan's, at dst, by what differs between the two. It costs as
+// recycle turns a spare tree into the plan's, at dst, by writing what differs. It costs as
 // much as the change, but for the index. It returns nil when there is no such tree, or it is not what it
 // should be: then there is nothing at dst, and the tree is to be built.
-func (s *syncing) bringForward(ctx context.Context, dst string) (*checkout.Files, error) {
+func (s *syncing) recycle(ctx context.Context, dst string) (*checkout.Files, error) {
 	if !s.v.cfg.ReuseTrees {
 		return nil, nil
 	}
@@ -60,10 +61,13 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 	if err := os.Rename(f.tree(tree), dst); err != nil {
 		return false, disk.Error("take a spare tree", err)
 	}
+	if err := os.Remove(f.mark(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return true, disk.Error("drop a retired tree's mark", err)
+	}
 	return true, nil
 }
 
-// unneeded returns those of the spare trees that are not kept to be brought forward: all but the
+// unneeded returns those of the spare trees that are not kept to be recycled: all but the
 // youngest, if any are.
 func (v *Volume) unneeded(spare []retiredTree) []retiredTree {
 	if !v.cfg.ReuseTrees {

@@ -8,8 +8,8 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// LookRequest asks where a remote has its refs.
-type LookRequest struct {
+// ListRefsRequest asks where a remote has its refs.
+type ListRefsRequest struct {
 	Repo events.RepoPath
 	URL  string    // the remote, as in [SyncRequest]
 	Auth wire.Auth // for this operation alone; zero is anonymous
@@ -17,21 +17,21 @@ type LookRequest struct {
 	Foreign bool // as in [SyncRequest]
 }
 
-// Look asks a remote for its refs and fetches nothing. It takes no lease and writes nothing. A repository without a
+// ListRefs asks a remote for its refs, like git ls-remote. It fetches nothing, takes no lease and writes nothing. A repository without a
 // commit has zero Refs. The errors are those of [Volume.Sync], a conflict among them when the path is bound to
 // another remote.
-func (v *Volume) Look(ctx context.Context, req LookRequest) (wire.Refs, error) {
+func (v *Volume) ListRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, error) {
 	if req.Repo.IsZero() {
 		return wire.Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: a request without a repository")
 	}
-	refs, err := v.look(ctx, req)
+	refs, err := v.listRefs(ctx, req)
 	if err != nil {
-		return wire.Refs{}, fmt.Errorf("look at %s: %w", req.Repo, err)
+		return wire.Refs{}, fmt.Errorf("list refs of %s: %w", req.Repo, err)
 	}
 	return refs, nil
 }
 
-func (v *Volume) look(ctx context.Context, req LookRequest) (wire.Refs, error) {
+func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, error) {
 	if err := wire.CheckURL(req.URL); err != nil {
 		return wire.Refs{}, err
 	}

@@ -12,11 +12,11 @@ import (
 	"lockstep/events"
 )
 
-func (w *world) look() LookRequest {
-	return LookRequest{Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets)}
+func (w *world) listRequest() ListRefsRequest {
+	return ListRefsRequest{Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets)}
 }
 
-func TestLookListsBranchesAndTags(t *testing.T) {
+func TestListRefsReturnsBranchesAndTags(t *testing.T) {
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/a/b", main))(t)
@@ -24,7 +24,7 @@ func TestLookListsBranchesAndTags(t *testing.T) {
 	must(0, w.git.SetRef(t.Context(), widgets, "refs/tags/light", main))(t)
 	must(0, w.git.Tag(t.Context(), widgets, "annotated", main))(t)
 
-	got := must(w.volume.Look(t.Context(), w.look()))(t)
+	got := must(w.volume.ListRefs(t.Context(), w.listRequest()))(t)
 
 	want := map[string]string{"refs/heads/main": main, "refs/heads/a/b": main, "refs/tags/light": main, "refs/tags/annotated": main}
 	if got.Default.String() != "refs/heads/main" || !maps.Equal(got.Commits, want) {
@@ -38,19 +38,19 @@ func TestLookListsBranchesAndTags(t *testing.T) {
 	}
 }
 
-func TestLookWithoutADefaultBranch(t *testing.T) {
+func TestListRefsWithoutADefaultBranch(t *testing.T) {
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	must(0, w.git.SetHead(widgets, "none"))(t)
 	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/other", main))(t)
 	must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/main"))(t)
-	got := must(w.volume.Look(t.Context(), w.look()))(t)
+	got := must(w.volume.ListRefs(t.Context(), w.listRequest()))(t)
 	if !got.Default.IsZero() || len(got.Commits) != 1 {
 		t.Errorf("got %+v", got)
 	}
 }
 
-func TestWhatLookSays(t *testing.T) {
+func TestListRefsErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		arrange     func(w *world)
 		class       events.Class
@@ -75,7 +75,7 @@ func TestWhatLookSays(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			tc.arrange(w)
-			got, err := w.volume.Look(t.Context(), w.look())
+			got, err := w.volume.ListRefs(t.Context(), w.listRequest())
 			if tc.class != "" {
 				mustFail(t, err, tc.class, tc.disposition)
 				return
@@ -87,7 +87,7 @@ func TestWhatLookSays(t *testing.T) {
 	}
 }
 
-func TestLookAtEndlessRefs(t *testing.T) {
+func TestListRefsOfTooManyRefs(t *testing.T) {
 	w := newWorld(t)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
@@ -103,8 +103,8 @@ func TestLookAtEndlessRefs(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	req := w.look()
+	req := w.listRequest()
 	req.URL = server.URL + "/acme/widgets"
-	_, err := w.volume.Look(t.Context(), req)
+	_, err := w.volume.ListRefs(t.Context(), req)
 	mustFail(t, err, events.ClassQuota, events.Permanent)
 }

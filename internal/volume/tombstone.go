@@ -16,7 +16,7 @@ import (
 // Meanwhile the folder is free: another repository may be bound to it, which begins with a store of its own.
 //
 // It is part of the binding's file, so that a repository is here or has left, and never both or neither.
-type departure struct {
+type tombstone struct {
 	To    events.RepoPath `json:"to"`
 	At    time.Time       `json:"at"`
 	Fence uint64          `json:"fence"` // trees up to this fence are its own
@@ -24,7 +24,7 @@ type departure struct {
 }
 
 // owns reports whether a tree is one of the repository that has left.
-func (d *departure) owns(tree string) bool {
+func (d *tombstone) owns(tree string) bool {
 	if d == nil {
 		return false
 	}
@@ -34,7 +34,7 @@ func (d *departure) owns(tree string) bool {
 }
 
 // stores is the generation of the last store of the repository that has left; 0 for none.
-func (d *departure) stores() int {
+func (d *tombstone) stores() int {
 	if d == nil {
 		return 0
 	}
@@ -42,31 +42,31 @@ func (d *departure) stores() int {
 }
 
 // isOver reports whether the names have had their grace.
-func (d *departure) isOver(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
+func (d *tombstone) isOver(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
 
-// leftStores is [departure.stores]. Of a binding that is damaged is told by whoever needs more of it.
-func (f folder) leftStores() (int, error) {
+// movedAwayStores is [tombstone.stores]. Of a binding that is damaged is told by whoever needs more of it.
+func (f folder) movedAwayStores() (int, error) {
 	b, _, err := f.readBinding()
 	if events.DispositionOf(err) == events.Permanent {
 		err = nil
 	}
-	return b.Left.stores(), err
+	return b.MovedAway.stores(), err
 }
 
-func (f folder) hasDeparture() bool {
+func (f folder) hasTombstone() bool {
 	b, _, err := f.readBinding()
-	return err == nil && b.Left != nil
+	return err == nil && b.MovedAway != nil
 }
 
 // standing returns the trees that names link to, by path, and the paths of those names that have had their
 // grace since their repository moved away.
 func (s *syncing) standing() (links map[string]string, over []string, err error) {
 	links, err = s.v.links(s.f, s.binding)
-	if err != nil || !s.binding.Left.isOver(s.v.cfg.Grace) {
+	if err != nil || !s.binding.MovedAway.isOver(s.v.cfg.Grace) {
 		return links, nil, err
 	}
 	for path, tree := range links {
-		if s.binding.Left.owns(tree) {
+		if s.binding.MovedAway.owns(tree) {
 			over = append(over, path)
 			delete(links, path)
 		}
@@ -74,11 +74,11 @@ func (s *syncing) standing() (links map[string]string, over []string, err error)
 	return links, over, nil
 }
 
-// forgetDeparted throws away the stores of a repository that has left when the last of its trees is gone, and
+// forgetMovedAway throws away the stores of a repository that has left when the last of its trees is gone, and
 // then the departure. Where no other repository has come, all goes but the fence. The caller holds the
 // file lock.
-func (s *syncing) forgetDeparted() error {
-	left := s.binding.Left
+func (s *syncing) forgetMovedAway() error {
+	left := s.binding.MovedAway
 	if !left.isOver(s.v.cfg.Grace) {
 		return nil
 	}
@@ -92,13 +92,13 @@ func (s *syncing) forgetDeparted() error {
 		}
 	}
 	if s.binding.Remote == "" {
-		s.binding.Left = nil
+		s.binding.MovedAway = nil
 		return s.f.discardAll()
 	}
 	if err := s.f.discardStores(func(n int) bool { return n <= left.Store }); err != nil {
 		return err
 	}
-	s.binding.Left = nil
+	s.binding.MovedAway = nil
 	return s.f.writeBinding(s.binding)
 }
 
@@ -125,12 +125,12 @@ func (f folder) leave(b binding, to events.RepoPath, fence uint64) error {
 	if err != nil {
 		return err
 	}
-	last := b.Left.stores()
+	last := b.MovedAway.stores()
 	if len(generations) > 0 {
 		last = max(last, generations[len(generations)-1])
 	}
-	left := departure{To: to, At: time.Now().UTC(), Fence: fence, Store: last}
-	return f.writeBinding(binding{Repo: b.Repo, Left: &left})
+	left := tombstone{To: to, At: time.Now().UTC(), Fence: fence, Store: last}
+	return f.writeBinding(binding{Repo: b.Repo, MovedAway: &left})
 }
 
 // discardAll throws away all that a repository has but its fence, and clones that were adopted. The binding,
