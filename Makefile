@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-embedded test-large validate-deploy soak bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-all test-race test-large test-soak validate-deploy bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,26 +12,24 @@ help: ## Show this list
 build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 go build -trimpath -o bin/lockstep ./cmd/lockstep
 
-test: ## Run all tests with the race detector, against a real redis-server where there is one
-	go test -race ./... $(TESTFLAGS)
+test: ## Run the everyday tests
+	go test ./... $(TESTFLAGS)
 
-# The packages whose tests talk to Redis, directly or through the command. Of volume's only a few do.
-redis_packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/redistest[] ]|cmd\/lockstep/ && !/^lockstep\/internal\/volume / {print $$1}')
+test-all: test-race test-large validate-deploy ## Run all tests: long forms, race detector, memory, manifests
 
-test-embedded: ## Run the tests that talk to Redis against the embedded one
-	LOCKSTEP_TEST_REDIS=embedded go test $(redis_packages) $(TESTFLAGS)
-	LOCKSTEP_TEST_REDIS=embedded go test ./internal/volume -run 'Tree.*Result|Groups?|WithoutAnAnswer|ResultsAre' $(TESTFLAGS)
+test-race: ## Run all tests in their long form with the race detector
+	LOCKSTEP_TEST=all go test -race ./... $(TESTFLAGS)
 
-test-large: ## Run the tests that the race detector is too slow for, or takes too much memory for
-	go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+test-large: ## Run the tests that the race detector makes too slow or too large
+	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
 
-validate-deploy: ## Check manifests, Compose file and Dockerfile with the parsers of those who read them
+validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test ./... $(TESTFLAGS)
 
-soak: ## Run the long tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
-	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
-	LOCKSTEP_SOAK=1 go test -race -count=1 -timeout 60m ./cmd/lockstep $(TESTFLAGS)
+test-soak: ## Run the soak tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
 
 bench-lock: build ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
 	go -C bench/peers build -o ../../bin/peers .
