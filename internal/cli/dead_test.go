@@ -15,9 +15,10 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestADeadLetterIsLookedAtPutBackAndWorkedOn has an event fail because its remote does not have the
+// TestDeadLettersAreShownAndRetried has an event fail because its remote does not have the
 // repository yet.
-func TestADeadLetterIsLookedAtPutBackAndWorkedOn(t *testing.T) {
+func TestDeadLettersAreShownAndRetried(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -76,7 +77,8 @@ func TestADeadLetterIsLookedAtPutBackAndWorkedOn(t *testing.T) {
 	proctest.AssertIdle(t, client)
 }
 
-func TestAServiceTrimsItsStreamsAndShowsThem(t *testing.T) {
+func TestServiceTrimsAndReportsStreams(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()

@@ -11,6 +11,7 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/demo"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 // terminalDemo is a demonstration whose standard error is a terminal.
@@ -24,9 +25,6 @@ type terminalDemo struct {
 // demoOnATerminal starts a demonstration on a terminal of its own, as a shell would.
 func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDemo {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
 	d := &terminalDemo{terminal: proctest.OpenPTY(t), tmp: t.TempDir()}
 	cmd := proctest.Command(t, append([]string{"demo"}, args...)...)
 	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "TMPDIR="+d.tmp), environ...)
@@ -48,7 +46,8 @@ func (d *terminalDemo) assertGivenBack() {
 	}
 }
 
-func TestADemoDrawsOnATerminal(t *testing.T) {
+func TestDemoDrawsOnTerminal(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil, "--duration", "1s")
 	d.AwaitLog("repository")
 	d.AwaitLog(" killed with kill -9 while it held demo/hot")
@@ -66,7 +65,8 @@ func TestADemoDrawsOnATerminal(t *testing.T) {
 }
 
 // Ctrl-C reaches every process of the terminal's foreground; the workers are not among them.
-func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
+func TestDemoInterruptedFromKeyboard(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil)
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
@@ -79,7 +79,8 @@ func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
 }
 
 // On the web Ctrl-C is how it is meant to end: Git, in the middle of a push, must not hear of it.
-func TestADemoOnTheWebIsEndedFromTheKeyboard(t *testing.T) {
+func TestWebDemoEndedFromKeyboard(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil, "--web")
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
@@ -90,7 +91,8 @@ func TestADemoOnTheWebIsEndedFromTheKeyboard(t *testing.T) {
 }
 
 // Who is impatient leaves no more behind than who is not.
-func TestADemoThatIsInterruptedTwiceLeavesNothingBehind(t *testing.T) {
+func TestDemoInterruptedTwiceLeavesNothingBehind(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil)
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
@@ -102,7 +104,8 @@ func TestADemoThatIsInterruptedTwiceLeavesNothingBehind(t *testing.T) {
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
 }
 
-func TestADemoOnATerminalWithoutColours(t *testing.T) {
+func TestDemoWithoutColours(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, []string{"NO_COLOR=1"})
 	d.AwaitLog("trees read, 0 torn")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)

@@ -13,7 +13,8 @@ import (
 	"lockstep/internal/status"
 )
 
-func TestHelpIsAsWideAsTheTerminal(t *testing.T) {
+func TestHelpFitsTerminalWidth(t *testing.T) {
+	t.Parallel()
 	help := func(w io.Writer) {
 		Run(t.Context(), []string{"serve", "--help"}, term.Streams{Stdout: w, Stderr: io.Discard})
 	}
@@ -35,10 +36,8 @@ func TestHelpIsAsWideAsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestStatusIsShownAgainAndAgain(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
+func TestStatusWatchRedraws(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	terminal := proctest.OpenPTY(t)
 	ctx, interrupt := context.WithCancel(context.Background())
@@ -73,7 +72,8 @@ func TestStatusIsShownAgainAndAgain(t *testing.T) {
 	}
 }
 
-func TestNobodyElseCommandsTheTerminal(t *testing.T) {
+func TestOutputStripsControlCharacters(t *testing.T) {
+	t.Parallel()
 	const hostile = "\x1b[2J\x1b]0;owned\a\u009b31mred\r\b\x7f"
 	for _, colours := range []bool{false, true} {
 		if got := term.Align("worker\t"+hostile+"\n", colours); got != "worker  [2J]0;owned31mred\n" {
@@ -85,7 +85,8 @@ func TestNobodyElseCommandsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestColoursAreForTerminalsAlone(t *testing.T) {
+func TestColoursOnlyOnTerminals(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	doctor := func(stdout io.Writer, environ ...string) {
 		t.Helper()

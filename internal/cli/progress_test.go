@@ -95,10 +95,8 @@ func onTerminal(t *testing.T, p *proctest.Pty, env []string, args ...string) (st
 
 var movingBar = regexp.MustCompile(`fetch +[|/\\-] \d+\.\d KiB  \d+s`)
 
-func TestALongSyncShowsABarOnATerminal(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
+func TestLongSyncShowsProgressBar(t *testing.T) {
+	t.Parallel()
 	git := proctest.StartGit(t)
 	large(t, git, "acme/widgets")
 	gate, server := newGated(t, git), redistest.Start(t)
@@ -129,7 +127,8 @@ func TestALongSyncShowsABarOnATerminal(t *testing.T) {
 }
 
 // Who looks once a second does not see the last file of a phase.
-func TestABarEndsWithItsPhaseHoweverFarItWasSeen(t *testing.T) {
+func TestProgressBarCompletesWithItsPhase(t *testing.T) {
+	t.Parallel()
 	p := proctest.OpenPTY(t)
 	b := &bars{w: p.File}
 	b.draw(events.Progress{Phase: events.PhaseBuild, Done: 150, Total: 200, Unit: "files"}, 2*time.Second, 2*time.Second)
@@ -144,7 +143,8 @@ func TestABarEndsWithItsPhaseHoweverFarItWasSeen(t *testing.T) {
 	proctest.Eventually(t, func() bool { return strings.Contains(p.Seen.String(), "200 of 200 files") }, "all files")
 }
 
-func TestNoBarWhereNobodyLooks(t *testing.T) {
+func TestNoProgressBarWhereUnwanted(t *testing.T) {
+	t.Parallel()
 	git := proctest.StartGit(t)
 	large(t, git, "acme/widgets")
 	for name, tc := range map[string]struct{ env, args []string }{
@@ -167,7 +167,8 @@ func TestNoBarWhereNobodyLooks(t *testing.T) {
 	}
 }
 
-func TestProgressIsALineNowAndThenElsewhere(t *testing.T) {
+func TestProgressLinesWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		d := &display{now: stretch{began: time.Now()}, view: &lines{w: &text, repo: proctest.Must(events.ParseRepoPath("acme/widgets"))(t)}}
@@ -194,7 +195,8 @@ func TestProgressIsALineNowAndThenElsewhere(t *testing.T) {
 	})
 }
 
-func TestTheProgressOfAnotherChangeForTheRepositoryWillDo(t *testing.T) {
+func TestProgressFallsBackToOtherChangeOfRepository(t *testing.T) {
+	t.Parallel()
 	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: "https://example.com/acme/widgets.git"}))(t)
 	at := func(phase events.Phase) events.Progress { return events.Progress{Phase: phase} }
 	others := []state.Activity{
@@ -212,7 +214,8 @@ func TestTheProgressOfAnotherChangeForTheRepositoryWillDo(t *testing.T) {
 	}
 }
 
-func TestADeadWorkersWorkIsSeenNoMore(t *testing.T) {
+func TestActivityOfDeadWorkerDisappears(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	large(t, git, "acme/widgets")

@@ -15,7 +15,8 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestTailFollowsWhatComes(t *testing.T) {
+func TestTailFollowsStreams(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()

@@ -14,16 +14,20 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
-// TestAWorkerKilledAtAnyMomentCostsNothing kills workers with SIGKILL before and after every step, and at
+// TestWorkerKilledAtAnyStepLosesNothing kills workers with SIGKILL before and after every step, and at
 // random, while others go on. Each change must be answered once, and each app told all, in order.
-func TestAWorkerKilledAtAnyMomentCostsNothing(t *testing.T) {
+func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
+	if !testenv.All() {
+		t.Parallel()
+	}
 	s := newStorm(t, durable...)
 	f := s.follow()
-	kills, atOnce := 28, 4
+	kills, atOnce := testenv.Form(6, 28), 4
 	if proctest.Soaking() {
 		kills = 1000
 	}
@@ -160,8 +164,9 @@ func (s *storm) certain() []string {
 	return ids
 }
 
-// TestRedisKilledUnderLoadCostsNothing kills a Redis that syncs every write to disk, and starts it again.
-func TestRedisKilledUnderLoadCostsNothing(t *testing.T) {
+// TestRedisKilledUnderLoadLosesNothing kills a Redis that syncs every write to disk, and starts it again.
+func TestRedisKilledUnderLoadLosesNothing(t *testing.T) {
+	testenv.Long(t)
 	s := newStorm(t, durable...)
 	f := s.follow()
 	restarts := 2
@@ -197,10 +202,11 @@ func (f *follower) awaitMore(t *testing.T, n int) {
 	proctest.Eventually(t, func() bool { return len(f.soFar()) >= want }, "%d more results", n)
 }
 
-// TestWhatRedisForgetsTheNextChangeHeals cuts power under a Redis that syncs once a second: what it wrote
+// TestNextChangeRepairsWritesLostByRedis cuts power under a Redis that syncs once a second: what it wrote
 // since is gone when it is back. Changes and results are lost with it. No app may be left with a hole:
 // the next change to a repository tells each app all since the last result that Redis remembers.
-func TestWhatRedisForgetsTheNextChangeHeals(t *testing.T) {
+func TestNextChangeRepairsWritesLostByRedis(t *testing.T) {
+	testenv.Long(t)
 	s := newStorm(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	if !s.server.Real {
 		t.Skip("the embedded Redis writes nothing down")

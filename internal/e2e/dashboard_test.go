@@ -16,12 +16,11 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
-func TestTheDashboardInABrowser(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
+func TestDashboardInBrowser(t *testing.T) {
+	testenv.Long(t)
 	chromium := browser(t)
 	b := startBoard(t)
 	for _, repo := range []string{"acme/widgets", "acme/docs", "search/indexer"} {

@@ -57,7 +57,8 @@ func next(t *testing.T, requests <-chan arrival) arrival {
 	}
 }
 
-func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
+func TestChangeOfKilledWorkerRunsElsewhereWithinLease(t *testing.T) {
+	t.Parallel()
 	lease := 2 * time.Second
 	args := []string{"serve", "--lease", lease.String()}
 	if proctest.Soaking() {
@@ -84,7 +85,8 @@ func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
 	}
 }
 
-func TestAStoppedWorkersChangesRunElsewhereAtOnce(t *testing.T) {
+func TestChangesOfStoppedWorkerRunElsewhereAtOnce(t *testing.T) {
+	t.Parallel()
 	const grace = 500 * time.Millisecond
 	git, requests := startStuckGit(t)
 	server := redistest.Start(t)

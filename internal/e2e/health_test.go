@@ -42,7 +42,8 @@ func healthOf(t *testing.T, url string) (status int, failed map[string]server.Fi
 	return resp.StatusCode, failed, strings.Join(all, " ")
 }
 
-func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
+func TestReadinessCoversRolesAndDependencies(t *testing.T) {
+	t.Parallel()
 	server, root := redistest.Start(t), t.TempDir()
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--listen", "127.0.0.1:0", "--roles", "worker,scheduler,notifier")
 	url := "http://" + p.Listening("listening")
@@ -84,7 +85,8 @@ func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
 	ready()
 }
 
-func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
+func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	if err := server.Client().Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
@@ -106,7 +108,8 @@ func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
 }
 
-func TestWhoKeepsWebhooksOnDiskIsReadyWithoutRedis(t *testing.T) {
+func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
+	t.Parallel()
 	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver that works, too": "receiver,worker"} {
 		t.Run(name, func(t *testing.T) {
 			redisServer, dir := redistest.Start(t), t.TempDir()
@@ -132,7 +135,8 @@ func TestWhoKeepsWebhooksOnDiskIsReadyWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestWhatHealthSaysIsForAnybody(t *testing.T) {
+func TestHealthChecksRevealNoSecrets(t *testing.T) {
+	t.Parallel()
 	server, root := redistest.Start(t), filepath.Join(t.TempDir(), "private-root")
 	address := strings.TrimPrefix(server.URL(), "redis://")
 	server.Stop()
@@ -157,7 +161,8 @@ func TestWhatHealthSaysIsForAnybody(t *testing.T) {
 	}
 }
 
-func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
+func TestProfilesAreOnlyOnAdminListener(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
@@ -179,7 +184,8 @@ func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
 	}
 }
 
-func TestTheAdminListenerSpeaksForAProcessWithoutAnother(t *testing.T) {
+func TestAdminListenerAloneServesHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--admin-listen", "127.0.0.1:0")
 	admin := "http://" + p.Listening(`"listening for operators"`)

@@ -18,9 +18,10 @@ import (
 	"lockstep/locking"
 )
 
-// TestCareOfTheVolume has a clone adopted, a tree damaged, found and repaired, and trees dropped, all
+// TestVolumeMaintenanceCommands has a clone adopted, a tree damaged, found and repaired, and trees dropped, all
 // from the command line and beside a service.
-func TestCareOfTheVolume(t *testing.T) {
+func TestVolumeMaintenanceCommands(t *testing.T) {
+	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1", "b": "1"}))(t)
@@ -103,8 +104,9 @@ func TestCareOfTheVolume(t *testing.T) {
 	lockstep(term.ExitDone, "repos", "verify", "--all", "--offline", "--root", root)
 }
 
-// TestWhatGoesMeanwhileIsNoDamage has a repository removed while all are verified: it is listed, and then it is its turn.
-func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
+// TestVerifyIgnoresRepositoryRemovedMeanwhile has a repository removed while all are verified: it is listed, and then it is its turn.
+func TestVerifyIgnoresRepositoryRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := proctest.StartGit(t)
 	vol := proctest.Must(volume.OpenVolume(root, volume.Config{}))(t)
@@ -131,7 +133,8 @@ func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
 	}
 }
 
-func TestCareIsNotTakenLightly(t *testing.T) {
+func TestMaintenanceCommandsRefuseInvalidRequests(t *testing.T) {
+	t.Parallel()
 	root, server := t.TempDir(), redistest.Start(t)
 	for name, tc := range map[string]struct {
 		args []string

@@ -44,9 +44,10 @@ func (s scraped) sum(name string) (sum float64) {
 	return sum
 }
 
-// TestTheTimeOfAChangeIsSplitIntoItsStages sends webhooks and other changes through a whole service, and compares
+// TestStageTimesAddUpToEndToEndTime sends webhooks and other changes through a whole service, and compares
 // how long all took with where the time went.
-func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
+func TestStageTimesAddUpToEndToEndTime(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	git, server, dir := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()

@@ -30,6 +30,7 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -70,11 +71,12 @@ type modelRepo struct {
 	pushes  int
 }
 
-// TestDiskStateAndRegistryAgreeWithAModel has apps watch repositories, and then pushes, renames, deletes,
+// TestDiskStateAndRegistryMatchModel has apps watch repositories, and then pushes, renames, deletes,
 // stops watching and watches again, at random and all at once, while some webhooks are lost and workers are
 // killed with SIGKILL. In the end, after one reconciliation, there has to be on the volume, in state and in
 // the registry what a model of a few lines says, and no token anywhere.
-func TestDiskStateAndRegistryAgreeWithAModel(t *testing.T) {
+func TestDiskStateAndRegistryMatchModel(t *testing.T) {
+	testenv.Long(t)
 	repos, watches, steps, kills := 30, 110, 150, 6
 	if proctest.Soaking() {
 		repos, watches, steps, kills = 200, 1000, 2000, 60

@@ -19,8 +19,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestAnAppIsToldOfAPush runs the service as it is, by its settings.
-func TestAnAppIsToldOfAPush(t *testing.T) {
+// TestAppIsNotifiedOfPush runs the service as it is, by its settings.
+func TestAppIsNotifiedOfPush(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server := proctest.StartGit(t), redistest.Start(t)
 	client := server.Client()
@@ -44,7 +45,7 @@ func TestAnAppIsToldOfAPush(t *testing.T) {
 	proctest.Must(client.Del(ctx, events.DefaultNamespace.Changes()).Result())(t) // the push is to be the first to ask
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--credentials", credentials,
 		"--roles", "worker,notifier", "--notify-hosts", "127.0.0.1")
-	p.AwaitLog("the group of notifications is new")
+	p.AwaitLog("consumer group created")
 	proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(),
 		Values: []string{"url", git.URL("acme/widgets"), "app", "docs", "id", "push-1"}}).Result())(t)
 	select {

@@ -18,8 +18,9 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestAPatrolDropsWhatIsOver has two workers of which one patrols. No sync tidies the repository.
-func TestAPatrolDropsWhatIsOver(t *testing.T) {
+// TestPatrolRemovesReplacedTrees has two workers of which one patrols. No sync tidies the repository.
+func TestPatrolRemovesReplacedTrees(t *testing.T) {
+	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	client, git := server.Client(), proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)

@@ -24,6 +24,7 @@ import (
 )
 
 func TestReconcileFindsAndRepairs(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -105,7 +106,8 @@ func isQuiet(ctx context.Context, client redis.UniversalClient) bool {
 	return err == nil && group.Lag == 0 && group.Pending == 0
 }
 
-func TestNothingIsRemovedWhenTheRegistryIsLost(t *testing.T) {
+func TestReconcileRemovesNothingWhenRegistryIsLost(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -123,7 +125,8 @@ func TestNothingIsRemovedWhenTheRegistryIsLost(t *testing.T) {
 	}
 }
 
-func TestAMissedWebhookCostsOneInterval(t *testing.T) {
+func TestMissedWebhookIsCaughtByNextPoll(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()

@@ -21,9 +21,11 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-func TestAPlainEntryBecomesOneTreeAndOneResult(t *testing.T) {
+func TestPlainEntryYieldsOneTreeAndOneResult(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -60,10 +62,7 @@ type load struct {
 }
 
 func newLoad(t *testing.T, git *gitserver.Server, client redis.UniversalClient) *load {
-	l := &load{repos: 50, pushes: 20, git: git, client: client}
-	if testing.Short() {
-		l.repos, l.pushes = 10, 5
-	}
+	l := &load{repos: testenv.Form(10, 50), pushes: testenv.Form(5, 20), git: git, client: client}
 	l.heads = make([]string, l.repos)
 	return l
 }
@@ -136,7 +135,8 @@ func (l *load) assertDone(t *testing.T, root string) {
 	proctest.AssertIdle(t, l.client)
 }
 
-func TestManyRepositoriesGoOneAtATimeEachAndAllInParallel(t *testing.T) {
+func TestRepositoriesSyncInParallelWithOneFetchEach(t *testing.T) {
+	t.Parallel()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	l := newLoad(t, git, server.Client())
 	for range 2 {
@@ -157,6 +157,7 @@ func TestManyRepositoriesGoOneAtATimeEachAndAllInParallel(t *testing.T) {
 }
 
 func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	held := make(chan string, 10)
 	release := make(chan struct{})
@@ -192,7 +193,8 @@ func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
 	proctest.AssertIdle(t, client)
 }
 
-func TestAServiceOutlastsRedis(t *testing.T) {
+func TestServiceSurvivesRedisOutage(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"), t.TempDir()
 	client := server.Client()
@@ -218,7 +220,8 @@ func TestAServiceOutlastsRedis(t *testing.T) {
 	}
 }
 
-func TestASecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
+func TestSecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	first := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir())
 	first.AwaitLog("worker takes changes")
@@ -228,7 +231,8 @@ func TestASecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
 	}
 }
 
-func TestAServiceWhoseRootCannotBeUsedSaysSoAndEnds(t *testing.T) {
+func TestServeFailsOnUnusableRoot(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -239,7 +243,8 @@ func TestAServiceWhoseRootCannotBeUsedSaysSoAndEnds(t *testing.T) {
 	}
 }
 
-func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
+func TestServeWaitsForReadOnlyRedis(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t)
 	client := server.Client()
@@ -258,7 +263,8 @@ func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
+func TestMetricsAreServedWhileDraining(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	held, release := make(chan struct{}, 1), make(chan struct{})
 	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {

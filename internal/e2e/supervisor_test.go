@@ -12,7 +12,8 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestSystemdIsToldHowTheProcessIs(t *testing.T) {
+func TestSystemdIsNotifiedOfState(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	redisServer.Stop()
 	socket, next := proctest.Systemd(t)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, root := proctest.StartGit(t), t.TempDir()
 	first := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"README": "hello\n", "src/main.go": "package main\n"}))(t)
@@ -77,7 +78,8 @@ func assertCheckout(t *testing.T, dir, commit string) {
 	proctest.GitIn(t, dir, "fsck", "--no-dangling")
 }
 
-func TestSyncThroughAServiceThatRuns(t *testing.T) {
+func TestSyncThroughRunningService(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
@@ -96,7 +98,8 @@ func TestSyncThroughAServiceThatRuns(t *testing.T) {
 	}
 }
 
-func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
+func TestSyncErrorsAreOneActionableLine(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git := proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)
@@ -136,7 +139,7 @@ func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
 		"a remote that fails":            {git.URL("acme/flaky"), nil, nil, term.ExitFailed, "500"},
 		"no credential where one is due": {git.URL("acme/private"), nil, nil, term.ExitFailed, "credential"},
 		"a wrong credential":             {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, term.ExitFailed, "credential"},
-		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "not known here"},
+		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "unknown credential"},
 		"a root that is a file":          {git.URL("acme/widgets"), []string{"--root", file}, nil, term.ExitFailed, file},
 		"a Redis that is not there":      {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
 	} {
@@ -158,7 +161,8 @@ func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestSyncTimesOutWhenNobodyWorks(t *testing.T) {
+func TestSyncTimesOutWithoutWorkers(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	_, stderr, code := proctest.RunLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--timeout", (300 * time.Millisecond).String())
 	if code != term.ExitTimedOut || !strings.Contains(stderr, "is a worker running?") {
@@ -167,6 +171,7 @@ func TestSyncTimesOutWhenNobodyWorks(t *testing.T) {
 }
 
 func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proctest.InTime(t, 100*time.Millisecond, func(d time.Duration) error {
 		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--wait", "--timeout", d.String())
@@ -183,7 +188,8 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
+func TestCancelledSyncEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	held := make(chan struct{}, 10)
 	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
@@ -211,7 +217,8 @@ func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
 }
 
 // A Redis to which no connection comes about: the dial's own timeout is no timeout of the sync.
-func TestARedisBehindAWallIsUnavailable(t *testing.T) {
+func TestUnreachableRedisIsUnavailable(t *testing.T) {
+	t.Parallel()
 	wall := proctest.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
 	t.Cleanup(func() { _ = syscall.Close(wall) })
 	if err := syscall.Bind(wall, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
@@ -238,7 +245,8 @@ func TestARedisBehindAWallIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestARedisThatRefusesIsNamed(t *testing.T) {
+func TestErrorNamesRedisThatRefuses(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	if err := server.Client().ConfigSet(context.Background(), "requirepass", "hunter2").Err(); err != nil {
 		t.Fatal(err)
@@ -251,7 +259,8 @@ func TestARedisThatRefusesIsNamed(t *testing.T) {
 	}
 }
 
-func TestWrongUseIsExitCode2AndOneLine(t *testing.T) {
+func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"frobnicate"}, {"sync"}, {"sync", "--nonsense"}, {"serve", "--roles", "receiver"}, {"serve", "--roles", "receiver", "--listen", "127.0.0.1:0"}, {"serve", "more"}, {"status"},
 		{"version", "more"}, {"publish", "http://127.0.0.1:1/a/b"}, {"status", "..", "--redis", "127.0.0.1:1"},
@@ -264,7 +273,8 @@ func TestWrongUseIsExitCode2AndOneLine(t *testing.T) {
 	}
 }
 
-func TestACredentialWorksAndRestsNowhere(t *testing.T) {
+func TestCredentialIsUsedButNotStored(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, root, credentials := proctest.StartGit(t), t.TempDir(), t.TempDir()
 	head := proctest.Must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)

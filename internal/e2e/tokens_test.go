@@ -18,8 +18,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestEachAppIsServedWithItsOwnToken has two apps watch one repository with two tokens, while it is pushed to.
-func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
+// TestEachAppUsesItsOwnToken has two apps watch one repository with two tokens, while it is pushed to.
+func TestEachAppUsesItsOwnToken(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()

@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 )
 
 // redisAt opens a client of any topology that is closed with the test.
@@ -27,7 +28,8 @@ func redisAt(t *testing.T, url string) redis.UniversalClient {
 	return client
 }
 
-func TestAServiceOnACluster(t *testing.T) {
+func TestServiceOnRedisCluster(t *testing.T) {
+	t.Parallel()
 	git, cluster, root := proctest.StartGit(t), redistest.StartCluster(t), t.TempDir()
 	l := newLoad(t, git, redisAt(t, cluster.URL()))
 	l.repos, l.pushes = 6, 4
@@ -49,14 +51,12 @@ func TestAServiceOnACluster(t *testing.T) {
 	}
 }
 
-// TestTheNextChangeHealsWhatAFailoverLost promotes a replica that has missed a push to every repository:
+// TestNextChangeRepairsWritesLostInFailover promotes a replica that has missed a push to every repository:
 // Redis forgets the changes, the results and the heads, while some trees have been published. The next
 // push to a repository makes it good. A repository that has none would have to wait for the periodic
 // reconcile.
-func TestTheNextChangeHealsWhatAFailoverLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a failover takes seconds")
-	}
+func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
+	testenv.Long(t)
 	const repos = 6
 	ctx := context.Background()
 	git, s, root := proctest.StartGit(t), redistest.StartSentinel(t), t.TempDir()

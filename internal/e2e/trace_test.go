@@ -168,13 +168,14 @@ func startThree(t *testing.T, server *redistest.Server, app *toldApp, env []stri
 	notifier = startWith(t, env, "serve", "--roles", "notifier", "--redis", server.URL(), "--root", filepath.Join(dir, "root"),
 		"--credentials", app.credentials, "--notify-hosts", "127.0.0.1", "--log-level", "debug")
 	receiver.AwaitLog("msg=listening address=")
-	notifier.AwaitLog("the group of notifications is new")
+	notifier.AwaitLog("consumer group created")
 	_, after, _ := strings.Cut(receiver.Log.String(), "msg=listening address=")
 	addr, _, _ = strings.Cut(after, "\n")
 	return receiver, worker, notifier, addr
 }
 
-func TestOneTraceLeadsFromAWebhookToTheAppThroughAllProcesses(t *testing.T) {
+func TestTraceSpansWebhookToNotification(t *testing.T) {
+	t.Parallel()
 	git, server, spans := proctest.StartGit(t), redistest.Start(t), startCollector(t)
 	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	url := git.URL("acme/widgets")
@@ -221,7 +222,8 @@ func TestOneTraceLeadsFromAWebhookToTheAppThroughAllProcesses(t *testing.T) {
 	}
 }
 
-func TestWithoutTheVariablesNoMessageNamesATrace(t *testing.T) {
+func TestDisabledTracingSendsNoTraceContext(t *testing.T) {
+	t.Parallel()
 	git, server, spans := proctest.StartGit(t), redistest.Start(t), startCollector(t)
 	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	url := git.URL("acme/widgets")
@@ -250,7 +252,8 @@ func TestWithoutTheVariablesNoMessageNamesATrace(t *testing.T) {
 	}
 }
 
-func TestACollectorThatIsAwayStopsNoWorkAndNoDrain(t *testing.T) {
+func TestHangingCollectorDelaysNeitherWorkNorDrain(t *testing.T) {
+	t.Parallel()
 	git, server := proctest.StartGit(t), redistest.Start(t)
 	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	hanging := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // it takes connections, and answers nothing
@@ -271,7 +274,8 @@ func TestACollectorThatIsAwayStopsNoWorkAndNoDrain(t *testing.T) {
 	}
 }
 
-func TestASyncFromAPipelineIsPartOfItsTrace(t *testing.T) {
+func TestSyncJoinsTraceOfPipeline(t *testing.T) {
+	t.Parallel()
 	git, spans := proctest.StartGit(t), startCollector(t)
 	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	pipeline := strings.Repeat("cd", 16)

@@ -26,13 +26,12 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-// TestTwoVersionsBesideEachOther runs the version before beside this one.
-func TestTwoVersionsBesideEachOther(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds the version before")
-	}
+// TestUpgradeAndRollback runs the version before beside this one.
+func TestUpgradeAndRollback(t *testing.T) {
+	testenv.Long(t)
 	program, err := former(t.TempDir())
 	if errors.Is(err, errNoHistory) {
 		t.Skip(err)
