@@ -90,7 +90,7 @@ func TestServiceTrimsAndReportsStreams(t *testing.T) {
 	}
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
 	p.AwaitLog("worker takes changes")
-	address := p.Listening("listening")
+	address := p.ListenAddress("listening")
 	get := func(path string) string {
 		t.Helper()
 		resp := proctest.Must(http.Get("http://" + address + path))(t)

@@ -17,7 +17,7 @@ import (
 // terminalDemo is a demonstration whose standard error is a terminal.
 type terminalDemo struct {
 	*proctest.Process
-	terminal *proctest.Pty
+	terminal *pty
 	stdout   bytes.Buffer
 	tmp      string
 }
@@ -25,15 +25,13 @@ type terminalDemo struct {
 // demoOnATerminal starts a demonstration on a terminal of its own, as a shell would.
 func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDemo {
 	t.Helper()
-	d := &terminalDemo{terminal: proctest.OpenPTY(t), tmp: t.TempDir()}
+	d := &terminalDemo{terminal: openPTY(t), tmp: t.TempDir()}
 	cmd := proctest.Command(t, append([]string{"demo"}, args...)...)
 	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "TMPDIR="+d.tmp), environ...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = d.terminal.File, &d.stdout, d.terminal.File
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C is a signal
-	d.Process = &proctest.Process{T: t, Cmd: cmd, Log: d.terminal.Seen, Done: make(chan struct{})}
-	proctest.Must(0, cmd.Start())(t)
-	go func() { _ = cmd.Wait(); close(d.Done) }()
-	t.Cleanup(d.Kill)
+	d.Process = proctest.StartCommand(t, cmd)
+	d.Log = d.terminal.Output
 	return d
 }
 
@@ -51,7 +49,7 @@ func TestDemoDrawsOnTerminal(t *testing.T) {
 	d := demoOnATerminal(t, nil, "--duration", "1s")
 	d.AwaitLog("repository")
 	d.AwaitLog(" killed with kill -9 while it held demo/hot")
-	if code := d.Ended(time.Minute); code != term.ExitDone {
+	if code := d.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0:\n%s", code, d.Log)
 	}
 	d.AwaitLog(demo.ShowCursor) // what a terminal was written it may pass on later
@@ -70,7 +68,7 @@ func TestDemoInterruptedFromKeyboard(t *testing.T) {
 	d := demoOnATerminal(t, nil)
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	if code := d.Ended(time.Minute); code != term.ExitFailed {
+	if code := d.AwaitExit(time.Minute); code != term.ExitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	d.AwaitLog("lockstep: interrupt signal received")
@@ -84,7 +82,7 @@ func TestWebDemoEndedFromKeyboard(t *testing.T) {
 	d := demoOnATerminal(t, nil, "--web")
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	if code := d.Ended(time.Minute); code != term.ExitDone {
+	if code := d.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0:\n%s", code, proctest.Tail(d.Log.String(), 2000))
 	}
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
@@ -98,7 +96,7 @@ func TestDemoInterruptedTwiceLeavesNothingBehind(t *testing.T) {
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
 	d.AwaitLog("^C")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	if code := d.Ended(time.Minute); code != term.ExitFailed {
+	if code := d.AwaitExit(time.Minute); code != term.ExitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
@@ -109,7 +107,7 @@ func TestDemoWithoutColours(t *testing.T) {
 	d := demoOnATerminal(t, []string{"NO_COLOR=1"})
 	d.AwaitLog("trees read, 0 torn")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	d.Ended(time.Minute)
+	d.AwaitExit(time.Minute)
 	if drawn := strings.ReplaceAll(d.Log.String(), "^C", ""); strings.Contains(drawn, "\x1b") {
 		t.Errorf("escape sequences: %q", drawn)
 	}

@@ -55,7 +55,7 @@ func TestInterruptedDemoLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	p, tmp, workers := startDemo(t)
 	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.Ended(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)
@@ -67,7 +67,7 @@ func TestDemoFailsIfItsWorkerDies(t *testing.T) {
 	if err := syscall.Kill(workers[1], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.Ended(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)
@@ -123,7 +123,7 @@ func TestWebDemo(t *testing.T) {
 		}
 	}
 	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.Ended(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
 		t.Errorf("exit code %d, want 0, and the table", code)
 	}
 	assertNothingLeft(t, tmp, workers)

@@ -80,16 +80,14 @@ func large(t *testing.T, git *gitserver.Server, repo string) {
 }
 
 // onTerminal runs lockstep with a terminal for its standard error.
-func onTerminal(t *testing.T, p *proctest.Pty, env []string, args ...string) (stdout *logtest.Buffer, ended *proctest.Process) {
+func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *logtest.Buffer, ended *proctest.Process) {
 	t.Helper()
 	cmd := proctest.Command(t, args...)
 	stdout = &logtest.Buffer{}
 	cmd.Env = append(os.Environ(), append([]string{"TERM=xterm", "CI="}, env...)...)
 	cmd.Stdout, cmd.Stderr = stdout, p.File
-	ended = &proctest.Process{T: t, Cmd: cmd, Log: p.Seen, Done: make(chan struct{})}
-	proctest.Must(0, cmd.Start())(t)
-	go func() { _ = cmd.Wait(); close(ended.Done) }()
-	t.Cleanup(ended.Kill)
+	ended = proctest.StartCommand(t, cmd)
+	ended.Log = p.Output
 	return stdout, ended
 }
 
@@ -106,21 +104,21 @@ func TestLongSyncShowsProgressBar(t *testing.T) {
 		"the workers of the service": {"--redis", server.URL()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gate, p := gate, proctest.OpenPTY(t)
+			gate, p := gate, openPTY(t)
 			if name == "a worker of its own" {
 				gate = newGated(t, git)
 			}
 			stdout, ended := onTerminal(t, p, nil, append([]string{"sync", gate.url("acme/widgets")}, args...)...)
-			proctest.Eventually(t, func() bool { return movingBar.MatchString(p.Seen.String()) }, "bar of the fetch")
+			proctest.Eventually(t, func() bool { return movingBar.MatchString(p.Output.String()) }, "bar of the fetch")
 			gate.open()
-			if code := ended.Ended(time.Minute); code != term.ExitDone {
+			if code := ended.AwaitExit(time.Minute); code != term.ExitDone {
 				t.Errorf("exit code %d", code)
 			}
 			if !strings.HasPrefix(stdout.String(), "synced acme/widgets: ") || strings.Count(stdout.String(), "\n") != 1 {
 				t.Errorf("stdout %q", stdout)
 			}
-			if !strings.Contains(p.Seen.String(), "\x1b[1A") || !strings.HasSuffix(p.Seen.String(), "\r\n") {
-				t.Errorf("the terminal shows %q: want bars that are drawn again, and an end of the last line", p.Seen)
+			if !strings.Contains(p.Output.String(), "\x1b[1A") || !strings.HasSuffix(p.Output.String(), "\r\n") {
+				t.Errorf("the terminal shows %q: want bars that are drawn again, and an end of the last line", p.Output)
 			}
 		})
 	}
@@ -129,7 +127,7 @@ func TestLongSyncShowsProgressBar(t *testing.T) {
 // Who looks once a second does not see the last file of a phase.
 func TestProgressBarCompletesWithItsPhase(t *testing.T) {
 	t.Parallel()
-	p := proctest.OpenPTY(t)
+	p := openPTY(t)
 	b := &bars{w: p.File}
 	b.draw(events.Progress{Phase: events.PhaseBuild, Done: 150, Total: 200, Unit: "files"}, 2*time.Second, 2*time.Second)
 	b.draw(events.Progress{Phase: events.PhasePublish}, 0, 3*time.Second)
@@ -138,9 +136,9 @@ func TestProgressBarCompletesWithItsPhase(t *testing.T) {
 	select {
 	case <-closed:
 	case <-time.After(time.Minute):
-		t.Fatalf("the bars are not closed; the terminal shows %q", p.Seen)
+		t.Fatalf("the bars are not closed; the terminal shows %q", p.Output)
 	}
-	proctest.Eventually(t, func() bool { return strings.Contains(p.Seen.String(), "200 of 200 files") }, "all files")
+	proctest.Eventually(t, func() bool { return strings.Contains(p.Output.String(), "200 of 200 files") }, "all files")
 }
 
 func TestNoProgressBarWhereUnwanted(t *testing.T) {
@@ -155,13 +153,13 @@ func TestNoProgressBarWhereUnwanted(t *testing.T) {
 		"all is quick":    {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, remote := proctest.OpenPTY(t), git.URL("acme/widgets")
+			p, remote := openPTY(t), git.URL("acme/widgets")
 			stdout, ended := onTerminal(t, p, tc.env, append([]string{"sync", remote, "--root", t.TempDir()}, tc.args...)...)
-			if code := ended.Ended(time.Minute); code != term.ExitDone || stdout.String() == "" {
+			if code := ended.AwaitExit(time.Minute); code != term.ExitDone || stdout.String() == "" {
 				t.Errorf("exit code %d, %q", code, stdout)
 			}
-			if p.Seen.String() != "" && name != "all is quick" { // on a slow machine it may not be
-				t.Errorf("the terminal shows %q", p.Seen)
+			if p.Output.String() != "" && name != "all is quick" { // on a slow machine it may not be
+				t.Errorf("the terminal shows %q", p.Output)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ func TestTailFollowsStreams(t *testing.T) {
 	ask("acme/widgets", "docs")
 	follower.AwaitLog("synced acme/widgets refs/heads/main docs nothing to " + head[:12] + ", 1 files")
 	proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"repo", "acme/widgets", "url", git.URL("acme/widgets")}}).Result())(t)
-	if code := follower.Ended(time.Minute); code != term.ExitDone {
+	if code := follower.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
 	said := follower.Log.String()

@@ -17,6 +17,10 @@ import (
 	"lockstep/internal/testenv"
 )
 
+// soaking reports whether LOCKSTEP_SOAK asks for the full length of soak tests. LOCKSTEP_SEED repeats the pushes and
+// kills of a run, but not their timing.
+func soaking() bool { return os.Getenv("LOCKSTEP_SOAK") != "" }
+
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
 // TestWorkerKilledAtAnyStepLosesNothing kills workers with SIGKILL before and after every step, and at
@@ -28,7 +32,7 @@ func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
 	s := newStorm(t, durable...)
 	f := s.follow()
 	kills, atOnce := testenv.Form(6, 28), 4
-	if proctest.Soaking() {
+	if soaking() {
 		kills = 1000
 	}
 	began := time.Now()
@@ -43,7 +47,7 @@ func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
 	// Whether a worker that waits to die of it is the one who publishes, parks a message, settles siblings or
 	// has a lease to release depends on who crowds whom, and on how much the machine gets done meanwhile. A
 	// short storm may be over before.
-	if len(missed) > 0 && (proctest.Soaking() || len(missed) == len(moments)) {
+	if len(missed) > 0 && (soaking() || len(missed) == len(moments)) {
 		t.Errorf("no worker died %q", missed)
 	}
 	s.assertCalm(f)
@@ -170,7 +174,7 @@ func TestRedisKilledUnderLoadLosesNothing(t *testing.T) {
 	s := newStorm(t, durable...)
 	f := s.follow()
 	restarts := 2
-	if proctest.Soaking() {
+	if soaking() {
 		restarts = 20
 	}
 	for range 3 {
@@ -213,7 +217,7 @@ func TestNextChangeRepairsWritesLostByRedis(t *testing.T) {
 	}
 	f := s.follow()
 	cuts := 1
-	if proctest.Soaking() {
+	if soaking() {
 		cuts = 10
 	}
 	for range 3 {

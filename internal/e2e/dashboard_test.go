@@ -193,7 +193,7 @@ func retryAndDrop(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page.click(fmt.Sprintf("[id='d-r-%s']", first))
 	page.await(`document.querySelector(".note")?.innerText.includes("is back in its stream")`)
 	proctest.Eventually(t, func() bool {
-		return slices.ContainsFunc(proctest.ResultsSoFar(t, b.client), func(r events.Result) bool {
+		return slices.ContainsFunc(resultsIn(t, b.client), func(r events.Result) bool {
 			return r.Type == events.ResultSynced && r.Repo.String() == "acme/retried"
 		})
 	}, "a sync of acme/retried")

@@ -16,7 +16,7 @@ import (
 
 // How much later than promised a hand-over may be. It is short when the machine has nothing else to do.
 func margin() time.Duration {
-	if proctest.Soaking() {
+	if soaking() {
 		return time.Second
 	}
 	return 30 * time.Second
@@ -61,7 +61,7 @@ func TestChangeOfKilledWorkerRunsElsewhereWithinLease(t *testing.T) {
 	t.Parallel()
 	lease := 2 * time.Second
 	args := []string{"serve", "--lease", lease.String()}
-	if proctest.Soaking() {
+	if soaking() {
 		lease, args = 10*time.Second, args[:1] // the default
 	}
 	git, requests := startStuckGit(t)

@@ -46,7 +46,7 @@ func TestReadinessCoversRolesAndDependencies(t *testing.T) {
 	t.Parallel()
 	server, root := redistest.Start(t), t.TempDir()
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--listen", "127.0.0.1:0", "--roles", "worker,scheduler,notifier")
-	url := "http://" + p.Listening("listening")
+	url := "http://" + p.ListenAddress("listening")
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
 	if _, _, names := healthOf(t, url+"/readyz"); names != "shutdown redis volume changes scheduler notifier" {
 		t.Errorf("checks %q", names)
@@ -92,7 +92,7 @@ func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
-	url := "http://" + p.Listening("listening")
+	url := "http://" + p.ListenAddress("listening")
 	p.AwaitLog("waiting for redis")
 	proctest.Eventually(t, func() bool { // a look at Redis that takes too long says that instead
 		status, failed, _ := healthOf(t, url+"/readyz")
@@ -117,7 +117,7 @@ func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
 			redisServer.Stop()
 			p := proctest.Start(t, "serve", "--roles", roles, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--redis", redisServer.URL(),
 				"--root", t.TempDir(), "--spool", spool, "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
-			url := "http://" + p.Listening("listening")
+			url := "http://" + p.ListenAddress("listening")
 			proctest.Eventually(t, func() bool {
 				status, failed, _ := healthOf(t, url+"/readyz")
 				return status == http.StatusOK && failed["redis"].Reason != "" && !failed["redis"].Counts
@@ -143,7 +143,7 @@ func TestHealthChecksRevealNoSecrets(t *testing.T) {
 	cmd := proctest.Command(t, "serve", "--root", root, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--roles", "worker,notifier,scheduler")
 	cmd.Env = append(os.Environ(), "LOCKSTEP_REDIS=redis://someone:hunter2@"+address)
 	p := proctest.StartCommand(t, cmd)
-	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
+	admin, public := "http://"+p.ListenAddress(`"listening for operators"`), "http://"+p.ListenAddress("listening")
 	p.AwaitLog("waiting for redis")
 	proctest.Must(0, os.Rename(filepath.Join(root, ".lockstep"), filepath.Join(root, "away")))(t)
 	for _, url := range []string{public + "/readyz", public + "/readyz?verbose", admin + "/readyz?verbose", public + "/livez?verbose"} {
@@ -165,7 +165,7 @@ func TestProfilesAreOnlyOnAdminListener(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
-	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
+	admin, public := "http://"+p.ListenAddress(`"listening for operators"`), "http://"+p.ListenAddress("listening")
 	get := func(url string) (status int, text string) {
 		resp := proctest.Must(http.Get(url))(t)
 		defer resp.Body.Close()
@@ -188,7 +188,7 @@ func TestAdminListenerAloneServesHealthAndMetrics(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--admin-listen", "127.0.0.1:0")
-	admin := "http://" + p.Listening(`"listening for operators"`)
+	admin := "http://" + p.ListenAddress(`"listening for operators"`)
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, admin+"/readyz"); return status == http.StatusOK }, "it is ready")
 	resp := proctest.Must(http.Get(admin + "/metrics"))(t)
 	defer resp.Body.Close()

@@ -183,3 +183,13 @@ func difference(before, after map[string]string) []events.File {
 	slices.SortFunc(files, func(a, b events.File) int { return strings.Compare(a.Path, b.Path) })
 	return files
 }
+
+// resultsIn returns the results in the stream.
+func resultsIn(t *testing.T, client redis.UniversalClient) []events.Result {
+	t.Helper()
+	var results []events.Result
+	for _, entry := range proctest.Must(client.XRange(context.Background(), events.DefaultNamespace.Results(), "-", "+").Result())(t) {
+		results = append(results, proctest.DecodeResult(t, entry))
+	}
+	return results
+}

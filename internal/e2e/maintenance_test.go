@@ -128,7 +128,7 @@ func TestVerifyIgnoresRepositoryRemovedMeanwhile(t *testing.T) {
 		_, err := vol.Remove(ctx, volume.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
 		return err
 	}))(t)
-	if code := verify.Ended(time.Minute); code != term.ExitDone || !strings.Contains(verify.Log.String(), "acme/widgets") || strings.Contains(verify.Log.String(), "acme/gadgets") {
+	if code := verify.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(verify.Log.String(), "acme/widgets") || strings.Contains(verify.Log.String(), "acme/gadgets") {
 		t.Errorf("exit code %d, want 0, and what is there: %s", code, verify.Log)
 	}
 }

@@ -54,7 +54,7 @@ func TestStageTimesAddUpToEndToEndTime(t *testing.T) {
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	proctest.Must(0, hooks.WatchAll(ctx, client, events.DefaultNamespace, []string{git.URL("acme/widgets")}))(t)
 	p := proctest.Start(t, "serve", "--listen", "127.0.0.1:0", "--slots", "2", "--redis", server.URL(), "--root", t.TempDir(), "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
-	addr := p.Listening("listening")
+	addr := p.ListenAddress("listening")
 	proctest.AwaitResults(t, client, 2) // the watch has asked for a poll, and that for a sync
 	for n := range 3 {
 		head := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)

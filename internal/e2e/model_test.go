@@ -78,7 +78,7 @@ type modelRepo struct {
 func TestDiskStateAndRegistryMatchModel(t *testing.T) {
 	testenv.Long(t)
 	repos, watches, steps, kills := 30, 110, 150, 6
-	if proctest.Soaking() {
+	if soaking() {
 		repos, watches, steps, kills = 200, 1000, 2000, 60
 	}
 	m := newModel(t)

@@ -57,7 +57,7 @@ func TestPatrolRemovesReplacedTrees(t *testing.T) {
 	proctest.Eventually(t, func() bool { // a turn is over after a second, and then there is the next
 		return strings.Contains(client.Get(ctx, events.DefaultNamespace.Patrol()).Val(), strconv.Itoa(p.Cmd.Process.Pid))
 	}, "the patrol is held by the worker that is left")
-	response := proctest.Must(http.Get("http://" + p.Listening("listening") + "/metrics"))(t)
+	response := proctest.Must(http.Get("http://" + p.ListenAddress("listening") + "/metrics"))(t)
 	defer response.Body.Close()
 	metrics := string(proctest.Must(io.ReadAll(response.Body))(t))
 	for _, want := range []string{"lockstep_volume_repositories 1\n", "lockstep_volume_trees 1\n", "lockstep_volume_up 1\n"} {

@@ -44,7 +44,7 @@ func TestPlainEntryYieldsOneTreeAndOneResult(t *testing.T) {
 	if len(r.Deliveries) != 1 || r.Deliveries[0] != entry {
 		t.Errorf("the result answers %q, want the entry %s", r.Deliveries, entry)
 	}
-	if got := proctest.GitIn(t, filepath.Join(root, "acme/widgets"), "log", "-1", "--format=%H"); got != head {
+	if got := gitIn(t, filepath.Join(root, "acme/widgets"), "log", "-1", "--format=%H"); got != head {
 		t.Errorf("published %s, want %s", got, head)
 	}
 	if n := proctest.Must(client.XLen(ctx, "lockstep:{0}:results").Result())(t); n != 1 {
@@ -125,10 +125,10 @@ func (l *load) assertDone(t *testing.T, root string) {
 	}
 	for i := range l.repos {
 		dir := filepath.Join(root, l.repo(i))
-		if got := proctest.GitIn(t, dir, "rev-parse", "HEAD"); got != l.heads[i] {
+		if got := gitIn(t, dir, "rev-parse", "HEAD"); got != l.heads[i] {
 			t.Errorf("%s is at %s, want its remote's head %s", l.repo(i), got, l.heads[i])
 		}
-		if dirty := proctest.GitIn(t, dir, "status", "--porcelain"); dirty != "" {
+		if dirty := gitIn(t, dir, "status", "--porcelain"); dirty != "" {
 			t.Errorf("%s is not clean: %s", l.repo(i), dirty)
 		}
 	}
@@ -238,7 +238,7 @@ func TestServeFailsOnUnusableRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := proctest.Start(t, "serve", "--root", filepath.Join(file, "below"), "--log-level", "error")
-	if code := p.Ended(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
 		t.Errorf("exit code %d, want 1 and one line: %s", code, proctest.Tail(p.Log.String(), 1000))
 	}
 }
@@ -280,7 +280,7 @@ func TestMetricsAreServedWhileDraining(t *testing.T) {
 	server := redistest.Start(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
-	address := p.Listening("listening")
+	address := p.ListenAddress("listening")
 	get := func(path string) int {
 		resp, err := http.Get("http://" + address + path)
 		if err != nil {
@@ -301,7 +301,7 @@ func TestMetricsAreServedWhileDraining(t *testing.T) {
 		t.Errorf("while it drains: readyz %d, want 503; metrics %d, want 200", ready, metrics)
 	}
 	close(release)
-	if code := p.Ended(time.Minute); code != term.ExitDone {
+	if code := p.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {

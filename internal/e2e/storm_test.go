@@ -204,10 +204,10 @@ func (s *storm) assertTrees() {
 			if ref != stormRefs[0] {
 				dir += "@" + filepath.Base(ref)
 			}
-			if got, want := proctest.GitIn(s.t, dir, "rev-parse", "HEAD"), s.git.Head(repo, ref); got != want {
+			if got, want := gitIn(s.t, dir, "rev-parse", "HEAD"), s.git.Head(repo, ref); got != want {
 				s.t.Errorf("%s is at %s, want its remote's %s", dir, got, want)
 			}
-			if dirty := proctest.GitIn(s.t, dir, "status", "--porcelain"); dirty != "" {
+			if dirty := gitIn(s.t, dir, "status", "--porcelain"); dirty != "" {
 				s.t.Errorf("%s is not clean: %s", dir, dirty)
 			}
 		}

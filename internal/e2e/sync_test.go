@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -63,19 +64,31 @@ func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
 	}
 }
 
+// gitIn runs git in a directory and returns its trimmed output.
+func gitIn(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %s in %s: %v\n%s", strings.Join(args, " "), dir, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
 func assertCheckout(t *testing.T, dir, commit string) {
 	t.Helper()
 	info, err := os.Lstat(dir)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		t.Fatalf("%s is no symlink: %v, %v", dir, info, err)
 	}
-	if got := proctest.GitIn(t, dir, "log", "-1", "--format=%H"); got != commit {
+	if got := gitIn(t, dir, "log", "-1", "--format=%H"); got != commit {
 		t.Errorf("%s is at %s, want %s", dir, got, commit)
 	}
-	if dirty := proctest.GitIn(t, dir, "status", "--porcelain"); dirty != "" {
+	if dirty := gitIn(t, dir, "status", "--porcelain"); dirty != "" {
 		t.Errorf("%s is not clean:\n%s", dir, dirty)
 	}
-	proctest.GitIn(t, dir, "fsck", "--no-dangling")
+	gitIn(t, dir, "fsck", "--no-dangling")
 }
 
 func TestSyncThroughRunningService(t *testing.T) {
@@ -173,7 +186,7 @@ func TestSyncTimesOutWithoutWorkers(t *testing.T) {
 func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	proctest.InTime(t, 100*time.Millisecond, func(d time.Duration) error {
+	proctest.WithLongerTimeouts(t, 100*time.Millisecond, func(d time.Duration) error {
 		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--wait", "--timeout", d.String())
 		if code != term.ExitTimedOut || !strings.Contains(stderr, "is published, and has no result within "+d.String()+"; is a worker running?") {
 			return fmt.Errorf("exit code %d, error %q", code, stderr)
@@ -205,13 +218,13 @@ func TestCancelledSyncEndsAtOnce(t *testing.T) {
 	proctest.Must(0, os.WriteFile(patient, []byte("grace: 5m\n"), 0o600))(t)
 
 	p := proctest.Start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", patient)
-	if code := p.Ended(time.Minute); code != term.ExitTimedOut || !strings.Contains(p.Log.String(), "no result within 1s; the remote or the volume is slow") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitTimedOut || !strings.Contains(p.Log.String(), "no result within 1s; the remote or the volume is slow") {
 		t.Errorf("exit code %d, want 4: %s", code, p.Log)
 	}
 	p = proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", patient)
 	<-held
 	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.Ended(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
 		t.Errorf("exit code %d, want 1 and one line: %s", code, p.Log)
 	}
 }

@@ -44,7 +44,7 @@ func TestEachAppUsesItsOwnToken(t *testing.T) {
 	awaitGiven := func(app, commit string) {
 		t.Helper()
 		proctest.Eventually(t, func() bool {
-			return slices.ContainsFunc(proctest.ResultsSoFar(t, client), func(r events.Result) bool { return r.App == app && r.After == commit })
+			return slices.ContainsFunc(resultsIn(t, client), func(r events.Result) bool { return r.App == app && r.After == commit })
 		}, "%s is given %.12s", app, commit)
 	}
 	awaitGiven("docs", head)
@@ -87,11 +87,11 @@ func TestEachAppUsesItsOwnToken(t *testing.T) {
 	proctest.Must(0, announce("docs", head))(t)
 	awaitGiven("docs", head)
 	proctest.Eventually(t, func() bool {
-		return slices.ContainsFunc(proctest.ResultsSoFar(t, client), func(r events.Result) bool {
+		return slices.ContainsFunc(resultsIn(t, client), func(r events.Result) bool {
 			return r.Type == events.ResultFailed && r.App == "scan" && r.Class == events.ClassAuth
 		})
 	}, "scan is told that its token is refused")
-	for _, r := range proctest.ResultsSoFar(t, client) {
+	for _, r := range resultsIn(t, client) {
 		if r.Type == events.ResultFailed && r.App != "scan" || r.App == "scan" && r.After == head {
 			t.Errorf("unexpected result %+v", r)
 		}

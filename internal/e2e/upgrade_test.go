@@ -195,7 +195,7 @@ func upgradesUnderLoad(t *testing.T, fleet *fleet) {
 	fleet.assertQuiet()
 	for name, verify := range map[string]func(env []string, args ...string) *proctest.Process{"before": fleet.before, "now": fleet.now} {
 		p := verify(nil, "repos", "verify", "--all", "--redis", s.server.URL(), "--root", s.root)
-		if code := p.Ended(time.Minute); code != term.ExitDone {
+		if code := p.AwaitExit(time.Minute); code != term.ExitDone {
 			t.Errorf("the version %s finds damage: exit code %d\n%s", name, code, p.Log)
 		}
 	}
@@ -335,7 +335,7 @@ func (u *upgrade) watch(run func(env []string, args ...string) *proctest.Process
 	u.t.Helper()
 	for _, repo := range u.repos {
 		p := run(u.env, "watch", "add", u.git.URL(repo), "--app", app, "--poll", "never", "--notify-url", u.url+"/"+app, "--notify-secret", "signer", "--redis", u.server.URL())
-		if code := p.Ended(time.Minute); code != term.ExitDone {
+		if code := p.AwaitExit(time.Minute); code != term.ExitDone {
 			u.t.Fatalf("watch add: exit code %d: %s", code, p.Log)
 		}
 	}
@@ -395,7 +395,7 @@ func (u *upgrade) assertAnsweredOnce() {
 	answered := map[string]int{}
 	proctest.Eventually(u.t, func() bool {
 		clear(answered)
-		for _, r := range proctest.ResultsSoFar(u.t, u.server.Client()) {
+		for _, r := range resultsIn(u.t, u.server.Client()) {
 			for _, id := range r.Deliveries {
 				answered[id]++
 			}
