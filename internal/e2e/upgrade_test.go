@@ -169,10 +169,10 @@ func upgradesUnderLoad(t *testing.T, fleet *fleet) {
 	f := s.follow()
 	args := append([]string{"serve"}, s.serve()...)
 	workers := []*proctest.Process{fleet.before(nil, args...), fleet.before(nil, args...), fleet.now(nil, args...)}
-	storming, calm := context.WithCancel(t.Context())
-	defer calm()
+	pushing, stop := context.WithCancel(t.Context())
+	defer stop()
 	var g errgroup.Group
-	g.Go(func() error { return s.blow(storming) })
+	g.Go(func() error { return s.run(pushing) })
 	random := rand.New(rand.NewPCG(s.seed, 1))
 	replace := func(i int, start func(env []string, args ...string) *proctest.Process) {
 		t.Helper()
@@ -189,9 +189,9 @@ func upgradesUnderLoad(t *testing.T, fleet *fleet) {
 		replace(2, fleet.now)
 	}
 	workers[2].Kill()
-	calm()
+	stop()
 	proctest.Must(0, g.Wait())(t)
-	s.assertWhole(f)
+	s.assertComplete(f)
 	fleet.assertQuiet()
 	for name, verify := range map[string]func(env []string, args ...string) *proctest.Process{"before": fleet.before, "now": fleet.now} {
 		p := verify(nil, "repos", "verify", "--all", "--redis", s.server.URL(), "--root", s.root)
