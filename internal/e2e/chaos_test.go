@@ -168,10 +168,12 @@ func (s *storm) confirmed() []string {
 
 // TestRedisKilledUnderLoadLosesNothing kills and restarts a Redis that syncs every write to disk.
 func TestRedisKilledUnderLoadLosesNothing(t *testing.T) {
-	testenv.Long(t)
+	if !testenv.All() {
+		t.Parallel()
+	}
 	s := newStorm(t, durable...)
 	f := s.follow()
-	restarts := 2
+	restarts := testenv.Form(1, 2)
 	if soaking() {
 		restarts = 20
 	}

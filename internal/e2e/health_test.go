@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/server"
 )
 
-// healthOf is what /livez or /readyz says, with the reason of each check that fails, by name, and whether it counts.
+// healthOf requests /livez or /readyz. It returns the failed checks by name, and the names of all checks.
 func healthOf(t *testing.T, url string) (status int, failed map[string]server.Finding, names string) {
 	t.Helper()
 	req := proctest.Must(http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody))(t)
@@ -60,9 +60,9 @@ func TestReadinessCoversRolesAndDependencies(t *testing.T) {
 		proctest.Eventually(t, func() bool {
 			status, failed, _ := healthOf(t, url+"/readyz")
 			return status == http.StatusServiceUnavailable && failed[check].Counts && strings.Contains(failed[check].Reason, reason)
-		}, "not ready, for %s: %s", check, reason)
+		}, "%s is not ready: %s", check, reason)
 		if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
-			t.Errorf("%s: livez %d; it would be started anew, which is no help", reason, status)
+			t.Errorf("%s: livez %d, want 200: a restart would not help", reason, status)
 		}
 	}
 	ready := func() {
@@ -94,11 +94,11 @@ func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
 	url := "http://" + p.ListenAddress("listening")
 	p.AwaitLog("waiting for redis")
-	proctest.Eventually(t, func() bool { // a look at Redis that takes too long says that instead
+	proctest.Eventually(t, func() bool { // a slow check of Redis has another reason
 		status, failed, _ := healthOf(t, url+"/readyz")
 		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
 			failed["changes"].Reason == "it waits for Redis"
-	}, "it is not ready, and says why")
+	}, "readyz reports why it is not ready")
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)
 	}
@@ -110,7 +110,7 @@ func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
 
 func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
 	t.Parallel()
-	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver that works, too": "receiver,worker"} {
+	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver and worker": "receiver,worker"} {
 		t.Run(name, func(t *testing.T) {
 			redisServer, dir := redistest.Start(t), t.TempDir()
 			spool := filepath.Join(dir, "spool")
@@ -121,8 +121,8 @@ func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
 			proctest.Eventually(t, func() bool {
 				status, failed, _ := healthOf(t, url+"/readyz")
 				return status == http.StatusOK && failed["redis"].Reason != "" && !failed["redis"].Counts
-			}, "it is ready, and says that Redis is away")
-			if os.Getuid() == 0 { // to whom every folder is open: it has to be gone
+			}, "it is ready, and reports that Redis is down")
+			if os.Getuid() == 0 { // root ignores permissions
 				proctest.Must(0, os.Rename(spool, spool+"-away"))(t)
 			} else {
 				proctest.Must(0, os.Chmod(spool, 0o500))(t)
@@ -130,7 +130,7 @@ func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
 			proctest.Eventually(t, func() bool {
 				status, failed, _ := healthOf(t, url+"/readyz")
 				return status == http.StatusServiceUnavailable && failed["redis"].Counts && failed["spool"].Counts
-			}, "without either it is not")
+			}, "it is not ready without Redis and spool")
 		})
 	}
 }
@@ -155,7 +155,7 @@ func TestHealthChecksRevealNoSecrets(t *testing.T) {
 		}
 		for _, secret := range []string{"hunter2", "someone", address, root} {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s says %q:\n%s", url, secret, text)
+				t.Errorf("%s reveals %q:\n%s", url, secret, text)
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func TestProfilesAreOnlyOnAdminListener(t *testing.T) {
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline"} {
 		if status, _ := get(public + path); status != http.StatusNotFound {
-			t.Errorf("the public listener has %s: %d", path, status)
+			t.Errorf("%s on the public listener: %d, want 404", path, status)
 		}
 	}
 	if code := p.Terminate(); code != term.ExitDone {
@@ -193,7 +193,7 @@ func TestAdminListenerAloneServesHealthAndMetrics(t *testing.T) {
 	resp := proctest.Must(http.Get(admin + "/metrics"))(t)
 	defer resp.Body.Close()
 	if text := string(proctest.Must(io.ReadAll(resp.Body))(t)); !strings.Contains(text, "lockstep_streams_up 1") {
-		t.Errorf("metrics have no streams:\n%.500s", text)
+		t.Errorf("no metrics of streams:\n%.500s", text)
 	}
 	if code := p.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d", code)

@@ -42,7 +42,7 @@ func TestPlainEntryYieldsOneTreeAndOneResult(t *testing.T) {
 		t.Errorf("result %+v, want acme/widgets synced to %s", r, head)
 	}
 	if len(r.Deliveries) != 1 || r.Deliveries[0] != entry {
-		t.Errorf("the result answers %q, want the entry %s", r.Deliveries, entry)
+		t.Errorf("deliveries of the result %q, want %s", r.Deliveries, entry)
 	}
 	if got := gitIn(t, filepath.Join(root, "acme/widgets"), "log", "-1", "--format=%H"); got != head {
 		t.Errorf("published %s, want %s", got, head)
@@ -53,7 +53,7 @@ func TestPlainEntryYieldsOneTreeAndOneResult(t *testing.T) {
 	proctest.AssertIdle(t, client)
 }
 
-// load is many pushes to many repositories, each with a change that announces its own commit.
+// load makes many pushes to many repositories, and publishes a change for each.
 type load struct {
 	repos, pushes int
 	git           *gitserver.Server
@@ -69,7 +69,7 @@ func newLoad(t *testing.T, git *gitserver.Server, client redis.UniversalClient) 
 
 func (l *load) repo(i int) string { return fmt.Sprintf("acme/repo-%02d", i) }
 
-// push makes all pushes, a few repositories at a time.
+// push makes all pushes, to four repositories at a time.
 func (l *load) push(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
@@ -102,25 +102,25 @@ func (l *load) push(ctx context.Context) error {
 	return g.Wait()
 }
 
-// assertDone checks the end state: each repository on its remote's head, one result for each
-// change, nothing pending, nothing dead.
+// assertDone waits for all results, and checks that each repository is at its remote's head, that each change has one
+// result, and that nothing is pending or dead.
 func (l *load) assertDone(t *testing.T, root string) {
 	t.Helper()
-	answered := map[string]int{}
+	results := map[string]int{} // number of results by change ID
 	for _, r := range proctest.AwaitResults(t, l.client, l.repos*l.pushes) {
 		if r.Type != events.ResultSynced {
 			t.Errorf("%s: %s %s", r.Repo, r.Type, r.Error)
 		}
 		for _, id := range r.Deliveries {
-			answered[id]++
+			results[id]++
 		}
 	}
-	if len(answered) != l.repos*l.pushes {
-		t.Errorf("%d changes answered, want %d", len(answered), l.repos*l.pushes)
+	if len(results) != l.repos*l.pushes {
+		t.Errorf("%d changes have results, want %d", len(results), l.repos*l.pushes)
 	}
-	for id, n := range answered {
+	for id, n := range results {
 		if n != 1 {
-			t.Errorf("change %s was answered %d times", id, n)
+			t.Errorf("change %s has %d results, want 1", id, n)
 		}
 	}
 	for i := range l.repos {
@@ -148,11 +148,11 @@ func TestRepositoriesSyncInParallelWithOneFetchEach(t *testing.T) {
 	l.assertDone(t, root)
 	for i := range l.repos {
 		if most := git.Stats(l.repo(i)).MaxActive; most > 1 {
-			t.Errorf("%s: %d upload-packs at once, want one", l.repo(i), most)
+			t.Errorf("%s: %d concurrent fetches, want one", l.repo(i), most)
 		}
 	}
 	if git.MaxRepos() < 2 {
-		t.Error("no two repositories were ever fetched at once")
+		t.Error("repositories were fetched one after another, want in parallel")
 	}
 }
 
@@ -180,15 +180,15 @@ func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 		t.Fatal(err)
 	}
-	<-held // the first worker is asking the remote
+	<-held // the first worker sent a request to the remote
 	if code := first.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d after SIGTERM, want 0", code)
 	}
 	close(release)
 	proctest.Start(t, args...)
-	r := proctest.AwaitResults(t, client, 1)[0] // with less patience than the lease would take to lapse
+	r := proctest.AwaitResults(t, client, 1)[0] // long before the lease expires
 	if r.Type != events.ResultSynced || r.After != head || r.Attempts != 1 {
-		t.Errorf("result %+v; want a sync that counts as the first attempt", r)
+		t.Errorf("result %+v, want a successful first attempt", r)
 	}
 	proctest.AssertIdle(t, client)
 }
@@ -206,7 +206,7 @@ func TestServiceSurvivesRedisOutage(t *testing.T) {
 	p.AwaitLog("worker takes changes")
 
 	server.Stop()
-	proctest.Eventually(t, func() bool { return strings.Count(p.Log.String(), "level=ERROR") > 1 }, "a line that says that Redis went away")
+	proctest.Eventually(t, func() bool { return strings.Count(p.Log.String(), "level=ERROR") > 1 }, "a log line about the outage")
 	server.Restart()
 	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
@@ -253,13 +253,13 @@ func TestServeWaitsForReadOnlyRedis(t *testing.T) {
 	}
 	p := proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", t.TempDir())
 	p.AwaitLog("cannot serve at present")
-	time.Sleep(time.Second) // tries that say nothing
+	time.Sleep(time.Second) // further attempts, which must not log
 	if err := client.Do(ctx, "REPLICAOF", "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	p.AwaitLog("worker takes changes")
 	if n := strings.Count(p.Log.String(), "READONLY"); n != 1 {
-		t.Errorf("said %d times that Redis takes no writes, want once", n)
+		t.Errorf("logged %d times that Redis is read-only, want once", n)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestMetricsAreServedWhileDraining(t *testing.T) {
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	p.AwaitLog("worker drains")
 	if ready, metrics := get("/readyz"), get("/metrics"); ready != http.StatusServiceUnavailable || metrics != http.StatusOK {
-		t.Errorf("while it drains: readyz %d, want 503; metrics %d, want 200", ready, metrics)
+		t.Errorf("while draining: readyz %d, want 503; metrics %d, want 200", ready, metrics)
 	}
 	close(release)
 	if code := p.AwaitExit(time.Minute); code != term.ExitDone {

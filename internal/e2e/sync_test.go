@@ -34,11 +34,11 @@ func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
 		t.Errorf("report %v", report)
 	}
 	if report["before"] != "" {
-		t.Errorf("before is %v the first time, want it empty", report["before"])
+		t.Errorf("before is %v after the first sync, want it empty", report["before"])
 	}
 	for _, field := range []string{"fence", "took_ms", "files", "tree"} {
 		if _, ok := report[field]; !ok {
-			t.Errorf("the report has no %s: %s", field, stdout)
+			t.Errorf("no %s in the report: %s", field, stdout)
 		}
 	}
 	assertCheckout(t, filepath.Join(root, "acme/widgets"), first)
@@ -80,7 +80,7 @@ func assertCheckout(t *testing.T, dir, commit string) {
 	t.Helper()
 	info, err := os.Lstat(dir)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		t.Fatalf("%s is no symlink: %v, %v", dir, info, err)
+		t.Fatalf("%s is not a symlink: %v, %v", dir, info, err)
 	}
 	if got := gitIn(t, dir, "log", "-1", "--format=%H"); got != commit {
 		t.Errorf("%s is at %s, want %s", dir, got, commit)
@@ -138,23 +138,23 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 		code int
 		want string
 	}{
-		"settings that are wrong twice":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "slots 0: want 1 to 4096; log-level"},
-		"a variable that is wrong":       {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, term.ExitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
-		"no time at all":                 {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, term.ExitUsage, "timeout 0s"},
-		"a path that escapes":            {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, term.ExitUsage, "not a repository path"},
-		"a secret in the URL":            {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, term.ExitUsage, "name a credential instead"},
-		"a scheme nobody speaks":         {"file:///acme/widgets.git", nil, nil, term.ExitUsage, "use http or https"},
-		"a ref that is none":             {git.URL("acme/widgets"), []string{"--ref", "a..b"}, nil, term.ExitUsage, "not a Git ref"},
-		"an unreachable remote":          {"http://127.0.0.1:1/acme/widgets.git", nil, nil, term.ExitFailed, "127.0.0.1:1"},
-		"a missing repository":           {git.URL("acme/missing"), nil, nil, term.ExitFailed, "no such repository"},
-		"a missing branch":               {git.URL("acme/widgets"), []string{"--ref", "nope"}, nil, term.ExitFailed, "refs/heads/nope"},
-		"an empty repository":            {git.URL("acme/empty"), nil, nil, term.ExitFailed, "empty"},
-		"a remote that fails":            {git.URL("acme/flaky"), nil, nil, term.ExitFailed, "500"},
-		"no credential where one is due": {git.URL("acme/private"), nil, nil, term.ExitFailed, "credential"},
-		"a wrong credential":             {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, term.ExitFailed, "credential"},
-		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "unknown credential"},
-		"a root that is a file":          {git.URL("acme/widgets"), []string{"--root", file}, nil, term.ExitFailed, file},
-		"a Redis that is not there":      {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
+		"two invalid settings":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "slots 0: want 1 to 4096; log-level"},
+		"an invalid variable":   {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, term.ExitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
+		"zero timeout":          {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, term.ExitUsage, "timeout 0s"},
+		"a path that escapes":   {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, term.ExitUsage, "not a repository path"},
+		"a secret in the URL":   {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, term.ExitUsage, "name a credential instead"},
+		"an unsupported scheme": {"file:///acme/widgets.git", nil, nil, term.ExitUsage, "use http or https"},
+		"an invalid ref":        {git.URL("acme/widgets"), []string{"--ref", "a..b"}, nil, term.ExitUsage, "not a Git ref"},
+		"an unreachable remote": {"http://127.0.0.1:1/acme/widgets.git", nil, nil, term.ExitFailed, "127.0.0.1:1"},
+		"a missing repository":  {git.URL("acme/missing"), nil, nil, term.ExitFailed, "no such repository"},
+		"a missing branch":      {git.URL("acme/widgets"), []string{"--ref", "nope"}, nil, term.ExitFailed, "refs/heads/nope"},
+		"an empty repository":   {git.URL("acme/empty"), nil, nil, term.ExitFailed, "empty"},
+		"a remote that fails":   {git.URL("acme/flaky"), nil, nil, term.ExitFailed, "500"},
+		"a missing credential":  {git.URL("acme/private"), nil, nil, term.ExitFailed, "credential"},
+		"a wrong credential":    {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, term.ExitFailed, "credential"},
+		"an unknown credential": {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "unknown credential"},
+		"a root that is a file": {git.URL("acme/widgets"), []string{"--root", file}, nil, term.ExitFailed, file},
+		"an unreachable Redis":  {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"sync", tc.url, "--root", t.TempDir(), "--timeout", "30s"}, tc.args...)
@@ -167,7 +167,7 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 			}
 			for _, secret := range []string{"hunter2", "battery-staple"} {
 				if strings.Contains(stderr, secret) {
-					t.Errorf("the error gives a secret away: %s", stderr)
+					t.Errorf("the error reveals a secret: %s", stderr)
 				}
 			}
 		})
@@ -193,7 +193,7 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 		}
 		return nil
 	})
-	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // it takes connections, and answers nothing
+	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
 	defer silent.Close()
 	_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", "100ms")
 	if code != term.ExitTimedOut || !strings.Contains(stderr, "redis has not taken it within 100ms, and may have it all the same") {
@@ -214,14 +214,14 @@ func TestCancelledSyncEndsAtOnce(t *testing.T) {
 	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
 		proctest.Must(git.Create(ctx, repo, map[string]string{"a": "1"}))(t)
 	}
-	patient := filepath.Join(t.TempDir(), "lockstep.yaml") // a service that stops would wait for so long
-	proctest.Must(0, os.WriteFile(patient, []byte("grace: 5m\n"), 0o600))(t)
+	settings := filepath.Join(t.TempDir(), "lockstep.yaml")
+	proctest.Must(0, os.WriteFile(settings, []byte("grace: 5m\n"), 0o600))(t) // applies to services only
 
-	p := proctest.Start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", patient)
+	p := proctest.Start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", settings)
 	if code := p.AwaitExit(time.Minute); code != term.ExitTimedOut || !strings.Contains(p.Log.String(), "no result within 1s; the remote or the volume is slow") {
 		t.Errorf("exit code %d, want 4: %s", code, p.Log)
 	}
-	p = proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", patient)
+	p = proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", settings)
 	<-held
 	_ = p.Cmd.Process.Signal(os.Interrupt)
 	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
@@ -229,23 +229,24 @@ func TestCancelledSyncEndsAtOnce(t *testing.T) {
 	}
 }
 
-// A Redis to which no connection comes about: the dial's own timeout is no timeout of the sync.
+// TestUnreachableRedisIsUnavailable connects to a full listen queue: the dial timeout must not look like a timeout of the
+// sync.
 func TestUnreachableRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
-	wall := proctest.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
-	t.Cleanup(func() { _ = syscall.Close(wall) })
-	if err := syscall.Bind(wall, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	full := proctest.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
+	t.Cleanup(func() { _ = syscall.Close(full) })
+	if err := syscall.Bind(full, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Listen(wall, 0); err != nil {
+	if err := syscall.Listen(full, 0); err != nil {
 		t.Fatal(err)
 	}
-	name, ok := proctest.Must(syscall.Getsockname(wall))(t).(*syscall.SockaddrInet4)
+	name, ok := proctest.Must(syscall.Getsockname(full))(t).(*syscall.SockaddrInet4)
 	if !ok {
 		t.Fatal("the socket has no address")
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", name.Port)
-	for { // fill the queue of those that nobody accepts
+	for { // fill the listen queue
 		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
 		if err != nil {
 			break
