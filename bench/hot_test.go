@@ -74,7 +74,7 @@ func TestBenchHotCountsWhatAPeerLosesAndDoubles(t *testing.T) {
 		"two at once": {`0 10 90 91\n1 10 90 91\n2 10 90 91\n3 10 90 91\n`, hot.HotFigures{Overlaps: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proctest.InTime(t, time.Second, func(limit time.Duration) error {
+			proctest.WithLongerTimeouts(t, time.Second, func(limit time.Duration) error {
 				got, err := playHot(t, redis, limit, `echo ready; read start; printf '`+tc.lines+`'; cat >/dev/null`)
 				if err != nil || got.Lost != tc.want.Lost || got.Doubled != tc.want.Doubled || got.Overlaps != tc.want.Overlaps {
 					return fmt.Errorf("got %+v (%s); want the faults of %+v", got, fmt.Sprint(err), tc.want)
@@ -98,7 +98,7 @@ func TestABenchHotPeerThatIsNoWorkerIsNamed(t *testing.T) {
 		"tells no moments":  {`echo ready; read start; echo done; cat >/dev/null`, `"done"`},
 		"goes on for ever":  {`echo ready; read start; for i in 0 1 2 3; do echo $i 1 2 3; done; exec sleep 60`, "do not end"},
 	} {
-		proctest.InTime(t, time.Second, func(limit time.Duration) error {
+		proctest.WithLongerTimeouts(t, time.Second, func(limit time.Duration) error {
 			_, err := playHot(t, redis, limit, tc.work)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				return fmt.Errorf("a peer that %s: got %s; want %q in it", name, fmt.Sprint(err), tc.want)

@@ -32,7 +32,7 @@ func runBench(t *testing.T, stdin io.Reader, stdout io.Writer, args ...string) e
 
 func TestABenchWorkerSpeaksTheProtocol(t *testing.T) {
 	server := redistest.Start(t)
-	proctest.InTime(t, 200*time.Millisecond, func(d time.Duration) error {
+	proctest.WithLongerTimeouts(t, 200*time.Millisecond, func(d time.Duration) error {
 		if got := benchWaiters(t, server, d); len(got) != 3 {
 			return fmt.Errorf("in %v waiters %v got the key; want all 3", d, got)
 		}
@@ -84,7 +84,7 @@ func benchWaiters(t *testing.T, server *redistest.Server, d time.Duration) map[i
 func TestBenchLockMeasuresProcessesAndPeers(t *testing.T) {
 	server := redistest.Start(t)
 	var report lock.ContestReport
-	proctest.InTime(t, 300*time.Millisecond, func(d time.Duration) error {
+	proctest.WithLongerTimeouts(t, 300*time.Millisecond, func(d time.Duration) error {
 		stdout, stderr, code := runProcess(t, "lock", "--redis", server.URL(), "--processes", "2", "--waiters", "2",
 			"--hold", "1ms", "--duration", d.String(), "--rounds", "1", "--peer", "again=bench lock-worker", "--json")
 		if code != term.ExitDone {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestTheWatchdogHearsOfWhatLives(t *testing.T) {
-	socket, next := proctest.Systemd(t)
+	socket, next := proctest.NotifySocket(t)
 	var hung atomic.Bool
 	live := server.NewHealth(server.Check{Name: "changes", Now: func() error {
 		if hung.Load() {
@@ -31,7 +31,7 @@ func TestTheWatchdogHearsOfWhatLives(t *testing.T) {
 		s := supervisor{socket: socket, watchdog: 2 * time.Millisecond, live: live, log: slog.New(slog.DiscardHandler)}
 		s.Run(ctx, t.Context())
 	}()
-	proctest.Awaits(t, next, "WATCHDOG=1")
+	proctest.AwaitNotify(t, next, "WATCHDOG=1")
 	hung.Store(true)
 	for range 1000 { // fewer are on their way
 		if !strings.Contains(next(), "WATCHDOG=1") {
@@ -44,7 +44,7 @@ func TestTheWatchdogHearsOfWhatLives(t *testing.T) {
 		}
 	}
 	hung.Store(false)
-	proctest.Awaits(t, next, "WATCHDOG=1")
+	proctest.AwaitNotify(t, next, "WATCHDOG=1")
 	stop()
 	<-ended
 }
@@ -72,16 +72,16 @@ func TestTheWatchdogOfAnotherProcessIsNotOurs(t *testing.T) {
 // TestSystemdHearsOfTheStopOfAProcessWithoutAWorker is of one that serves nobody any more as soon as it is told to stop.
 func TestSystemdHearsOfTheStopOfAProcessWithoutAWorker(t *testing.T) {
 	for range 20 { // for which it hears of first is chance
-		socket, next := proctest.Systemd(t)
+		socket, next := proctest.NotifySocket(t)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			supervisor{socket: socket, log: slog.New(slog.DiscardHandler)}.Run(ctx, ctx)
 		}()
-		proctest.Awaits(t, next, "READY=1")
+		proctest.AwaitNotify(t, next, "READY=1")
 		stop()
 		<-ended
-		proctest.Awaits(t, next, "STOPPING=1")
+		proctest.AwaitNotify(t, next, "STOPPING=1")
 	}
 }

@@ -15,9 +15,10 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestADeadLetterIsLookedAtPutBackAndWorkedOn has an event fail because its remote does not have the
+// TestDeadLettersAreShownAndRetried has an event fail because its remote does not have the
 // repository yet.
-func TestADeadLetterIsLookedAtPutBackAndWorkedOn(t *testing.T) {
+func TestDeadLettersAreShownAndRetried(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -76,7 +77,8 @@ func TestADeadLetterIsLookedAtPutBackAndWorkedOn(t *testing.T) {
 	proctest.AssertIdle(t, client)
 }
 
-func TestAServiceTrimsItsStreamsAndShowsThem(t *testing.T) {
+func TestServiceTrimsAndReportsStreams(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -88,7 +90,7 @@ func TestAServiceTrimsItsStreamsAndShowsThem(t *testing.T) {
 	}
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
 	p.AwaitLog("worker takes changes")
-	address := p.Listening("listening")
+	address := p.ListenAddress("listening")
 	get := func(path string) string {
 		t.Helper()
 		resp := proctest.Must(http.Get("http://" + address + path))(t)

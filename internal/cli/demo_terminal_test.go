@@ -11,12 +11,13 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/demo"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 // terminalDemo is a demonstration whose standard error is a terminal.
 type terminalDemo struct {
 	*proctest.Process
-	terminal *proctest.Pty
+	terminal *pty
 	stdout   bytes.Buffer
 	tmp      string
 }
@@ -24,18 +25,13 @@ type terminalDemo struct {
 // demoOnATerminal starts a demonstration on a terminal of its own, as a shell would.
 func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDemo {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
-	d := &terminalDemo{terminal: proctest.OpenPTY(t), tmp: t.TempDir()}
+	d := &terminalDemo{terminal: openPTY(t), tmp: t.TempDir()}
 	cmd := proctest.Command(t, append([]string{"demo"}, args...)...)
 	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "TMPDIR="+d.tmp), environ...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = d.terminal.File, &d.stdout, d.terminal.File
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C is a signal
-	d.Process = &proctest.Process{T: t, Cmd: cmd, Log: d.terminal.Seen, Done: make(chan struct{})}
-	proctest.Must(0, cmd.Start())(t)
-	go func() { _ = cmd.Wait(); close(d.Done) }()
-	t.Cleanup(d.Kill)
+	d.Process = proctest.StartCommand(t, cmd)
+	d.Log = d.terminal.Output
 	return d
 }
 
@@ -48,11 +44,12 @@ func (d *terminalDemo) assertGivenBack() {
 	}
 }
 
-func TestADemoDrawsOnATerminal(t *testing.T) {
+func TestDemoDrawsOnTerminal(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil, "--duration", "1s")
 	d.AwaitLog("repository")
 	d.AwaitLog(" killed with kill -9 while it held demo/hot")
-	if code := d.Ended(time.Minute); code != term.ExitDone {
+	if code := d.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0:\n%s", code, d.Log)
 	}
 	d.AwaitLog(demo.ShowCursor) // what a terminal was written it may pass on later
@@ -66,11 +63,12 @@ func TestADemoDrawsOnATerminal(t *testing.T) {
 }
 
 // Ctrl-C reaches every process of the terminal's foreground; the workers are not among them.
-func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
+func TestDemoInterruptedFromKeyboard(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil)
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	if code := d.Ended(time.Minute); code != term.ExitFailed {
+	if code := d.AwaitExit(time.Minute); code != term.ExitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	d.AwaitLog("lockstep: interrupt signal received")
@@ -79,34 +77,37 @@ func TestADemoIsInterruptedFromTheKeyboard(t *testing.T) {
 }
 
 // On the web Ctrl-C is how it is meant to end: Git, in the middle of a push, must not hear of it.
-func TestADemoOnTheWebIsEndedFromTheKeyboard(t *testing.T) {
+func TestWebDemoEndedFromKeyboard(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil, "--web")
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	if code := d.Ended(time.Minute); code != term.ExitDone {
+	if code := d.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0:\n%s", code, proctest.Tail(d.Log.String(), 2000))
 	}
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
 }
 
 // Who is impatient leaves no more behind than who is not.
-func TestADemoThatIsInterruptedTwiceLeavesNothingBehind(t *testing.T) {
+func TestDemoInterruptedTwiceLeavesNothingBehind(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, nil)
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
 	d.AwaitLog("^C")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	if code := d.Ended(time.Minute); code != term.ExitFailed {
+	if code := d.AwaitExit(time.Minute); code != term.ExitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
 }
 
-func TestADemoOnATerminalWithoutColours(t *testing.T) {
+func TestDemoWithoutColours(t *testing.T) {
+	testenv.Long(t)
 	d := demoOnATerminal(t, []string{"NO_COLOR=1"})
 	d.AwaitLog("trees read, 0 torn")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)
-	d.Ended(time.Minute)
+	d.AwaitExit(time.Minute)
 	if drawn := strings.ReplaceAll(d.Log.String(), "^C", ""); strings.Contains(drawn, "\x1b") {
 		t.Errorf("escape sequences: %q", drawn)
 	}

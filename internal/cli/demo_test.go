@@ -13,17 +13,16 @@ import (
 
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 // startDemo starts a demonstration and returns it, its folder for temporary files, and its workers, once it has begun.
 func startDemo(t *testing.T, args ...string) (p *proctest.Process, tmp string, workers []int) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
 	tmp = t.TempDir()
-	t.Setenv("TMPDIR", tmp)
-	p = proctest.Start(t, append([]string{"demo"}, args...)...)
+	cmd := proctest.Command(t, append([]string{"demo"}, args...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	p = proctest.StartCommand(t, cmd)
 	p.AwaitLog("all of them cloned")
 	return p, tmp, demoWorkers(t, p.Log.String())
 }
@@ -52,27 +51,30 @@ func assertNothingLeft(t *testing.T, tmp string, workers []int) {
 	}
 }
 
-func TestADemoThatIsInterruptedLeavesNothingBehind(t *testing.T) {
+func TestInterruptedDemoLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	p, tmp, workers := startDemo(t)
 	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.Ended(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)
 }
 
-func TestADemoEndsWithTheWorkerItCountsOn(t *testing.T) {
+func TestDemoFailsIfItsWorkerDies(t *testing.T) {
+	testenv.Long(t)
 	p, tmp, workers := startDemo(t)
 	if err := syscall.Kill(workers[1], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.Ended(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)
 }
 
-func TestTheWorkersOfADemoThatIsKilledDieWithIt(t *testing.T) {
+func TestWorkersDieWithKilledDemo(t *testing.T) {
+	testenv.Long(t)
 	p, _, workers := startDemo(t)
 	p.Kill()
 	for _, pid := range workers {
@@ -88,7 +90,8 @@ func ended(pid int) bool {
 }
 
 // On the web it goes on until it is interrupted, and that is no failure.
-func TestADemoOnTheWeb(t *testing.T) {
+func TestWebDemo(t *testing.T) {
+	testenv.Long(t)
 	p, tmp, workers := startDemo(t, "--web")
 	found := regexp.MustCompile(`dashboard at (http://127\.0\.0\.1:\d+)/ ; .* log in with (\S+)`).FindStringSubmatch(p.Log.String())
 	if found == nil {
@@ -120,7 +123,7 @@ func TestADemoOnTheWeb(t *testing.T) {
 		}
 	}
 	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.Ended(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
 		t.Errorf("exit code %d, want 0, and the table", code)
 	}
 	assertNothingLeft(t, tmp, workers)

@@ -38,7 +38,8 @@ func examined(t *testing.T, code int, args ...string) map[string]doctor.Check {
 	return found
 }
 
-func TestDoctorLooksAtRedis(t *testing.T) {
+func TestDoctorChecksRedis(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string                                         // of redis-server
 		set  func(t *testing.T, client redis.UniversalClient) // before the examination
@@ -95,7 +96,8 @@ func TestDoctorLooksAtRedis(t *testing.T) {
 	}
 }
 
-func TestDoctorLooksAtTheVolume(t *testing.T) {
+func TestDoctorChecksVolume(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	found := examined(t, term.ExitDone, "--root", root)
 	for _, name := range []string{"volume", "hard links", "rename over a link", "file locks", "sync", "exchange of names", "case"} {
@@ -130,7 +132,8 @@ func TestDoctorLooksAtTheVolume(t *testing.T) {
 	}
 }
 
-func TestDoctorKnowsVersionsAndClocks(t *testing.T) {
+func TestDoctorChecksVersionsAndClocks(t *testing.T) {
+	t.Parallel()
 	for v, want := range map[string]string{"6.0.16": doctor.VerdictFail, "5": doctor.VerdictFail, "6.2.0": doctor.VerdictWarn, "7.0.15": doctor.VerdictOK, "10.1": doctor.VerdictOK, "": doctor.VerdictWarn} {
 		if c := doctor.RedisVersion(v); c.Verdict != want {
 			t.Errorf("version %q: %+v, want %s", v, c, want)

@@ -25,6 +25,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/status"
+	"lockstep/internal/testenv"
 )
 
 // document is one whose blocks of commands are typed into a shell, in turn, as they stand.
@@ -75,8 +76,8 @@ var documents = map[string]document{
 
 // elsewhere are the documents with commands that are not run here, and why.
 var elsewhere = map[string]string{
-	"docs/cli.md":           "generated; TestDocumentsNameCommandsThatExist parses its examples, and scripts run each command",
-	"docs/watches.md":       "testdata/script/watch_guide.txtar runs it; TestTheGuideToWatchesIsRun compares",
+	"docs/cli.md":           "generated; TestCommandsInDocumentsParse parses its examples, and scripts run each command",
+	"docs/watches.md":       "testdata/script/watch_guide.txtar runs it; TestWatchGuideMatchesScript compares",
 	"docs/publishing.md":    "its programs are those of examples/publish, whose tests run them",
 	"docs/recipes.md":       "its programs are those of examples, whose tests run them",
 	"docs/reading.md":       "its commands are parts of programs; exec_test.go and package tree have them",
@@ -93,15 +94,13 @@ var elsewhere = map[string]string{
 var atWork = []string{
 	"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "lockstep serve", "lockstep publish https://git.example.com/acme/widgets.git --wait"}
 
-// TestTheDocumentsCommandsRun types the commands of README.md, and of docs, into a shell as they stand, with a real
+// TestCommandsInDocumentsRun types the commands of README.md, and of docs, into a shell as they stand, with a real
 // Redis, a Git server that is https://git.example.com, and this build as lockstep. A document cannot know four
 // things, which are put in the place of its own: where Redis is, the folder /srv/repos, an address to listen on, and the
 // secret that "…" stands for. Beside these, "go run ./cmd/lockstep" and "go build" are this build; redis-cli finds this
 // Redis; and what does not end by itself is left running, as by a reader with another terminal.
-func TestTheDocumentsCommandsRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
+func TestCommandsInDocumentsRun(t *testing.T) {
+	testenv.Long(t)
 	if _, err := exec.LookPath("curl"); err != nil {
 		if os.Getenv("LOCKSTEP_TEST_REDIS") == "real" {
 			t.Fatal("there is no curl in PATH; install it")
@@ -113,8 +112,9 @@ func TestTheDocumentsCommandsRun(t *testing.T) {
 	}
 }
 
-// TestNoDocumentIsLeftOut wants a document with commands to be run, or to be listed with the reason.
-func TestNoDocumentIsLeftOut(t *testing.T) {
+// TestEveryDocumentWithCommandsIsRunOrListed wants a document with commands to be run, or to be listed with the reason.
+func TestEveryDocumentWithCommandsIsRunOrListed(t *testing.T) {
+	t.Parallel()
 	for _, file := range proctest.Must(filepath.Glob("../../docs/*.md"))(t) {
 		path := "docs/" + filepath.Base(file)
 		_, listed := elsewhere[path]

@@ -12,9 +12,10 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// TestDocumentsNameCommandsThatExist parses each lockstep command in the documents, in blocks and within the text:
+// TestCommandsInDocumentsParse parses each lockstep command in the documents, in blocks and within the text:
 // there is such a command, and it has these flags.
-func TestDocumentsNameCommandsThatExist(t *testing.T) {
+func TestCommandsInDocumentsParse(t *testing.T) {
+	t.Parallel()
 	paths := proctest.Must(filepath.Glob("../../docs/*.md"))(t)
 	paths = append(paths, proctest.Must(filepath.Glob("../../docs/adr/*.md"))(t)...)
 	paths = append(paths, "../../README.md", "../../CONTRIBUTING.md")
@@ -30,8 +31,8 @@ func TestDocumentsNameCommandsThatExist(t *testing.T) {
 			}
 		}
 	}
-	if found < 100 {
-		t.Errorf("%d commands in all documents: this test does not see them", found)
+	if found == 0 {
+		t.Error("found no commands in the documents")
 	}
 }
 

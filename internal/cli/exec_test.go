@@ -86,6 +86,7 @@ func (c *conversation) hear() string {
 const answering = `while read -r _; do echo "$(cat a) $(cat "$LOCKSTEP_TREE/a") $LOCKSTEP_COMMIT"; done`
 
 func TestExecSeesOneCommit(t *testing.T) {
+	t.Parallel()
 	for name, byResult := range map[string]bool{"by name": false, "by result": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newPublished(t, "1")
@@ -114,7 +115,8 @@ func TestExecSeesOneCommit(t *testing.T) {
 	}
 }
 
-func TestExecInATreeThatIsGone(t *testing.T) {
+func TestExecInRemovedTree(t *testing.T) {
+	t.Parallel()
 	p := newPublished(t, "1")
 	_, file := p.sync()
 	p.push("2")
@@ -126,7 +128,8 @@ func TestExecInATreeThatIsGone(t *testing.T) {
 	}
 }
 
-func TestExecExitsAsItsCommandDoes(t *testing.T) {
+func TestExecReturnsExitCodeOfCommand(t *testing.T) {
+	t.Parallel()
 	p := newPublished(t, "1")
 	p.sync()
 	run := func(args ...string) *exec.Cmd {

@@ -15,9 +15,10 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestALeaseCanBeLookedAtAndTakenAway has one service hold a repository whose remote does not answer,
+// TestLeasesAreShownAndReleased has one service hold a repository whose remote does not answer,
 // and another wait for it.
-func TestALeaseCanBeLookedAtAndTakenAway(t *testing.T) {
+func TestLeasesAreShownAndReleased(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
 	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {

@@ -13,17 +13,18 @@ import (
 	"lockstep/internal/status"
 )
 
-func TestHelpIsAsWideAsTheTerminal(t *testing.T) {
+func TestHelpFitsTerminalWidth(t *testing.T) {
+	t.Parallel()
 	help := func(w io.Writer) {
 		Run(t.Context(), []string{"serve", "--help"}, term.Streams{Stdout: w, Stderr: io.Discard})
 	}
-	terminal := proctest.OpenPTY(t)
+	terminal := openPTY(t)
 	help(terminal.File)
 	_ = terminal.File.Close()
 	<-terminal.Done
 	var piped bytes.Buffer
 	help(&piped)
-	seen := strings.ReplaceAll(terminal.Seen.String(), "\r\n", "\n")
+	seen := strings.ReplaceAll(terminal.Output.String(), "\r\n", "\n")
 	_, flags, _ := strings.Cut(seen, "\nFlags:\n")
 	if strings.Join(strings.Fields(seen), " ") != strings.Join(strings.Fields(piped.String()), " ") || !strings.Contains(flags, "--root") {
 		t.Errorf("not the same help:\n%s", seen)
@@ -35,33 +36,31 @@ func TestHelpIsAsWideAsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestStatusIsShownAgainAndAgain(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
+func TestStatusWatchRedraws(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	terminal := proctest.OpenPTY(t)
+	terminal := openPTY(t)
 	ctx, interrupt := context.WithCancel(context.Background())
 	defer interrupt()
 	ended := make(chan int, 1)
 	args := []string{"status", "--watch", "--redis", server.URL()}
 	go func() { ended <- Run(ctx, args, term.Streams{Stdout: terminal.File, Stderr: io.Discard}) }()
-	proctest.Eventually(t, func() bool { return strings.Count(terminal.Seen.String(), "\x1b[H") >= 2 }, "a second screen")
-	if seen := terminal.Seen.String(); !strings.Contains(seen, "no worker takes changes") || !strings.HasPrefix(seen, "\x1b[2J") {
+	proctest.Eventually(t, func() bool { return strings.Count(terminal.Output.String(), "\x1b[H") >= 2 }, "a second screen")
+	if seen := terminal.Output.String(); !strings.Contains(seen, "no worker takes changes") || !strings.HasPrefix(seen, "\x1b[2J") {
 		t.Errorf("%q", seen)
 	}
 	if server.Real { // away for a while: the screen says so, and comes back
 		server.Stop()
-		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Seen.String(), "unavailable") }, "a screen without Redis")
-		before := strings.Count(terminal.Seen.String(), "no worker takes changes")
+		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Output.String(), "unavailable") }, "a screen without Redis")
+		before := strings.Count(terminal.Output.String(), "no worker takes changes")
 		server.Restart()
-		proctest.Eventually(t, func() bool { return strings.Count(terminal.Seen.String(), "no worker takes changes") > before }, "a screen with Redis")
+		proctest.Eventually(t, func() bool { return strings.Count(terminal.Output.String(), "no worker takes changes") > before }, "a screen with Redis")
 	}
 	interrupt()
 	if code := <-ended; code != term.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
-	proctest.Eventually(t, func() bool { return strings.HasSuffix(terminal.Seen.String(), "\x1b[?7h") }, "lines that wrap again")
+	proctest.Eventually(t, func() bool { return strings.HasSuffix(terminal.Output.String(), "\x1b[?7h") }, "lines that wrap again")
 
 	follower := proctest.Start(t, "status", "--watch", "-o", "json", "--redis", server.URL())
 	follower.AwaitLog("}\n{")
@@ -73,7 +72,8 @@ func TestStatusIsShownAgainAndAgain(t *testing.T) {
 	}
 }
 
-func TestNobodyElseCommandsTheTerminal(t *testing.T) {
+func TestOutputStripsControlCharacters(t *testing.T) {
+	t.Parallel()
 	const hostile = "\x1b[2J\x1b]0;owned\a\u009b31mred\r\b\x7f"
 	for _, colours := range []bool{false, true} {
 		if got := term.Align("worker\t"+hostile+"\n", colours); got != "worker  [2J]0;owned31mred\n" {
@@ -85,7 +85,8 @@ func TestNobodyElseCommandsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestColoursAreForTerminalsAlone(t *testing.T) {
+func TestColoursOnlyOnTerminals(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	doctor := func(stdout io.Writer, environ ...string) {
 		t.Helper()
@@ -97,11 +98,11 @@ func TestColoursAreForTerminalsAlone(t *testing.T) {
 		environ  []string
 		coloured bool
 	}{{nil, true}, {[]string{"NO_COLOR=1"}, false}, {[]string{"NO_COLOR="}, true}, {[]string{"TERM=dumb"}, false}} {
-		terminal := proctest.OpenPTY(t)
+		terminal := openPTY(t)
 		doctor(terminal.File, tc.environ...)
-		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Seen.String(), "open files") }, "the doctor's last check")
-		if got := strings.Contains(terminal.Seen.String(), "\x1b[32mok\x1b[0m"); got != tc.coloured {
-			t.Errorf("%q: coloured %v, want %v:\n%q", tc.environ, got, tc.coloured, terminal.Seen.String())
+		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Output.String(), "open files") }, "the doctor's last check")
+		if got := strings.Contains(terminal.Output.String(), "\x1b[32mok\x1b[0m"); got != tc.coloured {
+			t.Errorf("%q: coloured %v, want %v:\n%q", tc.environ, got, tc.coloured, terminal.Output.String())
 		}
 	}
 	var b bytes.Buffer

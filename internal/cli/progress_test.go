@@ -80,25 +80,21 @@ func large(t *testing.T, git *gitserver.Server, repo string) {
 }
 
 // onTerminal runs lockstep with a terminal for its standard error.
-func onTerminal(t *testing.T, p *proctest.Pty, env []string, args ...string) (stdout *logtest.Buffer, ended *proctest.Process) {
+func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *logtest.Buffer, ended *proctest.Process) {
 	t.Helper()
 	cmd := proctest.Command(t, args...)
 	stdout = &logtest.Buffer{}
 	cmd.Env = append(os.Environ(), append([]string{"TERM=xterm", "CI="}, env...)...)
 	cmd.Stdout, cmd.Stderr = stdout, p.File
-	ended = &proctest.Process{T: t, Cmd: cmd, Log: p.Seen, Done: make(chan struct{})}
-	proctest.Must(0, cmd.Start())(t)
-	go func() { _ = cmd.Wait(); close(ended.Done) }()
-	t.Cleanup(ended.Kill)
+	ended = proctest.StartCommand(t, cmd)
+	ended.Log = p.Output
 	return stdout, ended
 }
 
 var movingBar = regexp.MustCompile(`fetch +[|/\\-] \d+\.\d KiB  \d+s`)
 
-func TestALongSyncShowsABarOnATerminal(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
+func TestLongSyncShowsProgressBar(t *testing.T) {
+	t.Parallel()
 	git := proctest.StartGit(t)
 	large(t, git, "acme/widgets")
 	gate, server := newGated(t, git), redistest.Start(t)
@@ -108,29 +104,30 @@ func TestALongSyncShowsABarOnATerminal(t *testing.T) {
 		"the workers of the service": {"--redis", server.URL()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gate, p := gate, proctest.OpenPTY(t)
+			gate, p := gate, openPTY(t)
 			if name == "a worker of its own" {
 				gate = newGated(t, git)
 			}
 			stdout, ended := onTerminal(t, p, nil, append([]string{"sync", gate.url("acme/widgets")}, args...)...)
-			proctest.Eventually(t, func() bool { return movingBar.MatchString(p.Seen.String()) }, "bar of the fetch")
+			proctest.Eventually(t, func() bool { return movingBar.MatchString(p.Output.String()) }, "bar of the fetch")
 			gate.open()
-			if code := ended.Ended(time.Minute); code != term.ExitDone {
+			if code := ended.AwaitExit(time.Minute); code != term.ExitDone {
 				t.Errorf("exit code %d", code)
 			}
 			if !strings.HasPrefix(stdout.String(), "synced acme/widgets: ") || strings.Count(stdout.String(), "\n") != 1 {
 				t.Errorf("stdout %q", stdout)
 			}
-			if !strings.Contains(p.Seen.String(), "\x1b[1A") || !strings.HasSuffix(p.Seen.String(), "\r\n") {
-				t.Errorf("the terminal shows %q: want bars that are drawn again, and an end of the last line", p.Seen)
+			if !strings.Contains(p.Output.String(), "\x1b[1A") || !strings.HasSuffix(p.Output.String(), "\r\n") {
+				t.Errorf("the terminal shows %q: want bars that are drawn again, and an end of the last line", p.Output)
 			}
 		})
 	}
 }
 
 // Who looks once a second does not see the last file of a phase.
-func TestABarEndsWithItsPhaseHoweverFarItWasSeen(t *testing.T) {
-	p := proctest.OpenPTY(t)
+func TestProgressBarCompletesWithItsPhase(t *testing.T) {
+	t.Parallel()
+	p := openPTY(t)
 	b := &bars{w: p.File}
 	b.draw(events.Progress{Phase: events.PhaseBuild, Done: 150, Total: 200, Unit: "files"}, 2*time.Second, 2*time.Second)
 	b.draw(events.Progress{Phase: events.PhasePublish}, 0, 3*time.Second)
@@ -139,12 +136,13 @@ func TestABarEndsWithItsPhaseHoweverFarItWasSeen(t *testing.T) {
 	select {
 	case <-closed:
 	case <-time.After(time.Minute):
-		t.Fatalf("the bars are not closed; the terminal shows %q", p.Seen)
+		t.Fatalf("the bars are not closed; the terminal shows %q", p.Output)
 	}
-	proctest.Eventually(t, func() bool { return strings.Contains(p.Seen.String(), "200 of 200 files") }, "all files")
+	proctest.Eventually(t, func() bool { return strings.Contains(p.Output.String(), "200 of 200 files") }, "all files")
 }
 
-func TestNoBarWhereNobodyLooks(t *testing.T) {
+func TestNoProgressBarWhereUnwanted(t *testing.T) {
+	t.Parallel()
 	git := proctest.StartGit(t)
 	large(t, git, "acme/widgets")
 	for name, tc := range map[string]struct{ env, args []string }{
@@ -155,19 +153,20 @@ func TestNoBarWhereNobodyLooks(t *testing.T) {
 		"all is quick":    {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, remote := proctest.OpenPTY(t), git.URL("acme/widgets")
+			p, remote := openPTY(t), git.URL("acme/widgets")
 			stdout, ended := onTerminal(t, p, tc.env, append([]string{"sync", remote, "--root", t.TempDir()}, tc.args...)...)
-			if code := ended.Ended(time.Minute); code != term.ExitDone || stdout.String() == "" {
+			if code := ended.AwaitExit(time.Minute); code != term.ExitDone || stdout.String() == "" {
 				t.Errorf("exit code %d, %q", code, stdout)
 			}
-			if p.Seen.String() != "" && name != "all is quick" { // on a slow machine it may not be
-				t.Errorf("the terminal shows %q", p.Seen)
+			if p.Output.String() != "" && name != "all is quick" { // on a slow machine it may not be
+				t.Errorf("the terminal shows %q", p.Output)
 			}
 		})
 	}
 }
 
-func TestProgressIsALineNowAndThenElsewhere(t *testing.T) {
+func TestProgressLinesWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		d := &display{now: stretch{began: time.Now()}, view: &lines{w: &text, repo: proctest.Must(events.ParseRepoPath("acme/widgets"))(t)}}
@@ -194,7 +193,8 @@ func TestProgressIsALineNowAndThenElsewhere(t *testing.T) {
 	})
 }
 
-func TestTheProgressOfAnotherChangeForTheRepositoryWillDo(t *testing.T) {
+func TestProgressFallsBackToOtherChangeOfRepository(t *testing.T) {
+	t.Parallel()
 	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: "https://example.com/acme/widgets.git"}))(t)
 	at := func(phase events.Phase) events.Progress { return events.Progress{Phase: phase} }
 	others := []state.Activity{
@@ -212,7 +212,8 @@ func TestTheProgressOfAnotherChangeForTheRepositoryWillDo(t *testing.T) {
 	}
 }
 
-func TestADeadWorkersWorkIsSeenNoMore(t *testing.T) {
+func TestActivityOfDeadWorkerDisappears(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	large(t, git, "acme/widgets")

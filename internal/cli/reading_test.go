@@ -32,8 +32,9 @@ func snippet(t *testing.T, document, name string) string {
 	return code + "\n"
 }
 
-// TestTheRecipeForReaders runs the shell program of docs/reading.md as it stands there.
-func TestTheRecipeForReaders(t *testing.T) {
+// TestShellRecipeForReaders runs the shell program of docs/reading.md as it stands there.
+func TestShellRecipeForReaders(t *testing.T) {
+	t.Parallel()
 	for _, tool := range []string{"realpath", "flock"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip(err)
@@ -83,7 +84,8 @@ func TestTheRecipeForReaders(t *testing.T) {
 
 // A consumer group that lags keeps the tree that a result of its names; once it has settled that, the next
 // sync throws the tree away.
-func TestAServiceKeepsTheTreesThatResultsName(t *testing.T) {
+func TestServiceKeepsTreesOfUnacknowledgedResults(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)

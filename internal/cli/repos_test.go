@@ -20,8 +20,9 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestARemoteThatIsIllIsLeftAloneUntilItIsWell has a remote that fails, and then does not.
-func TestARemoteThatIsIllIsLeftAloneUntilItIsWell(t *testing.T) {
+// TestCircuitBreakerPausesFailingRemote has a remote that fails, and then does not.
+func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
+	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client, git := server.Client(), proctest.StartGit(t)
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)

@@ -18,6 +18,7 @@ import (
 // repository acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a port that
 // nobody listens on. For the commands that scripts have see scriptCommands.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata/script",
 		Cmds: scriptCommands(),

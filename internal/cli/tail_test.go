@@ -15,7 +15,8 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestTailFollowsWhatComes(t *testing.T) {
+func TestTailFollowsStreams(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -31,7 +32,7 @@ func TestTailFollowsWhatComes(t *testing.T) {
 	ask("acme/widgets", "docs")
 	follower.AwaitLog("synced acme/widgets refs/heads/main docs nothing to " + head[:12] + ", 1 files")
 	proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"repo", "acme/widgets", "url", git.URL("acme/widgets")}}).Result())(t)
-	if code := follower.Ended(time.Minute); code != term.ExitDone {
+	if code := follower.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
 	said := follower.Log.String()

@@ -31,7 +31,8 @@ func everyCommand(fn func(path string, cmd *cobra.Command)) {
 	walk(root)
 }
 
-func TestEachCommandExplainsItself(t *testing.T) {
+func TestEachCommandHasHelp(t *testing.T) {
+	t.Parallel()
 	everyCommand(func(path string, cmd *cobra.Command) {
 		group := cmd.HasSubCommands()
 		switch {
@@ -60,6 +61,7 @@ func TestEachCommandExplainsItself(t *testing.T) {
 
 // TestEachCommandHasAScript wants each command to be typed in some script, and to be used wrongly there.
 func TestEachCommandHasAScript(t *testing.T) {
+	t.Parallel()
 	var scripts strings.Builder
 	for _, file := range proctest.Must(filepath.Glob("testdata/script/*.txtar"))(t) {
 		scripts.Write(proctest.Must(os.ReadFile(file))(t))

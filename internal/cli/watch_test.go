@@ -9,16 +9,15 @@ import (
 )
 
 // Each command and the file of docs/watches.md is in the script that TestScripts runs.
-func TestTheGuideToWatchesIsRun(t *testing.T) {
+func TestWatchGuideMatchesScript(t *testing.T) {
+	t.Parallel()
 	guide := string(proctest.Must(os.ReadFile("../../docs/watches.md"))(t))
 	script := string(proctest.Must(os.ReadFile("testdata/script/watch_guide.txtar"))(t))
-	commands := 0
 	for line := range strings.Lines(guide) {
 		command, ok := strings.CutPrefix(line, "    lockstep ")
 		if !ok {
 			continue
 		}
-		commands++
 		command, _, _ = strings.Cut(strings.TrimSpace(command), " > ")
 		if !strings.Contains(script, "\nexec lockstep "+command+"\n") {
 			t.Errorf("the script does not run: lockstep %s", command)
@@ -26,7 +25,7 @@ func TestTheGuideToWatchesIsRun(t *testing.T) {
 	}
 	_, file, _ := strings.Cut(guide, "```yaml\n")
 	file, _, ok := strings.Cut(file, "```")
-	if !ok || !strings.Contains(script, "-- guide.yaml --\n"+file) || commands < 8 {
-		t.Errorf("%d commands, and the file is not the script's", commands)
+	if !ok || !strings.Contains(script, "-- guide.yaml --\n"+file) {
+		t.Error("the script does not import the file in the guide")
 	}
 }

@@ -12,11 +12,9 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestWrongInputIsOneLineThatSaysWhatToChange gives settings that make no sense, or cannot be met.
-func TestWrongInputIsOneLineThatSaysWhatToChange(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long, and is no different with another Redis")
-	}
+// TestInputErrorsAreOneActionableLine gives settings that make no sense, or cannot be met.
+func TestInputErrorsAreOneActionableLine(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
@@ -59,8 +57,8 @@ func TestWrongInputIsOneLineThatSaysWhatToChange(t *testing.T) {
 		"no file of hosts' keys":           {args: append(serve, "--known-hosts", "nowhere"), code: term.ExitUsage, want: "known-hosts: open nowhere"},
 		"no folder of credentials":         {args: append(serve, "--credentials", "nowhere"), code: term.ExitUsage, want: "credentials: stat nowhere"},
 		"a proxy that is none":             {args: append(serve, "--proxy", "nonsense"), code: term.ExitUsage, want: "proxy: want a URL, as http://proxy.example.org:3128"},
-		"hosts that are none":              {args: append(serve, "--hosts", "a/b"), code: term.ExitUsage, want: `hosts: "a/b" is neither`},
-		"hosts to notify that are none":    {args: append(serve, "--notify-hosts", "***"), code: term.ExitUsage, want: `notify-hosts: "***" is neither`},
+		"hosts that are none":              {args: append(serve, "--hosts", "a/b"), code: term.ExitUsage, want: `hosts: "a/b" is not a host name`},
+		"hosts to notify that are none":    {args: append(serve, "--notify-hosts", "***"), code: term.ExitUsage, want: `notify-hosts: "***" is not a host name`},
 		"a lock-wait shorter than a lease": {args: append(serve, "--lock-wait", "1s"), code: term.ExitUsage, want: "raise lock-wait or lower lease"},
 		"a URL with a password":            {args: []string{"sync", "https://bot:hunter2@example.com/a/b"}, code: term.ExitUsage, want: "url carries credentials; name a credential instead"},
 		"a scheme that is not Git's":       {args: []string{"sync", "ftp://example.com/a/b"}, code: term.ExitUsage, want: "use http or https, or ssh"},
@@ -75,8 +73,9 @@ func TestWrongInputIsOneLineThatSaysWhatToChange(t *testing.T) {
 	}
 }
 
-// TestAPasswordThatRedisRefuses is wrong input that only Redis can tell.
-func TestAPasswordThatRedisRefuses(t *testing.T) {
+// TestRedisRefusesPassword is wrong input that only Redis can tell.
+func TestRedisRefusesPassword(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	proctest.Must(server.Client().ConfigSet(t.Context(), "requirepass", "sesame").Result())(t)
 	password := filepath.Join(t.TempDir(), "password")

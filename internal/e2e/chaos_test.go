@@ -14,217 +14,226 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
+
+// soaking reports whether LOCKSTEP_SOAK asks for the full length of soak tests. LOCKSTEP_SEED repeats the pushes and
+// kills of a run, but not their timing.
+func soaking() bool { return os.Getenv("LOCKSTEP_SOAK") != "" }
 
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
-// TestAWorkerKilledAtAnyMomentCostsNothing kills workers with SIGKILL before and after every step, and at
-// random, while others go on. Each change must be answered once, and each app told all, in order.
-func TestAWorkerKilledAtAnyMomentCostsNothing(t *testing.T) {
+// TestWorkerKilledAtAnyStepLosesNothing kills workers with SIGKILL before and after every step, and at random times, while
+// other workers continue. Each change must have exactly one result, and each app must receive all changes in order.
+func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
+	if !testenv.All() {
+		t.Parallel()
+	}
 	s := newStorm(t, durable...)
 	f := s.follow()
-	kills, atOnce := 28, 4
-	if proctest.Soaking() {
+	kills, atOnce := testenv.Form(6, 28), 4
+	if soaking() {
 		kills = 1000
 	}
 	began := time.Now()
-	dead := s.strike(kills, atOnce)
-	t.Logf("%d kills in %v: %v", kills, time.Since(began).Round(time.Second), dead)
+	killed := s.killWorkers(kills, atOnce)
+	t.Logf("%d kills in %v: %v", kills, time.Since(began).Round(time.Second), killed)
 	var missed []string
-	for _, m := range moments {
-		if dead[m.name] == 0 {
-			missed = append(missed, m.name)
+	for _, p := range killPoints {
+		if killed[p.name] == 0 {
+			missed = append(missed, p.name)
 		}
 	}
-	// Whether a worker that waits to die of it is the one who publishes, parks a message, settles siblings or
-	// has a lease to release depends on who crowds whom, and on how much the machine gets done meanwhile. A
-	// short storm may be over before.
-	if len(missed) > 0 && (proctest.Soaking() || len(missed) == len(moments)) {
-		t.Errorf("no worker died %q", missed)
+	// In a short storm, a worker may not reach its kill point, for example because it never parks a message.
+	if len(missed) > 0 && (soaking() || len(missed) == len(killPoints)) {
+		t.Errorf("no worker was killed at %q", missed)
 	}
-	s.assertCalm(f)
+	s.finish(f)
 }
 
-// strike has so many workers die, some at a time, while the storm blows, and counts their deaths by
-// moment.
-func (s *storm) strike(kills, atOnce int) map[string]int {
+// killWorkers runs kills workers until they are killed, atOnce at a time, during the storm, and counts the kills by kill
+// point.
+func (s *storm) killWorkers(kills, atOnce int) map[string]int {
 	s.t.Helper()
-	type blow struct {
-		moment string
-		pass   int
-		after  time.Duration
+	type kill struct {
+		point string
+		pass  int
+		after time.Duration
 	}
 	random := rand.New(rand.NewPCG(s.seed, 1))
-	blows := make(chan blow, kills)
+	planned := make(chan kill, kills)
 	for n := range kills {
-		// Three in four at a named moment. Those take their turns, so that each has its share.
+		// Three of four kills are at a kill point, in turn.
 		if n%4 == 3 {
-			blows <- blow{atRandom, 0, 300*time.Millisecond + time.Duration(random.IntN(1200))*time.Millisecond}
+			planned <- kill{atRandom, 0, 300*time.Millisecond + time.Duration(random.IntN(1200))*time.Millisecond}
 			continue
 		}
-		m := moments[(n-n/4)%len(moments)]
-		blows <- blow{m.name, 1 + random.IntN(m.passes), 20 * time.Second}
+		p := killPoints[(n-n/4)%len(killPoints)]
+		planned <- kill{p.name, 1 + random.IntN(p.passes), 20 * time.Second}
 	}
-	close(blows)
+	close(planned)
 	args := append(s.serve(), scriptsFlag(s.t))
 	dir := s.t.TempDir()
-	storming, calm := context.WithCancel(s.t.Context())
-	defer calm()
+	pushing, stop := context.WithCancel(s.t.Context())
+	defer stop()
 	var g, workers errgroup.Group
-	g.Go(func() error { return s.blow(storming) })
+	g.Go(func() error { return s.run(pushing) })
 	var mu sync.Mutex
-	dead := map[string]int{}
+	killed := map[string]int{}
 	for range atOnce {
 		workers.Go(func() error {
-			for b := range blows {
-				byItself, err := die(dir, args, b.moment, b.pass, b.after)
+			for k := range planned {
+				byItself, err := runUntilKilled(dir, args, k.point, k.pass, k.after)
 				if err != nil {
 					return err
 				}
 				mu.Lock()
 				if !byItself {
-					b.moment = atRandom
+					k.point = atRandom
 				}
-				dead[b.moment]++
+				killed[k.point]++
 				mu.Unlock()
 			}
 			return nil
 		})
 	}
 	err := workers.Wait()
-	calm()
+	stop()
 	proctest.Must(0, err)(s.t)
 	proctest.Must(0, g.Wait())(s.t)
-	return dead
+	return killed
 }
 
-// assertCalm has two workers finish what is left, and then asks for the zeroes.
-func (s *storm) assertCalm(f *follower) {
+// finish starts two workers to process the remaining changes, and checks the outcome.
+func (s *storm) finish(f *follower) {
 	s.t.Helper()
 	for range 2 {
 		proctest.Start(s.t, append([]string{"serve"}, s.serve()...)...)
 	}
-	s.assertWhole(f)
+	s.assertComplete(f)
 }
 
-// assertWhole asks of whoever works now for the zeroes: no result lost, none doubled, no hole in what any app was
-// told, nothing left behind.
-func (s *storm) assertWhole(f *follower) {
+// assertComplete waits until the running workers are done, and checks that no result is lost or duplicated, that no app has
+// a gap in its results, and that nothing is left over.
+func (s *storm) assertComplete(f *follower) {
 	s.t.Helper()
-	f.await(s.t, s.certain())
-	f.await(s.t, s.calm()) // whose syncs sweep up what the dead have left
-	proctest.Eventually(s.t, s.idle, "what Redis has taken without saying so is done, too")
+	f.await(s.t, s.confirmed())
+	f.await(s.t, s.pushAll()) // these syncs also clean up after killed workers
+	proctest.Eventually(s.t, s.idle, "changes that Redis accepted without confirming are done, too")
 	s.assertNothingLeft()
 	s.assertTrees()
 
 	kept := proctest.Must(s.client.XRange(s.t.Context(), events.DefaultNamespace.Results(), "-", "+").Result())(s.t)
-	proctest.Eventually(s.t, func() bool { return len(f.soFar()) >= len(kept) }, "a consumer has been given %d results", len(kept))
-	answered := f.answered()
-	lost, doubled, uncertain := 0, 0, 0
+	proctest.Eventually(s.t, func() bool { return len(f.received()) >= len(kept) }, "the consumer has %d results", len(kept))
+	counts := f.resultCounts()
+	lost, duplicated, unconfirmed := 0, 0, 0
 	for _, a := range s.sent {
-		switch n := answered[a.id]; {
+		switch n := counts[a.id]; {
 		case n > 1:
-			doubled++
-		case n == 0 && a.certain:
+			duplicated++
+		case n == 0 && a.confirmed:
 			lost++
-		case n == 1 && !a.certain:
-			uncertain++
+		case n == 1 && !a.confirmed:
+			unconfirmed++
 		}
 	}
-	if lost != 0 || doubled != 0 {
-		s.t.Errorf("%d results lost and %d doubled, want none", lost, doubled)
+	if lost != 0 || duplicated != 0 {
+		s.t.Errorf("%d results lost and %d duplicated, want none", lost, duplicated)
 	}
 	var entries []string
 	for _, entry := range kept {
 		entries = append(entries, entry.ID)
 	}
 	if !slices.Equal(entries, f.entries) {
-		s.t.Errorf("the stream has %d results, and a consumer was given %d: they should be the same", len(entries), len(f.entries))
+		s.t.Errorf("the stream has %d results and the consumer received %d, want the same", len(entries), len(f.entries))
 	}
-	l := s.audit(f.soFar(), false)
-	if n := s.behind(l.toldOf); n != 0 {
-		s.t.Errorf("%d apps were not told where a ref is", n)
+	l := s.audit(f.received(), false)
+	if n := s.behind(l.lastCommit); n != 0 {
+		s.t.Errorf("%d apps did not receive the head of a ref", n)
 	}
-	s.t.Logf("%d pushes (%d by force), %d changes, %d results (%d of them coalesced), %d answers to changes that Redis did not confirm: %d lost, %d doubled",
-		s.pushes, s.forced, len(s.sent), l.results, l.coalesced, uncertain, lost, doubled)
+	s.t.Logf("%d pushes (%d forced), %d changes, %d results (%d coalesced, %d of unconfirmed changes): %d lost, %d duplicated",
+		s.pushes, s.forced, len(s.sent), l.results, l.coalesced, unconfirmed, lost, duplicated)
 }
 
-// certain are the ids of the changes that Redis has confirmed.
-func (s *storm) certain() []string {
+// confirmed returns the IDs of the changes that Redis has confirmed.
+func (s *storm) confirmed() []string {
 	var ids []string
 	for _, a := range s.sent {
-		if a.certain {
+		if a.confirmed {
 			ids = append(ids, a.id)
 		}
 	}
 	return ids
 }
 
-// TestRedisKilledUnderLoadCostsNothing kills a Redis that syncs every write to disk, and starts it again.
-func TestRedisKilledUnderLoadCostsNothing(t *testing.T) {
+// TestRedisKilledUnderLoadLosesNothing kills and restarts a Redis that syncs every write to disk.
+func TestRedisKilledUnderLoadLosesNothing(t *testing.T) {
+	if !testenv.All() {
+		t.Parallel()
+	}
 	s := newStorm(t, durable...)
 	f := s.follow()
-	restarts := 2
-	if proctest.Soaking() {
+	restarts := testenv.Form(1, 2)
+	if soaking() {
 		restarts = 20
 	}
 	for range 3 {
 		proctest.Start(t, append([]string{"serve"}, s.serve()...)...)
 	}
-	storming, calm := context.WithCancel(t.Context())
-	defer calm()
+	pushing, stop := context.WithCancel(t.Context())
+	defer stop()
 	var g errgroup.Group
-	g.Go(func() error { return s.blow(storming) })
+	g.Go(func() error { return s.run(pushing) })
 	random := rand.New(rand.NewPCG(s.seed, 1))
 	for n := range restarts {
 		f.awaitMore(t, 20)
 		s.server.Stop()
-		// Not a wait for something: how long Redis is away is what differs from one time to the next.
-		time.Sleep(time.Duration(random.IntN(400*(1+n%4))) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(400*(1+n%4))) * time.Millisecond) // outages of different lengths
 		s.server.Restart()
 	}
 	f.awaitMore(t, 20)
-	calm()
+	stop()
 	proctest.Must(0, g.Wait())(t)
 	t.Logf("%d restarts of Redis", restarts)
-	s.assertCalm(f)
+	s.finish(f)
 }
 
-// awaitMore returns when so many more results have come.
+// awaitMore waits for n more results.
 func (f *follower) awaitMore(t *testing.T, n int) {
 	t.Helper()
-	want := len(f.soFar()) + n
-	proctest.Eventually(t, func() bool { return len(f.soFar()) >= want }, "%d more results", n)
+	want := len(f.received()) + n
+	proctest.Eventually(t, func() bool { return len(f.received()) >= want }, "%d more results", n)
 }
 
-// TestWhatRedisForgetsTheNextChangeHeals cuts power under a Redis that syncs once a second: what it wrote
-// since is gone when it is back. Changes and results are lost with it. No app may be left with a hole:
-// the next change to a repository tells each app all since the last result that Redis remembers.
-func TestWhatRedisForgetsTheNextChangeHeals(t *testing.T) {
+// TestNextChangeRepairsWritesLostByRedis simulates power failures of a Redis that syncs once a second, so that it loses
+// recent changes and results. No app may be left with a gap: the result of the next change to a repository covers everything
+// since the last result that Redis still has.
+func TestNextChangeRepairsWritesLostByRedis(t *testing.T) {
+	testenv.Long(t)
 	s := newStorm(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	if !s.server.Real {
-		t.Skip("the embedded Redis writes nothing down")
+		t.Skip("the embedded Redis does not write to disk")
 	}
 	f := s.follow()
 	cuts := 1
-	if proctest.Soaking() {
+	if soaking() {
 		cuts = 10
 	}
 	for range 3 {
 		proctest.Start(t, append([]string{"serve"}, s.serve()...)...)
 	}
-	storming, calm := context.WithCancel(t.Context())
-	defer calm()
+	pushing, stop := context.WithCancel(t.Context())
+	defer stop()
 	var g errgroup.Group
-	g.Go(func() error { return s.blow(storming) })
+	g.Go(func() error { return s.run(pushing) })
 	var gone time.Duration
 	for n := range cuts {
 		f.awaitMore(t, 20)
 		written, since := s.written(), time.Now()
-		time.Sleep(900 * time.Millisecond) // of the second between two syncs
+		time.Sleep(900 * time.Millisecond) // most of the second between two syncs
 		f.awaitMore(t, 1)
-		if n == cuts-1 { // what is lost now no push of the storm heals
-			calm()
+		if n == cuts-1 { // no push of the storm may repair the last loss
+			stop()
 			proctest.Must(0, g.Wait())(t)
 		}
 		s.server.Stop()
@@ -234,32 +243,32 @@ func TestWhatRedisForgetsTheNextChangeHeals(t *testing.T) {
 		}
 		s.server.Restart()
 	}
-	behind := s.behind(s.remembered)
-	f.await(t, s.calm())
-	proctest.Eventually(t, s.idle, "all that Redis remembers of is done")
+	behind := s.behind(s.recorded)
+	f.await(t, s.pushAll())
+	proctest.Eventually(t, s.idle, "the changes that Redis still has are done")
 	s.assertNothingLeft()
 	s.assertTrees()
 
 	lost, twice := 0, 0
-	answered := f.answered()
+	counts := f.resultCounts()
 	for _, a := range s.sent {
-		switch n := answered[a.id]; {
+		switch n := counts[a.id]; {
 		case n > 1:
 			twice++
-		case n == 0 && a.certain:
+		case n == 0 && a.confirmed:
 			lost++
 		}
 	}
 	forgotten := s.forgotten(f)
 	if forgotten == 0 {
-		t.Error("Redis forgot nothing: the test shows nothing")
+		t.Error("Redis lost nothing, so the test proves nothing")
 	}
-	l := s.audit(f.soFar(), true)
-	if told, remembered := s.behind(l.toldOf), s.behind(s.remembered); told != 0 || remembered != 0 {
-		t.Errorf("%d apps were not told where a ref is, and of %d Redis does not know it", told, remembered)
+	l := s.audit(f.received(), true)
+	if received, recorded := s.behind(l.lastCommit), s.behind(s.recorded); received != 0 || recorded != 0 {
+		t.Errorf("%d apps did not receive the head of a ref, and the state has an old one for %d", received, recorded)
 	}
-	t.Logf("%d cuts of %v together: of %d changes, %d were lost and %d answered twice; of %d results, %d were forgotten after a consumer had them; "+
-		"%d results told an app some of what it knew; of %d apps and refs Redis knew too little until the next change; no app has a hole",
+	t.Logf("%d failures, %v in total: of %d changes, %d were lost and %d have two results; of %d results, %d were lost after the consumer received them; "+
+		"%d results overlap earlier ones; the state of %d apps and refs was behind until the next change",
 		cuts, gone.Round(time.Millisecond), len(s.sent), lost, twice, l.results, forgotten, l.overlaps, behind)
 }
 
@@ -272,7 +281,7 @@ func (s *storm) idle() bool {
 	return groups[0].Pending == 0 && groups[0].LastDeliveredID == stream.LastGeneratedID
 }
 
-// written is how much of each of its files Redis has written.
+// written returns the sizes of Redis's append-only files.
 func (s *storm) written() map[string]int64 {
 	s.t.Helper()
 	dir := proctest.Must(s.client.ConfigGet(s.t.Context(), "dir").Result())(s.t)["dir"]
@@ -286,7 +295,7 @@ func (s *storm) written() map[string]int64 {
 	return sizes
 }
 
-// forgotten is how many results a consumer has been given that are not in Redis any more.
+// forgotten counts the results that the consumer received and Redis lost.
 func (s *storm) forgotten(f *follower) int {
 	s.t.Helper()
 	kept := map[string]bool{}

@@ -25,7 +25,7 @@ import (
 
 const boardToken = "a-token-for-the-dashboard"
 
-// board is a service with a dashboard, and a remote that can be made to hang.
+// board is a service with a dashboard and a Git server that can hang.
 type board struct {
 	t      *testing.T
 	git    *gitserver.Server
@@ -61,14 +61,11 @@ func startBoard(t *testing.T) *board {
 	cmd.Env = append(cmd.Environ(), "LOCKSTEP_API_TOKEN="+boardToken)
 	b.serve = proctest.StartCommand(t, cmd)
 	b.serve.AwaitLog("worker takes changes")
-	b.serve.AwaitLog("msg=listening address=")
-	_, after, _ := strings.Cut(b.serve.Log.String(), "msg=listening address=")
-	address, _, _ := strings.Cut(after, "\n")
-	b.base = "http://" + address
+	b.base = "http://" + b.serve.ListenAddress("listening")
 	return b
 }
 
-// hang has the remote keep everybody waiting who asks for repo, until it is let go.
+// hang makes the Git server hold requests for repo until letGo.
 func (b *board) hang(repo string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +79,7 @@ func (b *board) letGo(repo string) {
 	delete(b.hangs, repo)
 }
 
-// push commits to repo, which may be new, and has it announced.
+// push commits to repo, which may be new, and publishes a change.
 func (b *board) push(repo string) {
 	b.t.Helper()
 	ctx := context.Background()
@@ -117,7 +114,7 @@ func (b *board) lock(repo string) (lock server.Lock) {
 	return lock
 }
 
-// lease is the fence of the lease on repo; 0 when it is free.
+// lease returns the fence of the lease on repo, or 0 if it is free.
 func (b *board) lease(repo string) uint64 {
 	b.t.Helper()
 	lock := b.lock(repo)
@@ -127,15 +124,15 @@ func (b *board) lease(repo string) uint64 {
 	return lock.Fence
 }
 
-// assertReleased checks that the lease with that fence is nobody's: for a moment that is said of it, and then it is gone.
+// assertReleased checks that the lease with that fence has no holder.
 func (b *board) assertReleased(repo string, fence uint64) {
 	b.t.Helper()
 	if lock := b.lock(repo); lock.Held && lock.Fence == fence && lock.Holder.Job != "" {
-		b.t.Errorf("%s has the lease on %s still", lock.Holder.Worker, repo)
+		b.t.Errorf("%s still holds the lease on %s", lock.Holder.Worker, repo)
 	}
 }
 
-// stuck leaves a lease in the hands of a worker whose remote hangs.
+// stuck makes a worker hold a lease on repo while the Git server hangs.
 func (b *board) stuck(repo string) (fence uint64) {
 	b.t.Helper()
 	proctest.Must(b.git.Create(context.Background(), repo, map[string]string{"a": "1"}))(b.t)
@@ -145,7 +142,7 @@ func (b *board) stuck(repo string) (fence uint64) {
 	return fence
 }
 
-// letter leaves a dead letter of a remote that has failed, and mends the remote.
+// letter makes a sync of repo fail and returns the ID of its dead letter.
 func (b *board) letter(repo string) (id string) {
 	b.t.Helper()
 	ctx := context.Background()
@@ -166,7 +163,7 @@ func (b *board) letters() (ids []string) {
 	return ids
 }
 
-// history adds results as they would have come in the last 15 min.
+// history adds results of the last 15 minutes.
 func (b *board) history() {
 	b.t.Helper()
 	dice := rand.New(rand.NewPCG(1, 2))
@@ -196,7 +193,7 @@ func (b *board) history() {
 	proctest.Must(pipe.Exec(context.Background()))(b.t)
 }
 
-// stage brings about something to look at.
+// stage fills every page of the dashboard.
 func (b *board) stage() {
 	b.t.Helper()
 	ctx := context.Background()

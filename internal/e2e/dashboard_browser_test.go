@@ -26,10 +26,10 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// plainHost is this machine, by a name that a browser does not know to be it.
+// plainHost is a name for 127.0.0.1 that the browser does not treat as local.
 const plainHost = "lockstep.example"
 
-// browser is a headless Chromium that goes with the test. It skips where there is none, unless
+// browser starts a headless Chromium for the test. It skips the test without Chromium, or fails it with
 // LOCKSTEP_TEST_CHROMIUM=real.
 func browser(t *testing.T) context.Context {
 	t.Helper()
@@ -59,15 +59,15 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// tab is a tab with cookies of its own, in which nothing may go wrong: no request to another host, nothing that the
-// policy forbids, no error in the console.
+// tab is a browser tab with its own cookies. Requests to other hosts, violations of the content security policy, and console
+// errors fail the test.
 type tab struct {
 	t    *testing.T
 	ctx  context.Context
 	base string
 
 	mu       sync.Mutex
-	expected []string // texts of errors that are meant to come
+	expected []string // texts of expected errors
 	wrong    []string
 }
 
@@ -88,7 +88,7 @@ func openTab(t *testing.T, browser context.Context, base string) *tab {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, what := range b.wrong {
-			t.Errorf("the browser says: %s", what)
+			t.Errorf("browser: %s", what)
 		}
 	})
 	return b
@@ -122,17 +122,16 @@ func (b *tab) listen(event any) {
 	}
 }
 
-// expect names what may be said.
+// expect replaces the texts of expected errors.
 func (b *tab) expect(texts ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.expected = texts
 }
 
-// action is something done to a tab.
 type action = chromedp.Action[chromedp.Void]
 
-// call is a command of the protocol whose answer says nothing.
+// call returns an action that ignores the result of the command.
 func call[P, R any](command cdp.Command[P, R], params P) action {
 	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, command, params)
@@ -147,19 +146,19 @@ func (b *tab) do(actions ...action) {
 	}
 }
 
-// size makes the screen so large; a narrow one is a phone's.
+// size sets the screen size; narrow screens are phones.
 func (b *tab) size(width, height int64) {
 	b.t.Helper()
 	b.do(call(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1, Mobile: width < 600}))
 }
 
-// scheme has the system prefer light or dark.
+// scheme sets the preferred color scheme, light or dark.
 func (b *tab) scheme(name string) {
 	b.t.Helper()
 	b.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}}))
 }
 
-// scripts lets pages run scripts, or not.
+// scripts enables or disables scripts.
 func (b *tab) scripts(on bool) {
 	b.t.Helper()
 	b.do(call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on}))
@@ -170,13 +169,13 @@ func (b *tab) open(path string) {
 	b.do(chromedp.Navigate(b.base + path))
 }
 
-// live returns once the page follows the service.
+// live waits until the page receives live updates.
 func (b *tab) live() {
 	b.t.Helper()
 	b.await(`document.getElementById("live")?.dataset.state === "on"`)
 }
 
-// value is that of an expression, or of the promise that it is.
+// value evaluates an expression, and awaits it if it is a promise.
 func value[T any](b *tab, expression string) T {
 	b.t.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -191,7 +190,7 @@ func (b *tab) text(expression string) string {
 	return value[string](b, `String(`+expression+`)`)
 }
 
-// await returns once an expression is true, on this page or on the next.
+// await waits until an expression is true, on this page or the next.
 func (b *tab) await(expression string) {
 	b.t.Helper()
 	var last error
@@ -200,9 +199,9 @@ func (b *tab) await(expression string) {
 		if ok {
 			return
 		}
-		last = err // the page may be on its way
+		last = err // the page may be loading
 	}
-	b.t.Fatalf("never: %s: %v; the page says: %s", expression, last, proctest.Tail(b.text(`document.body?.innerText`), 800))
+	b.t.Fatalf("timed out waiting for %s: %v; text of the page: %s", expression, last, proctest.Tail(b.text(`document.body?.innerText`), 800))
 }
 
 // press presses a key as a person would.
@@ -211,22 +210,22 @@ func (b *tab) press(key string) {
 	b.do(chromedp.KeyEvent(key))
 }
 
-// tabTo presses Tab until what has the focus fits.
+// tabTo presses Tab until an element that matches has the focus.
 func (b *tab) tabTo(selector string) {
 	b.t.Helper()
 	for range 80 {
 		b.press(kb.Tab)
 		if b.text(fmt.Sprintf(`document.activeElement.matches(%q)`, selector)) == "true" {
 			if b.text(`getComputedStyle(document.activeElement).outlineStyle`) == "none" {
-				b.t.Errorf("%s has the focus, and it does not show", selector)
+				b.t.Errorf("%s has no visible focus", selector)
 			}
 			return
 		}
 	}
-	b.t.Fatalf("Tab does not lead to %s", selector)
+	b.t.Fatalf("%s is not reachable with Tab", selector)
 }
 
-// click clicks on what is visible.
+// click clicks on a visible element.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.do(chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
@@ -238,11 +237,11 @@ func (b *tab) logIn(token string) {
 	b.click("form[action='/dashboard/login'] button")
 }
 
-// fits checks that the page is no wider than the screen, and that all tabs are on it.
+// fits checks that the page and its navigation fit the width of the screen.
 func (b *tab) fits() {
 	b.t.Helper()
 	if hidden := b.text(`[...document.querySelectorAll("nav li a")].filter((a) => a.getBoundingClientRect().right > innerWidth).map((a) => a.textContent)`); hidden != "" {
-		b.t.Errorf("%s: not on the screen: %s", b.text(`location.pathname`), hidden)
+		b.t.Errorf("%s: outside the screen: %s", b.text(`location.pathname`), hidden)
 	}
 	if wide := b.text(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide != "0" {
 		b.t.Errorf("%s is wider than the screen by %s", b.text(`location.pathname`), wide)
@@ -263,7 +262,7 @@ var axeSource = sync.OnceValues(func() (string, error) {
 	return string(source), err
 })
 
-// accessible has axe look at the page.
+// accessible checks the page with axe.
 func (b *tab) accessible(options string) {
 	b.t.Helper()
 	source := proctest.Must(axeSource())(b.t)
@@ -287,13 +286,13 @@ func (b *tab) typing(selector, text string) {
 	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// pictures are the screenshots that the documents show, by the name under which they are taken.
+// pictures has the files of the screenshots in the documentation.
 var pictures = map[string]string{
 	"overview-light": "overview", "overview-dark": "overview-dark", "leases-light": "leases", "letter-light": "dead-letter", "overview-phone": "phone",
 }
 
-// screenshot keeps a picture of what the screen shows, when the documents' are to be made anew, or all are, in the
-// folder LOCKSTEP_SCREENSHOTS.
+// screenshot saves a picture of the page in the directory LOCKSTEP_SCREENSHOTS, if set, and then also updates the
+// documentation's.
 func (b *tab) screenshot(name string) {
 	b.t.Helper()
 	var paths []string

@@ -29,11 +29,11 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// A dying worker is the worker of lockstep serve in a process that kills itself with SIGKILL when it
-// passes a named moment for the n-th time. The moments lie before and after each script that takes a
-// change through Redis, and between the steps of a sync.
+// A dying worker is the worker of lockstep serve in a process that kills itself with SIGKILL when it passes a kill point for
+// the n-th time. There are kill points before and after each Lua script that processes a change, and between the steps of a
+// sync.
 
-// scriptFiles are the sources of the scripts, by the step that each is.
+// scriptFiles has the sources of each script.
 var scriptFiles = map[string][]string{
 	"read":    {"events/stream/take.lua"},
 	"acquire": {"locking/lua/clock.lua", "locking/lua/atonce.lua", "locking/lua/queue.lua", "locking/lua/acquire.lua"},
@@ -42,20 +42,18 @@ var scriptFiles = map[string][]string{
 	"release": {"locking/lua/free.lua", "locking/lua/clock.lua", "locking/lua/queue.lua", "locking/lua/release.lua"},
 }
 
-// settleSiblings is the settle script when a lease's change is settled, and now what waits along with it.
+// settleSiblings is a further call of the settle script for the same lease, which settles waiting changes of the repository.
 const settleSiblings = "settle siblings"
 
-// moment is one of those at which a worker dies.
-type moment struct {
+type killPoint struct {
 	name   string
-	passes int // it dies at a random one of the first so many
+	passes int // the worker dies at a random one of the first passes
 }
 
-// atRandom is the moment that the test chooses, not the worker.
+// atRandom is a kill by the test, at a random time.
 const atRandom = "at random"
 
-// moments are all that are named.
-var moments = []moment{
+var killPoints = []killPoint{
 	{"before read", 20}, {"after read", 20},
 	{"before acquire", 6}, {"after acquire", 6},
 	{"fenced", 4}, {"bound", 4},
@@ -69,17 +67,17 @@ var moments = []moment{
 	{"before release", 4}, {"after release", 4},
 }
 
-// death is a moment and how often it is yet to be passed.
+// death is a Redis hook that kills the process at a kill point.
 type death struct {
-	moment  string
-	left    atomic.Int64
-	scripts map[string]string // SHA-1 to step
-	settled sync.Map          // leases, by their tokens, whose changes are settled
+	point   string
+	left    atomic.Int64      // passes until the kill
+	scripts map[string]string // step by SHA-1 of its script
+	settled sync.Map          // tokens of leases whose changes are settled
 }
 
-// pass kills this process when its time has come.
-func (d *death) pass(moment string) {
-	if moment == d.moment && d.left.Add(-1) == 0 {
+// pass kills the process if it is the last pass of the chosen kill point.
+func (d *death) pass(point string) {
+	if point == d.point && d.left.Add(-1) == 0 {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
@@ -91,7 +89,7 @@ func (d *death) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// ProcessHook passes a script's two moments: the command is not sent yet, and the reply has come.
+// ProcessHook passes the kill points before a script is sent and after its reply.
 func (d *death) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		step := d.step(cmd.Args())
@@ -107,8 +105,8 @@ func (d *death) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// step is the step that a command takes, or "": EVALSHA sha numkeys key … arg …, where the settle script's
-// third to fifth arguments are 1, the lease's token and its fence.
+// step returns the step of an EVALSHA command, or "" for other commands. The settle script's third to fifth arguments are 1,
+// the token of the lease and its fence.
 func (d *death) step(args []any) string {
 	if len(args) < 3 || args[0] != "evalsha" {
 		return ""
@@ -123,7 +121,7 @@ func (d *death) step(args []any) string {
 	return step
 }
 
-// dyingMain is the main function of a dying worker's process.
+// dyingMain is the main function of a dying worker.
 func dyingMain() {
 	var d death
 	var left int64
@@ -143,7 +141,7 @@ func dyingMain() {
 		})
 	}}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working|config.Serving)
-	cmd.Flags().StringVar(&d.moment, "moment", "", "")
+	cmd.Flags().StringVar(&d.point, "point", "", "")
 	cmd.Flags().Int64Var(&left, "pass", 0, "")
 	cmd.Flags().StringToStringVar(&d.scripts, "scripts", nil, "")
 	if err := cmd.ExecuteContext(context.Background()); err != nil {
@@ -152,7 +150,7 @@ func dyingMain() {
 	os.Exit(term.ExitDone)
 }
 
-// scriptsFlag is the flag that tells a dying worker the scripts.
+// scriptsFlag returns the flag with the hash and step of each script.
 func scriptsFlag(t *testing.T) string {
 	t.Helper()
 	var pairs []string
@@ -167,32 +165,26 @@ func scriptsFlag(t *testing.T) string {
 	return "--scripts=" + strings.Join(pairs, ",")
 }
 
-// dying is a dying worker's process, seen from the test.
-type dying struct {
-	cmd  *exec.Cmd
-	log  logtest.Buffer
-	done chan struct{}
-}
-
-// die runs a dying worker until it is dead: by its own hand at the n-th pass of a named moment, or
-// else after so long by ours. It reports whether it was the former.
-func die(dir string, args []string, moment string, pass int, after time.Duration) (byItself bool, err error) {
-	args = slices.Concat(args, []string{"--moment", moment, "--pass", fmt.Sprint(pass)})
-	d := &dying{cmd: exec.Command("lockstep-dying", args...), done: make(chan struct{})}
-	d.cmd.Dir, d.cmd.Stdout, d.cmd.Stderr = dir, &d.log, &d.log
-	if err := d.cmd.Start(); err != nil {
+// runUntilKilled runs a dying worker until it kills itself at the given pass of a kill point, and otherwise kills it after the
+// given time. It reports whether the worker killed itself.
+func runUntilKilled(dir string, args []string, point string, pass int, after time.Duration) (byItself bool, err error) {
+	args = slices.Concat(args, []string{"--point", point, "--pass", fmt.Sprint(pass)})
+	var log logtest.Buffer
+	cmd, done := exec.Command("lockstep-dying", args...), make(chan struct{})
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &log, &log
+	if err := cmd.Start(); err != nil {
 		return false, err
 	}
-	go func() { _ = d.cmd.Wait(); close(d.done) }()
+	go func() { _ = cmd.Wait(); close(done) }()
 	select {
-	case <-d.done:
+	case <-done:
 		byItself = true
 	case <-time.After(after):
-		_ = d.cmd.Process.Kill()
-		<-d.done
+		_ = cmd.Process.Kill()
+		<-done
 	}
-	if status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
-		return false, fmt.Errorf("a worker that was to be killed %s ended by itself: %v\n%s", moment, d.cmd.ProcessState, proctest.Tail(d.log.String(), 2000))
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		return false, fmt.Errorf("worker exited instead of being killed %s: %v\n%s", point, cmd.ProcessState, proctest.Tail(log.String(), 2000))
 	}
 	return byItself, nil
 }

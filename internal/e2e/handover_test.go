@@ -14,21 +14,21 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// How much later than promised a hand-over may be. It is short when the machine has nothing else to do.
+// margin is the tolerance for a late hand-over. Soak tests have the machine to themselves, so it is short there.
 func margin() time.Duration {
-	if proctest.Soaking() {
+	if soaking() {
 		return time.Second
 	}
 	return 30 * time.Second
 }
 
-// arrival is a request that has reached a remote.
+// arrival is a request that reached the Git server.
 type arrival struct {
 	repo string
 	at   time.Time
 }
 
-// startStuckGit starts a remote that never answers its first request, and tells of all.
+// startStuckGit starts a Git server that never answers its first request, and reports all requests.
 func startStuckGit(t *testing.T) (*gitserver.Server, <-chan arrival) {
 	t.Helper()
 	requests := make(chan arrival, 100)
@@ -45,22 +45,23 @@ func startStuckGit(t *testing.T) (*gitserver.Server, <-chan arrival) {
 	return git, requests
 }
 
-// next is the request that reaches a remote next.
+// next waits for the next request.
 func next(t *testing.T, requests <-chan arrival) arrival {
 	t.Helper()
 	select {
 	case r := <-requests:
 		return r
 	case <-time.After(time.Minute):
-		t.Fatal("no remote is asked for a minute")
+		t.Fatal("no request for a minute")
 		return arrival{}
 	}
 }
 
-func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
+func TestChangeOfKilledWorkerRunsElsewhereWithinLease(t *testing.T) {
+	t.Parallel()
 	lease := 2 * time.Second
 	args := []string{"serve", "--lease", lease.String()}
-	if proctest.Soaking() {
+	if soaking() {
 		lease, args = 10*time.Second, args[:1] // the default
 	}
 	git, requests := startStuckGit(t)
@@ -75,40 +76,41 @@ func TestAKilledWorkersChangeRunsElsewhereWithinTheLease(t *testing.T) {
 	killed := time.Now()
 	first.Kill()
 	took := next(t, requests).at.Sub(killed)
-	t.Logf("lease %v: runs elsewhere after %v", lease, took.Round(time.Millisecond))
+	t.Logf("lease %v: retried elsewhere after %v", lease, took.Round(time.Millisecond))
 	if took > lease+margin() {
-		t.Errorf("runs elsewhere %v after the kill, want at most a lease of %v and a second", took, lease)
+		t.Errorf("retried elsewhere %v after the kill, want at most the lease of %v and %v", took, lease, margin())
 	}
 	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
 		t.Errorf("result %+v, want synced", r)
 	}
 }
 
-func TestAStoppedWorkersChangesRunElsewhereAtOnce(t *testing.T) {
+func TestChangesOfStoppedWorkerRunElsewhereAtOnce(t *testing.T) {
+	t.Parallel()
 	const grace = 500 * time.Millisecond
 	git, requests := startStuckGit(t)
 	server := redistest.Start(t)
 	client := server.Client()
 	args := []string{"serve", "--redis", server.URL(), "--root", t.TempDir(), "--grace", grace.String(), "--slots", "1",
-		"--lease", "5m", "--lock-wait", "5m"} // what waits for that to lapse comes too late
+		"--lease", "5m", "--lock-wait", "5m"} // waiting for the lease to expire would take too long
 	first := proctest.Start(t, args...)
 	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
 		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(repo)}))(t)
 		proctest.Must(0, app.PublishChange(t.Context(), client, events.DefaultNamespace, change))(t)
 	}
-	working := next(t, requests).repo // the other waits for the only slot
+	working := next(t, requests).repo // the other repository waits for the only slot
 	proctest.Eventually(t, func() bool {
 		pending, err := client.XPending(t.Context(), events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
 		return err == nil && pending.Count == 2
 	}, "the first worker has both changes")
 	proctest.Start(t, args...).AwaitLog("worker takes changes")
 
-	told := time.Now()
+	stopped := time.Now()
 	_ = first.Cmd.Process.Signal(syscall.SIGTERM)
 	took := map[string]time.Duration{}
 	for len(took) < 2 {
 		if r := next(t, requests); took[r.repo] == 0 {
-			took[r.repo] = r.at.Sub(told)
+			took[r.repo] = r.at.Sub(stopped)
 		}
 	}
 	for repo, d := range took {
@@ -116,9 +118,9 @@ func TestAStoppedWorkersChangesRunElsewhereAtOnce(t *testing.T) {
 		if repo == working {
 			within = grace
 		}
-		t.Logf("%s, with %v to finish: runs elsewhere after %v", repo, within, d.Round(time.Millisecond))
+		t.Logf("%s, grace period %v: retried elsewhere after %v", repo, within, d.Round(time.Millisecond))
 		if d > within+margin() {
-			t.Errorf("%s runs elsewhere %v after SIGTERM, want at most %v and a second", repo, d, within)
+			t.Errorf("%s: retried elsewhere %v after SIGTERM, want at most %v and %v", repo, d, within, margin())
 		}
 	}
 	for _, r := range proctest.AwaitResults(t, client, 2) {

@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/server"
 )
 
-// healthOf is what /livez or /readyz says, with the reason of each check that fails, by name, and whether it counts.
+// healthOf requests /livez or /readyz. It returns the failed checks by name, and the names of all checks.
 func healthOf(t *testing.T, url string) (status int, failed map[string]server.Finding, names string) {
 	t.Helper()
 	req := proctest.Must(http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody))(t)
@@ -42,10 +42,11 @@ func healthOf(t *testing.T, url string) (status int, failed map[string]server.Fi
 	return resp.StatusCode, failed, strings.Join(all, " ")
 }
 
-func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
+func TestReadinessCoversRolesAndDependencies(t *testing.T) {
+	t.Parallel()
 	server, root := redistest.Start(t), t.TempDir()
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--listen", "127.0.0.1:0", "--roles", "worker,scheduler,notifier")
-	url := "http://" + p.Listening("listening")
+	url := "http://" + p.ListenAddress("listening")
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
 	if _, _, names := healthOf(t, url+"/readyz"); names != "shutdown redis volume changes scheduler notifier" {
 		t.Errorf("checks %q", names)
@@ -59,9 +60,9 @@ func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
 		proctest.Eventually(t, func() bool {
 			status, failed, _ := healthOf(t, url+"/readyz")
 			return status == http.StatusServiceUnavailable && failed[check].Counts && strings.Contains(failed[check].Reason, reason)
-		}, "not ready, for %s: %s", check, reason)
+		}, "%s is not ready: %s", check, reason)
 		if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
-			t.Errorf("%s: livez %d; it would be started anew, which is no help", reason, status)
+			t.Errorf("%s: livez %d, want 200: a restart would not help", reason, status)
 		}
 	}
 	ready := func() {
@@ -84,19 +85,20 @@ func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
 	ready()
 }
 
-func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
+func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	if err := server.Client().Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
-	url := "http://" + p.Listening("listening")
+	url := "http://" + p.ListenAddress("listening")
 	p.AwaitLog("waiting for redis")
-	proctest.Eventually(t, func() bool { // a look at Redis that takes too long says that instead
+	proctest.Eventually(t, func() bool { // a slow check of Redis has another reason
 		status, failed, _ := healthOf(t, url+"/readyz")
 		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
 			failed["changes"].Reason == "it waits for Redis"
-	}, "it is not ready, and says why")
+	}, "readyz reports why it is not ready")
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)
 	}
@@ -106,20 +108,21 @@ func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
 }
 
-func TestWhoKeepsWebhooksOnDiskIsReadyWithoutRedis(t *testing.T) {
-	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver that works, too": "receiver,worker"} {
+func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
+	t.Parallel()
+	for name, roles := range map[string]string{"a receiver": "receiver", "a receiver and worker": "receiver,worker"} {
 		t.Run(name, func(t *testing.T) {
 			redisServer, dir := redistest.Start(t), t.TempDir()
 			spool := filepath.Join(dir, "spool")
 			redisServer.Stop()
 			p := proctest.Start(t, "serve", "--roles", roles, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--redis", redisServer.URL(),
 				"--root", t.TempDir(), "--spool", spool, "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
-			url := "http://" + p.Listening("listening")
+			url := "http://" + p.ListenAddress("listening")
 			proctest.Eventually(t, func() bool {
 				status, failed, _ := healthOf(t, url+"/readyz")
 				return status == http.StatusOK && failed["redis"].Reason != "" && !failed["redis"].Counts
-			}, "it is ready, and says that Redis is away")
-			if os.Getuid() == 0 { // to whom every folder is open: it has to be gone
+			}, "it is ready, and reports that Redis is down")
+			if os.Getuid() == 0 { // root ignores permissions
 				proctest.Must(0, os.Rename(spool, spool+"-away"))(t)
 			} else {
 				proctest.Must(0, os.Chmod(spool, 0o500))(t)
@@ -127,19 +130,20 @@ func TestWhoKeepsWebhooksOnDiskIsReadyWithoutRedis(t *testing.T) {
 			proctest.Eventually(t, func() bool {
 				status, failed, _ := healthOf(t, url+"/readyz")
 				return status == http.StatusServiceUnavailable && failed["redis"].Counts && failed["spool"].Counts
-			}, "without either it is not")
+			}, "it is not ready without Redis and spool")
 		})
 	}
 }
 
-func TestWhatHealthSaysIsForAnybody(t *testing.T) {
+func TestHealthChecksRevealNoSecrets(t *testing.T) {
+	t.Parallel()
 	server, root := redistest.Start(t), filepath.Join(t.TempDir(), "private-root")
 	address := strings.TrimPrefix(server.URL(), "redis://")
 	server.Stop()
 	cmd := proctest.Command(t, "serve", "--root", root, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--roles", "worker,notifier,scheduler")
 	cmd.Env = append(os.Environ(), "LOCKSTEP_REDIS=redis://someone:hunter2@"+address)
 	p := proctest.StartCommand(t, cmd)
-	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
+	admin, public := "http://"+p.ListenAddress(`"listening for operators"`), "http://"+p.ListenAddress("listening")
 	p.AwaitLog("waiting for redis")
 	proctest.Must(0, os.Rename(filepath.Join(root, ".lockstep"), filepath.Join(root, "away")))(t)
 	for _, url := range []string{public + "/readyz", public + "/readyz?verbose", admin + "/readyz?verbose", public + "/livez?verbose"} {
@@ -151,16 +155,17 @@ func TestWhatHealthSaysIsForAnybody(t *testing.T) {
 		}
 		for _, secret := range []string{"hunter2", "someone", address, root} {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s says %q:\n%s", url, secret, text)
+				t.Errorf("%s reveals %q:\n%s", url, secret, text)
 			}
 		}
 	}
 }
 
-func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
+func TestProfilesAreOnlyOnAdminListener(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
-	admin, public := "http://"+p.Listening(`"listening for operators"`), "http://"+p.Listening("listening")
+	admin, public := "http://"+p.ListenAddress(`"listening for operators"`), "http://"+p.ListenAddress("listening")
 	get := func(url string) (status int, text string) {
 		resp := proctest.Must(http.Get(url))(t)
 		defer resp.Body.Close()
@@ -171,7 +176,7 @@ func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline"} {
 		if status, _ := get(public + path); status != http.StatusNotFound {
-			t.Errorf("the public listener has %s: %d", path, status)
+			t.Errorf("%s on the public listener: %d, want 404", path, status)
 		}
 	}
 	if code := p.Terminate(); code != term.ExitDone {
@@ -179,15 +184,16 @@ func TestProfilesAreOnTheAdminListenerAlone(t *testing.T) {
 	}
 }
 
-func TestTheAdminListenerSpeaksForAProcessWithoutAnother(t *testing.T) {
+func TestAdminListenerAloneServesHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--admin-listen", "127.0.0.1:0")
-	admin := "http://" + p.Listening(`"listening for operators"`)
+	admin := "http://" + p.ListenAddress(`"listening for operators"`)
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, admin+"/readyz"); return status == http.StatusOK }, "it is ready")
 	resp := proctest.Must(http.Get(admin + "/metrics"))(t)
 	defer resp.Body.Close()
 	if text := string(proctest.Must(io.ReadAll(resp.Body))(t)); !strings.Contains(text, "lockstep_streams_up 1") {
-		t.Errorf("metrics have no streams:\n%.500s", text)
+		t.Errorf("no metrics of streams:\n%.500s", text)
 	}
 	if code := p.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d", code)

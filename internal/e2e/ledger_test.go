@@ -48,33 +48,33 @@ func (s *storm) follow() *follower {
 	return f
 }
 
-// answered is how many results there have been for each change.
-func (f *follower) answered() map[string]int {
-	answered := map[string]int{}
-	for _, r := range f.soFar() {
+// resultCounts returns the number of results of each change, by change ID.
+func (f *follower) resultCounts() map[string]int {
+	counts := map[string]int{}
+	for _, r := range f.received() {
 		for _, id := range r.Deliveries {
-			answered[id]++
+			counts[id]++
 		}
 	}
-	return answered
+	return counts
 }
 
-// soFar are the results that have come.
-func (f *follower) soFar() []events.Result {
+// received returns the results read until now.
+func (f *follower) received() []events.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.results)
 }
 
-// await returns once all these changes are answered. It fails when nothing has come for a minute.
+// await waits until all these changes have results. It fails the test after a minute without progress.
 func (f *follower) await(t *testing.T, ids []string) {
 	t.Helper()
 	missing := len(ids)
 	for progress := time.Now(); time.Since(progress) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		answered := f.answered()
+		counts := f.resultCounts()
 		n := 0
 		for _, id := range ids {
-			if answered[id] == 0 {
+			if counts[id] == 0 {
 				n++
 			}
 		}
@@ -85,26 +85,24 @@ func (f *follower) await(t *testing.T, ids []string) {
 			missing, progress = n, time.Now()
 		}
 	}
-	t.Fatalf("%d of %d changes are not answered, and nothing has come for a minute", missing, len(ids))
+	t.Fatalf("%d of %d changes have no result, and none has come for a minute", missing, len(ids))
 }
 
-// chain is what one app is told of one ref.
+// chain identifies the sequence of results for one app and ref.
 type chain struct{ repo, ref, app string }
 
-// ledger is what the results come to.
+// ledger summarizes results.
 type ledger struct {
 	results, coalesced, overlaps int
-	last                         map[chain]string
+	last                         map[chain]string // last commit
 }
 
-// audit checks each result against the pushes: it is of a change that was published; it goes on where
-// the app's last one ended; and it lists exactly the files that differ. With lossy a result may also go on
-// from an earlier one, since Redis may have forgotten the later: what the app is told twice is an overlap,
-// which is no hole.
+// audit checks each result: it belongs to a published change, starts where the app's previous result ended, and lists exactly
+// the files that differ. If lossy, Redis may have lost results, so a result may also start at an earlier one and overlap.
 func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	s.t.Helper()
 	l := ledger{last: map[chain]string{}}
-	told := map[chain][]string{}
+	commits := map[chain][]string{}
 	published := map[string]bool{}
 	for _, a := range s.sent {
 		published[a.id] = true
@@ -112,7 +110,7 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	for _, r := range results {
 		c := chain{r.Repo.String(), r.Ref.String(), r.App}
 		if r.Type != events.ResultSynced || len(r.Deliveries) != 1 || !published[r.Deliveries[0]] {
-			s.t.Errorf("%v: %s for %q, which is not a change's being synced: %s", c, r.Type, r.Deliveries, r.Error)
+			s.t.Errorf("%v: unexpected result %s for %q: %s", c, r.Type, r.Deliveries, r.Error)
 			continue
 		}
 		l.results++
@@ -120,8 +118,8 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 			l.coalesced++
 		}
 		if last := l.last[c]; r.Before != last {
-			if !lossy || !slices.Contains(told[c], r.Before) && r.Before != "" {
-				s.t.Errorf("%v: a hole: told of %q to %q after it was told of %q", c, r.Before, r.After, last)
+			if !lossy || !slices.Contains(commits[c], r.Before) && r.Before != "" {
+				s.t.Errorf("%v: result from %q to %q follows one that ended at %q", c, r.Before, r.After, last)
 			}
 			l.overlaps++
 		}
@@ -133,12 +131,12 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 			s.t.Errorf("%v: files from %q to %q: %v, want %v", c, r.Before, r.After, r.Files, want)
 		}
 		l.last[c] = r.After
-		told[c] = append(told[c], r.After)
+		commits[c] = append(commits[c], r.After)
 	}
 	return l
 }
 
-// behind is how many apps have not been given the commit at which a ref of a repository is, of 8 × 2 × 2.
+// behind counts the apps and refs, of 8 × 2 × 2, for which given does not return the head of the ref.
 func (s *storm) behind(given func(chain) string) int {
 	n := 0
 	for _, repo := range s.repos {
@@ -153,33 +151,43 @@ func (s *storm) behind(given func(chain) string) int {
 	return n
 }
 
-// remembered is what Redis knows to have been given to an app.
-func (s *storm) remembered(c chain) string {
+// recorded returns the last commit given to an app according to the state in Redis.
+func (s *storm) recorded(c chain) string {
 	s.t.Helper()
 	repo := proctest.Must(events.ParseRepoPath(c.repo))(s.t)
 	known := proctest.Must(state.NewStore(s.client, events.DefaultNamespace).Load(s.t.Context(), repo))(s.t)
 	return known.Given(c.app, proctest.Must(events.ParseRef(c.ref))(s.t))
 }
 
-// toldOf is what a consumer of the results knows an app to have been given.
-func (l ledger) toldOf(c chain) string { return l.last[c] }
+// lastCommit returns the last commit given to an app according to the results.
+func (l ledger) lastCommit(c chain) string { return l.last[c] }
 
-// difference lists the files that differ, by path.
+// difference returns the files that differ, sorted by path.
 func difference(before, after map[string]string) []events.File {
 	var files []events.File
 	for path, content := range after {
-		switch old, was := before[path]; {
-		case !was:
+		switch old, existed := before[path]; {
+		case !existed:
 			files = append(files, events.File{Path: path, Status: events.FileAdded})
 		case old != content:
 			files = append(files, events.File{Path: path, Status: events.FileModified})
 		}
 	}
 	for path := range before {
-		if _, is := after[path]; !is {
+		if _, exists := after[path]; !exists {
 			files = append(files, events.File{Path: path, Status: events.FileDeleted})
 		}
 	}
 	slices.SortFunc(files, func(a, b events.File) int { return strings.Compare(a.Path, b.Path) })
 	return files
+}
+
+// resultsIn returns the results in the stream.
+func resultsIn(t *testing.T, client redis.UniversalClient) []events.Result {
+	t.Helper()
+	var results []events.Result
+	for _, entry := range proctest.Must(client.XRange(context.Background(), events.DefaultNamespace.Results(), "-", "+").Result())(t) {
+		results = append(results, proctest.DecodeResult(t, entry))
+	}
+	return results
 }

@@ -8,11 +8,13 @@ import (
 
 	"lockstep/internal/cli"
 	"lockstep/internal/cli/term"
+	"lockstep/internal/testenv"
 )
 
 // TestMain makes this test binary the lockstep command too, and a worker that kills itself; testscript puts it into
 // PATH by those names.
 func TestMain(m *testing.M) {
+	testenv.Parallel(6)
 	testscript.Main(m, map[string]func(){
 		"lockstep":       func() { term.Main(cli.Run) },
 		"lockstep-dying": dyingMain,

@@ -18,9 +18,10 @@ import (
 	"lockstep/locking"
 )
 
-// TestCareOfTheVolume has a clone adopted, a tree damaged, found and repaired, and trees dropped, all
-// from the command line and beside a service.
-func TestCareOfTheVolume(t *testing.T) {
+// TestVolumeMaintenanceCommands adopts a clone, finds and repairs a damaged tree, and removes replaced trees, while the
+// service runs and offline.
+func TestVolumeMaintenanceCommands(t *testing.T) {
+	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1", "b": "1"}))(t)
@@ -62,14 +63,14 @@ func TestCareOfTheVolume(t *testing.T) {
 		t.Errorf("ls:\n%s", out)
 	}
 	if out := lockstep(term.ExitDone, "repos", "ls", "--redis", server.URL(), "--root", t.TempDir()); strings.Contains(out, "ADOPTED") || !strings.Contains(out, "acme/widgets") {
-		t.Errorf("ls where the volume is not:\n%s", out)
+		t.Errorf("ls without the volume:\n%s", out)
 	}
 
 	binding := filepath.Join(root, ".lockstep/repos/acme/widgets/repo.json")
 	bound := proctest.Must(os.ReadFile(binding))(t)
 	proctest.Must(0, os.WriteFile(binding, bound[:10], 0o644))(t)
 	if out := lockstep(term.ExitDone, with("repos", "ls")...); !strings.Contains(out, "repo.json is damaged") || !strings.Contains(out, "closed") {
-		t.Errorf("ls of what is damaged:\n%s", out)
+		t.Errorf("ls of a damaged repository:\n%s", out)
 	}
 	proctest.Must(0, os.WriteFile(binding, bound, 0o644))(t)
 
@@ -88,7 +89,7 @@ func TestCareOfTheVolume(t *testing.T) {
 	lockstep(term.ExitDone, sync...)
 	lockstep(term.ExitDone, with("repos", "verify", "--all")...)
 	if content := proctest.Must(os.ReadFile(filepath.Join(path, "b")))(t); string(content) != "1" {
-		t.Errorf("b is %s after the repair", content)
+		t.Errorf("b is %q after the repair, want %q", content, "1")
 	}
 
 	if code := serving.Terminate(); code != term.ExitDone {
@@ -103,8 +104,9 @@ func TestCareOfTheVolume(t *testing.T) {
 	lockstep(term.ExitDone, "repos", "verify", "--all", "--offline", "--root", root)
 }
 
-// TestWhatGoesMeanwhileIsNoDamage has a repository removed while all are verified: it is listed, and then it is its turn.
-func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
+// TestVerifyIgnoresRepositoryRemovedMeanwhile removes a repository while verify waits for its lease.
+func TestVerifyIgnoresRepositoryRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := proctest.StartGit(t)
 	vol := proctest.Must(volume.OpenVolume(root, volume.Config{}))(t)
@@ -126,25 +128,26 @@ func TestWhatGoesMeanwhileIsNoDamage(t *testing.T) {
 		_, err := vol.Remove(ctx, volume.RemoveRequest{Repo: gone, Fence: lease.Fence(), Force: true})
 		return err
 	}))(t)
-	if code := verify.Ended(time.Minute); code != term.ExitDone || !strings.Contains(verify.Log.String(), "acme/widgets") || strings.Contains(verify.Log.String(), "acme/gadgets") {
-		t.Errorf("exit code %d, want 0, and what is there: %s", code, verify.Log)
+	if code := verify.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(verify.Log.String(), "acme/widgets") || strings.Contains(verify.Log.String(), "acme/gadgets") {
+		t.Errorf("exit code %d, want 0 and only the remaining repository: %s", code, verify.Log)
 	}
 }
 
-func TestCareIsNotTakenLightly(t *testing.T) {
+func TestMaintenanceCommandsRefuseInvalidRequests(t *testing.T) {
+	t.Parallel()
 	root, server := t.TempDir(), redistest.Start(t)
 	for name, tc := range map[string]struct {
 		args []string
 		code int
 		says string
 	}{
-		"nobody to ask":      {[]string{"repos", "gc", "--all"}, term.ExitFailed, "no volume"},
-		"neither this":       {[]string{"repos", "gc"}, term.ExitUsage, "or say --all"},
-		"nor both":           {[]string{"repos", "verify", "acme/widgets", "--all"}, term.ExitUsage, "or say --all"},
-		"no path":            {[]string{"repos", "verify", "acme/.."}, term.ExitUsage, "not a repository path"},
-		"no volume there":    {[]string{"repos", "gc", "--all", "--offline", "--root", filepath.Join(root, "none")}, term.ExitFailed, "no volume"},
-		"a Redis not there":  {[]string{"repos", "gc", "--all", "--redis", "redis://127.0.0.1:1", "--root", root}, term.ExitUnavailable, "does not answer"},
-		"no Redis":           {[]string{"repos", "gc", "--all", "--root", root}, term.ExitUsage, "--offline"},
+		"no Redis":           {[]string{"repos", "gc", "--all"}, term.ExitFailed, "no volume"},
+		"no path":            {[]string{"repos", "gc"}, term.ExitUsage, "or say --all"},
+		"path and --all":     {[]string{"repos", "verify", "acme/widgets", "--all"}, term.ExitUsage, "or say --all"},
+		"invalid path":       {[]string{"repos", "verify", "acme/.."}, term.ExitUsage, "not a repository path"},
+		"no volume":          {[]string{"repos", "gc", "--all", "--offline", "--root", filepath.Join(root, "none")}, term.ExitFailed, "no volume"},
+		"unreachable Redis":  {[]string{"repos", "gc", "--all", "--redis", "redis://127.0.0.1:1", "--root", root}, term.ExitUnavailable, "does not answer"},
+		"no --offline":       {[]string{"repos", "gc", "--all", "--root", root}, term.ExitUsage, "--offline"},
 		"not on this volume": {[]string{"repos", "verify", "acme/none", "--redis", server.URL(), "--root", root}, term.ExitFailed, "not on this volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,6 +164,6 @@ func TestCareIsNotTakenLightly(t *testing.T) {
 	proctest.Must(0, os.WriteFile(filepath.Join(other, ".lockstep/volume"), []byte("ZYXWVUTSRQPONMLKJIHGFEDCBA\n"), 0o644))(t)
 	stdout, stderr, code := proctest.RunLockstep(t, nil, "repos", "gc", "--all", "--redis", server.URL(), "--root", other)
 	if code != term.ExitFailed || !strings.Contains(stderr, "mount that one") {
-		t.Errorf("of another deployment's volume: exit code %d: %s%s", code, stdout, stderr)
+		t.Errorf("volume of another deployment: exit code %d: %s%s", code, stdout, stderr)
 	}
 }

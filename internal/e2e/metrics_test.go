@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// scraped are the samples that a process exports, by name and labels as they stand there.
+// scraped has the exported samples by name with labels.
 type scraped map[string]float64
 
 func samplesOf(t *testing.T, addr string) scraped {
@@ -34,7 +34,7 @@ func samplesOf(t *testing.T, addr string) scraped {
 	return samples
 }
 
-// sum adds up all samples of a name.
+// sum adds up the samples of a name with any labels.
 func (s scraped) sum(name string) (sum float64) {
 	for sample, value := range s {
 		if sample == name || strings.HasPrefix(sample, name+"{") {
@@ -44,17 +44,18 @@ func (s scraped) sum(name string) (sum float64) {
 	return sum
 }
 
-// TestTheTimeOfAChangeIsSplitIntoItsStages sends webhooks and other changes through a whole service, and compares
-// how long all took with where the time went.
-func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
+// TestStageTimesAddUpToEndToEndTime sends webhooks and other changes through a service, and compares the end-to-end times
+// with the times of the stages.
+func TestStageTimesAddUpToEndToEndTime(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	git, server, dir := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	proctest.Must(0, hooks.WatchAll(ctx, client, events.DefaultNamespace, []string{git.URL("acme/widgets")}))(t)
 	p := proctest.Start(t, "serve", "--listen", "127.0.0.1:0", "--slots", "2", "--redis", server.URL(), "--root", t.TempDir(), "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
-	addr := p.Listening("listening")
-	proctest.AwaitResults(t, client, 2) // the watch has asked for a poll, and that for a sync
+	addr := p.ListenAddress("listening")
+	proctest.AwaitResults(t, client, 2) // of the first poll, and of the sync that it requests
 	for n := range 3 {
 		head := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
 		c := proctest.Must(hooks.DialHooks(ctx, addr))(t)
@@ -65,27 +66,27 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 		c.Close()
 		proctest.AwaitResults(t, client, 3+n)
 	}
-	asked := 5
-	for n := range 50 { // so many at once that some are answered along with others
+	sent := 5
+	for n := range 50 { // enough at once that some are coalesced
 		change := proctest.Must(events.NewChange(events.Change{ID: fmt.Sprint("c", n), URL: git.URL("acme/widgets")}))(t)
 		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
 	}
-	asked += 50
+	sent += 50
 	proctest.Must(git.Create(ctx, "acme/gadgets", map[string]string{"a": "1"}))(t)
 	for _, change := range []events.Change{
 		{URL: git.URL("acme/gadgets")},
 		{Type: events.ChangeRemoved, URL: git.URL("acme/gadgets"), Force: true},
-		{URL: git.URL("acme/nothing")}, // there is none: it fails
+		{URL: git.URL("acme/nothing")}, // does not exist
 	} {
 		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, proctest.Must(events.NewChange(change))(t)))(t)
-		asked++
-		proctest.AwaitResults(t, client, asked)
+		sent++
+		proctest.AwaitResults(t, client, sent)
 	}
 	var s scraped
 	proctest.Eventually(t, func() bool {
 		s = samplesOf(t, addr)
-		return s.sum("lockstep_end_to_end_seconds_count") == float64(asked)
-	}, "%d changes in the histogram", asked)
+		return s.sum("lockstep_end_to_end_seconds_count") == float64(sent)
+	}, "%d changes in the histogram", sent)
 
 	for outcome, want := range map[string]float64{"removed": 1, "failed": 1, "polled": 1} {
 		if got := s[`lockstep_end_to_end_seconds_count{outcome="`+outcome+`"}`]; got != want {
@@ -99,20 +100,20 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 			}
 		}
 	}
-	worked := s.sum("lockstep_end_to_end_seconds_count") - s[`lockstep_end_to_end_seconds_count{outcome="coalesced"}`] - 1 // that failed
+	worked := s.sum("lockstep_end_to_end_seconds_count") - s[`lockstep_end_to_end_seconds_count{outcome="coalesced"}`] - 1 // without the failed one
 	for stage, want := range map[string]float64{
-		"receive": float64(asked), "lease": worked, "slot": worked, "settle": worked, "work": 2, "publish": worked - 2, "fetch": -1,
+		"receive": float64(sent), "lease": worked, "slot": worked, "settle": worked, "work": 2, "publish": worked - 2, "fetch": -1,
 		"coalesced": s[`lockstep_end_to_end_seconds_count{outcome="coalesced"}`],
 	} {
 		got := s[`lockstep_stage_seconds_count{stage="`+stage+`"}`]
-		if want < 0 && got < 4 || want >= 0 && got != want { // what was coalesced late did not ask the remote again
+		if want < 0 && got < 4 || want >= 0 && got != want { // changes coalesced late need no fetch
 			t.Errorf("%v changes in stage %s, want %v", got, stage, want)
 		}
 	}
 	failed := s[`lockstep_end_to_end_seconds_sum{outcome="failed"}`]
 	all, split := s.sum("lockstep_end_to_end_seconds_sum"), s.sum("lockstep_stage_seconds_sum")
 	if split > all+1e-3 || split < all-failed-1e-3 || all <= 0 || math.IsNaN(all) {
-		t.Errorf("all took %v s, of which %v s are split, and %v s failed", all, split, failed)
+		t.Errorf("end-to-end %v s, stages %v s, failed changes %v s: the stages must add up", all, split, failed)
 	}
 	if s[`lockstep_sync_total{op="sync",reason="",result="ok"}`] < 4 || s[`lockstep_sync_total{op="remove",reason="",result="ok"}`] != 1 ||
 		s[`lockstep_sync_total{op="sync",reason="not_found",result="permanent"}`] != 1 || s["lockstep_sync_bytes_total"] < 100 {
@@ -124,6 +125,6 @@ func TestTheTimeOfAChangeIsSplitIntoItsStages(t *testing.T) {
 		}
 	}
 	if s.sum("lockstep_build_info") != 1 || s.sum("lockstep_message_attempts_count") < 4 {
-		t.Error("no build, or no attempts")
+		t.Error("no lockstep_build_info, or no lockstep_message_attempts")
 	}
 }

@@ -19,17 +19,17 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestAnAppIsToldOfAPush runs the service as it is, by its settings.
-func TestAnAppIsToldOfAPush(t *testing.T) {
+func TestAppIsNotifiedOfPush(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server := proctest.StartGit(t), redistest.Start(t)
 	client := server.Client()
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"README": "hello\n"}))(t)
-	told := make(chan events.Result, 1)
+	notified := make(chan events.Result, 1)
 	app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		if r, err := events.ParseResult(body); err == nil && req.Header.Get("webhook-signature") != "" {
-			told <- r
+			notified <- r
 		}
 	}))
 	defer app.Close()
@@ -41,19 +41,19 @@ func TestAnAppIsToldOfAPush(t *testing.T) {
 	proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Put(ctx, watch.Watch{
 		App: "docs", URL: git.URL("acme/widgets"), Poll: watch.Never, NotifyURL: app.URL + "/hook", NotifySecret: "docs-hook",
 	}))(t)
-	proctest.Must(client.Del(ctx, events.DefaultNamespace.Changes()).Result())(t) // the push is to be the first to ask
+	proctest.Must(client.Del(ctx, events.DefaultNamespace.Changes()).Result())(t) // drop the first poll
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--credentials", credentials,
 		"--roles", "worker,notifier", "--notify-hosts", "127.0.0.1")
-	p.AwaitLog("the group of notifications is new")
+	p.AwaitLog("consumer group created")
 	proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(),
 		Values: []string{"url", git.URL("acme/widgets"), "app", "docs", "id", "push-1"}}).Result())(t)
 	select {
-	case r := <-told:
+	case r := <-notified:
 		if r.After != head || r.App != "docs" || r.Type != events.ResultSynced {
-			t.Errorf("told of %+v", r)
+			t.Errorf("notified of %+v", r)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("nobody was told")
+		t.Fatal("no notification")
 	}
 	if code := p.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d", code)

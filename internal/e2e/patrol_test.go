@@ -18,8 +18,9 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestAPatrolDropsWhatIsOver has two workers of which one patrols. No sync tidies the repository.
-func TestAPatrolDropsWhatIsOver(t *testing.T) {
+// TestPatrolRemovesReplacedTrees checks that the patrol removes replaced trees without a further sync.
+func TestPatrolRemovesReplacedTrees(t *testing.T) {
+	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	client, git := server.Client(), proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
@@ -41,7 +42,7 @@ func TestAPatrolDropsWhatIsOver(t *testing.T) {
 	proctest.AwaitResults(t, client, 2)
 	trees := filepath.Join(root, ".lockstep/repos/acme/widgets/trees")
 	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 2 {
-		t.Fatalf("trees %v, want the replaced one as well", entries)
+		t.Fatalf("trees %v, want the current and the replaced one", entries)
 	}
 	if code := quiet.Terminate(); code != term.ExitDone {
 		t.Fatalf("exit code %d", code)
@@ -53,15 +54,15 @@ func TestAPatrolDropsWhatIsOver(t *testing.T) {
 	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 1 {
 		t.Errorf("trees %v", entries)
 	}
-	proctest.Eventually(t, func() bool { // a turn is over after a second, and then there is the next
+	proctest.Eventually(t, func() bool { // a new lease every second
 		return strings.Contains(client.Get(ctx, events.DefaultNamespace.Patrol()).Val(), strconv.Itoa(p.Cmd.Process.Pid))
-	}, "the patrol is held by the worker that is left")
-	response := proctest.Must(http.Get("http://" + p.Listening("listening") + "/metrics"))(t)
+	}, "the remaining worker holds the patrol lease")
+	response := proctest.Must(http.Get("http://" + p.ListenAddress("listening") + "/metrics"))(t)
 	defer response.Body.Close()
 	metrics := string(proctest.Must(io.ReadAll(response.Body))(t))
 	for _, want := range []string{"lockstep_volume_repositories 1\n", "lockstep_volume_trees 1\n", "lockstep_volume_up 1\n"} {
 		if !strings.Contains(metrics, want) {
-			t.Errorf("the metrics do not say %q", want)
+			t.Errorf("metrics lack %q", want)
 		}
 	}
 	if code := p.Terminate(); code != term.ExitDone {

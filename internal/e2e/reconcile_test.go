@@ -24,6 +24,7 @@ import (
 )
 
 func TestReconcileFindsAndRepairs(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -57,7 +58,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	quiet := func() bool { return isQuiet(ctx, client) }
 	proctest.Eventually(t, quiet, "all is settled")
 
-	// What a Redis or a disk that loses things may leave.
+	// Simulate lost writes in Redis and on disk.
 	client.HDel(ctx, events.DefaultNamespace.Repo(path("forgotten")), "head:"+main.String())
 	proctest.Must(0, os.Remove(filepath.Join(root, "acme/lost")))(t)
 	client.Del(ctx, events.DefaultNamespace.Watches()+"of:acme/orphan")
@@ -81,7 +82,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 		return found
 	}
 	want := []string{"acme/by-hand unwatched_clone ", "acme/forgotten drift due", "acme/lost drift due", "acme/orphan orphan removed"}
-	for _, flags := range [][]string{{"--dry-run"}, nil} { // the second time with consequences
+	for _, flags := range [][]string{{"--dry-run"}, nil} {
 		if report := reconcile(flags...); !slices.Equal(texts(report), want) || report.Watched != 4 || report.Clones < 4 {
 			t.Errorf("%v: %+v, want %q", flags, report, want)
 		}
@@ -93,19 +94,20 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	proctest.Eventually(t, gone("orphan"), "the orphan is gone")
 	proctest.Eventually(t, quiet, "all is settled")
 	if report := reconcile("--prune"); !slices.Equal(texts(report), []string{"acme/by-hand unwatched_clone removed"}) {
-		t.Errorf("again, to prune: %+v", report)
+		t.Errorf("with --prune: %+v", report)
 	}
-	proctest.Eventually(t, gone("by-hand"), "what nobody ever watched is gone")
+	proctest.Eventually(t, gone("by-hand"), "the unwatched clone is gone")
 }
 
-// isQuiet reports whether no change waits and none is being worked on.
+// isQuiet reports whether no change is waiting or in progress.
 func isQuiet(ctx context.Context, client redis.UniversalClient) bool {
 	figures, err := stream.Stats(ctx, client, string(events.DefaultNamespace), events.DefaultNamespace.Changes())
 	group, _ := figures.Group(events.WorkersGroup)
 	return err == nil && group.Lag == 0 && group.Pending == 0
 }
 
-func TestNothingIsRemovedWhenTheRegistryIsLost(t *testing.T) {
+func TestReconcileRemovesNothingWhenRegistryIsLost(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -113,7 +115,7 @@ func TestNothingIsRemovedWhenTheRegistryIsLost(t *testing.T) {
 	registry := watch.NewRegistry(client, events.DefaultNamespace)
 	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root)
 	proctest.Must(registry.Put(ctx, proctest.Must(watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)))(t)
-	proctest.AwaitResults(t, client, 2) // that it was polled, and synced
+	proctest.AwaitResults(t, client, 2) // of the poll and the sync
 	for _, key := range proctest.Must(client.Keys(ctx, events.DefaultNamespace.Watches()+"*").Result())(t) {
 		client.Del(ctx, key)
 	}
@@ -123,12 +125,13 @@ func TestNothingIsRemovedWhenTheRegistryIsLost(t *testing.T) {
 	}
 }
 
-func TestAMissedWebhookCostsOneInterval(t *testing.T) {
+func TestMissedWebhookIsCaughtByNextPoll(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	for range 2 { // both schedule
+	for range 2 { // both have a scheduler
 		proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--poll-every", "1s")
 	}
 	w := proctest.Must(watch.New(watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)

@@ -21,9 +21,11 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-func TestAPlainEntryBecomesOneTreeAndOneResult(t *testing.T) {
+func TestPlainEntryYieldsOneTreeAndOneResult(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -40,9 +42,9 @@ func TestAPlainEntryBecomesOneTreeAndOneResult(t *testing.T) {
 		t.Errorf("result %+v, want acme/widgets synced to %s", r, head)
 	}
 	if len(r.Deliveries) != 1 || r.Deliveries[0] != entry {
-		t.Errorf("the result answers %q, want the entry %s", r.Deliveries, entry)
+		t.Errorf("deliveries of the result %q, want %s", r.Deliveries, entry)
 	}
-	if got := proctest.GitIn(t, filepath.Join(root, "acme/widgets"), "log", "-1", "--format=%H"); got != head {
+	if got := gitIn(t, filepath.Join(root, "acme/widgets"), "log", "-1", "--format=%H"); got != head {
 		t.Errorf("published %s, want %s", got, head)
 	}
 	if n := proctest.Must(client.XLen(ctx, "lockstep:{0}:results").Result())(t); n != 1 {
@@ -51,7 +53,7 @@ func TestAPlainEntryBecomesOneTreeAndOneResult(t *testing.T) {
 	proctest.AssertIdle(t, client)
 }
 
-// load is many pushes to many repositories, each with a change that announces its own commit.
+// load makes many pushes to many repositories, and publishes a change for each.
 type load struct {
 	repos, pushes int
 	git           *gitserver.Server
@@ -60,17 +62,14 @@ type load struct {
 }
 
 func newLoad(t *testing.T, git *gitserver.Server, client redis.UniversalClient) *load {
-	l := &load{repos: 50, pushes: 20, git: git, client: client}
-	if testing.Short() {
-		l.repos, l.pushes = 10, 5
-	}
+	l := &load{repos: testenv.Form(10, 50), pushes: testenv.Form(5, 20), git: git, client: client}
 	l.heads = make([]string, l.repos)
 	return l
 }
 
 func (l *load) repo(i int) string { return fmt.Sprintf("acme/repo-%02d", i) }
 
-// push makes all pushes, a few repositories at a time.
+// push makes all pushes, to four repositories at a time.
 func (l *load) push(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
@@ -103,40 +102,41 @@ func (l *load) push(ctx context.Context) error {
 	return g.Wait()
 }
 
-// assertDone checks the end state: each repository on its remote's head, one result for each
-// change, nothing pending, nothing dead.
+// assertDone waits for all results, and checks that each repository is at its remote's head, that each change has one
+// result, and that nothing is pending or dead.
 func (l *load) assertDone(t *testing.T, root string) {
 	t.Helper()
-	answered := map[string]int{}
+	results := map[string]int{} // number of results by change ID
 	for _, r := range proctest.AwaitResults(t, l.client, l.repos*l.pushes) {
 		if r.Type != events.ResultSynced {
 			t.Errorf("%s: %s %s", r.Repo, r.Type, r.Error)
 		}
 		for _, id := range r.Deliveries {
-			answered[id]++
+			results[id]++
 		}
 	}
-	if len(answered) != l.repos*l.pushes {
-		t.Errorf("%d changes answered, want %d", len(answered), l.repos*l.pushes)
+	if len(results) != l.repos*l.pushes {
+		t.Errorf("%d changes have results, want %d", len(results), l.repos*l.pushes)
 	}
-	for id, n := range answered {
+	for id, n := range results {
 		if n != 1 {
-			t.Errorf("change %s was answered %d times", id, n)
+			t.Errorf("change %s has %d results, want 1", id, n)
 		}
 	}
 	for i := range l.repos {
 		dir := filepath.Join(root, l.repo(i))
-		if got := proctest.GitIn(t, dir, "rev-parse", "HEAD"); got != l.heads[i] {
+		if got := gitIn(t, dir, "rev-parse", "HEAD"); got != l.heads[i] {
 			t.Errorf("%s is at %s, want its remote's head %s", l.repo(i), got, l.heads[i])
 		}
-		if dirty := proctest.GitIn(t, dir, "status", "--porcelain"); dirty != "" {
+		if dirty := gitIn(t, dir, "status", "--porcelain"); dirty != "" {
 			t.Errorf("%s is not clean: %s", l.repo(i), dirty)
 		}
 	}
 	proctest.AssertIdle(t, l.client)
 }
 
-func TestManyRepositoriesGoOneAtATimeEachAndAllInParallel(t *testing.T) {
+func TestRepositoriesSyncInParallelWithOneFetchEach(t *testing.T) {
+	t.Parallel()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	l := newLoad(t, git, server.Client())
 	for range 2 {
@@ -148,15 +148,16 @@ func TestManyRepositoriesGoOneAtATimeEachAndAllInParallel(t *testing.T) {
 	l.assertDone(t, root)
 	for i := range l.repos {
 		if most := git.Stats(l.repo(i)).MaxActive; most > 1 {
-			t.Errorf("%s: %d upload-packs at once, want one", l.repo(i), most)
+			t.Errorf("%s: %d concurrent fetches, want one", l.repo(i), most)
 		}
 	}
 	if git.MaxRepos() < 2 {
-		t.Error("no two repositories were ever fetched at once")
+		t.Error("repositories were fetched one after another, want in parallel")
 	}
 }
 
 func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	held := make(chan string, 10)
 	release := make(chan struct{})
@@ -179,20 +180,21 @@ func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 		t.Fatal(err)
 	}
-	<-held // the first worker is asking the remote
+	<-held // the first worker sent a request to the remote
 	if code := first.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d after SIGTERM, want 0", code)
 	}
 	close(release)
 	proctest.Start(t, args...)
-	r := proctest.AwaitResults(t, client, 1)[0] // with less patience than the lease would take to lapse
+	r := proctest.AwaitResults(t, client, 1)[0] // long before the lease expires
 	if r.Type != events.ResultSynced || r.After != head || r.Attempts != 1 {
-		t.Errorf("result %+v; want a sync that counts as the first attempt", r)
+		t.Errorf("result %+v, want a successful first attempt", r)
 	}
 	proctest.AssertIdle(t, client)
 }
 
-func TestAServiceOutlastsRedis(t *testing.T) {
+func TestServiceSurvivesRedisOutage(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"), t.TempDir()
 	client := server.Client()
@@ -204,7 +206,7 @@ func TestAServiceOutlastsRedis(t *testing.T) {
 	p.AwaitLog("worker takes changes")
 
 	server.Stop()
-	proctest.Eventually(t, func() bool { return strings.Count(p.Log.String(), "level=ERROR") > 1 }, "a line that says that Redis went away")
+	proctest.Eventually(t, func() bool { return strings.Count(p.Log.String(), "level=ERROR") > 1 }, "a log line about the outage")
 	server.Restart()
 	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
@@ -218,7 +220,8 @@ func TestAServiceOutlastsRedis(t *testing.T) {
 	}
 }
 
-func TestASecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
+func TestSecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	first := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir())
 	first.AwaitLog("worker takes changes")
@@ -228,18 +231,20 @@ func TestASecondVolumeUnderOnePrefixIsRefused(t *testing.T) {
 	}
 }
 
-func TestAServiceWhoseRootCannotBeUsedSaysSoAndEnds(t *testing.T) {
+func TestServeFailsOnUnusableRoot(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := proctest.Start(t, "serve", "--root", filepath.Join(file, "below"), "--log-level", "error")
-	if code := p.Ended(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
 		t.Errorf("exit code %d, want 1 and one line: %s", code, proctest.Tail(p.Log.String(), 1000))
 	}
 }
 
-func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
+func TestServeWaitsForReadOnlyRedis(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	server := redistest.StartReal(t)
 	client := server.Client()
@@ -248,17 +253,18 @@ func TestAServiceWaitsForARedisThatTakesNoWrites(t *testing.T) {
 	}
 	p := proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", t.TempDir())
 	p.AwaitLog("cannot serve at present")
-	time.Sleep(time.Second) // tries that say nothing
+	time.Sleep(time.Second) // further attempts, which must not log
 	if err := client.Do(ctx, "REPLICAOF", "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	p.AwaitLog("worker takes changes")
 	if n := strings.Count(p.Log.String(), "READONLY"); n != 1 {
-		t.Errorf("said %d times that Redis takes no writes, want once", n)
+		t.Errorf("logged %d times that Redis is read-only, want once", n)
 	}
 }
 
-func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
+func TestMetricsAreServedWhileDraining(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	held, release := make(chan struct{}, 1), make(chan struct{})
 	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
@@ -274,7 +280,7 @@ func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
 	server := redistest.Start(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0")
-	address := p.Listening("listening")
+	address := p.ListenAddress("listening")
 	get := func(path string) int {
 		resp, err := http.Get("http://" + address + path)
 		if err != nil {
@@ -292,10 +298,10 @@ func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	p.AwaitLog("worker drains")
 	if ready, metrics := get("/readyz"), get("/metrics"); ready != http.StatusServiceUnavailable || metrics != http.StatusOK {
-		t.Errorf("while it drains: readyz %d, want 503; metrics %d, want 200", ready, metrics)
+		t.Errorf("while draining: readyz %d, want 503; metrics %d, want 200", ready, metrics)
 	}
 	close(release)
-	if code := p.Ended(time.Minute); code != term.ExitDone {
+	if code := p.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {

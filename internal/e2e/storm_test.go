@@ -23,9 +23,8 @@ import (
 	"lockstep/locking"
 )
 
-// storm is a load that knows what must come of it: pushes to two refs each of several repositories,
-// half of them to one, some by force, and each announced to two apps. All results are followed as they
-// come, as a consumer would, so that one that Redis loses again is known.
+// storm is a load with a known outcome: pushes to two refs of each of several repositories, half of them to one repository,
+// some forced, each announced to two apps.
 type storm struct {
 	t      *testing.T
 	git    *gitserver.Server
@@ -33,22 +32,22 @@ type storm struct {
 	client redis.UniversalClient
 	root   string
 	seed   uint64
-	rand   *rand.Rand // of the one goroutine that pushes
+	rand   *rand.Rand // used only by the goroutine that pushes
 
 	repos  []string
 	pushes int
 	forced int
-	trees  map[string]map[string]string // commit to the files in it
-	first  map[string]string            // repo to its first commit
+	trees  map[string]map[string]string // files by commit
+	first  map[string]string            // first commit by repository
 
 	mu   sync.Mutex
 	sent []announcement
 }
 
-// announcement is a change that was published.
+// announcement is a published change.
 type announcement struct {
-	id      string
-	certain bool // Redis has said that it has it
+	id        string
+	confirmed bool // by Redis
 }
 
 var (
@@ -79,7 +78,7 @@ func newStorm(t *testing.T, redisArgs ...string) *storm {
 	return s
 }
 
-// serve are the arguments of a worker in the storm.
+// serve returns the arguments of a worker.
 func (s *storm) serve() []string {
 	return []string{
 		"--redis", s.server.URL(), "--root", s.root, "--lease", "1s", "--lock-wait", "10s", "--tree-grace", "1s",
@@ -87,8 +86,8 @@ func (s *storm) serve() []string {
 	}
 }
 
-// blow pushes until ctx is done, and no faster than workers follow.
-func (s *storm) blow(ctx context.Context) error {
+// run pushes until ctx is done, and waits while the backlog is long.
+func (s *storm) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if n, err := s.backlog(ctx); s.pushes > 0 && (err != nil || n > 400) {
 			app.Sleep(ctx, 20*time.Millisecond)
@@ -100,7 +99,7 @@ func (s *storm) blow(ctx context.Context) error {
 		}
 		times := 1
 		if repo == s.repos[0] && s.rand.IntN(20) == 0 {
-			times = 90 // more than a worker takes of one repository at a time
+			times = 90 // more than a worker reads of one repository at a time
 		}
 		if err := s.push(repo, ref, times); err != nil {
 			return err
@@ -110,7 +109,7 @@ func (s *storm) blow(ctx context.Context) error {
 	return nil
 }
 
-// backlog is how many changes workers have not finished yet.
+// backlog counts the changes that are not done yet.
 func (s *storm) backlog(ctx context.Context) (int64, error) {
 	groups, err := s.client.XInfoGroups(ctx, events.DefaultNamespace.Changes()).Result()
 	if err != nil || len(groups) == 0 {
@@ -119,7 +118,7 @@ func (s *storm) backlog(ctx context.Context) (int64, error) {
 	return groups[0].Pending + max(0, groups[0].Lag), nil
 }
 
-// push makes a commit, and announces it to each app so many times.
+// push makes a commit and announces it to each app the given number of times.
 func (s *storm) push(repo, ref string, times int) error {
 	ctx := context.Background()
 	s.pushes++
@@ -139,11 +138,11 @@ func (s *storm) push(repo, ref string, times int) error {
 	maps.Copy(s.trees[commit], edit.Write)
 	for range times {
 		for _, app := range stormApps {
-			asked := ref
+			announced := ref
 			if ref == stormRefs[0] && app == stormApps[0] {
-				asked = "" // the default branch, which is the same
+				announced = "" // the default branch, which is the same
 			}
-			if err := s.announce(repo, asked, app, commit); err != nil {
+			if err := s.announce(repo, announced, app, commit); err != nil {
 				return err
 			}
 		}
@@ -151,8 +150,8 @@ func (s *storm) push(repo, ref string, times int) error {
 	return nil
 }
 
-// announce publishes a change. One of which Redis did not say that it has it is published again, under
-// another id: for all we know it is there.
+// announce publishes a change. If Redis does not confirm it, the change may or may not be in the stream, so announce
+// publishes another one with a new ID.
 func (s *storm) announce(repo, ref, name, commit string) error {
 	for began := time.Now(); ; {
 		id := uuid.NewString()
@@ -171,13 +170,12 @@ func (s *storm) announce(repo, ref, name, commit string) error {
 		if err == nil || time.Since(began) > 30*time.Second {
 			return err
 		}
-		time.Sleep(20 * time.Millisecond) // Redis is away, and says when it is back to nobody
+		time.Sleep(20 * time.Millisecond) // Redis is down, and there is no signal for its return
 	}
 }
 
-// calm pushes once more to every ref of every repository, when nothing is disturbed any more, and
-// returns the ids of these changes.
-func (s *storm) calm() []string {
+// pushAll pushes once to every ref of every repository and returns the IDs of the confirmed changes.
+func (s *storm) pushAll() []string {
 	s.t.Helper()
 	before := len(s.sent)
 	for _, repo := range s.repos {
@@ -187,15 +185,15 @@ func (s *storm) calm() []string {
 	}
 	var ids []string
 	for _, a := range s.sent[before:] {
-		if a.certain {
+		if a.confirmed {
 			ids = append(ids, a.id)
 		}
 	}
 	return ids
 }
 
-// assertTrees checks that every ref of every repository is published where its remote has it, clean,
-// and that no crash has left anything lying about.
+// assertTrees checks that the head of every ref of every repository is published with a clean tree, and that crashes left
+// nothing behind.
 func (s *storm) assertTrees() {
 	s.t.Helper()
 	for _, repo := range s.repos {
@@ -204,10 +202,10 @@ func (s *storm) assertTrees() {
 			if ref != stormRefs[0] {
 				dir += "@" + filepath.Base(ref)
 			}
-			if got, want := proctest.GitIn(s.t, dir, "rev-parse", "HEAD"), s.git.Head(repo, ref); got != want {
-				s.t.Errorf("%s is at %s, want its remote's %s", dir, got, want)
+			if got, want := gitIn(s.t, dir, "rev-parse", "HEAD"), s.git.Head(repo, ref); got != want {
+				s.t.Errorf("%s is at %s, want the remote's head %s", dir, got, want)
 			}
-			if dirty := proctest.GitIn(s.t, dir, "status", "--porcelain"); dirty != "" {
+			if dirty := gitIn(s.t, dir, "status", "--porcelain"); dirty != "" {
 				s.t.Errorf("%s is not clean: %s", dir, dirty)
 			}
 		}
@@ -219,7 +217,7 @@ func (s *storm) assertTrees() {
 	}
 }
 
-// assertNothingLeft checks that nothing in Redis speaks of work any more.
+// assertNothingLeft checks that Redis has no pending work, leases or attempts.
 func (s *storm) assertNothingLeft() {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -233,7 +231,7 @@ func (s *storm) assertNothingLeft() {
 	}
 	for _, key := range keys {
 		if n := proctest.Must(s.client.Exists(ctx, key).Result())(s.t); n != 0 {
-			s.t.Errorf("%s is there, want no such key: nothing waits", key)
+			s.t.Errorf("key %s exists, want none", key)
 		}
 	}
 }

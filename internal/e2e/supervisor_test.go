@@ -12,21 +12,22 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestSystemdIsToldHowTheProcessIs(t *testing.T) {
+func TestSystemdIsNotifiedOfState(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	redisServer.Stop()
-	socket, next := proctest.Systemd(t)
+	socket, next := proctest.NotifySocket(t)
 	cmd := proctest.Command(t, "serve", "--redis", redisServer.URL(), "--root", t.TempDir(), "--roles", "worker")
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket)
 	p := proctest.StartCommand(t, cmd)
-	proctest.Awaits(t, next, "STATUS=not ready; redis: it does not answer; changes: it waits for Redis")
+	proctest.AwaitNotify(t, next, "STATUS=not ready; redis: it does not answer; changes: it waits for Redis")
 	redisServer.Restart()
-	if message := proctest.Awaits(t, next, "READY=1"); !strings.Contains(message, "STATUS=ready") {
+	if message := proctest.AwaitNotify(t, next, "READY=1"); !strings.Contains(message, "STATUS=ready") {
 		t.Errorf("message %q", message)
 	}
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	proctest.Awaits(t, next, "STOPPING=1")
-	if code := p.Ended(time.Minute); code != term.ExitDone {
+	proctest.AwaitNotify(t, next, "STOPPING=1")
+	if code := p.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
 }

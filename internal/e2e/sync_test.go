@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 )
 
 func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, root := proctest.StartGit(t), t.TempDir()
 	first := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"README": "hello\n", "src/main.go": "package main\n"}))(t)
@@ -32,11 +34,11 @@ func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
 		t.Errorf("report %v", report)
 	}
 	if report["before"] != "" {
-		t.Errorf("before is %v the first time, want it empty", report["before"])
+		t.Errorf("before is %v after the first sync, want it empty", report["before"])
 	}
 	for _, field := range []string{"fence", "took_ms", "files", "tree"} {
 		if _, ok := report[field]; !ok {
-			t.Errorf("the report has no %s: %s", field, stdout)
+			t.Errorf("no %s in the report: %s", field, stdout)
 		}
 	}
 	assertCheckout(t, filepath.Join(root, "acme/widgets"), first)
@@ -62,22 +64,35 @@ func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
 	}
 }
 
+// gitIn runs git in a directory and returns its trimmed output.
+func gitIn(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %s in %s: %v\n%s", strings.Join(args, " "), dir, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
 func assertCheckout(t *testing.T, dir, commit string) {
 	t.Helper()
 	info, err := os.Lstat(dir)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		t.Fatalf("%s is no symlink: %v, %v", dir, info, err)
+		t.Fatalf("%s is not a symlink: %v, %v", dir, info, err)
 	}
-	if got := proctest.GitIn(t, dir, "log", "-1", "--format=%H"); got != commit {
+	if got := gitIn(t, dir, "log", "-1", "--format=%H"); got != commit {
 		t.Errorf("%s is at %s, want %s", dir, got, commit)
 	}
-	if dirty := proctest.GitIn(t, dir, "status", "--porcelain"); dirty != "" {
+	if dirty := gitIn(t, dir, "status", "--porcelain"); dirty != "" {
 		t.Errorf("%s is not clean:\n%s", dir, dirty)
 	}
-	proctest.GitIn(t, dir, "fsck", "--no-dangling")
+	gitIn(t, dir, "fsck", "--no-dangling")
 }
 
-func TestSyncThroughAServiceThatRuns(t *testing.T) {
+func TestSyncThroughRunningService(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
@@ -96,7 +111,8 @@ func TestSyncThroughAServiceThatRuns(t *testing.T) {
 	}
 }
 
-func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
+func TestSyncErrorsAreOneActionableLine(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git := proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)
@@ -122,23 +138,23 @@ func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
 		code int
 		want string
 	}{
-		"settings that are wrong twice":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "slots 0: want 1 to 4096; log-level"},
-		"a variable that is wrong":       {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, term.ExitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
-		"no time at all":                 {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, term.ExitUsage, "timeout 0s"},
-		"a path that escapes":            {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, term.ExitUsage, "not a repository path"},
-		"a secret in the URL":            {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, term.ExitUsage, "name a credential instead"},
-		"a scheme nobody speaks":         {"file:///acme/widgets.git", nil, nil, term.ExitUsage, "use http or https"},
-		"a ref that is none":             {git.URL("acme/widgets"), []string{"--ref", "a..b"}, nil, term.ExitUsage, "not a Git ref"},
-		"an unreachable remote":          {"http://127.0.0.1:1/acme/widgets.git", nil, nil, term.ExitFailed, "127.0.0.1:1"},
-		"a missing repository":           {git.URL("acme/missing"), nil, nil, term.ExitFailed, "no such repository"},
-		"a missing branch":               {git.URL("acme/widgets"), []string{"--ref", "nope"}, nil, term.ExitFailed, "refs/heads/nope"},
-		"an empty repository":            {git.URL("acme/empty"), nil, nil, term.ExitFailed, "empty"},
-		"a remote that fails":            {git.URL("acme/flaky"), nil, nil, term.ExitFailed, "500"},
-		"no credential where one is due": {git.URL("acme/private"), nil, nil, term.ExitFailed, "credential"},
-		"a wrong credential":             {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, term.ExitFailed, "credential"},
-		"an unknown credential":          {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "not known here"},
-		"a root that is a file":          {git.URL("acme/widgets"), []string{"--root", file}, nil, term.ExitFailed, file},
-		"a Redis that is not there":      {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
+		"two invalid settings":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "slots 0: want 1 to 4096; log-level"},
+		"an invalid variable":   {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, term.ExitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
+		"zero timeout":          {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, term.ExitUsage, "timeout 0s"},
+		"a path that escapes":   {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, term.ExitUsage, "not a repository path"},
+		"a secret in the URL":   {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, term.ExitUsage, "name a credential instead"},
+		"an unsupported scheme": {"file:///acme/widgets.git", nil, nil, term.ExitUsage, "use http or https"},
+		"an invalid ref":        {git.URL("acme/widgets"), []string{"--ref", "a..b"}, nil, term.ExitUsage, "not a Git ref"},
+		"an unreachable remote": {"http://127.0.0.1:1/acme/widgets.git", nil, nil, term.ExitFailed, "127.0.0.1:1"},
+		"a missing repository":  {git.URL("acme/missing"), nil, nil, term.ExitFailed, "no such repository"},
+		"a missing branch":      {git.URL("acme/widgets"), []string{"--ref", "nope"}, nil, term.ExitFailed, "refs/heads/nope"},
+		"an empty repository":   {git.URL("acme/empty"), nil, nil, term.ExitFailed, "empty"},
+		"a remote that fails":   {git.URL("acme/flaky"), nil, nil, term.ExitFailed, "500"},
+		"a missing credential":  {git.URL("acme/private"), nil, nil, term.ExitFailed, "credential"},
+		"a wrong credential":    {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, term.ExitFailed, "credential"},
+		"an unknown credential": {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "unknown credential"},
+		"a root that is a file": {git.URL("acme/widgets"), []string{"--root", file}, nil, term.ExitFailed, file},
+		"an unreachable Redis":  {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"sync", tc.url, "--root", t.TempDir(), "--timeout", "30s"}, tc.args...)
@@ -151,14 +167,15 @@ func TestSyncSaysInOneLineWhatWentWrongAndWhatToDo(t *testing.T) {
 			}
 			for _, secret := range []string{"hunter2", "battery-staple"} {
 				if strings.Contains(stderr, secret) {
-					t.Errorf("the error gives a secret away: %s", stderr)
+					t.Errorf("the error reveals a secret: %s", stderr)
 				}
 			}
 		})
 	}
 }
 
-func TestSyncTimesOutWhenNobodyWorks(t *testing.T) {
+func TestSyncTimesOutWithoutWorkers(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	_, stderr, code := proctest.RunLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--timeout", (300 * time.Millisecond).String())
 	if code != term.ExitTimedOut || !strings.Contains(stderr, "is a worker running?") {
@@ -167,15 +184,16 @@ func TestSyncTimesOutWhenNobodyWorks(t *testing.T) {
 }
 
 func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	proctest.InTime(t, 100*time.Millisecond, func(d time.Duration) error {
+	proctest.WithLongerTimeouts(t, 100*time.Millisecond, func(d time.Duration) error {
 		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--wait", "--timeout", d.String())
 		if code != term.ExitTimedOut || !strings.Contains(stderr, "is published, and has no result within "+d.String()+"; is a worker running?") {
 			return fmt.Errorf("exit code %d, error %q", code, stderr)
 		}
 		return nil
 	})
-	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // it takes connections, and answers nothing
+	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
 	defer silent.Close()
 	_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", "100ms")
 	if code != term.ExitTimedOut || !strings.Contains(stderr, "redis has not taken it within 100ms, and may have it all the same") {
@@ -183,7 +201,8 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
+func TestCancelledSyncEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	held := make(chan struct{}, 10)
 	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
@@ -195,37 +214,39 @@ func TestASyncThatIsGivenUpEndsAtOnce(t *testing.T) {
 	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
 		proctest.Must(git.Create(ctx, repo, map[string]string{"a": "1"}))(t)
 	}
-	patient := filepath.Join(t.TempDir(), "lockstep.yaml") // a service that stops would wait for so long
-	proctest.Must(0, os.WriteFile(patient, []byte("grace: 5m\n"), 0o600))(t)
+	settings := filepath.Join(t.TempDir(), "lockstep.yaml")
+	proctest.Must(0, os.WriteFile(settings, []byte("grace: 5m\n"), 0o600))(t) // applies to services only
 
-	p := proctest.Start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", patient)
-	if code := p.Ended(time.Minute); code != term.ExitTimedOut || !strings.Contains(p.Log.String(), "no result within 1s; the remote or the volume is slow") {
+	p := proctest.Start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", settings)
+	if code := p.AwaitExit(time.Minute); code != term.ExitTimedOut || !strings.Contains(p.Log.String(), "no result within 1s; the remote or the volume is slow") {
 		t.Errorf("exit code %d, want 4: %s", code, p.Log)
 	}
-	p = proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", patient)
+	p = proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", settings)
 	<-held
 	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.Ended(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
 		t.Errorf("exit code %d, want 1 and one line: %s", code, p.Log)
 	}
 }
 
-// A Redis to which no connection comes about: the dial's own timeout is no timeout of the sync.
-func TestARedisBehindAWallIsUnavailable(t *testing.T) {
-	wall := proctest.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
-	t.Cleanup(func() { _ = syscall.Close(wall) })
-	if err := syscall.Bind(wall, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+// TestUnreachableRedisIsUnavailable connects to a full listen queue: the dial timeout must not look like a timeout of the
+// sync.
+func TestUnreachableRedisIsUnavailable(t *testing.T) {
+	t.Parallel()
+	full := proctest.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
+	t.Cleanup(func() { _ = syscall.Close(full) })
+	if err := syscall.Bind(full, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Listen(wall, 0); err != nil {
+	if err := syscall.Listen(full, 0); err != nil {
 		t.Fatal(err)
 	}
-	name, ok := proctest.Must(syscall.Getsockname(wall))(t).(*syscall.SockaddrInet4)
+	name, ok := proctest.Must(syscall.Getsockname(full))(t).(*syscall.SockaddrInet4)
 	if !ok {
 		t.Fatal("the socket has no address")
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", name.Port)
-	for { // fill the queue of those that nobody accepts
+	for { // fill the listen queue
 		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
 		if err != nil {
 			break
@@ -238,7 +259,8 @@ func TestARedisBehindAWallIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestARedisThatRefusesIsNamed(t *testing.T) {
+func TestErrorNamesRedisThatRefuses(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	if err := server.Client().ConfigSet(context.Background(), "requirepass", "hunter2").Err(); err != nil {
 		t.Fatal(err)
@@ -251,7 +273,8 @@ func TestARedisThatRefusesIsNamed(t *testing.T) {
 	}
 }
 
-func TestWrongUseIsExitCode2AndOneLine(t *testing.T) {
+func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"frobnicate"}, {"sync"}, {"sync", "--nonsense"}, {"serve", "--roles", "receiver"}, {"serve", "--roles", "receiver", "--listen", "127.0.0.1:0"}, {"serve", "more"}, {"status"},
 		{"version", "more"}, {"publish", "http://127.0.0.1:1/a/b"}, {"status", "..", "--redis", "127.0.0.1:1"},
@@ -264,7 +287,8 @@ func TestWrongUseIsExitCode2AndOneLine(t *testing.T) {
 	}
 }
 
-func TestACredentialWorksAndRestsNowhere(t *testing.T) {
+func TestCredentialIsUsedButNotStored(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, root, credentials := proctest.StartGit(t), t.TempDir(), t.TempDir()
 	head := proctest.Must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)

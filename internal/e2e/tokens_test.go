@@ -18,8 +18,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestEachAppIsServedWithItsOwnToken has two apps watch one repository with two tokens, while it is pushed to.
-func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
+// TestEachAppUsesItsOwnToken has two apps watch one repository with different tokens during pushes.
+func TestEachAppUsesItsOwnToken(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
@@ -43,8 +44,8 @@ func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
 	awaitGiven := func(app, commit string) {
 		t.Helper()
 		proctest.Eventually(t, func() bool {
-			return slices.ContainsFunc(proctest.ResultsSoFar(t, client), func(r events.Result) bool { return r.App == app && r.After == commit })
-		}, "%s is given %.12s", app, commit)
+			return slices.ContainsFunc(resultsIn(t, client), func(r events.Result) bool { return r.App == app && r.After == commit })
+		}, "a result for %s at %.12s", app, commit)
 	}
 	awaitGiven("docs", head)
 	awaitGiven("scan", head)
@@ -59,14 +60,14 @@ func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
 	push := func(n string) string {
 		return proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
 	}
-	for app, token := range map[string]string{"docs": firstToken, "scan": secondToken} { // one at a time
+	for app, token := range map[string]string{"docs": firstToken, "scan": secondToken} {
 		before := len(git.TokensSeen("acme/widgets"))
 		head = push(app)
 		proctest.Must(0, announce(app, head))(t)
 		awaitGiven(app, head)
-		for _, seen := range git.TokensSeen("acme/widgets")[before:] {
-			if seen != token {
-				t.Errorf("an operation of %s used another token than its own", app)
+		for _, used := range git.TokensSeen("acme/widgets")[before:] {
+			if used != token {
+				t.Errorf("a request for %s used the token of the other app", app)
 			}
 		}
 	}
@@ -80,17 +81,17 @@ func TestEachAppIsServedWithItsOwnToken(t *testing.T) {
 	awaitGiven("docs", head)
 	awaitGiven("scan", head)
 
-	git.AcceptTokens("acme/widgets", firstToken) // and the second is revoked
+	git.AcceptTokens("acme/widgets", firstToken) // revokes the second
 	head = push("revoked")
 	proctest.Must(0, announce("scan", head))(t)
 	proctest.Must(0, announce("docs", head))(t)
 	awaitGiven("docs", head)
 	proctest.Eventually(t, func() bool {
-		return slices.ContainsFunc(proctest.ResultsSoFar(t, client), func(r events.Result) bool {
+		return slices.ContainsFunc(resultsIn(t, client), func(r events.Result) bool {
 			return r.Type == events.ResultFailed && r.App == "scan" && r.Class == events.ClassAuth
 		})
-	}, "scan is told that its token is refused")
-	for _, r := range proctest.ResultsSoFar(t, client) {
+	}, "a failed result for scan because of its token")
+	for _, r := range resultsIn(t, client) {
 		if r.Type == events.ResultFailed && r.App != "scan" || r.App == "scan" && r.After == head {
 			t.Errorf("unexpected result %+v", r)
 		}

@@ -17,9 +17,10 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 )
 
-// redisAt opens a client of any topology that is closed with the test.
+// redisAt returns a client for a URL of any topology, which is closed at the end of the test.
 func redisAt(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
 	client := proctest.Must(redisx.Parse(url, ""))(t).Open()
@@ -27,7 +28,8 @@ func redisAt(t *testing.T, url string) redis.UniversalClient {
 	return client
 }
 
-func TestAServiceOnACluster(t *testing.T) {
+func TestServiceOnRedisCluster(t *testing.T) {
+	t.Parallel()
 	git, cluster, root := proctest.StartGit(t), redistest.StartCluster(t), t.TempDir()
 	l := newLoad(t, git, redisAt(t, cluster.URL()))
 	l.repos, l.pushes = 6, 4
@@ -49,14 +51,11 @@ func TestAServiceOnACluster(t *testing.T) {
 	}
 }
 
-// TestTheNextChangeHealsWhatAFailoverLost promotes a replica that has missed a push to every repository:
-// Redis forgets the changes, the results and the heads, while some trees have been published. The next
-// push to a repository makes it good. A repository that has none would have to wait for the periodic
-// reconcile.
-func TestTheNextChangeHealsWhatAFailoverLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a failover takes seconds")
-	}
+// TestNextChangeRepairsWritesLostInFailover promotes a replica that missed a push to every repository: the changes, results
+// and heads are lost, although some trees are published. The next push to a repository repairs it; without one, the periodic
+// reconciliation would.
+func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
+	testenv.Long(t)
 	const repos = 6
 	ctx := context.Background()
 	git, s, root := proctest.StartGit(t), redistest.StartSentinel(t), t.TempDir()
@@ -95,41 +94,41 @@ func TestTheNextChangeHealsWhatAFailoverLost(t *testing.T) {
 	}
 	proctest.AwaitResults(t, client, repos+repos/2)
 	s.Master.Stop()
-	answers := map[string]events.Change{}
+	last := map[string]events.Change{} // by repository
 	for i := range repos {
 		change := push(i, 3)
-		proctest.Eventually(t, func() bool { return announce(change) == nil }, "a master that takes %s", change.ID)
-		answers[change.Repo.String()] = change
+		proctest.Eventually(t, func() bool { return announce(change) == nil }, "a master that accepts %s", change.ID)
+		last[change.Repo.String()] = change
 	}
 
 	master := s.Replica.Client()
 	for _, r := range proctest.AwaitResults(t, master, 2*repos)[repos:] {
-		change, before := answers[r.Repo.String()], known[r.Repo.String()]
-		delete(answers, r.Repo.String())
+		change, before := last[r.Repo.String()], known[r.Repo.String()]
+		delete(last, r.Repo.String())
 		var files []string
 		for _, f := range r.Files {
 			files = append(files, f.Path)
 		}
 		if r.Type != events.ResultSynced || r.Before != before || r.After != change.After || r.Full || strings.Join(files, " ") != "push-2 push-3" {
-			t.Errorf("%s: %s from %q to %q, full: %t, %q; want all that came after %s up to %s", r.Repo, r.Type, r.Before, r.After, r.Full, files, before, change.After)
+			t.Errorf("%s: %s from %q to %q, full: %t, %q; want everything after %s up to %s", r.Repo, r.Type, r.Before, r.After, r.Full, files, before, change.After)
 		}
 		assertCheckout(t, filepath.Join(root, r.Repo.String()), change.After)
 	}
-	if len(answers) > 0 {
-		t.Errorf("not answered: %v", answers)
+	if len(last) > 0 {
+		t.Errorf("no result for %v", last)
 	}
 	proctest.AssertIdle(t, master)
 	changes := proctest.Must(master.XLen(ctx, events.DefaultNamespace.Changes()).Result())(t)
 	results := proctest.Must(master.XLen(ctx, events.DefaultNamespace.Results()).Result())(t)
 	if changes != 2*repos || results != 2*repos {
-		t.Errorf("the new master has %d changes and %d results, want %d of each: what was added to the old one is lost", changes, results, 2*repos)
+		t.Errorf("the new master has %d changes and %d results, want %d of each: those added to the old master are lost", changes, results, 2*repos)
 	}
 	for _, p := range workers {
 		if code := p.Terminate(); code != term.ExitDone {
 			t.Errorf("exit code %d, want 0", code)
 		}
 		if back := strings.Count(p.Log.String(), `msg="Redis is back"`); back < 1 || back > 2 {
-			t.Errorf("said %d times that Redis is back, want once, or twice at most: %s", back, p.Log)
+			t.Errorf("logged %d times that Redis is back, want once or twice: %s", back, p.Log)
 		}
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// collector takes spans by OTLP over HTTP.
+// collector receives spans with OTLP over HTTP.
 type collector struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ func startCollector(t *testing.T) *collector {
 		body, err := io.ReadAll(r.Body)
 		var request collectorpb.ExportTraceServiceRequest
 		if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &request) != nil {
-			t.Errorf("what came to %s is no export of traces: %v", r.URL.Path, err)
+			t.Errorf("invalid trace export to %s: %v", r.URL.Path, err)
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -60,7 +60,7 @@ func startCollector(t *testing.T) *collector {
 	return c
 }
 
-// env is what has a process send its spans to the collector.
+// env returns the variables that make a process send its spans to the collector.
 func (c *collector) env() []string {
 	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_BSP_SCHEDULE_DELAY=20"}
 }
@@ -71,7 +71,7 @@ func (c *collector) all() []*tracepb.Span {
 	return append([]*tracepb.Span(nil), c.spans...)
 }
 
-// find returns the first span by that name whose attributes have these values, in turn with their keys.
+// find returns the first span with the name and attributes, which are keys and values in turn, or nil.
 func (c *collector) find(name string, attributes ...string) *tracepb.Span {
 	for _, span := range c.all() {
 		has := map[string]string{}
@@ -89,14 +89,14 @@ func (c *collector) find(name string, attributes ...string) *tracepb.Span {
 	return nil
 }
 
-// await is find, once there is one.
+// await waits until find returns a span.
 func (c *collector) await(t *testing.T, name string, attributes ...string) (span *tracepb.Span) {
 	t.Helper()
 	proctest.Eventually(t, func() bool { span = c.find(name, attributes...); return span != nil }, "a span %s %q", name, attributes)
 	return span
 }
 
-// startWith starts lockstep with variables of its own; those of OpenTelemetry that the test was given count for nothing.
+// startWith starts lockstep with additional variables, and without OpenTelemetry variables from the test's environment.
 func startWith(t *testing.T, env []string, args ...string) *proctest.Process {
 	t.Helper()
 	cmd := proctest.Command(t, args...)
@@ -109,16 +109,16 @@ func startWith(t *testing.T, env []string, args ...string) *proctest.Process {
 	return proctest.StartCommand(t, cmd)
 }
 
-// toldApp is an app that is told of its repository, and the deployment's folders for that.
-type toldApp struct {
+// notifiedApp is an app that receives notifications, and the credentials to sign them.
+type notifiedApp struct {
 	*httptest.Server
 	posts       chan http.Header
 	credentials string
 }
 
-func startToldApp(t *testing.T, client redis.UniversalClient, url string) *toldApp {
+func startNotifiedApp(t *testing.T, client redis.UniversalClient, url string) *notifiedApp {
 	t.Helper()
-	a := &toldApp{posts: make(chan http.Header, 10), credentials: t.TempDir()}
+	a := &notifiedApp{posts: make(chan http.Header, 10), credentials: t.TempDir()}
 	a.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		a.posts <- r.Header
@@ -131,22 +131,22 @@ func startToldApp(t *testing.T, client redis.UniversalClient, url string) *toldA
 	proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Put(t.Context(), watch.Watch{
 		App: "docs", URL: url, Poll: watch.Never, NotifyURL: a.URL + "/hook?key=hunter2", NotifySecret: "docs-hook",
 	}))(t)
-	proctest.Must(client.Del(t.Context(), events.DefaultNamespace.Changes()).Result())(t) // the push is to be the first to ask
+	proctest.Must(client.Del(t.Context(), events.DefaultNamespace.Changes()).Result())(t) // drop the first poll
 	return a
 }
 
-func (a *toldApp) await(t *testing.T) http.Header {
+func (a *notifiedApp) await(t *testing.T) http.Header {
 	t.Helper()
 	select {
 	case header := <-a.posts:
 		return header
 	case <-time.After(time.Minute):
-		t.Fatal("the app was not told")
+		t.Fatal("no notification")
 		return nil
 	}
 }
 
-// pushTraced sends a webhook whose sender says that it is part of a trace.
+// pushTraced sends a webhook with a traceparent header.
 func pushTraced(t *testing.T, addr, url, head string) {
 	t.Helper()
 	c := proctest.Must(hooks.DialHooks(t.Context(), addr))(t)
@@ -158,8 +158,8 @@ func pushTraced(t *testing.T, addr, url, head string) {
 	}
 }
 
-// startThree starts a receiver, a worker and a notifier, a process each.
-func startThree(t *testing.T, server *redistest.Server, app *toldApp, env []string) (receiver, worker, notifier *proctest.Process, addr string) {
+// startThree starts a receiver, a worker and a notifier as separate processes.
+func startThree(t *testing.T, server *redistest.Server, app *notifiedApp, env []string) (receiver, worker, notifier *proctest.Process, addr string) {
 	t.Helper()
 	dir := t.TempDir()
 	hooks := proctest.Must(hooks.WriteSource(dir, testHookSecret))(t)
@@ -167,27 +167,25 @@ func startThree(t *testing.T, server *redistest.Server, app *toldApp, env []stri
 	worker = startWith(t, env, "serve", "--roles", "worker", "--redis", server.URL(), "--root", filepath.Join(dir, "root"), "--log-format", "json", "--log-level", "debug")
 	notifier = startWith(t, env, "serve", "--roles", "notifier", "--redis", server.URL(), "--root", filepath.Join(dir, "root"),
 		"--credentials", app.credentials, "--notify-hosts", "127.0.0.1", "--log-level", "debug")
-	receiver.AwaitLog("msg=listening address=")
-	notifier.AwaitLog("the group of notifications is new")
-	_, after, _ := strings.Cut(receiver.Log.String(), "msg=listening address=")
-	addr, _, _ = strings.Cut(after, "\n")
-	return receiver, worker, notifier, addr
+	notifier.AwaitLog("consumer group created")
+	return receiver, worker, notifier, receiver.ListenAddress("listening")
 }
 
-func TestOneTraceLeadsFromAWebhookToTheAppThroughAllProcesses(t *testing.T) {
+func TestTraceSpansWebhookToNotification(t *testing.T) {
+	t.Parallel()
 	git, server, spans := proctest.StartGit(t), redistest.Start(t), startCollector(t)
 	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	url := git.URL("acme/widgets")
-	app := startToldApp(t, server.Client(), url)
+	app := startNotifiedApp(t, server.Client(), url)
 	_, worker, notifier, addr := startThree(t, server, app, spans.env())
 	pushTraced(t, addr, url, head)
 
-	told := app.await(t)
+	notification := app.await(t)
 	hook := spans.await(t, "POST /hooks/{source}", "lockstep.delivery", "d1", "lockstep.repo", "acme/widgets", "lockstep.outcome", "accepted")
 	work := spans.await(t, "process "+events.DefaultNamespace.Changes(), "lockstep.outcome", "synced")
 	post := spans.await(t, "POST notification", "lockstep.outcome", "delivered", "lockstep.app", "docs")
 	if len(hook.ParentSpanId) != 0 || hex.EncodeToString(hook.TraceId) == strings.Repeat("ab", 16) {
-		t.Errorf("the webhook's sender had its way: trace %x, parent %x", hook.TraceId, hook.ParentSpanId)
+		t.Errorf("trace %x, parent %x: want a new trace instead of the sender's", hook.TraceId, hook.ParentSpanId)
 	}
 	isBelow := func(child, parent *tracepb.Span) {
 		t.Helper()
@@ -200,14 +198,14 @@ func TestOneTraceLeadsFromAWebhookToTheAppThroughAllProcesses(t *testing.T) {
 	for _, step := range []string{"lease wait", "slot wait", "list", "fetch", "build", "publish", "settle"} {
 		isBelow(spans.await(t, step), work)
 	}
-	if got, want := told.Get("traceparent"), "00-"+hex.EncodeToString(hook.TraceId)+"-"+hex.EncodeToString(post.SpanId)+"-01"; got != want {
-		t.Errorf("the app was sent traceparent %q, want %q", got, want)
+	if got, want := notification.Get("traceparent"), "00-"+hex.EncodeToString(hook.TraceId)+"-"+hex.EncodeToString(post.SpanId)+"-01"; got != want {
+		t.Errorf("traceparent %q, want %q", got, want)
 	}
 	worker.AwaitLog(`"msg":"change settled"`)
 	for line := range strings.Lines(worker.Log.String()) {
 		if strings.Contains(line, `"msg":"change settled"`) || strings.Contains(line, `"msg":"lock acquired"`) {
 			if doc := proctest.DecodeJSON(t, line); doc["trace_id"] != hex.EncodeToString(hook.TraceId) || doc["span_id"] != hex.EncodeToString(work.SpanId) {
-				t.Errorf("the line has not the trace %x and span %x: %s", hook.TraceId, work.SpanId, line)
+				t.Errorf("log line lacks trace %x and span %x: %s", hook.TraceId, work.SpanId, line)
 			}
 		}
 	}
@@ -221,15 +219,16 @@ func TestOneTraceLeadsFromAWebhookToTheAppThroughAllProcesses(t *testing.T) {
 	}
 }
 
-func TestWithoutTheVariablesNoMessageNamesATrace(t *testing.T) {
+func TestDisabledTracingSendsNoTraceContext(t *testing.T) {
+	t.Parallel()
 	git, server, spans := proctest.StartGit(t), redistest.Start(t), startCollector(t)
 	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	url := git.URL("acme/widgets")
-	app := startToldApp(t, server.Client(), url)
+	app := startNotifiedApp(t, server.Client(), url)
 	_, worker, _, addr := startThree(t, server, app, append(spans.env(), "OTEL_SDK_DISABLED=true"))
 	pushTraced(t, addr, url, head)
-	if told := app.await(t); told.Get("traceparent") != "" {
-		t.Errorf("the app was sent traceparent %q", told.Get("traceparent"))
+	if notification := app.await(t); notification.Get("traceparent") != "" {
+		t.Errorf("traceparent %q, want none", notification.Get("traceparent"))
 	}
 	for _, topic := range []string{events.DefaultNamespace.Changes(), events.DefaultNamespace.Results()} {
 		entries := proctest.Must(server.Client().XRange(t.Context(), topic, "-", "+").Result())(t)
@@ -237,8 +236,8 @@ func TestWithoutTheVariablesNoMessageNamesATrace(t *testing.T) {
 			t.Errorf("%s is empty", topic)
 		}
 		for _, entry := range entries {
-			if at := stream.Metadata(entry.Values); len(at) != 0 {
-				t.Errorf("an entry of %s has metadata %v", topic, at)
+			if metadata := stream.Metadata(entry.Values); len(metadata) != 0 {
+				t.Errorf("an entry of %s has metadata %v", topic, metadata)
 			}
 		}
 	}
@@ -250,28 +249,30 @@ func TestWithoutTheVariablesNoMessageNamesATrace(t *testing.T) {
 	}
 }
 
-func TestACollectorThatIsAwayStopsNoWorkAndNoDrain(t *testing.T) {
+func TestHangingCollectorDelaysNeitherWorkNorDrain(t *testing.T) {
+	t.Parallel()
 	git, server := proctest.StartGit(t), redistest.Start(t)
 	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
-	hanging := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // it takes connections, and answers nothing
+	hanging := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
 	defer hanging.Close()
 	p := startWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + hanging.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=20",
-		"OTEL_EXPORTER_OTLP_TIMEOUT=600000", "OTEL_BSP_EXPORT_TIMEOUT=600000"}, // for so long, ten minutes, it would go on by itself
+		"OTEL_EXPORTER_OTLP_TIMEOUT=600000", "OTEL_BSP_EXPORT_TIMEOUT=600000"}, // ten minutes
 		"serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker")
 	p.AwaitLog("worker takes changes")
 	proctest.Must(server.Client().XAdd(t.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"url", git.URL("acme/widgets")}}).Result())(t)
 	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
 		t.Errorf("result %+v", r)
 	}
-	if code := p.Terminate(); code != term.ExitDone { // which fails after a minute
+	if code := p.Terminate(); code != term.ExitDone { // fails the test after a minute
 		t.Errorf("exit code %d", code)
 	}
 	if n := strings.Count(p.Log.String(), "traces cannot be sent"); n > 1 {
-		t.Errorf("said %d times that traces cannot be sent", n)
+		t.Errorf("logged %d times that traces cannot be sent, want at most once", n)
 	}
 }
 
-func TestASyncFromAPipelineIsPartOfItsTrace(t *testing.T) {
+func TestSyncJoinsTraceOfPipeline(t *testing.T) {
+	t.Parallel()
 	git, spans := proctest.StartGit(t), startCollector(t)
 	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	pipeline := strings.Repeat("cd", 16)
@@ -282,9 +283,9 @@ func TestASyncFromAPipelineIsPartOfItsTrace(t *testing.T) {
 	command := spans.await(t, "lockstep sync") // sent before the command ended
 	work := spans.await(t, "process "+events.DefaultNamespace.Changes())
 	if hex.EncodeToString(command.TraceId) != pipeline || hex.EncodeToString(command.ParentSpanId) != "0123456789abcdef" {
-		t.Errorf("trace %x, parent %x; want the pipeline's", command.TraceId, command.ParentSpanId)
+		t.Errorf("trace %x, parent %x, want those of the pipeline", command.TraceId, command.ParentSpanId)
 	}
 	if string(work.TraceId) != string(command.TraceId) || string(work.ParentSpanId) != string(command.SpanId) {
-		t.Errorf("the work is of trace %x, below %x; want %x and %x", work.TraceId, work.ParentSpanId, command.TraceId, command.SpanId)
+		t.Errorf("the worker's span has trace %x, parent %x; want %x and %x", work.TraceId, work.ParentSpanId, command.TraceId, command.SpanId)
 	}
 }

@@ -26,13 +26,12 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-// TestTwoVersionsBesideEachOther runs the version before beside this one.
-func TestTwoVersionsBesideEachOther(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds the version before")
-	}
+// TestUpgradeAndRollback runs the previous version next to this one, on one Redis and one volume.
+func TestUpgradeAndRollback(t *testing.T) {
+	testenv.Long(t)
 	program, err := former(t.TempDir())
 	if errors.Is(err, errNoHistory) {
 		t.Skip(err)
@@ -41,14 +40,14 @@ func TestTwoVersionsBesideEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]func(*testing.T, *fleet){
-		"an upgrade and a way back, under load": upgradesUnderLoad, "webhooks and notifications": webhooksCross,
+		"workers under load": upgradesUnderLoad, "webhooks and notifications": upgradesReceivers,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, &fleet{t: t, former: program, dir: t.TempDir()}) })
 	}
 }
 
-// former builds the program as it was before: at the revision in LOCKSTEP_UPGRADE_FROM, or else at the last commit
-// that the work tree differs from.
+// former builds lockstep at the revision in LOCKSTEP_UPGRADE_FROM. By default that is HEAD if the work tree has changes, and
+// otherwise the commit before.
 func former(dir string) (program string, err error) {
 	root, err := git("rev-parse", "--show-toplevel")
 	if err != nil {
@@ -68,7 +67,7 @@ func former(dir string) (program string, err error) {
 		return "", err
 	}
 	program = filepath.Join(dir, "lockstep-former")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/lockstep") // trimmed, it is in the cache the next time
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/lockstep") // with -trimpath, the next build is cached
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", revision, err, out)
@@ -76,14 +75,14 @@ func former(dir string) (program string, err error) {
 	return program, nil
 }
 
-var errNoHistory = errors.New("there is no history: a shallow clone, or none; set LOCKSTEP_UPGRADE_FROM to a revision that is there")
+var errNoHistory = errors.New("no previous commit in this clone; set LOCKSTEP_UPGRADE_FROM to one that exists")
 
 func git(args ...string) (string, error) {
 	out, err := exec.Command("git", args...).Output()
 	return strings.TrimSpace(string(out)), err
 }
 
-// checkOut writes the files of a revision.
+// checkOut writes the files of a revision to dir.
 func checkOut(root, revision, dir string) error {
 	archive := exec.Command("git", "-C", root, "archive", "--format=tar", revision)
 	out, err := archive.StdoutPipe()
@@ -118,7 +117,7 @@ func checkOut(root, revision, dir string) error {
 	}
 }
 
-// fleet is processes of two versions.
+// fleet starts processes of two versions.
 type fleet struct {
 	t       *testing.T
 	former  string
@@ -126,20 +125,21 @@ type fleet struct {
 	started []*proctest.Process
 }
 
-// before starts a process of the version before, and now one of this.
+// before starts a process of the previous version.
 func (f *fleet) before(env []string, args ...string) *proctest.Process {
 	f.t.Helper()
 	cmd := exec.Command(f.former, args...)
 	cmd.Dir = f.dir
-	return f.Start(cmd, env)
+	return f.start(cmd, env)
 }
 
+// now starts a process of this version.
 func (f *fleet) now(env []string, args ...string) *proctest.Process {
 	f.t.Helper()
-	return f.Start(proctest.Command(f.t, args...), env)
+	return f.start(proctest.Command(f.t, args...), env)
 }
 
-func (f *fleet) Start(cmd *exec.Cmd, env []string) *proctest.Process {
+func (f *fleet) start(cmd *exec.Cmd, env []string) *proctest.Process {
 	f.t.Helper()
 	cmd.Env = append(os.Environ(), env...)
 	p := proctest.StartCommand(f.t, cmd)
@@ -147,33 +147,32 @@ func (f *fleet) Start(cmd *exec.Cmd, env []string) *proctest.Process {
 	return p
 }
 
-// assertQuiet checks that no process has met anything that it could not make sense of, or has complained of
-// anything but Redis.
+// assertQuiet checks that no process logged unknown or malformed data, or errors other than Redis outages.
 func (f *fleet) assertQuiet() {
 	f.t.Helper()
 	for _, p := range f.started {
 		for line := range strings.Lines(p.Log.String()) {
-			said := strings.ToLower(line)
-			strange := slices.ContainsFunc([]string{"unknown", "malformed", "newer version", "cannot be read", "passed over"},
-				func(word string) bool { return strings.Contains(said, word) })
-			if strange || strings.Contains(said, "level=error") && !strings.Contains(said, "redis") {
-				f.t.Errorf("%s said: %s", filepath.Base(p.Cmd.Path), line)
+			text := strings.ToLower(line)
+			incompatible := slices.ContainsFunc([]string{"unknown", "malformed", "newer version", "cannot be read", "passed over"},
+				func(word string) bool { return strings.Contains(text, word) })
+			if incompatible || strings.Contains(text, "level=error") && !strings.Contains(text, "redis") {
+				f.t.Errorf("%s logged: %s", filepath.Base(p.Cmd.Path), line)
 			}
 		}
 	}
 }
 
-// upgradesUnderLoad replaces the workers of the version before by those of this one while a
-// storm of pushes blows, each killed with SIGKILL, and then the other way round. Those of the version before finish.
+// upgradesUnderLoad kills workers of the previous version with SIGKILL and replaces them by workers of this version during a
+// storm of pushes, and then the other way round. Workers of the previous version process the rest.
 func upgradesUnderLoad(t *testing.T, fleet *fleet) {
 	s := newStorm(t, durable...)
 	f := s.follow()
 	args := append([]string{"serve"}, s.serve()...)
 	workers := []*proctest.Process{fleet.before(nil, args...), fleet.before(nil, args...), fleet.now(nil, args...)}
-	storming, calm := context.WithCancel(t.Context())
-	defer calm()
+	pushing, stop := context.WithCancel(t.Context())
+	defer stop()
 	var g errgroup.Group
-	g.Go(func() error { return s.blow(storming) })
+	g.Go(func() error { return s.run(pushing) })
 	random := rand.New(rand.NewPCG(s.seed, 1))
 	replace := func(i int, start func(env []string, args ...string) *proctest.Process) {
 		t.Helper()
@@ -183,30 +182,30 @@ func upgradesUnderLoad(t *testing.T, fleet *fleet) {
 	}
 	for range 2 {
 		replace(0, fleet.now)
-		replace(1, fleet.now) // there are only new ones
+		replace(1, fleet.now) // only new workers
 		replace(2, fleet.before)
 		replace(0, fleet.before)
-		replace(1, fleet.before) // and only old ones
+		replace(1, fleet.before) // only old workers
 		replace(2, fleet.now)
 	}
 	workers[2].Kill()
-	calm()
+	stop()
 	proctest.Must(0, g.Wait())(t)
-	s.assertWhole(f)
+	s.assertComplete(f)
 	fleet.assertQuiet()
 	for name, verify := range map[string]func(env []string, args ...string) *proctest.Process{"before": fleet.before, "now": fleet.now} {
 		p := verify(nil, "repos", "verify", "--all", "--redis", s.server.URL(), "--root", s.root)
-		if code := p.Ended(time.Minute); code != term.ExitDone {
-			t.Errorf("the version %s finds damage: exit code %d\n%s", name, code, p.Log)
+		if code := p.AwaitExit(time.Minute); code != term.ExitDone {
+			t.Errorf("verify by the version %q: exit code %d\n%s", name, code, p.Log)
 		}
 	}
 }
 
-// upgradeApp is an app that is notified.
+// upgradeApp receives notifications.
 type upgradeApp struct {
-	mu   sync.Mutex
-	ids  map[string]events.Result
-	told map[string][]events.Result // by app and repository, in order, each once
+	mu       sync.Mutex
+	ids      map[string]events.Result
+	received map[string][]events.Result // by app and repository, in order, deduplicated
 }
 
 func (a *upgradeApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -218,42 +217,42 @@ func (a *upgradeApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	id := r.Header.Get("webhook-id")
-	if _, had := a.ids[id]; had {
+	if _, duplicate := a.ids[id]; duplicate {
 		return
 	}
 	a.ids[id] = result
 	key := result.App + " " + result.Repo.String()
-	a.told[key] = append(a.told[key], result)
+	a.received[key] = append(a.received[key], result)
 }
 
-// last is what an app was told last of a repository.
+// last returns the commit in the app's last notification for a repository.
 func (a *upgradeApp) last(app, repo string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	told := a.told[app+" "+repo]
-	if len(told) == 0 {
+	results := a.received[app+" "+repo]
+	if len(results) == 0 {
 		return ""
 	}
-	return told[len(told)-1].After
+	return results[len(results)-1].After
 }
 
-// webhooksCross sends webhooks to receivers of both versions, which workers and
-// notifiers of both versions carry on, while one after the other is killed; what one version has spooled the other
-// drains. Each webhook is answered by one result, and each app is told of every push, in order.
-func webhooksCross(t *testing.T, fleet *fleet) {
-	redistest.StartReal(t) // the one below has to outlive its process
+// upgradesReceivers sends webhooks to receivers of both versions, with workers and notifiers of both versions, and replaces
+// them one after another; one version delivers what the other spooled. Each webhook must have one result, and each app must
+// receive every push, in order.
+func upgradesReceivers(t *testing.T, fleet *fleet) {
+	redistest.StartReal(t) // skips the test without redis-server: the embedded server does not survive a restart
 	u := newUpgrade(t)
 	u.watch(fleet.before, "docs")
 	u.watch(fleet.now, "search")
 
 	receivers := []*receiver{u.receive(fleet.before, "a"), u.receive(fleet.now, "b")}
-	work, tell := u.working(), u.telling()
+	work, notify := u.workerArgs(), u.notifierArgs()
 	workers := []*proctest.Process{fleet.before(u.env, work...), fleet.now(u.env, work...)}
-	notifiers := []*proctest.Process{fleet.before(u.env, tell...), fleet.now(u.env, tell...)}
+	notifiers := []*proctest.Process{fleet.before(u.env, notify...), fleet.now(u.env, notify...)}
 	u.push(receivers, 24)
 
-	// The old ones die, and new ones drain what a receiver of old has spooled. A notifier is told to stop: what one
-	// that is killed was posting is another's after a minute, and package notify has tests of that.
+	// Replace old processes; a new receiver delivers what an old one spooled. The notifier stops with SIGTERM, because
+	// another would take over its notifications only a minute after a kill.
 	workers[0].Kill()
 	if code := notifiers[0].Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d", code)
@@ -264,9 +263,9 @@ func webhooksCross(t *testing.T, fleet *fleet) {
 	u.server.Restart()
 	receivers[0] = u.receive(fleet.now, "a")
 	u.push(receivers, 12)
-	u.awaitTold()
+	u.awaitNotifications()
 
-	// Back to the old ones, with the spool of a new one.
+	// Roll back; old receivers deliver what new ones spooled.
 	u.server.Stop()
 	u.push(receivers, 6)
 	for _, p := range []*proctest.Process{workers[1], notifiers[1], receivers[0].Process, receivers[1].Process} {
@@ -275,12 +274,12 @@ func webhooksCross(t *testing.T, fleet *fleet) {
 	u.server.Restart()
 	receivers[0], receivers[1] = u.receive(fleet.before, "a"), u.receive(fleet.before, "b")
 	fleet.before(u.env, work...)
-	fleet.before(u.env, tell...)
+	fleet.before(u.env, notify...)
 	u.push(receivers, 12)
-	u.awaitTold()
+	u.awaitNotifications()
 
-	u.assertAnsweredOnce()
-	u.assertToldInOrder()
+	u.assertOneResultEach()
+	u.assertNotifiedInOrder()
 	for _, repo := range u.repos {
 		assertCheckout(t, filepath.Join(u.root, repo), u.git.Head(repo, "refs/heads/main"))
 	}
@@ -288,7 +287,7 @@ func webhooksCross(t *testing.T, fleet *fleet) {
 	fleet.assertQuiet()
 }
 
-// upgrade is the world of that test.
+// upgrade is the environment of upgradesReceivers.
 type upgrade struct {
 	t      *testing.T
 	git    *gitserver.Server
@@ -300,13 +299,13 @@ type upgrade struct {
 	url    string // of the app
 	repos  []string
 	pushes int
-	sent   []string // ids of the changes that webhooks have asked for
+	sent   []string // IDs of the changes from webhooks
 }
 
 func newUpgrade(t *testing.T) *upgrade {
 	t.Helper()
 	u := &upgrade{t: t, git: proctest.StartGit(t), server: redistest.Start(t, durable...), root: t.TempDir(), dir: t.TempDir(),
-		app: &upgradeApp{ids: map[string]events.Result{}, told: map[string][]events.Result{}}}
+		app: &upgradeApp{ids: map[string]events.Result{}, received: map[string][]events.Result{}}}
 	app := httptest.NewServer(u.app)
 	t.Cleanup(app.Close)
 	u.url = app.URL
@@ -322,27 +321,26 @@ func newUpgrade(t *testing.T) *upgrade {
 	return u
 }
 
-func (u *upgrade) working() []string {
+func (u *upgrade) workerArgs() []string {
 	return []string{"serve", "--roles", "worker,scheduler", "--redis", u.server.URL(), "--root", u.root, "--lease", "1s", "--log-level", "warn",
 		"--tree-grace", "1s", "--retry-base", "100ms", "--hosts", "127.0.0.1"}
 }
 
-func (u *upgrade) telling() []string {
+func (u *upgrade) notifierArgs() []string {
 	return []string{"serve", "--roles", "notifier", "--redis", u.server.URL(), "--notify-hosts", "127.0.0.1", "--log-level", "warn"}
 }
 
-// watch has an app watch all repositories.
+// watch makes an app watch all repositories.
 func (u *upgrade) watch(run func(env []string, args ...string) *proctest.Process, app string) {
 	u.t.Helper()
 	for _, repo := range u.repos {
 		p := run(u.env, "watch", "add", u.git.URL(repo), "--app", app, "--poll", "never", "--notify-url", u.url+"/"+app, "--notify-secret", "signer", "--redis", u.server.URL())
-		if code := p.Ended(time.Minute); code != term.ExitDone {
+		if code := p.AwaitExit(time.Minute); code != term.ExitDone {
 			u.t.Fatalf("watch add: exit code %d: %s", code, p.Log)
 		}
 	}
 }
 
-// receiver takes webhooks.
 type receiver struct {
 	*proctest.Process
 	address string
@@ -351,13 +349,10 @@ type receiver struct {
 func (u *upgrade) receive(run func(env []string, args ...string) *proctest.Process, spool string) *receiver {
 	u.t.Helper()
 	p := run(u.env, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", u.server.URL(), "--spool", filepath.Join(u.dir, spool))
-	p.AwaitLog("msg=listening address=")
-	_, after, _ := strings.Cut(p.Log.String(), "msg=listening address=")
-	address, _, _ := strings.Cut(after, "\n")
-	return &receiver{p, address}
+	return &receiver{p, p.ListenAddress("listening")}
 }
 
-// push pushes to repositories, every other time to the first, and sends each webhook to another receiver.
+// push makes n pushes, every other one to the first repository, and sends the webhooks to the receivers in turn.
 func (u *upgrade) push(receivers []*receiver, n int) {
 	u.t.Helper()
 	for range n {
@@ -380,48 +375,48 @@ func (u *upgrade) push(receivers []*receiver, n int) {
 	}
 }
 
-// awaitTold returns once each app was told where each repository is.
-func (u *upgrade) awaitTold() {
+// awaitNotifications waits until each app received the head of each repository.
+func (u *upgrade) awaitNotifications() {
 	u.t.Helper()
 	for _, repo := range u.repos {
 		for _, app := range stormApps {
 			proctest.Eventually(u.t, func() bool { return u.app.last(app, repo) == u.git.Head(repo, "refs/heads/main") },
-				"%s is told of the last push to %s", app, repo)
+				"%s is notified of the last push to %s", app, repo)
 		}
 	}
 }
 
-func (u *upgrade) assertAnsweredOnce() {
+func (u *upgrade) assertOneResultEach() {
 	u.t.Helper()
-	answered := map[string]int{}
+	counts := map[string]int{}
 	proctest.Eventually(u.t, func() bool {
-		clear(answered)
-		for _, r := range proctest.ResultsSoFar(u.t, u.server.Client()) {
+		clear(counts)
+		for _, r := range resultsIn(u.t, u.server.Client()) {
 			for _, id := range r.Deliveries {
-				answered[id]++
+				counts[id]++
 			}
 			if r.Type == events.ResultFailed {
 				u.t.Fatalf("%s failed: %s", r.Repo, r.Error)
 			}
 		}
-		return !slices.ContainsFunc(u.sent, func(id string) bool { return answered[id] == 0 })
-	}, "each webhook is answered")
+		return !slices.ContainsFunc(u.sent, func(id string) bool { return counts[id] == 0 })
+	}, "each webhook has a result")
 	for _, id := range u.sent {
-		if answered[id] != 1 {
-			u.t.Errorf("%s was answered %d times", id, answered[id])
+		if counts[id] != 1 {
+			u.t.Errorf("%s has %d results, want 1", id, counts[id])
 		}
 	}
 }
 
-// assertToldInOrder checks that what each app was told of a repository leads from commit to commit, without a gap.
-func (u *upgrade) assertToldInOrder() {
+// assertNotifiedInOrder checks that each app's notifications for a repository lead from commit to commit without gaps.
+func (u *upgrade) assertNotifiedInOrder() {
 	u.t.Helper()
 	u.app.mu.Lock()
 	defer u.app.mu.Unlock()
-	for key, told := range u.app.told {
-		for i := 1; i < len(told); i++ {
-			if told[i].Before != told[i-1].After {
-				u.t.Errorf("%s was told of %.12s to %.12s after %.12s", key, told[i].Before, told[i].After, told[i-1].After)
+	for key, results := range u.app.received {
+		for i := 1; i < len(results); i++ {
+			if results[i].Before != results[i-1].After {
+				u.t.Errorf("%s: %.12s to %.12s follows %.12s", key, results[i].Before, results[i].After, results[i-1].After)
 			}
 		}
 	}

@@ -1,3 +1,3 @@
-// Package proctest starts lockstep processes for tests and waits for what they do. Its importer's TestMain makes the test
-// binary the lockstep command.
+// Package proctest runs lockstep processes for tests. The TestMain of a test binary that uses it must make the binary the
+// lockstep command, with testscript.Main.
 package proctest

@@ -30,7 +30,7 @@ type Process struct {
 	Done chan struct{}
 }
 
-// Command returns a lockstep command that runs in a folder of its own.
+// Command returns a lockstep command with an empty working directory.
 func Command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	return program(t, "lockstep", args...)
@@ -47,18 +47,20 @@ func program(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Start runs lockstep in the background; it is killed with the test at the latest.
+// Start runs lockstep in the background and kills it at the end of the test.
 func Start(t *testing.T, args ...string) *Process {
 	t.Helper()
 	return StartCommand(t, Command(t, args...))
 }
 
-// StartCommand is start for a command with an environment of its own.
+// StartCommand is like Start for a prepared command. Log stays empty if the command has outputs already.
 func StartCommand(t *testing.T, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{T: t, Cmd: cmd, Log: &logtest.Buffer{}, Done: make(chan struct{})}
-	p.Cmd.Stdout, p.Cmd.Stderr = p.Log, p.Log
-	if err := p.Cmd.Start(); err != nil {
+	if cmd.Stdout == nil && cmd.Stderr == nil {
+		cmd.Stdout, cmd.Stderr = p.Log, p.Log
+	}
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = p.Cmd.Wait(); close(p.Done) }()
@@ -71,6 +73,7 @@ func StartCommand(t *testing.T, cmd *exec.Cmd) *Process {
 	return p
 }
 
+// Tail returns the last n bytes of s.
 func Tail(s string, n int) string {
 	if len(s) > n {
 		return "…" + s[len(s)-n:]
@@ -78,6 +81,7 @@ func Tail(s string, n int) string {
 	return s
 }
 
+// Kill sends SIGKILL and waits for the end of the process.
 func (p *Process) Kill() {
 	_ = p.Cmd.Process.Kill()
 	<-p.Done
@@ -87,21 +91,21 @@ func (p *Process) Kill() {
 func (p *Process) Terminate() int {
 	p.T.Helper()
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	return p.Ended(time.Minute)
+	return p.AwaitExit(time.Minute)
 }
 
-// Ended waits for the process to end by itself, and returns its exit code.
-func (p *Process) Ended(within time.Duration) int {
+// AwaitExit waits for the process to end by itself and returns its exit code.
+func (p *Process) AwaitExit(within time.Duration) int {
 	p.T.Helper()
 	select {
 	case <-p.Done:
 	case <-time.After(within):
-		p.T.Fatalf("the process goes on after %v", within)
+		p.T.Fatalf("the process is still running after %v", within)
 	}
 	return p.Cmd.ProcessState.ExitCode()
 }
 
-// AwaitLog returns once the process has logged the text.
+// AwaitLog returns once the log contains the text.
 func (p *Process) AwaitLog(text string) {
 	p.T.Helper()
 	Eventually(p.T, func() bool { return strings.Contains(p.Log.String(), text) }, "log has %q", text)
@@ -113,7 +117,7 @@ func RunLockstep(t *testing.T, env []string, args ...string) (stdout, stderr str
 	return Run(t, "lockstep", env, args...)
 }
 
-// Run is RunLockstep for another program in PATH.
+// Run is like RunLockstep for another program in PATH.
 func Run(t *testing.T, name string, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := program(t, name, args...)
@@ -128,7 +132,8 @@ func Run(t *testing.T, name string, env []string, args ...string) (stdout, stder
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Eventually polls for what another process brings about and no signal tells of.
+// Eventually polls until ok returns true, for effects of other processes without a signal to wait for. It fails the test
+// after 90 seconds.
 func Eventually(t *testing.T, ok func() bool, format string, args ...any) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -136,11 +141,11 @@ func Eventually(t *testing.T, ok func() bool, format string, args ...any) {
 			return
 		}
 	}
-	t.Fatalf("never: "+format, args...)
+	t.Fatalf("timed out waiting for: "+format, args...)
 }
 
-// InTime runs something with more and more time, until that is enough: how much it takes is the machine's affair.
-func InTime(t *testing.T, first time.Duration, run func(d time.Duration) error) {
+// WithLongerTimeouts calls run with increasing timeouts until it succeeds, because slow machines need more time.
+func WithLongerTimeouts(t *testing.T, first time.Duration, run func(d time.Duration) error) {
 	t.Helper()
 	var err error
 	for d := first; d < 30*time.Second; d *= 5 {
@@ -151,6 +156,7 @@ func InTime(t *testing.T, first time.Duration, run func(d time.Duration) error) 
 	t.Error(err)
 }
 
+// StartGit starts a Git server that is stopped at the end of the test.
 func StartGit(t *testing.T, opts ...gitserver.Option) *gitserver.Server {
 	t.Helper()
 	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"), opts...)
@@ -161,6 +167,7 @@ func StartGit(t *testing.T, opts ...gitserver.Option) *gitserver.Server {
 	return git
 }
 
+// Must returns a function that returns value, or fails the test if err is not nil: Must(f())(t).
 func Must[T any](value T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -171,19 +178,7 @@ func Must[T any](value T, err error) func(t *testing.T) T {
 	}
 }
 
-// GitIn runs git in a folder, as a user would.
-func GitIn(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("git %s in %s: %v\n%s", strings.Join(args, " "), dir, err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// AwaitResults returns the first n results, or more if there are more by then.
+// AwaitResults waits until the result stream has n results, and returns all it has read.
 func AwaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Result {
 	t.Helper()
 	topic := events.DefaultNamespace.Results()
@@ -191,7 +186,7 @@ func AwaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Re
 	from := "0"
 	for progress := time.Now(); len(results) < n; {
 		if time.Since(progress) > time.Minute {
-			t.Fatalf("%d results and no more for a minute, want %d", len(results), n)
+			t.Fatalf("no new result for a minute: got %d, want %d", len(results), n)
 		}
 		read, err := client.XRead(context.Background(), &redis.XReadArgs{Streams: []string{topic, from}, Count: 1000, Block: time.Second}).Result()
 		if errors.Is(err, redis.Nil) {
@@ -208,16 +203,7 @@ func AwaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Re
 	return results
 }
 
-// ResultsSoFar are the results that there are.
-func ResultsSoFar(t *testing.T, client redis.UniversalClient) []events.Result {
-	t.Helper()
-	var results []events.Result
-	for _, entry := range Must(client.XRange(context.Background(), events.DefaultNamespace.Results(), "-", "+").Result())(t) {
-		results = append(results, DecodeResult(t, entry))
-	}
-	return results
-}
-
+// DecodeResult parses an entry of the result stream.
 func DecodeResult(t *testing.T, entry redis.XMessage) events.Result {
 	t.Helper()
 	msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
@@ -231,7 +217,7 @@ func DecodeResult(t *testing.T, entry redis.XMessage) events.Result {
 	return result
 }
 
-// AssertIdle checks that nothing is pending, parked or dead.
+// AssertIdle checks that no change is pending and that there are no dead letters.
 func AssertIdle(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	ctx := context.Background()
@@ -244,6 +230,7 @@ func AssertIdle(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
+// DecodeJSON parses a JSON object.
 func DecodeJSON(t *testing.T, text string) map[string]any {
 	t.Helper()
 	var doc map[string]any
@@ -253,18 +240,18 @@ func DecodeJSON(t *testing.T, text string) map[string]any {
 	return doc
 }
 
-// Listening is the address that a process says it listens on.
-func (p *Process) Listening(as string) string {
+// ListenAddress waits for the log message and returns its address attribute. A message of several words needs quotes.
+func (p *Process) ListenAddress(message string) string {
 	p.T.Helper()
-	line := `msg=` + as + ` address=`
+	line := `msg=` + message + ` address=`
 	p.AwaitLog(line)
 	_, after, _ := strings.Cut(p.Log.String(), line)
 	address, _, _ := strings.Cut(after, "\n")
 	return address
 }
 
-// FreeAddress is one of this machine that nobody listens on, nor is given who asks for any: a socket of ours has it,
-// which does not listen. Who names the address may listen there, for both sockets have SO_REUSEADDR, as all of Go's do.
+// FreeAddress reserves a local address until the end of the test. It binds a socket that does not listen, so the kernel
+// gives the port to nobody else, but SO_REUSEADDR, which Go sets on all sockets, still allows to listen on it explicitly.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	fd := Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)

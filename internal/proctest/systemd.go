@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Systemd is the other end of sd_notify: its messages as they come.
-func Systemd(t *testing.T) (socket string, next func() string) {
+// NotifySocket opens a socket for NOTIFY_SOCKET. Call next to receive the next sd_notify message.
+func NotifySocket(t *testing.T) (socket string, next func() string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "notify")
 	conn := Must(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
@@ -22,11 +22,11 @@ func Systemd(t *testing.T) (socket string, next func() string) {
 	}
 }
 
-// Awaits reads messages until one has the word.
-func Awaits(t *testing.T, next func() string, word string) string {
+// AwaitNotify reads sd_notify messages until one contains the line, and returns that message.
+func AwaitNotify(t *testing.T, next func() string, line string) string {
 	t.Helper()
 	for {
-		if message := next(); strings.Contains("\n"+message+"\n", "\n"+word+"\n") {
+		if message := next(); strings.Contains("\n"+message+"\n", "\n"+line+"\n") {
 			return message
 		}
 	}

@@ -1,6 +1,0 @@
-//go:build !race
-
-package proctest
-
-// UnderRace reports whether the race detector is on.
-const UnderRace = false
