@@ -19,7 +19,7 @@ var errForgotten = errors.New("the change is gone from Redis without a result: i
 // await waits for the result of the change with that entry. It outlasts a Redis that is gone for a
 // while; beside ctx only the loss of the change ends it.
 func await(ctx context.Context, client redis.UniversalClient, cfg config.Config, entry string) (events.Result, error) {
-	tracker, err := stream.NewTracker(app.TrackerConfig(client, cfg.Namespace()))
+	tracker, err := app.NewTracker(client, cfg.Namespace())
 	if err != nil {
 		return events.Result{}, err
 	}

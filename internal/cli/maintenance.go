@@ -85,7 +85,7 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(conte
 	commands, pubsub := server.Open(), server.Open()
 	defer commands.Close()
 	defer pubsub.Close()
-	volumeConfig.Results = app.ResultsOf(commands, cfg.Namespace())
+	volumeConfig.Results = app.ResultWatermarks(commands, cfg.Namespace())
 	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(conte
 	}
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: "cli-" + app.WorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError),
+		Worker: "cli-" + app.NewWorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError),
 	})
 	if err != nil {
 		return err

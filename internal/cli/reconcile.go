@@ -37,7 +37,7 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 				if volume == nil {
 					return term.UsageError(fmt.Errorf("the volume at %s is not the one of this prefix; name its folder with --root", cfg.Root))
 				}
-				r, err := app.Reconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
+				r, err := app.NewReconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
 				if err != nil {
 					return err
 				}

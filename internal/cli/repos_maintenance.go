@@ -52,7 +52,7 @@ func (c caretaker) collectAll(ctx context.Context, repos []events.RepoPath) (lis
 	failed = c.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		var result volume.GCResult
 		if err == nil {
-			result, err = app.Collect(ctx, c.volume, c.locker, repo, app.GcMode{Operation: "gc", IfHeld: locking.WaitInLine, Full: true})
+			result, err = app.Collect(ctx, c.volume, c.locker, repo, app.CollectOptions{Operation: "gc", IfHeld: locking.WaitInLine, Full: true})
 		}
 		total.Add(result.Usage)
 		list = append(list, collected{Repo: repo.String(), onDisk: newOnDisk(result.Usage, 0), Freed: result.Freed, Dropped: result.Trees, Error: errorText(err)})
@@ -129,7 +129,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 	failed = c.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		v := verified{Repo: repo.String()}
 		if err == nil {
-			err = app.UnderLease(ctx, c.volume, c.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+			err = app.WithLease(ctx, c.volume, c.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
 				v.Report, err = c.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
 				return err
 			})

@@ -113,7 +113,7 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 	var result events.Result
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return app.Work(ctx, app.Config{
+		return app.RunWorker(ctx, app.Config{
 			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, Progress: progress.Show,
 		})
 	})

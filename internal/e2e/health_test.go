@@ -75,7 +75,7 @@ func TestReadyIsWhatRunsAndWhatItDependsOn(t *testing.T) {
 	proctest.Must(0, os.Rename(admin+"-away", admin))(t)
 	ready()
 	proctest.Must(0, os.WriteFile(filepath.Join(admin, "volume"), []byte("ANOTHERVOLUMEALTOGETHER\n"), 0o644))(t)
-	unready("volume", "another one is mounted")
+	unready("volume", "not the volume that was mounted")
 	proctest.Must(0, os.WriteFile(filepath.Join(admin, "volume"), id, 0o644))(t)
 	ready()
 	server.Stop()
@@ -94,8 +94,8 @@ func TestAWorkerThatHasYetToStartIsNotReady(t *testing.T) {
 	p.AwaitLog("waiting for redis")
 	proctest.Eventually(t, func() bool { // a look at Redis that takes too long says that instead
 		status, failed, _ := healthOf(t, url+"/readyz")
-		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
-			failed["changes"].Reason == "it waits for Redis"
+		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "answers, but cannot be used yet" &&
+			failed["changes"].Reason == "waiting for Redis"
 	}, "it is not ready, and says why")
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)

@@ -290,7 +290,7 @@ func TestWhoWatchesADrainSeesItsEnd(t *testing.T) {
 	}
 	<-held
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	p.AwaitLog("worker drains")
+	p.AwaitLog("worker draining")
 	if ready, metrics := get("/readyz"), get("/metrics"); ready != http.StatusServiceUnavailable || metrics != http.StatusOK {
 		t.Errorf("while it drains: readyz %d, want 503; metrics %d, want 200", ready, metrics)
 	}
