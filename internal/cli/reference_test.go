@@ -25,7 +25,7 @@ func TestTheReferenceIsTodays(t *testing.T) {
 		return
 	}
 	if text := proctest.Must(os.ReadFile(path))(t); string(text) != want {
-		t.Error("docs/cli.md is not today's; run go test ./cmd/lockstep -run Reference -update")
+		t.Error("docs/cli.md is out of date; run go test ./internal/cli -run Reference -update")
 	}
 }
 
@@ -33,7 +33,7 @@ func TestTheReferenceIsTodays(t *testing.T) {
 func reference() string {
 	var b strings.Builder
 	b.WriteString("# Command line\n\n" +
-		"Generated from the help texts by `go test ./cmd/lockstep -run Reference -update`.\n\n" +
+		"Generated from the help texts by `go test ./internal/cli -run Reference -update`.\n\n" +
 		"- Commands that use Redis accept `--redis`, `--redis-password-file`, `--prefix`, `--log-level` and `--log-format`; all accept `--config`.\n" +
 		"  These and the flags listed as *settings* are described in [configuration.md](configuration.md). The examples assume `LOCKSTEP_REDIS`.\n" +
 		"- Commands that print data accept `-o table`, `json` or `yaml`, and `--json`. Data goes to standard output, logs and errors to standard\n" +
