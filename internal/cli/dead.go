@@ -284,7 +284,7 @@ type deadList []server.DeadLetter
 func (l deadList) Table(w io.Writer) {
 	fmt.Fprintln(w, "ID\tAGE\tREPOSITORY\tREASON\tATTEMPTS\tSTREAM\tGROUP\tERROR")
 	for _, letter := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, status.Spell(time.Since(letter.At)), term.Dash(letter.Repo),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, status.Duration(time.Since(letter.At)), term.Dash(letter.Repo),
 			term.Printable(letter.Reason), letter.Attempts, term.Printable(letter.Stream), term.Printable(letter.Group), term.Printable(letter.Error))
 	}
 }
@@ -293,7 +293,7 @@ type deadDetail server.DeadLetter
 
 func (d deadDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "letter\t%s\n", d.ID)
-	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), status.Spell(time.Since(d.At)), d.Attempts)
+	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), status.Duration(time.Since(d.At)), d.Attempts)
 	fmt.Fprintf(w, "reason\t%s\n", term.Printable(d.Reason))
 	fmt.Fprintf(w, "error\t%s\n", term.Printable(d.Error))
 	fmt.Fprintf(w, "from\t%s, entry %s\n", term.Printable(d.Stream), term.Printable(d.Entry))

@@ -136,7 +136,7 @@ func (l lockList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tOPERATION\tJOB\tWORKER\tHELD FOR\tREMAINING\tWAITING\tFENCE")
 	for _, lock := range l {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%v\t%d\t%d\n", lock.Repo, lock.Holder.Operation, lock.Holder.Job, lock.Holder.Worker,
-			status.Spell(time.Since(*lock.Since)), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
+			status.Duration(time.Since(*lock.Since)), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
 	}
 }
 
@@ -146,7 +146,7 @@ func (l lockDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "repository\t%s\n", l.Repo)
 	if l.Held {
 		fmt.Fprintf(w, "held by\tjob %s (%s) on %s\n", l.Holder.Job, l.Holder.Operation, l.Holder.Worker)
-		fmt.Fprintf(w, "since\t%s (%s)\n", l.Since.Format(time.RFC3339), status.Spell(time.Since(*l.Since)))
+		fmt.Fprintf(w, "since\t%s (%s)\n", l.Since.Format(time.RFC3339), status.Duration(time.Since(*l.Since)))
 		fmt.Fprintf(w, "remaining\t%v\n", remaining(server.Lock(l)))
 	} else {
 		fmt.Fprintf(w, "held by\tnobody\n")

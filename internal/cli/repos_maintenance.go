@@ -18,7 +18,7 @@ import (
 
 // newMaintenanceCommand completes a command that runs fn on the selected repositories. fn returns a table with a row for each and
 // the number of failures; failed completes the sentence "2 of 3 repositories …".
-func newMaintenanceCommand[T term.Tabled](std term.Streams, cmd *cobra.Command, failed func() string,
+func newMaintenanceCommand[T term.Table](std term.Streams, cmd *cobra.Command, failed func() string,
 	fn func(context.Context, maintainer, []events.RepoPath) (table T, rows, failures int)) *cobra.Command {
 	var flags maintenanceFlags
 	cmd.ValidArgsFunction = completeFrom(std, repositories)

@@ -37,22 +37,22 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 					return term.UsageError(err)
 				}
 			}
-			within := term.StatusWithin
+			timeout := term.StatusTimeout
 			if again {
-				within = term.ForEver
+				timeout = term.Forever
 			}
-			err := onRedis(cmd, std, within, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				service := status.Reader{Client: client, Cfg: cfg, Within: status.LookWithin}
-				look := func(ctx context.Context) (term.Tabled, error) {
+			err := onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				service := status.Reader{Redis: client, Config: cfg}
+				read := func(ctx context.Context) (term.Table, error) {
 					if len(args) == 1 {
 						return readRepo(ctx, client, cfg, repo)
 					}
 					return service.Read(ctx)
 				}
 				if again {
-					return term.Follow(ctx, std, out, look)
+					return term.Follow(ctx, std, out, read)
 				}
-				status, err := look(ctx)
+				status, err := read(ctx)
 				if err != nil {
 					return err
 				}

@@ -44,7 +44,7 @@ func newTailCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(errors.New("--since and --count: want 0 or more"))
 			}
 			prefix := strings.ToLower(prefixOf(args))
-			err := onRedis(cmd, std, term.ForEver, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			err := onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				return f.follow(ctx, client, cfg.Namespace(), prefix, std.Stdout)
 			})
 			if cmd.Context().Err() != nil { // interrupted by the user
@@ -120,13 +120,13 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 		at = added.Local().Format("15:04:05.000")
 	}
 	if r, err := events.ParseResult([]byte(payload)); err == nil {
-		return r.Repo.String(), status.Shown(at, status.ResultLine(r))
+		return r.Repo.String(), status.OneLine(at, status.ResultLine(r))
 	}
 	if c, err := events.ParseChange([]byte(payload)); err == nil {
-		return c.Repo.String(), status.Shown(at, "asked", status.KindOf(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID)
+		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID)
 	}
 	repo, _ = entry.Values["repo"].(string) // an entry with plain fields
-	return repo, status.Shown(at, "asked", "plain", repo, entry.ID)
+	return repo, status.OneLine(at, "asked", "plain", repo, entry.ID)
 }
 
 // documentOf returns the event of an entry, or its fields if it has none.
