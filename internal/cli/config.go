@@ -16,7 +16,8 @@ import (
 
 func newConfigCommand(std term.Streams) *cobra.Command {
 	return newGroup("config", "Inspect the settings",
-		"Inspect the settings in effect. In order of precedence they come from flags, LOCKSTEP_* variables, lockstep.yaml and defaults.",
+		"Inspect the settings in effect, which come from flags, LOCKSTEP_* variables, lockstep.yaml and defaults, in that order of\n"+
+			"precedence.",
 		newConfigPrintCommand(std), newConfigValidateCommand(std))
 }
 

@@ -157,7 +157,7 @@ func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, 
 		result, err := await(ctx, client, cfg, entry)
 		switch {
 		case err != nil && timedOut(ctx):
-			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, but has no result after %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
+			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, but has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err
 		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && out.IsTable():
