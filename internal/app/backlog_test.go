@@ -11,13 +11,13 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// What is parked until a remote is well again does not put off the polls of the others.
-func TestPollsWaitForWorkersAndNotForRemotes(t *testing.T) {
-	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded one cannot tell what was read
+// Changes parked for an unavailable remote must not delay polls of other remotes.
+func TestBacklogExcludesParkedChanges(t *testing.T) {
+	ctx, client := context.Background(), redistest.StartReal(t).Client() // the embedded Redis reports no lag
 	topic := events.DefaultNamespace.Changes()
 	waiting := func() int { return proctest.Must(backlog(ctx, client, events.DefaultNamespace))(t) }
 	if n := waiting(); n != 0 {
-		t.Errorf("%d wait before there is a stream", n)
+		t.Errorf("backlog %d before the stream exists, want 0", n)
 	}
 	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(events.DefaultNamespace), Group: events.WorkersGroup}))(t)
 	messages := proctest.Must(subscriber.Subscribe(ctx, topic))(t)
@@ -29,13 +29,13 @@ func TestPollsWaitForWorkersAndNotForRemotes(t *testing.T) {
 		msg.Ack()
 	}
 	if n := waiting(); n != 0 {
-		t.Errorf("%d wait, want none: all are parked", n)
+		t.Errorf("backlog %d, want 0: all are parked", n)
 	}
 	proctest.Must(0, subscriber.Close())(t)
 	for range 3 {
 		proctest.Must(0, PublishChange(ctx, client, events.DefaultNamespace, proctest.Must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)
 	}
 	if n := waiting(); n != 3 {
-		t.Errorf("%d wait, want those that nobody has read", n)
+		t.Errorf("backlog %d, want the 3 unread changes", n)
 	}
 }

@@ -5,18 +5,19 @@ import (
 	"runtime/debug"
 )
 
-// build says which build this is, as the Go toolchain recorded it.
-type build struct {
+// Build identifies a build of lockstep, as the Go toolchain recorded it.
+type Build struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision"`           // empty when it was not built from a repository
-	Time     string `json:"time,omitempty"`     // of the revision
-	Modified bool   `json:"modified,omitempty"` // since
+	Revision string `json:"revision"`           // empty if built outside a repository
+	Time     string `json:"time,omitempty"`     // commit time of Revision
+	Modified bool   `json:"modified,omitempty"` // built with uncommitted changes
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-func ReadBuild() build {
-	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+// ReadBuild returns the build of this binary.
+func ReadBuild() Build {
+	b := Build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b

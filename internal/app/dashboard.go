@@ -17,11 +17,11 @@ import (
 	"lockstep/internal/watch"
 )
 
-// openDashboard makes the dashboard of what the API shows. The function that it returns ends it.
+// openDashboard starts the dashboard, which shows what the API serves. The returned function stops it.
 func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient, listener net.Listener, api server.Config) (*dashboard.Dashboard, func(), error) {
 	namespace := cfg.Namespace()
 	states := state.NewStore(client, namespace)
-	shown := dashboard.Config{
+	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Locks: api.Locks, Dead: api.Dead, Streams: api.Streams, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
 		PollEvery: cfg.PollEvery,
@@ -30,10 +30,10 @@ func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient
 		Realm:     string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
 	}
 	if cfg.Has(config.RoleWorker) {
-		shown.Size = (&sizes{ctx: ctx, cfg: cfg.Config, redis: client}).of
+		dashboardConfig.Size = (&repoSizes{ctx: ctx, cfg: cfg.Config, redis: client}).size
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	board, err := dashboard.New(ctx, shown)
+	board, err := dashboard.New(ctx, dashboardConfig)
 	if err != nil {
 		cancel()
 		return nil, nil, err
@@ -41,8 +41,8 @@ func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient
 	return board, func() { cancel(); board.Wait() }, nil
 }
 
-// sizes are what repositories take on the volume of the worker beside. It may be there later than the dashboard.
-type sizes struct {
+// repoSizes reads the sizes of repositories from the volume of this process's worker, which may open it later.
+type repoSizes struct {
 	ctx   context.Context
 	cfg   config.Config
 	redis redis.UniversalClient
@@ -52,9 +52,9 @@ type sizes struct {
 	tried  time.Time
 }
 
-// of is what was last measured, and what was added since; false when nothing is known.
-func (s *sizes) of(repo events.RepoPath) (int64, bool) {
-	volume := s.view()
+// size returns the last measured size plus what was added since; false if unknown.
+func (s *repoSizes) size(repo events.RepoPath) (int64, bool) {
+	volume := s.open()
 	if volume == nil {
 		return 0, false
 	}
@@ -62,13 +62,13 @@ func (s *sizes) of(repo events.RepoPath) (int64, bool) {
 	return usage.Bytes + usage.Added, !usage.Measured.IsZero() || usage.Added > 0
 }
 
-// view looks for the volume every now and then until it is there.
-func (s *sizes) view() *volume.Volume {
+// open returns the volume, nil while there is none. It tries again at most every 5 s.
+func (s *repoSizes) open() *volume.Volume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.volume == nil && time.Since(s.tried) > 5*time.Second {
 		s.tried = time.Now()
-		s.volume, _ = ViewVolume(s.ctx, s.cfg, s.redis) // none is as good as one that cannot be read: no size is shown
+		s.volume, _ = ViewVolume(s.ctx, s.cfg, s.redis) // an unreadable volume is treated like a missing one
 	}
 	return s.volume
 }

@@ -14,62 +14,61 @@ import (
 	"lockstep/internal/volume"
 )
 
-// The handlers of a process, by the names that health has for them.
+// Handlers of a process, as health checks and metrics name them.
 const (
 	changesHandler   = "changes"
 	schedulerHandler = "scheduler"
 	notifierHandler  = "notifier"
-	hooksHandler     = "hooks" // takes webhooks from the spool
+	hooksHandler     = "hooks" // drains the spool of webhooks
 )
 
-// vitals are what a process knows of its own health. Nil: nobody asks.
-type vitals struct {
-	pulses map[string]*pulse // of the handlers that it has
-	volume atomic.Pointer[string]
+// health tracks the state of a process. A nil health ignores reports.
+type health struct {
+	heartbeats map[string]*heartbeat  // by handler
+	volume     atomic.Pointer[string] // id of the volume that the worker opened
 }
 
-func newVitals(cfg Config) *vitals {
-	v := &vitals{pulses: map[string]*pulse{}}
-	for handler, has := range map[string]bool{
+func newHealth(cfg Config) *health {
+	h := &health{heartbeats: map[string]*heartbeat{}}
+	for handler, enabled := range map[string]bool{
 		changesHandler:   cfg.Has(config.RoleWorker),
 		schedulerHandler: cfg.Has(config.RoleScheduler),
 		notifierHandler:  cfg.Has(config.RoleNotifier),
 		hooksHandler:     cfg.hooks.spools(),
 	} {
-		if has {
-			v.pulses[handler] = newPulse()
+		if enabled {
+			h.heartbeats[handler] = newHeartbeat()
 		}
 	}
-	if p := v.pulses[hooksHandler]; p != nil {
-		p.quiet = true // one turn of its loop brings many deliveries to Redis, however slow that is
+	if hb := h.heartbeats[hooksHandler]; hb != nil {
+		hb.irregular = true // one turn drains many deliveries, however slow Redis is
 	}
-	return v
+	return h
 }
 
-// of is the pulse of a handler, nil when there is none.
-func (v *vitals) of(handler string) *pulse {
-	if v == nil {
+// heartbeat returns the heartbeat of a handler, nil if there is none.
+func (h *health) heartbeat(handler string) *heartbeat {
+	if h == nil {
 		return nil
 	}
-	return v.pulses[handler]
+	return h.heartbeats[handler]
 }
 
-// opened notes which volume the worker has opened.
-func (v *vitals) opened(id string) {
-	if v != nil {
-		v.volume.Store(&id)
+func (h *health) volumeOpened(id string) {
+	if h != nil {
+		h.volume.Store(&id)
 	}
 }
 
-// health is what /livez and /readyz say of a process that is told to stop when running ends. It is
+// healthChecks returns the checks behind /livez and /readyz of a process that starts to stop when running ends. It is
 //
-//   - live unless a loop of its own hangs. Nothing that it depends on is a reason to start it anew;
-//   - ready when work may be sent to it: Redis answers, or else webhooks are kept on disk, and all that it runs does run.
-//     A volume that is away does not keep webhooks from a process that takes them.
+//   - live unless one of its own loops hangs: a failing dependency is no reason for a restart;
+//   - ready when it can accept work: all its handlers run, and Redis answers or webhooks can be spooled to disk. A missing
+//     volume does not keep webhooks from a process that accepts them.
 //
-// Names and reasons are for anybody to read.
-func health(running context.Context, cfg Config, client redis.UniversalClient) (live, ready *server.Health) {
-	v, answers := cfg.vitals, func(ctx context.Context) error { return redisAnswers(ctx, client) }
+// Names and reasons are public, so they contain no addresses and no paths.
+func healthChecks(running context.Context, cfg Config, client redis.UniversalClient) (live, ready *server.Health) {
+	h := cfg.health
 	checks := []server.Check{
 		{Name: "shutdown", Now: func() error {
 			if running.Err() != nil {
@@ -78,50 +77,50 @@ func health(running context.Context, cfg Config, client redis.UniversalClient) (
 			return nil
 		}},
 		{Name: "redis", Alternative: "spool", Run: func(ctx context.Context) error {
-			err := answers(ctx)
-			if worker := v.of(changesHandler); err == nil && worker != nil && errors.Is(worker.Ready(), errAwaiting) {
-				err = errors.New("it answers, and cannot be used yet")
+			err := pingRedis(ctx, client)
+			if worker := h.heartbeat(changesHandler); err == nil && worker != nil && errors.Is(worker.ready(), errWaitingRedis) {
+				err = errors.New("answers, but cannot be used yet")
 			}
 			return err
 		}},
 	}
 	if cfg.hooks.spools() {
-		checks = append(checks, server.Check{Name: "spool", Alternative: "redis", Run: func(context.Context) error { return mayWrite(cfg.Spool) }})
+		checks = append(checks, server.Check{Name: "spool", Alternative: "redis", Run: func(context.Context) error { return checkWritable(cfg.Spool) }})
 	}
 	if cfg.Has(config.RoleWorker) {
 		takesRequests := cfg.Has(config.RoleReceiver) && cfg.Listen != ""
 		checks = append(checks, server.Check{Name: "volume", NonCritical: takesRequests, Run: func(context.Context) error {
-			return volumeAtHand(cfg.Root, v.volume.Load())
+			return checkVolume(cfg.Root, h.volume.Load())
 		}})
 	}
 	var alive []server.Check
 	for _, handler := range []string{changesHandler, schedulerHandler, notifierHandler, hooksHandler} {
-		p := v.of(handler)
-		if p == nil {
+		hb := h.heartbeat(handler)
+		if hb == nil {
 			continue
 		}
-		checks = append(checks, server.Check{Name: handler, DependsOn: "redis", Now: p.Ready})
+		checks = append(checks, server.Check{Name: handler, DependsOn: "redis", Now: hb.ready})
 		alive = append(alive, server.Check{Name: handler, Run: func(ctx context.Context) error {
-			return p.alive(func() error { return answers(ctx) })
+			return hb.alive(func() error { return pingRedis(ctx, client) })
 		}})
 	}
 	return server.NewHealth(alive...), server.NewHealth(checks...)
 }
 
-// redisAnswers is nil when Redis does. Of what it says otherwise only the kind is repeated.
-func redisAnswers(ctx context.Context, client redis.UniversalClient) error {
+// pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH.
+func pingRedis(ctx context.Context, client redis.UniversalClient) error {
 	err := client.Ping(ctx).Err()
 	if reply, ok := errors.AsType[redis.Error](err); ok {
-		return fmt.Errorf("it refuses: %s", firstWord(reply.Error()))
+		return fmt.Errorf("refuses: %s", errorCode(reply.Error()))
 	}
 	if err != nil {
-		return errors.New("it does not answer")
+		return errors.New("does not answer")
 	}
 	return nil
 }
 
-// firstWord is the code that an error of Redis begins with, such as NOAUTH.
-func firstWord(text string) string {
+// errorCode returns the upper-case word that starts a Redis error, or "ERR".
+func errorCode(text string) string {
 	end := 0
 	for end < min(len(text), 20) && text[end] >= 'A' && text[end] <= 'Z' {
 		end++
@@ -132,35 +131,34 @@ func firstWord(text string) string {
 	return text[:end]
 }
 
-// volumeAtHand is nil when the volume that was opened is still there and lets itself be written to. It writes nothing.
-func volumeAtHand(root string, opened *string) error {
-	if opened == nil {
-		return errors.New("it is not open yet")
+// checkVolume returns nil if the volume with this id is still mounted at root and writable. It writes nothing.
+func checkVolume(root string, id *string) error {
+	if id == nil {
+		return errors.New("not open yet")
 	}
 	vol, err := volume.ViewVolume(root)
 	switch {
 	case errors.Is(err, volume.ErrNoVolume):
-		return errors.New("there is none at the root: is it mounted?")
+		return errors.New("not found at the root: is it mounted?")
 	case err != nil:
-		return plainly(err)
-	case vol.ID() != *opened:
-		return errors.New("another one is mounted than was at the start")
+		return withoutPath(err)
+	case vol.ID() != *id:
+		return errors.New("not the volume that was mounted at the start")
 	}
-	return mayWrite(vol.Root())
+	return checkWritable(vol.Root())
 }
 
-// mayWrite is nil for a folder that may be written to.
-func mayWrite(dir string) error {
+func checkWritable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return plainly(err)
+		return withoutPath(err)
 	}
 	return nil
 }
 
-// plainly is an error of the file system without its path.
-func plainly(err error) error {
+// withoutPath reduces a file system error to its errno.
+func withoutPath(err error) error {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return errors.New(errno.Error())
 	}
-	return errors.New("it cannot be read")
+	return errors.New("cannot be read")
 }

@@ -15,15 +15,15 @@ import (
 	"lockstep/internal/watch"
 )
 
-// hookReceiver is what takes webhooks in a process that has sources of them.
+// hookReceiver receives webhooks, and spools them to disk while Redis is unavailable.
 type hookReceiver struct {
 	http   server.Hooks
 	intake *intake.Intake
 	client redis.UniversalClient
-	spool  *spool.Spool // nil: none
+	spool  *spool.Spool // optional
 }
 
-// openHooks makes a hookReceiver, or returns nil when there are no sources. The caller closes it.
+// openHooks returns nil if no webhook sources are configured. The caller must close the receiver.
 func openHooks(cfg Config) (*hookReceiver, error) {
 	sources, err := forge.LoadSources(cfg.Hooks, os.Environ())
 	if err != nil {
@@ -31,16 +31,16 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	}
 	if len(sources.Names()) == 0 {
 		if cfg.Hooks != "" {
-			return nil, invalid(errors.New("webhook sources: " + cfg.Hooks + " has none; a source is a folder with the files forge and secret"))
+			return nil, invalid(errors.New("webhook sources: " + cfg.Hooks + " has none; a source is a directory with the files forge and secret"))
 		}
 		return nil, nil
 	}
-	h := &hookReceiver{client: cfg.Redis.Open()} // of its own: nobody else is to keep its connections busy
+	h := &hookReceiver{client: cfg.Redis.Open()} // not shared, so that webhooks never wait for a connection
 	var spooled func() (int, int64)
-	if cfg.Config.Redis != "" && cfg.Spool != "" { // an embedded Redis is away when we are
+	if cfg.Config.Redis != "" && cfg.Spool != "" { // an embedded Redis lives and dies with this process
 		if h.spool, err = spool.Open(cfg.Spool, spool.Config{MaxBytes: cfg.SpoolMaxBytes, Log: cfg.Log}); err != nil {
 			_ = h.client.Close()
-			return nil, fmt.Errorf("%w; choose another folder with --spool", err)
+			return nil, fmt.Errorf("%w; choose another directory with --spool", err)
 		}
 		spooled = h.spool.Stats
 	}
@@ -56,23 +56,23 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	return h, nil
 }
 
-// spools reports whether webhooks are taken while Redis is away.
+// spools reports whether webhooks are accepted while Redis is unavailable.
 func (h *hookReceiver) spools() bool { return h != nil && h.spool != nil }
 
-// drain brings what is on disk to Redis until stop is called, which waits for its end.
-func (h *hookReceiver) drain(ctx context.Context, p *pulse) (stop func()) {
+// drainSpool publishes spooled webhooks until stop is called. stop waits for the drain to end.
+func (h *hookReceiver) drainSpool(ctx context.Context, hb *heartbeat) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.runs()
-		defer p.rests(errEnded)
+		hb.running()
+		defer hb.notReady(errEnded)
 		h.intake.Run(ctx)
 	}()
 	return func() { cancel(); <-done }
 }
 
-// Close leaves what is on disk to whoever comes next.
+// Close closes the spool and the Redis client. Spooled webhooks stay on disk for the next process.
 func (h *hookReceiver) Close() error {
 	if h == nil {
 		return nil

@@ -11,12 +11,12 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// SilenceRedis keeps go-redis from logging what it returns as errors too.
+// SilenceRedis stops go-redis from logging errors that it also returns.
 func SilenceRedis() { redis.SetLogger(&logging.VoidLogger{}) }
 
-// NewLogger logs from the level that is set, or else from the subcommand's usual one.
-func NewLogger(w io.Writer, cfg config.Config, usual slog.Level) *slog.Logger {
-	level := usual
+// NewLogger returns a logger at the configured level, which defaults to defaultLevel.
+func NewLogger(w io.Writer, cfg config.Config, defaultLevel slog.Level) *slog.Logger {
+	level := defaultLevel
 	if cfg.LogLevel != "" {
 		_ = level.UnmarshalText([]byte(cfg.LogLevel)) // checked by config.Load
 	}

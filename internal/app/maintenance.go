@@ -8,25 +8,25 @@ import (
 	"lockstep/locking"
 )
 
-// GcMode is how a repository is tidied.
-type GcMode struct {
-	Operation string
+// CollectOptions configures [Collect].
+type CollectOptions struct {
+	Operation string // of the lease: "gc" or "patrol"
 	IfHeld    locking.Policy
-	Full      bool
+	Full      bool // see [volume.GCRequest]
 }
 
-// Collect tidies one repository under its lease.
-func Collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, mode GcMode) (result volume.GCResult, err error) {
-	err = UnderLease(ctx, vol, locker, repo, mode.Operation, mode.IfHeld, func(ctx context.Context, fence uint64) error {
-		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: mode.Full})
+// Collect garbage-collects and measures one repository under its lease. locker may be nil, see [WithLease].
+func Collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, opts CollectOptions) (result volume.GCResult, err error) {
+	err = WithLease(ctx, vol, locker, repo, opts.Operation, opts.IfHeld, func(ctx context.Context, fence uint64) error {
+		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: opts.Full})
 		return err
 	})
 	return result, err
 }
 
-// UnderLease runs fn while holding the repository. Without a locker nobody else may be at work: the fence
-// then only follows the last one.
-func UnderLease(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
+// WithLease runs fn while holding the lease of a repository. With a nil locker it takes no lease and uses the next fence:
+// no worker may be running.
+func WithLease(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
 	ifHeld locking.Policy, fn func(ctx context.Context, fence uint64) error) error {
 	floor, err := vol.Floor(repo)
 	if err != nil {

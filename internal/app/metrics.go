@@ -6,7 +6,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// observe feeds the metrics, the list of work in progress and the progress display from the router's events.
+// observe turns events of the router into metrics, activities and progress reports.
 func (cfg Config) observe(reporter *state.Reporter) func(observe.Event) {
 	return func(e observe.Event) {
 		switch e.Kind {
@@ -32,14 +32,14 @@ func (cfg Config) observe(reporter *state.Reporter) func(observe.Event) {
 	}
 }
 
-// export exports which build a process is, and which of its handlers run.
-func (v *vitals) export(m *telemetry.Metrics) {
+// export exports the build and the state of each handler as metrics.
+func (h *health) export(m *telemetry.Metrics) {
 	b := ReadBuild()
 	m.Build(b.Version, b.Revision)
 	m.Handlers(func() map[string]bool {
-		up := make(map[string]bool, len(v.pulses))
-		for handler, p := range v.pulses {
-			up[handler] = p.Ready() == nil
+		up := make(map[string]bool, len(h.heartbeats))
+		for handler, hb := range h.heartbeats {
+			up[handler] = hb.ready() == nil
 		}
 		return up
 	})

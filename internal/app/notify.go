@@ -11,8 +11,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// notifying delivers results to apps until ctx is done, and then for the grace at most.
-func notifying(ctx context.Context, cfg Config) error {
+// runNotifier posts results to apps until ctx is done, then finishes posts in flight within the grace period.
+func runNotifier(ctx context.Context, cfg Config) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
 	namespace := cfg.Namespace()
@@ -20,8 +20,8 @@ func notifying(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	p := cfg.vitals.of(notifierHandler)
-	reader := cfg.Redis.With(pulseHook{p}).Open() // it waits for results, a second at a time
+	hb := cfg.health.heartbeat(notifierHandler)
+	reader := cfg.Redis.With(heartbeatHook{hb}).Open() // blocks for up to a second at a time
 	defer reader.Close()
 	notifier, err := notify.New(notify.Config{
 		Redis: client, Reader: reader, Namespace: namespace,
@@ -37,8 +37,8 @@ func notifying(ctx context.Context, cfg Config) error {
 		defer cancel()
 		return notify.Waiting(ctx, client, namespace)
 	})()
-	p.runs()
-	defer p.rests(errEnded)
+	hb.running()
+	defer hb.notReady(errEnded)
 	notifier.Run(ctx)
 	return nil
 }

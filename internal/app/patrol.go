@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,113 +15,98 @@ import (
 	"lockstep/locking"
 )
 
-// patrol looks after the repositories that nobody syncs: their replaced trees go when their grace is
-// over, what crashed workers left goes, and all are measured. One worker of a deployment does so at a
-// time, one repository after the other, each under its lease; one that is being worked on is left out.
+// patrol maintains repositories that no sync touches: it drops replaced trees after their grace period, removes leftovers of
+// crashed workers and measures every repository. One worker of a deployment patrols at a time, one repository after the other,
+// each under its lease. It skips repositories whose lease is held.
 type patrol struct {
-	volume *volume.Volume
-	locker *locking.Locker
-	redis  redis.UniversalClient
-	key    string // held by the worker that does it
-	worker string
-	every  time.Duration // 0: never
-	log    *slog.Logger
-	freed  func(bytes int64)
+	volume   *volume.Volume
+	locker   *locking.Locker
+	redis    redis.UniversalClient
+	key      string // claimed by the worker that patrols
+	worker   string
+	interval time.Duration // 0 disables the patrol
+	log      *slog.Logger
+	freed    func(bytes int64)
 }
 
-// Run patrols until ctx is done. Workers that were started together do not look at the same moment.
-func (p patrol) Run(ctx context.Context) {
-	if p.every == 0 {
-		return
-	}
-	for wait := rand.N(p.every); ; wait = p.every*9/10 + rand.N(p.every/5) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		if p.mayGo(ctx) {
-			p.walk(ctx)
-		}
-	}
-}
-
-// mayGo reports whether it is this worker's turn: whoever comes first once the last turn is over.
-func (p patrol) mayGo(ctx context.Context) bool {
-	mine, err := p.redis.SetNX(ctx, p.key, p.worker, p.every).Result()
-	return err == nil && mine
-}
-
-// patrolRound is what one patrol has come to.
-type patrolRound struct {
+// patrolStats sums up one patrol.
+type patrolStats struct {
 	total               volume.Total
 	freed               int64
 	trees, busy, failed int
 }
 
-func (p patrol) walk(ctx context.Context) {
+// Run patrols until ctx is done.
+func (p patrol) Run(ctx context.Context) {
+	runEvery(ctx, p.interval, func() {
+		if claimed, err := p.redis.SetNX(ctx, p.key, p.worker, p.interval).Result(); err == nil && claimed {
+			p.runOnce(ctx)
+		}
+	})
+}
+
+func (p patrol) runOnce(ctx context.Context) {
 	began, renewed := time.Now(), time.Now()
 	if err := p.volume.SweepLeftovers(); err != nil {
 		p.log.WarnContext(ctx, "patrol cannot sweep the volume", "error", err)
 	}
-	var r patrolRound
+	var stats patrolStats
 	for repo, err := range p.volume.Repos() {
 		if err == nil {
-			err = p.visit(ctx, repo, &r)
+			err = p.visit(ctx, repo, &stats)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, locking.ErrUnavailable), redisx.Unavailable(err):
-			p.log.DebugContext(ctx, "patrol ends early", "error", err)
+			p.log.DebugContext(ctx, "patrol stopped early, redis is unavailable", "error", err)
 			return
 		case err != nil:
-			r.failed++
-			p.log.WarnContext(ctx, "patrol cannot look after a repository", "repo", repo, "error", err)
+			stats.failed++
+			p.log.WarnContext(ctx, "patrol failed for a repository", "repo", repo, "error", err)
 		}
-		if time.Since(renewed) > p.every/4 { // a long round stays this worker's
+		if time.Since(renewed) > p.interval/4 {
 			renewed = time.Now()
-			_ = p.redis.SetXX(ctx, p.key, p.worker, p.every).Err()
+			_ = p.redis.SetXX(ctx, p.key, p.worker, p.interval).Err()
 		}
 	}
-	r.total.Patrolled = time.Now()
-	if err := p.volume.SetTotal(r.total); err != nil {
-		p.log.WarnContext(ctx, "patrol cannot note what the volume holds", "error", err)
+	stats.total.Patrolled = time.Now()
+	if err := p.volume.SetTotal(stats.total); err != nil {
+		p.log.WarnContext(ctx, "patrol cannot record the volume's totals", "error", err)
 	}
-	p.freed(r.freed)
+	p.freed(stats.freed)
 	level := slog.LevelDebug
-	if r.freed > 0 || r.trees > 0 {
+	if stats.freed > 0 || stats.trees > 0 {
 		level = slog.LevelInfo
 	}
-	p.log.Log(ctx, level, "patrol done", "repositories", r.total.Repos, "bytes", r.total.Bytes, "freed", r.freed,
-		"trees_dropped", r.trees, "busy", r.busy, "failed", r.failed, "took", time.Since(began))
+	p.log.Log(ctx, level, "patrol done", "repositories", stats.total.Repos, "bytes", stats.total.Bytes, "freed", stats.freed,
+		"trees_dropped", stats.trees, "busy", stats.busy, "failed", stats.failed, "took", time.Since(began))
 }
 
-// visit looks after one repository, unless it is being worked on.
-func (p patrol) visit(ctx context.Context, repo events.RepoPath, r *patrolRound) error {
-	if p.volume.IsTidy(repo) { // most are: no lease is taken, nothing is written
-		r.total.Add(p.volume.Usage(repo))
+// visit collects one repository. It takes no lease and writes nothing if the repository is tidy, as most are.
+func (p patrol) visit(ctx context.Context, repo events.RepoPath, stats *patrolStats) error {
+	if p.volume.IsTidy(repo) {
+		stats.total.Add(p.volume.Usage(repo))
 		return nil
 	}
-	result, err := Collect(ctx, p.volume, p.locker, repo, GcMode{Operation: "patrol", IfHeld: locking.Skip})
-	if errors.Is(err, locking.ErrHeld) {
-		r.busy++
-		r.total.Add(p.volume.Usage(repo))
-		return nil
-	}
+	result, err := Collect(ctx, p.volume, p.locker, repo, CollectOptions{Operation: "patrol", IfHeld: locking.Skip})
 	if err != nil {
-		r.total.Add(p.volume.Usage(repo))
+		stats.total.Add(p.volume.Usage(repo))
+		if errors.Is(err, locking.ErrHeld) {
+			stats.busy++
+			return nil
+		}
 		return err
 	}
-	r.total.Add(result.Usage)
-	r.freed += result.Freed
-	r.trees += result.Trees
+	stats.total.Add(result.Usage)
+	stats.freed += result.Freed
+	stats.trees += result.Trees
 	p.log.DebugContext(ctx, "patrolled", "repo", repo, "bytes", result.Usage.Bytes, "freed", result.Freed)
 	return nil
 }
 
-// figuresOf reads what there is to export of a volume.
-func figuresOf(volume *volume.Volume) func() (telemetry.VolumeFigures, error) {
+// volumeFigures returns a function that reads the metrics of a volume.
+func volumeFigures(volume *volume.Volume) func() (telemetry.VolumeFigures, error) {
 	return func() (telemetry.VolumeFigures, error) {
 		space, err := volume.Space()
 		if err != nil {

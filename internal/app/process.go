@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -22,12 +21,13 @@ import (
 	"lockstep/locking"
 )
 
+// Serve runs the roles of cfg until ctx is done, then drains. It returns nil after a clean stop.
 func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	switch {
 	case cfg.Listen == "" && len(cfg.Roles) == 1 && cfg.Has(config.RoleReceiver):
-		return invalid(errors.New("nothing to do: the receiver role wants --listen"))
+		return invalid(errors.New("nothing to do: the receiver role requires --listen"))
 	case cfg.Redis == "" && !cfg.Has(config.RoleWorker):
-		return invalid(errors.New("a process without a worker wants --redis: nobody else reads an embedded one"))
+		return invalid(errors.New("a process without the worker role requires --redis: no other process can use an embedded Redis"))
 	}
 	redisServer, closeRedis, err := openRedis(ctx, cfg, log)
 	if err != nil {
@@ -47,58 +47,55 @@ func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	// HTTP outlives the worker, so that its drain can be watched.
+	// HTTP outlives the worker, so that health and metrics show its drain.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	asked := redisServer.Open()
-	defer asked.Close()
-	process.vitals = newVitals(process)
-	process.vitals.export(process.Metrics)
-	process.live, process.ready = health(ctx, process, asked)
+	pinged := redisServer.Open()
+	defer pinged.Close()
+	process.health = newHealth(process)
+	process.health.export(process.Metrics)
+	process.live, process.ready = healthChecks(ctx, process, pinged)
 	if admin != nil {
 		log.InfoContext(ctx, "listening for operators", "address", admin.Addr().String())
-		g.Go(func() error { return administer(serving, admin, process) })
+		g.Go(func() error { return serveAdmin(serving, admin, process) })
 	}
 	if public != nil {
 		log.InfoContext(ctx, "listening", "address", public.Addr().String())
-		g.Go(func() error { return Listen(serving, public, process) })
+		g.Go(func() error { return ServeHTTP(serving, public, process) })
 	}
 	if cfg.Has(config.RoleWorker) {
 		g.Go(func() error {
 			defer stopServing()
 			for {
-				err := Work(ctx, process)
+				err := RunWorker(ctx, process)
 				if ctx.Err() != nil || !redisx.Unavailable(err) {
 					return err
 				}
-				log.WarnContext(ctx, "redis went away while the worker started; starting it again", "error", err)
-				select {
-				case <-ctx.Done():
-				case <-time.After(redisPause):
-				}
+				log.WarnContext(ctx, "redis became unavailable while the worker started, restarting it", "error", err)
+				Sleep(ctx, redisRetryDelay)
 			}
 		})
 	} else {
 		context.AfterFunc(ctx, stopServing)
 	}
 	if socket := os.Getenv("NOTIFY_SOCKET"); socket != "" {
-		told := supervisor{socket: socket, watchdog: watchdogOf(os.Getenv), live: process.live, ready: process.ready, log: log}
-		g.Go(func() error { told.Run(serving, ctx); return nil })
+		notifier := systemdNotifier{socket: socket, watchdog: watchdogTimeout(os.Getenv), live: process.live, ready: process.ready, log: log}
+		g.Go(func() error { notifier.Run(serving, ctx); return nil })
 	}
 	if cfg.Has(config.RoleScheduler) {
-		g.Go(func() error { return scheduling(ctx, process) })
+		g.Go(func() error { return runScheduler(ctx, process) })
 	}
 	if cfg.Has(config.RoleNotifier) {
-		g.Go(func() error { return notifying(ctx, process) })
+		g.Go(func() error { return runNotifier(ctx, process) })
 	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
-		return nil // told to stop before Redis came
+		return nil // stopped before Redis was available
 	}
 	return err
 }
 
-// openListeners opens what the settings name, and nothing when one of them cannot be had.
+// openListeners opens the configured listeners, or none if one of them fails.
 func openListeners(cfg config.Config) (public, admin net.Listener, err error) {
 	if cfg.Listen != "" {
 		if public, err = net.Listen("tcp", cfg.Listen); err != nil {
@@ -116,7 +113,7 @@ func openListeners(cfg config.Config) (public, admin net.Listener, err error) {
 	return public, admin, nil
 }
 
-// openRedis is the Redis that is named, or an embedded one.
+// openRedis returns the configured Redis, or starts an embedded one.
 func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (redisx.Server, func(), error) {
 	if cfg.Redis != "" {
 		server, err := cfg.RedisServer()
@@ -126,12 +123,12 @@ func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (redisx
 	if err != nil {
 		return redisx.Server{}, nil, err
 	}
-	log.WarnContext(ctx, "no --redis is named: using an embedded one, whose data is gone with this process", "redis", embedded.String())
+	log.WarnContext(ctx, "no --redis given, using an embedded one: its data is lost when this process ends", "redis", embedded.String())
 	return embedded.Server, embedded.Close, nil
 }
 
-// Listen serves HTTP until ctx is done.
-func Listen(ctx context.Context, listener net.Listener, cfg Config) error {
+// ServeHTTP serves the API, webhooks and dashboard until ctx is done.
+func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
@@ -143,11 +140,11 @@ func Listen(ctx context.Context, listener net.Listener, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	figures := streamFigures(cfg, client)
+	figures := streamMetrics(cfg, client)
 	cfg.Metrics.Export(figures)
-	waiters := cfg.Redis.Open() // of its own: who waits for a result keeps a connection busy
+	waiters := cfg.Redis.Open() // not shared: a request that waits for a result blocks a connection
 	defer waiters.Close()
-	tracker, err := stream.NewTracker(TrackerConfig(waiters, namespace))
+	tracker, err := NewTracker(waiters, namespace)
 	if err != nil {
 		return err
 	}
@@ -159,7 +156,7 @@ func Listen(ctx context.Context, listener net.Listener, cfg Config) error {
 	}
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http
-		defer cfg.hooks.drain(ctx, cfg.vitals.of(hooksHandler))()
+		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()
 	}
 	if cfg.Has(config.RoleReceiver) {
 		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -179,8 +176,8 @@ func Listen(ctx context.Context, listener net.Listener, cfg Config) error {
 	return server.Serve(ctx, listener, httpConfig)
 }
 
-// streamFigures are the figures of the deployment's streams.
-func streamFigures(cfg Config, client redis.UniversalClient) *telemetry.Streams {
+// streamMetrics reads the metrics of the deployment's streams.
+func streamMetrics(cfg Config, client redis.UniversalClient) *telemetry.Streams {
 	namespace := cfg.Namespace()
 	return telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
 }

@@ -10,13 +10,13 @@ import (
 	"lockstep/events/stream"
 )
 
-// PublishChange appends a change to the stream of changes.
+// PublishChange appends a change to the changes stream. It propagates the trace context of ctx.
 func PublishChange(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) error {
 	_, err := Enqueue(ctx, client, namespace, change)
 	return err
 }
 
-// Enqueue is publishChange, and returns the change's entry. The change carries on the trace of ctx, if it has one.
+// Enqueue is like [PublishChange], but returns the id of the stream entry.
 func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (entry string, err error) {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
@@ -30,6 +30,7 @@ func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events
 	return publisher.Add(ctx, namespace.Changes(), msg)
 }
 
-func TrackerConfig(client redis.UniversalClient, namespace events.Namespace) stream.TrackerConfig {
-	return stream.TrackerConfig{Redis: client, Changes: namespace.Changes(), Group: events.WorkersGroup, Results: namespace.Results()}
+// NewTracker returns a tracker of the changes of a deployment.
+func NewTracker(client redis.UniversalClient, namespace events.Namespace) (*stream.Tracker, error) {
+	return stream.NewTracker(stream.TrackerConfig{Redis: client, Changes: namespace.Changes(), Group: events.WorkersGroup, Results: namespace.Results()})
 }

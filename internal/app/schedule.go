@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -19,29 +18,29 @@ import (
 	"lockstep/locking"
 )
 
-// scheduling has watched repositories polled and reconciles until ctx is done.
-func scheduling(ctx context.Context, cfg Config) error {
+// runScheduler polls and reconciles watched repositories until ctx is done.
+func runScheduler(ctx context.Context, cfg Config) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
-	namespace, p := cfg.Namespace(), cfg.vitals.of(schedulerHandler)
+	namespace, hb := cfg.Namespace(), cfg.health.heartbeat(schedulerHandler)
 	poller := schedule.Poller{
 		Due: watch.NewRegistry(client, namespace), Usual: cfg.PollEvery, Observe: cfg.Metrics.Polls, Log: cfg.Log,
 		Backlog: func(ctx context.Context) (int, error) {
-			p.beat()
+			hb.beat()
 			return backlog(ctx, client, namespace)
 		},
 	}
-	p.runs()
-	defer p.rests(errEnded)
+	hb.running()
+	defer hb.notReady(errEnded)
 	var both sync.WaitGroup
 	both.Go(func() { poller.Run(ctx) })
-	both.Go(func() { reconcileInTurn(ctx, cfg, client) })
+	both.Go(func() { runReconciler(ctx, cfg, client) })
 	both.Wait()
 	return nil
 }
 
-// backlog is how many changes wait for a worker. What is parked until its moment comes does not, as when a
-// remote is away: nor do polls of the others wait for that.
+// backlog counts the changes that wait for a worker. Parked changes do not count: while one remote is unavailable, polls of the
+// others must go on.
 func backlog(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (int, error) {
 	figures, err := stream.Stats(ctx, client, string(namespace), namespace.Changes())
 	if err != nil {
@@ -51,42 +50,30 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 	return int(max(group.Lag, 0) + group.Late), nil
 }
 
-// reconcileInTurn reconciles whenever it is this process's turn, which is whoever's comes first once the
-// last turn is over, provided that the volume is at hand.
-func reconcileInTurn(ctx context.Context, cfg Config, client redis.UniversalClient) {
-	every := cfg.ReconcileEvery
-	if every == 0 {
-		return
-	}
-	for wait := rand.N(every); ; wait = every*9/10 + rand.N(every/5) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
+// runReconciler reconciles until ctx is done. Of all processes with the volume mounted, the first one to claim an interval does.
+func runReconciler(ctx context.Context, cfg Config, client redis.UniversalClient) {
+	runEvery(ctx, cfg.ReconcileEvery, func() {
+		if err := reconcile(ctx, cfg, client); err != nil && ctx.Err() == nil {
+			cfg.Log.WarnContext(ctx, "reconcile failed", "error", err)
 		}
-		volume, err := ViewVolume(ctx, cfg.Config, client)
-		if err == nil && volume == nil {
-			cfg.Log.DebugContext(ctx, "not reconciling: the volume is not at hand here", "root", cfg.Root)
-			continue
-		}
-		if err == nil {
-			var mine bool
-			if mine, err = client.SetNX(ctx, cfg.Namespace().Reconcile(), "1", every*8/10).Result(); err == nil && !mine {
-				continue
-			}
-		}
-		if err == nil {
-			err = reconcileNow(ctx, cfg, client, volume)
-		}
-		if err != nil && ctx.Err() == nil {
-			cfg.Log.WarnContext(ctx, "cannot reconcile", "error", err)
-		}
-	}
+	})
 }
 
-func reconcileNow(ctx context.Context, cfg Config, client redis.UniversalClient, volume *volume.Volume) error {
+func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) error {
+	volume, err := ViewVolume(ctx, cfg.Config, client)
+	if err != nil {
+		return err
+	}
+	if volume == nil {
+		cfg.Log.DebugContext(ctx, "not reconciling, the volume is not mounted here", "root", cfg.Root)
+		return nil
+	}
+	claimed, err := client.SetNX(ctx, cfg.Namespace().Reconcile(), "1", cfg.ReconcileEvery*8/10).Result()
+	if err != nil || !claimed {
+		return err
+	}
 	began := time.Now()
-	r, err := Reconciler(cfg.Config, client, volume, cfg.Log)
+	r, err := NewReconciler(cfg.Config, client, volume, cfg.Log)
 	if err != nil {
 		return err
 	}
@@ -100,7 +87,8 @@ func reconcileNow(ctx context.Context, cfg Config, client redis.UniversalClient,
 	return nil
 }
 
-func Reconciler(cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger) (schedule.Reconciler, error) {
+// NewReconciler returns a reconciler of the deployment.
+func NewReconciler(cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger) (schedule.Reconciler, error) {
 	namespace := cfg.Namespace()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {

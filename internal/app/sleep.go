@@ -2,10 +2,11 @@ package app
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
-// Sleep waits for d, and returns false if ctx ends first.
+// Sleep waits for d. It returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -14,5 +15,16 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// runEvery calls fn about once per interval until ctx is done, never if the interval is 0. Jitter spreads processes that were
+// started together.
+func runEvery(ctx context.Context, interval time.Duration, fn func()) {
+	if interval == 0 {
+		return
+	}
+	for wait := rand.N(interval); Sleep(ctx, wait); wait = interval*9/10 + rand.N(interval/5) {
+		fn()
 	}
 }

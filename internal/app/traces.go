@@ -7,7 +7,7 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// OpenTraces makes what sends spans, nil unless the OTEL_* variables ask for it.
+// OpenTraces starts the span exporter, or returns nil if the OTEL_* variables do not configure one.
 func OpenTraces(ctx context.Context, log *slog.Logger) *telemetry.Traces {
 	return telemetry.OpenTraces(ctx, telemetry.TracesConfig{Version: ReadBuild().Version, Log: log})
 }

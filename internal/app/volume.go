@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// VolumeConfig is what the settings say of the volume.
+// VolumeConfig returns the volume settings of cfg.
 func VolumeConfig(cfg config.Config) volume.Config {
 	return volume.Config{
 		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: checkout.LinkPolicy(cfg.OutsideLinks),
@@ -26,15 +26,15 @@ func VolumeConfig(cfg config.Config) volume.Config {
 	}
 }
 
-// ResultsOf tells the volume how far consumers have settled the stream of results.
-func ResultsOf(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (volume.Horizon, error) {
+// ResultWatermarks returns a function that reads how far consumers have settled the results stream.
+func ResultWatermarks(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (volume.Horizon, error) {
 	return func(ctx context.Context) (volume.Horizon, error) {
 		h, err := stream.ReadWatermarks(ctx, client, namespace.Results())
 		return volume.Horizon(h), err
 	}
 }
 
-// ClaimVolume makes sure that all workers of one deployment publish to the same volume.
+// ClaimVolume registers the volume as that of the deployment. It returns an error if another volume is registered.
 func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume) error {
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
@@ -44,15 +44,15 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 		return err
 	}
 	if id != volume.ID() {
-		return fmt.Errorf("root %s is volume %s, and workers under prefix %s publish to volume %s: mount that one, "+
-			"choose another --prefix, or, if that volume is gone for good, delete the key %s",
+		return fmt.Errorf("root %s is volume %s, but workers under prefix %s publish to volume %s: mount that one, "+
+			"choose another --prefix or, if that volume is lost for good, delete the key %s",
 			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
 	}
 	return nil
 }
 
-// ViewVolume is the volume of the deployment when it is at hand, else nil: root need not be mounted where
-// somebody asks what is known.
+// ViewVolume opens the deployment's volume for reading. It returns nil if cfg.Root is not that volume or is not mounted: commands
+// that only read Redis run anywhere.
 func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*volume.Volume, error) {
 	vol, err := volume.ViewVolume(cfg.Root)
 	if errors.Is(err, volume.ErrNoVolume) {
@@ -65,7 +65,7 @@ func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalCl
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	if err == nil && id != vol.ID() { // of a Redis that lost its data, any may be the one
+	if err == nil && id != vol.ID() { // a Redis that lost its data knows no volume: accept any
 		return nil, nil
 	}
 	return vol, nil

@@ -31,50 +31,49 @@ import (
 	"lockstep/router/observe"
 )
 
-// Config is what a worker needs beside its settings.
+// Config configures a process beyond its settings.
 type Config struct {
 	config.Config
 	Redis   redisx.Server
 	Log     *slog.Logger
 	Metrics *telemetry.Metrics
-	Traces  *telemetry.Traces // nil: there are none
+	Traces  *telemetry.Traces // nil disables tracing
 
-	hooks       *hookReceiver  // takes webhooks; nil: nobody does
-	vitals      *vitals        // told how its parts are; nil: nobody asks
-	live, ready *server.Health // what is made of that
+	hooks       *hookReceiver  // nil if this process receives no webhooks
+	health      *health        // nil outside Serve
+	live, ready *server.Health // checks of health
 
-	Step     func(name string)     // see volume.Config; nil: nobody is told
+	Step     func(name string)     // see [volume.Config]; optional
 	Progress func(events.Progress) // called with the progress of each job; optional
 }
 
-// Work takes changes and works on them until ctx is done, then drains: what is in flight finishes
-// within the grace, and the rest goes back to the stream at once. Redis may come late.
-func Work(ctx context.Context, cfg Config) error {
+// RunWorker handles changes until ctx is done, then drains. It waits for Redis if that is unavailable at the start.
+func RunWorker(ctx context.Context, cfg Config) error {
 	name := cfg.Worker
 	if name == "" {
-		name = WorkerName()
+		name = NewWorkerName()
 	}
 	log := cfg.Log.With("worker", name)
 	namespace := cfg.Namespace()
 
-	grace := max(cfg.Grace, 1) // zero would be the default to those who get it
+	grace := max(cfg.Grace, 1) // 0 would select the default
 	commands := cfg.Redis.Open()
 	defer commands.Close()
 	volumeConfig := VolumeConfig(cfg.Config)
-	volumeConfig.Results, volumeConfig.Step = ResultsOf(commands, namespace), cfg.Step
+	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, namespace), cfg.Step
 	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
 	}
 	defer volume.Close()
-	cfg.vitals.opened(volume.ID())
-	p := cfg.vitals.of(changesHandler)
-	p.rests(errAwaiting)
+	cfg.health.volumeOpened(volume.ID())
+	hb := cfg.health.heartbeat(changesHandler)
+	hb.notReady(errWaitingRedis)
 	claim := func() error { return ClaimVolume(ctx, commands, namespace, volume) }
 	if err := awaitRedis(ctx, cfg.Redis, log, claim); err != nil {
 		return err
 	}
-	p.rests(errStarting)
+	hb.notReady(errStarting)
 
 	pubsub := cfg.Redis.Open()
 	defer pubsub.Close()
@@ -104,7 +103,7 @@ func Work(ctx context.Context, cfg Config) error {
 	slots := router.NewSlots(cfg.Slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: events.WorkersGroup, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: beating(p, slots.Room),
+		Group: events.WorkersGroup, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: func() int { hb.beat(); return slots.Room() },
 		Log: log, Observer: cfg.Metrics.Stream(),
 	})
 	if err != nil {
@@ -126,45 +125,45 @@ func Work(ctx context.Context, cfg Config) error {
 		return err
 	}
 
-	trimming, stopTrimming := context.WithCancel(ctx)
-	var trims sync.WaitGroup
-	trims.Go(func() { trimmer.Run(trimming) })
-	trims.Go(func() {
+	maintaining, stopMaintaining := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { trimmer.Run(maintaining) })
+	background.Go(func() {
 		patrol{
-			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, every: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
-		}.Run(trimming)
+			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, interval: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
+		}.Run(maintaining)
 	})
-	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // a drain is to be seen, too
-	trims.Go(func() { reporter.Run(reporting) })
-	defer cfg.Metrics.Volume(figuresOf(volume))()
-	defer trims.Wait()
+	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // keeps reporting during the drain
+	background.Go(func() { reporter.Run(reporting) })
+	defer cfg.Metrics.Volume(volumeFigures(volume))()
+	defer background.Wait()
 	defer stopReporting()
-	defer stopTrimming()
+	defer stopMaintaining()
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
-	broken := func(err error) error {
+	stop := func(err error) error {
 		return fmt.Errorf("router: %w", errors.Join(err, subscriber.Close(), locker.Close(context.WithoutCancel(ctx))))
 	}
 	select {
 	case <-r.Running():
-		p.runs()
+		hb.running()
 		log.InfoContext(ctx, "worker takes changes", "root", volume.Root(), "slots", cfg.Slots)
-	case err := <-stopped: // it could not subscribe
-		return broken(err)
+	case err := <-stopped: // could not subscribe
+		return stop(err)
 	case <-ctx.Done():
 	}
 	select {
 	case <-ctx.Done():
-		p.rests(errDraining)
-		log.InfoContext(ctx, "worker drains", "grace", cfg.Grace)
+		hb.notReady(errDraining)
+		log.InfoContext(ctx, "worker draining", "grace", cfg.Grace)
 	case err := <-stopped:
-		return broken(err)
+		return stop(err)
 	}
 	return Drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
 }
 
-// retention is how much of the streams is kept.
+// retention returns how much of each stream to keep.
 func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) stream.TrimmerConfig {
 	namespace, maxLen := cfg.Namespace(), int64(cfg.StreamMaxLength)
 	return stream.TrimmerConfig{
@@ -177,8 +176,7 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 	}
 }
 
-// Drain lets what is being worked on finish within the grace. What only waits, for a lease or for a
-// slot, goes back to the stream at once.
+// Drain waits up to the grace period for jobs in flight. Changes that wait for a lease or a slot return to the stream at once.
 func Drain(ctx context.Context, grace time.Duration, r *message.Router, locker *locking.Locker, slots *router.Slots, stopped <-chan error) error {
 	slots.Close()
 	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)
@@ -188,15 +186,16 @@ func Drain(ctx context.Context, grace time.Duration, r *message.Router, locker *
 	g.Go(r.Close)
 	g.Go(func() error { return <-stopped })
 	if err := g.Wait(); err != nil {
-		return fmt.Errorf("drain: %w; what was not given back goes to others when its lease lapses", err)
+		return fmt.Errorf("drain: %w; other workers take over the remaining changes when their leases expire", err)
 	}
 	return nil
 }
 
-// drainMargin is what a drain takes beyond the grace: to give back what has not finished.
+// drainMargin is the time beyond the grace period to return unfinished changes to the stream.
 const drainMargin = 5 * time.Second
 
-func WorkerName() string {
+// NewWorkerName returns a unique worker name with the host name and the process id.
+func NewWorkerName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -204,11 +203,10 @@ func WorkerName() string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), watermill.NewShortUUID())
 }
 
-// redisPause is how long a Redis that cannot serve is left alone before the next try.
-const redisPause = 500 * time.Millisecond
+// redisRetryDelay is the time between attempts to use an unavailable Redis.
+const redisRetryDelay = 500 * time.Millisecond
 
-// awaitRedis returns once Redis has done what try asks of it, or refuses to. It says once that Redis
-// cannot be used, and once that it can.
+// awaitRedis calls try until it no longer fails with Redis unavailable. It logs the start and the end of the wait.
 func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try func() error) error {
 	waiting := false
 	for {
@@ -216,7 +214,7 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 		switch {
 		case err == nil:
 			if waiting {
-				log.InfoContext(ctx, "redis answers", "redis", server.String())
+				log.InfoContext(ctx, "redis is available", "redis", server.String())
 			}
 			return nil
 		case ctx.Err() != nil:
@@ -227,10 +225,8 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 			waiting = true
 			log.ErrorContext(ctx, "waiting for redis", "error", redisx.Explain(server, err))
 		}
-		select {
-		case <-ctx.Done():
+		if !Sleep(ctx, redisRetryDelay) {
 			return context.Cause(ctx)
-		case <-time.After(redisPause):
 		}
 	}
 }

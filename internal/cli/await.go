@@ -13,13 +13,13 @@ import (
 	"lockstep/internal/config"
 )
 
-// errForgotten means that nothing more will come of a change that was published.
-var errForgotten = errors.New("the change is gone from Redis without a result: its data was lost, or it was settled and trimmed away")
+// errForgotten means that a published change can no longer get a result.
+var errForgotten = errors.New("the change is gone from Redis without a result: Redis lost its data, or the change was settled and trimmed")
 
-// await waits for the result of the change with that entry. It outlasts a Redis that is gone for a
-// while; beside ctx only the loss of the change ends it.
+// await waits for the result of the change in this stream entry. It survives Redis outages and ends early only with ctx or if the
+// change is lost.
 func await(ctx context.Context, client redis.UniversalClient, cfg config.Config, entry string) (events.Result, error) {
-	tracker, err := stream.NewTracker(app.TrackerConfig(client, cfg.Namespace()))
+	tracker, err := app.NewTracker(client, cfg.Namespace())
 	if err != nil {
 		return events.Result{}, err
 	}
@@ -30,8 +30,8 @@ func await(ctx context.Context, client redis.UniversalClient, cfg config.Config,
 	return progress.Result, err
 }
 
-// timedOut reports whether the time of ctx is over. A connection that was given it may see that a moment before ctx does;
-// and a network's own timeouts claim to be context.DeadlineExceeded too, so that errors do not tell.
+// timedOut reports whether the deadline of ctx has passed. It does not inspect errors: a connection may see the deadline before ctx
+// does, and network timeouts also claim to be context.DeadlineExceeded.
 func timedOut(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && !time.Now().Before(deadline) && !errors.Is(ctx.Err(), context.Canceled)

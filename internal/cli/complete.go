@@ -22,16 +22,16 @@ import (
 	"lockstep/locking"
 )
 
-// shells are those that a script can be had for.
+// shells lists the shells that have a completion script.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
 func newCompletionCommand(std term.Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
-		Short: "Print a script that completes commands, flags and arguments in a shell",
-		Long: "Print a script for bash, zsh, fish or powershell. Beside commands and flags it completes repositories, leases,\n" +
-			"dead letters and apps, when LOCKSTEP_REDIS, lockstep.yaml or a --redis before it names the Redis that knows them;\n" +
-			"for that it asks for a second at most. The one for bash wants the package bash-completion.",
+		Short: "Print a shell completion script",
+		Long: "Print a completion script for bash (which needs the package bash-completion), zsh, fish or powershell. It completes\n" +
+			"commands and flags and, if LOCKSTEP_REDIS, lockstep.yaml or --redis configures a Redis that answers within a\n" +
+			"second, repositories, leases, dead letters and apps.",
 		Example: "  source <(lockstep completion bash)\n" +
 			"  lockstep completion bash > /etc/bash_completion.d/lockstep\n" +
 			"  lockstep completion zsh > \"${fpath[1]}/_lockstep\"\n" +
@@ -57,7 +57,7 @@ func newCompletionCommand(std term.Streams) *cobra.Command {
 	}
 }
 
-// flagValues are what flags of these names take, in whichever subcommand.
+// flagValues maps flags to their values.
 var flagValues = map[string][]string{
 	"output":        term.Forms,
 	"roles":         config.Roles,
@@ -67,14 +67,13 @@ var flagValues = map[string][]string{
 	"on-busy":       {string(events.BusyWait), string(events.BusySkip)},
 }
 
-// folderFlags name folders, all others that name nothing complete nothing: a file is seldom meant.
+// folderFlags take a directory.
 var folderFlags = []string{"root", "credentials", "hooks", "spool"}
 
-// fileFlags name files.
+// fileFlags take a file. All other flags complete no file names.
 var fileFlags = []string{"config", "redis-password-file", "api-token-file", "ca-file", "known-hosts", "result", "plot"}
 
-// completeAll says of all flags of a command and its subcommands what they take, and that arguments are no files
-// unless somebody has said what they are.
+// completeAll registers completions for the flags of cmd and its subcommands. Arguments complete no file names by default.
 func completeAll(cmd *cobra.Command, std term.Streams) {
 	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -82,7 +81,7 @@ func completeAll(cmd *cobra.Command, std term.Streams) {
 	for _, flags := range []*pflag.FlagSet{cmd.LocalNonPersistentFlags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) {
 			if complete := flagCompletion(f, std); complete != nil {
-				_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // it is refused for a flag that has one
+				_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails for a flag that has one already
 			}
 		})
 	}
@@ -105,15 +104,15 @@ func flagCompletion(f *pflag.Flag, std term.Streams) cobra.CompletionFunc {
 	case slices.Contains(folderFlags, f.Name):
 		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
 	case slices.Contains(fileFlags, f.Name):
-		return nil // as the shell does
+		return nil // the shell completes file names
 	}
 	return cobra.NoFileCompletions
 }
 
-// completeList completes the last of several values with commas between them.
+// completeList completes the last of several comma-separated values.
 func completeList(values []string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		head := begun[:strings.LastIndexByte(begun, ',')+1]
+	return func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		head := prefix[:strings.LastIndexByte(prefix, ',')+1]
 		var found []cobra.Completion
 		for _, value := range values {
 			if !slices.Contains(strings.Split(head, ","), value) {
@@ -125,52 +124,51 @@ func completeList(values []string) cobra.CompletionFunc {
 }
 
 const (
-	completeWithin = time.Second // a shell waits for it
-	mostCompleted  = 100
+	completionTimeout = time.Second // the user waits in the shell
+	maxCompletions    = 100
 )
 
-// source lists what an argument that begins so may be, in Redis.
-type source func(ctx context.Context, cfg config.Config, client redis.UniversalClient, begun string) ([]string, error)
+// source lists the possible arguments with this prefix from Redis.
+type source func(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error)
 
-// completeFrom completes with what Redis knows. Where none is named, or it does not answer in time, there is
-// nothing to choose from: whoever completes is not to be told so on their line.
+// completeFrom completes from Redis. It returns no completions if Redis is not configured or does not answer in time.
 func completeFrom(std term.Streams, list source) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		const nothing = cobra.ShellCompDirectiveNoFileComp
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		const noFiles = cobra.ShellCompDirectiveNoFileComp
 		cfg, err := settings(cmd, std)
 		if err != nil || cfg.Redis == "" {
-			return nil, nothing
+			return nil, noFiles
 		}
 		server, err := cfg.RedisServer()
 		if err != nil {
-			return nil, nothing
+			return nil, noFiles
 		}
 		client := server.Open()
 		defer client.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
-		found, err := list(ctx, cfg, client, begun)
+		found, err := list(ctx, cfg, client, prefix)
 		if err != nil {
-			return nil, nothing
+			return nil, noFiles
 		}
-		return found, nothing
+		return found, noFiles
 	}
 }
 
-// completeFirst completes the first argument with what Redis knows, and no other.
+// completeFirst is like completeFrom, for the first argument only.
 func completeFirst(std term.Streams, list source) cobra.CompletionFunc {
 	complete := completeFrom(std, list)
-	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return complete(cmd, args, begun)
+		return complete(cmd, args, prefix)
 	}
 }
 
-// repositories are those of which something is known.
-func repositories(ctx context.Context, cfg config.Config, client redis.UniversalClient, begun string) ([]string, error) {
-	found, _, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), begun, mostCompleted)
+// repositories lists repositories with a recorded state.
+func repositories(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
+	found, _, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefix, maxCompletions)
 	names := make([]string, len(found))
 	for i, repo := range found {
 		names[i] = repo.Repo
@@ -178,8 +176,8 @@ func repositories(ctx context.Context, cfg config.Config, client redis.Universal
 	return names, err
 }
 
-// leases are the repositories that somebody holds.
-func leases(ctx context.Context, cfg config.Config, client redis.UniversalClient, begun string) ([]string, error) {
+// leases lists the repositories whose lease is held.
+func leases(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
 	if err != nil {
 		return nil, err
@@ -187,16 +185,16 @@ func leases(ctx context.Context, cfg config.Config, client redis.UniversalClient
 	held, err := inspector.List(ctx)
 	var names []string
 	for _, lock := range held {
-		if strings.HasPrefix(lock.Key, strings.ToLower(begun)) {
+		if strings.HasPrefix(lock.Key, strings.ToLower(prefix)) {
 			names = append(names, lock.Key)
 		}
 	}
 	return names, err
 }
 
-// completePublished completes a name below the root, and then a command.
+// completePublished completes a name below the root, then a command.
 func completePublished(std term.Streams) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 || cmd.Flags().Changed("result") {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
@@ -209,12 +207,12 @@ func completePublished(std term.Streams) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var names []cobra.Completion
-		until := time.Now().Add(completeWithin)
+		until := time.Now().Add(completionTimeout)
 		for repo, err := range volume.Repos() {
-			if err == nil && strings.HasPrefix(repo.String(), begun) {
+			if err == nil && strings.HasPrefix(repo.String(), prefix) {
 				names = append(names, repo.String())
 			}
-			if len(names) == mostCompleted || time.Now().After(until) {
+			if len(names) == maxCompletions || time.Now().After(until) {
 				break
 			}
 		}
@@ -222,9 +220,9 @@ func completePublished(std term.Streams) cobra.CompletionFunc {
 	}
 }
 
-// watched are the repositories that some app watches.
-func watched(ctx context.Context, cfg config.Config, client redis.UniversalClient, begun string) ([]string, error) {
-	page, err := watch.NewRegistry(client, cfg.Namespace()).List(ctx, watch.Query{Prefix: begun, Limit: mostCompleted})
+// watched lists watched repositories.
+func watched(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
+	page, err := watch.NewRegistry(client, cfg.Namespace()).List(ctx, watch.Query{Prefix: prefix, Limit: maxCompletions})
 	var names []string
 	for _, w := range page.Watches {
 		names = append(names, w.Repo.String())
@@ -232,12 +230,12 @@ func watched(ctx context.Context, cfg config.Config, client redis.UniversalClien
 	return slices.Compact(names), err
 }
 
-// apps are those of the first thousand watches.
-func apps(ctx context.Context, cfg config.Config, client redis.UniversalClient, begun string) ([]string, error) {
+// apps lists the apps of the first thousand watches.
+func apps(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
 	page, err := watch.NewRegistry(client, cfg.Namespace()).List(ctx, watch.Query{Limit: 1000})
 	var names []string
 	for _, w := range page.Watches {
-		if strings.HasPrefix(w.App, begun) {
+		if strings.HasPrefix(w.App, prefix) {
 			names = append(names, w.App)
 		}
 	}
@@ -245,14 +243,14 @@ func apps(ctx context.Context, cfg config.Config, client redis.UniversalClient, 
 	return slices.Compact(names), err
 }
 
-// deadIDs are the newest dead letters, with why they are there.
-func deadIDs(ctx context.Context, cfg config.Config, client redis.UniversalClient, begun string) ([]string, error) {
+// deadIDs lists the newest dead letters with their reasons.
+func deadIDs(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
 	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 	if err != nil {
 		return nil, err
 	}
 	page, err := dead.List(ctx, stream.Query{
-		Limit: mostCompleted, Match: func(l stream.Letter) bool { return strings.HasPrefix(l.ID, begun) },
+		Limit: maxCompletions, Match: func(l stream.Letter) bool { return strings.HasPrefix(l.ID, prefix) },
 	})
 	var ids []string
 	for _, letter := range page.Letters {

@@ -15,15 +15,10 @@ import (
 )
 
 func newConfigCommand(std term.Streams) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Look at the settings",
-		Long:  "Look at the settings as flags, LOCKSTEP_* variables, lockstep.yaml and defaults make them, in that order of precedence.",
-		Args:  term.WrongUse(term.NoArgs),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newConfigPrintCommand(std), newConfigValidateCommand(std))
-	return cmd
+	return newGroup("config", "Inspect the settings",
+		"Inspect the settings in effect, which come from flags, LOCKSTEP_* variables, lockstep.yaml and defaults, in that order of\n"+
+			"precedence.",
+		newConfigPrintCommand(std), newConfigValidateCommand(std))
 }
 
 const allSettings = config.Common | config.Working | config.Serving
@@ -32,8 +27,8 @@ func newConfigPrintCommand(std term.Streams) *cobra.Command {
 	out := term.Output{Form: term.FormYAML}
 	cmd := &cobra.Command{
 		Use:     "print",
-		Short:   "Print the settings in force, without passwords",
-		Long:    "Print the settings in force as a lockstep.yaml. Passwords are hidden; tokens and secrets are no settings, and not printed.",
+		Short:   "Print the settings in effect, without passwords",
+		Long:    "Print the settings in effect as a lockstep.yaml. It hides passwords and omits tokens and secrets.",
 		Example: "  lockstep config print\n  LOCKSTEP_LEASE=20s lockstep config print -o table",
 		Args:    term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,10 +45,10 @@ func newConfigPrintCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// settingsInForce are one object, with the settings in the order of help.
+// settingsInForce prints as one object, in the order of the help text.
 type settingsInForce []config.Value
 
-// MarshalJSON is that object.
+// MarshalJSON implements [json.Marshaler].
 func (s settingsInForce) MarshalJSON() ([]byte, error) {
 	var text bytes.Buffer
 	for i, v := range s {
@@ -78,9 +73,9 @@ func (s settingsInForce) Table(w io.Writer) {
 	}
 }
 
-// soundSettings is what validate has found.
-type soundSettings struct {
-	Sound   bool     `json:"sound"`
+// validation is the output of validate.
+type validation struct {
+	Valid   bool     `json:"sound"`
 	Sources []string `json:"webhook_sources"`
 }
 
@@ -88,9 +83,9 @@ func newConfigValidateCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "validate",
-		Short: "Check the settings, and the sources of webhooks",
-		Long: "Check what lockstep serve checks before it starts: the settings, the files and hosts that they name, and the\n" +
-			"sources of webhooks. Nothing is connected to; for that, see lockstep doctor.",
+		Short: "Check the settings and the webhook sources",
+		Long: "Run the checks that lockstep serve makes at the start: the settings, the files and hosts in them, and the webhook\n" +
+			"sources. It opens no connections; lockstep doctor does.",
 		Example: "  lockstep config validate --config lockstep.yaml\n" +
 			"  lockstep config validate --config lockstep.yaml -o json",
 		Args: term.WrongUse(term.NoArgs),
@@ -104,8 +99,8 @@ func newConfigValidateCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(err)
 			}
 			names := append([]string{}, sources.Names()...)
-			return out.Show(std, soundSettings{true, names}, func(w io.Writer) {
-				fmt.Fprintf(w, "the settings are sound; %d sources of webhooks\n", len(names))
+			return out.Show(std, validation{true, names}, func(w io.Writer) {
+				fmt.Fprintf(w, "the settings are valid; %d webhook sources\n", len(names))
 			})
 		},
 	}

@@ -22,24 +22,17 @@ import (
 	"lockstep/internal/status"
 )
 
-// deadWithin is how long looking through, retrying or dropping all letters may take.
-const deadWithin = 5 * time.Minute
+// deadTimeout limits commands that may go through all letters.
+const deadTimeout = 5 * time.Minute
 
 func newDeadCommand(std term.Streams) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "dead",
-		Short: "Show the events that were given up, put them back, or drop them",
-		Long: "An event that fails for good, or too often, becomes a dead letter: the event as it was, with the reason\n" +
-			"and the error. Letters are kept for a while and then dropped; see --dead-max-age and --dead-max-length\n" +
-			"of lockstep serve.",
-		Args: term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
-	return cmd
+	return newGroup("dead", "Show, retry or drop dead letters",
+		"An event that fails permanently, or too often, becomes a dead letter: the original event with the reason and the\n"+
+			"error. See --dead-max-age and --dead-max-length of lockstep serve for how long letters are kept.",
+		newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
 }
 
-// deadFlags choose letters.
+// deadFlags select letters.
 type deadFlags struct {
 	repo, reason string
 	all          bool
@@ -48,8 +41,8 @@ type deadFlags struct {
 
 func (f *deadFlags) Add(cmd *cobra.Command) {
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().StringVar(&f.repo, "repo", "", "only letters of that `owner/name`")
-	cmd.Flags().StringVar(&f.reason, "reason", "", "only letters given up for that `reason`, as ls shows it")
+	cmd.Flags().StringVar(&f.repo, "repo", "", "repository `owner/name` of the letters")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "`reason` of the letters, as ls prints it")
 	f.out.Add(cmd)
 }
 
@@ -65,14 +58,14 @@ func (f *deadFlags) query(dead *stream.DeadLetters) (stream.Query, error) {
 	return q, nil
 }
 
-// chosen says whether ids and flags name letters, and in one way only.
-func (f *deadFlags) chosen(ids []string) error {
+// validate wants letters to be selected either by id or by flags.
+func (f *deadFlags) validate(ids []string) error {
 	filtered := f.repo != "" || f.reason != ""
 	switch {
 	case len(ids) > 0 && (filtered || f.all):
-		return term.UsageError(errors.New("name letters either by id or by --repo, --reason and --all"))
+		return term.UsageError(errors.New("select letters either by id or by --repo, --reason or --all"))
 	case len(ids) == 0 && !filtered && !f.all:
-		return term.UsageError(errors.New("name letters by id, --repo or --reason; for all of them say --all"))
+		return term.UsageError(errors.New("select letters by id, --repo, --reason or --all"))
 	}
 	return nil
 }
@@ -108,15 +101,15 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 					list = append(list, server.NewDeadLetter(dead, letter, false))
 				}
 				if more {
-					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; see --limit\n", limit)
+					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
 				return flags.out.Show(std, list, list.Table)
 			})
 		},
 	}
 	flags.Add(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 100, "list at most so `many`")
-	cmd.Flags().BoolVar(&oldest, "oldest", false, "list the oldest first")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum `number` of letters")
+	cmd.Flags().BoolVar(&oldest, "oldest", false, "list oldest letters first")
 	return cmd
 }
 
@@ -124,7 +117,7 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:               "show id",
-		Short:             "Show one dead letter: why it was given up, and the event",
+		Short:             "Show one dead letter with its reason, error and event",
 		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: completeFirst(std, deadIDs),
@@ -145,94 +138,85 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 }
 
 func newDeadRetryCommand(std term.Streams) *cobra.Command {
-	var flags deadFlags
-	cmd := &cobra.Command{
+	return newDeadAction(std, &cobra.Command{
 		Use:   "retry [id...]",
-		Short: "Put events back into their streams",
-		Long: "Put the events of dead letters back into the streams that they came from, oldest first, and remove the\n" +
-			"letters. Each event keeps its id, starts anew with its attempts, and goes to every consumer group of its\n" +
-			"stream, also to those that had no trouble with it. A letter that is gone is not retried twice.",
+		Short: "Return events to their streams",
+		Long: "Return the events of dead letters to their streams, oldest first, and remove the letters. Each event keeps its id,\n" +
+			"starts with a new attempt count and goes to every consumer group of its stream, including groups that had\n" +
+			"settled it. A letter is retried at most once.",
 		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --repo acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
-		ValidArgsFunction: completeFrom(std, deadIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := flags.chosen(args); err != nil {
-				return err
+	}, "retry all letters", func(ctx context.Context, dead *stream.DeadLetters, _, ids []string, out term.Output) error {
+		done, err := dead.Retry(ctx, ids...)
+		if errors.Is(err, stream.ErrBadID) {
+			return deadError(err)
+		}
+		outcome := deadRetried{Retried: []server.DeadRetried{}, Refused: []server.DeadRetried{}}
+		for _, one := range done {
+			if one.Err == nil {
+				outcome.Retried = append(outcome.Retried, server.NewDeadRetried(one))
+			} else {
+				outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
 			}
-			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
-				ids, err := flags.ids(ctx, dead, args)
-				if err != nil {
-					return err
-				}
-				done, err := dead.Retry(ctx, ids...)
-				if errors.Is(err, stream.ErrBadID) {
-					return deadError(err)
-				}
-				outcome := deadRetried{Retried: []server.DeadRetried{}, Refused: []server.DeadRetried{}}
-				for _, one := range done {
-					if one.Err == nil {
-						outcome.Retried = append(outcome.Retried, server.NewDeadRetried(one))
-					} else {
-						outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
-					}
-				}
-				if showErr := flags.out.Show(std, outcome, outcome.Table); err != nil || showErr != nil {
-					return errors.Join(err, showErr)
-				}
-				if n := len(outcome.Refused); n > 0 {
-					return fmt.Errorf("%d of %d letters are not retried: %s", n, len(ids), outcome.Refused[0].Error)
-				}
-				return nil
-			})
-		},
-	}
-	flags.Add(cmd)
-	cmd.Flags().BoolVar(&flags.all, "all", false, "retry all letters")
-	return cmd
+		}
+		if showErr := out.Show(std, outcome, outcome.Table); err != nil || showErr != nil {
+			return errors.Join(err, showErr)
+		}
+		if n := len(outcome.Refused); n > 0 {
+			return fmt.Errorf("%d of %d letters were not retried: %s", n, len(ids), outcome.Refused[0].Error)
+		}
+		return nil
+	})
 }
 
 func newDeadDropCommand(std term.Streams) *cobra.Command {
-	var flags deadFlags
-	cmd := &cobra.Command{
+	return newDeadAction(std, &cobra.Command{
 		Use:   "drop [id...]",
-		Short: "Drop dead letters for good",
+		Short: "Delete dead letters",
 		Example: "  lockstep dead drop 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead drop --reason malformed --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead drop --all --redis redis://127.0.0.1:6379",
-		ValidArgsFunction: completeFrom(std, deadIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := flags.chosen(args); err != nil {
+	}, "drop all letters", func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error {
+		n, err := dead.Drop(ctx, ids...)
+		if err != nil {
+			return deadError(err)
+		}
+		if err := out.Show(std, deadDropped{n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil {
+			return err
+		}
+		if n < len(args) {
+			return fmt.Errorf("%d of %d letters were not found; see lockstep dead ls", len(args)-n, len(args))
+		}
+		return nil
+	})
+}
+
+// newDeadAction completes a command that applies fn to the selected letters.
+func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
+	fn func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error) *cobra.Command {
+	var flags deadFlags
+	cmd.ValidArgsFunction = completeFrom(std, deadIDs)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := flags.validate(args); err != nil {
+			return err
+		}
+		return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
+			ids, err := flags.ids(ctx, dead, args)
+			if err != nil {
 				return err
 			}
-			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
-				ids, err := flags.ids(ctx, dead, args)
-				if err != nil {
-					return err
-				}
-				n, err := dead.Drop(ctx, ids...)
-				if err != nil {
-					return deadError(err)
-				}
-				outcome := deadDropped{n}
-				if err := flags.out.Show(std, outcome, outcome.Table); err != nil {
-					return err
-				}
-				if n < len(args) {
-					return fmt.Errorf("%d of %d letters are not there; see lockstep dead ls", len(args)-n, len(args))
-				}
-				return nil
-			})
-		},
+			return fn(ctx, dead, args, ids, flags.out)
+		})
 	}
 	flags.Add(cmd)
-	cmd.Flags().BoolVar(&flags.all, "all", false, "drop all letters")
+	cmd.Flags().BoolVar(&flags.all, "all", false, all)
 	return cmd
 }
 
-// onDead runs fn with the dead letters of the Redis that is named.
+// onDead runs fn with the dead letters of the configured Redis.
 func onDead(cmd *cobra.Command, std term.Streams, fn func(context.Context, *stream.DeadLetters) error) error {
-	return onRedis(cmd, std, deadWithin, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+	return onRedis(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 		if err != nil {
 			return err
@@ -241,11 +225,11 @@ func onDead(cmd *cobra.Command, std term.Streams, fn func(context.Context, *stre
 	})
 }
 
-// ids are those given, or else those of the letters that the flags choose, oldest first. A letter that
-// is written meanwhile is not among them, so that one that fails again is not retried for ever.
-func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters, given []string) ([]string, error) {
-	if len(given) > 0 {
-		return given, nil
+// ids returns the given ids or those of the selected letters, oldest first. It is a snapshot: a letter that fails again is not
+// retried forever.
+func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters, args []string) ([]string, error) {
+	if len(args) > 0 {
+		return args, nil
 	}
 	query, err := f.query(dead)
 	if err != nil {
@@ -258,11 +242,11 @@ func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters, given []s
 		}
 		ids = append(ids, letter.ID)
 	}
-	slices.Reverse(ids) // they come newest first
+	slices.Reverse(ids)
 	return ids, nil
 }
 
-// letters are those that q chooses, page by page; an error is the last of them.
+// letters yields the letters that match q, page by page. It ends after an error.
 func letters(ctx context.Context, dead *stream.DeadLetters, q stream.Query) iter.Seq2[stream.Letter, error] {
 	return func(yield func(stream.Letter, error) bool) {
 		for {
@@ -283,13 +267,14 @@ func letters(ctx context.Context, dead *stream.DeadLetters, q stream.Query) iter
 	}
 }
 
-// deadError makes a wrong id a wrong use.
+// deadError adds advice to errors about ids. A malformed id is a usage error.
 func deadError(err error) error {
+	advised := fmt.Errorf("%s; see lockstep dead ls", strings.TrimPrefix(err.Error(), "stream: "))
 	switch {
 	case errors.Is(err, stream.ErrBadID):
-		return term.UsageError(fmt.Errorf("%s; see lockstep dead ls", strings.TrimPrefix(err.Error(), "stream: ")))
+		return term.UsageError(advised)
 	case errors.Is(err, stream.ErrNoLetter):
-		return fmt.Errorf("%s; see lockstep dead ls", strings.TrimPrefix(err.Error(), "stream: "))
+		return advised
 	}
 	return err
 }
@@ -299,7 +284,7 @@ type deadList []server.DeadLetter
 func (l deadList) Table(w io.Writer) {
 	fmt.Fprintln(w, "ID\tAGE\tREPOSITORY\tREASON\tATTEMPTS\tSTREAM\tGROUP\tERROR")
 	for _, letter := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, status.Spell(time.Since(letter.At)), term.Dash(letter.Repo),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, status.Duration(time.Since(letter.At)), term.Dash(letter.Repo),
 			term.Printable(letter.Reason), letter.Attempts, term.Printable(letter.Stream), term.Printable(letter.Group), term.Printable(letter.Error))
 	}
 }
@@ -308,7 +293,7 @@ type deadDetail server.DeadLetter
 
 func (d deadDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "letter\t%s\n", d.ID)
-	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), status.Spell(time.Since(d.At)), d.Attempts)
+	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), status.Duration(time.Since(d.At)), d.Attempts)
 	fmt.Fprintf(w, "reason\t%s\n", term.Printable(d.Reason))
 	fmt.Fprintf(w, "error\t%s\n", term.Printable(d.Error))
 	fmt.Fprintf(w, "from\t%s, entry %s\n", term.Printable(d.Stream), term.Printable(d.Entry))
@@ -341,5 +326,3 @@ func (r deadRetried) Table(w io.Writer) {
 type deadDropped struct {
 	Dropped int `json:"dropped"`
 }
-
-func (d deadDropped) Table(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", d.Dropped) }

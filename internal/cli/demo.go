@@ -15,17 +15,16 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 	var f demo.Options
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the whole of it, on sample repositories",
-		Long: "Start a Git server with sample repositories, an embedded Redis and two worker processes. Push to all\n" +
-			"repositories, to one of them most of the time, for two apps with a token each; kill a worker while it\n" +
-			"holds that one, with kill -9; rewrite a history; and read every published tree all the while, file by\n" +
-			"file. What happens is shown live on standard error, and a table at the end says whether everything was\n" +
-			"as promised. Needs git, and nothing else: no Redis, no network.",
+		Short: "Demonstrate Lockstep on sample repositories",
+		Long: "Start a Git server with sample repositories, an embedded Redis and two workers. Push to all repositories, mostly to\n" +
+			"one of them, which two apps watch with different tokens. Kill a worker with kill -9 while it holds that repository,\n" +
+			"force-push to another, and read every published tree throughout, file by file. Standard error shows the progress,\n" +
+			"and a final table says whether all guarantees held. Needs git, but no Redis and no network.",
 		Example: "  lockstep demo\n" +
 			"  lockstep demo --web\n" +
 			"  lockstep demo --duration 5s --json",
 		Args: term.WrongUse(func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && cmd.Flags().Changed("web") && f.Web == demo.DefaultAddress { // --web ADDRESS, of which pflag takes no notice
+			if len(args) == 1 && cmd.Flags().Changed("web") && f.Web == demo.DefaultAddress { // "--web ADDRESS": pflag wants "--web=ADDRESS"
 				f.Web = args[0]
 				return nil
 			}
@@ -45,10 +44,10 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 			return f.Run(cmd.Context(), std)
 		},
 	}
-	cmd.Flags().DurationVar(&f.Duration, "duration", 15*time.Second, "how long to push; with --web and without this: until interrupted")
-	cmd.Flags().StringVar(&f.Web, "web", "", "open the dashboard on it, at this `address`")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 15*time.Second, "how long to push; by default --web pushes until interrupted")
+	cmd.Flags().StringVar(&f.Web, "web", "", "listen `address` of the dashboard")
 	cmd.Flags().Lookup("web").NoOptDefVal = demo.DefaultAddress
-	cmd.Flags().BoolVar(&f.Keep, "keep", false, "keep the sample repositories and the volume")
+	cmd.Flags().BoolVar(&f.Keep, "keep", false, "keep the sample repositories and the volume afterwards")
 	f.Out.Add(cmd)
 	return cmd
 }

@@ -14,13 +14,12 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check that Redis, the volume and this machine are fit for the service",
-		Long: "Check what lockstep serve would depend on with the same settings, and say what to do about it: Redis' version,\n" +
-			"role, persistence, memory, clock and speed; what the volume's file system can do (hard links, renames, locks,\n" +
-			"exchange, sync), its free space and inodes, and whether it is the one of this prefix; who may read the credentials;\n" +
-			"the sources of webhooks, their spool, the address to listen on, the limit on open files. Other machines cannot\n" +
-			"be looked at from here: run it on each. Nothing of a running service is changed; a volume that is not there\n" +
-			"yet is made. Exit code 1 when something will not work.",
+		Short: "Check Redis, the volume and this machine",
+		Long: "Check what lockstep serve depends on with these settings, with advice for each problem: Redis' version,\n" +
+			"role, persistence, memory, clock and latency; the file system of the volume (hard links, renames, locks, exchange,\n" +
+			"sync), its free space and inodes, and whether it belongs to this prefix; the permissions of credentials; webhook\n" +
+			"sources, the spool, the listen address and the limit on open files. Run it on each machine. It does not disturb a\n" +
+			"running service, but creates a missing volume. Exit code 1 if a check fails.",
 		Example: "  lockstep doctor --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep doctor --config lockstep.yaml -o json",
 		Args: term.WrongUse(term.NoArgs),

@@ -19,7 +19,7 @@ import (
 	"lockstep/tree"
 )
 
-// What exec exits with when the command does not run: as shells and env do.
+// Exit codes when the command does not run, as used by shells and env.
 const (
 	exitGone       = 3
 	exitNotRunning = 126
@@ -31,14 +31,14 @@ func newExecCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec {NAME | --result FILE} -- COMMAND [ARG]...",
 		Short: "Run a command in a published tree",
-		Long: "Run a command in the tree that is published under a name, or in the very tree that a result names. The\n" +
-			"tree is one commit, and is kept in its place until the command, and what it has started and not closed\n" +
-			"the pin in, has ended: the name may be given to another tree meanwhile. It is not to be written into.\n\n" +
-			"A result is one JSON document as it stands on the stream of results. lockstep becomes the command: its\n" +
-			"input, output, signals and exit code are the command's own. It finds in its environment LOCKSTEP_TREE,\n" +
-			"the tree's absolute path, also its working folder; LOCKSTEP_COMMIT; LOCKSTEP_REF.\n\n" +
-			"Exit codes when the command does not run: 1 nothing is published there or the volume fails, 2 wrong use,\n" +
-			"3 the result's tree is gone, 126 the command cannot be run, 127 there is no such command.",
+		Long: "Run a command in the tree published under a name, or in the tree that a result names. The tree is one commit. It\n" +
+			"stays in place, even if a new tree is published meanwhile, until the command and all child processes that inherit\n" +
+			"its pin have ended. Do not write into it.\n\n" +
+			"A result is one JSON document from the results stream. The command replaces the lockstep process, so input,\n" +
+			"output, signals and exit code are its own. It runs in the tree and gets the tree's absolute path, its commit and its\n" +
+			"ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF.\n\n" +
+			"Exit codes when the command does not run: 1 nothing is published there or the volume failed, 2 wrong usage,\n" +
+			"3 the result's tree is gone, 126 the command cannot be run, 127 command not found.",
 		Example: "  lockstep exec acme/widgets --root /srv/repos -- git log -1\n" +
 			"  lockstep exec acme/widgets@release%2F1.2 -- sh -c 'find . -name \"*.md\" | indexer --commit \"$LOCKSTEP_COMMIT\"'\n" +
 			"  lockstep exec --result result.json -- grep -rl TODO",
@@ -68,12 +68,11 @@ func newExecCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Reading)
-	cmd.Flags().StringVar(&result, "result", "", "`file` with a result, - for standard input: run in the tree that it names")
+	cmd.Flags().StringVar(&result, "result", "", "`file` with the result that names the tree, - for standard input")
 	return cmd
 }
 
-// openTree opens the tree that the result in a file names, or, without a file, the one that the first
-// argument does.
+// openTree opens the tree named by the result in file or, without a file, by the first argument.
 func openTree(root, file string, args []string) (*tree.Tree, error) {
 	if file == "" {
 		return tree.Open(root, args[0])
@@ -97,7 +96,7 @@ func readResult(file string) (events.Result, error) {
 	return events.ParseResult(document)
 }
 
-// treeError gives an error of package tree its exit code and says what to do.
+// treeError gives errors of package tree their exit code and advice.
 func treeError(err error) error {
 	switch {
 	case errors.Is(err, events.ErrBadRepoPath):
@@ -110,8 +109,7 @@ func treeError(err error) error {
 	return err
 }
 
-// become replaces this process by the command, in the tree. It returns only when that fails. The pin
-// is inherited: the tree stays in its place until the command, too, has ended.
+// become replaces this process with the command and returns only on failure. The command inherits the pin, which keeps the tree.
 func become(t *tree.Tree, command, environ []string) error {
 	if err := os.Chdir(t.Dir()); err != nil {
 		return err

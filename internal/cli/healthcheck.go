@@ -16,17 +16,16 @@ import (
 	"lockstep/internal/config"
 )
 
-// healthcheckTimeout is what an answer may take.
 const healthcheckTimeout = 3 * time.Second
 
 func newHealthcheckCommand(std term.Streams) *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
-		Short: "Ask the process on this machine whether it is ready",
-		Long: "Ask the process that was started with the same settings for /readyz, at its listen address or else at its\n" +
-			"admin-listen address, for containers that have no shell. It prints one line. Exit code 0 when the process is\n" +
-			"ready, 1 when it is not, or does not answer within 3 s.",
+		Short: "Check whether the process on this machine is ready",
+		Long: "Request /readyz from the process with the same settings, at its listen address or else its admin-listen address,\n" +
+			"and print one line. Meant for containers without a shell. Exit code 1 if the process is not ready or does not\n" +
+			"answer within 3 s.",
 		Example: "  lockstep healthcheck\n" +
 			"  lockstep healthcheck --listen :8080\n" +
 			"  lockstep healthcheck --url http://127.0.0.1:6060/livez",
@@ -45,11 +44,11 @@ func newHealthcheckCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Probing)
-	cmd.Flags().StringVar(&address, "url", "", "`URL` to ask instead")
+	cmd.Flags().StringVar(&address, "url", "", "`URL` to request instead")
 	return cmd
 }
 
-// healthTarget is the URL to ask.
+// healthTarget returns the URL to request.
 func healthTarget(cmd *cobra.Command, std term.Streams, address string) (string, error) {
 	if address != "" {
 		u, err := url.Parse(address)
@@ -67,18 +66,17 @@ func healthTarget(cmd *cobra.Command, std term.Streams, address string) (string,
 			return readyURL(listen)
 		}
 	}
-	return "", term.UsageError(errors.New("nothing to ask: set --listen or --admin-listen as the process has it, or --url"))
+	return "", term.UsageError(errors.New("no address: set --listen or --admin-listen as for the process, or --url"))
 }
 
-// readyURL is where a process that listens on an address says whether it is ready. One that listens on all addresses is
-// asked on the loopback interface.
+// readyURL returns the /readyz URL for a listen address. It uses the loopback interface if the process listens on all.
 func readyURL(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	switch {
 	case err != nil:
-		return "", err // checked by config.Load
+		return "", err // not expected: config.Load has checked it
 	case port == "0" || port == "":
-		return "", term.UsageError(fmt.Errorf("listen %s: the port is chosen at the start; name it with --url", listen))
+		return "", term.UsageError(fmt.Errorf("listen %s: the port is chosen at the start; set it with --url", listen))
 	}
 	switch ip := net.ParseIP(host); {
 	case host == "" || ip.Equal(net.IPv4zero):
@@ -89,8 +87,8 @@ func readyURL(listen string) (string, error) {
 	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: "/readyz"}).String(), nil
 }
 
-// askHealth returns the first line of a good answer, and an error that has that of another. No proxy is asked, and no
-// redirect is followed: this is about one process.
+// askHealth returns the first line of a 200 response; otherwise it is part of the error. It uses no proxy and follows no redirects,
+// because the check is about one process.
 func askHealth(ctx context.Context, target string) (string, error) {
 	client := http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},
@@ -103,7 +101,7 @@ func askHealth(ctx context.Context, target string) (string, error) {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("unhealthy: %w; does the process run, and listen there?", err)
+		return "", fmt.Errorf("unhealthy: %w; is the process running and listening there?", err)
 	}
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(http.MaxBytesReader(nil, resp.Body, 4<<10))

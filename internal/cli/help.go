@@ -12,45 +12,45 @@ import (
 	"lockstep/internal/config"
 )
 
-// exitCodes are what each code means, for people and for documents.
+// exitCodes documents the exit codes.
 var exitCodes = []struct {
 	code int
 	what string
 }{
 	{term.ExitDone, "done"},
-	{term.ExitFailed, "failed: what was asked for did not come about, or a check found something"},
-	{term.ExitUsage, "wrong use: a command, an argument or a setting that makes no sense; nothing was done"},
-	{term.ExitUnavailable, "Redis cannot be reached, or cannot serve at present"},
-	{term.ExitTimedOut, "timed out: no result within --timeout; what was asked for may still come about"},
+	{term.ExitFailed, "failed, or a check found a problem"},
+	{term.ExitUsage, "wrong usage: an invalid command, argument or setting; nothing was done"},
+	{term.ExitUnavailable, "Redis is unavailable"},
+	{term.ExitTimedOut, "timed out: no result within --timeout; the change may still be handled"},
 }
 
-// newExitCodesTopic is a page of help and no command.
+// newExitCodesTopic returns a help page without a command.
 func newExitCodesTopic() *cobra.Command {
 	var text strings.Builder
-	text.WriteString("Every command ends with one of these:\n\n")
+	text.WriteString("All commands use these exit codes:\n\n")
 	for _, c := range exitCodes {
 		fmt.Fprintf(&text, "  %d  %s\n", c.code, c.what)
 	}
-	text.WriteString("\nlockstep exec ends with the code of the command that it runs; see lockstep exec --help for when that does not\n" +
-		"run. What went wrong is one line on standard error; standard output has data alone.")
-	return &cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: text.String()}
+	text.WriteString("\nlockstep exec exits with the code of the command that it runs; see lockstep exec --help for when that does not run.\n" +
+		"An error is one line on standard error; standard output has only data.")
+	return &cobra.Command{Use: "exit-codes", Short: "Exit codes", Long: text.String()}
 }
 
-// ownVariables are those that set something and have no flag.
+// ownVariables are variables without a flag.
 var ownVariables = [][2]string{
-	{"LOCKSTEP_API_TOKEN", "bearer token of the HTTP API, when no api-token-file is named"},
-	{"LOCKSTEP_HOOK_NAME_…", "a source of webhooks: …_FORGE, …_SECRET; see docs/webhooks.md"},
+	{"LOCKSTEP_API_TOKEN", "bearer token of the HTTP API, unless api-token-file is set"},
+	{"LOCKSTEP_HOOK_NAME_…", "a webhook source: …_FORGE, …_SECRET; see docs/webhooks.md"},
 	{"LOCKSTEP_CREDENTIAL_NAME_…", "a credential: …_USERNAME, …_PASSWORD, …_SSH_KEY, …_URLS; see docs/configuration.md"},
 	{"HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for remotes, unless proxy is set"},
-	{"SSL_CERT_FILE, SSL_CERT_DIR", "certificate authorities to trust, in place of the system's"},
-	{"NO_COLOR", "not empty: no colours on a terminal; TERM=dumb likewise"},
+	{"SSL_CERT_FILE, SSL_CERT_DIR", "trusted certificate authorities, instead of the system's"},
+	{"NO_COLOR", "disables colours if not empty, as does TERM=dumb"},
 }
 
-// newEnvironmentTopic is a page of help and no command.
+// newEnvironmentTopic returns a help page without a command.
 func newEnvironmentTopic() *cobra.Command {
 	var text strings.Builder
-	text.WriteString("A flag wins over a variable, that over lockstep.yaml (or --config FILE), that over the default. An empty\n" +
-		"variable sets nothing. lockstep config print says what is in force.\n\n")
+	text.WriteString("In order of precedence settings come from flags, variables, lockstep.yaml (or --config FILE) and defaults. Empty\n" +
+		"variables are ignored. lockstep config print shows the settings in effect.\n\n")
 	row := func(name, usage string) { fmt.Fprintf(&text, "  %-34s %s\n", name, usage) }
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	all.SortFlags = false
@@ -63,10 +63,10 @@ func newEnvironmentTopic() *cobra.Command {
 	for _, v := range ownVariables {
 		row(v[0], v[1])
 	}
-	return &cobra.Command{Use: "environment", Short: "The variables that set something", Long: strings.TrimSuffix(text.String(), "\n")}
+	return &cobra.Command{Use: "environment", Short: "Environment variables", Long: strings.TrimSuffix(text.String(), "\n")}
 }
 
-// newHelpCommand is Cobra's but for its exit code: help for what does not exist is wrong use.
+// newHelpCommand is like Cobra's help command, but an unknown command or topic is a usage error.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND | TOPIC]",

@@ -19,21 +19,15 @@ import (
 )
 
 func newLocksCommand(std term.Streams) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "locks",
-		Short: "Show who works on what, or take a lease away",
-		Args:  term.WrongUse(term.NoArgs),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newLocksListCommand(std), newLocksShowCommand(std), newLocksReleaseCommand(std))
-	return cmd
+	return newGroup("locks", "Show or release repository leases", "",
+		newLocksListCommand(std), newLocksShowCommand(std), newLocksReleaseCommand(std))
 }
 
 func newLocksListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:     "ls",
-		Short:   "List the leases that are held",
+		Short:   "List held leases",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +53,7 @@ func newLocksShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:               "show owner/name",
-		Short:             "Show one lease: who holds it, since when, and who waits",
+		Short:             "Show one lease, its holder and its wait queue",
 		Example:           "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: completeFirst(std, repositories),
@@ -88,10 +82,9 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "release owner/name",
-		Short: "Take a lease away from its holder",
-		Long: "Take a lease away: its holder is told, and its work is cancelled; after a short delay the next in line\n" +
-			"gets it. With --fence that very lease is meant, as locks show names it, and no later one; without,\n" +
-			"whichever is held now.",
+		Short: "Release a lease by force",
+		Long: "Release a lease by force: its holder's work is cancelled, and after a short delay the next in the wait queue gets\n" +
+			"the lease. With --fence, as shown by locks show, only that lease is released; without, whichever is held now.",
 		Example:           "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: completeFirst(std, leases),
@@ -121,12 +114,12 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().Uint64Var(&fence, "fence", 0, "`fence` of the lease to take away (default: of the one held now)")
+	cmd.Flags().Uint64Var(&fence, "fence", 0, "`fence` of the lease to release (default: that of the current lease)")
 	out.Add(cmd)
 	return cmd
 }
 
-// inspect runs fn with an inspector of the Redis that is named.
+// inspect runs fn with a lock inspector of the configured Redis.
 func inspect(cmd *cobra.Command, std term.Streams, fn func(context.Context, *locking.Inspector) error) error {
 	return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
@@ -143,7 +136,7 @@ func (l lockList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tOPERATION\tJOB\tWORKER\tHELD FOR\tREMAINING\tWAITING\tFENCE")
 	for _, lock := range l {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%v\t%d\t%d\n", lock.Repo, lock.Holder.Operation, lock.Holder.Job, lock.Holder.Worker,
-			status.Spell(time.Since(*lock.Since)), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
+			status.Duration(time.Since(*lock.Since)), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
 	}
 }
 
@@ -153,7 +146,7 @@ func (l lockDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "repository\t%s\n", l.Repo)
 	if l.Held {
 		fmt.Fprintf(w, "held by\tjob %s (%s) on %s\n", l.Holder.Job, l.Holder.Operation, l.Holder.Worker)
-		fmt.Fprintf(w, "since\t%s (%s)\n", l.Since.Format(time.RFC3339), status.Spell(time.Since(*l.Since)))
+		fmt.Fprintf(w, "since\t%s (%s)\n", l.Since.Format(time.RFC3339), status.Duration(time.Since(*l.Since)))
 		fmt.Fprintf(w, "remaining\t%v\n", remaining(server.Lock(l)))
 	} else {
 		fmt.Fprintf(w, "held by\tnobody\n")

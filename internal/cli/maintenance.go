@@ -18,29 +18,29 @@ import (
 	"lockstep/locking"
 )
 
-// caretaker works on the volume by hand, as a worker would: under each repository's lease.
-type caretaker struct {
+// maintainer works on the repositories of a volume, each under its lease.
+type maintainer struct {
 	volume *volume.Volume
-	locker *locking.Locker // nil when no worker may be running
+	locker *locking.Locker // nil if offline
 }
 
-// careFlags say which repositories a subcommand takes care of, and how.
-type careFlags struct {
+// maintenanceFlags select repositories on the volume.
+type maintenanceFlags struct {
 	all, offline bool
 	out          term.Output
 }
 
-func (f *careFlags) Add(cmd *cobra.Command) {
+func (f *maintenanceFlags) Add(cmd *cobra.Command) {
 	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories on the volume")
-	cmd.Flags().BoolVar(&f.offline, "offline", false, "do without Redis: no worker may be running")
+	cmd.Flags().BoolVar(&f.offline, "offline", false, "work without Redis; no worker may be running")
 	f.out.Add(cmd)
 }
 
-// repos reads the arguments; none, for all.
-func (f *careFlags) repos(args []string) ([]events.RepoPath, error) {
+// repos parses the arguments. It returns none for --all.
+func (f *maintenanceFlags) repos(args []string) ([]events.RepoPath, error) {
 	if f.all != (len(args) == 0) {
-		return nil, term.UsageError(errors.New("name repositories, or say --all"))
+		return nil, term.UsageError(errors.New("name repositories or use --all"))
 	}
 	repos := make([]events.RepoPath, 0, len(args))
 	for _, arg := range args {
@@ -53,30 +53,30 @@ func (f *careFlags) repos(args []string) ([]events.RepoPath, error) {
 	return repos, nil
 }
 
-// onVolume opens the volume and takes a locker's part in the deployment, for fn.
-func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(context.Context, caretaker) error) error {
+// onVolume opens the volume and, unless offline, a locker of the deployment for fn.
+func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(context.Context, maintainer) error) error {
 	cfg, err := settings(cmd, std)
 	if err != nil {
 		return err
 	}
 	ctx := cmd.Context()
 	if _, err := volume.ViewVolume(cfg.Root); err != nil {
-		return err // opening it would make one
+		return err // OpenVolume would create one
 	}
 	volumeConfig := app.VolumeConfig(cfg)
 	if f.offline {
 		volumeConfig.Results = func(context.Context) (volume.Horizon, error) {
-			return volume.Horizon{}, errors.New("there is nobody to ask") // trees that results name stay as long as they may
+			return volume.Horizon{}, errors.New("offline") // keeps trees named by results as long as possible
 		}
 		volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 		if err != nil {
 			return err
 		}
 		defer volume.Close()
-		return fn(ctx, caretaker{volume: volume})
+		return fn(ctx, maintainer{volume: volume})
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(errors.New("--redis is required: name the one that the service uses; or stop all workers and say --offline"))
+		return term.UsageError(errors.New("--redis is required: use that of the service, or stop all workers and use --offline"))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -85,7 +85,7 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(conte
 	commands, pubsub := server.Open(), server.Open()
 	defer commands.Close()
 	defer pubsub.Close()
-	volumeConfig.Results = app.ResultsOf(commands, cfg.Namespace())
+	volumeConfig.Results = app.ResultWatermarks(commands, cfg.Namespace())
 	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
@@ -96,18 +96,17 @@ func (f *careFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(conte
 	}
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: "cli-" + app.WorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError),
+		Worker: "cli-" + app.NewWorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
-	return redisx.Explain(server, fn(ctx, caretaker{volume, locker}))
+	return redisx.Explain(server, fn(ctx, maintainer{volume, locker}))
 }
 
-// each calls fn for every repository named, or for all. It goes on after a failure, which fn reports, and
-// counts them.
-func (c caretaker) each(ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error) (failed int) {
+// each calls fn for the given repositories, or for all if there are none, and counts the errors. Only ctx ends it early.
+func (m maintainer) each(ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error) (failed int) {
 	visit := func(repo events.RepoPath, err error) bool {
 		if fn(repo, err) != nil {
 			failed++
@@ -122,7 +121,7 @@ func (c caretaker) each(ctx context.Context, repos []events.RepoPath, fn func(re
 	if len(repos) > 0 {
 		return failed
 	}
-	for repo, err := range c.volume.Repos() {
+	for repo, err := range m.volume.Repos() {
 		if !visit(repo, err) {
 			break
 		}
@@ -130,10 +129,10 @@ func (c caretaker) each(ctx context.Context, repos []events.RepoPath, fn func(re
 	return failed
 }
 
-// onDisk is what a repository has on the volume, as ls, show and gc print it.
+// onDisk is the disk usage of a repository, as ls, show and gc print it.
 type onDisk struct {
-	Bytes   int64            `json:"bytes"` // as last measured, and what was added since
-	Files   int64            `json:"files"` // as last measured
+	Bytes   int64            `json:"bytes"` // last measured size plus what was added since
+	Files   int64            `json:"files"` // last measured
 	Trees   int              `json:"trees"`
 	Store   int              `json:"store,omitempty"` // generation
 	Adopted []volume.Adopted `json:"adopted,omitempty"`
@@ -154,7 +153,7 @@ func (d *onDisk) adopted() string {
 	return volume.BytesText(bytes)
 }
 
-// columns are the cells that ls adds when the volume is at hand.
+// columns returns the cells that ls adds if the volume is mounted.
 func (d *onDisk) columns() string {
 	if d == nil {
 		return "-\t-\t-\t-\t-"
@@ -170,11 +169,11 @@ func (d *onDisk) Table(w io.Writer) {
 	fmt.Fprintf(w, "trees\t%d\n", d.Trees)
 	fmt.Fprintf(w, "store\tgeneration %d\n", d.Store)
 	for _, clone := range d.Adopted {
-		fmt.Fprintf(w, "adopted clone\t%s (%s); it is nobody's any more: delete it when you do not need it\n", clone.Path, volume.BytesText(clone.Bytes))
+		fmt.Fprintf(w, "adopted clone\t%s (%s); no longer used: delete it when you do not need it\n", clone.Path, volume.BytesText(clone.Bytes))
 	}
 }
 
-// describe is what volume, which may be nil, has of a repository; nil for nothing.
+// describe returns the disk usage of a repository, nil if it has none or volume is nil.
 func describe(volume *volume.Volume, path string) (*onDisk, error) {
 	if volume == nil {
 		return nil, nil
@@ -183,8 +182,8 @@ func describe(volume *volume.Volume, path string) (*onDisk, error) {
 	if err != nil {
 		return nil, err
 	}
-	detail, there, err := volume.Describe(repo)
-	if err != nil || !there {
+	detail, exists, err := volume.Describe(repo)
+	if err != nil || !exists {
 		return nil, err
 	}
 	return newOnDisk(detail.Usage, detail.Store), nil

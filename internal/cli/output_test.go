@@ -80,7 +80,7 @@ func TestOutputStripsControlCharacters(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := status.Shown("synced", hostile); strings.ContainsAny(got, "\x1b\a\r\b\x7f\u009b") {
+	if got := status.OneLine("synced", hostile); strings.ContainsAny(got, "\x1b\a\r\b\x7f\u009b") {
 		t.Errorf("%q", got)
 	}
 }

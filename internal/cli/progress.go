@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	barAfter  = time.Second            // a phase that is over sooner gets no bar
-	lineEvery = 10 * time.Second       // at most one line in that time, and none of a sync that takes less
-	lookEvery = time.Second            // at what workers of a service say
-	drawEvery = 100 * time.Millisecond // and look whether a phase has become a long one
+	barAfter  = time.Second      // shorter phases get no bar
+	lineEvery = 10 * time.Second // shorter syncs print no line
+	lookEvery = time.Second      // poll of the workers' activities
+	drawEvery = 100 * time.Millisecond
 )
 
-// labels are the phases in words. What is none of them is not shown: it came from elsewhere.
+// labels names the phases. Other phases, from newer workers, are not shown.
 var labels = map[events.Phase]string{
 	"":                  "wait for a worker",
 	events.PhaseList:    "ask the remote",
@@ -36,30 +36,30 @@ var labels = map[events.Phase]string{
 	events.PhasePoll:    "poll",
 }
 
-// view is what progress is drawn on.
+// view draws progress.
 type view interface {
-	draw(p events.Progress, phase, total time.Duration) // for how long the phase has lasted, and all
+	draw(p events.Progress, phase, total time.Duration) // durations of the phase and of the whole sync
 	Close(failed bool)
 }
 
-// display shows how far a sync is, if that takes long: bars on a terminal, elsewhere a line now and then.
+// display shows the progress of a long sync: bars on a terminal, otherwise lines.
 type display struct {
 	view  view
 	stop  context.CancelFunc
 	drawn sync.WaitGroup
 
 	mu    sync.Mutex
-	ended []stretch // phases that are over and are to be drawn once more
+	ended []stretch // ended phases to draw once more
 	now   stretch
 }
 
-// stretch is the time that a phase takes.
+// stretch is a phase with its start and end.
 type stretch struct {
 	events.Progress
 	began, ended time.Time
 }
 
-// newDisplay begins a display on standard error. Close it before anything else is printed.
+// newDisplay starts a display on standard error. Close it before printing anything else.
 func newDisplay(std term.Streams, cfg config.Config, repo events.RepoPath, out term.Output) *display {
 	ctx, stop := context.WithCancel(context.Background())
 	d := &display{view: &lines{w: std.Stderr, repo: repo}, stop: stop, now: stretch{began: time.Now()}}
@@ -70,14 +70,14 @@ func newDisplay(std term.Streams, cfg config.Config, repo events.RepoPath, out t
 	return d
 }
 
-// Close ends the display. What is drawn stays.
+// Close stops the display and keeps its last state on the screen.
 func (d *display) Close(failed bool) {
 	d.stop()
 	d.drawn.Wait()
 	d.view.Close(failed)
 }
 
-// Show is told how far the sync is.
+// Show updates the progress.
 func (d *display) Show(p events.Progress) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,8 +118,7 @@ func (d *display) Run(ctx context.Context) {
 	}
 }
 
-// follow shows what workers of a service say of a change, or of another one for the same repository, until stop
-// is called.
+// follow shows the progress of a change that a service handles, or of the change it waits for, until stop is called.
 func (d *display) follow(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	states := state.NewStore(client, cfg.Namespace())
@@ -131,7 +130,7 @@ func (d *display) follow(ctx context.Context, client redis.UniversalClient, cfg 
 				return
 			case <-time.After(lookEvery):
 			}
-			if all, err := states.Activities(ctx); err == nil { // else the result will say what is wrong
+			if all, err := states.Activities(ctx); err == nil { // otherwise the result reports the problem
 				d.Show(progressOf(all, change))
 			}
 		}
@@ -139,7 +138,7 @@ func (d *display) follow(ctx context.Context, client redis.UniversalClient, cfg 
 	return func() { cancel(); following.Wait() }
 }
 
-// progressOf is how far a change is, or the work that it waits for.
+// progressOf returns the progress of the change or, if it is not running, of another change of its repository.
 func progressOf(all []state.Activity, change events.Change) (found events.Progress) {
 	for _, activity := range all {
 		if activity.Job == change.ID {
@@ -152,7 +151,7 @@ func progressOf(all []state.Activity, change events.Change) (found events.Progre
 	return found
 }
 
-// label is what a phase is called, "" for none that is known; a phase has one for each unit.
+// label returns the name of a phase, "" if unknown. A fetch has two, by unit.
 func label(p events.Progress) string {
 	if p.Phase == events.PhaseFetch && p.Unit == "objects" {
 		return "take in"
@@ -160,7 +159,7 @@ func label(p events.Progress) string {
 	return labels[p.Phase]
 }
 
-// amount is how much of a phase is done, or "".
+// amount formats the work done in a phase, "" if it is not counted.
 func amount(p events.Progress) string {
 	switch {
 	case p.Unit == "bytes":
@@ -173,18 +172,18 @@ func amount(p events.Progress) string {
 	return fmt.Sprintf("%d %s", p.Done, p.Unit)
 }
 
-// lines are for what is no terminal.
+// lines prints progress where there is no terminal.
 type lines struct {
 	w    io.Writer
 	repo events.RepoPath
-	told time.Duration
+	last time.Duration // when the last line was printed
 }
 
 func (l *lines) draw(p events.Progress, _, total time.Duration) {
-	if total < l.told+lineEvery {
+	if total < l.last+lineEvery {
 		return
 	}
-	l.told = total
+	l.last = total
 	text := label(p)
 	if done := amount(p); done != "" {
 		text += ", " + done

@@ -12,14 +12,14 @@ import (
 	"lockstep/events"
 )
 
-// bars are for a terminal: one for each phase that lasts, the last one moving.
+// bars draws one bar for each long phase on a terminal.
 type bars struct {
 	w     io.Writer
-	all   *mpb.Progress // nil before the first
-	bar   *mpb.Bar      // nil while there is none
-	name  string        // of the phase that it shows
-	total int64         // of that; 0 when nobody knows
-	took  *atomic.Int64 // ns of that
+	all   *mpb.Progress // nil before the first bar
+	bar   *mpb.Bar      // nil if no bar is active
+	name  string        // of the phase
+	total int64         // work in the phase; 0 if unknown
+	took  *atomic.Int64 // duration of the phase in ns
 }
 
 func (b *bars) draw(p events.Progress, phase, _ time.Duration) {
@@ -28,7 +28,7 @@ func (b *bars) draw(p events.Progress, phase, _ time.Duration) {
 		b.finish()
 	}
 	if b.bar == nil && phase >= barAfter {
-		b.begin(p, name)
+		b.add(p, name)
 	}
 	if b.bar != nil {
 		b.took.Store(int64(phase))
@@ -36,17 +36,17 @@ func (b *bars) draw(p events.Progress, phase, _ time.Duration) {
 	}
 }
 
-// begin adds a bar for a phase that has lasted for a while.
-func (b *bars) begin(p events.Progress, name string) {
+// add adds a bar for a phase.
+func (b *bars) add(p events.Progress, name string) {
 	if b.all == nil {
 		b.all = mpb.New(mpb.WithOutput(b.w), mpb.WithRefreshRate(drawEvery))
 	}
 	var style mpb.BarFillerBuilder = mpb.BarStyle().Tip(">").Filler("=").Padding(" ")
 	width := 40
-	if p.Total == 0 { // nobody knows how far it is
+	if p.Total == 0 {
 		style, width = mpb.SpinnerStyle("|", "/", "-", `\`).PositionLeft(), 1
 	}
-	took := &atomic.Int64{} // this bar's own: it is drawn from elsewhere
+	took := &atomic.Int64{} // read by mpb's goroutine
 	text := func(s decor.Statistics) string {
 		p.Done = s.Current
 		after := time.Duration(took.Load()).Round(time.Second).String()
@@ -60,13 +60,13 @@ func (b *bars) begin(p events.Progress, name string) {
 		mpb.PrependDecorators(decor.Name(fmt.Sprintf("%-18s", name))), mpb.AppendDecorators(decor.Any(text)))
 }
 
-// finish completes the bar that there is: its phase is over, however far it was when last seen.
+// finish completes the active bar: its phase has ended.
 func (b *bars) finish() {
 	switch {
 	case b.bar == nil:
 		return
 	case b.total > 0:
-		b.bar.SetCurrent(b.total) // SetTotal is without effect on a bar that has one
+		b.bar.SetCurrent(b.total) // SetTotal has no effect on a bar with a total
 	default:
 		b.bar.SetTotal(-1, true)
 	}
@@ -78,7 +78,7 @@ func (b *bars) Close(failed bool) {
 		return
 	}
 	if b.bar != nil && failed {
-		b.bar.Abort(false) // it stays as far as it came
+		b.bar.Abort(false) // keeps the progress on the screen
 	} else {
 		b.finish()
 	}

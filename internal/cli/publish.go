@@ -18,22 +18,22 @@ import (
 	"lockstep/internal/config"
 )
 
-// changeFlags are the parts of a change that a command line may name.
+// changeFlags are flags that describe a change.
 type changeFlags struct {
 	repo, ref, app, credential, after, id, depth string
 
-	to events.RepoPath // of a move
+	to events.RepoPath // new path of a moved repository
 }
 
 func (f *changeFlags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.repo, "repo", "", "`owner/name` to publish as (default: from the URL)")
+	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
 	flags.StringVar(&f.ref, "ref", "", "`ref` to sync (default: the remote's default branch)")
-	flags.StringVar(&f.depth, "depth", "", "`commits` of history to keep, or full (default: the commit alone)")
-	flags.StringVar(&f.app, "app", "", "`app` on whose behalf")
-	flags.StringVar(&f.credential, "credential", "", "`name` of the credential to use")
+	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
+	flags.StringVar(&f.app, "app", "", "`app` to sync for")
+	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 }
 
-// change makes the change; an error is a usage error.
+// change returns the change, or a usage error.
 func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change, error) {
 	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential, After: f.after}
 	if c.ID == "" {
@@ -71,8 +71,8 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish URL",
 		Short: "Publish one change",
-		Long: "Publish one change to the stream that workers read. With --wait, wait for what becomes of it, and print\n" +
-			"that; without, return at once.",
+		Long: "Publish one change to the stream that workers read. With --wait, wait for its result and print that; otherwise\n" +
+			"return at once.",
 		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
@@ -123,41 +123,41 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	flags.Add(cmd.Flags())
-	cmd.Flags().StringVar(&flags.after, "after", "", "`commit` that the ref names now")
+	cmd.Flags().StringVar(&flags.after, "after", "", "new `commit` of the ref")
 	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
-	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "what to do when another job holds the repository: `wait or skip`")
-	cmd.Flags().BoolVar(&removed, "removed", false, "say that the repository was removed, or with --ref that ref of it")
-	cmd.Flags().StringVar(&movedTo, "moved-to", "", "say that the repository, --repo, is `owner/name` now, at the URL")
-	cmd.Flags().BoolVar(&due, "due", false, "have the remote asked whether a watched ref has moved")
+	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
+	cmd.Flags().BoolVar(&removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")
+	cmd.Flags().StringVar(&movedTo, "moved-to", "", "publish the move of --repo to this `owner/name` at the URL")
+	cmd.Flags().BoolVar(&due, "due", false, "poll the watched refs of the repository")
 	cmd.MarkFlagsMutuallyExclusive("removed", "moved-to", "due")
-	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even though the remote still has the repository")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result, and print it")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: how long")
+	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even if the remote still exists")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result and print it")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	out.Add(cmd)
 	return cmd
 }
 
-// publishedChange is what becomes of a change that nobody waits for.
+// publishedChange is the output without --wait.
 type publishedChange struct {
 	ID    string `json:"id"`
 	Repo  string `json:"repo"`
 	Entry string `json:"entry"`
 }
 
-// publishAndWait prints the result as sync does; that a removal has removed is no surprise here.
+// publishAndWait prints the result like sync does, except that a removal is a success.
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
 		switch {
 		case err != nil && timedOut(ctx):
-			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s: redis has not taken it within %v, and may have it all the same", change.ID, change.Repo, timeout)}
+			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s: redis did not confirm it within %v, but may have stored it", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err
 		}
 		result, err := await(ctx, client, cfg, entry)
 		switch {
 		case err != nil && timedOut(ctx):
-			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s is published, and has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
+			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, but has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err
 		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && out.IsTable():

@@ -21,10 +21,10 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "reconcile",
-		Short: "Compare registry, state and volume now, and have all that is watched polled",
-		Long: "Go through all that is watched, known and on the volume, report what is not as it should be, and ask\n" +
-			"for what repairs it. Every watched repository is polled, unless it is busy. The service does the same every\n" +
-			"reconcile-every, and polls every poll-every.",
+		Short: "Reconcile watches, state and volume, and poll all watches",
+		Long: "Compare watches, recorded state and the volume, report differences and publish changes that repair them. Poll every\n" +
+			"watched repository that is not busy. The service does the same: it reconciles every reconcile-every and polls every\n" +
+			"poll-every.",
 		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",
 		Args: term.WrongUse(term.NoArgs),
@@ -35,9 +35,9 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if volume == nil {
-					return term.UsageError(fmt.Errorf("the volume at %s is not the one of this prefix; name its folder with --root", cfg.Root))
+					return term.UsageError(fmt.Errorf("%s is not the volume of this prefix; set --root to its directory", cfg.Root))
 				}
-				r, err := app.Reconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
+				r, err := app.NewReconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
 				if err != nil {
 					return err
 				}
@@ -51,8 +51,8 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
-	cmd.Flags().BoolVar(&prune, "prune", false, "remove clones that nobody ever watched, too")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "ask for nothing")
+	cmd.Flags().BoolVar(&prune, "prune", false, "also remove clones that were never watched")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "report only, publish no changes")
 	out.Add(cmd)
 	return cmd
 }

@@ -26,7 +26,7 @@ func TestReferenceIsUpToDate(t *testing.T) {
 		return
 	}
 	if text := proctest.Must(os.ReadFile(path))(t); string(text) != want {
-		t.Error("docs/cli.md is not today's; run go test ./internal/cli -run Reference -update")
+		t.Error("docs/cli.md is out of date; run go test ./internal/cli -run Reference -update")
 	}
 }
 

@@ -25,14 +25,8 @@ import (
 )
 
 func newReposCommand(std term.Streams) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "repos",
-		Short: "Show what is known of repositories, and take care of them",
-		Args:  term.WrongUse(term.NoArgs),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std))
-	return cmd
+	return newGroup("repos", "Show and maintain repositories", "",
+		newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std))
 }
 
 func newReposListCommand(std term.Streams) *cobra.Command {
@@ -41,9 +35,8 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [prefix]",
 		Short: "List repositories",
-		Long: "List the repositories of which anything is known, or those whose paths begin with a prefix: when each\n" +
-			"was last synced, and whether its circuit breaker is closed, open or half-open. Where --root is the volume of\n" +
-			"the deployment, also what each takes there.",
+		Long: "List all known repositories, or those with a path prefix: when each was last synced, and whether its circuit\n" +
+			"breaker is closed, open or half-open. If --root is the volume of the deployment, also the disk usage of each.",
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArgAtMost),
@@ -62,23 +55,23 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				list, err := newRepoList(summaries, volume)
-				if err != nil { // of some: the others are shown all the same
+				if err != nil { // some could not be measured; list all of them anyway
 					fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
 				}
 				if more {
-					fmt.Fprintf(std.Stderr, "lockstep: these are not all; name a prefix, or raise --limit\n")
+					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
 				return out.Show(std, list, list.Table)
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
-	cmd.Flags().IntVar(&limit, "limit", 1000, "how many `repositories` at most")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of `repositories`")
 	out.Add(cmd)
 	return cmd
 }
 
-// listRepos reads pages until there are enough, and reports whether there is more.
+// listRepos returns up to limit repositories and reports whether there are more.
 func listRepos(ctx context.Context, store *state.Store, prefix string, limit int) (list []server.RepoSummary, more bool, err error) {
 	found := map[string]server.RepoSummary{} // a repository may be on two pages
 	for cursor, last := uint64(0), false; !last && len(found) < limit; {
@@ -103,7 +96,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "show owner/name",
-		Short: "Show one repository: its heads, what each app was given, its circuit breaker and its lease",
+		Short: "Show one repository: its heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
@@ -127,10 +120,10 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// repoList has what is on the volume when that is at hand.
+// repoList is the output of ls.
 type repoList struct {
-	Repos  []listedRepo
-	atHand bool
+	Repos    []listedRepo
+	onVolume bool // list disk usage
 }
 
 type listedRepo struct {
@@ -138,10 +131,9 @@ type listedRepo struct {
 	Volume *onDisk `json:"volume,omitempty"`
 }
 
-// newRepoList lists repositories. What cannot be read of one's place on the volume is in the error, and the
-// list is whole.
+// newRepoList returns the complete list, even if err reports that the disk usage of some repositories cannot be read.
 func newRepoList(summaries []server.RepoSummary, volume *volume.Volume) (list repoList, err error) {
-	list = repoList{Repos: make([]listedRepo, 0, len(summaries)), atHand: volume != nil}
+	list = repoList{Repos: make([]listedRepo, 0, len(summaries)), onVolume: volume != nil}
 	for _, summary := range summaries {
 		disk, diskErr := describe(volume, summary.Repo)
 		err = errors.Join(err, diskErr)
@@ -150,24 +142,24 @@ func newRepoList(summaries []server.RepoSummary, volume *volume.Volume) (list re
 	return list, err
 }
 
-// MarshalJSON is the list alone.
+// MarshalJSON implements [json.Marshaler].
 func (l repoList) MarshalJSON() ([]byte, error) { return json.Marshal(l.Repos) }
 
 func (l repoList) Table(w io.Writer) {
 	more := ""
-	if l.atHand {
+	if l.onVolume {
 		more = "\tSIZE\tFILES\tTREES\tSTORE\tADOPTED"
 	}
 	fmt.Fprintln(w, "REPOSITORY\tSYNCED\tFENCE\tFAILURES\tCIRCUIT"+more)
 	for _, repo := range l.Repos {
-		if l.atHand {
+		if l.onVolume {
 			more = "\t" + repo.Volume.columns()
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s%s\n", repo.Repo, status.Synced(repo.RepoSummary), repo.Fence, repo.Circuit.Failures, status.Circuit(repo.Circuit), more)
 	}
 }
 
-// repoDetail is all that is known of one repository, and what is on the volume when that is at hand.
+// repoDetail is the output of show.
 type repoDetail struct {
 	server.Repo
 	Volume *onDisk `json:"volume,omitempty"`
@@ -178,7 +170,7 @@ func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Conf
 	if err != nil {
 		return repoDetail{}, err
 	}
-	known, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+	recorded, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
 	if err != nil {
 		return repoDetail{}, err
 	}
@@ -187,7 +179,7 @@ func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Conf
 		return repoDetail{}, err
 	}
 	disk, err := describe(volume, repo.String())
-	return repoDetail{known, disk}, err
+	return repoDetail{recorded, disk}, err
 }
 
 func (r repoDetail) Table(w io.Writer) {

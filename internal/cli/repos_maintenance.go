@@ -16,60 +16,74 @@ import (
 	"lockstep/locking"
 )
 
-func newReposGCCommand(std term.Streams) *cobra.Command {
-	var flags careFlags
-	cmd := &cobra.Command{
-		Use:   "gc [owner/name…]",
-		Short: "Free what repositories need no more, and measure them",
-		Long: "Drop trees past their grace, what crashed workers have left and objects that nothing needs, and measure\n" +
-			"what remains: now, instead of at the next sync or patrol. What is published, and what readers have pinned,\n" +
-			"stays; so do adopted clones, which are yours to delete.",
-		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
-			"  lockstep repos gc --all --offline --root /srv/repos",
-		ValidArgsFunction: completeFrom(std, repositories),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			repos, err := flags.repos(args)
-			if err != nil {
+// newMaintenanceCommand completes a command that runs fn on the selected repositories. fn returns a table with a row for each and
+// the number of failures; failed completes the sentence "2 of 3 repositories …".
+func newMaintenanceCommand[T term.Table](std term.Streams, cmd *cobra.Command, failed func() string,
+	fn func(context.Context, maintainer, []events.RepoPath) (table T, rows, failures int)) *cobra.Command {
+	var flags maintenanceFlags
+	cmd.ValidArgsFunction = completeFrom(std, repositories)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		repos, err := flags.repos(args)
+		if err != nil {
+			return err
+		}
+		return flags.onVolume(cmd, std, func(ctx context.Context, m maintainer) error {
+			table, rows, failures := fn(ctx, m, repos)
+			if err := flags.out.Show(std, table, table.Table); err != nil {
 				return err
 			}
-			return flags.onVolume(cmd, std, func(ctx context.Context, c caretaker) error {
-				list, failed := c.collectAll(ctx, repos)
-				if err := flags.out.Show(std, list, list.Table); err != nil {
-					return err
-				}
-				return partly(ctx, failed, len(list), "not tidied")
-			})
-		},
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if failures > 0 {
+				return fmt.Errorf("%d of %d repositories %s", failures, rows, failed())
+			}
+			return nil
+		})
 	}
 	flags.Add(cmd)
 	return cmd
 }
 
-// collectAll tidies the repositories named, or all: then the volume too.
-func (c caretaker) collectAll(ctx context.Context, repos []events.RepoPath) (list collectedList, failed int) {
+func newReposGCCommand(std term.Streams) *cobra.Command {
+	return newMaintenanceCommand(std, &cobra.Command{
+		Use:   "gc [owner/name…]",
+		Short: "Free disk space of repositories and measure them",
+		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure the rest: now\n" +
+			"instead of at the next sync or patrol. Published trees, pinned trees and adopted clones are kept.",
+		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos gc --all --offline --root /srv/repos",
+	}, func() string { return "could not be collected" }, func(ctx context.Context, m maintainer, repos []events.RepoPath) (collectedList, int, int) {
+		list, failures := m.collectAll(ctx, repos)
+		return list, len(list), failures
+	})
+}
+
+// collectAll garbage-collects the given repositories, or the whole volume if there are none.
+func (m maintainer) collectAll(ctx context.Context, repos []events.RepoPath) (list collectedList, failed int) {
 	var total volume.Total
 	list = collectedList{}
-	failed = c.each(ctx, repos, func(repo events.RepoPath, err error) error {
+	failed = m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		var result volume.GCResult
 		if err == nil {
-			result, err = app.Collect(ctx, c.volume, c.locker, repo, app.GcMode{Operation: "gc", IfHeld: locking.WaitInLine, Full: true})
+			result, err = app.Collect(ctx, m.volume, m.locker, repo, app.CollectOptions{Operation: "gc", IfHeld: locking.WaitInLine, Full: true})
 		}
 		total.Add(result.Usage)
 		list = append(list, collected{Repo: repo.String(), onDisk: newOnDisk(result.Usage, 0), Freed: result.Freed, Dropped: result.Trees, Error: errorText(err)})
 		return err
 	})
 	if len(repos) == 0 && failed == 0 && ctx.Err() == nil {
-		if err := c.volume.SweepLeftovers(); err != nil {
+		if err := m.volume.SweepLeftovers(); err != nil {
 			failed++
 			list = append(list, collected{Error: errorText(err), onDisk: &onDisk{}})
 		}
 		total.Patrolled = time.Now()
-		_ = c.volume.SetTotal(total) // the next patrol does
+		_ = m.volume.SetTotal(total) // otherwise the next patrol does
 	}
 	return list, failed
 }
 
-// collected is what gc has done with one repository.
+// collected is the outcome of gc for one repository.
 type collected struct {
 	Repo string `json:"repo"`
 	*onDisk
@@ -89,52 +103,40 @@ func (l collectedList) Table(w io.Writer) {
 }
 
 func newReposVerifyCommand(std term.Streams) *cobra.Command {
-	var flags careFlags
 	var repair bool
-	cmd := &cobra.Command{
+	cmd := newMaintenanceCommand(std, &cobra.Command{
 		Use:   "verify [owner/name…]",
-		Short: "Read all that repositories have on the volume, and check it",
-		Long: "Inflate and hash every object, follow what refs name, and compare every tree with its commit, file for file.\n" +
-			"Each repository is held meanwhile: its syncs wait. With --repair what is damaged is marked: the next sync of\n" +
-			"each of its refs builds a new tree, from objects fetched anew if need be; until then readers keep what there is.\n" +
-			"Exit code 1 when something is damaged.",
+		Short: "Check all data of repositories on the volume",
+		Long: "Inflate and hash every object, follow all refs and compare every tree with its commit, file by file. This holds the\n" +
+			"lease of one repository at a time, so its syncs wait. --repair marks damage: the next sync of each ref builds a\n" +
+			"new tree and fetches damaged objects again; readers keep the current tree until then. Exit code 1 if anything is\n" +
+			"damaged.",
 		Example: "  lockstep repos verify --all --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos verify acme/widgets --repair --root /srv/repos --redis redis://127.0.0.1:6379",
-		ValidArgsFunction: completeFrom(std, repositories),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			repos, err := flags.repos(args)
-			if err != nil {
-				return err
-			}
-			return flags.onVolume(cmd, std, func(ctx context.Context, c caretaker) error {
-				list, failed := c.verifyAll(ctx, repos, repair)
-				if err := flags.out.Show(std, list, list.Table); err != nil {
-					return err
-				}
-				what := "damaged; run with --repair, then sync them"
-				if repair {
-					what = "damaged and marked; sync them"
-				}
-				return partly(ctx, failed, len(list), what)
-			})
-		},
-	}
-	flags.Add(cmd)
-	cmd.Flags().BoolVar(&repair, "repair", false, "mark what is damaged, so that the next sync replaces it")
+	}, func() string {
+		if repair {
+			return "damaged and marked; sync them"
+		}
+		return "damaged; run with --repair, then sync them"
+	}, func(ctx context.Context, m maintainer, repos []events.RepoPath) (verifiedList, int, int) {
+		list, failures := m.verifyAll(ctx, repos, repair)
+		return list, len(list), failures
+	})
+	cmd.Flags().BoolVar(&repair, "repair", false, "mark damaged data for replacement by the next sync")
 	return cmd
 }
 
-func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repair bool) (list verifiedList, failed int) {
+func (m maintainer) verifyAll(ctx context.Context, repos []events.RepoPath, repair bool) (list verifiedList, failed int) {
 	list = verifiedList{}
-	failed = c.each(ctx, repos, func(repo events.RepoPath, err error) error {
+	failed = m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		v := verified{Repo: repo.String()}
 		if err == nil {
-			err = app.UnderLease(ctx, c.volume, c.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-				v.Report, err = c.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
+			err = app.WithLease(ctx, m.volume, m.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+				v.Report, err = m.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
 				return err
 			})
 			if len(repos) == 0 && events.ClassOf(err) == events.ClassNotFound {
-				return nil // it has gone since it was listed
+				return nil // removed since it was listed
 			}
 		}
 		v.Error = errorText(err)
@@ -150,7 +152,7 @@ func (c caretaker) verifyAll(ctx context.Context, repos []events.RepoPath, repai
 	return list, failed
 }
 
-// verified is what verify has found of one repository.
+// verified is the outcome of verify for one repository.
 type verified struct {
 	Repo string `json:"repo"`
 	fsck.Report
@@ -173,17 +175,6 @@ func (l verifiedList) Table(w io.Writer) {
 			fmt.Fprintf(w, "  marked: %q\n", marked)
 		}
 	}
-}
-
-// partly is the error of a subcommand that some repositories have failed.
-func partly(ctx context.Context, failed, all int, what string) error {
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case failed > 0:
-		return fmt.Errorf("%d of %d repositories %s", failed, all, what)
-	}
-	return nil
 }
 
 func errorText(err error) string {

@@ -24,10 +24,11 @@ func newRootCommand(std term.Streams) *cobra.Command {
 			"Every setting is a flag, a LOCKSTEP_* variable or a key in lockstep.yaml, in that order of precedence.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n  lockstep serve --redis redis://127.0.0.1:6379 --root repos",
 	})
-	root.PersistentFlags().String("config", "", "`file` of settings (default lockstep.yaml if there is one)")
+	root.PersistentFlags().String("config", "", "settings `file` (default lockstep.yaml if it exists)")
 	root.AddCommand(
 		newSyncCommand(std), newServeCommand(std), newHealthcheckCommand(std), newPublishCommand(std), newExecCommand(std),
-		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std), newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newVersionCommand(std), newCompletionCommand(std),
+		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std),
+		newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newVersionCommand(std), newCompletionCommand(std),
 		newExitCodesTopic(), newEnvironmentTopic(),
 	)
 	root.SetHelpCommand(newHelpCommand())
@@ -37,15 +38,25 @@ func newRootCommand(std term.Streams) *cobra.Command {
 	return root
 }
 
-// onRedis runs fn on the Redis that is named, for a subcommand that makes no sense without one. What
-// Redis does not answer within the time becomes an error that says what to do.
-func onRedis(cmd *cobra.Command, std term.Streams, within time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
+// newGroup returns a command that only has subcommands.
+func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: term.WrongUse(term.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+// onRedis runs fn with a client of the configured Redis. It fails if none is configured, or with advice if Redis does not answer
+// within the timeout.
+func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
 	cfg, err := settings(cmd, std)
 	if err != nil {
 		return err
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(errors.New("--redis is required: name the one that the service uses"))
+		return term.UsageError(errors.New("--redis is required: use that of the service"))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -53,7 +64,7 @@ func onRedis(cmd *cobra.Command, std term.Streams, within time.Duration, fn func
 	}
 	client := server.Open()
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), within)
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	return redisx.Explain(server, fn(ctx, cfg, client))
 }

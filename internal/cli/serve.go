@@ -14,8 +14,8 @@ func newServeCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service",
-		Long: "Run one process of the service until SIGTERM. Start as many as you like on one Redis and one volume.\n" +
-			"Without --redis an embedded Redis is used: for trying out, alone, and gone with the process.",
+		Long: "Run one process of the service until SIGTERM. Any number of processes can share one Redis and one volume. Without\n" +
+			"--redis it uses an embedded Redis, for a single process; its data is lost when the process ends.",
 		Example: "  lockstep serve --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep serve --roles receiver --listen 127.0.0.1:8080 --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.NoArgs),

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/egress"
 )
 
-// settings reads a subcommand's settings. Of one that works on repositories it also looks at what they name.
+// settings loads a subcommand's settings. For subcommands that access remotes it also checks the hosts and files in them.
 func settings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	cfg, err := loadSettings(cmd, std)
 	if err == nil && cmd.Flags().Lookup("credentials") != nil {
@@ -22,7 +22,7 @@ func settings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	return cfg, err
 }
 
-// loadSettings reads a subcommand's settings.
+// loadSettings loads a subcommand's settings.
 func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	path, err := cmd.Flags().GetString("config")
 	if err != nil {
@@ -36,7 +36,7 @@ func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	return cfg, nil
 }
 
-// checkNamed looks at the hosts, the proxy and the files that the settings name, and connects to nothing.
+// checkNamed checks the hosts, the proxy and the files in the settings. It opens no connections.
 func checkNamed(cfg config.Config) error {
 	_, hosts := egress.ParseHosts("notify-hosts", cfg.NotifyHosts)
 	return errors.Join(app.VolumeConfig(cfg).Net.Check(), hosts, checkCredentials(cfg.Credentials))
@@ -51,7 +51,7 @@ func checkCredentials(dir string) error {
 	case err != nil:
 		return fmt.Errorf("credentials: %w", err)
 	case !info.IsDir():
-		return fmt.Errorf("credentials: %s is no folder; want one with a folder for each credential", dir)
+		return fmt.Errorf("credentials: %s is not a directory; want one with a directory for each credential", dir)
 	}
 	return nil
 }

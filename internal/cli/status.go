@@ -17,13 +17,13 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 	var again bool
 	cmd := &cobra.Command{
 		Use:   "status [owner/name]",
-		Short: "Show the state of a running service, or of one repository",
-		Long: "Show on one screen how a service does: what waits and for how long, what workers work on now, which leases\n" +
-			"others wait for, which repositories fail, what was given up. Where --root is the volume of the deployment, its\n" +
-			"free space too. What is wrong is in the line called health; the exit code is 0 all the same.\n\n" +
-			"It asks Redis alone, and costs the same however many repositories there are: leases and failures are looked\n" +
-			"for during a quarter of a second each, which on a large deployment does not find all; it says so then. What\n" +
-			"receivers have spooled is on their own disks, and in their metrics.",
+		Short: "Show the state of the service or of one repository",
+		Long: "Show the state of the service on one screen: lag and pending entries, the current work of each worker, contended\n" +
+			"leases, failing repositories and dead letters and, if --root is the volume of the deployment, its free space. The\n" +
+			"health line lists problems; the exit code is 0 anyway.\n\n" +
+			"It only reads Redis, at a cost independent of the number of repositories: it searches for leases and failures for a\n" +
+			"quarter of a second each, and says so if that does not cover all of them. Spooled webhooks are in the metrics of the\n" +
+			"receivers only.",
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",
@@ -37,35 +37,35 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 					return term.UsageError(err)
 				}
 			}
-			within := term.StatusWithin
+			timeout := term.StatusTimeout
 			if again {
-				within = term.ForEver
+				timeout = term.Forever
 			}
-			err := onRedis(cmd, std, within, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				service := status.Reader{Client: client, Cfg: cfg, Within: status.LookWithin}
-				look := func(ctx context.Context) (term.Tabled, error) {
+			err := onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				service := status.Reader{Redis: client, Config: cfg}
+				read := func(ctx context.Context) (term.Table, error) {
 					if len(args) == 1 {
 						return readRepo(ctx, client, cfg, repo)
 					}
 					return service.Read(ctx)
 				}
 				if again {
-					return term.Follow(ctx, std, out, look)
+					return term.Follow(ctx, std, out, read)
 				}
-				status, err := look(ctx)
+				status, err := read(ctx)
 				if err != nil {
 					return err
 				}
 				return out.Show(std, status, status.Table)
 			})
-			if again && cmd.Context().Err() != nil { // interrupted, as it is meant to be
+			if again && cmd.Context().Err() != nil { // interrupted by the user
 				return nil
 			}
 			return err
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
-	cmd.Flags().BoolVarP(&again, "watch", "w", false, "show it again every 2 s, until interrupted")
+	cmd.Flags().BoolVarP(&again, "watch", "w", false, "refresh every 2 s until interrupted")
 	out.Add(cmd)
 	return cmd
 }

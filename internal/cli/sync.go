@@ -22,10 +22,10 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// errAnswered ends the worker of a one-shot sync.
+// errAnswered stops the embedded worker after the result.
 var errAnswered = errors.New("answered")
 
-// silent is the usual log level of a one-shot sync: what its worker would log, the report says.
+// silent is the default log level of the embedded worker: the command prints the result anyway.
 const silent = slog.LevelError + 4
 
 func newSyncCommand(std term.Streams) *cobra.Command {
@@ -36,10 +36,10 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "sync URL",
-		Short: "Bring one repository up to date, now",
-		Long: "Enqueue a change for one repository, wait for its result, and report it. With --redis, workers that\n" +
-			"serve there do the work; without, a worker and an embedded Redis run for as long as it takes. If that is\n" +
-			"long, standard error says how far it is: bars on a terminal, elsewhere a line every 10 s.",
+		Short: "Sync one repository now",
+		Long: "Enqueue a change for one repository, wait for its result and print it. With --redis, the workers of a running\n" +
+			"service handle it; otherwise an embedded worker and Redis do. A long sync shows its progress on standard error: bars\n" +
+			"on a terminal, otherwise a line every 10 s.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379",
@@ -64,9 +64,9 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			progress := newDisplay(std, cfg, change.Repo, out)
 			advice := "is a worker running? see lockstep status"
 			if cfg.Redis == "" {
-				advice = "the remote or the volume is slow; allow for more with --timeout"
+				advice = "the remote or the volume is slow; raise --timeout"
 				if !cmd.Flags().Changed("max-attempts") {
-					cfg.MaxAttempts = 1 // somebody is waiting for the answer
+					cfg.MaxAttempts = 1 // the user is waiting
 				}
 				result, err = syncEmbedded(ctx, cfg, std, traces, change, progress)
 			} else {
@@ -85,11 +85,11 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 	config.AddFlags(cmd.Flags(), config.Common|config.Working)
 	flags.Add(cmd.Flags())
 	out.Add(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long to wait for the result")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "maximum time to wait for the result")
 	return cmd
 }
 
-// syncThrough has the workers of a running service do it.
+// syncThrough has the workers of a running service handle the change.
 func syncThrough(ctx context.Context, cfg config.Config, change events.Change, progress *display) (events.Result, error) {
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -102,18 +102,18 @@ func syncThrough(ctx context.Context, cfg config.Config, change events.Change, p
 	return result, redisx.Explain(server, err)
 }
 
-// syncEmbedded has a worker of its own do it, on a Redis of its own.
+// syncEmbedded handles the change with a worker and a Redis inside this process.
 func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change, progress *display) (events.Result, error) {
 	embedded, err := redisx.StartEmbedded()
 	if err != nil {
 		return events.Result{}, err
 	}
 	defer embedded.Close()
-	cfg.Grace = 0 // when the caller goes away there is nobody to finish for
+	cfg.Grace = 0 // an interrupted sync has no reason to finish
 	var result events.Result
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return app.Work(ctx, app.Config{
+		return app.RunWorker(ctx, app.Config{
 			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, Progress: progress.Show,
 		})
 	})
@@ -132,7 +132,7 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 	return result, nil
 }
 
-// request publishes the change and waits for the result that answers it.
+// request publishes the change and waits for its result.
 func request(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (events.Result, error) {
 	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
 	if err != nil {
@@ -141,7 +141,7 @@ func request(ctx context.Context, client redis.UniversalClient, cfg config.Confi
 	return await(ctx, client, cfg, entry)
 }
 
-// report prints what became of the change; a failed one is an error.
+// report prints the result. It returns an error if the change failed.
 func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) error {
 	where := filepath.Join(cfg.Root, r.Path)
 	if cfg.Redis != "" {
@@ -158,13 +158,13 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 	case !out.IsTable():
 		return nil
 	case r.Type == events.ResultRemoved:
-		_, err := fmt.Fprintf(w, "%s was removed after this was asked for\n", r.Repo)
+		_, err := fmt.Fprintf(w, "%s was removed after this change was published\n", r.Repo)
 		return err
 	case r.Type == events.ResultMoved:
 		_, err := fmt.Fprintf(w, "moved %s to %s\n", r.Repo, r.To)
 		return err
 	case r.Type == events.ResultPolled:
-		_, err := fmt.Fprintf(w, "polled %s: %d changes asked for\n", r.Repo, r.Due)
+		_, err := fmt.Fprintf(w, "polled %s: %d changes published\n", r.Repo, r.Due)
 		return err
 	case r.Before == r.After:
 		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n", r.Repo, r.Ref, r.After, where)
@@ -179,7 +179,7 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 	return err
 }
 
-// reportData prints the result's own fields, without the envelope.
+// reportData prints the fields of the result without the envelope.
 func reportData(w io.Writer, r events.Result, out term.Output) error {
 	document, err := json.Marshal(r)
 	if err != nil {
@@ -195,7 +195,7 @@ func reportData(w io.Writer, r events.Result, out term.Output) error {
 	}
 	envelope.Data["id"], envelope.Data["type"], envelope.Data["fence"] = envelope.ID, envelope.Type, r.Fence
 	if r.Type == events.ResultSynced {
-		envelope.Data["before"] = r.Before // said even when there was none
+		envelope.Data["before"] = r.Before // present even if empty
 	}
 	if r.Type == events.ResultSynced && r.Files == nil {
 		envelope.Data["files"] = []events.File{}

@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/status"
 )
 
-// tailFlags say what lockstep tail follows.
+// tailFlags configures lockstep tail.
 type tailFlags struct {
 	changes bool
 	since   time.Duration
@@ -31,9 +31,9 @@ func newTailCommand(std term.Streams) *cobra.Command {
 	var f tailFlags
 	cmd := &cobra.Command{
 		Use:   "tail [PREFIX]",
-		Short: "Follow what becomes of repositories, live",
-		Long: "Print each result as it comes, of all repositories or of those whose paths begin with a prefix, until\n" +
-			"interrupted. Nothing is taken from anybody: what others read, they still read.",
+		Short: "Follow results live",
+		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted. Does not affect other\n" +
+			"consumers.",
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
@@ -44,26 +44,26 @@ func newTailCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(errors.New("--since and --count: want 0 or more"))
 			}
 			prefix := strings.ToLower(prefixOf(args))
-			err := onRedis(cmd, std, term.ForEver, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			err := onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				return f.follow(ctx, client, cfg.Namespace(), prefix, std.Stdout)
 			})
-			if cmd.Context().Err() != nil { // interrupted, as it is meant to be
+			if cmd.Context().Err() != nil { // interrupted by the user
 				return nil
 			}
 			return err
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().BoolVar(&f.changes, "changes", false, "print what is asked for, too")
-	cmd.Flags().DurationVar(&f.since, "since", 0, "begin with what came so long ago, as far as it is kept")
-	cmd.Flags().IntVar(&f.count, "count", 0, "end after so many lines; 0: never")
+	cmd.Flags().BoolVar(&f.changes, "changes", false, "also print changes")
+	cmd.Flags().DurationVar(&f.since, "since", 0, "age of the first event to print, as far as the streams reach back")
+	cmd.Flags().IntVar(&f.count, "count", 0, "number of lines to print; 0 for no limit")
 	f.out.Add(cmd)
 	return cmd
 }
 
 const tailBatch = 100
 
-// follow prints events of repositories whose keys begin with prefix.
+// follow prints the events of repositories whose key starts with prefix.
 func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, prefix string, w io.Writer) error {
 	topics := []string{namespace.Results()}
 	if f.changes {
@@ -112,7 +112,7 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, na
 	}
 }
 
-// entryLine shows an entry, and says which repository it is about.
+// entryLine formats an entry and returns its repository.
 func entryLine(entry redis.XMessage) (repo, line string) {
 	payload, _ := entry.Values["payload"].(string)
 	at := entry.ID
@@ -120,16 +120,16 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 		at = added.Local().Format("15:04:05.000")
 	}
 	if r, err := events.ParseResult([]byte(payload)); err == nil {
-		return r.Repo.String(), status.Shown(at, status.ResultLine(r))
+		return r.Repo.String(), status.OneLine(at, status.ResultLine(r))
 	}
 	if c, err := events.ParseChange([]byte(payload)); err == nil {
-		return c.Repo.String(), status.Shown(at, "asked", status.KindOf(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID)
+		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID)
 	}
-	repo, _ = entry.Values["repo"].(string) // of plain fields
-	return repo, status.Shown(at, "asked", "plain", repo, entry.ID)
+	repo, _ = entry.Values["repo"].(string) // an entry with plain fields
+	return repo, status.OneLine(at, "asked", "plain", repo, entry.ID)
 }
 
-// documentOf is an entry's event; of one that has none, its fields.
+// documentOf returns the event of an entry, or its fields if it has none.
 func documentOf(stream string, entry redis.XMessage) any {
 	payload, _ := entry.Values["payload"].(string)
 	if json.Valid([]byte(payload)) {
@@ -138,7 +138,7 @@ func documentOf(stream string, entry redis.XMessage) any {
 	return plainEntry{stream, entry.ID, entry.Values}
 }
 
-// plainEntry is an entry that somebody has written without an event, or with a broken one.
+// plainEntry is an entry without a valid event.
 type plainEntry struct {
 	Stream string         `json:"stream"`
 	Entry  string         `json:"entry"`

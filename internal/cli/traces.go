@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// traced puts a one-shot subcommand under a span of its own, if there are any. end is to be called with what became of it.
+// traced runs a one-shot subcommand in a span if tracing is on. Call end with the command's error.
 func traced(cmd *cobra.Command, std term.Streams) (traces *telemetry.Traces, end func(error)) {
 	traces = app.OpenTraces(cmd.Context(), app.NewLogger(std.Stderr, config.Config{}, slog.LevelWarn))
 	ctx, done := traces.Begin(cmd.Context(), cmd.CommandPath())

@@ -14,7 +14,7 @@ func newVersionCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print which build this is",
+		Short:   "Print the version",
 		Example: "  lockstep version --json",
 		Args:    term.WrongUse(term.NoArgs),
 		RunE: func(*cobra.Command, []string) error {

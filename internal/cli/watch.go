@@ -19,31 +19,25 @@ import (
 	"lockstep/internal/watch"
 )
 
-// watchWithin is how long reading or changing all watches may take.
-const watchWithin = 5 * time.Minute
+// watchTimeout limits commands that read or change all watches.
+const watchTimeout = 5 * time.Minute
 
 func newWatchCommand(std term.Streams) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "watch",
-		Short: "Say which apps watch which repositories",
-		Long: "A watch is an app's standing interest in a repository: which refs of it are kept on the volume, with which\n" +
-			"credential, how often the remote is asked without a webhook, and where results are posted. Whoever adds or\n" +
-			"changes one has the repository looked at at once; with its last watch the clone is removed.",
-		Args: term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newWatchAddCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
-	return cmd
+	return newGroup("watch", "Manage which apps watch which repositories",
+		"A watch subscribes an app to a repository: which refs to keep on the volume, with which credential, how often to\n"+
+			"poll the remote, and where to post results. Adding or changing a watch polls the repository at once; removing the\n"+
+			"last watch of a repository removes its clone.",
+		newWatchAddCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
 }
 
-// onWatches runs fn with the registry of the Redis that is named.
+// onWatches runs fn with the watch registry of the configured Redis.
 func onWatches(cmd *cobra.Command, std term.Streams, fn func(context.Context, *watch.Registry) error) error {
-	return onRedis(cmd, std, watchWithin, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+	return onRedis(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		return fn(ctx, watch.NewRegistry(client, cfg.Namespace()))
 	})
 }
 
-// watchFlags are the parts of a watch that a command line names.
+// watchFlags are flags that describe a watch.
 type watchFlags struct {
 	app, repo, ref, credential, depth, poll string
 	notifyURL, notifySecret                 string
@@ -51,24 +45,24 @@ type watchFlags struct {
 }
 
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.app, "app", "", "the `app` that watches; required")
-	flags.StringVar(&f.repo, "repo", "", "`owner/name` to publish as (default: from the URL)")
-	flags.StringVar(&f.ref, "ref", "", "`branch, ref or pattern` as refs/tags/v* (default: the remote's default branch)")
-	flags.StringVar(&f.credential, "credential", "", "`name` of the credential to use")
-	flags.StringVar(&f.depth, "depth", "", "`commits` of history to keep, or full (default: the commit alone)")
-	flags.StringVar(&f.poll, "poll", "", "how often to ask the remote without a webhook: a `duration`, or never (default: the service's setting)")
-	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` to post the app's results to")
-	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential whose signing secret signs what is posted")
-	flags.StringArrayVar(&f.paths, "path", nil, "post only results with a file that matches the `glob`, as docs/**; may be repeated")
+	flags.StringVar(&f.app, "app", "", "`app` that watches; required")
+	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
+	flags.StringVar(&f.ref, "ref", "", "`branch, ref or pattern`, such as refs/tags/v* (default: the remote's default branch)")
+	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
+	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
+	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
+	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` for the app's results")
+	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential with the signing secret for posts")
+	flags.StringArrayVar(&f.paths, "path", nil, "`glob` of files whose changes are posted, such as docs/**; repeatable")
 }
 
-// watch makes the watch; an error is a usage error.
+// watch returns the watch, or a usage error.
 func (f *watchFlags) watch(url string) (watch.Watch, error) {
 	w := watch.Watch{
 		App: f.app, URL: url, Credential: f.credential, NotifyURL: f.notifyURL, NotifySecret: f.notifySecret, Paths: f.paths,
 	}
 	if f.app == "" {
-		return w, term.UsageError(errors.New("--app is required: name the app that watches"))
+		return w, term.UsageError(errors.New("--app is required"))
 	}
 	for _, part := range []struct {
 		flag, text string
@@ -90,10 +84,9 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "add URL",
-		Short: "Have an app watch a repository",
-		Long: "Have an app watch a repository, or put another watch in the place of the one that it has of the same refs.\n" +
-			"What is not given is as if it never was: a watch is put as a whole. To add a watch again whose notifications\n" +
-			"were silenced takes them up again.",
+		Short: "Add or replace a watch",
+		Long: "Add an app's watch of a repository, or replace the app's watch of the same refs. Omitted options are reset to their\n" +
+			"defaults. Adding a watch again resumes its notifications if they were silenced.",
 		Example: "  lockstep watch add https://example.com/acme/widgets.git --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch add git@example.com:acme/widgets.git --app ci --ref 'refs/tags/v*' --credential bot --poll 5m --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -135,7 +128,6 @@ type watchPut struct {
 
 func (p watchPut) Table(w io.Writer) { watchRow(w, p.Outcome, p.Watch) }
 
-// watchRow says what became of a watch.
 func watchRow(w io.Writer, outcome string, one watch.Watch) {
 	fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", outcome, one.App, one.Repo, refText(one.Ref))
 }
@@ -153,9 +145,9 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "rm owner/name",
-		Short: "Have an app watch a repository no more",
-		Long: "Remove an app's watch of a repository: of the remote's default branch, of --ref, or of all refs. With the\n" +
-			"last watch of a repository, of whichever app, its clone is removed too.",
+		Short: "Remove an app's watch of a repository",
+		Long: "Remove an app's watch of the remote's default branch, of --ref or of all refs. Removing the last watch of a\n" +
+			"repository, of any app, also removes its clone.",
 		Example: "  lockstep watch rm acme/widgets --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --all-refs --redis redis://127.0.0.1:6379",
@@ -171,9 +163,9 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 			case err != nil:
 				return term.UsageError(fmt.Errorf("--ref: %w", err))
 			case app == "":
-				return term.UsageError(errors.New("--app is required: name the app that is to watch no more"))
+				return term.UsageError(errors.New("--app is required"))
 			case allRefs && cmd.Flags().Changed("ref"):
-				return term.UsageError(errors.New("name refs either by --ref or by --all-refs"))
+				return term.UsageError(errors.New("use either --ref or --all-refs"))
 			}
 			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
 				keys := []watch.Key{{App: app, Repo: repo, Ref: selector}}
@@ -189,20 +181,19 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 				if removed == 0 {
 					return notWatched(ctx, registry, repo, app)
 				}
-				outcome := watchesRemoved{removed}
-				return out.Show(std, outcome, outcome.Table)
+				return out.Show(std, watchesRemoved{removed}, func(w io.Writer) { fmt.Fprintf(w, "removed\t%d\n", removed) })
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().StringVar(&app, "app", "", "the `app` that is to watch no more; required")
-	cmd.Flags().StringVar(&ref, "ref", "", "the `branch, ref or pattern` that it watches (default: the remote's default branch)")
-	cmd.Flags().BoolVar(&allRefs, "all-refs", false, "all that the app watches of the repository")
+	cmd.Flags().StringVar(&app, "app", "", "`app` of the watch; required")
+	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref or pattern` (default: the remote's default branch)")
+	cmd.Flags().BoolVar(&allRefs, "all-refs", false, "remove all watches of the app for the repository")
 	out.Add(cmd)
 	return cmd
 }
 
-// notWatched says what the app does watch of the repository.
+// notWatched returns an error that lists what the app does watch.
 func notWatched(ctx context.Context, registry *watch.Registry, repo events.RepoPath, app string) error {
 	keys, err := registry.Keys(ctx, repo, app)
 	if err != nil {
@@ -215,11 +206,9 @@ func notWatched(ctx context.Context, registry *watch.Registry, repo events.RepoP
 	for i, key := range keys {
 		refs[i] = refText(key.Ref)
 	}
-	return fmt.Errorf("%s does not watch that of %s; it watches %s", term.Printable(app), repo, strings.Join(refs, ", "))
+	return fmt.Errorf("%s does not watch this ref of %s; it watches %s", term.Printable(app), repo, strings.Join(refs, ", "))
 }
 
 type watchesRemoved struct {
 	Removed int `json:"removed"`
 }
-
-func (r watchesRemoved) Table(w io.Writer) { fmt.Fprintf(w, "removed\t%d\n", r.Removed) }

@@ -18,11 +18,10 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Make watches what a file says",
-		Long: "Add the watches of a YAML file (- for standard input), and change those that are there and are not the\n" +
-			"same. With --prune remove, of the apps in the file, those that are not in it; an app without a watch in the\n" +
-			"file keeps its own. The whole file is checked, also against the watches that there are, before anything\n" +
-			"changes. What was done before an error is done: import again.",
+		Short: "Import watches from a file",
+		Long: "Add the watches of a YAML file (- for standard input) and update existing ones that differ. --prune removes watches\n" +
+			"that are not in the file, but only of apps that are. The whole file is validated, also against existing watches,\n" +
+			"before anything changes. An import that fails halfway can be repeated.",
 		Example: "  lockstep watch import watches.yaml --dry-run --prune --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch export --app docs | lockstep watch import - --redis redis://127.0.0.2:6379",
 		Args:              term.WrongUse(term.OneArg),
@@ -35,7 +34,7 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
 				plan, err := registry.Plan(ctx, watches, prune)
 				if err != nil {
-					return fmt.Errorf("%s is not imported: %w", args[0], err)
+					return fmt.Errorf("%s was not imported: %w", args[0], err)
 				}
 				if !dryRun {
 					if err := registry.ApplyPlan(ctx, plan); err != nil {
@@ -48,13 +47,13 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
-	cmd.Flags().BoolVar(&prune, "prune", false, "remove what the apps in the file watch and is not in it")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be done, and do nothing")
+	cmd.Flags().BoolVar(&prune, "prune", false, "remove other watches of the apps in the file")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the changes without making them")
 	out.Add(cmd)
 	return cmd
 }
 
-// readWatches reads a file, or standard input; an error is a usage error.
+// readWatches reads a file or standard input. Its errors are usage errors.
 func readWatches(cmd *cobra.Command, name string) ([]watch.Watch, error) {
 	in := cmd.InOrStdin()
 	if name != "-" {
@@ -72,7 +71,7 @@ func readWatches(cmd *cobra.Command, name string) ([]watch.Watch, error) {
 	return watches, nil
 }
 
-// watchesImported is what an import has done, or would do.
+// watchesImported lists the changes of an import, made or planned.
 type watchesImported struct {
 	Added     []watch.Watch `json:"added"`
 	Changed   []watch.Watch `json:"changed"`
@@ -97,6 +96,6 @@ func (i watchesImported) Table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "unchanged\t%d\n", i.Unchanged)
 	if i.DryRun {
-		fmt.Fprintln(w, "nothing was done, as --dry-run says")
+		fmt.Fprintln(w, "dry run: nothing was changed")
 	}
 }

@@ -19,7 +19,7 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [prefix]",
 		Short: "List watches",
-		Long:  "List all watches, those of one app, or those of repositories whose paths begin with a prefix.",
+		Long:  "List all watches, those of one app or those of repositories with a path prefix.",
 		Example: "  lockstep watch ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch ls acme/ --app docs --json --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArgAtMost),
@@ -34,7 +34,7 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if more {
-					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; name a prefix, or raise --limit\n", limit)
+					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; add a prefix or raise --limit\n", limit)
 				}
 				return out.Show(std, list, list.Table)
 			})
@@ -42,7 +42,7 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&app, "app", "", "only watches of that `app`")
-	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most so `many`")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum `number` of watches")
 	out.Add(cmd)
 	return cmd
 }
@@ -54,7 +54,7 @@ func prefixOf(args []string) string {
 	return args[0]
 }
 
-// listWatches reads pages until there are enough, and reports whether there is more; a limit of 0 is none.
+// listWatches returns up to limit watches, all if it is 0, and reports whether there are more.
 func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list watchList, more bool, err error) {
 	list = watchList{}
 	for q := (watch.Query{Prefix: prefix, App: app, Limit: 1000}); ; {
@@ -79,7 +79,7 @@ func (l watchList) Table(w io.Writer) {
 	for _, one := range l {
 		remote := one.URL
 		if one.Auto {
-			remote += " (by itself)"
+			remote += " (automatic)"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Repo, one.App, refText(one.Ref), term.Dash(one.Credential),
 			term.Dash(one.Depth.String()), term.Dash(one.Poll.String()), notifyText(one), remote)
@@ -98,8 +98,7 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export [prefix]",
 		Short: "Print watches as a file for import",
-		Long: "Print watches as YAML that lockstep watch import reads: all, those of one app, or those of repositories\n" +
-			"whose paths begin with a prefix.",
+		Long:  "Print watches as YAML for lockstep watch import: all, those of one app or those of repositories with a path prefix.",
 		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
 		Args:              term.WrongUse(term.OneArgAtMost),

@@ -262,7 +262,7 @@ func (d *demo) openWeb(ctx context.Context, address string, crew *errgroup.Group
 	}
 	log := slog.New(slog.NewTextHandler(d.view.lines("web"), &slog.HandlerOptions{Level: slog.LevelError}))
 	crew.Go(func() error {
-		return d.failing(app.Listen(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()}))
+		return d.failing(app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()}))
 	})
 	d.view.event("dashboard at http://%s/ ; to release leases and retry letters there, log in with %s", listener.Addr(), token)
 	return nil

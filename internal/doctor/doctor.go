@@ -10,18 +10,18 @@ import (
 	"lockstep/internal/config"
 )
 
-// The verdicts of a check.
+// Verdicts of a check.
 const (
 	VerdictOK   = "ok"
-	VerdictWarn = "warn" // it works, but see to it
-	VerdictFail = "fail" // it will not work
+	VerdictWarn = "warn" // works, but needs attention
+	VerdictFail = "fail" // does not work
 )
 
-// Check is one thing that was looked at.
+// Check is the outcome of one check.
 type Check struct {
 	Name    string `json:"name"`
 	Verdict string `json:"verdict"`
-	Text    string `json:"text"` // what was found, and what to do
+	Text    string `json:"text"` // finding and advice
 }
 
 func passed(name, format string, args ...any) Check {
@@ -36,15 +36,15 @@ func refused(name, format string, args ...any) Check {
 	return Check{name, VerdictFail, term.OneLine(fmt.Errorf(format, args...))}
 }
 
-// doctorTimeout bounds each part of the examination: a file system that hangs is a finding.
-const doctorTimeout = 20 * time.Second
+// partTimeout limits each part of the examination: a hanging file system is a finding.
+const partTimeout = 20 * time.Second
 
-// needsVolume reports whether a process with these roles has the volume at its root.
+// needsVolume reports whether a process with these roles needs the volume.
 func needsVolume(cfg config.Config) bool {
 	return cfg.Has(config.RoleWorker) || cfg.Has(config.RoleScheduler)
 }
 
-// Examine makes all checks. A part that does not end in time is given up, and its goroutine with it.
+// Examine makes all checks. After a timeout it abandons a part together with its goroutine.
 func Examine(ctx context.Context, cfg config.Config, environ []string) Checks {
 	parts := []struct {
 		name string
@@ -59,20 +59,21 @@ func Examine(ctx context.Context, cfg config.Config, environ []string) Checks {
 		if part.name == "volume" && !needsVolume(cfg) {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+		ctx, cancel := context.WithTimeout(ctx, partTimeout)
 		done := make(chan []Check, 1)
 		go func() { done <- part.run(ctx) }()
 		select {
 		case checks := <-done:
 			all = append(all, checks...)
 		case <-ctx.Done():
-			all = append(all, refused(part.name, "no answer within %v; is it a network file system whose server is away?", doctorTimeout))
+			all = append(all, refused(part.name, "no answer within %v; is it a network file system with an unreachable server?", partTimeout))
 		}
 		cancel()
 	}
 	return all
 }
 
+// Checks prints as a table.
 type Checks []Check
 
 func (l Checks) Table(w io.Writer) {

@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// examineFiles looks at what the settings name beside Redis and the volume. What is not set is passed over.
+// examineFiles checks what the settings name other than Redis and the volume. It skips settings that are not set.
 func examineFiles(cfg config.Config, environ []string) []Check {
 	checks := []Check{openFiles(cfg)}
 	if cfg.Credentials != "" {
@@ -25,7 +25,7 @@ func examineFiles(cfg config.Config, environ []string) []Check {
 		sources, hooks := hookSources(cfg, environ)
 		checks = append(checks, hooks...)
 		if sources > 0 && cfg.Redis != "" && cfg.Spool != "" {
-			checks = append(checks, spoolFolder(cfg.Spool))
+			checks = append(checks, spoolDirectory(cfg.Spool))
 		}
 	}
 	if cfg.Listen != "" {
@@ -34,7 +34,7 @@ func examineFiles(cfg config.Config, environ []string) []Check {
 	return checks
 }
 
-// filesPerSlot is how many files a sync may have open, at the worst: folders within folders, twice.
+// filesPerSlot is the maximum number of files that a sync opens: nested directories, twice.
 const filesPerSlot = 600
 
 func openFiles(cfg config.Config) Check {
@@ -44,21 +44,21 @@ func openFiles(cfg config.Config) Check {
 		return refused(name, "getrlimit: %w", err)
 	}
 	if wanted := uint64(cfg.Slots) * filesPerSlot; limit.Cur < wanted {
-		return warned(name, "at most %d, and %d slots may want %d at the worst; raise ulimit -n, or lower --slots", limit.Cur, cfg.Slots, wanted)
+		return warned(name, "at most %d, but %d slots may need %d; raise ulimit -n or lower --slots", limit.Cur, cfg.Slots, wanted)
 	}
 	return passed(name, "at most %d, enough for %d slots", limit.Cur, cfg.Slots)
 }
 
-// credentialFiles looks at who else may read or change the secrets, and at none of these.
+// credentialFiles checks permissions. It reads no secrets.
 func credentialFiles(dir string) Check {
 	const name = "credentials"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return refused(name, "%w; let this user read the folder, or name another with --credentials", err)
+		return refused(name, "%w; let this user read the directory, or set another with --credentials", err)
 	}
 	credentials, read, changed := 0, "", ""
-	look := func(path string) error {
-		info, err := os.Stat(path) // what a link leads to: Kubernetes mounts secrets so
+	check := func(path string) error {
+		info, err := os.Stat(path) // follows links: Kubernetes mounts secrets as links
 		switch {
 		case err != nil:
 			return err
@@ -69,7 +69,7 @@ func credentialFiles(dir string) Check {
 		}
 		return nil
 	}
-	err = look(dir)
+	err = check(dir)
 	for _, entry := range entries {
 		folder := filepath.Join(dir, entry.Name())
 		if info, statErr := os.Stat(folder); statErr != nil || !info.IsDir() || entry.Name()[0] == '.' {
@@ -77,25 +77,25 @@ func credentialFiles(dir string) Check {
 		}
 		credentials++
 		files, listErr := os.ReadDir(folder)
-		err = errors.Join(err, listErr, look(folder))
+		err = errors.Join(err, listErr, check(folder))
 		for _, file := range files {
 			if file.Name()[0] != '.' {
-				err = errors.Join(err, openable(filepath.Join(folder, file.Name())), look(filepath.Join(folder, file.Name())))
+				err = errors.Join(err, openable(filepath.Join(folder, file.Name())), check(filepath.Join(folder, file.Name())))
 			}
 		}
 	}
 	switch {
 	case err != nil:
-		return refused(name, "%w; let this user read what is there", err)
+		return refused(name, "%w; let this user read it", err)
 	case changed != "":
-		return refused(name, "everybody on this machine may change %s: chmod o-w", changed)
+		return refused(name, "every user of this machine can change %s: chmod o-w", changed)
 	case read != "":
-		return warned(name, "everybody on this machine may read %s, if the folders above it let them: chmod o-r", read)
+		return warned(name, "every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", read)
 	}
-	return passed(name, "%d, to be read by this user", credentials)
+	return passed(name, "%d, readable by this user", credentials)
 }
 
-// openable reports whether a file can be read, and reads nothing of it.
+// openable returns an error if a file cannot be opened for reading.
 func openable(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -115,19 +115,19 @@ func hookSources(cfg config.Config, environ []string) (int, []Check) {
 		return 0, nil
 	}
 	if n == 0 {
-		return 0, []Check{refused(name, "%s has none; a source is a folder with the files forge and secret", cfg.Hooks)}
+		return 0, []Check{refused(name, "%s has none; a source is a directory with the files forge and secret", cfg.Hooks)}
 	}
 	return n, []Check{passed(name, "%d", n)}
 }
 
-// spoolFolder tries out what a receiver does there. It takes no lock, so that one which runs is not disturbed.
-func spoolFolder(dir string) Check {
-	const name, advice = "spool", "choose another folder with --spool"
+// spoolDirectory tries what a receiver does there. It takes no lock, so it does not disturb a running receiver.
+func spoolDirectory(dir string) Check {
+	const name, advice = "spool", "choose another directory with --spool"
 	at := dir
-	for { // the folder is made when it is needed: the nearest one that is there tells whether it can be
+	for { // the receiver creates the directory: check the nearest existing parent
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {
-			return refused(name, "%s is no folder; %s", at, advice)
+			return refused(name, "%s is not a directory; %s", at, advice)
 		}
 		if err == nil {
 			break
@@ -143,19 +143,18 @@ func spoolFolder(dir string) Check {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(at, &st); err == nil && int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC {
-		return warned(name, "%s is on nfs: a webhook that is taken while Redis is away waits for it; %s, on a disk of this machine", dir, advice)
+		return warned(name, "%s is on nfs: webhooks wait for it while Redis is unavailable; %s, on a local disk", dir, advice)
 	}
 	if took > slowSync {
-		return warned(name, "%s takes %v to sync a file: webhooks wait for that while Redis is away; %s, on a quicker disk", dir, took.Round(time.Millisecond), advice)
+		return warned(name, "%s takes %v to sync a file: webhooks wait for that while Redis is unavailable; %s, on a faster disk", dir, took.Round(time.Millisecond), advice)
 	}
-	return passed(name, "%s can be written to, and syncs a file in %v", dir, took.Round(100*time.Microsecond))
+	return passed(name, "%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }
 
-// slowSync is what a disk takes that is overloaded, or far away.
+// slowSync is the sync time of an overloaded or remote disk.
 const slowSync = 250 * time.Millisecond
 
-// timedSync writes a file in dir, syncs it, and deletes it. It tries three times, and the quickest counts: one may
-// have to wait for what others have written just then.
+// timedSync returns the fastest of three syncs of a small file in dir, because other writes may delay one.
 func timedSync(dir string) (time.Duration, error) {
 	file, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
@@ -181,11 +180,11 @@ func listenAddress(address string) Check {
 	const name = "listen"
 	listener, err := net.Listen("tcp", address)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return warned(name, "%s is taken: by a process of this service that runs, or by another; choose another address with --listen", address)
+		return warned(name, "%s is in use, by a running process of this service or another program; choose another address with --listen", address)
 	}
 	if err != nil {
 		return refused(name, "%w; choose another address with --listen", err)
 	}
-	_ = listener.Close() // nobody has connected
+	_ = listener.Close()
 	return passed(name, "%s is free", address)
 }

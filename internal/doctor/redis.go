@@ -15,18 +15,18 @@ import (
 	"lockstep/internal/volume"
 )
 
-// What Redis is measured by.
+// Requirements on Redis.
 const (
 	oldestRedis  = "6.2" // XAUTOCLAIM, XADD NOMKSTREAM, trimming by id
-	fullRedis    = "7.0" // it can tell how far a group lags
-	clockTrouble = 2 * time.Second
+	fullRedis    = "7.0" // reports the lag of a group
+	maxClockSkew = 2 * time.Second
 	slowRedis    = 20 * time.Millisecond
 )
 
-// examineRedis looks at the Redis that is named.
+// examineRedis checks the configured Redis.
 func examineRedis(ctx context.Context, cfg config.Config) []Check {
 	if cfg.Redis == "" {
-		return []Check{warned("redis", "none is named: a worker uses an embedded one, alone, and gone with the process; name one with --redis")}
+		return []Check{warned("redis", "not configured: a single worker would use an embedded Redis and lose its data at the end; set --redis")}
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -46,7 +46,7 @@ func examineRedis(ctx context.Context, cfg config.Config) []Check {
 	}
 	info, err := client.Info(ctx, "server", "replication", "persistence", "memory").Result()
 	if err != nil {
-		checks = append(checks, warned("redis version", "INFO is refused, so that it cannot be told: let the user run it, or make sure that it is %s or later", oldestRedis))
+		checks = append(checks, warned("redis version", "unknown, because INFO is refused: permit it, or make sure that it is %s or later", oldestRedis))
 	} else {
 		checks = append(checks, RedisVersion(infoField(info, "redis_version")), redisRole(info))
 	}
@@ -57,7 +57,7 @@ func examineRedis(ctx context.Context, cfg config.Config) []Check {
 	return checks
 }
 
-// redisSpeed is the quickest of a few answers, so that a hiccup is no finding.
+// redisSpeed takes the fastest of a few answers, so that a hiccup is no finding.
 func redisSpeed(ctx context.Context, client redis.UniversalClient, server redisx.Server, took time.Duration) Check {
 	const name = "redis"
 	for range 4 {
@@ -68,12 +68,12 @@ func redisSpeed(ctx context.Context, client redis.UniversalClient, server redisx
 		took = min(took, time.Since(began))
 	}
 	if took > slowRedis {
-		return warned(name, "%s answers in %v: every change asks it some ten times; move it, or the workers, nearer", server, took.Round(time.Millisecond))
+		return warned(name, "%s answers in %v: every change needs about ten round trips; move it closer to the workers", server, took.Round(time.Millisecond))
 	}
 	return passed(name, "%s answers in %v", server, took.Round(10*time.Microsecond))
 }
 
-// sameVolume wants the volume at root to be the one that workers under the prefix publish to.
+// sameVolume checks that root is the volume to which workers under the prefix publish.
 func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Config) Check {
 	const name = "volume of this prefix"
 	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
@@ -83,23 +83,23 @@ func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	volume, viewErr := volume.ViewVolume(cfg.Root)
 	switch {
 	case err != nil:
-		return passed(name, "none yet: the first worker under prefix %s takes what is at %s", cfg.Prefix, cfg.Root)
+		return passed(name, "none yet: the first worker under prefix %s registers the one at %s", cfg.Prefix, cfg.Root)
 	case viewErr != nil:
-		return refused(name, "%w, and workers under prefix %s publish to volume %s: mount that one there, or choose another --prefix", viewErr, cfg.Prefix, id)
+		return refused(name, "%w, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", viewErr, cfg.Prefix, id)
 	case volume.ID() != id:
-		return refused(name, "%s is volume %s, and workers under prefix %s publish to volume %s: mount that one there, or choose another --prefix", cfg.Root, volume.ID(), cfg.Prefix, id)
+		return refused(name, "%s is volume %s, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", cfg.Root, volume.ID(), cfg.Prefix, id)
 	}
 	return passed(name, "%s", id)
 }
 
-// RedisClock compares Redis' clock with ours, by the middle of the call.
+// RedisClock compares Redis' clock at with the local time at the middle of the call.
 func RedisClock(at, sent time.Time, took time.Duration) Check {
 	const name = "redis clock"
 	apart := at.Sub(sent.Add(took / 2))
-	if apart.Abs() > took/2+clockTrouble {
-		return warned(name, "it is %v apart from this machine's: leases do not mind, but logs and retention do; run NTP on both", apart.Round(time.Millisecond))
+	if apart.Abs() > took/2+maxClockSkew {
+		return warned(name, "differs by %v from this machine's, which affects logs and retention but not leases; run NTP on both", apart.Round(time.Millisecond))
 	}
-	return passed(name, "within %v of this machine's", (took/2 + clockTrouble).Round(time.Millisecond))
+	return passed(name, "within %v of this machine's", (took/2 + maxClockSkew).Round(time.Millisecond))
 }
 
 func infoField(info, field string) string {
@@ -111,20 +111,21 @@ func infoField(info, field string) string {
 	return ""
 }
 
+// RedisVersion checks a version as INFO reports it.
 func RedisVersion(v string) Check {
 	const name = "redis version"
 	switch {
 	case v == "":
-		return warned(name, "it does not say; make sure that it is compatible with Redis %s or later", oldestRedis)
+		return warned(name, "unknown; make sure that it is compatible with Redis %s or later", oldestRedis)
 	case olderThan(v, oldestRedis):
 		return refused(name, "%s is too old; upgrade to %s or later", v, oldestRedis)
 	case olderThan(v, fullRedis):
-		return warned(name, "%s cannot tell how far a group lags; upgrade to %s or later for that figure", v, fullRedis)
+		return warned(name, "%s does not report the lag of groups; upgrade to %s or later for that", v, fullRedis)
 	}
 	return passed(name, "%s", v)
 }
 
-// olderThan compares versions by their first two numbers.
+// olderThan compares major and minor versions.
 func olderThan(v, than string) bool {
 	numbers := func(v string) (major, minor int) {
 		parts := strings.SplitN(v+".0", ".", 3)
@@ -143,11 +144,11 @@ func redisRole(info string) Check {
 	case "master", "":
 		return passed(name, "%s", term.Dash(role))
 	default:
-		return refused(name, "it is a %s; name the master, or the Sentinels with redis+sentinel://", role)
+		return refused(name, "%s; use the master, or the Sentinels with redis+sentinel://", role)
 	}
 }
 
-// redisSetting reads one of Redis' settings; ok is false when it does not let itself be asked.
+// redisSetting reads one of Redis' settings; ok is false if CONFIG is refused.
 func redisSetting(ctx context.Context, client redis.UniversalClient, name string) (value string, ok bool) {
 	values, err := client.ConfigGet(ctx, name).Result()
 	if err != nil {
@@ -161,23 +162,23 @@ func persistence(ctx context.Context, client redis.UniversalClient, info string)
 	const name = "redis persistence"
 	for _, field := range []string{"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"} {
 		if infoField(info, field) == "err" {
-			return refused(name, "%s is err: Redis could not write to its disk the last time it tried; look at that disk, and at Redis' log", field)
+			return refused(name, "%s is err: Redis could not write to its disk; check that disk and Redis' log", field)
 		}
 	}
 	appendonly, known := redisSetting(ctx, client, "appendonly")
 	if !known {
-		return warned(name, "CONFIG is refused, so that it cannot be told; see to it that appendonly is on")
+		return warned(name, "unknown, because CONFIG is refused; make sure that appendonly is on")
 	}
 	if appendonly != "yes" {
-		return warned(name, "appendonly is off: a restart of Redis loses events that are not settled; set appendonly yes")
+		return warned(name, "appendonly is off: a restart of Redis loses unsettled events; set appendonly yes")
 	}
 	switch fsync, _ := redisSetting(ctx, client, "appendfsync"); fsync {
 	case "always":
 		return passed(name, "appendonly, appendfsync always: nothing acknowledged is lost in a crash")
 	case "everysec":
-		return passed(name, "appendonly, appendfsync everysec: a crash of its machine loses up to 2 s; set always to lose nothing")
+		return passed(name, "appendonly, appendfsync everysec: a crash of its machine loses up to 2 s of writes; set always to lose nothing")
 	default:
-		return warned(name, "appendfsync is %s: a crash of its machine loses what the kernel had not written; set everysec or always", term.Dash(fsync))
+		return warned(name, "appendfsync is %s: a crash of its machine loses unwritten data; set everysec or always", term.Dash(fsync))
 	}
 }
 
@@ -185,30 +186,30 @@ func eviction(ctx context.Context, client redis.UniversalClient, info string) Ch
 	const name = "redis memory"
 	policy, known := redisSetting(ctx, client, "maxmemory-policy")
 	if !known {
-		return warned(name, "CONFIG is refused, so that it cannot be told; see to it that maxmemory-policy is noeviction")
+		return warned(name, "unknown, because CONFIG is refused; make sure that maxmemory-policy is noeviction")
 	}
 	limit, _ := redisSetting(ctx, client, "maxmemory")
 	used, _ := strconv.ParseInt(infoField(info, "used_memory"), 10, 64)
 	most, _ := strconv.ParseInt(limit, 10, 64)
 	switch {
 	case policy == "noeviction" && most > 0 && used > most/5*4:
-		return warned(name, "%s of maxmemory's %s are used: once it is full Redis takes nothing more; raise maxmemory, or lower stream-max-length",
+		return warned(name, "%s of maxmemory's %s used: once full, Redis refuses writes; raise maxmemory or lower stream-max-length",
 			volume.BytesText(used), volume.BytesText(most))
 	case policy == "noeviction":
 		return passed(name, "maxmemory-policy is noeviction")
 	case limit == "0":
-		return warned(name, "maxmemory-policy is %s, harmless only while there is no maxmemory; set noeviction", policy)
+		return warned(name, "maxmemory-policy is %s, harmless only without maxmemory; set noeviction", policy)
 	}
-	return refused(name, "maxmemory-policy is %s: once memory is full Redis would drop streams and leases; set noeviction", policy)
+	return refused(name, "maxmemory-policy is %s: once memory is full, Redis would drop streams and leases; set noeviction", policy)
 }
 
-// writable runs a script that writes a key and takes it away: a replica, a full memory and an ACL refuse it.
+// writable runs a script that writes and deletes a key. Replicas, full memory and ACLs refuse it.
 func writable(ctx context.Context, client redis.UniversalClient, cfg config.Config) Check {
 	const name = "redis scripts"
 	key := string(cfg.Namespace()) + "doctor"
 	err := client.Eval(ctx, "redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])", []string{key}).Err()
 	if err != nil {
-		return refused(name, "scripts that write below prefix %s are refused: %w; look at the user's permissions, at memory and disk", cfg.Prefix, err)
+		return refused(name, "scripts that write below prefix %s are refused: %w; check the user's permissions, memory and disk", cfg.Prefix, err)
 	}
-	return passed(name, "may write below prefix %s", cfg.Prefix)
+	return passed(name, "can write below prefix %s", cfg.Prefix)
 }

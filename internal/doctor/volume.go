@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// examineVolume tries out, in a folder of its own, what a worker will do on the volume.
+// examineVolume tries, in a temporary directory, what a worker does on the volume.
 func examineVolume(cfg config.Config) []Check {
 	root, err := filepath.Abs(cfg.Root)
 	if err != nil {
@@ -21,21 +21,21 @@ func examineVolume(cfg config.Config) []Check {
 	}
 	admin := filepath.Join(root, ".lockstep")
 	if err := os.MkdirAll(admin, 0o755); err != nil {
-		return []Check{refused("volume", "%s cannot be made: %w; let this user write there, or choose another --root", root, err)}
+		return []Check{refused("volume", "cannot create %s: %w; let this user write there or choose another --root", root, err)}
 	}
-	dir, err := os.MkdirTemp(admin, "try-") // gone within the hour, should we not come to delete it
+	dir, err := os.MkdirTemp(admin, "try-") // the patrol deletes leftovers
 	if err != nil {
-		return []Check{refused("volume", "%s cannot be written to: %w; let this user write there, and mount it read-write", root, err)}
+		return []Check{refused("volume", "cannot write to %s: %w; let this user write there and mount it read-write", root, err)}
 	}
 	defer os.RemoveAll(dir)
-	checks := []Check{passed("volume", "%s can be written to", root), fileSystem(root, cfg)}
+	checks := []Check{passed("volume", "%s is writable", root), fileSystem(root, cfg)}
 	for _, trial := range trials {
 		checks = append(checks, trial.on(dir))
 	}
 	return append(checks, syncing(dir), exchangeable(dir), caseSensitive(dir), freeSpace(root, cfg), freeInodes(root))
 }
 
-// trial is something that a worker does all the time.
+// trial is an operation that workers depend on.
 type trial struct {
 	name, needed string
 	run          func(dir string) error
@@ -53,24 +53,24 @@ func (t trial) on(dir string) Check {
 }
 
 var trials = []trial{
-	{"hard links", "trees share unchanged files by them: choose a file system that has them", func(dir string) error {
+	{"hard links", "trees share unchanged files with them: choose a file system with hard links", func(dir string) error {
 		file := filepath.Join(dir, "file")
 		return errors.Join(os.WriteFile(file, []byte("try"), 0o644), os.Link(file, filepath.Join(dir, "hard")))
 	}},
-	{"rename over a link", "publishing is such a rename: choose a file system that has symbolic links", func(dir string) error {
+	{"rename over a link", "publishing is such a rename: choose a file system with symbolic links", func(dir string) error {
 		link, other := filepath.Join(dir, "link"), filepath.Join(dir, "other")
 		if err := errors.Join(os.Symlink("a", link), os.Symlink("b", other), os.Rename(link, other)); err != nil {
 			return err
 		}
 		if target, err := os.Readlink(other); err != nil || target != "a" {
-			return fmt.Errorf("the link leads to %q: %w", target, err)
+			return fmt.Errorf("the link points to %q: %w", target, err)
 		}
 		return nil
 	}},
-	{"file locks", "stale workers are told by them: over NFS mount version 4, or run lockd; do not mount with nolock", tryFlock},
+	{"file locks", "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock", tryFlock},
 }
 
-// tryFlock takes a lock through one descriptor, and wants another to be refused.
+// tryFlock takes a lock on one descriptor and expects another to be refused.
 func tryFlock(dir string) error {
 	path := filepath.Join(dir, "lock")
 	first, err := os.Create(path)
@@ -87,7 +87,7 @@ func tryFlock(dir string) error {
 		return fmt.Errorf("flock: %w", err)
 	}
 	if err := unix.Flock(int(second.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("flock gives one lock to two: %w", err)
+		return fmt.Errorf("flock grants one lock twice: %w", err)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func syncing(dir string) Check {
 	const name = "sync"
 	took, err := timedSync(dir)
 	if err != nil {
-		return refused(name, "%w; a tree is to survive a power cut: look at the disk, and at how the volume is mounted", err)
+		return refused(name, "%w; trees would not survive a power failure: check the disk and the mount options", err)
 	}
 	folder, err := os.Open(dir)
 	if err == nil {
@@ -104,9 +104,9 @@ func syncing(dir string) Check {
 	}
 	switch {
 	case err != nil:
-		return refused(name, "syncfs: %w; a tree is to survive a power cut: look at how the volume is mounted", err)
+		return refused(name, "syncfs: %w; trees would not survive a power failure: check the mount options", err)
 	case took > slowSync:
-		return warned(name, "a file takes %v: every sync waits for that some times over; look for what else writes to this disk", took.Round(time.Millisecond))
+		return warned(name, "a file takes %v: every sync waits for that several times; find out what else writes to this disk", took.Round(time.Millisecond))
 	}
 	return passed(name, "a file takes %v", took.Round(100*time.Microsecond))
 }
@@ -118,7 +118,7 @@ func exchangeable(dir string) Check {
 		return refused(name, "%w", err)
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
-		return warned(name, "not here (%v): plain clones cannot be adopted, and are to be moved away by hand", err)
+		return warned(name, "not supported (%v): plain clones cannot be adopted; move them away by hand", err)
 	}
 	return passed(name, "works: plain clones can be adopted")
 }
@@ -129,21 +129,21 @@ func caseSensitive(dir string) Check {
 		return refused(name, "%w", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "CASE")); err == nil {
-		return warned(name, "the file system ignores case: a repository with two files whose names differ in nothing else is refused")
+		return warned(name, "the file system ignores case: repositories with files whose names differ only in case are refused")
 	}
-	return passed(name, "names that differ in case are different")
+	return passed(name, "the file system is case-sensitive")
 }
 
-// fileSystems are those of which there is something to say, by the magic number that statfs gives.
+// fileSystems maps known magic numbers of statfs to names and cautions.
 var fileSystems = map[int64]struct{ name, caution string }{
 	unix.EXT4_SUPER_MAGIC:      {name: "ext4"},
 	unix.XFS_SUPER_MAGIC:       {name: "xfs"},
 	unix.BTRFS_SUPER_MAGIC:     {name: "btrfs"},
-	unix.TMPFS_MAGIC:           {"tmpfs", "it is in memory, and gone with the machine; fine for trying out"},
-	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", "it is a container's own layer, and gone with the container; mount a volume"},
-	unix.FUSE_SUPER_MAGIC:      {"fuse", "what it can do depends on what is behind it; see the other checks"},
-	unix.SMB_SUPER_MAGIC:       {"smb", "symbolic links and file locks over it are not to be relied on; use NFS version 4 or a local disk"},
-	unix.CIFS_SUPER_MAGIC:      {"cifs", "symbolic links and file locks over it are not to be relied on; use NFS version 4 or a local disk"},
+	unix.TMPFS_MAGIC:           {"tmpfs", "it is in memory and lost at a reboot; use it for trials only"},
+	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", "it is a container's layer and lost with the container; mount a volume"},
+	unix.FUSE_SUPER_MAGIC:      {"fuse", "its abilities depend on the backend; see the other checks"},
+	unix.SMB_SUPER_MAGIC:       {"smb", "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"},
+	unix.CIFS_SUPER_MAGIC:      {"cifs", "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"},
 }
 
 func fileSystem(root string, cfg config.Config) Check {
@@ -154,8 +154,8 @@ func fileSystem(root string, cfg config.Config) Check {
 	}
 	kind := int64(uint32(st.Type))
 	if kind == unix.NFS_SUPER_MAGIC {
-		return warned(name, "nfs: readers on other machines see a new tree once their attribute caches lapse (acdirmax, 60 s by default); "+
-			"keep tree-grace, now %v, well above that, and mount version 4, whose file locks all machines share", cfg.TreeGrace)
+		return warned(name, "nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, 60 s by default); "+
+			"keep tree-grace (%v) well above that and mount version 4, whose file locks all machines share", cfg.TreeGrace)
 	}
 	known, found := fileSystems[kind]
 	switch {
@@ -178,14 +178,14 @@ func freeSpace(root string, cfg config.Config) Check {
 	shown := volume.BytesText(free) + " of " + volume.BytesText(size)
 	switch {
 	case free < cfg.MinFreeBytes:
-		return refused(name, "%s, and min-free-bytes keeps %s: nothing would be fetched; free space or lower the setting", shown, volume.BytesText(cfg.MinFreeBytes))
+		return refused(name, "%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower the setting", shown, volume.BytesText(cfg.MinFreeBytes))
 	case free < 2*cfg.MinFreeBytes || free < size/20:
-		return warned(name, "%s: free some soon", shown)
+		return warned(name, "%s: free some space soon", shown)
 	}
 	return passed(name, "%s", shown)
 }
 
-// fewInodes is a number of files that one large repository has.
+// fewInodes is the number of files in one large repository.
 const fewInodes = 100_000
 
 func freeInodes(root string) Check {
@@ -198,9 +198,9 @@ func freeInodes(root string) Check {
 	case st.Files == 0:
 		return passed(name, "not counted by this file system")
 	case st.Ffree == 0:
-		return refused(name, "none of %d: no file can be made; delete some, or make a file system with more", st.Files)
+		return refused(name, "none of %d: no file can be created; delete some or create a file system with more", st.Files)
 	case st.Ffree < fewInodes || st.Ffree < st.Files/20:
-		return warned(name, "%d of %d: trees are many files; free some, or make a file system with more", st.Ffree, st.Files)
+		return warned(name, "%d of %d: trees need many; free some or create a file system with more", st.Ffree, st.Files)
 	}
 	return passed(name, "%d of %d", st.Ffree, st.Files)
 }

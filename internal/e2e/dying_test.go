@@ -136,7 +136,7 @@ func dyingMain() {
 			return err
 		}
 		d.left.Store(left)
-		return app.Work(cmd.Context(), app.Config{
+		return app.RunWorker(cmd.Context(), app.Config{
 			Config: cfg, Redis: server.With(&d), Log: app.NewLogger(std.Stderr, cfg, slog.LevelInfo), Metrics: telemetry.New(), Step: d.pass,
 		})
 	}}

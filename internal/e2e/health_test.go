@@ -76,7 +76,7 @@ func TestReadinessCoversRolesAndDependencies(t *testing.T) {
 	proctest.Must(0, os.Rename(admin+"-away", admin))(t)
 	ready()
 	proctest.Must(0, os.WriteFile(filepath.Join(admin, "volume"), []byte("ANOTHERVOLUMEALTOGETHER\n"), 0o644))(t)
-	unready("volume", "another one is mounted")
+	unready("volume", "not the volume that was mounted")
 	proctest.Must(0, os.WriteFile(filepath.Join(admin, "volume"), id, 0o644))(t)
 	ready()
 	server.Stop()
@@ -96,8 +96,8 @@ func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
 	p.AwaitLog("waiting for redis")
 	proctest.Eventually(t, func() bool { // a slow check of Redis has another reason
 		status, failed, _ := healthOf(t, url+"/readyz")
-		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "it answers, and cannot be used yet" &&
-			failed["changes"].Reason == "it waits for Redis"
+		return status == http.StatusServiceUnavailable && failed["redis"].Reason == "answers, but cannot be used yet" &&
+			failed["changes"].Reason == "waiting for Redis"
 	}, "readyz reports why it is not ready")
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)

@@ -296,7 +296,7 @@ func TestMetricsAreServedWhileDraining(t *testing.T) {
 	}
 	<-held
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	p.AwaitLog("worker drains")
+	p.AwaitLog("worker draining")
 	if ready, metrics := get("/readyz"), get("/metrics"); ready != http.StatusServiceUnavailable || metrics != http.StatusOK {
 		t.Errorf("while draining: readyz %d, want 503; metrics %d, want 200", ready, metrics)
 	}

@@ -20,7 +20,7 @@ func TestSystemdIsNotifiedOfState(t *testing.T) {
 	cmd := proctest.Command(t, "serve", "--redis", redisServer.URL(), "--root", t.TempDir(), "--roles", "worker")
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket)
 	p := proctest.StartCommand(t, cmd)
-	proctest.AwaitNotify(t, next, "STATUS=not ready; redis: it does not answer; changes: it waits for Redis")
+	proctest.AwaitNotify(t, next, "STATUS=not ready; redis: does not answer; changes: waiting for Redis")
 	redisServer.Restart()
 	if message := proctest.AwaitNotify(t, next, "READY=1"); !strings.Contains(message, "STATUS=ready") {
 		t.Errorf("message %q", message)

@@ -188,7 +188,7 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
 	proctest.WithLongerTimeouts(t, 100*time.Millisecond, func(d time.Duration) error {
 		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--wait", "--timeout", d.String())
-		if code != term.ExitTimedOut || !strings.Contains(stderr, "is published, and has no result within "+d.String()+"; is a worker running?") {
+		if code != term.ExitTimedOut || !strings.Contains(stderr, "was published, but has no result within "+d.String()+"; is a worker running?") {
 			return fmt.Errorf("exit code %d, error %q", code, stderr)
 		}
 		return nil

@@ -9,9 +9,9 @@ import (
 	"lockstep/internal/cli/term"
 )
 
-// ResultLine is a result in a few words.
+// ResultLine formats a result in a few words.
 func ResultLine(r events.Result) string {
-	head := strings.Join([]string{KindOf(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
+	head := strings.Join([]string{Kind(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
 	switch r.Type {
 	case events.ResultSynced:
 		if r.Before == r.After {
@@ -28,13 +28,13 @@ func ResultLine(r events.Result) string {
 	return head
 }
 
-// KindOf is the word in an event's type that tells its kind: synced, of lockstep.result.synced.v1.
-func KindOf(eventType string) string {
+// Kind returns the kind in an event type: "synced" in lockstep.result.synced.v1.
+func Kind(eventType string) string {
 	parts := strings.Split(eventType, ".")
 	return parts[max(0, len(parts)-2)]
 }
 
-// Shown is words on one line, of which some may be empty, and some be what others have chosen.
-func Shown(words ...string) string {
+// OneLine joins words into one printable line.
+func OneLine(words ...string) string {
 	return term.Rendered(strings.Join(strings.Fields(strings.Join(words, " ")), " "), false)
 }

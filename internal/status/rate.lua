@@ -1,10 +1,10 @@
--- status_rate.lua tells how fast a stream has grown of late, without sending its entries.
+-- rate.lua counts the recent entries of a stream without transferring them.
 --
 -- KEYS  1 stream
--- ARGV  1 how far back to look, ms   2 how many entries to look at, the newest
+-- ARGV  1 maximum age of entries, ms   2 maximum number of entries
 --
--- Returns {now, entries looked at, when the oldest of these was added}, moments in ms; {now, 0, now} without one.
--- Changes nothing. Refuses with WRONGTYPE what is no stream.
+-- Returns {now, number of entries, time of the oldest of these}, times in ms; {now, 0, now} if there are none.
+-- Read-only. Fails with WRONGTYPE if the key is not a stream.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -3,10 +3,6 @@ package status
 import (
 	"cmp"
 	"context"
-
-	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
-
 	_ "embed"
 	"errors"
 	"fmt"
@@ -18,6 +14,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
 	"lockstep/internal/server"
@@ -26,40 +24,38 @@ import (
 	"lockstep/locking"
 )
 
-// the script
-
-// Service is one screen's worth of a running service.
+// Service is the state of a running service.
 type Service struct {
 	Redis    string   `json:"redis"`
 	Prefix   string   `json:"prefix"`
 	Health   string   `json:"health"`   // "ok" or "attention"
-	Concerns []string `json:"concerns"` // what to see to
+	Concerns []string `json:"concerns"` // problems
 
-	Changes int64 `json:"changes"` // entries kept in the stream
-	Unread  int64 `json:"unread"`  // not delivered yet; -1 when Redis cannot tell
-	Pending int64 `json:"pending"` // delivered and not settled
-	Due     int64 `json:"due"`     // of the pending, with a due moment
-	Late    int64 `json:"late"`    // of the due, whose moment has passed
-	Workers int   `json:"workers"` // consumers of the group
+	Changes int64 `json:"changes"` // entries in the stream
+	Unread  int64 `json:"unread"`  // not delivered yet; -1 if unknown
+	Pending int64 `json:"pending"` // delivered but not settled
+	Due     int64 `json:"due"`     // pending with a due time
+	Late    int64 `json:"late"`    // pending past their due time
+	Workers int   `json:"workers"` // consumers of the workers group
 	Results int64 `json:"results"`
 	Dead    int64 `json:"dead"`
 
-	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest change that is not settled
+	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest unsettled change
 
 	Settled       rate             `json:"settled"`
 	Groups        []groupStatus    `json:"groups"`
-	Activities    []state.Activity `json:"activities"` // what workers have been at for half a second or more
+	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
 	Leases        leaseStatus      `json:"leases"`
 	Repos         failureStatus    `json:"repositories"`
-	DeadReasons   map[string]int   `json:"dead_by_reason"` // of the newest 200
-	Notifications int64            `json:"notifications"`  // that wait to be posted
+	DeadReasons   map[string]int   `json:"dead_by_reason"` // in the newest 200
+	Notifications int64            `json:"notifications"`  // waiting to be posted
 	Watched       int64            `json:"watched"`        // repositories
 	Volume        *volumeStatus    `json:"volume,omitempty"`
 
-	now time.Time // by Redis' clock
+	now time.Time // Redis time
 }
 
-// rate is how many results there were within a time that ends now.
+// rate counts the results of the last OverMS.
 type rate struct {
 	PerSecond float64 `json:"per_second"`
 	Results   int64   `json:"results"`
@@ -69,44 +65,44 @@ type rate struct {
 type groupStatus struct {
 	Stream    string `json:"stream"`
 	Group     string `json:"group"`
-	Lag       int64  `json:"lag"` // -1 when Redis cannot tell
+	Lag       int64  `json:"lag"` // -1 if unknown
 	Pending   int64  `json:"pending"`
 	Late      int64  `json:"late"`
 	Consumers int    `json:"consumers"`
 	OldestMS  int64  `json:"oldest_unsettled_ms"`
 }
 
-// leaseStatus are the leases that are held, all of them or, when they are too many to find, those of activities.
+// leaseStatus describes the held leases or, if there are too many keys to search, those of activities.
 type leaseStatus struct {
 	Complete  bool          `json:"complete"`
 	Held      int           `json:"held"`
-	Contended []server.Lock `json:"contended"` // for which others wait, most of them first
+	Contended []server.Lock `json:"contended"` // with waiters, longest queue first
 }
 
-// failureStatus are repositories that do not sync, of those that were looked at.
+// failureStatus describes the failing repositories among those searched.
 type failureStatus struct {
-	Complete bool                 `json:"complete"` // all were looked at
+	Complete bool                 `json:"complete"` // all repositories were searched
 	Looked   int                  `json:"looked_at"`
 	Failing  int                  `json:"failing"`
 	Open     int                  `json:"circuits_open"`
-	Worst    []server.RepoSummary `json:"worst"` // the failing, most failures first, at most 20
+	Worst    []server.RepoSummary `json:"worst"` // up to 20, most failures first
 }
 
 type volumeStatus struct {
 	ID   string `json:"id"`
-	Root string `json:"root,omitempty"` // where it is at hand, as what follows
+	Root string `json:"root,omitempty"` // empty if not mounted, as the sizes below
 	Free int64  `json:"free_bytes,omitempty"`
 	Size int64  `json:"size_bytes,omitempty"`
 }
 
 const (
-	LookWithin    = 250 * time.Millisecond // for leases, and for failures
-	lookAgain     = 10 * time.Second
-	worstShown    = 20
-	lettersLooked = 200
-	rateWithin    = time.Minute
+	searchTimeout = 250 * time.Millisecond // for leases, and again for failures
+	searchAgain   = 10 * time.Second
+	maxListed     = 20
+	maxLetters    = 200
+	rateWindow    = time.Minute
 	rateEntries   = 100
-	longWait      = 5 * time.Minute // beyond it what waits is worth a word
+	longWait      = 5 * time.Minute // an older unsettled entry is a problem
 )
 
 var (
@@ -115,25 +111,26 @@ var (
 	rateScript = redis.NewScript(rateSource)
 )
 
-// Read looks at a service once.
+// Read returns the state of a service.
 func Read(ctx context.Context, client redis.UniversalClient, cfg config.Config) (Service, error) {
-	return (&Reader{Client: client, Cfg: cfg, Within: LookWithin}).Read(ctx)
+	return (&Reader{Redis: client, Config: cfg}).Read(ctx)
 }
 
-// Reader looks at a service. It costs the same however much there is: leases and failures are what it finds in
-// the time that it looks for them, and where that is not enough for all, good for a while.
+// Reader reads the state of a service again and again. A read costs the same however large the service is: it searches for leases
+// and failures for a limited time. If that does not cover all of them, it reuses the findings for a while.
 type Reader struct {
-	Client redis.UniversalClient
-	Cfg    config.Config
-	Within time.Duration // to look for leases, and for failures
+	Redis  redis.UniversalClient
+	Config config.Config
+	Search time.Duration // time to search for leases, and again for failures; defaults to 250 ms
 
-	looked time.Time
-	leases leaseStatus
-	repos  failureStatus
+	searched time.Time
+	leases   leaseStatus
+	repos    failureStatus
 }
 
+// Read returns the state of the service.
 func (r *Reader) Read(ctx context.Context) (Service, error) {
-	client, cfg, namespace := r.Client, r.Cfg, r.Cfg.Namespace()
+	client, cfg, namespace := r.Redis, r.Config, r.Config.Namespace()
 	redisServer, err := cfg.RedisServer()
 	if err != nil {
 		return Service{}, err
@@ -144,7 +141,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
-		func() error { return r.look(ctx, store, s.Activities) },
+		func() error { return r.search(ctx, store, s.Activities) },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
@@ -155,21 +152,21 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		}
 	}
 	s.Leases, s.Repos = r.leases, r.repos
-	s.Activities = append([]state.Activity{}, s.Activities...) // [] and not null
+	s.Activities = append([]state.Activity{}, s.Activities...) // [] instead of null in JSON
 	s.judge()
 	return s, nil
 }
 
-// look looks for leases and failures, unless it has of late and there are too many.
-func (r *Reader) look(ctx context.Context, store *state.Store, activities []state.Activity) (err error) {
-	if (!r.leases.Complete || !r.repos.Complete) && time.Since(r.looked) < lookAgain {
+// search looks for leases and failures, unless a recent search was incomplete.
+func (r *Reader) search(ctx context.Context, store *state.Store, activities []state.Activity) (err error) {
+	if (!r.leases.Complete || !r.repos.Complete) && time.Since(r.searched) < searchAgain {
 		return nil
 	}
 	if r.leases, err = r.readLeases(ctx, activities); err != nil {
 		return err
 	}
-	r.repos, err = readFailures(ctx, store, r.Within)
-	r.looked = time.Now()
+	r.repos, err = readFailures(ctx, store, cmp.Or(r.Search, searchTimeout))
+	r.searched = time.Now()
 	return err
 }
 
@@ -184,7 +181,7 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 		return err
 	}
 	s.Changes, s.Results, s.Dead = changes.Length, results.Length, changes.Dead
-	s.Unread = changes.Length // all of them, before the first worker has made the group
+	s.Unread = changes.Length // no worker has created the group yet
 	if g, ok := changes.Group(events.WorkersGroup); ok {
 		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Consumers
 		s.Due, s.Late, s.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
@@ -199,15 +196,15 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 }
 
 func readRate(ctx context.Context, client redis.UniversalClient, topic string) (rate, time.Time, error) {
-	reply, err := rateScript.Run(ctx, client, []string{topic}, rateWithin.Milliseconds(), rateEntries).Int64Slice()
+	reply, err := rateScript.Run(ctx, client, []string{topic}, rateWindow.Milliseconds(), rateEntries).Int64Slice()
 	if err != nil {
-		return rate{}, time.Time{}, fmt.Errorf("read how fast %s grows: %w", topic, err)
+		return rate{}, time.Time{}, fmt.Errorf("read the rate of %s: %w", topic, err)
 	}
 	if len(reply) != 3 {
-		return rate{}, time.Time{}, errors.New("rate.lua: a reply that makes no sense")
+		return rate{}, time.Time{}, errors.New("rate.lua: unexpected reply")
 	}
 	now, n, oldest := reply[0], reply[1], reply[2]
-	r := rate{Results: n, OverMS: rateWithin.Milliseconds()}
+	r := rate{Results: n, OverMS: rateWindow.Milliseconds()}
 	if n == rateEntries {
 		r.OverMS = max(1, now-oldest)
 	}
@@ -215,15 +212,15 @@ func readRate(ctx context.Context, client redis.UniversalClient, topic string) (
 	return r, time.UnixMilli(now), nil
 }
 
-// readLeases looks for the leases that are held; in a Redis with too many keys, at those of activities alone.
+// readLeases searches for held leases. If there are too many keys, it reads those of activities only.
 func (r *Reader) readLeases(ctx context.Context, activities []state.Activity) (leaseStatus, error) {
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: r.Client, Prefix: r.Cfg.Namespace().Locks()})
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: r.Redis, Prefix: r.Config.Namespace().Locks()})
 	if err != nil {
 		return leaseStatus{}, err
 	}
-	looking, cancel := context.WithTimeout(ctx, r.Within)
+	searching, cancel := context.WithTimeout(ctx, cmp.Or(r.Search, searchTimeout))
 	defer cancel()
-	held, err := inspector.List(looking)
+	held, err := inspector.List(searching)
 	s := leaseStatus{Complete: err == nil, Contended: []server.Lock{}}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
 		held, err = leasesOf(ctx, inspector, activities)
@@ -238,17 +235,17 @@ func (r *Reader) readLeases(ctx context.Context, activities []state.Activity) (l
 		}
 	}
 	slices.SortStableFunc(s.Contended, func(a, b server.Lock) int { return cmp.Compare(len(b.Waiters), len(a.Waiters)) })
-	s.Contended = s.Contended[:min(len(s.Contended), worstShown)]
+	s.Contended = s.Contended[:min(len(s.Contended), maxListed)]
 	return s, nil
 }
 
-// leasesOf are the leases of activities, of the longest ones if they are many.
+// leasesOf returns the leases of activities, up to a limit.
 func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []state.Activity) ([]locking.Status, error) {
 	var held []locking.Status
-	for _, activity := range activities[:min(len(activities), 5*worstShown)] {
+	for _, activity := range activities[:min(len(activities), 5*maxListed)] {
 		repo, err := events.ParseRepoPath(activity.Repo)
 		if err != nil {
-			continue // written by somebody else
+			continue // not written by a worker
 		}
 		lock, err := inspector.Status(ctx, repo.Key())
 		if err != nil {
@@ -261,11 +258,11 @@ func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []st
 	return held, nil
 }
 
-// readFailures looks for repositories that fail.
-func readFailures(ctx context.Context, store *state.Store, within time.Duration) (failureStatus, error) {
+// readFailures searches for failing repositories until the timeout.
+func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
 	s := failureStatus{Worst: []server.RepoSummary{}}
 	failing := map[string]server.RepoSummary{} // a repository may be on two pages
-	for cursor, until := uint64(0), time.Now().Add(within); ; {
+	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
 		page, err := store.List(ctx, "", cursor, 1000)
 		if err != nil {
 			return s, err
@@ -291,7 +288,7 @@ func readFailures(ctx context.Context, store *state.Store, within time.Duration)
 	slices.SortFunc(s.Worst, func(a, b server.RepoSummary) int {
 		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), cmp.Compare(a.Repo, b.Repo))
 	})
-	s.Worst = s.Worst[:min(len(s.Worst), worstShown)]
+	s.Worst = s.Worst[:min(len(s.Worst), maxListed)]
 	return s, nil
 }
 
@@ -304,18 +301,18 @@ func readReasons(ctx context.Context, client redis.UniversalClient, cfg config.C
 	if err != nil {
 		return nil, err
 	}
-	page, err := dead.List(ctx, stream.Query{Limit: lettersLooked})
+	page, err := dead.List(ctx, stream.Query{Limit: maxLetters})
 	for _, letter := range page.Letters {
 		reasons[term.Printable(letter.Reason)]++
 	}
 	return reasons, err
 }
 
-// readVolume says which volume workers publish to, and what is free there when it is at hand.
+// readVolume returns the registered volume, with its free space if it is mounted here.
 func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Config) (*volumeStatus, error) {
 	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
 	if errors.Is(err, redis.Nil) {
-		return nil, nil // no worker was ever here
+		return nil, nil // no worker has started yet
 	}
 	if err != nil {
 		return nil, err
@@ -329,10 +326,10 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	if err == nil {
 		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
 	}
-	return s, nil // a file system that does not answer is no reason to show nothing
+	return s, nil // an unknown size does not fail the status
 }
 
-// judge says what is to be seen to.
+// judge fills in Health and Concerns.
 func (s *Service) judge() {
 	s.Concerns = []string{}
 	concern := func(format string, args ...any) { s.Concerns = append(s.Concerns, fmt.Sprintf(format, args...)) }
@@ -341,7 +338,7 @@ func (s *Service) judge() {
 	}
 	for _, g := range s.Groups {
 		if waited := time.Duration(g.OldestMS) * time.Millisecond; waited > longWait {
-			concern("group %s has not settled an entry for %s", term.Printable(g.Group), Spell(waited))
+			concern("group %s has not settled an entry for %s", term.Printable(g.Group), Duration(waited))
 		}
 	}
 	if s.Repos.Open > 0 {

@@ -19,10 +19,10 @@ import (
 	"lockstep/locking"
 )
 
-// TestStatusOfALargeDeploymentSaysWhatItLeavesOut has more repositories than there is time to look at.
-func TestStatusOfALargeDeploymentSaysWhatItLeavesOut(t *testing.T) {
+// The deployment has more repositories than the search time covers.
+func TestReadReportsIncompleteSearch(t *testing.T) {
 	ctx := context.Background()
-	redisServer := redistest.StartReal(t) // the embedded one scans all at once
+	redisServer := redistest.StartReal(t) // the embedded Redis scans everything at once
 	client := redisServer.Client()
 	const repos = 3000
 	_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -36,39 +36,39 @@ func TestStatusOfALargeDeploymentSaysWhatItLeavesOut(t *testing.T) {
 	locker := proctest.Must(locking.New(locking.Config{Redis: client, Prefix: events.DefaultNamespace.Locks(), Worker: "w1"}))(t)
 	defer locker.Close(ctx)
 	cfg := config.Config{Redis: redisServer.URL(), Prefix: string(events.DefaultNamespace)}
-	reader := &Reader{Client: client, Cfg: cfg, Within: time.Nanosecond}
+	reader := &Reader{Redis: client, Config: cfg, Search: time.Nanosecond}
 	err = locker.Do(ctx, locking.Request{Key: "load/repo-7", Job: "c1", Operation: "sync"}, func(context.Context, *locking.Lease) error {
 		reader.leases, err = reader.readLeases(ctx, []state.Activity{{Repo: "load/repo-7"}, {Repo: "load/repo-8"}, {Repo: ".."}})
 		return err
 	})
 	proctest.Must(0, err)(t)
 	if got := reader.leases; got.Complete || got.Held != 1 {
-		t.Errorf("leases %+v, want that of the activity, and to be told that there may be more", got)
+		t.Errorf("leases %+v, want the one of the activity, incomplete", got)
 	}
 	status := proctest.Must(reader.Read(ctx))(t)
-	if got := status.Repos; got.Complete || got.Looked == 0 || got.Looked >= repos || got.Failing == 0 || len(got.Worst) != worstShown {
+	if got := status.Repos; got.Complete || got.Looked == 0 || got.Looked >= repos || got.Failing == 0 || len(got.Worst) != maxListed {
 		t.Errorf("repositories %+v, want some", got)
 	}
 	var screen strings.Builder
 	status.Table(&screen)
-	for _, want := range []string{"that were looked at (not all)", "at least 0 held (not all were looked at)", "more; see -o json"} {
+	for _, want := range []string{"searched (incomplete)", "at least 0 held (search incomplete)", "more; see -o json"} {
 		if !strings.Contains(screen.String(), want) {
 			t.Errorf("no %q in\n%s", want, screen.String())
 		}
 	}
-	looked := reader.looked
-	if proctest.Must(reader.Read(ctx))(t); !reader.looked.Equal(looked) {
-		t.Error("it looks again at once, though there are too many")
+	searched := reader.searched
+	if proctest.Must(reader.Read(ctx))(t); !reader.searched.Equal(searched) {
+		t.Error("searched again at once after an incomplete search")
 	}
-	reader.Within, reader.looked = time.Minute, time.Time{}
+	reader.Search, reader.searched = time.Minute, time.Time{}
 	status = proctest.Must(reader.Read(ctx))(t)
 	if got := status.Repos; !got.Complete || got.Looked != repos || got.Failing != repos/2 || !status.Leases.Complete {
-		t.Errorf("with time enough: %+v, %+v", got, status.Leases)
+		t.Errorf("with enough time: %+v, %+v", got, status.Leases)
 	}
 }
 
-// TestStatusFitsAScreen lays out a service with something in each part.
-func TestStatusFitsAScreen(t *testing.T) {
+// TestTableFitsScreen formats a service with something in each section.
+func TestTableFitsScreen(t *testing.T) {
 	now := time.Now()
 	since := now.Add(-90 * time.Second)
 	s := Service{

@@ -17,16 +17,16 @@ import (
 	"lockstep/internal/volume"
 )
 
-// rowsShown is how many rows each list of the screen has at most.
-const rowsShown = 4
+// maxRows limits each list on the screen.
+const maxRows = 4
 
-// Table is a screen of 80 columns and 24 rows, while nothing is wrong with much of the service.
+// Table prints the state of the service. It fits 80 columns and 24 rows unless much is wrong.
 func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "redis\t%s, prefix %s\n", s.Redis, s.Prefix)
 	fmt.Fprintf(w, "health\t%s\n", s.health())
 	oldest := ""
 	if s.OldestMS > 0 {
-		oldest = "; the oldest for " + Spell(time.Duration(s.OldestMS)*time.Millisecond)
+		oldest = "; the oldest for " + Duration(time.Duration(s.OldestMS)*time.Millisecond)
 	}
 	unread := "unread unknown"
 	if s.Unread >= 0 {
@@ -36,12 +36,12 @@ func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "results\t%d kept, %s\n", s.Results, s.Settled)
 	leases := fmt.Sprintf("%d held", s.Leases.Held)
 	if !s.Leases.Complete {
-		leases = fmt.Sprintf("at least %d held (not all were looked at)", s.Leases.Held)
+		leases = fmt.Sprintf("at least %d held (search incomplete)", s.Leases.Held)
 	}
 	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases, len(s.Leases.Contended))
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
-		failing = fmt.Sprintf("%d failing of %d that were looked at (not all)", s.Repos.Failing, s.Repos.Looked)
+		failing = fmt.Sprintf("%d failing of %d searched (incomplete)", s.Repos.Failing, s.Repos.Looked)
 	}
 	fmt.Fprintf(w, "repos\t%s, %d circuits open; %d watched\n", failing, s.Repos.Open, s.Watched)
 	fmt.Fprintf(w, "dead\t%s\n", s.dead())
@@ -66,13 +66,13 @@ func (s Service) health() string {
 	return term.Paint(term.MarkWarn, s.Health) + ": " + strings.Join(s.Concerns, "; ")
 }
 
-// String says how many, and over which time.
+// String formats the rate with its window.
 func (r rate) String() string {
 	over := time.Duration(r.OverMS) * time.Millisecond
-	if over == rateWithin {
+	if over == rateWindow {
 		return fmt.Sprintf("%.1f/s in the last minute", r.PerSecond)
 	}
-	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, Spell(over))
+	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, Duration(over))
 }
 
 func (s Service) dead() string {
@@ -87,8 +87,8 @@ func (s Service) dead() string {
 		parts[i] = fmt.Sprintf("%s: %d", reason, s.DeadReasons[reason])
 	}
 	of := ""
-	if s.Dead > lettersLooked {
-		of = fmt.Sprintf("of the newest %d, ", lettersLooked)
+	if s.Dead > maxLetters {
+		of = fmt.Sprintf("of the newest %d, ", maxLetters)
 	}
 	return term.Paint(term.MarkWarn, strconv.FormatInt(s.Dead, 10)) + " (" + of + strings.Join(parts, ", ") + ")"
 }
@@ -100,7 +100,7 @@ func (s Service) groupRows(w io.Writer) {
 	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
 	rows(w, s.Groups, func(g groupStatus) string {
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,
-			Spell(time.Duration(g.OldestMS)*time.Millisecond), g.Consumers)
+			Duration(time.Duration(g.OldestMS)*time.Millisecond), g.Consumers)
 	})
 }
 
@@ -110,7 +110,7 @@ func (s Service) activityRows(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\nAT WORK ON\tFOR\tPHASE\tWORKER")
 	rows(w, s.Activities, func(a state.Activity) string {
-		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Spell(a.At.Sub(a.Since)), progressText(a.Progress), a.Worker)
+		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Duration(a.At.Sub(a.Since)), progressText(a.Progress), a.Worker)
 	})
 }
 
@@ -120,7 +120,7 @@ func (s Service) contentionRows(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\nWAITED FOR\tBY\tHELD FOR\tHOLDER")
 	rows(w, s.Leases.Contended, func(l server.Lock) string {
-		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Spell(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
+		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
 }
 
@@ -138,11 +138,11 @@ func (s Service) failureRows(w io.Writer) {
 	})
 }
 
-// rows prints the first of a list, and how many more there are.
+// rows prints the first rows and the number of the others.
 func rows[T any](w io.Writer, all []T, row func(T) string) {
 	shown := all
-	if len(all) > rowsShown {
-		shown = all[:rowsShown-1]
+	if len(all) > maxRows {
+		shown = all[:maxRows-1]
 	}
 	for _, one := range shown {
 		fmt.Fprintln(w, row(one))
@@ -152,7 +152,7 @@ func rows[T any](w io.Writer, all []T, row func(T) string) {
 	}
 }
 
-// progressText is how far work has come, as "fetch 12 MiB of 40 MiB".
+// progressText formats progress, as "fetch 12 MiB of 40 MiB".
 func progressText(p events.Progress) string {
 	amount := func(n int64) string {
 		if p.Unit == "bytes" {
@@ -183,8 +183,8 @@ func orUnknown(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Spell is a duration as people say it: in its two largest units, and below a minute in tenths of a second.
-func Spell(d time.Duration) string {
+// Duration formats d in its two largest units, below a minute in tenths of a second.
+func Duration(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0s"
@@ -200,6 +200,7 @@ func Spell(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
+// Synced formats when a repository was last synced.
 func Synced(r server.RepoSummary) string {
 	switch {
 	case r.Removed != "":
@@ -210,6 +211,7 @@ func Synced(r server.RepoSummary) string {
 	return r.Synced.Format(time.RFC3339)
 }
 
+// Circuit formats the state of a circuit breaker.
 func Circuit(c server.Circuit) string {
 	if c.OpenUntil != nil {
 		return "open until " + c.OpenUntil.Format(time.RFC3339)

@@ -1,5 +1,4 @@
-// Package backend implements the interfaces of package handlers: on a volume, with Redis for the states, the circuit
-// breakers and the registry of watches.
+// Package backend implements the interfaces of package handlers with a volume and with Redis.
 package backend
 
 import (
@@ -14,7 +13,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// New returns handlers on a volume. It implements everything that they need.
+// New returns handlers that work on a volume.
 func New(volume *volume.Volume, states *state.Store, credentials *credential.Store, registry *watch.Registry) handlers.Handlers {
 	return handlers.Handlers{Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}}
 }

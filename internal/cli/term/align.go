@@ -5,9 +5,9 @@ import (
 	"unicode"
 )
 
-// Marks of colours in a table's cells. They take no room, and become escape sequences where these are wanted.
+// Marks start a colour in a table cell. They have no width and become escape sequences where colours are on.
 const (
-	markEnd = '\uE000' + iota // of the private use area, which nobody's text is in
+	markEnd = '\uE000' + iota // private use area
 	MarkGood
 	MarkWarn
 	MarkBad
@@ -16,15 +16,13 @@ const (
 
 var sequences = map[rune]string{markEnd: "\x1b[0m", MarkGood: "\x1b[32m", MarkWarn: "\x1b[33m", MarkBad: "\x1b[31m", MarkFaint: "\x1b[2m"}
 
-// Paint marks text with a colour.
+// Paint colours text.
 func Paint(mark rune, text string) string { return string(mark) + text + string(markEnd) }
 
-// gap is how far columns are apart.
 const gap = 2
 
-// Align lays out rows of cells, a row a line and a tab between cells. A column is as wide as its widest cell in
-// rows that follow each other, as in text/tabwriter, which would count the colours. What could command the
-// terminal is left out: many a cell says what others have chosen.
+// Align lays out rows of cells: one row per line, cells separated by tabs. A column is as wide as its widest cell in adjacent rows,
+// as in text/tabwriter, which would count the colours. It removes control characters, because cells quote foreign text.
 func Align(text string, colours bool) string {
 	var rows [][]string
 	for line := range strings.Lines(text) {
@@ -33,15 +31,15 @@ func Align(text string, colours bool) string {
 	widths := columns(rows)
 	var b strings.Builder
 	for r, row := range rows {
-		owed := 0 // spaces
+		pad := 0
 		for c, cell := range row {
 			if cell != "" {
-				b.WriteString(strings.Repeat(" ", owed))
+				b.WriteString(strings.Repeat(" ", pad))
 				b.WriteString(Rendered(cell, colours))
-				owed = 0
+				pad = 0
 			}
 			if c < len(widths[r]) {
-				owed += widths[r][c] - width(cell)
+				pad += widths[r][c] - width(cell)
 			}
 		}
 		b.WriteByte('\n')
@@ -49,7 +47,7 @@ func Align(text string, colours bool) string {
 	return b.String()
 }
 
-// columns are the widths of each row's cells but the last, the gap included.
+// columns returns the widths of each row's cells except the last, including the gap.
 func columns(rows [][]string) [][]int {
 	widths := make([][]int, len(rows))
 	for c, found := 0, true; found; c++ {
@@ -69,7 +67,7 @@ func columns(rows [][]string) [][]int {
 	return widths
 }
 
-// width is how many characters of a cell are seen.
+// width counts the visible characters of a cell.
 func width(cell string) int {
 	n := 0
 	for _, r := range cell {
@@ -93,7 +91,7 @@ func Rendered(cell string, colours bool) string {
 	return b.String()
 }
 
-// Printable is text of somebody else's on one line of a terminal, of bounded length.
+// Printable makes foreign text safe for one line of a terminal and limits its length.
 func Printable(text string) string {
 	const most = 200
 	text = strings.Map(func(r rune) rune {
@@ -108,7 +106,7 @@ func Printable(text string) string {
 	return text
 }
 
-// Dash is a cell that has something in it.
+// Dash returns s, or "-" if s is empty.
 func Dash(s string) string {
 	if s == "" {
 		return "-"

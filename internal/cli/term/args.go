@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NoArgs refuses arguments: of a group of subcommands, as one that it does not have.
+// NoArgs rejects arguments; for a group, as an unknown subcommand.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -24,7 +24,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// OneArg wants the argument that the command's use names.
+// OneArg requires the one argument named in the command's Use.
 func OneArg(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("%s is missing", argument(cmd))
@@ -39,19 +39,18 @@ func OneArgAtMost(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// argument is what a command's use calls its argument.
+// argument returns the name of the argument in the command's Use.
 func argument(cmd *cobra.Command) string { return strings.Trim(strings.Fields(cmd.Use)[1], "[]") }
 
-// flagsTogether refuses flags that exclude each other. Cobra does so too, later, and with an error that
-// nobody can tell from the subcommand's own.
-func flagsTogether(cmd *cobra.Command) error {
+// checkFlags rejects missing and conflicting flags. Cobra also does so, but later and with an error that cannot be recognized.
+func checkFlags(cmd *cobra.Command) error {
 	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 		return UsageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	}
 	return nil
 }
 
-// WrongUse makes an argument check's error a usage error.
+// WrongUse turns the errors of an argument check into usage errors.
 func WrongUse(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

@@ -8,7 +8,7 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// OneLine is the error's text on one line: several errors in one, and what YAML has to say, have more.
+// OneLine returns the error's text on one line.
 func OneLine(err error) string {
 	var text string
 	for line := range strings.Lines(err.Error()) {
@@ -44,7 +44,7 @@ func (e *ExitError) Error() string { return e.Err.Error() }
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// UsageError gives an error the exit code of wrong usage. It returns nil if err is nil.
+// UsageError gives err the exit code of wrong usage. It returns nil if err is nil.
 func UsageError(err error) error {
 	if err == nil {
 		return nil
@@ -52,7 +52,7 @@ func UsageError(err error) error {
 	return &ExitError{ExitUsage, err}
 }
 
-// ExitCode returns the exit code that err calls for.
+// ExitCode returns the exit code for err.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitDone

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	ForEver     = 100 * 365 * 24 * time.Hour // until interrupted
+	Forever     = 100 * 365 * 24 * time.Hour // timeout of commands that run until interrupted
 	statusEvery = 2 * time.Second
 )
 
-// Tabled is data that can be a table.
-type Tabled interface{ Table(w io.Writer) }
+// Table is data that prints as a table.
+type Table interface{ Table(w io.Writer) }
 
-// Follow shows again and again what look finds, until ctx is done. On a terminal each screen takes the place of
-// the one before, and so does what is wrong with a Redis that was there before and goes away.
-func Follow(ctx context.Context, std Streams, out Output, look func(context.Context) (Tabled, error)) error {
-	show := func(data Tabled) error { return out.Next(std.Stdout, data) }
+// Follow prints what read returns every 2 s until ctx is done. On a terminal each table replaces the previous one. It tolerates
+// Redis outages after the first success.
+func Follow(ctx context.Context, std Streams, out Output, read func(context.Context) (Table, error)) error {
+	show := func(data Table) error { return out.Next(std.Stdout, data) }
 	if out.IsTable() {
 		screen := newScreen(std)
 		defer screen.end()
@@ -33,8 +33,8 @@ func Follow(ctx context.Context, std Streams, out Output, look func(context.Cont
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		looking, cancel := context.WithTimeout(ctx, StatusWithin)
-		data, err := look(looking)
+		readCtx, cancel := context.WithTimeout(ctx, StatusTimeout)
+		data, err := read(readCtx)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -44,7 +44,7 @@ func Follow(ctx context.Context, std Streams, out Output, look func(context.Cont
 		case err != nil && !out.IsTable():
 			fmt.Fprintf(std.Stderr, "lockstep: %s\n", Rendered(OneLine(err), false))
 		case err != nil:
-			data = trouble{err}
+			data = outage{err}
 			fallthrough
 		default:
 			if err := show(data); err != nil {
@@ -59,29 +59,29 @@ func Follow(ctx context.Context, std Streams, out Output, look func(context.Cont
 	}
 }
 
-// trouble is a screen that says why there is no other.
-type trouble struct{ err error }
+// outage is shown while Redis is unavailable.
+type outage struct{ err error }
 
-func (t trouble) Table(w io.Writer) {
-	fmt.Fprintf(w, "redis\t%s\nhealth\t%s\n", OneLine(t.err), Paint(MarkBad, "unavailable"))
+func (o outage) Table(w io.Writer) {
+	fmt.Fprintf(w, "redis\t%s\nhealth\t%s\n", OneLine(o.err), Paint(MarkBad, "unavailable"))
 }
 
-// screen is where tables take each other's place: on a terminal. Elsewhere they follow each other.
+// screen shows one table after the other, on a terminal in place.
 type screen struct {
 	std  Streams
-	file *os.File // nil when it is no terminal
+	file *os.File // nil if stdout is not a terminal
 }
 
 func newScreen(std Streams) *screen {
 	s := &screen{std: std}
 	if Terminal(std.Stdout) {
 		s.file, _ = std.Stdout.(*os.File)
-		_, _ = io.WriteString(s.file, "\x1b[2J\x1b[?7l") // clear it, and do not wrap long lines
+		_, _ = io.WriteString(s.file, "\x1b[2J\x1b[?7l") // clear, and cut long lines
 	}
 	return s
 }
 
-func (s *screen) Show(data Tabled) error {
+func (s *screen) Show(data Table) error {
 	var rows bytes.Buffer
 	data.Table(&rows)
 	text := Align(rows.String(), s.std.Colours(s.std.Stdout))
@@ -104,4 +104,5 @@ func (s *screen) end() {
 	}
 }
 
-const StatusWithin = 10 * time.Second
+// StatusTimeout limits one read of the service's state.
+const StatusTimeout = 10 * time.Second

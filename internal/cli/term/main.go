@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// Main is the main function of a command: it runs it until SIGINT or SIGTERM, and exits with the code that run returns.
-// A second signal ends the process at once.
+// Main runs a command until SIGINT or SIGTERM and exits with the code that run returns. A second signal kills the process.
 func Main(run func(ctx context.Context, args []string, std Streams) int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

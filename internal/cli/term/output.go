@@ -14,22 +14,23 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The forms in which a subcommand prints data.
+// Output forms.
 const (
 	formTable = "table"
 	formJSON  = "json"
 	FormYAML  = "yaml"
 )
 
+// Forms lists the output forms.
 var Forms = []string{formTable, formJSON, FormYAML}
 
-// Output is the form that --output asks for. The zero value is a table.
+// Output is the form selected by --output. The zero value is a table.
 type Output struct{ Form string }
 
 // Add adds --output and its shorthand --json to a subcommand.
 func (o *Output) Add(cmd *cobra.Command) {
-	cmd.Flags().VarP(o, "output", "o", "`form` of what is printed: table, json or yaml")
-	cmd.Flags().BoolFunc("json", "print JSON: short for -o json", func(text string) error {
+	cmd.Flags().VarP(o, "output", "o", "output `form`: table, json or yaml")
+	cmd.Flags().BoolFunc("json", "JSON output, short for -o json", func(text string) error {
 		if text == "true" {
 			o.Form = formJSON
 		}
@@ -58,10 +59,10 @@ func (o *Output) String() string {
 // Type is part of [pflag.Value].
 func (o *Output) Type() string { return "form" }
 
-// IsTable reports whether people are to read what is printed, and not programs.
+// IsTable reports whether the output is for people.
 func (o *Output) IsTable() bool { return o.String() == formTable }
 
-// Show prints data, or the table that stands for it: cells with tabs between them, a row a line.
+// Show prints data, or its table: one row per line, cells separated by tabs.
 func (o *Output) Show(std Streams, data any, table func(io.Writer)) error {
 	if !o.IsTable() {
 		return o.Document(std.Stdout, data)
@@ -89,7 +90,7 @@ func (o *Output) Document(w io.Writer, data any) error {
 	return err
 }
 
-// Next prints one of several documents that follow each other.
+// Next prints one document of a series.
 func (o *Output) Next(w io.Writer, data any) error {
 	if o.Form == FormYAML {
 		if _, err := io.WriteString(w, "---\n"); err != nil {
@@ -115,7 +116,7 @@ func jsonToYAML(document []byte) ([]byte, error) {
 	return text.Bytes(), encoder.Close()
 }
 
-// yamlNode reads the decoder's next value: keys keep their order, and numbers their digits.
+// yamlNode reads the next value. It keeps the order of keys and the digits of numbers.
 func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
 	token, err := decoder.Token()
 	if err != nil {
@@ -128,7 +129,7 @@ func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
 	case string:
 		node, err := scalar("!!str", token)
 		if strings.ContainsFunc(token, unicode.IsControl) {
-			node.Style = yaml.DoubleQuotedStyle // as a block, a line that begins with a tab would not be read again
+			node.Style = yaml.DoubleQuotedStyle // a block with a line that starts with a tab would not parse
 		}
 		return node, err
 	case bool:
@@ -147,7 +148,7 @@ func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
 	if token == json.Delim('{') {
 		node.Kind, node.Tag = yaml.MappingNode, "!!map"
 	}
-	for decoder.More() { // of an object keys and values by turns
+	for decoder.More() { // keys and values of an object alternate
 		child, err := yamlNode(decoder)
 		if err != nil {
 			return nil, err
@@ -157,6 +158,6 @@ func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
 	if len(node.Content) == 0 {
 		node.Style = yaml.FlowStyle // [] or {}
 	}
-	_, err = decoder.Token() // the bracket that closes it
+	_, err = decoder.Token() // closing bracket
 	return node, err
 }

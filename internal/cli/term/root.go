@@ -7,13 +7,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NewRoot completes a root command: wrong usage has an exit code of its own, and is reported by [execute] alone.
+// NewRoot configures a root command: usage errors get their own exit code, and only [Execute] prints errors.
 func NewRoot(std Streams, root *cobra.Command) *cobra.Command {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Args = WrongUse(NoArgs)
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return flagsTogether(cmd) }
-	root.CompletionOptions = cobra.CompletionOptions{DisableDefaultCmd: true} // the default one accepts any shell
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkFlags(cmd) }
+	root.CompletionOptions = cobra.CompletionOptions{DisableDefaultCmd: true} // the default accepts any shell
 	root.SetOut(std.Stdout)
 	root.SetErr(std.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -22,7 +22,7 @@ func NewRoot(std Streams, root *cobra.Command) *cobra.Command {
 	return root
 }
 
-// Execute runs a command with these arguments, prints its error, and returns its exit code.
+// Execute runs a command, prints its error and returns its exit code.
 func Execute(ctx context.Context, root *cobra.Command, args []string, std Streams) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

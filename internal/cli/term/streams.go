@@ -9,26 +9,27 @@ import (
 	"lockstep/internal/config"
 )
 
-// Streams are what the process was given by its parent.
+// Streams are the outputs and the environment of a command.
 type Streams struct {
 	Stdout, Stderr io.Writer
 	Environ        []string
 }
 
-// Colours reports whether w, which is one of the streams, wants them: it is a terminal, and nobody has said no.
+// Colours reports whether to use colours on w: it is a terminal, and neither NO_COLOR nor TERM=dumb disables them.
 func (s Streams) Colours(w io.Writer) bool {
 	return Terminal(w) && s.Variable("NO_COLOR") == "" && s.Variable("TERM") != "dumb"
 }
 
+// Variable returns an environment variable, "" if unset.
 func (s Streams) Variable(name string) string { return config.Variable(s.Environ, name) }
 
-// Terminal reports whether w is one, so that people look at what is printed as it comes.
+// Terminal reports whether w is a terminal.
 func Terminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// TerminalSize is how many columns and rows the terminal has that w is; none, when w is no terminal or does not say.
+// TerminalSize returns the size of the terminal w, zeros if unknown.
 func TerminalSize(w io.Writer) (columns, rows int) {
 	if file, ok := w.(*os.File); ok {
 		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil {
