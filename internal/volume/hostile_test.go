@@ -11,10 +11,12 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestHostileTrees has a remote serve trees that Git itself would not make.
 func TestHostileTrees(t *testing.T) {
+	t.Parallel()
 	// The hash of an entry is filled in by the name of an object here.
 	file := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "100644", Name: name, Hash: "file"} }
 	link := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "120000", Name: name, Hash: "link"} }
@@ -37,6 +39,7 @@ func TestHostileTrees(t *testing.T) {
 		"empty link":            {{Mode: "120000", Name: "a", Hash: "empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -80,6 +83,7 @@ func (w *world) mustHoldNothingEvil() {
 }
 
 func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	large := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB
 	w.create(map[string]string{"large": large, "small": "1"})
@@ -93,6 +97,7 @@ func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
 // TestPathsThatGoOnForEver nests folders of long names: a million files at such a depth would be
 // gigabytes of names, out of a pack of a few kilobytes.
 func TestPathsThatGoOnForEver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -111,6 +116,7 @@ func TestPathsThatGoOnForEver(t *testing.T) {
 }
 
 func TestFoldersThatNestForEver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{strings.Repeat("d/", 256) + "file": "1"})
 	w.sync("")
@@ -121,6 +127,8 @@ func TestFoldersThatNestForEver(t *testing.T) {
 }
 
 func TestTooLargeACommitIsRefused(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
 	notUnderRace(t)
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -139,8 +147,10 @@ func TestTooLargeACommitIsRefused(t *testing.T) {
 
 // TestOddModes has entries whose modes Git itself no longer writes, but reads.
 func TestOddModes(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"100664", "100600", "100755", "100777", "0100644", "0", "20000", "60000", "10644", "777777", "40755", "160001"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -168,10 +178,12 @@ func TestOddModes(t *testing.T) {
 }
 
 func TestLinksOutOfTheTree(t *testing.T) {
+	t.Parallel()
 	links := map[string]string{"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file"}
 	outside := map[string]bool{"up": true, "dir/up": true, "abs": true, "git": true}
 	for _, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksRefuse} {
 		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
 			w.create(map[string]string{"file": "1"})

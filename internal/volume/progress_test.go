@@ -66,8 +66,10 @@ func (w *world) watchedSync(ref string) *told {
 }
 
 func TestASyncTellsOfItsPhases(t *testing.T) {
+	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: reuse})
 			must(w.git.Generate(t.Context(), widgets, gitserver.Shape{Files: 500, Bytes: 2 << 20}))(t)
@@ -108,6 +110,7 @@ func TestASyncTellsOfItsPhases(t *testing.T) {
 }
 
 func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
 	w.create(map[string]string{"a": "more than ten bytes"})
@@ -123,6 +126,7 @@ func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
 }
 
 func TestAnObjectIsCountedOnce(t *testing.T) {
+	t.Parallel()
 	var o told
 	g := newGauge(o.take)
 	g.begin(events.PhaseFetch, "objects", 100)

@@ -12,6 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume/fsck"
 	"lockstep/tree"
 )
@@ -46,6 +47,7 @@ func one(t *testing.T, pattern ...string) string {
 // TestDamageIsFoundAndRepaired damages one thing, and wants that found; and, once marked and synced,
 // nothing more to find.
 func TestDamageIsFoundAndRepaired(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, store, tree string){
 		"a bit of a pack": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.5) },
 		"a pack's count":  func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.01) },
@@ -139,6 +141,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 
 // TestOnlyWhatIsDamagedIsReplaced has two refs, of which one tree is damaged.
 func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
 	w.commit("next", gitserver.Edit{Parent: w.git.Head(widgets, "refs/heads/main"), Write: map[string]string{"a": "next"}})
@@ -168,6 +171,7 @@ func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
 }
 
 func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		file    func(f folder) string
 		content string
@@ -176,6 +180,7 @@ func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
 		"the binding": {folder.binding, "{"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -190,6 +195,7 @@ func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
 }
 
 func TestVerifyBoundsWhatItLists(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	files := map[string]string{}
 	for i := range 200 {
@@ -207,6 +213,7 @@ func TestVerifyBoundsWhatItLists(t *testing.T) {
 }
 
 func TestVerifyOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, err := w.volume.Verify(t.Context(), VerifyRequest{Repo: repoPath(t, widgets), Fence: 1})
 	mustFail(t, err, events.ClassNotFound, events.Permanent)
@@ -217,6 +224,8 @@ func TestVerifyOfWhatIsNotThere(t *testing.T) {
 
 // TestVerifyReadsLargePacks has a pack worth more than one reader.
 func TestVerifyReadsLargePacks(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
 	notUnderRace(t)
 	w := newWorld(t)
 	files := map[string]string{}
@@ -236,6 +245,7 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 
 // TestOldModesAreNoDamage has files of modes that early versions of Git wrote, and that others write.
 func TestOldModesAreNoDamage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	blob := must(w.git.Blob(t.Context(), widgets, "content"))(t)
@@ -251,6 +261,7 @@ func TestOldModesAreNoDamage(t *testing.T) {
 
 // TestReadersKeepWhatIsMarked opens a tree that waits to be replaced.
 func TestReadersKeepWhatIsMarked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1", "b": "1"})
 	w.sync("")
@@ -272,6 +283,7 @@ func TestReadersKeepWhatIsMarked(t *testing.T) {
 
 // TestAMissingHistoryIsFound takes a commit out of the middle of one.
 func TestAMissingHistoryIsFound(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	w.syncDepth("", events.DepthFull)

@@ -11,6 +11,7 @@ import (
 
 // TestANewerLayoutIsRefused before anything on the volume changes.
 func TestANewerLayoutIsRefused(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	w := newWorld(t)
 	w.open(root, Config{})
@@ -36,6 +37,7 @@ func TestANewerLayoutIsRefused(t *testing.T) {
 
 // TestABindingKeepsWhatANewerVersionHasWritten when it is written anew.
 func TestABindingKeepsWhatANewerVersionHasWritten(t *testing.T) {
+	t.Parallel()
 	f := folder{t.TempDir()}
 	must(0, os.WriteFile(f.binding(), []byte(`{"mood":["good"],"repo":"acme/widgets","remote":"https://example.com/acme/widgets"}`), 0o644))(t)
 	b, ok, err := f.readBinding()
