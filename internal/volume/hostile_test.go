@@ -21,6 +21,10 @@ func TestHostileTrees(t *testing.T) {
 	file := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "100644", Name: name, Hash: "file"} }
 	link := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "120000", Name: name, Hash: "link"} }
 	folder := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "40000", Name: name, Hash: "folder"} }
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	objects := w.rawObjects()
 	for name, tree := range map[string][]gitserver.Entry{
 		"dot dot":               {file("..")},
 		"dot dot folder":        {folder("..")},
@@ -39,11 +43,7 @@ func TestHostileTrees(t *testing.T) {
 		"empty link":            {{Mode: "120000", Name: "a", Hash: "empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			commit := w.create(map[string]string{"a": "1"})
-			w.sync("")
-			w.commitRaw(tree)
+			w.commitRaw(tree, objects)
 
 			_, err := w.trySync("")
 
@@ -55,8 +55,8 @@ func TestHostileTrees(t *testing.T) {
 	}
 }
 
-// commitRaw commits a tree whose entries name their objects.
-func (w *world) commitRaw(entries []gitserver.Entry) {
+// rawObjects writes objects for commitRaw and returns their hashes by name.
+func (w *world) rawObjects() map[string]string {
 	w.t.Helper()
 	objects := map[string]string{}
 	for name, content := range map[string]string{"file": "evil", "link": w.volume.Root(), "long": strings.Repeat("x", 5000), "empty": ""} {
@@ -65,6 +65,12 @@ func (w *world) commitRaw(entries []gitserver.Entry) {
 	for name, entry := range map[string]string{"folder": "x", "escape": ".."} {
 		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
 	}
+	return objects
+}
+
+// commitRaw commits a tree whose entries name their objects instead of giving hashes.
+func (w *world) commitRaw(entries []gitserver.Entry, objects map[string]string) {
+	w.t.Helper()
 	raw := slices.Clone(entries)
 	for i := range raw {
 		raw[i].Hash = objects[raw[i].Hash]
@@ -148,12 +154,11 @@ func TestTooLargeACommitIsRefused(t *testing.T) {
 // TestOddModes has entries whose modes Git itself no longer writes, but reads.
 func TestOddModes(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
 	for _, mode := range []string{"100664", "100600", "100755", "100777", "0100644", "0", "20000", "60000", "10644", "777777", "40755", "160001"} {
 		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.create(map[string]string{"a": "1"})
-			w.sync("")
 			entry := gitserver.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
 			if mode == "40755" {
 				entry.Hash = must(w.git.Tree(t.Context(), widgets, gitserver.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)

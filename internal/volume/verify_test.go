@@ -3,6 +3,7 @@ package volume
 import (
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -48,6 +49,14 @@ func one(t *testing.T, pattern ...string) string {
 // nothing more to find.
 func TestDamageIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
+	w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
+		Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
+	w.sync("")
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	sound := w.volume
 	for name, damage := range map[string]func(t *testing.T, store, tree string){
 		"a bit of a pack": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.5) },
 		"a pack's count":  func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.01) },
@@ -100,14 +109,10 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
-			w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
-				Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
-			w.sync("")
-			commit := w.push(map[string]string{"a": "2"})
-			w.sync("")
+			must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+			root := filepath.Join(t.TempDir(), "root")
+			must(0, exec.Command("cp", "-a", sound.Root(), root).Run())(t)
+			w.volume = w.open(root, Config{})
 			if report := w.verify(true); report.Found != 0 || report.Trees != 2 || report.Objects < 8 || report.Files != 12 || len(report.Marked) != 0 {
 				t.Fatalf("before any damage: %+v", report)
 			}
