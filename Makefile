@@ -23,7 +23,7 @@ test-embedded: ## Run the tests that talk to Redis against the embedded one
 	LOCKSTEP_TEST_REDIS=embedded go test ./internal/volume -run 'Tree.*Result|Groups?|WithoutAnAnswer|ResultsAre' $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector is too slow for, or takes too much memory for
-	go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
 
 validate-deploy: ## Check manifests, Compose file and Dockerfile with the parsers of those who read them
 	go -C deploy/validate vet ./...
