@@ -332,7 +332,7 @@ func TestRemotesOfAClone(t *testing.T) {
 		must(0, os.WriteFile(filepath.Join(path, ".git/HEAD"), []byte("ref: refs/heads/main\n"), 0o644))(t)
 		config := "[core]\n\tbare = false\n[include]\n\tpath = /dev/zero\n[remote \"origin\"]\n\turl = " + origin + "\n"
 		must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte(config), 0o644))(t)
-		if why := unfit(path, "https://git.example.org/acme/widgets.git"); (why == "") != same {
+		if why := whyNotAdopted(path, "https://git.example.org/acme/widgets.git"); (why == "") != same {
 			t.Errorf("%s: %q", origin, why)
 		}
 	}

@@ -102,7 +102,7 @@ func TestDepthOutlivesAStore(t *testing.T) {
 	}
 	w.syncDepth("", 4)
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, must(f.currentStore())(t).planAfresh())(t)
+	must(0, must(f.currentStore())(t).requestRefetch())(t)
 	w.push(map[string]string{"a": "last"})
 	w.syncDepth("", 0)
 	if n := must(f.generations())(t); len(n) != 2 {

@@ -227,9 +227,9 @@ func TestPushesWhileAMoveIsProved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var w *world
-			asked, moving := 0, false
+			asked, mover := 0, false
 			w = newWorld(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
-				if asked++; moving && tc.pushes(asked) {
+				if asked++; mover && tc.pushes(asked) {
 					edit := gitserver.Edit{Orphan: true, Write: map[string]string{"n": fmt.Sprint(asked)}}
 					must(w.git.Commit(ctx, gadgets, gitserver.Main, edit))(t)
 				}
@@ -239,9 +239,9 @@ func TestPushesWhileAMoveIsProved(t *testing.T) {
 			must(0, w.git.Rename(widgets, gadgets))(t)
 			must(0, w.git.Alias(widgets, gadgets))(t)
 			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
-			asked, moving = 0, true
+			asked, mover = 0, true
 			res, err := w.volume.Move(t.Context(), w.move())
-			moving = false
+			mover = false
 			if !tc.refuse {
 				if !must(res, err)(t).Moved {
 					t.Error("it was not moved")

@@ -278,7 +278,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	must(w.volume.Sync(t.Context(), deep))(t)
 	w.sync("v1")
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, must(f.currentStore())(t).planAfresh())(t)
+	must(0, must(f.currentStore())(t).requestRefetch())(t)
 	main := w.push(map[string]string{"a": "5"})
 	w.sync("")
 	if n := must(f.generations())(t); len(n) != 2 {

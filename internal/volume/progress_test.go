@@ -128,7 +128,7 @@ func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
 func TestAnObjectIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	var o told
-	g := newGauge(o.take)
+	g := newReporter(o.take)
 	g.begin(events.PhaseFetch, "objects", 100)
 	var all sync.WaitGroup
 	for range 4 {
@@ -148,13 +148,13 @@ func TestAnObjectIsCountedOnce(t *testing.T) {
 	if got := o.phases(); len(o.all) > 5 || len(got) != 2 {
 		t.Errorf("told %v", o.all)
 	}
-	newGauge(nil).begin(events.PhaseList, "", 0) // nobody is told
-	newGauge(nil).count(1)
-	newGauge(nil).end()
+	newReporter(nil).begin(events.PhaseList, "", 0) // nobody is told
+	newReporter(nil).count(1)
+	newReporter(nil).end()
 }
 
-func BenchmarkGauge(b *testing.B) {
-	g := newGauge(func(events.Progress) {})
+func BenchmarkReporter(b *testing.B) {
+	g := newReporter(func(events.Progress) {})
 	g.begin(events.PhaseFetch, "objects", int64(b.N))
 	for b.Loop() {
 		g.count(1)

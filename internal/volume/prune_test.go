@@ -84,7 +84,7 @@ func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
 	first := must(f.currentStore())(t)
 	before := w.push(map[string]string{"b": "0"})
 	w.sync("")
-	must(0, first.planAfresh())(t)
+	must(0, first.requestRefetch())(t)
 	commit := w.push(map[string]string{"a": "1", "c": "1"})
 	req := w.request("")
 	res := must(w.volume.Sync(t.Context(), req))(t)
@@ -105,11 +105,11 @@ func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
 
 	// One that cannot be fetched whole any more goes on as it is.
 	second := must(f.currentStore())(t)
-	must(0, second.planAfresh())(t)
+	must(0, second.requestRefetch())(t)
 	w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 700})
 	w.push(map[string]string{"big": strings.Repeat("0123456789abcdef", 4)})
 	w.sync("")
-	if second.isDueAfresh() && must(f.currentStore())(t) == second {
+	if second.needsRefetch() && must(f.currentStore())(t) == second {
 		t.Error("the store is still due")
 	}
 }
@@ -166,7 +166,7 @@ func TestLargePushes(t *testing.T) {
 func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	for name, crowd := range map[string]func(t *testing.T, s store){
+	for name, fill := range map[string]func(t *testing.T, s store){
 		"packs": func(t *testing.T, s store) {
 			for i := range maxPacks + 1 { // of nothing new
 				for _, ext := range []string{".pack", ".idx"} {
@@ -183,7 +183,7 @@ func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
 			w.sync("")
 			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000})
 			s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-			crowd(t, s)
+			fill(t, s)
 			const syncs = 10
 			for i := range syncs {
 				edit := map[string]string{"a": fmt.Sprint("next ", i)}

@@ -219,7 +219,7 @@ func TestFewSparesAreKept(t *testing.T) {
 		w.push(map[string]string{"a": fmt.Sprint(i + 1)})
 		w.sync("")
 	}
-	if n := len(must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > keptSpares+2 {
+	if n := len(must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > maxRecyclable+2 {
 		t.Errorf("%d trees are kept", n)
 	}
 }

@@ -317,7 +317,7 @@ func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
 	must(0, os.Rename(alternates, alternates+"-away"))(t)
 	must(0, os.Mkdir(alternates, 0o755))(t) // not readable, and yet not missing
 
-	s := &syncing{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
+	s := &syncer{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
 	must(0, s.tidy(t.Context()))(t)
 
 	must(0, os.Remove(alternates))(t)

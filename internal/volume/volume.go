@@ -128,7 +128,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if err := v.checkLayout(); err != nil {
 		return nil, err
 	}
-	if err := v.tryOut(); err != nil {
+	if err := v.probe(); err != nil {
 		return nil, disk.Error("open volume "+root, err)
 	}
 	if v.id, err = v.readOrMakeID(); err != nil {
@@ -156,8 +156,8 @@ const (
 	idName    = "volume"
 )
 
-// tryOut does what publishing will do: write, link, rename over.
-func (v *Volume) tryOut() error {
+// probe does what publishing will do: write, link, rename over.
+func (v *Volume) probe() error {
 	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), tryPrefix)
 	if err != nil {
 		return err
