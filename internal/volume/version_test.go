@@ -22,7 +22,7 @@ func TestANewerLayoutIsRefused(t *testing.T) {
 	must(0, os.WriteFile(path, []byte("2\n"), 0o644))(t)
 	_, err := OpenVolume(root, Config{})
 	mustFail(t, err, events.ClassVolume, events.Permanent)
-	if !strings.Contains(err.Error(), "has layout 2, and this version knows up to 1: run the version that was here before, or a newer one") {
+	if !strings.Contains(err.Error(), "has layout 2, but this version supports layouts up to 1: run the previous version or a newer one") {
 		t.Errorf("%v", err)
 	}
 	must(0, os.WriteFile(path, []byte("two"), 0o644))(t)
