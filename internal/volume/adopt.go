@@ -38,15 +38,15 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 	case strings.Contains(name, "@"):
 		return refuse("")
 	}
-	if why := unfit(path, remote); why != "" {
+	if why := whyNotAdopted(path, remote); why != "" {
 		return refuse(why)
 	}
 	return v.tryExchange(f, path)
 }
 
-// unfit says why a folder is not to be adopted; "" when it is a clone of remote. It repeats nothing that
+// whyNotAdopted says why a folder is not to be adopted; "" when it is a clone of remote. It repeats nothing that
 // the clone's configuration says, for there may be a credential in it, and executes nothing.
-func unfit(path, remote string) string {
+func whyNotAdopted(path, remote string) string {
 	gitDir := filepath.Join(path, ".git")
 	if info, err := os.Lstat(gitDir); err != nil || !info.IsDir() {
 		return ", and no clone with a .git folder of its own"
@@ -145,7 +145,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	if err := f.sweepAdopted(); err != nil {
 		return err
 	}
-	beside, err := f.adoptedPlace(fence)
+	beside, err := f.adoptedDir(fence)
 	if err != nil {
 		return err
 	}
@@ -168,8 +168,8 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	return disk.Error(attempt, errors.Join(disk.SyncDir(f.adopted()), disk.SyncDir(filepath.Dir(path))))
 }
 
-// adoptedPlace names a free place for a clone.
-func (f folder) adoptedPlace(fence uint64) (string, error) {
+// adoptedDir names a free place for a clone.
+func (f folder) adoptedDir(fence uint64) (string, error) {
 	base := filepath.Join(f.adopted(), fmt.Sprint(fence))
 	place := base
 	for n := 2; ; n++ {

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // clone has git clone the remote to where it is to be published, and leaves work in it.
@@ -80,6 +82,7 @@ func (w *world) adoptedClones() []Adopted {
 }
 
 func TestACloneIsAdoptedAndKept(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
 	path := w.clone(w.git.URL(widgets))
@@ -113,6 +116,7 @@ func TestACloneIsAdoptedAndKept(t *testing.T) {
 
 // TestReadersSeeNoGapWhileACloneIsAdopted reads the name over and over, meanwhile.
 func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
+	t.Parallel()
 	files := func(version string) map[string]string {
 		files := map[string]string{}
 		for i := range 8 {
@@ -122,7 +126,8 @@ func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.create(files("old"))
-	for round := range 10 {
+	rounds := testenv.Form(2, 10)
+	for round := range rounds {
 		must(0, os.RemoveAll(w.path("acme")))(t)
 		w.volume = w.open(w.volume.Root(), Config{})
 		w.push(files(fmt.Sprint("before ", round)))
@@ -134,6 +139,7 @@ func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
 		for range 2 {
 			reading.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
+					time.Sleep(testenv.Form(100*time.Microsecond, 0))
 					if err := readThrough(path, 8); err != nil {
 						t.Error(err)
 					}
@@ -149,7 +155,7 @@ func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
 		stop()
 		reading.Wait()
 	}
-	if clones := w.adoptedClones(); len(clones) != 10 {
+	if clones := w.adoptedClones(); len(clones) != rounds {
 		t.Errorf("%d clones are kept", len(clones))
 	}
 }
@@ -157,6 +163,7 @@ func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
 // TestAnExchangeHasNoMoments looks at a name all the time while it changes places with another, for
 // often enough that two renames in its stead would be seen.
 func TestAnExchangeHasNoMoments(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "name"), filepath.Join(dir, "other")
 	must(0, os.Mkdir(path, 0o755))(t)
@@ -208,6 +215,7 @@ func readThrough(path string, want int) error {
 }
 
 func TestKilledWhileACloneIsAdopted(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"bound", "listed", "confirmed", "beside", "exchanged", "flipped"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
@@ -239,6 +247,7 @@ func TestKilledWhileACloneIsAdopted(t *testing.T) {
 }
 
 func TestWhatIsNotAdopted(t *testing.T) {
+	t.Parallel()
 	secret := "hunter2"
 	rewrite := func(t *testing.T, path, url string) {
 		must(gitserver.Git(t.Context(), path, "", "config", "remote.origin.url", url))(t)
@@ -276,6 +285,7 @@ func TestWhatIsNotAdopted(t *testing.T) {
 		}, "cannot exchange"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			path := w.clone(w.git.URL(widgets))
@@ -304,6 +314,7 @@ func TestWhatIsNotAdopted(t *testing.T) {
 }
 
 func TestRemotesOfAClone(t *testing.T) {
+	t.Parallel()
 	for origin, same := range map[string]bool{
 		"https://ada:hunter2@git.example.org/acme/widgets":  true,
 		"git@git.example.org:acme/widgets.git":              true,
@@ -321,7 +332,7 @@ func TestRemotesOfAClone(t *testing.T) {
 		must(0, os.WriteFile(filepath.Join(path, ".git/HEAD"), []byte("ref: refs/heads/main\n"), 0o644))(t)
 		config := "[core]\n\tbare = false\n[include]\n\tpath = /dev/zero\n[remote \"origin\"]\n\turl = " + origin + "\n"
 		must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte(config), 0o644))(t)
-		if why := unfit(path, "https://git.example.org/acme/widgets.git"); (why == "") != same {
+		if why := whyNotAdopted(path, "https://git.example.org/acme/widgets.git"); (why == "") != same {
 			t.Errorf("%s: %q", origin, why)
 		}
 	}
@@ -329,6 +340,7 @@ func TestRemotesOfAClone(t *testing.T) {
 
 // TestACloneThatCannotBeExchangedAfterAll has the exchange fail only when it is done for good.
 func TestACloneThatCannotBeExchangedAfterAll(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	path := w.clone(w.git.URL(widgets))

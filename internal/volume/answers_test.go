@@ -19,6 +19,7 @@ import (
 
 // TestAnswersThatAreNoPack has a remote that lists its refs honestly and then sends nonsense.
 func TestAnswersThatAreNoPack(t *testing.T) {
+	t.Parallel()
 	const shallow, nak = "0034shallow 1111111111111111111111111111111111111111" + "0000", "0008NAK\n"
 	band := func(pack string) string { return fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack) }
 	for name, answer := range map[string]string{
@@ -34,6 +35,7 @@ func TestAnswersThatAreNoPack(t *testing.T) {
 		"a band that is not": shallow + nak + "000a\x07hello0000",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			lie := newLiar(t, w.git.URL(widgets), answer)
@@ -96,6 +98,7 @@ func mustBeRemotesFault(t *testing.T, err error) {
 
 // TestAPackAndMore appends to a sound pack: go-git does not mind, and Git can read none of it.
 func TestAPackAndMore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
@@ -114,6 +117,7 @@ func TestAPackAndMore(t *testing.T) {
 }
 
 func TestCancelledWhileReadingAPack(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("shutting down")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	w := newWorld(t)
@@ -138,6 +142,7 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 // TestTheRefsOwnCommitIsToldFirst because a remote hears of a few commits only, and what follows a
 // commit it has not heard of it sends in full.
 func TestTheRefsOwnCommitIsToldFirst(t *testing.T) {
+	t.Parallel()
 	refs := map[string]object.ID{}
 	for i := range 100 {
 		refs[fmt.Sprintf("refs/heads/%d", i)] = object.ParseID(fmt.Sprintf("%040x", i/2))

@@ -85,7 +85,7 @@ func (v *Volume) isUsed(f folder, b binding) (bool, error) {
 		return false, err
 	}
 	links, err := v.ownLinks(f, b)
-	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.MovedAway.stores() })
+	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.MovedAway.lastStore() })
 	return len(own)+len(links) > 0, err
 }
 
@@ -97,10 +97,10 @@ func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint6
 		return binding{}, err
 	}
 	defer unlock()
-	if err := v.checkRelatives(b.Repo); err != nil {
+	if err := v.checkNesting(b.Repo); err != nil {
 		return binding{}, err
 	}
-	if err := v.checkPlaceFor(f, b.Repo.String(), b.Remote); err != nil {
+	if err := v.checkNameFor(f, b.Repo.String(), b.Remote); err != nil {
 		return binding{}, err
 	}
 	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
@@ -118,9 +118,9 @@ func (b binding) check(remote string) error {
 	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
 }
 
-// checkRelatives refuses a path that lies above or below one that is bound: the files of the one
+// checkNesting refuses a path that lies above or below one that is bound: the files of the one
 // and the folder of the other would share a name.
-func (v *Volume) checkRelatives(repo events.RepoPath) error {
+func (v *Volume) checkNesting(repo events.RepoPath) error {
 	refuse := func(other events.RepoPath) error {
 		return conflict("%s cannot be kept beside %s, which is on this volume already; give one of them another path", repo, other)
 	}
@@ -160,19 +160,19 @@ func (v *Volume) checkRelatives(repo events.RepoPath) error {
 	return nil
 }
 
-// checkPlace is checkPlaceFor the remote bound.
-func (v *Volume) checkPlace(f folder, name string) error {
+// checkName is checkNameFor the remote bound.
+func (v *Volume) checkName(f folder, name string) error {
 	b, _, err := f.readBinding()
 	if err != nil {
 		return err
 	}
-	return v.checkPlaceFor(f, name, b.Remote)
+	return v.checkNameFor(f, name, b.Remote)
 }
 
-// checkPlaceFor refuses to publish under a name that is taken by something that is neither ours nor a
+// checkNameFor refuses to publish under a name that is taken by something that is neither ours nor a
 // clone of remote to be adopted, or below something that is not a plain folder.
-func (v *Volume) checkPlaceFor(f folder, name, remote string) error {
-	if err := v.checkOwner(name); err != nil {
+func (v *Volume) checkNameFor(f folder, name, remote string) error {
+	if err := v.checkParents(name); err != nil {
 		return err
 	}
 	path := v.publishedPath(name)
@@ -190,8 +190,8 @@ func (v *Volume) checkPlaceFor(f folder, name, remote string) error {
 	return conflict("%s exists and was not published by Lockstep; move it away and sync again", path)
 }
 
-// checkOwner refuses a name that would be published through someone else's symbolic link or file.
-func (v *Volume) checkOwner(name string) error {
+// checkParents refuses a name that would be published through someone else's symbolic link or file.
+func (v *Volume) checkParents(name string) error {
 	dir := v.root
 	for segment := range strings.SplitSeq(filepath.ToSlash(filepath.Dir(name)), "/") {
 		dir = filepath.Join(dir, segment)

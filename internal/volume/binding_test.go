@@ -15,6 +15,7 @@ import (
 )
 
 func TestWhatAPathExcludes(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct{ first, second string }{
 		"a path below":           {"acme/widgets", "acme/widgets/docs"},
 		"a path above":           {"acme/widgets/docs", "acme/widgets"},
@@ -23,6 +24,7 @@ func TestWhatAPathExcludes(t *testing.T) {
 		"a path above, but deep": {"acme/" + strings.Repeat(strings.Repeat("x", 90)+"/", 4) + "y", "acme/" + strings.Repeat(strings.Repeat("x", 90)+"/", 3) + strings.Repeat("x", 90)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			req := w.request("")
@@ -38,6 +40,7 @@ func TestWhatAPathExcludes(t *testing.T) {
 }
 
 func TestNeighboursAreNotExcluded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	for _, path := range []string{"acme/widgets", "acme/widgets2/docs", "acme/widget", "g/sub/trees", "g/sub/lock", "g/subs", "acme/trees"} {
@@ -49,6 +52,7 @@ func TestNeighboursAreNotExcluded(t *testing.T) {
 }
 
 func TestAPathIsOneRemote(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	must(w.git.Create(t.Context(), "acme/other", map[string]string{"b": "1"}))(t)
@@ -65,6 +69,7 @@ func TestAPathIsOneRemote(t *testing.T) {
 }
 
 func TestSpellingsOfOnePath(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	req := w.request("")
@@ -80,6 +85,7 @@ func TestSpellingsOfOnePath(t *testing.T) {
 }
 
 func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	for name, arrange := range map[string]func(t *testing.T, path string){
 		"a clone": func(t *testing.T, path string) { must(0, os.MkdirAll(filepath.Join(path, ".git"), 0o755))(t) },
 		"a file":  func(t *testing.T, path string) { must(0, os.WriteFile(path, []byte("mine"), 0o644))(t) },
@@ -90,6 +96,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			must(0, os.Mkdir(w.path("acme"), 0o755))(t)
@@ -110,6 +117,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 }
 
 func TestOpenVolume(t *testing.T) {
+	t.Parallel()
 	root := filepath.Join(t.TempDir(), "new", "root")
 	w := newWorld(t)
 	v := w.open(root, Config{})
@@ -127,6 +135,7 @@ func TestOpenVolume(t *testing.T) {
 }
 
 func TestASuffixedNameThatIsNotOursIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -146,6 +155,7 @@ func TestASuffixedNameThatIsNotOursIsLeftAlone(t *testing.T) {
 
 // TestAMistakenRemoteDoesNotKeepThePath first names a remote that never answers.
 func TestAMistakenRemoteDoesNotKeepThePath(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	req := w.request("")
@@ -165,6 +175,7 @@ func TestAMistakenRemoteDoesNotKeepThePath(t *testing.T) {
 
 // TestPathsThatExcludeEachOtherRace has many holders bind nested paths for the first time at once.
 func TestPathsThatExcludeEachOtherRace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for round := range 20 {
 		var bound atomic.Int32

@@ -13,10 +13,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
@@ -24,12 +26,13 @@ var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked o
 // TestKilledAtEveryStep kills a process with SIGKILL at each step, of a first sync and of a later
 // one, and then checks that readers see one whole tree and that the next sync heals.
 func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_DIE_ROOT"); root != "" {
 		dieAtStep(t, root)
 		return
 	}
-	for _, step := range steps {
-		for _, first := range []bool{true, false} {
+	for i, step := range steps {
+		for _, first := range testenv.Form([]bool{i%2 == 0}, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/first=%v", step, first), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
@@ -106,8 +109,10 @@ func dieAtStep(t *testing.T, root string) {
 // TestStaleAtEveryStep has a newer holder sync the repository while an older one is between two
 // steps. The older one must fail and leave everything as the newer one made it.
 func TestStaleAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, step := range steps[:slices.Index(steps, "flipped")] { // once flipped, it was not stale in time
 		t.Run(step, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1", "same": "same"})
 			w.sync("")
@@ -140,6 +145,7 @@ func TestStaleAtEveryStep(t *testing.T) {
 }
 
 func TestFloor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(nil)
 	repo := repoPath(t, widgets)
@@ -162,6 +168,7 @@ func TestFloor(t *testing.T) {
 
 // TestTwoHoldersAtOnce runs two volumes over one root, each with fences of its own drawn in order.
 func TestTwoHoldersAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0", "same": "same"})
 	var g errgroup.Group
@@ -186,8 +193,9 @@ func TestTwoHoldersAtOnce(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// TestReadersSeeOneVersion reads all files of the published tree over and over during fifty pushes.
+// TestReadersSeeOneVersion reads all files of the published tree in a loop while others are published.
 func TestReadersSeeOneVersion(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	version := func(n int) map[string]string {
 		files := map[string]string{}
@@ -204,13 +212,14 @@ func TestReadersSeeOneVersion(t *testing.T) {
 	reading.Go(func() {
 		for ctx.Err() == nil {
 			reads++
+			time.Sleep(testenv.Form(200*time.Microsecond, 0))
 			if err := readOneVersion(w.path(widgets), 12); err != nil {
 				torn++
 				t.Error(err)
 			}
 		}
 	})
-	for n := range 50 {
+	for n := range testenv.Form(10, 50) {
 		w.push(version(n + 1))
 		w.sync("")
 	}
@@ -246,6 +255,7 @@ func readOneVersion(name string, want int) error {
 }
 
 func TestRetiredTreesGoAfterTheirGrace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	v := w.volume

@@ -1,139 +1,127 @@
-// Package volume brings one repository on a shared volume up to date with its remote: fetch,
-// build a tree, publish it under a name. It never starts a git process: package wire talks to
-// servers, package object receives packs, package checkout builds trees.
+// Package volume syncs repositories from their remotes to a shared volume: it fetches, builds a tree and publishes it
+// under a name. It starts no git process: package wire talks to servers, object receives packs, checkout builds trees.
 //
-// # What it promises
+// # Guarantees
 //
-// Readers never see a gap or a mix. {root}/{owner}/{name} is a symbolic link to a complete,
-// immutable tree of one commit; publishing is one rename of that link. A reader resolves the name
-// once and then works inside the tree, which stays for [Config].Grace after it has been replaced, for
-// as long as a reader has it pinned (package tree), and while an unsettled result names it, for
-// [Config].KeepNamed at most.
+// Readers never see a gap or a mix of versions. {root}/{owner}/{name} is a symbolic link to a complete, immutable tree of
+// one commit; publishing renames a new link over it. A replaced tree stays for [Config].Grace, while a reader pins it
+// (package tree), and while an unsettled result names it, up to [Config].KeepNamed.
 //
-// A stale holder does no harm. The first act of every [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and
-// [Volume.Move] is to record the caller's fence on the volume, for a move on both paths; whatever readers or
-// later syncs depend on changes only under the repository's file lock, with the fence compared. All other work
-// happens in folders that carry the fence in their name, so that two holders, one of them stale, never share one.
+// A stale lease holder does no harm. [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and [Volume.Move] first record the
+// caller's fence on the volume, a move on both paths. Shared state changes only under the repository's file lock, after
+// comparing the fence. All other work happens in folders with the fence in their name, so no two holders share one.
 //
-// A crash at any moment leaves a state that readers can read and the next Sync heals.
+// After a crash at any moment, readers still see a complete tree and the next Sync repairs the rest.
 //
-// # Disk
+// # Disk layout
 //
 //	{root}/{owner}/{name}              → the tree of the remote's default branch
 //	{root}/{owner}/{name}@{ref}        → the trees of other refs; a slash in a ref is %2F
-//	{root}/.lockstep/volume            the volume's id
-//	{root}/.lockstep/bind.lock         held while a path is bound to a remote for the first time
-//	{root}/.lockstep/usage             what all repositories took at the last patrol
+//	{root}/.lockstep/volume            the volume's ID
+//	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
+//	{root}/.lockstep/usage             disk usage of all repositories at the last patrol
 //	{root}/.lockstep/repos/{owner}/{name}/
-//	    lock, fence                    file lock; the highest fence that ever held the lease
-//	    repo.json                      spelled path, remote, default branch; or where it has moved to, and when
-//	    stores/{n}/                    bare repository, as deep as was asked for; the next n when one is
-//	                                   damaged, or has outgrown its packs
+//	    lock, fence                    file lock; the highest fence recorded
+//	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when
+//	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
 //	    trees/{fence}-{commit}/        a tree, with a small .git of its own
-//	    trees/.building-{fence}/       a tree not yet whole
-//	    retired/{fence}-{commit}       its time: when that tree was replaced; in it, the newest result then
-//	    quarantine/{fence}/            objects fetched and not yet proven whole
+//	    trees/.building-{fence}/       an incomplete tree
+//	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
+//	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted
-//	    usage                          what it took when last measured, and has taken since; may be lost
-//	    adopted/{fence}/               a plain clone that stood in its place; never deleted by us
+//	    usage                          disk usage when last measured, and growth since; may be lost
+//	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
 //
-// A deeper path keeps its owner, and joins the rest by %2F: group/sub%2Fname. No repository's
-// folder therefore lies within another's.
+// Deeper paths keep the owner and join the rest with %2F: group/sub%2Fname. So no repository's folder is inside another's.
 //
-// # One sync
+// # Steps of a sync
 //
 //	fenced      the fence is recorded on the volume
-//	bound       path and remote belong together, for good once a fetch begins; what crashed holders
-//	            left is swept, trees past their grace go
-//	listed      the remote has been asked for its refs; the credential has been proven; the names to
-//	            publish are free or ours
-//	fetched     a thin pack for the wanted commit is in quarantine, all it needs is present
-//	moved       its objects are in the store, the store's refs name it
-//	checked out unchanged files are hard links to the last tree's, the others are written; or, with
-//	            [Config].ReuseTrees, a tree that nobody needs any more is recycled
+//	bound       path and remote are bound; leftovers of crashed holders and expired trees are deleted
+//	listed      the remote has listed its refs and accepted the credential; the names to publish are free or ours
+//	fetched     a thin pack for the commit is in quarantine, and every object that it needs is present
+//	moved       its objects are in the store, and the store's refs include the commit
+//	checked out unchanged files are hard links to the last tree's, or with [Config].ReuseTrees a retired tree is recycled
 //	indexed     the tree has its .git and index
-//	built       all of it is on disk
-//	confirmed   the caller says that its lease still holds
-//	flipped     the published name is the new tree
-//	retired     the old tree's grace runs; what nobody needs is pruned, now and then
+//	built       the tree is flushed to disk
+//	confirmed   the caller has confirmed its lease
+//	flipped     the published name links to the new tree
+//	retired     the old tree's grace has begun
 //
-// # One move
+// The cost follows the size of the change: only folders that differ are read, and a new tree costs one link per unchanged
+// file, a recycled tree not even that.
 //
-// A repository that was renamed on its forge gets a second folder, at its new path, of hard links; the first stays
-// where it is for its readers, and goes when they had time to leave. Nothing is fetched.
+// # Steps of a move
+//
+// A repository that was renamed on its forge gets a second folder of hard links at its new path. The old path stays for
+// its readers until the grace ends. Nothing is fetched.
 //
 //	fenced      both fences are recorded
 //	listed      the new remote is the same repository
-//	bound       the new path belongs to it
-//	linked      the store is at the new path too, in one step: its objects linked, all else copied
-//	built       so are the trees that names link to, their files linked, each with a .git of its own
-//	confirmed   the caller says that its leases still hold
-//	named       one of the new names is published; so are all then: flipped
-//	left        the old path is free, in one step: its binding says where the repository has moved
-//	noted       it is known what both take
+//	bound       the new path is bound to it
+//	linked      the store is at the new path: its objects linked, the rest copied
+//	built       the published trees are at the new path: their files linked, each with its own .git
+//	confirmed   the caller has confirmed its leases
+//	named       one of the new names is published; after all of them: flipped
+//	left        the old path is free: its binding says where the repository moved
+//	noted       the usage of both is measured
 //
-// What died in between is completed by the same request: each step finds what there is. Of a repository that has left,
-// the names go after [Config].Grace, at the next [Volume.GC] or Sync there, its trees after a grace of their own, as if
-// replaced, and then all but the fence. Another repository may come before: it begins with the next
-// generation of the store, takes over names as it publishes them, and takes nothing of the old one's for its own. All
-// trees up to the fence of the move are the old one's.
-//
-// What a sync costs follows the change: only folders that differ are read, and of the index of a pack only
-// what is looked up. A new tree is one link for each unchanged file; a recycled tree is not even that.
+// Repeating the request completes an interrupted move: each step reuses what exists. [Volume.GC] or the next Sync at the
+// old path removes the old names after [Config].Grace, the trees after another grace, then everything but the fence.
+// Another repository may take the old path earlier: it starts with the next store generation and replaces names as it
+// publishes them. Trees up to the fence of the move belong to the old repository.
 //
 // # Failures
 //
 //	what happens                           outcome
-//	the process dies                       readers keep the last tree; the next Sync sweeps
-//	a newer holder has been here           contention, ClassStale; nothing changed
+//	the process dies                       readers keep the last tree; the next Sync cleans up
+//	a newer holder has recorded its fence  contention, ClassStale; nothing changed
 //	the lease cannot be confirmed          Confirm's error; nothing published
 //	ctx is cancelled                       its cause; nothing published
 //	credential refused or missing          permanent, ClassAuth
-//	repository not there, or hidden        permanent, ClassNotFound; the tree stays
-//	ref not there, repository empty        permanent, ClassNoRef; the tree stays
-//	dial, DNS, TLS, timeout, a trickle     retryable, ClassNetwork
-//	an SSH host's key changed              permanent, ClassAuth; not known: ClassConfig
-//	a host that Config.Net does not admit  permanent, ClassConfig
-//	5xx, protocol garbage                  retryable, ClassServer
+//	repository missing or hidden           permanent, ClassNotFound; the tree stays
+//	ref missing, repository empty          permanent, ClassNoRef; the tree stays
+//	dial, DNS, TLS, timeout, too slow      retryable, ClassNetwork
+//	SSH host key changed; unknown          permanent, ClassAuth; permanent, ClassConfig
+//	host not allowed by Config.Net         permanent, ClassConfig
+//	5xx, protocol error                    retryable, ClassServer
 //	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
-//	"..", ".git" and the like in a tree    permanent, ClassHostile
-//	a path longer than file systems take   permanent, ClassHostile
-//	a pack above MaxPackBytes, a tree      permanent, ClassQuota; what was fetched is not kept
-//	above MaxTreeFiles or MaxTreeBytes
-//	a file above MaxFileBytes              permanent, ClassQuota; refused before it is inflated
-//	a commit, tag or tree above 64 MiB     permanent, ClassQuota; the same
-//	objects above MaxInflatedBytes in all  permanent, ClassQuota; the same
-//	objects beyond MaxTreeFiles + 1 m      permanent, ClassQuota; before any is read
+//	"..", ".git" and the like in a tree,   permanent, ClassHostile
+//	or a path too long for file systems
+//	pack above MaxPackBytes, a tree above  permanent, ClassQuota; the fetched objects are deleted
+//	MaxTreeFiles or MaxTreeBytes, or a
+//	repository above MaxRepoBytes
+//	file above MaxFileBytes; commit, tag   permanent, ClassQuota; refused before it is inflated
+//	or tree above 64 MiB; objects above
+//	MaxInflatedBytes in total
+//	more than MaxTreeFiles + 1 m objects   permanent, ClassQuota; refused before any is read
+//	volume above MaxVolumeBytes, or less   retryable, ClassQuota; nothing is fetched
+//	than MinFreeBytes free
 //	volume full, read-only, failing        retryable, ClassVolume
-//	another process keeps the file lock    contention, ClassBusy, after 10 s: it may be stopped
+//	file lock held for 10 s                contention, ClassBusy: its holder may be stopped
 //	path bound to another remote           permanent, ClassConflict
-//	a plain clone of the remote in the way it and the link change places in one step; it is kept
-//	a folder of someone else's in the way  permanent, ClassConflict; so for a clone of another remote, one
-//	                                       with worktrees, or where names cannot change places
-//	a repository above MaxRepoBytes        permanent, ClassQuota; what was fetched is not kept
-//	the volume above MaxVolumeBytes, or    retryable, ClassQuota; nothing is fetched
-//	with less than MinFreeBytes free
-//	bits that rot                          found by Verify alone; marked, the next Sync makes anew
-//	                                       what they are in
-//	a ref to be removed is still there,    permanent, ClassConflict; nothing changed
-//	or is what the plain name is for
-//	a move to a path of another remote,    permanent, ClassConflict; nothing changed
-//	to another host, or of what is not
-//	shown to be the same repository
-//	the same, and there are pushes while   retryable, ClassConflict; nothing changed
-//	it is looked at
-//	a path below one that has moved away,  retryable, ClassConflict: the name is there until it had its grace
+//	plain clone of the remote in the way   the link replaces it in one step; the clone is kept
+//	another folder in the way, or a clone  permanent, ClassConflict
+//	that is of another remote, has
+//	worktrees, or cannot be exchanged
+//	bit rot                                found only by Verify; the next Sync replaces what it marks
+//	removing a ref that still exists, or   permanent, ClassConflict; nothing changed
+//	that the plain name is published for
+//	removing while a reader pins a tree    contention, ClassBusy; all names are gone, and a repeated
+//	                                       request removes that tree
+//	move to another host, to a path of     permanent, ClassConflict; nothing changed
+//	another remote, or of a repository
+//	not proved to be the same
+//	move during pushes to the repository   retryable, ClassConflict; nothing changed
+//	move with a damaged tree or store      moves without it; the next Sync of the new path fetches it
+//	path below one that has moved away,    retryable, ClassConflict
 //	within its grace
-//	a move, and a tree or store is         moved without it; the next Sync of the new path fetches it
-//	damaged
-//	removal, and a reader has a tree       contention, ClassBusy; all names are gone, that tree's
-//	pinned                                 needs stay until the same request comes again
 //
-// No error repeats what a remote said, nor a credential.
+// Errors never repeat a remote's text or a credential.
 //
-// # What it does not do
+// # Limits
 //
-// It takes no lease: see package locking. It tidies a repository when that is synced, or when
-// somebody calls [Volume.GC], as a patrol does. A move looks at no quota: links take little. Remove gives no
-// grace, but waits for pinned trees. Large files kept with LFS stay pointers, and submodules stay empty folders.
+// Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A move checks no
+// quota, because links take little space. Remove gives no grace, but waits for pinned trees. LFS files stay pointers, and
+// submodules stay empty folders.
 package volume

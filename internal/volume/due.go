@@ -13,8 +13,8 @@ import (
 
 // isDue reports whether tidy has anything to do, as far as listing a few folders tells. It needs no lock: once a fence
 // is recorded, no other holder changes names, marks or stores.
-func (s *syncing) isDue() (bool, error) {
-	if s.binding.MovedAway != nil && s.binding.MovedAway.isOver(s.v.cfg.Grace) {
+func (s *syncer) isDue() (bool, error) {
+	if s.binding.MovedAway != nil && s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return true, nil
 	}
 	if leftovers, err := s.f.leftovers(); err != nil || len(leftovers) > 0 {
@@ -27,7 +27,7 @@ func (s *syncing) isDue() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if unmarked, err := s.f.unmarked(links); err != nil || len(unmarked) > 0 {
+	if unmarked, err := s.f.unlinked(links); err != nil || len(unmarked) > 0 {
 		return true, err
 	}
 	return s.f.hasDueMark(linkedTrees(links), s.v.cfg.Grace)
@@ -54,16 +54,16 @@ func (f folder) hasDueMark(linked map[string]bool, grace time.Duration) (bool, e
 // sampled is how many groups, of 256, are looked at to tell how much is loose. "git gc --auto" looks at one.
 const sampled = 16
 
-// afreshMark is a file in a store that says that the next fetch is to be a whole one, into the next store.
-const afreshMark = "fetch-afresh"
+// refetchMark is a file in a store that says that the next fetch is to be a whole one, into the next store.
+const refetchMark = "fetch-afresh"
 
-func (s store) isDueAfresh() bool {
-	_, err := os.Lstat(filepath.Join(s.dir, afreshMark))
+func (s store) needsRefetch() bool {
+	_, err := os.Lstat(filepath.Join(s.dir, refetchMark))
 	return err == nil
 }
 
-// isCrowded reports whether pruning the store is likely to be worth while.
-func (s store) isCrowded() bool {
+// needsPrune reports whether pruning the store is likely to be worth while.
+func (s store) needsPrune() bool {
 	loose := int64(0)
 	for i := range sampled {
 		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))

@@ -20,6 +20,7 @@ import (
 const secret = "s3cr3t-t0k3n"
 
 func TestCredentials(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		auth wire.Auth
 		ok   bool
@@ -31,6 +32,7 @@ func TestCredentials(t *testing.T) {
 		"none":           {says: "name one in the change"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			w.git.RequireAuth(widgets, "ada", secret)
@@ -69,6 +71,7 @@ func mustHoldNoSecret(t *testing.T, root string) {
 }
 
 func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	moved := httptest.NewServer(http.RedirectHandler(w.git.URL(widgets)+"/info/refs?service=git-upload-pack", http.StatusMovedPermanently))
@@ -85,6 +88,7 @@ func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
 }
 
 func TestRemotesThatFail(t *testing.T) {
+	t.Parallel()
 	answer := func(status int, body string) http.Handler {
 		return http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
@@ -111,6 +115,7 @@ func TestRemotesThatFail(t *testing.T) {
 		"redirect to a file": {http.RedirectHandler("file:///etc/passwd", http.StatusFound), events.ClassServer, events.Retryable},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			server := httptest.NewServer(tc.remote)
 			defer server.Close()
@@ -128,6 +133,7 @@ func TestRemotesThatFail(t *testing.T) {
 }
 
 func TestUnreachableRemote(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	req := w.request("")
 	server := httptest.NewServer(nil)
@@ -143,6 +149,7 @@ func TestUnreachableRemote(t *testing.T) {
 }
 
 func TestServerErrorThenRecovery(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.git.Answer(widgets, http.StatusInternalServerError)
@@ -153,6 +160,7 @@ func TestServerErrorThenRecovery(t *testing.T) {
 }
 
 func TestTooLargeAPack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})
 	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
@@ -162,6 +170,7 @@ func TestTooLargeAPack(t *testing.T) {
 }
 
 func TestTooLargeATree(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "12345", "b": "12345"}) // one blob, twice
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 9})
@@ -176,6 +185,7 @@ func TestTooLargeATree(t *testing.T) {
 }
 
 func TestTooManyFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "2", "c/d": "3"})
 	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 2})
@@ -208,6 +218,7 @@ func mustBeTidy(t *testing.T, w *world) {
 }
 
 func TestUnconfirmedIsNotPublished(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -226,6 +237,7 @@ func TestUnconfirmedIsNotPublished(t *testing.T) {
 }
 
 func TestCancelledWhileFetching(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("shutting down")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	held := false
@@ -250,6 +262,7 @@ func TestCancelledWhileFetching(t *testing.T) {
 }
 
 func TestDamagedStoreIsFetchedAfresh(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, pack string){
 		"index cut short": func(t *testing.T, pack string) { must(0, os.Truncate(pack[:len(pack)-4]+"idx", 100))(t) },
 		"pack gone":       func(t *testing.T, pack string) { must(0, os.Remove(pack))(t) },
@@ -260,6 +273,7 @@ func TestDamagedStoreIsFetchedAfresh(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": strings.Repeat("1", 100), "b": "1"})
 			w.sync("")
@@ -287,6 +301,7 @@ func loseTrees(t *testing.T, pack string) {
 
 // TestABusyServerIsNotAskedForEverything has a server list its refs and then be too busy.
 func TestABusyServerIsNotAskedForEverything(t *testing.T) {
+	t.Parallel()
 	var w *world
 	busy := false
 	w = newWorld(t, gitserver.WithBefore(func(_ context.Context, repo, service string) {

@@ -63,7 +63,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
-	s := &syncing{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
 	if err := s.tidy(ctx); err != nil {
 		return GCResult{}, err
 	}
@@ -124,11 +124,11 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 			return false
 		}
 	}
-	if b, _, err := f.readBinding(); err != nil || b.MovedAway.isOver(v.cfg.Grace) {
+	if b, _, err := f.readBinding(); err != nil || b.MovedAway.isExpired(v.cfg.Grace) {
 		return false
 	}
 	expired, err := f.expired(nil, v.cfg.Grace)
-	return err == nil && len(v.unneeded(expired)) == 0
+	return err == nil && len(v.surplus(expired)) == 0
 }
 
 // listBatch is how many names of a folder are in memory at once.

@@ -13,6 +13,7 @@ import (
 )
 
 func TestGCDropsWhatIsOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": noise(t, 1<<20)})
 	old := w.sync("")
@@ -39,6 +40,7 @@ func TestGCDropsWhatIsOver(t *testing.T) {
 }
 
 func TestWhatIsTidyIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	repo := repoPath(t, widgets)
@@ -70,6 +72,7 @@ func TestWhatIsTidyIsLeftAlone(t *testing.T) {
 }
 
 func TestGCOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if got := w.gc(true); got.Usage.Bytes != 0 || got.Freed != 0 {
 		t.Errorf("got %+v", got)
@@ -80,6 +83,7 @@ func TestGCOfWhatIsNotThere(t *testing.T) {
 }
 
 func TestAStaleGCDoesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -89,6 +93,7 @@ func TestAStaleGCDoesNothing(t *testing.T) {
 }
 
 func TestReposListsAllOfThem(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	want := []string{"Acme/Widgets", "acme/gadgets", "group/sub/name"}
@@ -134,6 +139,7 @@ func TestReposListsAllOfThem(t *testing.T) {
 }
 
 func TestLeftoversOfTheVolume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	old := time.Now().Add(-2 * leftoverAge)
 	admin := w.path(adminDir)
@@ -160,8 +166,10 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 
 // TestWhatWaitsIsTidy has trees that no patrol can do anything about: one in its grace, some to be brought forward.
 func TestWhatWaitsIsTidy(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]Config{"grace": {}, "spares": {Grace: 1, ReuseTrees: true}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), cfg)
 			w.create(map[string]string{"a": "0"})
@@ -182,6 +190,7 @@ func TestWhatWaitsIsTidy(t *testing.T) {
 
 // A path may be bound to a remote that never gave anything.
 func TestGCOfWhatWasNeverFetched(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.trySync("")

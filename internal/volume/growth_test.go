@@ -12,14 +12,16 @@ import (
 	"time"
 
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestManyPushes publishes push after push, and looks at the disk meanwhile: it is to hold no more than
 // three times what a fresh clone takes. LOCKSTEP_SOAK makes it 1,000 pushes, and says what became of the
 // time of a fetch.
 func TestManyPushes(t *testing.T) {
+	t.Parallel()
 	notUnderRace(t)
-	pushes := 150
+	pushes, each := testenv.Form(30, 150), testenv.Form(15, 50)
 	if os.Getenv("LOCKSTEP_SOAK") != "" {
 		pushes = 1000
 	}
@@ -55,7 +57,7 @@ func TestManyPushes(t *testing.T) {
 		}
 		commit := w.push(edit)
 		w.sync("")
-		if i%50 == 49 {
+		if i%each == each-1 {
 			must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server stays as fast
 			most = max(most, diskUse(t, w.volume.folder(repoPath(t, widgets)).dir))
 			w.mustBeSound(widgets, commit)
@@ -64,7 +66,7 @@ func TestManyPushes(t *testing.T) {
 	clone := t.TempDir()
 	must(gitserver.Git(t.Context(), clone, "", "clone", "--quiet", "--depth=1", w.git.URL(widgets), "."))(t)
 	fresh := diskUse(t, clone)
-	first, last := median(fetches[1:51]), median(fetches[len(fetches)-50:])
+	first, last := median(fetches[1:each+1]), median(fetches[len(fetches)-each:])
 	t.Logf("%d pushes: at most %d bytes, %.1f times a fresh clone; a fetch took %v at first and %v at last", pushes, most,
 		float64(most)/float64(fresh), first, last)
 	if most > 3*fresh {

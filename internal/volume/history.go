@@ -56,7 +56,7 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 }
 
 // hold records in the store what has been obtained, and how much of its history a tree of it has.
-func (s *syncing) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
+func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
 	refs, err := in.refs()
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ func (w *world) mustShow(name string, commits int) {
 }
 
 func TestDepth(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	pushes := 1
@@ -76,6 +77,7 @@ func TestDepth(t *testing.T) {
 
 // The tree of one ref is deep; that of another, fetched when nobody had asked for more, gets so when it is.
 func TestDepthOfAnotherRef(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "0"})
 	for i := range 4 {
@@ -92,6 +94,7 @@ func TestDepthOfAnotherRef(t *testing.T) {
 }
 
 func TestDepthOutlivesAStore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	for i := range 6 {
@@ -99,7 +102,7 @@ func TestDepthOutlivesAStore(t *testing.T) {
 	}
 	w.syncDepth("", 4)
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, must(f.currentStore())(t).planAfresh())(t)
+	must(0, must(f.currentStore())(t).requestRefetch())(t)
 	w.push(map[string]string{"a": "last"})
 	w.syncDepth("", 0)
 	if n := must(f.generations())(t); len(n) != 2 {
@@ -112,6 +115,7 @@ func TestDepthOutlivesAStore(t *testing.T) {
 
 // TestAWholeHistoryIsNotReadAgain follows a push on a history that is known to be whole.
 func TestAWholeHistoryIsNotReadAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	before := object.ParseID(w.push(map[string]string{"a": "1"}))

@@ -11,14 +11,20 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestHostileTrees has a remote serve trees that Git itself would not make.
 func TestHostileTrees(t *testing.T) {
+	t.Parallel()
 	// The hash of an entry is filled in by the name of an object here.
 	file := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "100644", Name: name, Hash: "file"} }
 	link := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "120000", Name: name, Hash: "link"} }
 	folder := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "40000", Name: name, Hash: "folder"} }
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	objects := w.rawObjects()
 	for name, tree := range map[string][]gitserver.Entry{
 		"dot dot":               {file("..")},
 		"dot dot folder":        {folder("..")},
@@ -37,10 +43,7 @@ func TestHostileTrees(t *testing.T) {
 		"empty link":            {{Mode: "120000", Name: "a", Hash: "empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			commit := w.create(map[string]string{"a": "1"})
-			w.sync("")
-			w.commitRaw(tree)
+			w.commitRaw(tree, objects)
 
 			_, err := w.trySync("")
 
@@ -52,8 +55,8 @@ func TestHostileTrees(t *testing.T) {
 	}
 }
 
-// commitRaw commits a tree whose entries name their objects.
-func (w *world) commitRaw(entries []gitserver.Entry) {
+// rawObjects writes objects for commitRaw and returns their hashes by name.
+func (w *world) rawObjects() map[string]string {
 	w.t.Helper()
 	objects := map[string]string{}
 	for name, content := range map[string]string{"file": "evil", "link": w.volume.Root(), "long": strings.Repeat("x", 5000), "empty": ""} {
@@ -62,6 +65,12 @@ func (w *world) commitRaw(entries []gitserver.Entry) {
 	for name, entry := range map[string]string{"folder": "x", "escape": ".."} {
 		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
 	}
+	return objects
+}
+
+// commitRaw commits a tree whose entries name their objects instead of giving hashes.
+func (w *world) commitRaw(entries []gitserver.Entry, objects map[string]string) {
+	w.t.Helper()
 	raw := slices.Clone(entries)
 	for i := range raw {
 		raw[i].Hash = objects[raw[i].Hash]
@@ -80,6 +89,7 @@ func (w *world) mustHoldNothingEvil() {
 }
 
 func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	large := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB
 	w.create(map[string]string{"large": large, "small": "1"})
@@ -93,6 +103,7 @@ func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
 // TestPathsThatGoOnForEver nests folders of long names: a million files at such a depth would be
 // gigabytes of names, out of a pack of a few kilobytes.
 func TestPathsThatGoOnForEver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -111,6 +122,7 @@ func TestPathsThatGoOnForEver(t *testing.T) {
 }
 
 func TestFoldersThatNestForEver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{strings.Repeat("d/", 256) + "file": "1"})
 	w.sync("")
@@ -121,6 +133,8 @@ func TestFoldersThatNestForEver(t *testing.T) {
 }
 
 func TestTooLargeACommitIsRefused(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
 	notUnderRace(t)
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -139,11 +153,12 @@ func TestTooLargeACommitIsRefused(t *testing.T) {
 
 // TestOddModes has entries whose modes Git itself no longer writes, but reads.
 func TestOddModes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
 	for _, mode := range []string{"100664", "100600", "100755", "100777", "0100644", "0", "20000", "60000", "10644", "777777", "40755", "160001"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t)
-			w.create(map[string]string{"a": "1"})
-			w.sync("")
 			entry := gitserver.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
 			if mode == "40755" {
 				entry.Hash = must(w.git.Tree(t.Context(), widgets, gitserver.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
@@ -168,10 +183,12 @@ func TestOddModes(t *testing.T) {
 }
 
 func TestLinksOutOfTheTree(t *testing.T) {
+	t.Parallel()
 	links := map[string]string{"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file"}
 	outside := map[string]bool{"up": true, "dir/up": true, "abs": true, "git": true}
 	for _, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksRefuse} {
 		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
 			w.create(map[string]string{"file": "1"})

@@ -17,6 +17,7 @@ func hashHost(name string) string { return knownhosts.HashHostname(name) }
 
 // TestForeignURLs has a webhook name a server on this machine, over every way to reach one.
 func TestForeignURLs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
@@ -44,6 +45,7 @@ func TestForeignURLs(t *testing.T) {
 
 // TestALinkLocalAddress is refused before a packet leaves.
 func TestALinkLocalAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	listed := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"169.254.0.0/16", "::/0"}}})
 	for _, host := range []string{"169.254.169.254", "[::ffff:169.254.169.254]", "[fe80::1]", "0.0.0.0", "[64:ff9b::a9fe:a9fe]"} {
@@ -59,6 +61,7 @@ func TestALinkLocalAddress(t *testing.T) {
 
 // TestARedirectInside has a public server, as it were, lead to a private one.
 func TestARedirectInside(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	moved := httptest.NewServer(http.RedirectHandler(w.git.URL(widgets)+"/info/refs?service=git-upload-pack", http.StatusFound))

@@ -6,6 +6,7 @@ import (
 )
 
 func TestGitReadsTheIndex(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "dir/b": "2", "dir.c": "3", "dir-d": "4", strings.Repeat("n", 200): "5"})
 	w.sync("")
@@ -21,6 +22,7 @@ func TestGitReadsTheIndex(t *testing.T) {
 
 // Somebody adds to a tree's index, which is not theirs to do. Later trees are built of what was published.
 func TestAnIndexTamperedWithIsNotPassedOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "2"})
 	w.sync("")

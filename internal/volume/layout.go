@@ -18,7 +18,7 @@ const (
 	slashInName   = "%2F"
 )
 
-// folder is one repository's own folder. Its contents are named here and nowhere else.
+// folder is a repository's folder. Only this file names what is in it.
 type folder struct{ dir string }
 
 func (v *Volume) folder(repo events.RepoPath) folder {
@@ -27,8 +27,8 @@ func (v *Volume) folder(repo events.RepoPath) folder {
 
 func (v *Volume) reposDir() string { return filepath.Join(v.root, adminDir, "repos") }
 
-// folderName maps "group/sub/name" to "group/sub%2Fname", and "acme/widgets" to itself. A "%" is in
-// no repository path, so no two paths share a name and none lies below another's.
+// folderName maps "group/sub/name" to "group/sub%2Fname", and "acme/widgets" to itself. Repository paths contain no
+// "%", so names are unique and never nested.
 func folderName(key string) string {
 	owner, rest, _ := strings.Cut(key, "/")
 	return owner + "/" + joinedName(rest)
@@ -67,8 +67,8 @@ const (
 func buildName(fence uint64) string { return fmt.Sprintf("%s%d", buildPrefix, fence) }
 func flipName(fence uint64) string  { return fmt.Sprintf("%s%d", flipPrefix, fence) }
 
-// treeName names a tree of this fence and commit that is not there yet. One holder may publish
-// several refs of one commit, each with a tree of its own.
+// treeName returns an unused name for a tree of this fence and commit. One holder may publish several refs of one
+// commit, each with its own tree.
 func (f folder) treeName(fence uint64, commit string) (string, error) {
 	base := fmt.Sprintf("%d-%.12s", fence, commit)
 	name := base

@@ -121,7 +121,7 @@ func (v *Volume) addLink(links map[string]string, f folder, path string) error {
 // ownLinks is links without those of a repository that has moved away.
 func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
 	links, err := v.links(f, b)
-	maps.DeleteFunc(links, func(_, tree string) bool { return b.MovedAway.owns(tree) })
+	maps.DeleteFunc(links, func(_, tree string) bool { return b.MovedAway.covers(tree) })
 	return links, err
 }
 
@@ -152,7 +152,7 @@ func isNameOf(path, plain string) bool {
 // flip makes a published name link to a tree, in one rename. The caller holds the file lock.
 func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	path := v.publishedPath(name)
-	if err := v.makeOwner(path); err != nil {
+	if err := v.makeParents(path); err != nil {
 		return disk.Error("publish "+name, err)
 	}
 	target, temp := linkTarget(f, path, tree), f.flip(fence)
@@ -175,8 +175,8 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	return disk.Error("publish "+name, disk.SyncDir(filepath.Dir(path)))
 }
 
-// makeOwner makes the folders that a published name stands in.
-func (v *Volume) makeOwner(path string) error {
+// makeParents makes the folders that a published name stands in.
+func (v *Volume) makeParents(path string) error {
 	owner := filepath.Dir(path)
 	if _, err := os.Stat(owner); err == nil {
 		return nil

@@ -11,6 +11,7 @@ import (
 
 // What a repository's names name is told by its trees, and by its owner's folder where a tree does not say.
 func TestLinksAreFoundEitherWay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	w.commit("a/b", gitserver.Edit{Write: map[string]string{"b": "1"}})

@@ -17,6 +17,7 @@ func (w *world) listRequest() ListRefsRequest {
 }
 
 func TestListRefsReturnsBranchesAndTags(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/a/b", main))(t)
@@ -39,6 +40,7 @@ func TestListRefsReturnsBranchesAndTags(t *testing.T) {
 }
 
 func TestListRefsWithoutADefaultBranch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	must(0, w.git.SetHead(widgets, "none"))(t)
@@ -51,6 +53,7 @@ func TestListRefsWithoutADefaultBranch(t *testing.T) {
 }
 
 func TestListRefsErrors(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange     func(w *world)
 		class       events.Class
@@ -72,6 +75,7 @@ func TestListRefsErrors(t *testing.T) {
 		}, class: events.ClassConflict, disposition: events.Permanent},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			tc.arrange(w)
@@ -88,6 +92,7 @@ func TestListRefsErrors(t *testing.T) {
 }
 
 func TestListRefsOfTooManyRefs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")

@@ -14,9 +14,13 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testenv.Parallel(8) // most tests wait for the disk and for git
+	goleak.VerifyTestMain(m)
+}
 
 // world is a volume, a Git server with the repository acme/widgets, and a source of fences.
 type world struct {
@@ -98,11 +102,13 @@ func (w *world) gitIn(name string, args ...string) string {
 // mustBeSound checks a published name with Git itself.
 func (w *world) mustBeSound(name, commit string) {
 	w.t.Helper()
-	if got := w.gitIn(name, "log", "-1", "--format=%H"); got != commit {
-		w.t.Errorf("%s: git log says %s, want %s", name, got, commit)
-	}
-	if got := w.gitIn(name, "status", "--porcelain"); got != "" {
-		w.t.Errorf("%s: git status is not clean:\n%s", name, got)
+	for line := range strings.Lines(w.gitIn(name, "status", "--porcelain=v2", "--branch")) {
+		line = strings.TrimSuffix(line, "\n")
+		if oid, ok := strings.CutPrefix(line, "# branch.oid "); ok && oid != commit {
+			w.t.Errorf("%s: HEAD is %s, want %s", name, oid, commit)
+		} else if !strings.HasPrefix(line, "# ") {
+			w.t.Errorf("%s: git status is not clean: %s", name, line)
+		}
 	}
 	w.gitIn(name, "fsck", "--full", "--strict")
 }

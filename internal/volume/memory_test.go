@@ -12,20 +12,20 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestMemoryOfASync syncs repositories with large files, each in a process of its own, and looks at the
 // most memory that it ever had: from the fetch to the tree, and through a push that changes a little of
 // a large file.
 func TestMemoryOfASync(t *testing.T) {
+	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MEMORY_ROOT"); root != "" {
 		syncAlone(t, root)
 		return
 	}
 	notUnderRace(t)
-	if testing.Short() {
-		t.Skip("writes a gigabyte")
-	}
+	testenv.Long(t) // it writes a gigabyte
 	w := newWorld(t)
 	w.create(map[string]string{"small": "1"})
 	w.commitLarge(io.LimitReader(incompressible(), hugeBlob))

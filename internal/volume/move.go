@@ -48,15 +48,15 @@ func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) 
 	if err := v.checkRequest(req.To, max(req.ToFence, 1)); err != nil || req.ToFence == 0 && !onePath {
 		return MoveResult{}, errors.Join(err, v.checkRequest(req.To, req.ToFence))
 	}
-	m := &moving{v: v, from: v.folder(req.From), to: v.folder(req.To), req: req}
+	m := &mover{v: v, from: v.folder(req.From), to: v.folder(req.To), req: req}
 	run := m.run
 	if onePath {
 		run = m.rename
 	}
 	res, err := run(ctx)
 	m.close()
-	v.janitor.see(m.from)
-	v.janitor.see(m.to)
+	v.janitor.add(m.from)
+	v.janitor.add(m.to)
 	if err != nil {
 		m.discard()
 		err = m.from.explain(ctx, req.Fence, err)
@@ -68,19 +68,19 @@ func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) 
 	return res, nil
 }
 
-// moving is one Move on its way.
-type moving struct {
+// mover is one Move on its way.
+type mover struct {
 	v        *Volume
 	from, to folder
 	req      MoveRequest
 
 	old   binding           // of From
 	links map[string]string // trees of From, by the path of the name
-	at    *syncing          // builds and publishes at To
+	at    *syncer           // builds and publishes at To
 	built map[string]string // trees made at To, by the name to publish
 }
 
-func (m *moving) run(ctx context.Context) (MoveResult, error) {
+func (m *mover) run(ctx context.Context) (MoveResult, error) {
 	if err := m.from.record(ctx, m.req.Fence); err != nil {
 		return MoveResult{}, err
 	}
@@ -93,9 +93,9 @@ func (m *moving) run(ctx context.Context) (MoveResult, error) {
 	case err != nil:
 		return MoveResult{}, err
 	case !here:
-		return MoveResult{Moved: m.hasMoved()}.naming(m.v, m.to), m.from.checkFence(m.req.Fence)
+		return MoveResult{Moved: m.hasMoved()}.withPublished(m.v, m.to), m.from.checkFence(m.req.Fence)
 	}
-	if err := m.prove(ctx); err != nil {
+	if err := m.checkSameRepo(ctx); err != nil {
 		return MoveResult{}, err
 	}
 	m.v.done("listed")
@@ -113,19 +113,19 @@ func (m *moving) run(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("flipped")
-	leave := func() error { return m.from.leave(m.old, m.req.To, m.req.Fence) }
-	if err := m.from.guarded(ctx, m.req.Fence, leave); err != nil {
+	markMoved := func() error { return m.from.markMovedAway(m.old, m.req.To, m.req.Fence) }
+	if err := m.from.guarded(ctx, m.req.Fence, markMoved); err != nil {
 		return MoveResult{}, err
 	}
 	m.v.done("left")
 	_ = m.at.tidy(ctx) // the move is done; the next holder tidies again
 	m.noteUsage(ctx)
 	m.v.done("noted")
-	return MoveResult{Moved: true}.naming(m.v, m.to), nil
+	return MoveResult{Moved: true}.withPublished(m.v, m.to), nil
 }
 
 // begin reports whether there is a repository at From, and refuses what cannot be whatever the remote says.
-func (m *moving) begin() (here bool, err error) {
+func (m *mover) begin() (here bool, err error) {
 	if err := wire.CheckURL(m.req.URL); err != nil {
 		return false, err
 	}
@@ -150,7 +150,7 @@ func (m *moving) begin() (here bool, err error) {
 
 // hasMoved reports whether From has been moved to To before, by a request whose answer was lost. There may be
 // another repository at From by now.
-func (m *moving) hasMoved() bool {
+func (m *mover) hasMoved() bool {
 	left := m.old.MovedAway
 	if left == nil || !left.To.Equal(m.req.To) {
 		return false
@@ -160,7 +160,7 @@ func (m *moving) hasMoved() bool {
 }
 
 // naming adds what the plain name names.
-func (r MoveResult) naming(v *Volume, f folder) MoveResult {
+func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 	if !r.Moved {
 		return r
 	}
@@ -175,15 +175,15 @@ func (r MoveResult) naming(v *Volume, f folder) MoveResult {
 }
 
 // bind binds To to the new remote and tidies up what crashed holders have left there.
-func (m *moving) bind(ctx context.Context) (err error) {
-	m.at = &syncing{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
+func (m *mover) bind(ctx context.Context) (err error) {
+	m.at = &syncer{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
 	if m.at.binding, err = m.v.bind(ctx, m.to, m.req.To, m.req.URL, m.req.ToFence); err != nil {
 		return err
 	}
 	return m.at.tidy(ctx)
 }
 
-func (m *moving) confirm(ctx context.Context) error {
+func (m *mover) confirm(ctx context.Context) error {
 	if m.req.Confirm != nil {
 		if err := m.req.Confirm(ctx); err != nil {
 			return fmt.Errorf("confirm the leases: %w", err)
@@ -197,9 +197,9 @@ func (m *moving) confirm(ctx context.Context) error {
 }
 
 // flip publishes what has been built. The caller holds the file lock of To.
-func (m *moving) flip() error {
+func (m *mover) flip() error {
 	for name := range m.built {
-		if err := m.v.checkPlace(m.to, name); err != nil {
+		if err := m.v.checkName(m.to, name); err != nil {
 			return err
 		}
 	}
@@ -219,7 +219,7 @@ func (m *moving) flip() error {
 }
 
 // rename is a move to another spelling of the same path: the names stay as they were first spelled.
-func (m *moving) rename(ctx context.Context) (MoveResult, error) {
+func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 	if err := m.from.record(ctx, max(m.req.Fence, m.req.ToFence)); err != nil {
 		return MoveResult{}, err
 	}
@@ -238,7 +238,7 @@ func (m *moving) rename(ctx context.Context) (MoveResult, error) {
 	if m.links, err = m.v.ownLinks(m.from, old); err != nil {
 		return MoveResult{}, err
 	}
-	if err := m.prove(ctx); err != nil {
+	if err := m.checkSameRepo(ctx); err != nil {
 		return MoveResult{}, err
 	}
 	m.v.done("listed")
@@ -254,11 +254,11 @@ func (m *moving) rename(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("left")
-	return MoveResult{Moved: true}.naming(m.v, m.from), nil
+	return MoveResult{Moved: true}.withPublished(m.v, m.from), nil
 }
 
 // noteUsage measures both. To's is the whole; From's what it shares with nobody, which is little until To moves on.
-func (m *moving) noteUsage(ctx context.Context) {
+func (m *mover) noteUsage(ctx context.Context) {
 	for f, fence := range map[folder]uint64{m.to: m.req.ToFence, m.from: m.req.Fence} {
 		if now, err := m.v.measure(ctx, f); err == nil {
 			_ = f.guarded(ctx, fence, func() error { return f.writeUsage(now) }) // without it, it is measured again
@@ -267,7 +267,7 @@ func (m *moving) noteUsage(ctx context.Context) {
 }
 
 // discard deletes what a failed move has made and not published.
-func (m *moving) discard() {
+func (m *mover) discard() {
 	for _, tree := range m.built {
 		_ = os.RemoveAll(m.to.tree(tree))
 	}
@@ -276,13 +276,13 @@ func (m *moving) discard() {
 	}
 }
 
-func (m *moving) close() {
+func (m *mover) close() {
 	if m.at != nil {
 		m.at.close()
 	}
 }
 
 // newName is what a name of From is called at To.
-func (m *moving) newName(path string) string {
+func (m *mover) newName(path string) string {
 	return m.at.binding.Repo.String() + path[len(m.v.publishedPath(m.old.Repo.String())):]
 }

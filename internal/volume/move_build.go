@@ -17,7 +17,7 @@ import (
 )
 
 // build makes at To every tree that a name of From links to, unless To has that name already.
-func (m *moving) build(ctx context.Context) error {
+func (m *mover) build(ctx context.Context) error {
 	if err := m.linkCurrentStore(ctx); err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func (m *moving) build(ctx context.Context) error {
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {
 		tree, name := m.links[path], m.newName(path)
-		if err := m.v.checkPlace(m.to, name); err != nil { // now, before it is built for nothing
+		if err := m.v.checkName(m.to, name); err != nil { // now, before it is built for nothing
 			return err
 		}
 		if m.v.current(m.to, m.at.binding, name).tree != "" {
@@ -47,14 +47,14 @@ func (m *moving) build(ctx context.Context) error {
 }
 
 // buildTree makes one of From's trees anew at To, of the same files. Nothing is made of what is no whole tree.
-func (m *moving) buildTree(ctx context.Context, tree string) error {
+func (m *mover) buildTree(ctx context.Context, tree string) error {
 	path := m.from.tree(tree)
 	name, commit, ok := checkout.RefAndCommit(path)
 	ref, err := events.ParseRef(name)
 	if !ok || err != nil {
 		return nil
 	}
-	in, err := m.storeOf(ctx, tree)
+	in, err := m.storeFor(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (m *moving) buildTree(ctx context.Context, tree string) error {
 
 // linkCurrentStore gives To a second name of all that From's store has, unless To has a store already. Each of
 // From's generations has its place at To, so that who takes the move up again finds what there is.
-func (m *moving) linkCurrentStore(ctx context.Context) error {
+func (m *mover) linkCurrentStore(ctx context.Context) error {
 	mine, err := m.to.currentStore()
 	if err != nil || mine.isBegun() {
 		return err
@@ -90,9 +90,9 @@ func (m *moving) linkCurrentStore(ctx context.Context) error {
 
 // storeOf returns the store at To for one of From's trees. A tree may read from an older generation than the
 // current one, which is linked for it; but never beyond To's current store, whose place it would take.
-func (m *moving) storeOf(ctx context.Context, tree string) (store, error) {
+func (m *mover) storeFor(ctx context.Context, tree string) (store, error) {
 	n := m.from.generationOf(tree)
-	theirs, mine := m.from.generation(n), m.place(n)
+	theirs, mine := m.from.generation(n), m.targetStore(n)
 	current, err := m.to.currentStore()
 	switch {
 	case err != nil || n == 0 || !theirs.isBegun():
@@ -106,10 +106,12 @@ func (m *moving) storeOf(ctx context.Context, tree string) (store, error) {
 }
 
 // place is where a generation of From's store is at To.
-func (m *moving) place(n int) store { return m.to.generation(m.at.binding.MovedAway.stores() + n) }
+func (m *mover) targetStore(n int) store {
+	return m.to.generation(m.at.binding.MovedAway.lastStore() + n)
+}
 
 // linkStore links a store of From's into its place at To: in private first, then in one step.
-func (m *moving) linkStore(ctx context.Context, theirs store) error {
+func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	q, err := object.OpenQuarantine(m.to.quarantine(m.req.ToFence))
 	if err != nil {
 		return err
@@ -121,7 +123,7 @@ func (m *moving) linkStore(ctx context.Context, theirs store) error {
 	if err != nil {
 		return disk.Error("link the store", err)
 	}
-	place := m.place(theirs.number())
+	place := m.targetStore(theirs.number())
 	return m.to.guarded(ctx, m.req.ToFence, func() error {
 		// A newer holder of From may have pruned what had not been linked yet.
 		if err := m.from.checkFence(m.req.Fence); err != nil {

@@ -12,12 +12,14 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 var moveSteps = []string{"fenced", "listed", "bound", "linked", "checked out", "indexed", "built", "confirmed", "named", "flipped", "left", "noted"}
@@ -26,12 +28,13 @@ var moveSteps = []string{"fenced", "listed", "bound", "linked", "checked out", "
 // both names name one whole tree each, or the new one nothing, and the same request completes the move; also
 // after the new name has been synced in between.
 func TestMoveKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MOVE_DIE_ROOT"); root != "" {
 		moveInProcess(t, root, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} })
 		return
 	}
-	for _, step := range moveSteps {
-		for _, synced := range []bool{false, true} {
+	for i, step := range moveSteps {
+		for _, synced := range testenv.Form([]bool{i%2 == 0}, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/synced=%v", step, synced), func(t *testing.T) {
 				t.Parallel()
 				w, main, v1 := newMoving(t)
@@ -73,6 +76,7 @@ func TestMoveKilledAtEveryStep(t *testing.T) {
 // TestMoveStoppedAtEveryStep stops a process with SIGSTOP at each step of a move, has newer holders work at the new
 // name, at the old one, or do the same move, and lets the process go on.
 func TestMoveStoppedAtEveryStep(t *testing.T) {
+	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MOVE_STOP_ROOT"); root != "" {
 		moveInProcess(t, root, func() {
 			runtime.LockOSThread() // to this very thread: no other may go on a little further
@@ -81,20 +85,20 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 		})
 		return
 	}
-	for _, step := range moveSteps {
+	for i, step := range moveSteps {
 		if step == "named" { // it has the file lock there: see TestAFileLockThatIsNotGivenBack
 			continue
 		}
-		for name, meanwhile := range map[string]func(w *world){
-			"the same move": func(w *world) { must(w.volume.Move(w.t.Context(), w.move()))(w.t) },
-			"a sync of the new name": func(w *world) {
-				w.syncAt(gadgets, "")
-			},
-			"a sync of the old name": func(w *world) {
-				must(0, w.git.Alias(widgets, gadgets))(w.t)
-				w.sync("")
-			},
-		} {
+		names := []string{"the same move", "a sync of the new name", "a sync of the old name"}
+		for _, name := range testenv.Form(names[i%3:][:1], names) {
+			meanwhile := map[string]func(w *world){
+				"the same move":          func(w *world) { must(w.volume.Move(w.t.Context(), w.move()))(w.t) },
+				"a sync of the new name": func(w *world) { w.syncAt(gadgets, "") },
+				"a sync of the old name": func(w *world) {
+					must(0, w.git.Alias(widgets, gadgets))(w.t)
+					w.sync("")
+				},
+			}[name]
 			t.Run(step+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				w, main, v1 := newMoving(t)
@@ -159,6 +163,7 @@ func (w *world) read() (stop func()) {
 	for _, name := range []string{widgets, gadgets} {
 		reading.Go(func() {
 			for seen := name == widgets; ctx.Err() == nil; {
+				time.Sleep(testenv.Form(time.Millisecond, 0))
 				err := readOneVersion(w.path(name), 3)
 				if seen = seen || err == nil; err != nil && (seen || !errors.Is(err, os.ErrNotExist)) {
 					w.t.Errorf("%s: %v", name, err)

@@ -25,21 +25,21 @@ func sameHost(old, now string) error {
 // branches and tags: forges answer for old names. So it is if it has a commit that is published at From, and the
 // old one has none: somebody has made another repository by the old name. If both have one, neither has moved. One
 // is a fork of the other, as when a move is told of again, long after, and a fork lives at the old name.
-func (m *moving) prove(ctx context.Context) error {
-	now, err := m.look(ctx, m.req.URL, m.req.Auth)
+func (m *mover) checkSameRepo(ctx context.Context) error {
+	now, err := m.listRemote(ctx, m.req.URL, m.req.Auth)
 	if err != nil {
 		return err
 	}
-	was, err := m.look(ctx, m.old.Remote, m.req.OldAuth)
+	was, err := m.listRemote(ctx, m.old.Remote, m.req.OldAuth)
 	switch hidden := events.DispositionOf(err) == events.Permanent; {
-	case events.ClassOf(err) == events.ClassNotFound, hidden && now.isHere:
+	case events.ClassOf(err) == events.ClassNotFound, hidden && now.hasPublished:
 		return nil
 	case err != nil:
 		return fmt.Errorf("ask the old remote whether it is the same repository: %w", err)
-	case now.isHere && !was.isHere, now.isHere && was.equals(now):
+	case now.hasPublished && !was.hasPublished, now.hasPublished && was.equals(now):
 		return nil
 	}
-	again, err := m.look(ctx, m.req.URL, m.req.Auth) // there may have been a push between the two
+	again, err := m.listRemote(ctx, m.req.URL, m.req.Auth) // there may have been a push between the two
 	switch {
 	case err != nil:
 		return err
@@ -55,25 +55,25 @@ func (m *moving) prove(ctx context.Context) error {
 
 // listing is what one of the two remotes lists.
 type listing struct {
-	refs   map[string]string // branches and tags
-	isHere bool              // some ref is at a commit that is published at From
+	refs         map[string]string // branches and tags
+	hasPublished bool              // some ref is at a commit that is published at From
 }
 
 func (l listing) equals(other listing) bool { return maps.Equal(l.refs, other.refs) }
 
-func (m *moving) look(ctx context.Context, url string, auth wire.Auth) (listing, error) {
+func (m *mover) listRemote(ctx context.Context, url string, auth wire.Auth) (listing, error) {
 	r, err := m.v.net.DialAndList(ctx, url, auth, m.req.Foreign, m.v.cfg.wireLimits())
 	if err != nil {
 		return listing{}, err
 	}
 	defer r.Close()
 	l := listing{refs: r.BranchesAndTags().Commits}
-	l.isHere = r.ListsAny(m.published())
+	l.hasPublished = r.ListsAny(m.published())
 	return l, nil
 }
 
 // published returns the commits that are published at From.
-func (m *moving) published() map[object.ID]bool {
+func (m *mover) published() map[object.ID]bool {
 	commits := map[object.ID]bool{}
 	for _, tree := range m.links {
 		if _, commit, ok := checkout.RefAndCommit(m.from.tree(tree)); ok {

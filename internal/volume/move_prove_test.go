@@ -17,6 +17,7 @@ import (
 )
 
 func TestMoveRefusals(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange     func(w *world)
 		change      func(w *world, req *MoveRequest)
@@ -75,6 +76,7 @@ func TestMoveRefusals(t *testing.T) {
 			class:  events.ClassInternal, disposition: events.Permanent},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -106,6 +108,7 @@ func TestMoveRefusals(t *testing.T) {
 }
 
 func TestWhatProvesAMove(t *testing.T) {
+	t.Parallel()
 	for name, arrange := range map[string]func(w *world){
 		"the new one has a commit that is published": func(w *world) {
 			w.rename(widgets, gadgets)
@@ -127,6 +130,7 @@ func TestWhatProvesAMove(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -142,6 +146,7 @@ func TestWhatProvesAMove(t *testing.T) {
 }
 
 func TestAnUnconfirmedMoveChangesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -164,6 +169,7 @@ func TestAnUnconfirmedMoveChangesNothing(t *testing.T) {
 }
 
 func TestAStoreThatIsPrunedMeanwhileIsNotLinked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -191,6 +197,7 @@ func TestAStoreThatIsPrunedMeanwhileIsNotLinked(t *testing.T) {
 
 // The credential is for the new remote: it does not go to the old one, which may be over plain HTTP.
 func TestTheOldRemoteIsAskedWithItsOwnCredential(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -209,6 +216,7 @@ func TestTheOldRemoteIsAskedWithItsOwnCredential(t *testing.T) {
 
 // The two remotes are asked one after the other, and somebody pushes all the time.
 func TestPushesWhileAMoveIsProved(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		pushes func(asked int) bool // before the remotes are asked for the so-manyth time
 		refuse bool
@@ -217,10 +225,11 @@ func TestPushesWhileAMoveIsProved(t *testing.T) {
 		"always": {pushes: func(asked int) bool { return asked > 1 }, refuse: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var w *world
-			asked, moving := 0, false
+			asked, mover := 0, false
 			w = newWorld(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
-				if asked++; moving && tc.pushes(asked) {
+				if asked++; mover && tc.pushes(asked) {
 					edit := gitserver.Edit{Orphan: true, Write: map[string]string{"n": fmt.Sprint(asked)}}
 					must(w.git.Commit(ctx, gadgets, gitserver.Main, edit))(t)
 				}
@@ -230,9 +239,9 @@ func TestPushesWhileAMoveIsProved(t *testing.T) {
 			must(0, w.git.Rename(widgets, gadgets))(t)
 			must(0, w.git.Alias(widgets, gadgets))(t)
 			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
-			asked, moving = 0, true
+			asked, mover = 0, true
 			res, err := w.volume.Move(t.Context(), w.move())
-			moving = false
+			mover = false
 			if !tc.refuse {
 				if !must(res, err)(t).Moved {
 					t.Error("it was not moved")

@@ -72,6 +72,7 @@ func (w *world) fetches(repos ...string) (n int) {
 }
 
 func TestMoveFetchesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	files := map[string]string{"a": "1", "dir/b": "2", "dir/sub/c": "3"}
 	main := w.create(files)
@@ -145,6 +146,7 @@ func mustShareFiles(t *testing.T, a, b, file string) {
 }
 
 func TestMoveOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.rename(widgets, gadgets)
@@ -157,6 +159,7 @@ func TestMoveOfWhatIsNotThere(t *testing.T) {
 }
 
 func TestMoveOfWhatWasNeverPublished(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.trySync("")
@@ -173,6 +176,7 @@ func TestMoveOfWhatWasNeverPublished(t *testing.T) {
 
 // A push to the new name may be synced before anybody hears of the move.
 func TestMoveToWhatWasClonedBefore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
@@ -196,6 +200,7 @@ func TestMoveToWhatWasClonedBefore(t *testing.T) {
 }
 
 func TestMoveThereAndBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "same": "same"})
 	w.commit("gone", gitserver.Edit{Write: map[string]string{"g": "1"}})
@@ -239,6 +244,7 @@ func TestMoveThereAndBack(t *testing.T) {
 }
 
 func TestMoveToAnotherSpelling(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	res := w.sync("")
@@ -260,6 +266,7 @@ func TestMoveToAnotherSpelling(t *testing.T) {
 }
 
 func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	for _, n := range []string{"2", "3", "4"} {
@@ -271,7 +278,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	must(w.volume.Sync(t.Context(), deep))(t)
 	w.sync("v1")
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, must(f.currentStore())(t).planAfresh())(t)
+	must(0, must(f.currentStore())(t).requestRefetch())(t)
 	main := w.push(map[string]string{"a": "5"})
 	w.sync("")
 	if n := must(f.generations())(t); len(n) != 2 {
@@ -300,6 +307,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 }
 
 func TestADamagedTreeIsNotMoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
@@ -318,6 +326,7 @@ func TestADamagedTreeIsNotMoved(t *testing.T) {
 }
 
 func TestPublishedTellsWhatNamesName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
@@ -334,6 +343,7 @@ func TestPublishedTellsWhatNamesName(t *testing.T) {
 }
 
 func TestMoveToWhereSomebodyHasACloneOfIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")

@@ -141,6 +141,7 @@ func secureWorld(t *testing.T) (w *world, caFile string) {
 }
 
 func TestAnAuthorityOfOnesOwn(t *testing.T) {
+	t.Parallel()
 	w, caFile := secureWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	_, err := w.trySync("")
@@ -151,6 +152,7 @@ func TestAnAuthorityOfOnesOwn(t *testing.T) {
 }
 
 func TestThroughAProxy(t *testing.T) {
+	t.Parallel()
 	w, caFile := secureWorld(t)
 	server := w.withSSH()
 	commit := w.create(map[string]string{"a": "1"})
@@ -206,6 +208,7 @@ func TestThroughAProxy(t *testing.T) {
 }
 
 func TestAProxyThatRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	p := startProxy(t, server.Addr(), "ada:other")
@@ -241,11 +244,13 @@ func (e *elsewhere) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestNoCredentialFollowsARedirect to another host or port, with any kind of credential, on any request.
 func TestNoCredentialFollowsARedirect(t *testing.T) {
+	t.Parallel()
 	for name, auth := range map[string]wire.Auth{
 		"basic":  {Username: "ada", Password: secret},
 		"bearer": {BearerToken: secret},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			there := &elsewhere{}
 			other := httptest.NewServer(there)
 			defer other.Close()
@@ -283,6 +288,7 @@ func TestNoCredentialFollowsARedirect(t *testing.T) {
 }
 
 func TestRedirectsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	plain := &elsewhere{}
 	http1 := httptest.NewServer(plain)
 	defer http1.Close()
@@ -324,6 +330,7 @@ func viaTLS(t *testing.T, w *world, location string) string {
 }
 
 func TestAFetchThatTakesTooLong(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	server.Answer(&gitserver.SSHAnswer{Stdout: "00", Hang: true})

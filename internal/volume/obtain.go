@@ -21,7 +21,7 @@ import (
 // it can: nothing when the store has the commit, else what is new since the commits it has. When
 // that does not lead to a whole commit it fetches everything, once, into a store of its own, so
 // that nothing damaged in the old one can stand in the way.
-func (s *syncing) obtain(ctx context.Context) error {
+func (s *syncer) obtain(ctx context.Context) error {
 	old, err := s.currentStore()
 	if err != nil {
 		return err
@@ -34,35 +34,35 @@ func (s *syncing) obtain(ctx context.Context) error {
 	switch {
 	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough():
 		err = s.open(ctx, old)
-	case old.isDueAfresh() && s.renew(ctx, old) == nil:
+	case old.needsRefetch() && s.tryRefetch(ctx, old) == nil:
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	default:
 		err = s.fetch(ctx, old, haves)
 	}
-	if len(haves) > 0 && worthFetchingAfresh(ctx, err) {
-		return s.fetchAfresh(ctx)
+	if len(haves) > 0 && worthRefetching(ctx, err) {
+		return s.refetch(ctx)
 	}
 	return err
 }
 
-func (s *syncing) fetchAfresh(ctx context.Context) error {
+func (s *syncer) refetch(ctx context.Context) error {
 	next, err := s.f.nextStore()
 	if err != nil {
 		return err
 	}
-	s.afresh = true
+	s.refetched = true
 	return s.fetch(ctx, next, nil)
 }
 
 // renew fetches everything into the next store, since this one has outgrown what it is needed for. One
 // that cannot be fetched whole, for being too large by now, goes on as it is.
-func (s *syncing) renew(ctx context.Context, old store) error {
-	err := s.fetchAfresh(ctx)
+func (s *syncer) tryRefetch(ctx context.Context, old store) error {
+	err := s.refetch(ctx)
 	if err != nil {
-		s.afresh = false
-		_ = os.Remove(filepath.Join(old.dir, afreshMark))
+		s.refetched = false
+		_ = os.Remove(filepath.Join(old.dir, refetchMark))
 	}
 	return err
 }
@@ -80,9 +80,9 @@ func distinct(refs map[string]object.ID, first ...string) []object.ID {
 	return commits
 }
 
-// worthFetchingAfresh reports whether a failure may be owed to what the store holds, or to how the
+// worthRefetching reports whether a failure may be owed to what the store holds, or to how the
 // remote took it. A server that is too busy for a little is not asked for everything.
-func worthFetchingAfresh(ctx context.Context, err error) bool {
+func worthRefetching(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
 		return false
 	}
@@ -94,8 +94,8 @@ func worthFetchingAfresh(ctx context.Context, err error) bool {
 }
 
 // open reads the plan of a commit that the store is said to hold.
-func (s *syncing) open(ctx context.Context, from store) (err error) {
-	s.gauge.begin(events.PhaseCompare, "", 0)
+func (s *syncer) open(ctx context.Context, from store) (err error) {
+	s.progress.begin(events.PhaseCompare, "", 0)
 	s.use(from)
 	s.plan, err = checkout.NewPlan(ctx, s.objects, s.tip.Commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *syncing) open(ctx context.Context, from store) (err error) {
 }
 
 // fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
-func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) error {
+func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error {
 	if s.remote == nil { // there was no need to ask it until now
 		if err := s.list(ctx); err != nil {
 			return err
@@ -124,14 +124,14 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) erro
 	} else if current, err := s.currentStore(); err == nil {
 		want.Depth = deeper(current.depth(), want.Depth)
 	}
-	s.gauge.begin(events.PhaseFetch, "bytes", 0)
+	s.progress.begin(events.PhaseFetch, "bytes", 0)
 	shallow, err := s.download(ctx, want, q)
 	if err != nil {
 		return err
 	}
 	progress := object.Progress{
-		Begin: func(objects int64) { s.gauge.begin(events.PhaseFetch, "objects", objects) },
-		Count: s.gauge.count,
+		Begin: func(objects int64) { s.progress.begin(events.PhaseFetch, "objects", objects) },
+		Count: s.progress.count,
 	}
 	if len(haves) > 0 {
 		err = q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
@@ -145,7 +145,7 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) erro
 		return err
 	}
 	s.v.done("fetched")
-	if err := s.weigh(ctx, q.Dir); err != nil {
+	if err := s.checkFetched(ctx, q.Dir); err != nil {
 		return err
 	}
 	if err := q.Release(into.dir); err != nil {
@@ -160,10 +160,10 @@ func (s *syncing) fetch(ctx context.Context, into store, haves []object.ID) erro
 }
 
 // download writes what the remote answers to a request to the quarantine's pack.
-func (s *syncing) download(ctx context.Context, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
+func (s *syncer) download(ctx context.Context, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
 	file, err := q.CreatePack()
 	if err == nil {
-		shallow, err = s.remote.Fetch(ctx, want, measured{file, s.gauge})
+		shallow, err = s.remote.Fetch(ctx, want, countingWriter{file, s.progress})
 		if closeErr := file.Close(); err == nil {
 			err = closeErr
 		}
@@ -175,27 +175,27 @@ func (s *syncing) download(ctx context.Context, want wire.FetchRequest, q object
 }
 
 // inspect reads the plan of what has been fetched, while it is still in quarantine.
-func (s *syncing) inspect(ctx context.Context, q object.Quarantine, into store) (*checkout.Plan, error) {
-	s.gauge.begin(events.PhaseCompare, "", 0)
+func (s *syncer) inspect(ctx context.Context, q object.Quarantine, into store) (*checkout.Plan, error) {
+	s.progress.begin(events.PhaseCompare, "", 0)
 	both := object.Open(q.Dir, into.dir)
 	defer both.Close()
 	return checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
 }
 
 // use opens a store for building from.
-func (s *syncing) use(from store) {
+func (s *syncer) use(from store) {
 	s.closeObjects()
 	s.store, s.objects = from, object.Open(from.dir)
 }
 
-func (s *syncing) close() {
+func (s *syncer) close() {
 	s.closeObjects()
 	if s.remote != nil {
 		s.remote.Close()
 	}
 }
 
-func (s *syncing) closeObjects() {
+func (s *syncer) closeObjects() {
 	if s.objects != nil {
 		s.objects.Close()
 	}

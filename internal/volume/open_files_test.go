@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // TestNoFileStaysOpen does everything many times, and counts the files that are open.
@@ -22,12 +23,13 @@ func TestNoFileStaysOpen(t *testing.T) {
 		w.gc(true)
 		w.verify(true)
 	}
-	for i := range 5 {
+	first := testenv.Form(3, 5)
+	for i := range first {
 		round(i)
 	}
 	before := openFiles(t)
-	for i := range 15 {
-		round(5 + i)
+	for i := range testenv.Form(6, 15) {
+		round(first + i)
 	}
 	if now := openFiles(t); now > before+5 {
 		t.Errorf("%d files are open, and %d were", now, before)

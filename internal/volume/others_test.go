@@ -25,8 +25,10 @@ import (
 // shallow and thin packs, and takes no capability that it did not offer. go-git's server knows neither
 // shallow nor side-bands nor thin packs: it sends whole histories.
 func TestOtherServers(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(*world) string{"dulwich": startDulwich, "go-git": startGoGit} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.t = t
 			base := start(w)
@@ -123,6 +125,7 @@ func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transp
 
 // TestRefusalsInGitsProtocol come with HTTP status 200.
 func TestRefusalsInGitsProtocol(t *testing.T) {
+	t.Parallel()
 	line := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
 	const advert = "001e# service=git-upload-pack\n0000"
 	for name, tc := range map[string]struct {
@@ -136,6 +139,7 @@ func TestRefusalsInGitsProtocol(t *testing.T) {
 		"a web page":    {"text/html; charset=utf-8", "<html>" + secret, events.ClassServer, events.Retryable},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 				if tc.kind == "" {
 					tc.kind = "application/x-git-upload-pack-advertisement"
@@ -158,12 +162,14 @@ func TestRefusalsInGitsProtocol(t *testing.T) {
 
 // TestAcknowledgementsOfEveryKind has a server that acknowledges each commit that is common.
 func TestAcknowledgementsOfEveryKind(t *testing.T) {
+	t.Parallel()
 	for name, acks := range map[string]string{
 		"one":                "ACK %s",
 		"multi_ack":          "ACK %s continue|NAK|ACK %s",
 		"multi_ack_detailed": "ACK %s common|ACK %s ready|NAK|ACK %s",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			lie := newLiar(t, w.git.URL(widgets), "")

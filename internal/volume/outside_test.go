@@ -13,8 +13,10 @@ import (
 // TestLinksOfAnotherPolicy changes the policy between two syncs: the next tree is of the new one, though
 // no link has changed, however it is made.
 func TestLinksOfAnotherPolicy(t *testing.T) {
+	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"file": "0"})
 			w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"dir/out": "/etc/passwd", "in": "file"}})

@@ -9,30 +9,30 @@ import (
 	"lockstep/events"
 )
 
-// gaugePause is how long nothing is told of a phase after something was.
-const gaugePause = 200 * time.Millisecond
+// reportInterval is how long nothing is told of a phase after something was.
+const reportInterval = 200 * time.Millisecond
 
-// gauge tells somebody of the phases of a sync, and now and then how far one is. Counting is an atomic
-// addition; the clock is looked at now and then only. A nil gauge tells nobody.
-type gauge struct {
-	tell func(events.Progress)
-	done atomic.Int64 // of the phase under way
+// reporter tells somebody of the phases of a sync, and now and then how far one is. Counting is an atomic
+// addition; the clock is looked at now and then only. A nil reporter tells nobody.
+type reporter struct {
+	report func(events.Progress)
+	done   atomic.Int64 // of the phase under way
 
 	mu    sync.Mutex
 	phase events.Progress // as last told
 	next  time.Time       // when to tell more of it
 }
 
-func newGauge(tell func(events.Progress)) *gauge {
-	if tell == nil {
+func newReporter(report func(events.Progress)) *reporter {
+	if report == nil {
 		return nil
 	}
-	return &gauge{tell: tell}
+	return &reporter{report: report}
 }
 
 // begin ends the phase under way, and begins another: total units, or 0 when that is not known. One that counts
 // nothing goes on when it is begun again.
-func (g *gauge) begin(phase events.Phase, unit string, total int64) {
+func (g *reporter) begin(phase events.Phase, unit string, total int64) {
 	if g == nil {
 		return
 	}
@@ -45,11 +45,11 @@ func (g *gauge) begin(phase events.Phase, unit string, total int64) {
 	g.done.Store(0)
 	g.phase = events.Progress{Phase: phase, Total: total, Unit: unit}
 	g.next = time.Time{} // the first that is counted is told at once: there may be no second for long
-	g.tell(g.phase)
+	g.report(g.phase)
 }
 
 // count adds n units that are done. They may be counted by many goroutines.
-func (g *gauge) count(n int64) {
+func (g *reporter) count(n int64) {
 	if g == nil {
 		return
 	}
@@ -59,13 +59,13 @@ func (g *gauge) count(n int64) {
 	}
 	defer g.mu.Unlock()
 	if now := time.Now(); !now.Before(g.next) {
-		g.next = now.Add(gaugePause)
+		g.next = now.Add(reportInterval)
 		g.finish()
 	}
 }
 
 // end tells how the last phase ended.
-func (g *gauge) end() {
+func (g *reporter) end() {
 	if g == nil {
 		return
 	}
@@ -75,25 +75,25 @@ func (g *gauge) end() {
 }
 
 // finish tells how much of the phase is done, if that is not known. The caller holds mu.
-func (g *gauge) finish() {
+func (g *reporter) finish() {
 	done := g.done.Load()
 	if g.phase.Total > 0 {
 		done = min(done, g.phase.Total)
 	}
 	if done > g.phase.Done {
 		g.phase.Done = done
-		g.tell(g.phase)
+		g.report(g.phase)
 	}
 }
 
 // measured is a writer that counts bytes.
-type measured struct {
+type countingWriter struct {
 	io.Writer
-	gauge *gauge
+	reporter *reporter
 }
 
-func (m measured) Write(p []byte) (int, error) {
+func (m countingWriter) Write(p []byte) (int, error) {
 	n, err := m.Writer.Write(p)
-	m.gauge.count(int64(n))
+	m.reporter.count(int64(n))
 	return n, err
 }

@@ -66,8 +66,10 @@ func (w *world) watchedSync(ref string) *told {
 }
 
 func TestASyncTellsOfItsPhases(t *testing.T) {
+	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: reuse})
 			must(w.git.Generate(t.Context(), widgets, gitserver.Shape{Files: 500, Bytes: 2 << 20}))(t)
@@ -108,6 +110,7 @@ func TestASyncTellsOfItsPhases(t *testing.T) {
 }
 
 func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
 	w.create(map[string]string{"a": "more than ten bytes"})
@@ -123,8 +126,9 @@ func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
 }
 
 func TestAnObjectIsCountedOnce(t *testing.T) {
+	t.Parallel()
 	var o told
-	g := newGauge(o.take)
+	g := newReporter(o.take)
 	g.begin(events.PhaseFetch, "objects", 100)
 	var all sync.WaitGroup
 	for range 4 {
@@ -144,13 +148,13 @@ func TestAnObjectIsCountedOnce(t *testing.T) {
 	if got := o.phases(); len(o.all) > 5 || len(got) != 2 {
 		t.Errorf("told %v", o.all)
 	}
-	newGauge(nil).begin(events.PhaseList, "", 0) // nobody is told
-	newGauge(nil).count(1)
-	newGauge(nil).end()
+	newReporter(nil).begin(events.PhaseList, "", 0) // nobody is told
+	newReporter(nil).count(1)
+	newReporter(nil).end()
 }
 
-func BenchmarkGauge(b *testing.B) {
-	g := newGauge(func(events.Progress) {})
+func BenchmarkReporter(b *testing.B) {
+	g := newReporter(func(events.Progress) {})
 	g.begin(events.PhaseFetch, "objects", int64(b.N))
 	for b.Loop() {
 		g.count(1)

@@ -79,7 +79,7 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	bytes := space(packs)
 	wasted := bytes > minLoose && inPacks > 2*int64(neededPacked)
 	if wasted || loose.byRefs > looseLimit(packs)/2 || len(packs) > maxPacks {
-		if err := s.planAfresh(); err != nil {
+		if err := s.requestRefetch(); err != nil {
 			return err
 		}
 	}
@@ -99,8 +99,10 @@ func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	return n, nil
 }
 
-// planAfresh marks the store as due to be fetched afresh.
-func (s store) planAfresh() error { return os.WriteFile(filepath.Join(s.dir, afreshMark), nil, 0o644) }
+// requestRefetch marks the store as due to be fetched afresh.
+func (s store) requestRefetch() error {
+	return os.WriteFile(filepath.Join(s.dir, refetchMark), nil, 0o644)
+}
 
 // looseObjects is what is loose in a store.
 type looseObjects struct {

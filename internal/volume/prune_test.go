@@ -10,6 +10,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func looseCount(t *testing.T, s store) (n int) {
@@ -23,6 +24,7 @@ func looseCount(t *testing.T, s store) (n int) {
 }
 
 func TestPruneKeepsWhatTreesNeed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0", "dir/b": "same", "dir/c": "0"})
 	for i := range 10 {
@@ -54,6 +56,7 @@ func TestPruneKeepsWhatTreesNeed(t *testing.T) {
 }
 
 func TestAStaleHolderPrunesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	w.sync("")
@@ -73,6 +76,7 @@ func TestAStaleHolderPrunesNothing(t *testing.T) {
 }
 
 func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	begun := w.create(map[string]string{"a": "0"})
 	w.sync("")
@@ -80,7 +84,7 @@ func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
 	first := must(f.currentStore())(t)
 	before := w.push(map[string]string{"b": "0"})
 	w.sync("")
-	must(0, first.planAfresh())(t)
+	must(0, first.requestRefetch())(t)
 	commit := w.push(map[string]string{"a": "1", "c": "1"})
 	req := w.request("")
 	res := must(w.volume.Sync(t.Context(), req))(t)
@@ -101,11 +105,11 @@ func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
 
 	// One that cannot be fetched whole any more goes on as it is.
 	second := must(f.currentStore())(t)
-	must(0, second.planAfresh())(t)
+	must(0, second.requestRefetch())(t)
 	w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 700})
 	w.push(map[string]string{"big": strings.Repeat("0123456789abcdef", 4)})
 	w.sync("")
-	if second.isDueAfresh() && must(f.currentStore())(t) == second {
+	if second.needsRefetch() && must(f.currentStore())(t) == second {
 		t.Error("the store is still due")
 	}
 }
@@ -113,6 +117,7 @@ func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
 // TestPruneKeepsTheHistory has a tree that was built before anybody asked for more than one commit. How
 // little of the history Git sees in it says nothing of what others need.
 func TestPruneKeepsTheHistory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	for i := range 4 {
@@ -131,6 +136,7 @@ func TestPruneKeepsTheHistory(t *testing.T) {
 // TestLargePushes has each push bring a pack, most of which the next one makes superfluous. The disk holds a
 // few of them, though no patrol comes by.
 func TestLargePushes(t *testing.T) {
+	t.Parallel()
 	notUnderRace(t)
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1})
@@ -146,7 +152,7 @@ func TestLargePushes(t *testing.T) {
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
 	fresh := diskUse(t, f.stores())
-	for range 25 {
+	for range testenv.Form(6, 25) {
 		commit := push()
 		w.sync("")
 		if use := diskUse(t, f.stores()); use > 8*fresh {
@@ -158,7 +164,9 @@ func TestLargePushes(t *testing.T) {
 
 // TestARenewalThatFailsIsNotTriedEachTime has a repository that cannot be fetched whole any more.
 func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
-	for name, crowd := range map[string]func(t *testing.T, s store){
+	testenv.Long(t)
+	t.Parallel()
+	for name, fill := range map[string]func(t *testing.T, s store){
 		"packs": func(t *testing.T, s store) {
 			for i := range maxPacks + 1 { // of nothing new
 				for _, ext := range []string{".pack", ".idx"} {
@@ -175,7 +183,7 @@ func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
 			w.sync("")
 			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000})
 			s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-			crowd(t, s)
+			fill(t, s)
 			const syncs = 10
 			for i := range syncs {
 				edit := map[string]string{"a": fmt.Sprint("next ", i)}

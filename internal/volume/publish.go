@@ -14,10 +14,10 @@ import (
 
 // publish builds the plan's tree in private and has every name link to it. It returns the tree's
 // path relative to the root.
-func (s *syncing) publish(ctx context.Context) (tree string, published bool, err error) {
+func (s *syncer) publish(ctx context.Context) (tree string, published bool, err error) {
 	err = s.build(ctx)
-	if !s.afresh && worthFetchingAfresh(ctx, err) {
-		if err = s.fetchAfresh(ctx); err == nil {
+	if !s.refetched && worthRefetching(ctx, err) {
+		if err = s.refetch(ctx); err == nil {
 			err = s.build(ctx)
 		}
 	}
@@ -46,8 +46,8 @@ func (s *syncing) publish(ctx context.Context) (tree string, published bool, err
 
 // build makes the tree, its .git and its index, waits until all of it is on disk, and gives it its
 // name among the trees.
-func (s *syncing) build(ctx context.Context) error {
-	s.gauge.begin(events.PhaseBuild, "files", 0)
+func (s *syncer) build(ctx context.Context) error {
+	s.progress.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
 	if err := os.RemoveAll(dst); err != nil {
 		return disk.Error("build the tree", err)
@@ -60,17 +60,17 @@ func (s *syncing) build(ctx context.Context) error {
 		return err
 	}
 	s.v.done("checked out")
-	err = s.describe(dst, files)
+	err = s.writeGitDir(dst, files)
 	if errors.Is(err, checkout.ErrBadManifest) { // of a recycled tree
 		if files, err = s.checkOutAnew(ctx, dst); err == nil {
-			err = s.describe(dst, files)
+			err = s.writeGitDir(dst, files)
 		}
 	}
 	if err != nil {
 		return err
 	}
 	s.v.done("indexed")
-	s.gauge.begin(events.PhasePublish, "", 0)
+	s.progress.begin(events.PhasePublish, "", 0)
 	if err := flushTree(dst, files.Written); err != nil {
 		return disk.Error("build the tree", err)
 	}
@@ -86,7 +86,7 @@ func (s *syncing) build(ctx context.Context) error {
 }
 
 // Build checks the plan out into the new folder dst.
-func (s *syncing) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
+func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
 	items, err := s.plan.Items()
 	if err != nil { // the last tree is of no use
 		if s.plan, err = checkout.NewPlan(ctx, s.objects, s.plan.Commit, nil, s.v.cfg.MaxTreeFiles); err != nil {
@@ -99,11 +99,11 @@ func (s *syncing) checkOut(ctx context.Context, dst string) (*checkout.Files, er
 	if err := os.MkdirAll(dst, 0o755); err != nil {
 		return nil, disk.Error("build the tree", err)
 	}
-	s.gauge.begin(events.PhaseBuild, "files", int64(len(items)))
-	return s.plan.Build(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.gauge.count)
+	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
+	return s.plan.Build(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.progress.count)
 }
 
-func (s *syncing) checkOutAnew(ctx context.Context, dst string) (*checkout.Files, error) {
+func (s *syncer) checkOutAnew(ctx context.Context, dst string) (*checkout.Files, error) {
 	if err := os.RemoveAll(dst); err != nil {
 		return nil, disk.Error("build the tree", err)
 	}
@@ -120,7 +120,7 @@ func flushTree(dst string, written []string) error {
 }
 
 // describe gives the tree its .git.
-func (s *syncing) describe(dst string, files *checkout.Files) error {
+func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 	g := checkout.GitDirOf(dst)
 	index, err := files.Index()
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *syncing) describe(dst string, files *checkout.Files) error {
 
 // lastTree opens the tree to go on from: the one published for this ref, else the default branch's.
 // nil when there is none.
-func (s *syncing) lastTree() *checkout.Tree {
+func (s *syncer) lastTree() *checkout.Tree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
 		if now := s.v.current(s.f, s.binding, name); s.last == nil && now.tree != "" {
 			s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
@@ -150,9 +150,9 @@ func (s *syncing) lastTree() *checkout.Tree {
 	return s.last
 }
 
-func (s *syncing) checkPlaces() error {
+func (s *syncer) checkNames() error {
 	for _, name := range s.names {
-		if err := s.v.checkPlace(s.f, name); err != nil {
+		if err := s.v.checkName(s.f, name); err != nil {
 			return err
 		}
 	}
@@ -160,8 +160,8 @@ func (s *syncing) checkPlaces() error {
 }
 
 // flip has every name link to the tree built. The caller holds the file lock.
-func (s *syncing) flip() error {
-	if err := s.checkPlaces(); err != nil {
+func (s *syncer) flip() error {
+	if err := s.checkNames(); err != nil {
 		return err
 	}
 	tree := s.tree
@@ -175,11 +175,11 @@ func (s *syncing) flip() error {
 }
 
 // keep leaves what is published as it is. A stale holder has no say in that, either.
-func (s *syncing) keep(ctx context.Context) error {
+func (s *syncer) keep(ctx context.Context) error {
 	return s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 }
 
-func (s *syncing) recordDefault() error {
+func (s *syncer) recordDefault() error {
 	if !s.tip.IsDefault || s.binding.Default == s.tip.Ref {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (s *syncing) recordDefault() error {
 }
 
 // discard deletes what a failed sync has made and not published.
-func (s *syncing) discard() {
+func (s *syncer) discard() {
 	if s.tree != "" {
 		_ = os.RemoveAll(s.f.tree(s.tree))
 	}

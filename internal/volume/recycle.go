@@ -10,37 +10,37 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// keptSpares is how many spare trees are kept to be recycled, if [Config].ReuseTrees. There is more
+// maxRecyclable is how many spare trees are kept to be recycled, if [Config].ReuseTrees. There is more
 // than one so that two refs do not take each other's.
-const keptSpares = 2
+const maxRecyclable = 2
 
 // recycle turns a spare tree into the plan's, at dst, by writing what differs. It costs as
 // much as the change, but for the index. It returns nil when there is no such tree, or it is not what it
 // should be: then there is nothing at dst, and the tree is to be built.
-func (s *syncing) recycle(ctx context.Context, dst string) (*checkout.Files, error) {
+func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, error) {
 	if !s.v.cfg.ReuseTrees {
 		return nil, nil
 	}
-	if taken, err := s.takeSpare(ctx, dst); !taken || err != nil {
+	if taken, err := s.takeReclaimable(ctx, dst); !taken || err != nil {
 		return nil, err
 	}
 	files, err := s.plan.Patch(ctx, s.objects, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(),
-		func(files int64) { s.gauge.begin(events.PhaseBuild, "files", files) }, s.gauge.count)
+		func(files int64) { s.progress.begin(events.PhaseBuild, "files", files) }, s.progress.count)
 	if err != nil && ctx.Err() == nil {
 		files, err = nil, disk.Error("build the tree", os.RemoveAll(dst))
 	}
 	return files, err
 }
 
-// takeSpare moves a spare tree to dst, the youngest of the ref that nobody has pinned: it differs the least.
+// takeReclaimable moves a spare tree to dst, the youngest of the ref that nobody has pinned: it differs the least.
 // Another ref's may have nothing in common, and would be written from end to end.
-func (s *syncing) takeSpare(ctx context.Context, dst string) (taken bool, err error) {
+func (s *syncer) takeReclaimable(ctx context.Context, dst string) (taken bool, err error) {
 	err = s.f.guarded(ctx, s.req.Fence, func() error {
 		links, err := s.v.links(s.f, s.binding)
 		if err != nil {
 			return err
 		}
-		spare, err := s.spare(links)
+		spare, err := s.reclaimable(links)
 		for i := len(spare) - 1; i >= 0 && !taken && err == nil; i-- {
 			if ref, _, ok := checkout.RefAndCommit(s.f.tree(spare[i].name)); ok && ref == s.tip.Ref.String() {
 				taken, err = s.f.moveUnpinned(spare[i].name, dst)
@@ -69,9 +69,9 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 
 // unneeded returns those of the spare trees that are not kept to be recycled: all but the
 // youngest, if any are.
-func (v *Volume) unneeded(spare []retiredTree) []retiredTree {
+func (v *Volume) surplus(spare []retiredTree) []retiredTree {
 	if !v.cfg.ReuseTrees {
 		return spare
 	}
-	return spare[:max(0, len(spare)-keptSpares)]
+	return spare[:max(0, len(spare)-maxRecyclable)]
 }

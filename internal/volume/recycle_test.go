@@ -12,11 +12,13 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestRandomHistories publishes commits of random changes, and checks each tree with Git. Trees are
 // built anew, linked or brought forward, as it comes.
 func TestRandomHistories(t *testing.T) {
+	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
 			t.Parallel()
@@ -28,8 +30,8 @@ func TestRandomHistories(t *testing.T) {
 			edit := h.next(40)
 			w.create(edit.Write)
 			w.sync("")
-			forward := 0
-			for range 25 {
+			forward, commits := 0, testenv.Form(8, 25)
+			for range commits {
 				commit := w.commit(gitserver.Main, h.next(6))
 				res := w.sync("")
 				if res.After != commit || res.Full {
@@ -42,8 +44,8 @@ func TestRandomHistories(t *testing.T) {
 				w.mustRead(widgets, h.files)
 				w.mustMatchGitDiff(res)
 			}
-			if reuse && forward < 20 || !reuse && forward > 0 {
-				t.Errorf("%d of 25 trees were brought forward", forward)
+			if reuse && forward < commits-5 || !reuse && forward > 0 {
+				t.Errorf("%d of %d trees were recycled", forward, commits)
 			}
 		})
 	}
@@ -116,6 +118,7 @@ func containsString(list []string, s string) bool {
 }
 
 func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(tree string) error{
 		"no manifest": func(tree string) error { return os.Remove(checkout.GitDirOf(tree).Manifest()) },
 		"a damaged manifest": func(tree string) error {
@@ -138,6 +141,7 @@ func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
 			w.create(map[string]string{"dir/changes": "0", "dir/stays": "same"})
@@ -155,6 +159,7 @@ func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
 
 // TestASpareTreeBringsNothingOfGits has somebody work with Git in a tree, and die.
 func TestASpareTreeBringsNothingOfGits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
 	first := w.create(map[string]string{"a": "0"})
@@ -185,6 +190,7 @@ func TestASpareTreeBringsNothingOfGits(t *testing.T) {
 
 // TestRefsDoNotTakeEachOthersSpares has two refs with nothing in common, to be pushed to in turn.
 func TestRefsDoNotTakeEachOthersSpares(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
 	w.create(map[string]string{"a": "0"})
@@ -204,6 +210,7 @@ func TestRefsDoNotTakeEachOthersSpares(t *testing.T) {
 }
 
 func TestFewSparesAreKept(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
 	w.create(map[string]string{"a": "0"})
@@ -212,7 +219,7 @@ func TestFewSparesAreKept(t *testing.T) {
 		w.push(map[string]string{"a": fmt.Sprint(i + 1)})
 		w.sync("")
 	}
-	if n := len(must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > keptSpares+2 {
+	if n := len(must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > maxRecyclable+2 {
 		t.Errorf("%d trees are kept", n)
 	}
 }

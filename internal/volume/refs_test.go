@@ -8,6 +8,7 @@ import (
 )
 
 func TestOtherRefsHaveNamesOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	feature := w.commit("feature/x", gitserver.Edit{Parent: first, Write: map[string]string{"a": "feature"}})
@@ -31,6 +32,7 @@ func TestOtherRefsHaveNamesOfTheirOwn(t *testing.T) {
 }
 
 func TestACommitInTheStoreIsNotFetchedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -48,6 +50,7 @@ func TestACommitInTheStoreIsNotFetchedAgain(t *testing.T) {
 }
 
 func TestDefaultBranchRenamed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -71,6 +74,7 @@ func TestDefaultBranchRenamed(t *testing.T) {
 }
 
 func TestBranchGivesWayToFolderOfBranches(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.commit("topic", gitserver.Edit{Parent: first, Write: map[string]string{"a": "topic"}})
@@ -82,6 +86,7 @@ func TestBranchGivesWayToFolderOfBranches(t *testing.T) {
 }
 
 func TestRefsThatAreNotThere(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange func(w *world)
 		ref     string
@@ -102,6 +107,7 @@ func TestRefsThatAreNotThere(t *testing.T) {
 		}, "refs/tags/odd", events.ClassNoRef},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -116,6 +122,7 @@ func TestRefsThatAreNotThere(t *testing.T) {
 }
 
 func TestEmptyRepository(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.trySync("")

@@ -37,14 +37,14 @@ func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, e
 		return false, err
 	}
 	f := v.folder(req.Repo)
-	removed, err = v.removeIn(ctx, f, req)
+	removed, err = v.remove(ctx, f, req)
 	if err != nil {
 		return false, fmt.Errorf("remove %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
 	}
 	return removed, nil
 }
 
-func (v *Volume) removeIn(ctx context.Context, f folder, req RemoveRequest) (bool, error) {
+func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool, error) {
 	if err := f.record(ctx, req.Fence); err != nil {
 		return false, err
 	}
@@ -62,7 +62,7 @@ func (v *Volume) removeIn(ctx context.Context, f folder, req RemoveRequest) (boo
 			return false, err
 		}
 	}
-	if err := v.askGone(ctx, b, req); err != nil {
+	if err := v.checkGone(ctx, b, req); err != nil {
 		return false, err
 	}
 	v.done("listed")
@@ -72,7 +72,7 @@ func (v *Volume) removeIn(ctx context.Context, f folder, req RemoveRequest) (boo
 		}
 	}
 	v.done("confirmed")
-	err = f.guarded(ctx, req.Fence, func() error { return v.takeOff(f, b) })
+	err = f.guarded(ctx, req.Fence, func() error { return v.unpublishAll(f, b) })
 	f.emptyTrash()
 	if err != nil {
 		return false, err
@@ -81,8 +81,8 @@ func (v *Volume) removeIn(ctx context.Context, f folder, req RemoveRequest) (boo
 	return true, nil
 }
 
-// askGone returns nil when the remote says that it has no such repository.
-func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) error {
+// checkGone returns nil when the remote says that it has no such repository.
+func (v *Volume) checkGone(ctx context.Context, b binding, req RemoveRequest) error {
 	if req.Force {
 		return nil
 	}
@@ -105,16 +105,16 @@ func (v *Volume) askGone(ctx context.Context, b binding, req RemoveRequest) erro
 	return fmt.Errorf("ask whether the remote still has the repository: %w", err)
 }
 
-// takeOff unpublishes first, so that no name ever names a tree that is going. What it leaves undone
+// unpublishAll unpublishes first, so that no name ever names a tree that is going. What it leaves undone
 // when the process dies, the same request does: the binding, by which the repository is known, goes
 // last. It is left undone, too, while a reader has a tree pinned. The caller holds the file lock.
-func (v *Volume) takeOff(f folder, b binding) error {
+func (v *Volume) unpublishAll(f folder, b binding) error {
 	links, err := v.allLinks(f, b)
 	if err != nil {
 		return err
 	}
 	for path, tree := range links {
-		if b.MovedAway.owns(tree) {
+		if b.MovedAway.covers(tree) {
 			continue
 		}
 		if err := unpublish(path); err != nil {
@@ -152,7 +152,7 @@ func (f folder) discardTrees(left *tombstone) error {
 	}
 	pinned := 0
 	for _, tree := range trees {
-		if left.owns(tree.Name()) {
+		if left.covers(tree.Name()) {
 			continue
 		}
 		gone, err := f.discardUnpinned(tree.Name())

@@ -15,6 +15,7 @@ func (w *world) removal() RemoveRequest {
 }
 
 func TestRemoveAsksTheRemote(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange     func(w *world)
 		force       bool
@@ -33,6 +34,7 @@ func TestRemoveAsksTheRemote(t *testing.T) {
 		}, class: events.ClassConflict, disposition: events.Permanent},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			w.commit("other", gitserver.Edit{})
@@ -67,6 +69,7 @@ func TestRemoveAsksTheRemote(t *testing.T) {
 }
 
 func TestRemovedRepositoryMayComeBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -88,6 +91,7 @@ func TestRemovedRepositoryMayComeBack(t *testing.T) {
 }
 
 func TestRemoveOfWhatNeverWas(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if removed := must(w.volume.Remove(t.Context(), w.removal()))(t); removed {
 		t.Error("removed nothing")
@@ -95,6 +99,7 @@ func TestRemoveOfWhatNeverWas(t *testing.T) {
 }
 
 func TestStaleOrCrashedRemoval(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")

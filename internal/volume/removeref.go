@@ -36,7 +36,7 @@ func (v *Volume) RemoveRef(ctx context.Context, req RemoveRefRequest) (removed b
 	}
 	f := v.folder(req.Repo)
 	removed, err = v.removeRef(ctx, f, req)
-	v.janitor.see(f)
+	v.janitor.add(f)
 	if err != nil {
 		return false, fmt.Errorf("remove %s of %s: %w", refText(req.Ref), req.Repo, f.explain(ctx, req.Fence, err))
 	}
@@ -76,15 +76,15 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 	var published []string
 	for _, name := range names {
 		path := v.publishedPath(name)
-		if tree := v.linkedTree(f, path); tree != "" && !b.MovedAway.owns(tree) {
+		if tree := v.linkedTree(f, path); tree != "" && !b.MovedAway.covers(tree) {
 			published = append(published, path)
 		}
 	}
-	held, err := f.holds(req.Ref)
+	held, err := f.hasRef(req.Ref)
 	if err != nil || len(published) == 0 && !held {
 		return false, err
 	}
-	if err := v.askRefGone(ctx, b, req); err != nil {
+	if err := v.checkRefGone(ctx, b, req); err != nil {
 		return false, err
 	}
 	v.done("listed")
@@ -94,20 +94,20 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 		}
 	}
 	v.done("confirmed")
-	err = f.guarded(ctx, req.Fence, func() error { return v.takeOffRef(f, req.Ref, published) })
+	err = f.guarded(ctx, req.Fence, func() error { return v.unpublishRef(f, req.Ref, published) })
 	if err != nil {
 		return false, err
 	}
 	v.done("unpublished")
 	// The name is gone, whatever becomes of the tree: the next holder tidies again.
-	s := &syncing{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
 	_ = s.tidy(ctx)
 	v.done("retired")
 	return len(published) > 0, nil
 }
 
-// askRefGone returns nil when the remote says that it has no such ref, or no such repository.
-func (v *Volume) askRefGone(ctx context.Context, b binding, req RemoveRefRequest) error {
+// checkRefGone returns nil when the remote says that it has no such ref, or no such repository.
+func (v *Volume) checkRefGone(ctx context.Context, b binding, req RemoveRefRequest) error {
 	if req.Force {
 		return nil
 	}
@@ -129,14 +129,14 @@ func (v *Volume) askRefGone(ctx context.Context, b binding, req RemoveRefRequest
 	return nil
 }
 
-// takeOffRef has the store forget the ref before the names go: after a crash between the two a name tells
+// unpublishRef has the store forget the ref before the names go: after a crash between the two a name tells
 // that there is something left to do. The caller holds the file lock.
-func (v *Volume) takeOffRef(f folder, ref events.Ref, published []string) error {
+func (v *Volume) unpublishRef(f folder, ref events.Ref, published []string) error {
 	s, err := f.currentStore()
 	if err != nil {
 		return err
 	}
-	if err := s.letGo(ref); err != nil {
+	if err := s.dropRef(ref); err != nil {
 		return err
 	}
 	for _, path := range published {
@@ -148,7 +148,7 @@ func (v *Volume) takeOffRef(f folder, ref events.Ref, published []string) error 
 }
 
 // holds reports whether the repository's store holds a commit for a ref.
-func (f folder) holds(ref events.Ref) (bool, error) {
+func (f folder) hasRef(ref events.Ref) (bool, error) {
 	s, err := f.currentStore()
 	if err != nil {
 		return false, err
@@ -160,7 +160,7 @@ func (f folder) holds(ref events.Ref) (bool, error) {
 
 // letGo has the store hold a commit for a ref no longer. How shallow it is it notes with the next commit. The
 // caller holds the file lock.
-func (s store) letGo(ref events.Ref) error {
+func (s store) dropRef(ref events.Ref) error {
 	refs, err := s.refs()
 	if err != nil {
 		return err

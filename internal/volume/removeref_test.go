@@ -22,6 +22,7 @@ func (w *world) deleteRef(ref string) {
 }
 
 func TestRemoveRef(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange     func(w *world)
 		ref         string
@@ -43,6 +44,7 @@ func TestRemoveRef(t *testing.T) {
 		"never published":           {ref: "v9", nothing: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			main := w.create(map[string]string{"a": "1"})
 			commit := w.commit("a/b", gitserver.Edit{Write: map[string]string{"b": "1"}})
@@ -96,6 +98,7 @@ func TestRemoveRef(t *testing.T) {
 
 // What only a removed ref needed is pruned, and the ref may come back.
 func TestARemovedRefsObjectsGo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -117,6 +120,7 @@ func TestARemovedRefsObjectsGo(t *testing.T) {
 
 // A default branch that was renamed: the old name of it may go once the new one is published.
 func TestTheFormerDefaultBranchIsRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -137,6 +141,7 @@ func TestTheFormerDefaultBranchIsRemoved(t *testing.T) {
 }
 
 func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"fenced", "listed", "confirmed"} {
 		w := newWorld(t)
 		w.create(map[string]string{"a": "1"})
@@ -180,6 +185,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 
 // The plain name goes with its ref only when that is asked for, and comes back with the next sync.
 func TestThePlainNameGoesWhenNobodyWantsIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	dev := w.commit("dev", gitserver.Edit{Write: map[string]string{"b": "1"}})
@@ -206,6 +212,7 @@ func TestThePlainNameGoesWhenNobodyWantsIt(t *testing.T) {
 
 // A sync that died right after it published another default branch has not noted it.
 func TestAnotherBranchsPlainNameStays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")

@@ -42,15 +42,15 @@ func (r retiredTree) isNamed(h horizon) bool {
 // ask asks how far results are settled: once a sync at most, and only if there is a tree to retire or
 // one that only a result can keep. It is asked under the lease, and before the file lock is taken,
 // which is not to be held for as long as an answer may take.
-func (s *syncing) ask(ctx context.Context) error {
+func (s *syncer) queryHorizon(ctx context.Context) error {
 	if s.v.cfg.Results == nil || s.horizon.asked {
 		return nil
 	}
-	links, _, err := s.standing()
+	links, _, err := s.activeLinks()
 	if err != nil {
 		return err
 	}
-	unmarked, err := s.f.unmarked(links)
+	unmarked, err := s.f.unlinked(links)
 	if err != nil {
 		return err
 	}
@@ -58,14 +58,14 @@ func (s *syncing) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isOver(t) }) {
+	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isUnprotected(t) }) {
 		return nil
 	}
-	s.askResults(ctx)
+	s.queryResults(ctx)
 	return nil
 }
 
-func (s *syncing) askResults(ctx context.Context) {
+func (s *syncer) queryResults(ctx context.Context) {
 	if s.v.cfg.Results == nil || s.horizon.asked {
 		return
 	}
@@ -75,26 +75,26 @@ func (s *syncing) askResults(ctx context.Context) {
 
 // retireReplaced retires the trees that the names have just been taken from. The grace of those retired before is for
 // the next tidy.
-func (s *syncing) retireReplaced(ctx context.Context) error {
+func (s *syncer) retireReplaced(ctx context.Context) error {
 	links, err := s.v.links(s.f, s.binding)
 	if err != nil {
 		return err
 	}
-	trees, err := s.f.unmarked(links)
+	trees, err := s.f.unlinked(links)
 	if err != nil || len(trees) == 0 {
 		return err
 	}
-	s.askResults(ctx)
+	s.queryResults(ctx)
 	return s.f.guarded(ctx, s.req.Fence, func() error { return s.f.markRetired(trees, s.horizon.Latest) })
 }
 
 // isOver reports whether a retired tree goes whatever names it.
-func (s *syncing) isOver(t retiredTree) bool {
+func (s *syncer) isUnprotected(t retiredTree) bool {
 	return s.v.cfg.Results == nil || t.age-s.v.cfg.Grace > s.v.cfg.KeepNamed
 }
 
 // unmarked returns the trees that no name links to and that are not marked as retired yet.
-func (f folder) unmarked(links map[string]string) (trees []string, err error) {
+func (f folder) unlinked(links map[string]string) (trees []string, err error) {
 	linked := linkedTrees(links)
 	entries, err := disk.ReadDir(f.trees())
 	if err != nil {
@@ -122,8 +122,8 @@ func linkedTrees(links map[string]string) map[string]bool {
 }
 
 // retire marks the trees that no name links to any more. The mark's time is when that was so first.
-func (f folder) retire(links map[string]string, lastNamed string) error {
-	trees, err := f.unmarked(links)
+func (f folder) retireUnlinked(links map[string]string, lastNamed string) error {
+	trees, err := f.unlinked(links)
 	if err != nil || len(trees) == 0 {
 		return err
 	}
@@ -176,9 +176,9 @@ func (f folder) readMark(tree string) (retiredTree, error) {
 // spare returns the retired trees that nobody is promised any more, the oldest first: past their grace,
 // and not named by an unsettled result, or for too long. Before one is thrown away or made another, it
 // is to be claimed. The caller holds the file lock.
-func (s *syncing) spare(links map[string]string) ([]retiredTree, error) {
+func (s *syncer) reclaimable(links map[string]string) ([]retiredTree, error) {
 	trees, err := s.f.expired(links, s.v.cfg.Grace)
-	return slices.DeleteFunc(trees, func(t retiredTree) bool { return t.isNamed(s.horizon) && !s.isOver(t) }), err
+	return slices.DeleteFunc(trees, func(t retiredTree) bool { return t.isNamed(s.horizon) && !s.isUnprotected(t) }), err
 }
 
 // dropMarks removes the marks of trees that are gone, or in use after all.

@@ -59,6 +59,7 @@ func (w *followed) ack(group, entry string) {
 }
 
 func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
+	t.Parallel()
 	w := newFollowed(t, time.Hour)
 	w.group("fast")
 	w.group("slow")
@@ -97,6 +98,7 @@ func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
 }
 
 func TestWithoutGroupsTheGraceAloneCounts(t *testing.T) {
+	t.Parallel()
 	w := newFollowed(t, time.Hour)
 	first, _ := w.settle()
 	w.push(map[string]string{"a": "2"})
@@ -108,6 +110,7 @@ func TestWithoutGroupsTheGraceAloneCounts(t *testing.T) {
 }
 
 func TestAnAbandonedGroupKeepsATreeOnlySoLong(t *testing.T) {
+	t.Parallel()
 	const keep = time.Hour
 	w := newFollowed(t, keep)
 	w.group("abandoned")
@@ -126,8 +129,10 @@ func TestAnAbandonedGroupKeepsATreeOnlySoLong(t *testing.T) {
 }
 
 func TestWithoutAnAnswerTreesStay(t *testing.T) {
+	t.Parallel()
 	for name, failing := range map[string]string{"when a tree is retired": "retire", "when its grace is over": "recycle"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newFollowed(t, time.Hour)
 			ask, fail := w.volume.cfg.Results, false
 			w.volume.cfg.Results = func(ctx context.Context) (Horizon, error) {
@@ -155,6 +160,7 @@ func TestWithoutAnAnswerTreesStay(t *testing.T) {
 }
 
 func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
+	t.Parallel()
 	w := newFollowed(t, time.Hour)
 	w.group("slow")
 	sync := func(want int, when string) {
@@ -177,6 +183,7 @@ func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
 }
 
 func TestMarksThatSayNothing(t *testing.T) {
+	t.Parallel()
 	known := horizon{Horizon{Latest: "9-0"}, true, true}
 	behind := horizon{Horizon{Latest: "9-0", Unsettled: "5-1"}, true, true}
 	for name, tc := range map[string]struct {

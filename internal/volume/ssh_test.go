@@ -36,6 +36,7 @@ func (w *world) sshRequest(server *gitserver.SSHServer, ref string) SyncRequest 
 }
 
 func TestSyncOverSSH(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	first := w.create(map[string]string{"a": "1", "b": strings.Repeat("many bytes ", 20000)})
@@ -80,6 +81,7 @@ func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
 
 // TestADamagedStoreOverSSH has one Sync fetch twice, for which SSH takes a second connection.
 func TestADamagedStoreOverSSH(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": strings.Repeat("1", 100), "b": "1"})
@@ -99,6 +101,7 @@ func TestADamagedStoreOverSSH(t *testing.T) {
 }
 
 func TestSSHKeysAndHosts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server, other := w.withSSH(), w.withSSH()
 	w.create(map[string]string{"a": "1"})
@@ -164,6 +167,7 @@ func encrypted(t *testing.T, key string) string {
 
 // TestOneOfSeveralHostKeys has known_hosts know a key of a type that the server would not show first.
 func TestOneOfSeveralHostKeys(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
@@ -174,6 +178,7 @@ func TestOneOfSeveralHostKeys(t *testing.T) {
 }
 
 func TestSSHServersThatFail(t *testing.T) {
+	t.Parallel()
 	const garbage = "<html>" + secret
 	for name, tc := range map[string]struct {
 		answer      gitserver.SSHAnswer
@@ -210,6 +215,7 @@ func TestSSHServersThatFail(t *testing.T) {
 }
 
 func TestAnEmptyRepositoryOverSSH(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
@@ -222,6 +228,7 @@ func TestAnEmptyRepositoryOverSSH(t *testing.T) {
 
 // TestRemoveAsksOverSSH because a repository goes only when the remote itself says that it is gone.
 func TestRemoveAsksOverSSH(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
@@ -243,8 +250,10 @@ func TestRemoveAsksOverSSH(t *testing.T) {
 }
 
 func TestAnSSHServerThatIsNone(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]string{"a web server": "HTTP/1.1 400 Bad Request\r\n\r\n" + secret, "nothing": ""} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			_, key := must2(ed25519.GenerateKey(rand.Reader))(t)
 			req := w.request("")
@@ -269,9 +278,11 @@ func must2[A, B any](a A, b B, err error) func(*testing.T) (A, B) {
 
 // TestCancellingEndsASSHConnection at each moment: while the refs are listed, and while a pack comes.
 func TestCancellingEndsASSHConnection(t *testing.T) {
+	t.Parallel()
 	advert := "004b1111111111111111111111111111111111111111 refs/heads/main\x00side-band-64k\n0000"
 	for name, stdout := range map[string]string{"listing": "", "in the middle": "00", "fetching": advert} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			server := w.withSSH()
 			server.Answer(&gitserver.SSHAnswer{Stdout: stdout, Hang: true})
@@ -308,6 +319,7 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 }
 
 func TestTooMuchOverSSH(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})

@@ -18,18 +18,20 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestStoppedAtEveryStep stops a process with SIGSTOP at each step of a sync, has a newer holder work on
 // the repository, and lets the process go on: while the newer one fetches, or when it has published. The
 // one that was stopped must fail and say why, and leave nothing behind.
 func TestStoppedAtEveryStep(t *testing.T) {
+	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_STOP_ROOT"); root != "" {
 		stopAtStep(t, root)
 		return
 	}
-	for _, step := range steps {
-		for _, fetching := range []bool{true, false} {
+	for i, step := range steps {
+		for _, fetching := range testenv.Form([]bool{i%2 == 0}, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/fetching=%v", step, fetching), func(t *testing.T) {
 				t.Parallel()
 				g := &gate{reached: make(chan struct{}), open: make(chan struct{})}

@@ -35,7 +35,7 @@ func (f folder) currentStore() (store, error) {
 }
 
 // currentStore is [folder.currentStore], with the binding at hand.
-func (s *syncing) currentStore() (store, error) {
+func (s *syncer) currentStore() (store, error) {
 	if s.binding.MovedAway != nil {
 		return s.f.storeAfter(s.binding.MovedAway.Store)
 	}

@@ -73,16 +73,16 @@ type SyncResult struct {
 // may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
 // and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
-	s := &syncing{v: v, f: v.folder(req.Repo), req: req, gauge: newGauge(req.Progress)}
+	s := &syncer{v: v, f: v.folder(req.Repo), req: req, progress: newReporter(req.Progress)}
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
 	res, err := s.run(ctx)
-	s.gauge.end()
+	s.progress.end()
 	res.Asked = s.remote != nil
-	s.note(res)
+	s.noteGrowth(res)
 	s.close()
-	v.janitor.see(s.f)
+	v.janitor.add(s.f)
 	if err != nil {
 		s.discard()
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
@@ -106,8 +106,8 @@ func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
 	return nil
 }
 
-// syncing is one Sync on its way.
-type syncing struct {
+// syncer is one Sync on its way.
+type syncer struct {
 	v   *Volume
 	f   folder
 	req SyncRequest
@@ -119,22 +119,22 @@ type syncing struct {
 	now     current  // what the first name names at the start
 	horizon horizon  // of results; see ask
 
-	store   store         // where the commit's objects are
-	objects *object.Store // open on it
-	afresh  bool          // everything has been fetched anew
-	plan    *checkout.Plan
-	history checkout.History // of the plan's commit
-	last    *checkout.Tree   // see lastTree
-	tree    string           // name of the tree built, until it is published
-	meter   meter            // of the space taken
-	gauge   *gauge           // of progress
+	store     store         // where the commit's objects are
+	objects   *object.Store // open on it
+	refetched bool          // everything has been fetched anew
+	plan      *checkout.Plan
+	history   checkout.History // of the plan's commit
+	last      *checkout.Tree   // see lastTree
+	tree      string           // name of the tree built, until it is published
+	meter     meter            // of the space taken
+	progress  *reporter        // of progress
 }
 
-func (s *syncing) run(ctx context.Context) (SyncResult, error) {
+func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 	if err := s.begin(ctx); err != nil {
 		return SyncResult{}, err
 	}
-	if !s.knows() {
+	if !s.isKnownUpToDate() {
 		if err := s.list(ctx); err != nil {
 			return SyncResult{}, err
 		}
@@ -143,7 +143,7 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 		tree := s.v.relative(s.f.tree(s.now.tree))
 		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
 	}
-	if err := s.admit(ctx); err != nil {
+	if err := s.checkSpace(ctx); err != nil {
 		return SyncResult{}, err
 	}
 	if err := s.obtain(ctx); err != nil {
@@ -162,14 +162,14 @@ func (s *syncing) run(ctx context.Context) (SyncResult, error) {
 		return res, s.keep(ctx)
 	}
 	res.Tree, res.Published, err = s.publish(ctx)
-	if err == nil && s.store.isCrowded() {
+	if err == nil && s.store.needsPrune() {
 		_ = s.v.prune(ctx, s.f, s.req.Fence) // the tree is published, and the next sync prunes again
 	}
 	return res, err
 }
 
 // begin records the fence, binds path and remote, and tidies up.
-func (s *syncing) begin(ctx context.Context) (err error) {
+func (s *syncer) begin(ctx context.Context) (err error) {
 	if err := s.f.record(ctx, s.req.Fence); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (s *syncing) begin(ctx context.Context) (err error) {
 }
 
 // knows reports whether the ref is known to stand at what is published for it.
-func (s *syncing) knows() bool {
+func (s *syncer) isKnownUpToDate() bool {
 	if s.req.Known.Commit == "" {
 		return false
 	}
@@ -200,8 +200,8 @@ func (s *syncing) knows() bool {
 }
 
 // list asks the remote where the ref stands, and looks at what is published for it.
-func (s *syncing) list(ctx context.Context) (err error) {
-	s.gauge.begin(events.PhaseList, "", 0)
+func (s *syncer) list(ctx context.Context) (err error) {
+	s.progress.begin(events.PhaseList, "", 0)
 	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (s *syncing) list(ctx context.Context) (err error) {
 	}
 	s.remote.ForgetRefs()
 	s.names = s.v.names(s.f, s.binding, s.tip)
-	if err := s.checkPlaces(); err != nil { // now, before much is fetched and built for nothing
+	if err := s.checkNames(); err != nil { // now, before much is fetched and built for nothing
 		return err
 	}
 	s.now = s.v.current(s.f, s.binding, s.names[0])
@@ -222,7 +222,7 @@ func (s *syncing) list(ctx context.Context) (err error) {
 }
 
 // base returns the commit to list changed files from.
-func (s *syncing) base() string {
+func (s *syncer) base() string {
 	published := ""
 	if s.now.ref == s.tip.Ref.String() {
 		published = s.now.commit
@@ -235,8 +235,8 @@ func (s *syncing) base() string {
 
 // changesSince lists what has changed since the commit base. That may be in an older store, from before
 // everything was fetched anew.
-func (s *syncing) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
-	s.gauge.begin(events.PhaseCompare, "", 0)
+func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
+	s.progress.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
 	if err != nil {
 		return checkout.Changes{}, err
@@ -253,17 +253,17 @@ func (s *syncing) changesSince(ctx context.Context, base string) (checkout.Chang
 }
 
 // upToDate reports whether the tip is what every name names already.
-func (s *syncing) upToDate() bool {
+func (s *syncer) upToDate() bool {
 	return !s.tip.Commit.IsZero() && s.now.is(s.tip.Ref, s.tip.Commit.String()) && s.namesAgree() && s.isDeepEnough()
 }
 
 // isDeepEnough reports whether what is published has as much history as is asked for.
-func (s *syncing) isDeepEnough() bool {
+func (s *syncer) isDeepEnough() bool {
 	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
 }
 
 // namesAgree reports whether all names link to the same tree.
-func (s *syncing) namesAgree() bool {
+func (s *syncer) namesAgree() bool {
 	for _, name := range s.names {
 		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != s.now.tree {
 			return false
@@ -278,7 +278,7 @@ type current struct{ tree, ref, commit string }
 // current takes a tree of a repository that has moved away for nothing.
 func (v *Volume) current(f folder, b binding, name string) current {
 	tree := v.linkedTree(f, v.publishedPath(name))
-	if tree == "" || b.MovedAway != nil && b.MovedAway.owns(tree) {
+	if tree == "" || b.MovedAway != nil && b.MovedAway.covers(tree) {
 		return current{}
 	}
 	ref, commit, ok := checkout.RefAndCommit(f.tree(tree))

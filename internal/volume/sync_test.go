@@ -9,9 +9,11 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func TestFirstSyncClones(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"README": "one\n", "src/a.go": "package a\n"})
 
@@ -38,6 +40,7 @@ func TestFirstSyncClones(t *testing.T) {
 }
 
 func TestSyncWithoutNewsPublishesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	first := w.sync("")
@@ -53,6 +56,7 @@ func TestSyncWithoutNewsPublishesNothing(t *testing.T) {
 }
 
 func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1", "b": "1"})
 	w.sync("")
@@ -87,6 +91,7 @@ func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
 
 // TestHistories moves a branch in every way there is and checks each step with Git.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	for name, move := range map[string]func(w *world, first, second string) string{
 		"push": func(w *world, _, _ string) string { return w.push(map[string]string{"a": "3"}) },
 		"force push": func(w *world, first, _ string) string {
@@ -99,8 +104,8 @@ func TestHistories(t *testing.T) {
 		"orphan": func(w *world, _, _ string) string {
 			return w.commit("main", gitserver.Edit{Orphan: true, Write: map[string]string{"z": "orphan"}})
 		},
-		"fifty commits at once": func(w *world, _, _ string) (commit string) {
-			for i := range 50 {
+		"many commits at once": func(w *world, _, _ string) (commit string) {
+			for i := range testenv.Form(10, 50) {
 				commit = w.push(map[string]string{"n": strings.Repeat("x", i)})
 			}
 			return commit
@@ -114,6 +119,7 @@ func TestHistories(t *testing.T) {
 		"empty commit": func(w *world, _, _ string) string { return w.commit("main", gitserver.Edit{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			first := w.create(map[string]string{"a": "1", "dir/b": "1", "kept": "kept"})
 			w.sync("")
@@ -162,6 +168,7 @@ func (w *world) mustMatchGitDiff(res SyncResult) {
 }
 
 func TestEntriesOfEveryKind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{
 		"with space": "s", "ünïcode/ß": "u", "latin1-\xe9": "l", "tab\there": "t", "quote\"d": "q", "-dash": "d", ".gitignore": "x",
@@ -200,6 +207,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 }
 
 func TestUnchangedFilesAreShared(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"dir/same": "same", "changed": "1"})
 	old := w.sync("")
@@ -218,6 +226,7 @@ func TestUnchangedFilesAreShared(t *testing.T) {
 }
 
 func TestAFileTamperedWithIsNotPassedOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"victim": "honest", "other": "1"})
 	old := w.sync("")
@@ -231,6 +240,7 @@ func TestAFileTamperedWithIsNotPassedOn(t *testing.T) {
 }
 
 func TestThinFetchAsksForLittle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"big": strings.Repeat("some text that does not pack well\n", 1000), "small": "1"})
 	w.sync("")
@@ -250,6 +260,7 @@ func TestThinFetchAsksForLittle(t *testing.T) {
 // TestTreesStandOnTheirOwn moves the volume after its store has changed generation, and takes all
 // trees but one away.
 func TestTreesStandOnTheirOwn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "dir/b": "1"})
 	first := w.sync("")
@@ -283,6 +294,7 @@ func TestTreesStandOnTheirOwn(t *testing.T) {
 }
 
 func TestAStoreRemovedByHandIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
@@ -293,6 +305,7 @@ func TestAStoreRemovedByHandIsMadeAgain(t *testing.T) {
 
 // TestAStoreIsKeptWhenInDoubt has a tree not say which store it needs.
 func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
@@ -304,7 +317,7 @@ func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
 	must(0, os.Rename(alternates, alternates+"-away"))(t)
 	must(0, os.Mkdir(alternates, 0o755))(t) // not readable, and yet not missing
 
-	s := &syncing{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
+	s := &syncer{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
 	must(0, s.tidy(t.Context()))(t)
 
 	must(0, os.Remove(alternates))(t)
@@ -314,6 +327,7 @@ func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
 
 // TestOthersMayRead checks that whoever may enter the volume may read all that Git needs.
 func TestOthersMayRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")

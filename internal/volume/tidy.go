@@ -14,7 +14,7 @@ import (
 // needs, and the files of crashed or stale holders. After most syncs there is nothing to do: then it takes
 // no lock. It decides under the file lock, where everything not ours belongs to a lower fence; the caller
 // deletes what it discards.
-func (s *syncing) tidy(ctx context.Context) error {
+func (s *syncer) tidy(ctx context.Context) error {
 	due, err := s.isDue()
 	if err != nil {
 		return err
@@ -22,13 +22,13 @@ func (s *syncing) tidy(ctx context.Context) error {
 	if !due {
 		return s.f.checkFence(s.req.Fence)
 	}
-	if err := s.ask(ctx); err != nil {
+	if err := s.queryHorizon(ctx); err != nil {
 		return err
 	}
 	return s.f.guarded(ctx, s.req.Fence, s.clear)
 }
 
-func (s *syncing) clear() error {
+func (s *syncer) clear() error {
 	leftovers, err := s.f.leftovers()
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *syncing) clear() error {
 			return err
 		}
 	}
-	links, over, err := s.standing()
+	links, over, err := s.activeLinks()
 	if err != nil {
 		return err
 	}
@@ -47,10 +47,10 @@ func (s *syncing) clear() error {
 			return err
 		}
 	}
-	if err := s.discardSpares(links); err != nil { // first: what is retired now stays until the next time at least
+	if err := s.discardReclaimable(links); err != nil { // first: what is retired now stays until the next time at least
 		return err
 	}
-	if err := s.f.retire(links, s.horizon.Latest); err != nil {
+	if err := s.f.retireUnlinked(links, s.horizon.Latest); err != nil {
 		return err
 	}
 	if err := s.f.dropMarks(links); err != nil {
@@ -62,16 +62,16 @@ func (s *syncing) clear() error {
 	return s.forgetMovedAway()
 }
 
-// discardSpares discards the spare trees that are not kept to be recycled. A tree that a reader has pinned stays, however old.
-func (s *syncing) discardSpares(links map[string]string) error {
-	trees, err := s.spare(links)
+// discardReclaimable discards the spare trees that are not kept to be recycled. A tree that a reader has pinned stays, however old.
+func (s *syncer) discardReclaimable(links map[string]string) error {
+	trees, err := s.reclaimable(links)
 	if err != nil {
 		return err
 	}
-	isLeft := func(t retiredTree) bool { return s.binding.MovedAway.owns(t.name) }
+	isLeft := func(t retiredTree) bool { return s.binding.MovedAway.covers(t.name) }
 	spare := slices.DeleteFunc(slices.Clone(trees), isLeft)
 	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !isLeft(t) })
-	for _, tree := range append(trees, s.v.unneeded(spare)...) {
+	for _, tree := range append(trees, s.v.surplus(spare)...) {
 		if _, err := s.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}

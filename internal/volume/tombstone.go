@@ -24,7 +24,7 @@ type tombstone struct {
 }
 
 // owns reports whether a tree is one of the repository that has left.
-func (d *tombstone) owns(tree string) bool {
+func (d *tombstone) covers(tree string) bool {
 	if d == nil {
 		return false
 	}
@@ -34,7 +34,7 @@ func (d *tombstone) owns(tree string) bool {
 }
 
 // stores is the generation of the last store of the repository that has left; 0 for none.
-func (d *tombstone) stores() int {
+func (d *tombstone) lastStore() int {
 	if d == nil {
 		return 0
 	}
@@ -42,7 +42,7 @@ func (d *tombstone) stores() int {
 }
 
 // isOver reports whether the names have had their grace.
-func (d *tombstone) isOver(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
+func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
 
 // movedAwayStores is [tombstone.stores]. Of a binding that is damaged is told by whoever needs more of it.
 func (f folder) movedAwayStores() (int, error) {
@@ -50,7 +50,7 @@ func (f folder) movedAwayStores() (int, error) {
 	if events.DispositionOf(err) == events.Permanent {
 		err = nil
 	}
-	return b.MovedAway.stores(), err
+	return b.MovedAway.lastStore(), err
 }
 
 func (f folder) hasTombstone() bool {
@@ -58,15 +58,15 @@ func (f folder) hasTombstone() bool {
 	return err == nil && b.MovedAway != nil
 }
 
-// standing returns the trees that names link to, by path, and the paths of those names that have had their
+// activeLinks returns the trees that names link to, by path, and the paths of those names that have had their
 // grace since their repository moved away.
-func (s *syncing) standing() (links map[string]string, over []string, err error) {
+func (s *syncer) activeLinks() (links map[string]string, over []string, err error) {
 	links, err = s.v.links(s.f, s.binding)
-	if err != nil || !s.binding.MovedAway.isOver(s.v.cfg.Grace) {
+	if err != nil || !s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return links, nil, err
 	}
 	for path, tree := range links {
-		if s.binding.MovedAway.owns(tree) {
+		if s.binding.MovedAway.covers(tree) {
 			over = append(over, path)
 			delete(links, path)
 		}
@@ -77,9 +77,9 @@ func (s *syncing) standing() (links map[string]string, over []string, err error)
 // forgetMovedAway throws away the stores of a repository that has left when the last of its trees is gone, and
 // then the departure. Where no other repository has come, all goes but the fence. The caller holds the
 // file lock.
-func (s *syncing) forgetMovedAway() error {
+func (s *syncer) forgetMovedAway() error {
 	left := s.binding.MovedAway
-	if !left.isOver(s.v.cfg.Grace) {
+	if !left.isExpired(s.v.cfg.Grace) {
 		return nil
 	}
 	trees, err := disk.ReadDir(s.f.trees())
@@ -87,7 +87,7 @@ func (s *syncing) forgetMovedAway() error {
 		return disk.Error("list the trees", err)
 	}
 	for _, tree := range trees {
-		if left.owns(tree.Name()) {
+		if left.covers(tree.Name()) {
 			return nil
 		}
 	}
@@ -120,12 +120,12 @@ func (f folder) discardStores(chosen func(n int) bool) error {
 }
 
 // leave marks the repository as moved away, in one step. The caller holds the file lock.
-func (f folder) leave(b binding, to events.RepoPath, fence uint64) error {
+func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error {
 	generations, err := f.generations()
 	if err != nil {
 		return err
 	}
-	last := b.MovedAway.stores()
+	last := b.MovedAway.lastStore()
 	if len(generations) > 0 {
 		last = max(last, generations[len(generations)-1])
 	}

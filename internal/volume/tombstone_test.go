@@ -44,8 +44,10 @@ func (w *world) mustForget(repo string) {
 }
 
 func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
+	t.Parallel()
 	for name, fork := range map[string]bool{"of its own": false, "a fork, of the very same commit": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
 			v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
@@ -124,6 +126,7 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 
 // A remote that never gave anything does not make the old names stay.
 func TestTheOldNamesGoThoughAnotherRemoteWasTried(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -165,6 +168,7 @@ func TestReadersKeepWhatTheyHavePinnedOfAMovedRepository(t *testing.T) {
 }
 
 func TestMoveWithTreesBroughtForward(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{ReuseTrees: true, Grace: 1})
 	w.create(map[string]string{"a": "1", "same": "same"})
@@ -190,6 +194,7 @@ func TestMoveWithTreesBroughtForward(t *testing.T) {
 }
 
 func TestMoveOfAnAdoptedClone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.clone(w.git.URL(widgets))
@@ -211,6 +216,7 @@ func TestMoveOfAnAdoptedClone(t *testing.T) {
 }
 
 func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": noise(t, 1<<20), "b": noise(t, 1<<20)})
 	w.sync("")
@@ -228,6 +234,7 @@ func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
 }
 
 func TestTheOldNameKeepsItsGrace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -256,6 +263,7 @@ func (w *world) age(f folder, age time.Duration) {
 
 // A tidying that died half-way is taken up again, and takes no more than it should.
 func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
+	t.Parallel()
 	for _, gone := range []func(f folder) []string{
 		func(f folder) []string { return []string{f.trees()} },
 		func(f folder) []string { return []string{f.trees(), f.retired(), f.quarantines(), f.stores()} },
@@ -279,6 +287,7 @@ func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
 }
 
 func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
@@ -302,6 +311,7 @@ func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
 
 // What a new repository at the old name has published goes with it; what the old one had keeps its grace.
 func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
@@ -343,6 +353,7 @@ func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
 }
 
 func TestAPathBelowAnOldNameIsFreeAfterItsGrace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")

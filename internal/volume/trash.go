@@ -59,7 +59,7 @@ type janitor struct {
 }
 
 // see has the folder's trash emptied soon; at once when there is much of it.
-func (j *janitor) see(f folder) {
+func (j *janitor) add(f folder) {
 	entries, err := disk.ReadDir(f.trash())
 	switch {
 	case err != nil || len(entries) == 0:

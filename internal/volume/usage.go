@@ -241,7 +241,7 @@ type meter struct {
 const remeasureAfter = time.Minute
 
 // admit refuses to begin what there is no room for, and begins to count.
-func (s *syncing) admit(ctx context.Context) error {
+func (s *syncer) checkSpace(ctx context.Context) error {
 	if s.upToDate() {
 		return nil // no more than files are to be listed
 	}
@@ -269,7 +269,7 @@ func (s *syncing) admit(ctx context.Context) error {
 }
 
 // weigh refuses what was fetched to dir, a folder of the repository's, when that makes it too large.
-func (s *syncing) weigh(ctx context.Context, dir string) error {
+func (s *syncer) checkFetched(ctx context.Context, dir string) error {
 	if !s.meter.running {
 		return nil
 	}
@@ -281,7 +281,7 @@ func (s *syncing) weigh(ctx context.Context, dir string) error {
 	return s.checkSize(ctx)
 }
 
-func (s *syncing) checkSize(ctx context.Context) error {
+func (s *syncer) checkSize(ctx context.Context) error {
 	u, most := &s.meter.usage, s.v.cfg.MaxRepoBytes
 	if u.Bytes+u.Added+s.meter.own <= most {
 		return nil
@@ -303,7 +303,7 @@ func (s *syncing) checkSize(ctx context.Context) error {
 // note writes down by how much the repository may have grown: by what it is known to have taken, or by
 // what the volume has lost meanwhile if that is more. It is told of failures, too: what they have fetched
 // may stay.
-func (s *syncing) note(res SyncResult) {
+func (s *syncer) noteGrowth(res SyncResult) {
 	if !s.meter.running {
 		return
 	}

@@ -24,6 +24,7 @@ func noise(t *testing.T, bytes int) string {
 }
 
 func TestUsageCountsSharedFilesOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"big": noise(t, 1<<20), "a": "1"})
 	w.sync("")
@@ -43,6 +44,7 @@ func TestUsageCountsSharedFilesOnce(t *testing.T) {
 }
 
 func TestGrowthIsNotedAndMeasuredLater(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -65,6 +67,7 @@ func TestGrowthIsNotedAndMeasuredLater(t *testing.T) {
 }
 
 func TestARepositoryThatIsTooLargeIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -96,6 +99,7 @@ func TestARepositoryThatIsTooLargeIsRefused(t *testing.T) {
 
 // TestGrowthOfOthersDoesNotCount has the note say that the repository may have grown beyond its limit.
 func TestGrowthOfOthersDoesNotCount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -113,6 +117,7 @@ func TestGrowthOfOthersDoesNotCount(t *testing.T) {
 }
 
 func TestAFullVolumeIsNotFetchedTo(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		cfg  Config
 		says string
@@ -121,6 +126,7 @@ func TestAFullVolumeIsNotFetchedTo(t *testing.T) {
 		"too much taken":  {Config{MaxVolumeBytes: 1 << 20}, "max-volume-bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			first := w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -145,6 +151,7 @@ func TestAFullVolumeIsNotFetchedTo(t *testing.T) {
 }
 
 func TestADamagedNoteIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -162,6 +169,7 @@ func TestADamagedNoteIsMadeAgain(t *testing.T) {
 }
 
 func TestBytesText(t *testing.T) {
+	t.Parallel()
 	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.0 KiB", 512 << 20: "512.0 MiB", 32 << 30: "32.0 GiB", 1 << 60: "1.0 EiB"} {
 		if got := BytesText(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)

@@ -3,6 +3,7 @@ package volume
 import (
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume/fsck"
 	"lockstep/tree"
 )
@@ -46,6 +48,15 @@ func one(t *testing.T, pattern ...string) string {
 // TestDamageIsFoundAndRepaired damages one thing, and wants that found; and, once marked and synced,
 // nothing more to find.
 func TestDamageIsFoundAndRepaired(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
+	w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
+		Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
+	w.sync("")
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	sound := w.volume
 	for name, damage := range map[string]func(t *testing.T, store, tree string){
 		"a bit of a pack": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.5) },
 		"a pack's count":  func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.01) },
@@ -98,14 +109,10 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
-			w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
-				Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
-			w.sync("")
-			commit := w.push(map[string]string{"a": "2"})
-			w.sync("")
+			must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+			root := filepath.Join(t.TempDir(), "root")
+			must(0, exec.Command("cp", "-a", sound.Root(), root).Run())(t)
+			w.volume = w.open(root, Config{})
 			if report := w.verify(true); report.Found != 0 || report.Trees != 2 || report.Objects < 8 || report.Files != 12 || len(report.Marked) != 0 {
 				t.Fatalf("before any damage: %+v", report)
 			}
@@ -139,6 +146,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 
 // TestOnlyWhatIsDamagedIsReplaced has two refs, of which one tree is damaged.
 func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
 	w.commit("next", gitserver.Edit{Parent: w.git.Head(widgets, "refs/heads/main"), Write: map[string]string{"a": "next"}})
@@ -168,6 +176,7 @@ func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
 }
 
 func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		file    func(f folder) string
 		content string
@@ -176,6 +185,7 @@ func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
 		"the binding": {folder.binding, "{"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			w.sync("")
@@ -190,6 +200,7 @@ func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
 }
 
 func TestVerifyBoundsWhatItLists(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	files := map[string]string{}
 	for i := range 200 {
@@ -207,6 +218,7 @@ func TestVerifyBoundsWhatItLists(t *testing.T) {
 }
 
 func TestVerifyOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, err := w.volume.Verify(t.Context(), VerifyRequest{Repo: repoPath(t, widgets), Fence: 1})
 	mustFail(t, err, events.ClassNotFound, events.Permanent)
@@ -217,6 +229,8 @@ func TestVerifyOfWhatIsNotThere(t *testing.T) {
 
 // TestVerifyReadsLargePacks has a pack worth more than one reader.
 func TestVerifyReadsLargePacks(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
 	notUnderRace(t)
 	w := newWorld(t)
 	files := map[string]string{}
@@ -236,6 +250,7 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 
 // TestOldModesAreNoDamage has files of modes that early versions of Git wrote, and that others write.
 func TestOldModesAreNoDamage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	blob := must(w.git.Blob(t.Context(), widgets, "content"))(t)
@@ -251,6 +266,7 @@ func TestOldModesAreNoDamage(t *testing.T) {
 
 // TestReadersKeepWhatIsMarked opens a tree that waits to be replaced.
 func TestReadersKeepWhatIsMarked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1", "b": "1"})
 	w.sync("")
@@ -272,6 +288,7 @@ func TestReadersKeepWhatIsMarked(t *testing.T) {
 
 // TestAMissingHistoryIsFound takes a commit out of the middle of one.
 func TestAMissingHistoryIsFound(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	w.syncDepth("", events.DepthFull)

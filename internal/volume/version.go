@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	layoutName = "layout" // of the file that has the layout's version
-	layout     = 1        // the version of what this program writes; grows when an older program could do harm
+	layoutName = "layout" // file with the layout version
+	layout     = 1        // increased when an older program could do harm
 )
 
-// checkLayout refuses a volume that a newer version has laid out, before anything on it changes. One that does
-// not say is of the first layout, and says so from now on.
+// checkLayout refuses a volume with a newer layout before anything on it changes. A volume without a layout file has
+// the first layout, and gets the file.
 func (v *Volume) checkLayout() error {
 	path := filepath.Join(v.root, adminDir, layoutName)
 	content, err := os.ReadFile(path)
@@ -29,10 +29,10 @@ func (v *Volume) checkLayout() error {
 	}
 	switch n, err := strconv.Atoi(strings.TrimSpace(string(content))); {
 	case err != nil || n < 1:
-		return events.Errorf(events.Permanent, events.ClassVolume, "%s does not hold a number; restore the file, or delete it if no newer version was ever here", path)
+		return events.Errorf(events.Permanent, events.ClassVolume, "%s does not contain a number; restore the file, or delete it if no newer version has used this volume", path)
 	case n > layout:
 		return events.Errorf(events.Permanent, events.ClassVolume,
-			"%s has layout %d, and this version knows up to %d: run the version that was here before, or a newer one", v.root, n, layout)
+			"%s has layout %d, but this version supports layouts up to %d: run the previous version or a newer one", v.root, n, layout)
 	}
 	return nil
 }

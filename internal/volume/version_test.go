@@ -11,6 +11,7 @@ import (
 
 // TestANewerLayoutIsRefused before anything on the volume changes.
 func TestANewerLayoutIsRefused(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	w := newWorld(t)
 	w.open(root, Config{})
@@ -21,7 +22,7 @@ func TestANewerLayoutIsRefused(t *testing.T) {
 	must(0, os.WriteFile(path, []byte("2\n"), 0o644))(t)
 	_, err := OpenVolume(root, Config{})
 	mustFail(t, err, events.ClassVolume, events.Permanent)
-	if !strings.Contains(err.Error(), "has layout 2, and this version knows up to 1: run the version that was here before, or a newer one") {
+	if !strings.Contains(err.Error(), "has layout 2, but this version supports layouts up to 1: run the previous version or a newer one") {
 		t.Errorf("%v", err)
 	}
 	must(0, os.WriteFile(path, []byte("two"), 0o644))(t)
@@ -36,6 +37,7 @@ func TestANewerLayoutIsRefused(t *testing.T) {
 
 // TestABindingKeepsWhatANewerVersionHasWritten when it is written anew.
 func TestABindingKeepsWhatANewerVersionHasWritten(t *testing.T) {
+	t.Parallel()
 	f := folder{t.TempDir()}
 	must(0, os.WriteFile(f.binding(), []byte(`{"mood":["good"],"repo":"acme/widgets","remote":"https://example.com/acme/widgets"}`), 0o644))(t)
 	b, ok, err := f.readBinding()

@@ -15,34 +15,34 @@ import (
 )
 
 // ErrNoVolume means that there is no volume at a root.
-var ErrNoVolume = errors.New("there is no volume")
+var ErrNoVolume = errors.New("no volume")
 
-// ViewVolume opens the volume at root to look at it, and writes nothing. What it returns is for ID, Root,
-// Repos, Describe, Published, Usage, Total and Space alone. It fails with [ErrNoVolume] where none was ever opened.
+// ViewVolume opens the volume at root read-only. The returned Volume supports only ID, Root, Repos, Describe, Published,
+// Usage, Total and Space. It fails with [ErrNoVolume] if there is no volume at root.
 func ViewVolume(root string) (*Volume, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
-		return nil, fmt.Errorf("look at the volume %s: %w", root, err)
+		return nil, fmt.Errorf("view volume %s: %w", root, err)
 	}
 	id, err := os.ReadFile(filepath.Join(root, adminDir, idName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w at %s; name its folder with --root", ErrNoVolume, root)
+		return nil, fmt.Errorf("%w at %s; set its folder with --root", ErrNoVolume, root)
 	}
 	if err != nil {
-		return nil, disk.Error("look at the volume", err)
+		return nil, disk.Error("view the volume", err)
 	}
 	return &Volume{root: root, id: strings.TrimSpace(string(id))}, nil
 }
 
-// Detail is what a repository has on the volume, for those who look at it.
+// Detail describes a repository on the volume.
 type Detail struct {
 	Usage
-	Store  int    `json:"store"`  // generation of its store; 0 when there is none
-	Remote string `json:"remote"` // that it is bound to
+	Store  int    `json:"store"`  // generation of its store; 0 if there is none
+	Remote string `json:"remote"` // remote that it is bound to
 }
 
-// Describe looks at one repository without a lease; false when it is not on the volume. An adopted clone
-// that has not been measured yet has 0 bytes.
+// Describe returns the details of a repository, or false if it is not on the volume. It needs no lease. Adopted clones
+// that have not been measured have 0 bytes.
 func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 	f := v.folder(repo)
 	b, bound, err := f.readBinding()
@@ -63,16 +63,16 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 	return d, true, err
 }
 
-// Published is what names name at a moment.
+// Published says which commits a repository's names are published at.
 type Published struct {
 	Commits map[events.Ref]string
-	Plain   events.Ref // what the plain name is published for; zero when there is no such name
-	Remote  string     // that the repository is bound to, as it was first given
-	Fetched bool       // whether anything ever came from there; else it was only asked, and may have known nothing
+	Plain   events.Ref // ref of the plain name; zero if there is no plain name
+	Remote  string     // remote as first given
+	Fetched bool       // whether anything was ever fetched from Remote
 }
 
-// Published says what names name now. It takes no lease and asks nobody, at the cost of reading a few small
-// files. It is false when the repository is not on the volume, or has moved away.
+// Published returns the published commits, or false if the repository is not on the volume or has moved away. It needs
+// no lease and reads only a few small files.
 func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	f := v.folder(repo)
 	b, bound, err := f.readBinding()
@@ -95,14 +95,14 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	return p, true, nil
 }
 
-// publishedRefs returns the commits that names name, by ref.
+// publishedRefs returns the published commits by ref.
 func (v *Volume) publishedRefs(f folder, b binding) (map[events.Ref]string, error) {
 	links, err := v.ownLinks(f, b)
 	if err != nil {
 		return nil, err
 	}
 	commits := map[events.Ref]string{}
-	// The plain name comes last, being the shortest: it is the one that counts.
+	// The plain name sorts first, so going backward it overrides the others.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
 		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
 		if ref, err := events.ParseRef(name); ok && err == nil {
@@ -112,7 +112,7 @@ func (v *Volume) publishedRefs(f folder, b binding) (map[events.Ref]string, erro
 	return commits, nil
 }
 
-// adoptedNow lists the adopted clones there are, with the sizes known.
+// adoptedNow lists the adopted clones, with sizes from the last measurement.
 func (v *Volume) adoptedNow(f folder, measured []Adopted) ([]Adopted, error) {
 	entries, err := disk.ReadDir(f.adopted())
 	if err != nil {

@@ -21,34 +21,34 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// Config bounds what a sync may cost. Zero fields take the defaults.
+// Config configures a Volume and limits what a sync may use. Zero fields take the defaults.
 type Config struct {
 	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
-	KeepNamed  time.Duration       // how much longer it stays at most because an unsettled result names it; 1 h
+	KeepNamed  time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
 	Links      checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
-	ReuseTrees bool                // recycle trees past their grace, instead of building each anew
+	ReuseTrees bool                // recycle trees past their grace, instead of building new ones
 
-	RefuseClones bool // refuse a plain clone that is in a name's place, instead of adopting it
+	RefuseClones bool // fail if a plain clone is in the way, instead of adopting it
 
 	MaxFiles         int           // changed files listed in a result; 1,000
 	MaxTreeFiles     int           // files in a tree; 1,000,000
 	MaxTreeBytes     int64         // in all files of a tree; 8 GiB
 	MaxFileBytes     int64         // in one file; 512 MiB
 	MaxPackBytes     int64         // bytes read per fetch; 2 GiB
-	MaxInflatedBytes int64         // that the objects of one fetch come to; 8 GiB
+	MaxInflatedBytes int64         // total inflated size of the objects of one fetch; 8 GiB
 	FetchTimeout     time.Duration // of one fetch; 30 min
 
 	MaxRepoBytes   int64 // on disk, of one repository; 32 GiB
 	MaxVolumeBytes int64 // on disk, of all repositories as last measured; 0: no limit
-	MinFreeBytes   int64 // free on the volume, or nothing is fetched; 0: any
+	MinFreeBytes   int64 // minimum free space for a fetch; 0: no limit
 
-	// Results tells how far results are settled. It is asked at most once a sync, under the lease, and
-	// what it answers must not be older than the question. Nil: results keep no tree.
+	// Results returns how far results are settled. It is called at most once per sync, under the lease, and must not
+	// return a cached answer. If it is nil, results keep no tree.
 	Results func(context.Context) (Horizon, error)
 
 	Net wire.Config // how remotes are reached
 
-	// Step, when not nil, is told the name of each step as it is done, for tests of crashes.
+	// Step, if not nil, is called with the name of each finished step, for tests of crashes.
 	Step func(name string)
 }
 
@@ -75,7 +75,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// packLimits are the limits of one fetched pack.
 func (cfg Config) packLimits() object.Limits {
 	return object.Limits{
 		MaxFileBytes: cfg.MaxFileBytes, MaxInflatedBytes: cfg.MaxInflatedBytes,
@@ -83,18 +82,15 @@ func (cfg Config) packLimits() object.Limits {
 	}
 }
 
-// wireLimits are the limits of one conversation with a remote.
 func (cfg Config) wireLimits() wire.Limits {
 	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout}
 }
 
-// checkoutLimits are the limits of one tree.
 func (cfg Config) checkoutLimits() checkout.Limits {
 	return checkout.Limits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes}
 }
 
-// Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, and several
-// processes may have the same volume open.
+// Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, also by several processes.
 type Volume struct {
 	root string
 	id   string
@@ -106,9 +102,8 @@ type Volume struct {
 	exchange func(a, b string) error // see exchange
 }
 
-// OpenVolume opens the volume at root, which must be an existing folder or one that can be made.
-// It gives the volume an id on first use and makes sure that it can be written to. The error is one
-// line and says what to do.
+// OpenVolume opens the volume at root, creating the folder if necessary. It gives a new volume an ID and checks that
+// the volume is writable. The error is one line and says what to do.
 func OpenVolume(root string, cfg Config) (*Volume, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -128,7 +123,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if err := v.checkLayout(); err != nil {
 		return nil, err
 	}
-	if err := v.tryOut(); err != nil {
+	if err := v.probe(); err != nil {
 		return nil, disk.Error("open volume "+root, err)
 	}
 	if v.id, err = v.readOrMakeID(); err != nil {
@@ -137,27 +132,26 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	return v, nil
 }
 
-// Close releases idle connections to remotes, and leaves off deleting what was thrown away. The volume must
-// not be used afterwards.
+// Close closes idle connections to remotes and stops deleting discarded files. The volume must not be used afterwards.
 func (v *Volume) Close() {
 	v.janitor.close()
 	v.net.Close()
 }
 
-// ID returns the volume's random id, made when the volume was first opened.
+// ID returns the random ID that the volume got when it was first opened.
 func (v *Volume) ID() string { return v.id }
 
 // Root returns the absolute path of the volume's folder.
 func (v *Volume) Root() string { return v.root }
 
-// What is made beside the repositories; [Volume.SweepLeftovers] knows it by these names.
+// Names of files in the admin folder; [Volume.SweepLeftovers] recognizes leftovers by them.
 const (
 	tryPrefix = "try-"
 	idName    = "volume"
 )
 
-// tryOut does what publishing will do: write, link, rename over.
-func (v *Volume) tryOut() error {
+// probe checks that the file system supports publishing: write, link, rename over.
+func (v *Volume) probe() error {
 	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), tryPrefix)
 	if err != nil {
 		return err
@@ -199,7 +193,7 @@ func (v *Volume) readOrMakeID() (string, error) {
 	return id, nil
 }
 
-// makeID writes a new id unless another process has just done so, and returns the one that stands.
+// makeID writes a new ID unless another process just did, and returns the one on disk.
 func makeID(path string) ([]byte, error) {
 	fresh := path + "-" + rand.Text()
 	if err := disk.WriteNew(fresh, []byte(rand.Text()+"\n")); err != nil {
@@ -215,13 +209,13 @@ func makeID(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// done tells tests that a step is done.
+// done reports a finished step to tests.
 func (v *Volume) done(step string) {
 	if v.cfg.Step != nil {
 		v.cfg.Step(step)
 	}
 }
 
-// Transport reaches hosts that the operator names outside of changes, such as an API that issues tokens, by the
-// same rules as remotes.
+// Transport returns an HTTP transport with the same network rules as remotes, for hosts that the operator configures,
+// such as an API that issues tokens.
 func (v *Volume) Transport() http.RoundTripper { return v.net.Transport() }

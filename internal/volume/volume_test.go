@@ -22,6 +22,7 @@ func mountSmall(t *testing.T, size string) string {
 }
 
 func TestFullVolume(t *testing.T) {
+	t.Parallel()
 	root := mountSmall(t, "1m")
 	w := newWorld(t)
 	w.volume = w.open(root, Config{})
@@ -45,6 +46,7 @@ func TestFullVolume(t *testing.T) {
 }
 
 func TestReadOnlyVolume(t *testing.T) {
+	t.Parallel()
 	root := mountSmall(t, "4m")
 	w := newWorld(t)
 	w.volume = w.open(root, Config{})
@@ -65,6 +67,7 @@ func TestReadOnlyVolume(t *testing.T) {
 }
 
 func TestAFileInTheStoresPlace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	f := w.volume.folder(repoPath(t, widgets))
@@ -89,6 +92,7 @@ func TestNoGitIsStarted(t *testing.T) {
 }
 
 func TestNothingIsWrittenWhereTheVolumeWas(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
 	w.sync("")

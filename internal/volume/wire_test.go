@@ -15,6 +15,7 @@ import (
 
 // TestNoErrorRepeatsTheRemote has a remote break HTTP itself in ways that net/http quotes.
 func TestNoErrorRepeatsTheRemote(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]string{
 		"no HTTP":        "echo " + secret + "\r\n\r\n",
 		"a bad status":   "HTTP/1.1 " + secret + "\r\n\r\n",
@@ -23,6 +24,7 @@ func TestNoErrorRepeatsTheRemote(t *testing.T) {
 		"a bad encoding": "HTTP/1.1 200 OK\r\nTransfer-Encoding: " + secret + "\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			req := w.request("")
 			req.URL = "http://" + answerRaw(t, answer) + "/acme/widgets"
@@ -62,6 +64,7 @@ func answerRaw(t *testing.T, answer string) (address string) {
 }
 
 func TestACertificateThatDoesNotVerify(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -77,6 +80,7 @@ func TestACertificateThatDoesNotVerify(t *testing.T) {
 }
 
 func TestDefaultBranchesThatAreNone(t *testing.T) {
+	t.Parallel()
 	for name, branch := range map[string]string{
 		"two lines":   "refs/heads/a\nb",
 		"no ref":      "main",
@@ -84,6 +88,7 @@ func TestDefaultBranchesThatAreNone(t *testing.T) {
 		"escaping":    "refs/heads/../../x",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			const hash = "1111111111111111111111111111111111111111"
 			line := func(s string) string { return fmt.Sprintf("%04x%s\n", len(s)+5, s) }
 			advert := line("# service=git-upload-pack") + "0000" +
@@ -109,6 +114,7 @@ func TestDefaultBranchesThatAreNone(t *testing.T) {
 
 // TestTheNameOfARedirect is the remote's word, and not repeated.
 func TestTheNameOfARedirect(t *testing.T) {
+	t.Parallel()
 	moved := httptest.NewServer(http.RedirectHandler("http://"+secret+".invalid/info/refs", http.StatusFound))
 	defer moved.Close()
 	w := newWorld(t)
