@@ -143,7 +143,6 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	w, watched, err := n.find(findCtx, c.item.key())
 	switch {
 	case isRegistryFault(err):
-	case isRegistryFault(err):
 		outcome, s = n.failed(c, 0)
 		return outcome, s, err
 	case err != nil: // an error of Redis
