@@ -57,7 +57,6 @@ const (
 	gone    verdict = "gone"    // the token did not own the lease
 )
 
-// answer is a verdict with its details.
 type answer struct {
 	verdict verdict
 	reading reading
@@ -90,7 +89,6 @@ func (l *Locker) keys(key string) []string {
 	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
 }
 
-// callAcquire requests the lease for token.
 func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (answer, error) {
 	mode := "wait"
 	if req.IfHeld == Skip {

@@ -60,7 +60,6 @@ func (c *Changes) leaveToNewer(msg *message.Message, err error) {
 	c.Log.WarnContext(msg.Context(), "change is left to a newer version; finish the upgrade, or it is a dead letter when it is too old", "job", msg.UUID, "error", err)
 }
 
-// errPanicked is the error of an attempt whose handler panicked.
 var errPanicked = errors.New("the handler panicked")
 
 // Handle calls the handler under the change's lease and commits the outcome.
@@ -160,12 +159,10 @@ func (c *Changes) OnGiveUp(msg *message.Message, cause error, _ int) {
 	inFlightOf(msg).observed.Ended(change, outcome, events.ClassOf(cause))
 }
 
-// skippedPoll reports whether a change is a poll that was skipped.
 func skippedPoll(change events.Change, cause error) bool {
 	return change.Type == events.ChangeDue && observe.Skipped(cause)
 }
 
-// outcomeOf names the outcome that a settled result stands for.
 func outcomeOf(result events.Result) string {
 	switch {
 	case result.Type == events.ResultMoved:

@@ -112,7 +112,6 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	})
 }
 
-// back returns the arguments for giving the entry back.
 func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
 	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
 	if how == Nacked {
@@ -174,7 +173,6 @@ func (d *Delivery) Outcome() Outcome {
 	return d.how
 }
 
-// lose cancels the handler because another consumer owns the entry.
 func (d *Delivery) lose() {
 	if d.busy.Load() || d.lost.Swap(true) {
 		return

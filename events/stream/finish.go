@@ -7,10 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 )
 
-// endingsAtOnce is the maximum number of endings per script call.
 const endingsAtOnce = 256
 
-// ending is the end of a delivery, to be written to Redis.
 type ending struct {
 	d     *Delivery
 	how   Outcome // Acked, Nacked or Deferred
@@ -130,7 +128,6 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 	}
 }
 
-// release ends a delivery locally.
 func (s *subscription) release(d *Delivery, how Outcome) {
 	d.cancel(nil)
 	if s.flight.leave(d) {

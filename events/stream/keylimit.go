@@ -9,7 +9,6 @@ import (
 // Entries over the per-key limit are parked: they go into the parked index with a delay after which they are
 // redelivered in any case, and are unparked early when half of the limit is free.
 
-// park gives back entries that are over the per-key limit.
 func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
 	for len(overLimit) > 0 {
 		batch := overLimit[:min(len(overLimit), endingsAtOnce)]
@@ -29,7 +28,6 @@ func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
 }
 
-// unpark makes parked entries due whose keys have capacity again.
 func (s *subscription) unpark(ctx context.Context) {
 	var err error
 	for key, room := range s.flight.keysWithCapacity() {

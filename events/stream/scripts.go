@@ -76,7 +76,6 @@ func (g *group) create(ctx context.Context) error {
 	return nil
 }
 
-// latest returns the ID most recently assigned in the stream.
 func (g *group) latest(ctx context.Context) (string, error) {
 	info, err := g.redis.XInfoStream(ctx, g.stream).Result()
 	if err != nil {
@@ -85,7 +84,6 @@ func (g *group) latest(ctx context.Context) (string, error) {
 	return info.LastGeneratedID, nil
 }
 
-// entry is an entry returned by the take script.
 type entry struct {
 	id     string
 	failed int      // failed attempts
@@ -178,7 +176,6 @@ func compareIDs(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
-// giveBack is an entry to be redelivered.
 type giveBack struct {
 	id      string
 	key     string
@@ -218,7 +215,6 @@ const (
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
-// nack parks entries and returns the IDs that this consumer does not own.
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
 	args := make([]any, 0, 3+4*len(backs))
 	args = append(args, g.name, g.consumer, parked)
@@ -281,7 +277,6 @@ func (g *group) readParked(ctx context.Context, key string, kind byte, after str
 	return found, nil
 }
 
-// parkedEntry is an entry of the parked index.
 type parkedEntry struct {
 	entry
 	label string
@@ -294,7 +289,6 @@ func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) 
 		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()
 }
 
-// texts converts a reply with alternating names and values.
 func texts(raw any) ([]string, bool) {
 	list, ok := raw.([]any)
 	fields := make([]string, len(list))

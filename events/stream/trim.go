@@ -140,7 +140,6 @@ func (t *Trimmer) Run(ctx context.Context) {
 	}
 }
 
-// report logs when passes begin to fail, and when they succeed again.
 func (t *Trimmer) report(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
@@ -198,7 +197,6 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	return nil
 }
 
-// trimStep is the reply of the script.
 type trimStep struct {
 	settled, aged, capped int64
 	slowest, floor        string

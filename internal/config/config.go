@@ -266,7 +266,6 @@ func (c *Config) checkVolume() error {
 	return nil
 }
 
-// outsideLinks are the values of outside-links.
 var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {

@@ -30,7 +30,6 @@ type accepted struct {
 	Entry string `json:"entry,omitempty"`
 }
 
-// waiting is the response while a change has no result yet.
 type waiting struct {
 	Entry string             `json:"entry"`
 	State stream.ChangeState `json:"state"`

@@ -87,7 +87,6 @@ func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
 	return serve(ctx, listener, newServer(Handler(cfg), cfg.Log))
 }
 
-// newServer returns a server with timeouts and limits for clients.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -141,7 +140,6 @@ func (r *routes) HandleFunc(pattern string, handler func(http.ResponseWriter, *h
 	r.Handle(pattern, http.HandlerFunc(handler))
 }
 
-// mount registers the endpoints that cfg enables.
 func mount(cfg Config) *routes {
 	mux := &routes{}
 	if cfg.Publisher != nil {

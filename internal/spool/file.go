@@ -84,7 +84,6 @@ func (f *file) read() error {
 	})
 }
 
-// isThere reports whether path still names this file.
 func (f *file) isThere() bool {
 	ours, err := f.os.Stat()
 	if err != nil {
@@ -112,7 +111,6 @@ func (f *file) append(items [][]byte) error {
 	return err
 }
 
-// put appends an item.
 func put(tx *bolt.Tx, item []byte) error {
 	b := tx.Bucket(bucket)
 	b.FillPercent = 1 // keys ascend, so full pages never split

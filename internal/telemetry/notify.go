@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// notify are the metrics of notifications.
 type notify struct {
 	total    *prometheus.CounterVec
 	duration prometheus.Histogram

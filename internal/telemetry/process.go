@@ -8,7 +8,6 @@ import (
 
 var handlerUp = prometheus.NewDesc("lockstep_handler_up", "Whether each handler of this process's roles is running (1) or not (0).", []string{"handler"}, nil)
 
-// handlers is a collector that reads the handlers' state on each scrape.
 type handlers struct{ read func() map[string]bool }
 
 // Describe implements [prometheus.Collector].

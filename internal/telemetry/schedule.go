@@ -6,7 +6,6 @@ import (
 	"lockstep/internal/schedule"
 )
 
-// schedules are the metrics of polls and reconciliations.
 type schedules struct {
 	polls prometheus.Counter
 	drift *prometheus.CounterVec

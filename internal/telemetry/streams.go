@@ -123,7 +123,6 @@ func (s *Streams) Collect(to chan<- prometheus.Metric) {
 // Export adds the stream statistics to the metrics. It must be called at most once.
 func (m *Metrics) Export(s *Streams) { m.registry.MustRegister(s) }
 
-// trims are the metrics of trimmed streams.
 type trims struct {
 	trimmed *prometheus.CounterVec
 	dropped *prometheus.CounterVec

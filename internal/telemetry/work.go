@@ -8,7 +8,6 @@ import (
 	"lockstep/events"
 )
 
-// work are the metrics of processing changes.
 type work struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec

@@ -240,7 +240,6 @@ func (i *Interval) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// parse decodes a watch from the registry.
 func parse(document []byte) (Watch, error) {
 	var w Watch
 	if err := json.Unmarshal(document, &w); err != nil {
