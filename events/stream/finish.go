@@ -50,11 +50,10 @@ func (s *subscription) nacked(d *Delivery) ending {
 	if d.msg.Metadata.Get(MetadataUncounted) == "true" {
 		end.how = Deferred
 	}
-	wait, err := time.ParseDuration(d.msg.Metadata.Get(delay.DelayedForKey))
-	if err != nil {
-		wait = s.cfg.Backoff(d.attempt)
+	var err error
+	if end.delay, err = time.ParseDuration(d.msg.Metadata.Get(delay.DelayedForKey)); err != nil {
+		end.delay = s.cfg.Backoff(d.attempt)
 	}
-	end.delay = wait
 	return end
 }
 
@@ -63,17 +62,8 @@ func (s *subscription) nacked(d *Delivery) ending {
 func (s *subscription) finish(ctx context.Context) {
 	for end := range s.endings {
 		batch := []ending{end}
-	collect:
-		for len(batch) < endingsAtOnce {
-			select {
-			case more, open := <-s.endings:
-				if !open {
-					break collect
-				}
-				batch = append(batch, more)
-			default:
-				break collect
-			}
+		for len(s.endings) > 0 && len(batch) < endingsAtOnce {
+			batch = append(batch, <-s.endings) // the only receiver, so this does not block
 		}
 		s.writeBatch(ctx, batch)
 	}

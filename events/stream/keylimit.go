@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -10,9 +11,7 @@ import (
 // redelivered in any case, and are unparked early when half of the limit is free.
 
 func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
-	for len(overLimit) > 0 {
-		batch := overLimit[:min(len(overLimit), endingsAtOnce)]
-		overLimit = overLimit[len(batch):]
+	for batch := range slices.Chunk(overLimit, endingsAtOnce) {
 		backs := make([]giveBack, len(batch))
 		for i, d := range batch {
 			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early}

@@ -3,7 +3,6 @@ package stream
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,17 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-)
-
-// The scripts. The head of each file documents arguments, replies and errors.
-var (
-	//go:embed trim.lua
-	trimSource string
-	//go:embed trim_dead.lua
-	trimDeadSource string
-
-	trimScript     = redis.NewScript(groupsSource + trimSource)
-	trimDeadScript = redis.NewScript(trimDeadSource)
 )
 
 // Limits of a trim. One script call removes at most trimAtOnce entries, so as not to block Redis for long, and
