@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -192,13 +193,8 @@ func parseOnce(msg *message.Message) (events.Change, error) {
 
 func parse(msg *message.Message) (events.Change, error) {
 	change, err := events.ParseChange(msg.Payload)
-	if err != nil {
-		return events.Change{}, err
-	}
-	if change.ID == "" {
-		change.ID = msg.UUID
-	}
-	return change, nil
+	change.ID = cmp.Or(change.ID, msg.UUID)
+	return change, err
 }
 
 // job makes the handler's job. delivery may be nil and leases empty.

@@ -267,8 +267,31 @@ func fail(w http.ResponseWriter, status int, err error) {
 	reply(w, status, map[string]string{"error": err.Error()})
 }
 
-// unavailable responds when Redis does not answer and nothing was changed.
-func unavailable(w http.ResponseWriter) {
+// problem is an error with the status to respond with.
+type problem struct {
+	error
+	status int
+}
+
+func badRequest(err error) error { return problem{err, http.StatusBadRequest} }
+
+// answering responds with the body or the error that answer returns.
+func answering(answer func(r *http.Request) (body any, err error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, err := answer(r); err != nil {
+			failWith(w, err)
+		} else {
+			reply(w, http.StatusOK, body)
+		}
+	})
+}
+
+// failWith responds with a problem. For any other error it says that Redis does not answer and nothing was changed.
+func failWith(w http.ResponseWriter, err error) {
+	if p, ok := errors.AsType[problem](err); ok {
+		fail(w, p.status, p.error)
+		return
+	}
 	w.Header().Set("Retry-After", retryAfter)
 	fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
 }
