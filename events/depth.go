@@ -13,7 +13,6 @@ type Depth int
 // DepthFull is the whole history of a ref.
 const DepthFull Depth = -1
 
-// maxDepth is the largest depth that ParseDepth accepts.
 const maxDepth = 1_000_000
 
 var errBadDepth = errors.New(`want a number of commits from 1 to 1000000, or "full"`)

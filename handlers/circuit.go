@@ -76,7 +76,6 @@ type Circuit struct {
 	Observe func(to CircuitPhase)
 }
 
-// countTimeout bounds the call that counts a failure.
 const countTimeout = 2 * time.Second
 
 // Wrap returns next behind the circuit breaker. next runs under the repository's lease.

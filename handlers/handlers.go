@@ -186,7 +186,6 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
 }
 
-// remote returns how to reach a URL with a credential.
 func (h *Handlers) remote(ctx context.Context, url, credential string, foreign bool) (Remote, error) {
 	secret, err := h.Credentials.Resolve(ctx, credential, url)
 	return Remote{URL: url, Secret: secret, Foreign: foreign}, err

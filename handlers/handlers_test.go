@@ -16,9 +16,15 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
+
+func TestMain(m *testing.M) {
+	testenv.Parallel(8)
+	os.Exit(m.Run())
+}
 
 // world is a volume, a remote and a state to handle jobs with.
 type world struct {

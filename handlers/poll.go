@@ -200,7 +200,6 @@ func byVersion(a, b events.Ref) int {
 	return cmp.Or(cmp.Compare(len(x), len(y)), byName(a, b))
 }
 
-// digits counts the leading digits of a text.
 func digits(text string) int {
 	return len(text) - len(strings.TrimLeft(text, "0123456789"))
 }

@@ -71,7 +71,6 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	return events.Outcome{Result: result, State: fields, Drop: drop, Covers: covering(job, known, answer, result)}, nil
 }
 
-// known loads the state of a repository.
 func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
 	fields, err := h.States.Fields(ctx, repo)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 // finds the watch ends before that removal, and a sync after the removal finds none. A watch that is added again meanwhile
 // is found by the removal, or requests a sync after it.
 
-// watches returns the watches of a repository.
 func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, error) {
 	watches, err := h.Watches.Of(ctx, repo)
 	if err != nil {
@@ -23,7 +22,6 @@ func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, 
 	return watches, nil
 }
 
-// checkWatched refuses a change whose watch no longer exists.
 func (h *Handlers) checkWatched(ctx context.Context, change events.Change) error {
 	if !change.Watched {
 		return nil

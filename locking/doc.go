@@ -14,80 +14,75 @@
 //
 // # What it promises
 //
-// At most one lease of a key is valid at a time by Redis' clock. Waiting is fair across processes, however many
-// requests each of them has. The storage behind the lock can reject an overtaken holder by comparing fences.
+// At most one lease of a key is valid at a time by Redis' clock. Waiting is fair across processes, however many requests
+// each of them has. The storage behind the lock can reject an overtaken holder by comparing fences.
 //
-// A process has at most one place in the queue of a key, its ticket. Its own requests for that key wait behind the
-// ticket in memory. Each starts only when the previous one has released its lease, and gets a grant and a fence of its
-// own. A process with others waiting goes to the end of the queue after each grant. A process alone passes the lease
-// on to its next request in the round trip that releases it.
+// A process has at most one place in the queue of a key, its ticket. Its own requests for that key wait behind the ticket
+// in memory. Each starts only when the previous one has released its lease, and gets a grant and a fence of its own. After
+// each grant, a process goes to the end of the queue if others wait; otherwise it passes the lease on to its next request
+// in the round trip that releases it.
 //
-// Release is one script: it picks the first live waiter, makes it the owner for a short hand-over lease (0.7 s), and
-// notifies it by one message. No other waiter wakes up. Messages can be lost, so a waiter also polls about once a
-// second, and the first waiter polls when the holder's lease would expire.
+// Release is one script: it makes the first live waiter the owner for a short hand-over lease (0.7 s) and wakes only that
+// waiter, by one message. Messages can be lost, so a waiter also polls about once a second, and the first waiter polls when
+// the holder's lease would expire.
 //
-// A fence is the largest of the last fence plus one, Redis' clock in microseconds, and Request.Floor plus one. So it
-// grows even after Redis has lost its data, as long as its clock has not gone back. If that may happen, pass as Floor
-// the highest fence that your storage has seen. The package cannot stop a process that is paused during a write: only
-// the storage can, by comparing fences, or a script on the same Redis, see [Lease.Guard].
+// A fence is the largest of the last fence plus one, Redis' clock in microseconds, and Request.Floor plus one. So it grows
+// even after Redis has lost its data, as long as its clock has not gone back. If that may happen, pass as Floor the highest
+// fence that your storage has recorded. The package cannot stop a process that is paused during a write: only the storage
+// can, by comparing fences, or a script on the same Redis, see [Lease.Guard].
 //
-// An [Inspector] shows who holds a key and who waits, lists held keys, and releases a lease by force. The caller names
-// the fence of that lease; its holder's context is cancelled, and after a delay the first waiter gets the lease.
+// An [Inspector] shows who holds a key and who waits, lists held keys, and releases a lease by force.
 // [Locker.AcquireAll] acquires several keys in byte order, so that calls cannot deadlock.
 //
 // # The states of a lease
 //
 //	held      a renewal succeeded less than a lease ago, counted from before the call
-//	in doubt  that time has passed because Redis does not answer. Work may go on in private, but nothing may be
+//	in doubt  that time has passed because Redis does not answer. Private work may continue, but nothing may be
 //	          published: Confirm waits
-//	lost      Redis answered that another request has owned it since, or that it was released by force. The lease's
-//	          context is cancelled with cause ErrLost
+//	lost      another request has owned it since, or it was released by force. The lease's context is cancelled with
+//	          cause ErrLost
 //
-// A lease in doubt is held again once Redis answers that no other request has owned it, even if it had expired. All
-// leases of a process are renewed together, every quarter of their length.
+// A lease in doubt is held again once Redis answers that no other request has owned it, even if it had expired. All leases
+// of a process are renewed together, every quarter of their length.
 //
 // # When things fail
 //
 //	a holder is killed            its lease expires; the next waiter gets it within lease + 1 s
-//	a holder is stopped and       the next waiter has got the lease; the holder loses it at its next renewal, and
-//	resumes                       until then its fence is too low
-//	a waiter is killed            its message has no subscriber, so it is skipped. On Cluster, where that is not
-//	                              known, it costs one hand-over lease, 0.7 s, once
-//	a waiter is stopped           its message has a subscriber that does nothing: one hand-over lease, once
+//	a holder is paused            the next waiter gets the lease; the holder loses it at its next renewal, and until then
+//	                              its fence is too low
+//	a waiter is killed            its message has no subscriber, so it is skipped. Cluster cannot tell: that costs one
+//	                              hand-over lease, 0.7 s, once
+//	a waiter is paused            its message has a subscriber that does nothing: one hand-over lease, once
 //	a waiter gives up             it leaves the queue; a grant that arrives meanwhile is passed on
 //	a message is lost             the waiter polls within 1.2 s, or when it has resubscribed
-//	pub/sub does not work         a waiter gets a free or expired lease when it polls, after waiters that can be
-//	                              reached
+//	pub/sub does not work         a waiter gets a free or expired lease when it polls, after waiters that can be reached
 //	a reply is lost               every script can be repeated: the token identifies the request
-//	Redis is away                 requests wait until their timeout, then fail with ErrUnavailable; leases go from
-//	                              held to in doubt, and back
-//	Redis refuses writes          as away: a replica, a full disk, too few replicas. No grant is announced without
-//	                              being recorded. Out of memory, leases can still be released and handed over
-//	Redis hangs, then resumes     it runs what it received meanwhile: a lease may be granted to a request that has
-//	                              given up, and expires
-//	Redis is loading, or busy     as away
-//	Redis restarts with its data  as away: the lease is held again, or lost if a waiter was first. The queue is kept
-//	                              for 10 s, then rebuilt as waiters poll
-//	Redis restarts empty          a holder reclaims its lease with the same fence. If a waiter was first, it has a
-//	                              higher fence, and the holder loses the lease
-//	... twice, while in doubt     the holder may reclaim the lease below a fence it never saw: only storage that
-//	                              compares fences can tell
-//	failover to a replica         acknowledged grants may be missing, as after a restart with older data. There may
-//	                              be two holders, with different fences, until the old one renews or reconnects, at
-//	                              most a quarter lease later; longer while the old master is cut off but reachable,
-//	                              unless it has min-replicas-to-write. Messages resume after resubscribing
+//	Redis is away, loading, busy  requests wait until their timeout, then fail with ErrUnavailable; leases go from held
+//	                              to in doubt, and back
+//	Redis refuses writes          as away; out of memory, leases can still be released and handed over
+//	Redis hangs, then resumes     it runs what it received meanwhile: a lease may be granted to a request that has given
+//	                              up, and expires
+//	Redis restarts with its data  as away: the lease is held again, or lost if a waiter was first. The queue is kept for
+//	                              10 s, then rebuilt as waiters poll
+//	Redis restarts empty          a holder reclaims its lease with the same fence. If a waiter was first, it has a higher
+//	                              fence, and the holder loses the lease
+//	... twice, while in doubt     the holder may reclaim the lease below a fence it never saw: only storage that compares
+//	                              fences can tell
+//	failover to a replica         acknowledged grants may be missing, so two holders with different fences may exist for
+//	                              a quarter lease; longer while the old master is cut off but reachable, unless it has
+//	                              min-replicas-to-write
 //	Redis' clock goes forward     leases expire early; overtaken holders lose theirs
 //	Redis' clock jumps back       a dead holder's lease lasts at most four leases; fences still grow
 //	the worker's clock is wrong   no effect: only its monotonic clock and differences of Redis' clock are used
 //	Release fails                 harmless: the lease expires
-//	a lease is released by force  the holder loses it at once or, if the message is lost, at its next renewal;
-//	                              nobody else gets it during the lock delay
+//	a lease is released by force  the holder loses it at once or, if the message is lost, at its next renewal; nobody else
+//	                              gets it during the lock delay
 //	one of several is lost        the work under all of them is cancelled
 //
 // Lockers that share a Prefix should have the same Lease; a factor of four is tolerated.
 //
 // # What it does not do
 //
-// Leases are not reentrant: a request for a key that the same goroutine holds waits for itself. There are no shared
-// (read) leases, and no leases across several Redis masters.
+// Leases are not reentrant: a request for a key that the same goroutine holds waits for itself. There are no shared (read)
+// leases, and no leases across several Redis masters.
 package locking

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(child(role))
 	}
-	testenv.Parallel(8)
+	testenv.Parallel(16)
 	goleak.VerifyTestMain(m)
 }
 

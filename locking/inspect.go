@@ -3,7 +3,6 @@ package locking
 import (
 	"cmp"
 	"context"
-	_ "embed" // the scripts
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,21 +12,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
-
-//go:embed lua/status.lua
-var statusLua string
-
-//go:embed lua/held.lua
-var heldLua string
-
-//go:embed lua/force.lua
-var forceLua string
-
-var (
-	statusScript = redis.NewScript(clockLua + statusLua)
-	heldScript   = redis.NewScript(clockLua + heldLua)
-	forceScript  = redis.NewScript(clockLua + forceLua)
 )
 
 // ErrNotHeld: the lease with that fence is not held.
@@ -210,8 +194,5 @@ func (i *Inspector) ForceRelease(ctx context.Context, key string, fence uint64) 
 	case len(former) != 4:
 		return Holder{}, fmt.Errorf("force release of %s with fence %d: %w", key, fence, ErrNotHeld)
 	}
-	return Holder{
-		Worker: former[1], Job: former[2], Operation: former[3], Fence: fence,
-		Since: time.UnixMicro(parseMicros(former[0])),
-	}, nil
+	return Holder{Worker: former[1], Job: former[2], Operation: former[3], Fence: fence, Since: time.UnixMicro(parseMicros(former[0]))}, nil
 }

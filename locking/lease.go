@@ -38,9 +38,7 @@ type Lease struct {
 // newLease returns the lease of a grant. The caller holds mu.
 func (l *Locker) newLease(q *waitQueue, w *waiter, token string, a answer) *Lease {
 	lease := &Lease{
-		locker: l, queue: q, req: w.req, token: token,
-		fence: a.fence, since: a.since, began: time.Now(),
-		over: make(chan struct{}),
+		locker: l, queue: q, req: w.req, token: token, fence: a.fence, since: a.since, began: time.Now(), over: make(chan struct{}),
 	}
 	lease.ctx, lease.cancel = context.WithCancelCause(w.ctx)
 	lease.setHeldUntil(a.deadline())
@@ -52,9 +50,6 @@ func (l *Lease) Key() string { return l.req.Key }
 
 // Fence returns the number of this grant, which is higher than that of every earlier grant of the key.
 func (l *Lease) Fence() uint64 { return l.fence }
-
-// Began returns when the lease was granted, by the local clock.
-func (l *Lease) Began() time.Time { return l.began }
 
 // Context returns a context that derives from that of Acquire. Release cancels it. If the lease is lost it is
 // cancelled with cause ErrLost.
@@ -206,26 +201,4 @@ func (l *Lease) holder() Holder {
 		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation,
 		Since: time.UnixMicro(l.since), Fence: l.fence, Remaining: max(0, time.Until(l.deadline)),
 	}
-}
-
-type contextKey struct{}
-
-// NewContext returns a copy of ctx that carries leases.
-func NewContext(ctx context.Context, leases ...*Lease) context.Context {
-	return context.WithValue(ctx, contextKey{}, Leases(leases))
-}
-
-// FromContext returns the first lease that ctx carries, if any.
-func FromContext(ctx context.Context) (*Lease, bool) {
-	leases := AllFromContext(ctx)
-	if len(leases) == 0 {
-		return nil, false
-	}
-	return leases[0], true
-}
-
-// AllFromContext returns all leases that ctx carries.
-func AllFromContext(ctx context.Context) Leases {
-	leases, _ := ctx.Value(contextKey{}).(Leases)
-	return leases
 }

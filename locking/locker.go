@@ -42,14 +42,8 @@ func New(cfg Config) (*Locker, error) {
 		return nil, err
 	}
 	l := &Locker{
-		cfg:         cfg,
-		id:          randomID(8),
-		terms:       scriptTerms(cfg),
-		rescheduled: make(chan struct{}, 1),
-		queues:      make(map[string]*waitQueue),
-		tickets:     make(map[string]*ticket),
-		leases:      make(map[string]*Lease),
-		drained:     make(chan struct{}),
+		cfg: cfg, id: randomID(8), terms: scriptTerms(cfg), rescheduled: make(chan struct{}, 1), drained: make(chan struct{}),
+		queues: make(map[string]*waitQueue), tickets: make(map[string]*ticket), leases: make(map[string]*Lease),
 	}
 	l.channel = cfg.Prefix + "wake:" + l.id
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -157,26 +151,24 @@ func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
 	l.work.Go(func() { l.acquireFor(t, a, err) })
 }
 
-// Do runs fn while holding req.Key. fn's context carries the lease, see FromContext, and is cancelled with
-// cause ErrLost if the lease is lost. Do releases the lease when fn returns or panics.
-//
-// Do returns an error of Acquire or fn's error. If the lease was lost before fn returned, the error is
-// ErrLost and wraps fn's error.
+// Do runs fn while holding req.Key, and releases the lease when fn returns or panics. fn's context is the lease's, which
+// is cancelled with cause ErrLost if the lease is lost. Do returns an error of Acquire or fn's error. If the lease was
+// lost before fn returned, the error is ErrLost and wraps fn's error.
 func (l *Locker) Do(ctx context.Context, req Request, fn func(ctx context.Context, lease *Lease) error) error {
 	lease, err := l.Acquire(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lease.Release(ctx) }()
-	err = fn(NewContext(lease.Context(), lease), lease)
-	switch lost := lease.ended(); {
+	err = fn(lease.Context(), lease)
+	lost := lease.ended()
+	switch {
 	case lost == nil, errors.Is(lost, errReleased), errors.Is(err, lost):
 		return err
 	case err == nil:
 		return fmt.Errorf("work on %s: %w", req.Key, lost)
-	default:
-		return fmt.Errorf("work on %s: %w: %w", req.Key, lost, err)
 	}
+	return fmt.Errorf("work on %s: %w: %w", req.Key, lost, err)
 }
 
 // Close ends all waits with ErrClosed, rejects new requests, and waits until every lease has been released,

@@ -40,9 +40,8 @@ func outcomeOf(err error) Outcome {
 		return Closed
 	case errors.Is(err, ErrUnavailable):
 		return Unavailable
-	default:
-		return Cancelled
 	}
+	return Cancelled
 }
 
 type noObserver struct{}

@@ -182,8 +182,7 @@ func (l *Locker) noteLost(lease *Lease, forced bool) {
 	}
 }
 
-// noteReleased ends a lease that a script released during the renewal. [Lease.MarkReleased] follows; nothing is
-// lost.
+// noteReleased ends a lease that a script released during the renewal; [Lease.MarkReleased] follows.
 func (l *Locker) noteReleased(lease *Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,7 +2,7 @@ package locking
 
 import (
 	"context"
-	_ "embed" // the scripts
+	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,36 +16,31 @@ const (
 	waitersSuffix = ":waiters"
 )
 
-//go:embed lua/clock.lua
-var clockLua string
-
-//go:embed lua/queue.lua
-var queueLua string
-
-//go:embed lua/atonce.lua
-var atOnceLua string
-
-//go:embed lua/acquire.lua
-var acquireLua string
-
-//go:embed lua/free.lua
-var freeLua string
-
-//go:embed lua/release.lua
-var releaseLua string
-
-//go:embed lua/renew.lua
-var renewLua string
-
-//go:embed lua/reclaim.lua
-var reclaimLua string
+//go:embed lua
+var lua embed.FS
 
 var (
-	acquireScript = redis.NewScript(clockLua + atOnceLua + queueLua + acquireLua)
-	releaseScript = redis.NewScript(freeLua + clockLua + queueLua + releaseLua)
-	renewScript   = redis.NewScript(clockLua + renewLua)
-	reclaimScript = redis.NewScript(clockLua + reclaimLua)
+	acquireScript = script("clock", "atonce", "queue", "acquire")
+	releaseScript = script("free", "clock", "queue", "release")
+	renewScript   = script("clock", "renew")
+	reclaimScript = script("clock", "reclaim")
+	statusScript  = script("clock", "status")
+	heldScript    = script("clock", "held")
+	forceScript   = script("clock", "force")
 )
+
+// script joins files of the folder lua.
+func script(names ...string) *redis.Script {
+	source := ""
+	for _, name := range names {
+		part, err := lua.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		source += string(part)
+	}
+	return redis.NewScript(source)
+}
 
 // verdict is Redis' answer about a token.
 type verdict string
@@ -57,7 +52,6 @@ const (
 	gone    verdict = "gone"    // the token did not own the lease
 )
 
-// answer is a verdict with its details.
 type answer struct {
 	verdict verdict
 	reading reading
@@ -90,7 +84,6 @@ func (l *Locker) keys(key string) []string {
 	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
 }
 
-// callAcquire requests the lease for token.
 func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (answer, error) {
 	mode := "wait"
 	if req.IfHeld == Skip {

@@ -85,7 +85,6 @@ func (l *Locker) leave(w *waiter) (holder Holder, lastErr error, left bool) {
 	return l.holderOf(q), lastErr, true
 }
 
-// noteFailure records that Redis did not answer.
 func (l *Locker) noteFailure(q *waitQueue, err error) {
 	l.mu.Lock()
 	fresh := q.lastErr == nil || errors.Is(q.lastErr, errNoAnswer)

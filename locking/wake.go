@@ -94,7 +94,6 @@ func (l *Locker) revoke(token string) {
 	}
 }
 
-// pokeAll makes every ticket poll once.
 func (l *Locker) pokeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

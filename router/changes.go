@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -60,7 +61,6 @@ func (c *Changes) leaveToNewer(msg *message.Message, err error) {
 	c.Log.WarnContext(msg.Context(), "change is left to a newer version; finish the upgrade, or it is a dead letter when it is too old", "job", msg.UUID, "error", err)
 }
 
-// errPanicked is the error of an attempt whose handler panicked.
 var errPanicked = errors.New("the handler panicked")
 
 // Handle calls the handler under the change's lease and commits the outcome.
@@ -160,12 +160,10 @@ func (c *Changes) OnGiveUp(msg *message.Message, cause error, _ int) {
 	inFlightOf(msg).observed.Ended(change, outcome, events.ClassOf(cause))
 }
 
-// skippedPoll reports whether a change is a poll that was skipped.
 func skippedPoll(change events.Change, cause error) bool {
 	return change.Type == events.ChangeDue && observe.Skipped(cause)
 }
 
-// outcomeOf names the outcome that a settled result stands for.
 func outcomeOf(result events.Result) string {
 	switch {
 	case result.Type == events.ResultMoved:
@@ -195,13 +193,8 @@ func parseOnce(msg *message.Message) (events.Change, error) {
 
 func parse(msg *message.Message) (events.Change, error) {
 	change, err := events.ParseChange(msg.Payload)
-	if err != nil {
-		return events.Change{}, err
-	}
-	if change.ID == "" {
-		change.ID = msg.UUID
-	}
-	return change, nil
+	change.ID = cmp.Or(change.ID, msg.UUID)
+	return change, err
 }
 
 // job makes the handler's job. delivery may be nil and leases empty.

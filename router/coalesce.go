@@ -62,7 +62,6 @@ func (c *Changes) settleCovered(ctx context.Context, a answer) {
 	}
 }
 
-// covered picks the siblings that are answered, with their outcomes.
 func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibling) []stream.SiblingSettlement {
 	var batch []stream.SiblingSettlement
 	for _, sibling := range siblings {

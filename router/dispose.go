@@ -16,8 +16,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// Disposer decides what an error means for its message: a retry after a delay, a failed result, or a dead letter. See the
-// table in the package documentation.
+// Disposer decides what an error means for its message, by the table in the package documentation.
 type Disposer struct {
 	Retry Retry
 	// Failed returns what to publish about a message that is given up because of err, or nil. Optional.
@@ -32,9 +31,7 @@ type Disposer struct {
 // decision. Over another Pub/Sub it returns the handler's error and requests the delay in the message's metadata.
 func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	d.Retry = d.Retry.withDefaults()
-	if d.Log == nil {
-		d.Log = slog.Default()
-	}
+	d.Log = cmp.Or(d.Log, slog.Default())
 	return func(msg *message.Message) ([]*message.Message, error) {
 		delivery, ok := stream.DeliveryOf(msg)
 		var produced []*message.Message
@@ -54,8 +51,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 			delay.Message(msg, delay.For(d.Retry.delay(attempt+1)))
 			return nil, err
 		}
-		// The decision should reach Redis even if the message's context has ended. If Redis is unavailable for longer,
-		// the subscriber returns the message later.
+		// The decision should reach Redis even if the message's context has ended.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), disposeTimeout)
 		defer cancel()
 		if err = d.dispose(ctx, msg, delivery, err); errors.Is(err, stream.ErrNotOwner) {
@@ -66,16 +62,14 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// lapseFactor times MaxAttempts is the limit for a message whose attempts all lapse without an error: it may be what kills
-// the process. The limit is high because a process that dies costs every message that it had in flight an attempt, and
-// most of them were only waiting.
+// lapseFactor times MaxAttempts limits the attempts of a message that all lapse without an error: it may be what kills the
+// process. The limit is high because a dying process costs every message in flight an attempt, even those that only wait.
 const lapseFactor = 8
 
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
-// The delay of a message for a newer version doubles newerDoublings times at first: which process reads it next is chance.
-// After that it doubles once every newerPatience deliveries, since a newer process may be days away, or never come if the
-// type is a mistake.
+// The delay of a message for a newer version doubles newerDoublings times, since the next process to read it may be newer,
+// and then once every newerPatience deliveries, since a newer process may be days away.
 const (
 	newerDoublings = 4
 	newerPatience  = 64

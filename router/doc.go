@@ -18,7 +18,7 @@
 //
 // It is Watermill's router with these middlewares around each handler, outermost first:
 //
-//	observe    reports the delivery to the route's observer: metrics, spans, timelines
+//	observe    reports each delivery to the route's observer: metrics, spans, timelines
 //	dispose    decides what an error means: ack, retry after a delay, failed result or dead letter
 //	recover    turns a panic into an error
 //	lock       one message at a time per key, across all processes

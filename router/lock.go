@@ -17,8 +17,7 @@ type Locker interface {
 	AcquireAll(ctx context.Context, reqs ...locking.Request) (locking.Leases, error)
 }
 
-// RequestFunc returns the locks that a message needs, usually one. The lease of the first is the one that the message is
-// settled under.
+// RequestFunc returns the locks that a message needs, usually one. The message is settled under the first one's lease.
 type RequestFunc func(msg *message.Message) ([]locking.Request, error)
 
 // Lock is the middleware that handles one message at a time per key, across all processes. The message's context is
@@ -62,7 +61,7 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 	}
 }
 
-// notAcquired is what AcquireAll's error means for the message.
+// notAcquired returns the error of a message whose locks could not be acquired.
 func notAcquired(err error) error {
 	switch {
 	case errors.Is(err, locking.ErrTimeout):

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 
@@ -16,18 +17,9 @@ type Retry struct {
 }
 
 func (r Retry) withDefaults() Retry {
-	if r.MaxAttempts == 0 {
-		r.MaxAttempts = 8
-	}
-	if r.Base == 0 {
-		r.Base = time.Second
-	}
-	if r.Max == 0 {
-		r.Max = 5 * time.Minute
-	}
-	if r.MaxAge == 0 {
-		r.MaxAge = 7 * 24 * time.Hour
-	}
+	r.MaxAttempts = cmp.Or(r.MaxAttempts, 8)
+	r.Base, r.Max = cmp.Or(r.Base, time.Second), cmp.Or(r.Max, 5*time.Minute)
+	r.MaxAge = cmp.Or(r.MaxAge, 7*24*time.Hour)
 	return r
 }
 
@@ -41,9 +33,8 @@ func (r Retry) tooOld(entry string, delivered int) bool {
 	return time.Since(published) > r.MaxAge
 }
 
-// delay is the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc Brooker,
-// Exponential Backoff And Jitter, AWS Architecture Blog, 2015): a random half to all of it, so that messages that failed
-// together are not retried together.
+// delay returns the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc
+// Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015), which picks a random half to all of it.
 func (r Retry) delay(n int) time.Duration {
 	d := r.Max
 	if shift := max(n, 1) - 1; shift < 62 && r.Base <= r.Max>>shift { // the same as Base<<shift <= Max, which may overflow

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,8 +21,7 @@ type Route struct {
 	Subscriber message.Subscriber
 	Handler    message.HandlerFunc // ends in Commit, or returns messages for Publisher
 
-	// Publisher publishes the messages that the handler returns to PublishTopic. Optional: with Lockstep's own subscriber,
-	// Commit publishes in the settling step.
+	// Publisher publishes the messages that the handler returns. Optional: with Lockstep's own subscriber, Commit does.
 	Publisher    message.Publisher
 	PublishTopic string
 
@@ -35,9 +35,8 @@ type Route struct {
 
 // Config configures New.
 type Config struct {
-	Routes []Route
-	// CloseTimeout bounds Close. It should be longer than the subscribers' Grace.
-	CloseTimeout time.Duration // default 30 s
+	Routes       []Route
+	CloseTimeout time.Duration // of Close, which should be longer than the subscribers' Grace; default 30 s
 	Log          *slog.Logger  // default slog.Default
 }
 
@@ -47,12 +46,8 @@ func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")
 	}
-	if cfg.CloseTimeout == 0 {
-		cfg.CloseTimeout = 30 * time.Second
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 30*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	r, err := message.NewRouter(message.RouterConfig{CloseTimeout: cfg.CloseTimeout}, watermillLog(cfg.Log))
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)

@@ -46,7 +46,6 @@ func (s *Slots) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// enter waits for a slot and occupies it.
 func (s *Slots) enter(ctx context.Context) error {
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)

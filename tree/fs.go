@@ -83,7 +83,6 @@ func visible(entries []fs.DirEntry) []fs.DirEntry {
 	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return hidden(e.Name()) })
 }
 
-// topDir is the tree's root folder.
 type topDir struct{ fs.ReadDirFile }
 
 func (d topDir) ReadDir(n int) ([]fs.DirEntry, error) {

@@ -123,7 +123,6 @@ func (t *Tree) Close() error {
 	return err
 }
 
-// repoOf returns the repository of a published name.
 func repoOf(name string) (events.RepoPath, error) {
 	path, suffix, suffixed := strings.Cut(name, "@")
 	repo, err := events.ParseRepoPath(path)
@@ -133,7 +132,6 @@ func repoOf(name string) (events.RepoPath, error) {
 	return repo, err
 }
 
-// volume is the root of a Lockstep volume.
 type volume struct {
 	dir  *os.Root
 	path string

@@ -69,7 +69,6 @@ func readAfter(ctx context.Context, client redis.UniversalClient, topic, from st
 	return entries, err
 }
 
-// decodeXMessage decodes an entry as returned by go-redis.
 func decodeXMessage(m redis.XMessage) (*message.Message, error) {
 	fields := make([]string, 0, 2*len(m.Values))
 	for name, value := range m.Values {

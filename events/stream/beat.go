@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -22,9 +23,7 @@ func (s *subscription) beat(ctx context.Context) {
 			ids = append(ids, d.entry)
 		}
 	}
-	for len(ids) > 0 {
-		batch := ids[:min(len(ids), beatBatch)]
-		ids = ids[len(batch):]
+	for batch := range slices.Chunk(ids, beatBatch) {
 		var lost []string
 		err := withTimeout(ctx, func(ctx context.Context) (err error) {
 			lost, err = s.group.beat(ctx, batch, s.cfg.Visibility.Milliseconds())

@@ -20,8 +20,7 @@ import (
 
 // SubscriberConfig configures a [Subscriber]. Redis and Group are required.
 type SubscriberConfig struct {
-	// Redis runs the scripts. The Subscriber never closes it. It must not retry by itself
-	// (MaxRetries -1): the Subscriber retries what is safe to repeat.
+	// Redis runs the scripts. The Subscriber never closes it. It must not retry by itself (MaxRetries -1).
 	Redis redis.UniversalClient
 
 	// Reader waits for new entries; a blocked read occupies its connection. The Subscriber owns it and
@@ -160,7 +159,6 @@ func uniqueConsumer() string {
 }
 
 func backoff(attempt int) time.Duration {
-	d := time.Second << min(max(attempt-1, 0), 6)
-	d = min(d, time.Minute)
+	d := min(time.Second<<min(max(attempt-1, 0), 6), time.Minute)
 	return d/2 + rand.N(d/2)
 }

@@ -3,9 +3,9 @@ package stream
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,12 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-)
-
-var (
-	//go:embed retry.lua
-	retrySource string
-	retryScript = redis.NewScript(retrySource)
 )
 
 // DeadLettersConfig configures [DeadLetters]. Redis is required.
@@ -134,13 +128,12 @@ func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
 
 // read returns the letters after the given one, or from the start if it is empty.
 func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Letter, error) {
-	first, read := "+", d.cfg.Redis.XRevRangeN
-	last := "-"
+	first, last, read := "+", "-", d.cfg.Redis.XRevRangeN
 	if oldest {
 		first, last, read = "-", "+", d.cfg.Redis.XRangeN
 	}
 	if after != "" {
-		if err := checkID(after); err != nil {
+		if err := checkIDs(after); err != nil {
 			return nil, err
 		}
 		first = "(" + after
@@ -167,7 +160,7 @@ func (l Letter) size() int {
 
 // Get returns one letter, or [ErrNoLetter].
 func (d *DeadLetters) Get(ctx context.Context, id string) (Letter, error) {
-	if err := checkID(id); err != nil {
+	if err := checkIDs(id); err != nil {
 		return Letter{}, err
 	}
 	entries, err := d.cfg.Redis.XRange(ctx, d.cfg.Dead, id, id).Result()
@@ -206,10 +199,8 @@ type Retried struct {
 // The new entry has a new ID at the end of the stream. Every group that reads the stream receives it, even
 // groups that settled the original.
 func (d *DeadLetters) Retry(ctx context.Context, ids ...string) ([]Retried, error) {
-	for _, id := range ids {
-		if err := checkID(id); err != nil {
-			return nil, err
-		}
+	if err := checkIDs(ids...); err != nil {
+		return nil, err
 	}
 	done := make([]Retried, 0, len(ids))
 	for _, id := range ids {
@@ -260,27 +251,26 @@ func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
 
 // Drop deletes letters and returns how many existed.
 func (d *DeadLetters) Drop(ctx context.Context, ids ...string) (int, error) {
-	for _, id := range ids {
-		if err := checkID(id); err != nil {
-			return 0, err
-		}
+	if err := checkIDs(ids...); err != nil {
+		return 0, err
 	}
 	dropped := 0
-	for len(ids) > 0 {
-		n := min(len(ids), lettersAtOnce)
-		gone, err := d.cfg.Redis.XDel(ctx, d.cfg.Dead, ids[:n]...).Result()
+	for batch := range slices.Chunk(ids, lettersAtOnce) {
+		gone, err := d.cfg.Redis.XDel(ctx, d.cfg.Dead, batch...).Result()
 		if err != nil {
 			return dropped, fmt.Errorf("drop dead letters: %w", err)
 		}
-		dropped, ids = dropped+int(gone), ids[n:]
+		dropped += int(gone)
 	}
 	return dropped, nil
 }
 
-// checkID returns an error unless id has the form "milliseconds-sequence": Redis would expand a partial ID.
-func checkID(id string) error {
-	if _, _, ok := events.ParseEntryID(id); !ok {
-		return fmt.Errorf("%w: %.40q; want the form 1795223511284-0", ErrBadID, id)
+// checkIDs returns an error unless all IDs have the form "milliseconds-sequence": Redis would expand a partial ID.
+func checkIDs(ids ...string) error {
+	for _, id := range ids {
+		if _, _, ok := events.ParseEntryID(id); !ok {
+			return fmt.Errorf("%w: %.40q; want the form 1795223511284-0", ErrBadID, id)
+		}
 	}
 	return nil
 }

@@ -44,10 +44,9 @@ type Delivery struct {
 	lost atomic.Bool // the handler was cancelled because another consumer owns the entry
 	mu   sync.Mutex  // held while finishing
 	how  Outcome     // empty until finished
-	// settledBySibling is set once a sibling's handler has settled this entry too.
-	settledBySibling bool
-	// maybeSettled is set when a settlement got no reply and may have happened.
-	maybeSettled bool
+
+	settledBySibling bool // a sibling's handler has settled this entry too
+	maybeSettled     bool // a settlement got no reply and may have happened
 }
 
 type deliveryKey struct{}
@@ -67,9 +66,6 @@ func (d *Delivery) Group() string { return d.sub.group.name }
 
 // Entry returns the ID of the stream entry.
 func (d *Delivery) Entry() string { return d.entry }
-
-// Key returns the message's key, or "" if it has none.
-func (d *Delivery) Key() string { return d.key }
 
 // Attempt returns the number of this attempt, starting at 1. Deliveries that failed, or lapsed because their
 // consumer died, hung or was cut off, count as attempts; deferred ones do not.
@@ -112,7 +108,6 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	})
 }
 
-// back returns the arguments for giving the entry back.
 func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
 	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
 	if how == Nacked {
@@ -174,7 +169,6 @@ func (d *Delivery) Outcome() Outcome {
 	return d.how
 }
 
-// lose cancels the handler because another consumer owns the entry.
 func (d *Delivery) lose() {
 	if d.busy.Load() || d.lost.Swap(true) {
 		return

@@ -7,10 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 )
 
-// endingsAtOnce is the maximum number of endings per script call.
 const endingsAtOnce = 256
 
-// ending is the end of a delivery, to be written to Redis.
 type ending struct {
 	d     *Delivery
 	how   Outcome // Acked, Nacked or Deferred
@@ -52,11 +50,10 @@ func (s *subscription) nacked(d *Delivery) ending {
 	if d.msg.Metadata.Get(MetadataUncounted) == "true" {
 		end.how = Deferred
 	}
-	wait, err := time.ParseDuration(d.msg.Metadata.Get(delay.DelayedForKey))
-	if err != nil {
-		wait = s.cfg.Backoff(d.attempt)
+	var err error
+	if end.delay, err = time.ParseDuration(d.msg.Metadata.Get(delay.DelayedForKey)); err != nil {
+		end.delay = s.cfg.Backoff(d.attempt)
 	}
-	end.delay = wait
 	return end
 }
 
@@ -65,17 +62,8 @@ func (s *subscription) nacked(d *Delivery) ending {
 func (s *subscription) finish(ctx context.Context) {
 	for end := range s.endings {
 		batch := []ending{end}
-	collect:
-		for len(batch) < endingsAtOnce {
-			select {
-			case more, open := <-s.endings:
-				if !open {
-					break collect
-				}
-				batch = append(batch, more)
-			default:
-				break collect
-			}
+		for len(s.endings) > 0 && len(batch) < endingsAtOnce {
+			batch = append(batch, <-s.endings) // the only receiver, so this does not block
 		}
 		s.writeBatch(ctx, batch)
 	}
@@ -130,7 +118,6 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 	}
 }
 
-// release ends a delivery locally.
 func (s *subscription) release(d *Delivery, how Outcome) {
 	d.cancel(nil)
 	if s.flight.leave(d) {

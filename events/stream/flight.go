@@ -100,7 +100,6 @@ func (f *flight) keysWithCapacity() map[string]int {
 	return room
 }
 
-// markOverLimit records that key may have parked entries.
 func (f *flight) markOverLimit(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,21 +112,18 @@ func (f *flight) len() int {
 	return f.count
 }
 
-// find returns the delivery of an entry, or nil.
 func (f *flight) find(entry string) *Delivery {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byEntry[entry]
 }
 
-// all returns the latest delivery of each entry.
 func (f *flight) all() []*Delivery {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.byEntry))
 }
 
-// of returns the latest delivery of each entry with that key.
 func (f *flight) of(key string) []*Delivery {
 	f.mu.Lock()
 	defer f.mu.Unlock()

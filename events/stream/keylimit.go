@@ -3,17 +3,15 @@ package stream
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
 // Entries over the per-key limit are parked: they go into the parked index with a delay after which they are
 // redelivered in any case, and are unparked early when half of the limit is free.
 
-// park gives back entries that are over the per-key limit.
 func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
-	for len(overLimit) > 0 {
-		batch := overLimit[:min(len(overLimit), endingsAtOnce)]
-		overLimit = overLimit[len(batch):]
+	for batch := range slices.Chunk(overLimit, endingsAtOnce) {
 		backs := make([]giveBack, len(batch))
 		for i, d := range batch {
 			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early}
@@ -29,7 +27,6 @@ func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
 }
 
-// unpark makes parked entries due whose keys have capacity again.
 func (s *subscription) unpark(ctx context.Context) {
 	var err error
 	for key, room := range s.flight.keysWithCapacity() {

@@ -147,7 +147,6 @@ func mayHaveRun(err error) bool {
 	return !ok || op.Op != "dial"
 }
 
-// noGroup reports whether err means that the consumer group is gone.
 func noGroup(err error) bool {
 	_, replied := errors.AsType[redis.Error](err)
 	return replied && strings.Contains(err.Error(), "NOGROUP")

@@ -90,7 +90,6 @@ func (s *subscription) holdingOff() bool {
 	return s.outage.recent(s.cfg.Visibility / 2)
 }
 
-// full waits until there may be room.
 func (s *subscription) full(stop context.Context) {
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
@@ -213,7 +212,6 @@ func (s *subscription) stillMine(former *Delivery, e entry) bool {
 	return false
 }
 
-// deadLetterUndecodable makes a dead letter of an entry that cannot be decoded.
 func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, cause error) {
 	err := d.DeadLetter(ctx, Reason{Reason: "undecodable", Error: cause.Error()}, Settlement{})
 	if err != nil {

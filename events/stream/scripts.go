@@ -3,7 +3,7 @@ package stream
 import (
 	"cmp"
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,40 +12,39 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The scripts. The head of each file documents arguments, replies and errors.
+// lua contains the scripts. The head of each file documents arguments, replies and errors.
+//
+//go:embed *.lua
+var lua embed.FS
+
 var (
-	//go:embed take.lua
-	takeSource string
-	//go:embed beat.lua
-	beatSource string
-	//go:embed ack.lua
-	ackSource string
-	//go:embed nack.lua
-	nackSource string
-	//go:embed groups.lua
-	groupsSource string
-	//go:embed settle.lua
-	settleSource string
-	//go:embed sweep.lua
-	sweepSource string
-	//go:embed leave.lua
-	leaveSource string
-	//go:embed siblings.lua
-	siblingsSource string
-	//go:embed unpark.lua
-	unparkSource string
-
-	takeScript   = redis.NewScript(takeSource)
-	beatScript   = redis.NewScript(beatSource)
-	ackScript    = redis.NewScript(ackSource)
-	nackScript   = redis.NewScript(nackSource)
-	settleScript = redis.NewScript(groupsSource + settleSource)
-	sweepScript  = redis.NewScript(sweepSource)
-	leaveScript  = redis.NewScript(leaveSource)
-
-	siblingsScript = redis.NewScript(siblingsSource)
-	unparkScript   = redis.NewScript(unparkSource)
+	takeScript       = redis.NewScript(source("take"))
+	beatScript       = redis.NewScript(source("beat"))
+	ackScript        = redis.NewScript(source("ack"))
+	nackScript       = redis.NewScript(source("nack"))
+	sweepScript      = redis.NewScript(source("sweep"))
+	leaveScript      = redis.NewScript(source("leave"))
+	siblingsScript   = redis.NewScript(source("siblings"))
+	unparkScript     = redis.NewScript(source("unpark"))
+	retryScript      = redis.NewScript(source("retry"))
+	trimDeadScript   = redis.NewScript(source("trim_dead"))
+	settleScript     = redis.NewScript(source("groups", "settle"))
+	locateScript     = redis.NewScript(source("groups", "locate"))
+	trimScript       = redis.NewScript(source("groups", "trim"))
+	watermarksScript = redis.NewScript(source("groups", "watermarks"))
 )
+
+// source joins scripts.
+func source(names ...string) (text string) {
+	for _, name := range names {
+		part, err := lua.ReadFile(name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		text += string(part)
+	}
+	return text
+}
 
 // parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses that name, so
 // nobody can finish such an entry before it is taken again.
@@ -76,7 +75,6 @@ func (g *group) create(ctx context.Context) error {
 	return nil
 }
 
-// latest returns the ID most recently assigned in the stream.
 func (g *group) latest(ctx context.Context) (string, error) {
 	info, err := g.redis.XInfoStream(ctx, g.stream).Result()
 	if err != nil {
@@ -85,7 +83,6 @@ func (g *group) latest(ctx context.Context) (string, error) {
 	return info.LastGeneratedID, nil
 }
 
-// entry is an entry returned by the take script.
 type entry struct {
 	id     string
 	failed int      // failed attempts
@@ -107,27 +104,23 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 	if err != nil {
 		return takeResult{}, err
 	}
-	var t takeResult
-	ok := len(reply) == 4
-	if ok {
-		again, okAgain := reply[0].([]any)
-		fresh, okFresh := reply[1].([]any)
-		t.entries = make([]entry, 0, len(again)+len(fresh))
-		ok = okAgain && okFresh
-		for _, raw := range again {
-			e, sound := parseEntry(raw, 5)
-			ok = ok && sound
-			t.entries = append(t.entries, e)
-		}
-		for _, raw := range fresh {
-			e, sound := parseEntry(raw, 2)
-			ok = ok && sound
-			t.entries = append(t.entries, e)
-		}
-		t.next, _ = reply[2].(int64)
-		t.last, _ = reply[3].(string)
+	if len(reply) != 4 {
+		return takeResult{}, fmt.Errorf("take: %w", errReply)
 	}
-	if !ok || t.last == "" {
+	var t takeResult
+	t.next, _ = reply[2].(int64)
+	t.last, _ = reply[3].(string)
+	sound := t.last != ""
+	for i, parts := range []int{5, 2} { // redelivered entries, then new ones
+		list, ok := reply[i].([]any)
+		sound = sound && ok
+		for _, raw := range list {
+			e, ok := parseEntry(raw, parts)
+			sound = sound && ok
+			t.entries = append(t.entries, e)
+		}
+	}
+	if !sound {
 		return takeResult{}, fmt.Errorf("take: %w", errReply)
 	}
 	return t, nil
@@ -153,24 +146,23 @@ func parseEntry(raw any, want int) (e entry, ok bool) {
 
 // beat extends the due times of ids and returns those that this consumer no longer owns.
 func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (lost []string, err error) {
-	args := make([]any, 0, 3+len(ids))
-	args = append(args, g.name, g.consumer, visibilityMS)
+	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.arguments(visibilityMS, ids)...).StringSlice()
+}
+
+// arguments returns the group, the consumer, a number and IDs.
+func (g *group) arguments(number any, ids []string) []any {
+	args := append(make([]any, 0, 3+len(ids)), g.name, g.consumer, number)
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, args...).StringSlice()
+	return args
 }
 
 // ack acknowledges ids and returns those that this consumer does not own. The consumer has at most window
 // entries in flight.
 func (g *group) ack(ctx context.Context, ids []string, window int) (refused []string, err error) {
 	slices.SortFunc(ids, compareIDs)
-	args := make([]any, 0, 3+len(ids))
-	args = append(args, g.name, g.consumer, window)
-	for _, id := range ids {
-		args = append(args, id)
-	}
-	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, args...).StringSlice()
+	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, g.arguments(window, ids)...).StringSlice()
 }
 
 // compareIDs orders entry IDs of one stream, assuming that their timestamps have the same length.
@@ -178,7 +170,6 @@ func compareIDs(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
-// giveBack is an entry to be redelivered.
 type giveBack struct {
 	id      string
 	key     string
@@ -218,10 +209,8 @@ const (
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
-// nack parks entries and returns the IDs that this consumer does not own.
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
-	args := make([]any, 0, 3+4*len(backs))
-	args = append(args, g.name, g.consumer, parked)
+	args := append(make([]any, 0, 3+4*len(backs)), g.name, g.consumer, parked)
 	for _, b := range backs {
 		args = append(args, b.id, b.delayMS, b.how, b.label())
 	}
@@ -281,7 +270,6 @@ func (g *group) readParked(ctx context.Context, key string, kind byte, after str
 	return found, nil
 }
 
-// parkedEntry is an entry of the parked index.
 type parkedEntry struct {
 	entry
 	label string
@@ -294,7 +282,6 @@ func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) 
 		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()
 }
 
-// texts converts a reply with alternating names and values.
 func texts(raw any) ([]string, bool) {
 	list, ok := raw.([]any)
 	fields := make([]string, len(list))

@@ -137,10 +137,9 @@ const (
 	verdictGone     = "gone"
 	verdictNotOwner = "not owner"
 	verdictGuard    = "guard"
-)
 
-// leaseReturned follows the verdicts if the script released the lease.
-const leaseReturned = "returned"
+	leaseReturned = "returned" // follows the verdicts if the script released the lease
+)
 
 // add adds an entry, which must be pending under owner, and what to write for it.
 func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
@@ -201,14 +200,12 @@ func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, re
 			keys = append(keys, other.Key)
 			args = append(args, other.Owner, strconv.FormatUint(other.Fence, 10))
 		}
-		if c.giveBack {
-			keys = append(keys, c.guard.Queue)
-			args = append(args, 1, "["+labelOf(c.key, mayUnpark), "("+labelOf(c.key, mustWait+1))
-		} else {
-			args = append(args, 0)
-		}
+	}
+	if c.giveBack {
+		keys = append(keys, c.guard.Queue)
+		args = append(args, 1, "["+labelOf(c.key, mayUnpark), "("+labelOf(c.key, mustWait+1))
 	} else {
-		args = append(args, 0)
+		args = append(args, 0) // no guard, or keep its lease
 	}
 	args = append(args, c.n)
 	verdicts, err = settleScript.Run(ctx, g.redis, append(keys, c.keys...), append(args, c.args...)...).StringSlice()

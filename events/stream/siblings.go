@@ -35,21 +35,20 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	if d.key == "" {
 		return nil, "", nil
 	}
+	kind, after := byte(mayUnpark), ""
 	if page == "" {
 		siblings = d.inFlight()
-	}
-	kind, after := byte(mayUnpark), ""
-	if page != "" {
+	} else {
 		kind, after = page[0], page[1:]
 	}
-	found, err := d.parked(ctx, kind, after, false, limit)
+	found, last, err := d.parked(ctx, kind, after, false, limit)
 	if err != nil {
 		return nil, "", err
 	}
-	siblings = append(siblings, found.siblings...)
+	siblings = append(siblings, found...)
 	switch {
-	case found.last != "":
-		next = string(kind) + found.last
+	case last != "":
+		next = string(kind) + last
 	case kind == mayUnpark:
 		next = string(byte(mustWait))
 	}
@@ -63,11 +62,11 @@ func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
 	}
 	siblings := d.inFlight()
 	for _, kind := range []byte{mayUnpark, mustWait} {
-		found, err := d.parked(ctx, kind, "", true, limit)
+		found, _, err := d.parked(ctx, kind, "", true, limit)
 		if err != nil {
 			return nil, err
 		}
-		siblings = append(siblings, found.siblings...)
+		siblings = append(siblings, found...)
 	}
 	return siblings, nil
 }
@@ -84,27 +83,23 @@ func (d *Delivery) inFlight() []Sibling {
 	return siblings
 }
 
-type parkedSiblings struct {
-	siblings []Sibling
-	last     string // label to continue after; "" at the end
-}
-
-func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest bool, limit int) (p parkedSiblings, err error) {
+// parked returns parked siblings and the label to continue after, "" at the end.
+func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest bool, limit int) (siblings []Sibling, last string, err error) {
 	var found []parkedEntry
 	err = withTimeout(ctx, func(ctx context.Context) error {
 		found, err = d.sub.group.readParked(ctx, d.key, kind, after, newest, limit)
 		return err
 	})
 	if err != nil {
-		return p, fmt.Errorf("siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
+		return nil, "", fmt.Errorf("siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
 	}
 	for _, e := range found {
-		p.last = e.label
+		last = e.label
 		if msg, err := decode(d.sub.cfg.Unmarshaller, e.entry); err == nil && e.id != d.entry {
-			p.siblings = append(p.siblings, Sibling{Entry: e.id, Message: msg, Metadata: msg.Metadata})
+			siblings = append(siblings, Sibling{Entry: e.id, Message: msg, Metadata: msg.Metadata})
 		}
 	}
-	return p, nil
+	return siblings, last, nil
 }
 
 // SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many
@@ -112,17 +107,14 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 // cancels the message's context with the cause [ErrSettled]. If the lease is not held, it settles none and
 // returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
-	for len(batch) > 0 && err == nil {
-		part := batch[:min(len(batch), settledAtOnce)]
-		batch = batch[len(part):]
-		var n int
-		n, err = d.settleBatch(ctx, guard, part)
+	for part := range slices.Chunk(batch, settledAtOnce) {
+		n, err := d.settleBatch(ctx, guard, part)
 		settled += n
+		if err != nil {
+			return settled, fmt.Errorf("settle siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
+		}
 	}
-	if err != nil {
-		err = fmt.Errorf("settle siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
-	}
-	return settled, err
+	return settled, nil
 }
 
 // settledAtOnce is the maximum number of entries per script call, which bounds how long it blocks Redis.

@@ -140,7 +140,6 @@ func lag(info redis.XInfoGroup, length int64, unread bool) int64 {
 	return min(info.Lag, length)
 }
 
-// age returns the time since an entry was added, by Redis' clock.
 func age(now time.Time, id string) time.Duration {
 	added := events.EntryTime(id)
 	if added.IsZero() {

@@ -33,7 +33,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	testenv.Parallel(8)
+	testenv.Parallel(16)
 	goleak.VerifyTestMain(m,
 		// Watermill's suite leaves unread messages behind, and the stock subscriber sleeps on after Close.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),

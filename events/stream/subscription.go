@@ -108,7 +108,6 @@ func (s *subscription) drain() {
 	}
 }
 
-// runEvery calls do at the given interval until ctx is done.
 func runEvery(ctx context.Context, often time.Duration, do func(context.Context)) {
 	ticker := time.NewTicker(often)
 	defer ticker.Stop()
@@ -122,7 +121,6 @@ func runEvery(ctx context.Context, often time.Duration, do func(context.Context)
 	}
 }
 
-// wakeReader makes read try again.
 func (s *subscription) wakeReader() {
 	select {
 	case s.wake <- struct{}{}:

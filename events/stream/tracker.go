@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,13 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-)
-
-var (
-	//go:embed locate.lua
-	locateSource string
-
-	locateScript = redis.NewScript(groupsSource + locateSource)
 )
 
 // ErrBadEntry means that a text is not the ID of a stream entry, such as "1795223511284-0".

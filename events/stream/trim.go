@@ -3,7 +3,6 @@ package stream
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,17 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-)
-
-// The scripts. The head of each file documents arguments, replies and errors.
-var (
-	//go:embed trim.lua
-	trimSource string
-	//go:embed trim_dead.lua
-	trimDeadSource string
-
-	trimScript     = redis.NewScript(groupsSource + trimSource)
-	trimDeadScript = redis.NewScript(trimDeadSource)
 )
 
 // Limits of a trim. One script call removes at most trimAtOnce entries, so as not to block Redis for long, and
@@ -140,7 +128,6 @@ func (t *Trimmer) Run(ctx context.Context) {
 	}
 }
 
-// report logs when passes begin to fail, and when they succeed again.
 func (t *Trimmer) report(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
@@ -198,7 +185,6 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	return nil
 }
 
-// trimStep is the reply of the script.
 type trimStep struct {
 	settled, aged, capped int64
 	slowest, floor        string

@@ -2,18 +2,9 @@ package stream
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
-)
-
-// The script. The head of its file documents arguments, replies and errors.
-var (
-	//go:embed watermarks.lua
-	watermarksSource string
-
-	watermarksScript = redis.NewScript(groupsSource + watermarksSource)
 )
 
 // Watermarks are the positions of the newest and the oldest unsettled entry of a stream.

@@ -24,7 +24,6 @@ const (
 	askedBy = "asked_by" // metadata: cron or hand
 )
 
-// service refreshes domains on request.
 type service struct {
 	open    func() redis.UniversalClient
 	log     *slog.Logger
@@ -105,7 +104,6 @@ func (s *service) tick(ctx context.Context, client redis.UniversalClient, every 
 	}
 }
 
-// ask requests a refresh.
 func ask(ctx context.Context, client redis.UniversalClient, domain, by string) error {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client, MaxLen: 10_000})
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"lockstep/router"
 )
 
-// bench measures strategies.
 type bench struct {
 	open    func() redis.UniversalClient
 	docs    int
@@ -161,7 +160,6 @@ func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix 
 	return g.Wait()
 }
 
-// remove removes all keys with a prefix.
 func remove(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	keys := client.Scan(ctx, 0, prefix+"*", 1000).Iterator()
 	for keys.Next(ctx) {

@@ -8,7 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// page is the number of documents written or read at a time.
 const page = 50
 
 // index is an index of documents: a hash of ID to content. The content is the version that the document was built for, so
@@ -22,13 +21,10 @@ type index struct {
 // live returns the hash that readers use with strategies that rebuild in place.
 func (ix index) live() string { return ix.prefix + "live" }
 
-// bin returns the hash of soft-deleted documents.
 func (ix index) bin() string { return ix.prefix + "bin" }
 
-// generation returns the hash of a version.
 func (ix index) generation(version string) string { return ix.prefix + "generation:" + version }
 
-// pointer returns the key that names the current and the previous generation.
 func (ix index) pointer() string { return ix.prefix + "pointer" }
 
 // pages calls fn with the IDs of each page of documents.
@@ -45,7 +41,6 @@ func (ix index) pages(fn func(ids []string) error) error {
 	return nil
 }
 
-// write writes all documents to a hash.
 func (ix index) write(ctx context.Context, hash, version string) error {
 	return ix.pages(func(ids []string) error {
 		return ix.client.HSet(ctx, hash, contents(ids, version)).Err()

@@ -17,7 +17,6 @@ import (
 	"lockstep/router"
 )
 
-// service updates indexes from results.
 type service struct {
 	open    func() redis.UniversalClient
 	prefix  string

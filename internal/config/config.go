@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -216,57 +217,48 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("lease %v: want 1s to 10m", c.Lease)
 	case c.LockWait < c.Lease:
 		return fmt.Errorf("lock-wait %v is shorter than lease %v: a crashed holder would time out every waiter; raise lock-wait or lower lease", c.LockWait, c.Lease)
-	case c.MaxAttempts < 1:
-		return fmt.Errorf("max-attempts %d: want at least 1", c.MaxAttempts)
 	case c.RetryBase <= 0 || c.RetryMax < c.RetryBase:
 		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
 	case c.MaxAge <= 0:
 		return fmt.Errorf("max-age %v: want a positive duration", c.MaxAge)
-	case c.CircuitFailures < 1:
-		return fmt.Errorf("circuit-failures %d: want at least 1", c.CircuitFailures)
-	case c.CircuitOpen < time.Second:
-		return fmt.Errorf("circuit-open %v: want at least 1s", c.CircuitOpen)
-	}
-	return c.checkVolume()
-}
-
-func (c *Config) checkVolume() error {
-	for _, limit := range []struct {
-		name  string
-		bytes int64
-	}{
-		{"max-tree-bytes", c.MaxTreeBytes},
-		{"max-file-bytes", c.MaxFileBytes},
-		{"max-pack-bytes", c.MaxPackBytes},
-		{"max-inflated-bytes", c.MaxInflatedBytes},
-		{"max-repo-bytes", c.MaxRepoBytes},
-	} {
-		if limit.bytes < 1<<20 {
-			return fmt.Errorf("%s %d: want at least 1048576", limit.name, limit.bytes)
-		}
-	}
-	switch {
-	case c.MaxTreeFiles < 1:
-		return fmt.Errorf("max-tree-files %d: want at least 1", c.MaxTreeFiles)
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
-	case c.FetchTimeout < time.Second:
-		return fmt.Errorf("fetch-timeout %v: want at least 1s", c.FetchTimeout)
-	case c.TreeGrace < 0:
-		return fmt.Errorf("tree-grace %v: want 0s or more", c.TreeGrace)
-	case c.TreeKeep < 0:
-		return fmt.Errorf("tree-keep %v: want 0s or more", c.TreeKeep)
-	case c.MaxVolumeBytes < 0:
-		return fmt.Errorf("max-volume-bytes %d: want 0 or more", c.MaxVolumeBytes)
-	case c.MinFreeBytes < 0:
-		return fmt.Errorf("min-free-bytes %d: want 0 or more", c.MinFreeBytes)
-	case c.PatrolEvery != 0 && c.PatrolEvery < time.Second:
-		return fmt.Errorf("patrol-every %v: want 0s or at least 1s", c.PatrolEvery)
+	}
+	return cmp.Or(
+		atLeast("max-attempts", c.MaxAttempts, 1, "at least 1"),
+		atLeast("circuit-failures", c.CircuitFailures, 1, "at least 1"),
+		atLeast("circuit-open", c.CircuitOpen, time.Second, "at least 1s"),
+		atLeast("max-tree-bytes", c.MaxTreeBytes, 1<<20, "at least 1048576"),
+		atLeast("max-file-bytes", c.MaxFileBytes, 1<<20, "at least 1048576"),
+		atLeast("max-pack-bytes", c.MaxPackBytes, 1<<20, "at least 1048576"),
+		atLeast("max-inflated-bytes", c.MaxInflatedBytes, 1<<20, "at least 1048576"),
+		atLeast("max-repo-bytes", c.MaxRepoBytes, 1<<20, "at least 1048576"),
+		atLeast("max-tree-files", c.MaxTreeFiles, 1, "at least 1"),
+		atLeast("fetch-timeout", c.FetchTimeout, time.Second, "at least 1s"),
+		atLeast("tree-grace", c.TreeGrace, 0, "0s or more"),
+		atLeast("tree-keep", c.TreeKeep, 0, "0s or more"),
+		atLeast("max-volume-bytes", c.MaxVolumeBytes, 0, "0 or more"),
+		atLeast("min-free-bytes", c.MinFreeBytes, 0, "0 or more"),
+		zeroOrSecond("patrol-every", c.PatrolEvery),
+	)
+}
+
+// atLeast returns an error that says what a setting should be if its value is too low.
+func atLeast[T cmp.Ordered](name string, value, least T, want string) error {
+	if value < least {
+		return fmt.Errorf("%s %v: want %s", name, value, want)
 	}
 	return nil
 }
 
-// outsideLinks are the values of outside-links.
+// zeroOrSecond returns an error unless an interval is 0, which means never, or at least a second.
+func zeroOrSecond(name string, interval time.Duration) error {
+	if interval == 0 {
+		return nil
+	}
+	return atLeast(name, interval, time.Second, "0s or at least 1s")
+}
+
 var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
@@ -280,25 +272,21 @@ func (c *Config) checkServe() error {
 			return fmt.Errorf("roles: unknown role %q: want %s", role, strings.Join(Roles, ", "))
 		}
 	}
-	switch {
-	case c.Grace < 0:
-		return fmt.Errorf("grace %v: want 0s or more", c.Grace)
-	case c.PollEvery != 0 && c.PollEvery < time.Second:
-		return fmt.Errorf("poll-every %v: want 0s or at least 1s", c.PollEvery)
-	case c.ReconcileEvery != 0 && c.ReconcileEvery < time.Second:
-		return fmt.Errorf("reconcile-every %v: want 0s or at least 1s", c.ReconcileEvery)
-	case c.SpoolMaxBytes < 1<<20:
-		return fmt.Errorf("spool-max-bytes %d: want at least 1048576", c.SpoolMaxBytes)
-	case c.DeliveriesKeep < time.Hour:
-		return fmt.Errorf("deliveries-keep %v: want at least 1h", c.DeliveriesKeep)
-	case c.StreamMaxLength < 1000:
-		return fmt.Errorf("stream-max-length %d: want at least 1000", c.StreamMaxLength)
-	case c.ResultsKeep < time.Minute:
-		return fmt.Errorf("results-keep %v: want at least 1m", c.ResultsKeep)
-	case c.DeadMaxAge < time.Hour:
-		return fmt.Errorf("dead-max-age %v: want at least 1h", c.DeadMaxAge)
-	case c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000:
-		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength) // dropped letters are counted only up to 100,000
+	err := cmp.Or(
+		atLeast("grace", c.Grace, 0, "0s or more"),
+		zeroOrSecond("poll-every", c.PollEvery),
+		zeroOrSecond("reconcile-every", c.ReconcileEvery),
+		atLeast("spool-max-bytes", c.SpoolMaxBytes, 1<<20, "at least 1048576"),
+		atLeast("deliveries-keep", c.DeliveriesKeep, time.Hour, "at least 1h"),
+		atLeast("stream-max-length", c.StreamMaxLength, 1000, "at least 1000"),
+		atLeast("results-keep", c.ResultsKeep, time.Minute, "at least 1m"),
+		atLeast("dead-max-age", c.DeadMaxAge, time.Hour, "at least 1h"),
+	)
+	if err != nil {
+		return err
+	}
+	if c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000 { // dropped letters are counted only up to 100,000
+		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength)
 	}
 	if err := c.checkProxies(); err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// headerName matches valid header names.
 var headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
 
 // notIdentity lists headers that any client sends or that do not identify a user.

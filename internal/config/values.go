@@ -36,7 +36,6 @@ func (c Config) Values() []Value {
 	return values
 }
 
-// redacted replaces the password in a URL.
 func redacted(text string) string {
 	if !hasPassword(text) {
 		return text

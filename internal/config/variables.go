@@ -25,7 +25,6 @@ func checkVariables(environ []string) error {
 	return nil
 }
 
-// parses reports whether text is a value of the setting's type.
 func (s entry) parses(text string) bool {
 	var err error
 	switch s.value.(type) {
@@ -41,7 +40,6 @@ func (s entry) parses(text string) bool {
 	return err == nil
 }
 
-// want describes the values of the setting.
 func (s entry) want() string {
 	switch s.value.(type) {
 	case int, int64:

@@ -12,7 +12,6 @@ import (
 	"lockstep/internal/server"
 )
 
-// access authenticates visitors.
 type access struct {
 	guard    server.Guard
 	proxy    Proxy
@@ -54,13 +53,11 @@ func (a *access) visitor(r *http.Request) visitor {
 	return visitor{}
 }
 
-// proxied reports whether the request comes from a trusted proxy.
 func (a *access) proxied(r *http.Request) bool {
 	peer, ok := peerOf(r)
 	return ok && a.proxy.trusts(peer)
 }
 
-// trusts reports whether the address is in p.From.
 func (p Proxy) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(p.From, func(from netip.Prefix) bool { return from.Contains(address) })
 }

@@ -20,7 +20,6 @@ var static embed.FS
 //go:embed templates
 var templates embed.FS
 
-// asset is an embedded file.
 type asset struct {
 	contentType string
 	hash        string
@@ -28,7 +27,6 @@ type asset struct {
 	gzipped     []byte
 }
 
-// assets are the embedded files by path.
 type assets map[string]asset
 
 var contentTypes = map[string]string{

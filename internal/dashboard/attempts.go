@@ -26,7 +26,6 @@ func newAttempts() *attempts {
 	return &attempts{now: time.Now, perNetwork: map[netip.Prefix]int{}}
 }
 
-// allowed reports whether another login from the address may be checked.
 func (a *attempts) allowed(from netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -34,7 +33,6 @@ func (a *attempts) allowed(from netip.Addr) bool {
 	return a.total < maxAttempts && a.perNetwork[network(from)] < maxAttemptsPerNetwork
 }
 
-// failed counts a failed login.
 func (a *attempts) failed(from netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

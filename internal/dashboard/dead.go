@@ -70,7 +70,6 @@ type fieldSize struct {
 
 const fieldsShown = 100
 
-// showLetter shows one dead letter with its payload.
 func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
 	letter, err := d.cfg.Dead.Get(r.Context(), r.URL.Query().Get("id"))
 	if err != nil {
@@ -96,7 +95,6 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 	d.answer(w, r, http.StatusOK, "letter", "Dead letter "+shown.ID, shown)
 }
 
-// retry moves a dead letter's entry back into its stream.
 func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
 	done, err := d.cfg.Dead.Retry(r.Context(), id)
@@ -137,7 +135,6 @@ func deadListURL(r *http.Request) string {
 	return list
 }
 
-// drop deletes a dead letter.
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
 	n, err := d.cfg.Dead.Drop(r.Context(), id)

@@ -25,11 +25,8 @@
 //
 //   - Visitors who are not logged in see no more than the API shows without a token, and cannot change anything.
 //   - A lease is released by its fence, so only the holder shown on the page can lose it.
-//   - A form is valid only for the session it was rendered for.
+//   - A form is valid only for its session. Sessions are signed cookies; the dashboard stores nothing.
 //   - Only embedded scripts run: all content is escaped, and the content security policy forbids inline scripts.
-//   - Cost is bounded: the number of clients and the bytes read from Redis are limited, and clients that fall behind
-//     are dropped.
-//   - While Redis is unavailable, the page says so and keeps showing the last data. It recovers by itself.
-//
-// The dashboard stores nothing: sessions are signed cookies.
+//   - The number of clients and the bytes read from Redis are limited; clients that fall behind are dropped.
+//   - While Redis is unavailable, the page says so, keeps showing the last data, and recovers by itself.
 package dashboard

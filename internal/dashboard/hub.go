@@ -20,10 +20,8 @@ const (
 	maxExpensive    = 2  // expensive pages loaded at once: for anonymous visitors, and again for admins
 )
 
-// errFull is returned when the client limit is reached.
 var errFull = errors.New("too many browsers follow the dashboard; close some, or connect to another process")
 
-// errBusy is returned when an expensive page waited too long for others to load.
 var errBusy = errors.New("too many lists are being loaded; retrying")
 
 // hub loads and renders pages and sends them to the clients that follow them.
@@ -56,7 +54,6 @@ type client struct {
 	dropped chan struct{} // closed when the client fell behind
 }
 
-// part is a named piece of a page.
 type part struct{ name, content string }
 
 func newHub(ctx context.Context, log *slog.Logger, tail *tail) *hub {

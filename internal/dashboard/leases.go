@@ -18,7 +18,6 @@ import (
 	"lockstep/locking"
 )
 
-// lease is a held lease with the progress of its holder.
 type lease struct {
 	server.Lock
 	At     events.Progress // zero if unknown
@@ -72,7 +71,6 @@ func (d *Dashboard) readLeases(ctx context.Context) ([]lease, error) {
 	return leases, nil
 }
 
-// confirmation is the data of a confirmation dialog.
 type confirmation struct {
 	Action  string // URL that the form is posted to
 	Back    string
@@ -83,7 +81,6 @@ type confirmation struct {
 	Since   time.Time // when the lease was acquired; zero if the action is not about a lease
 }
 
-// confirmRelease asks for confirmation before it releases the lease with the fence in the query.
 func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ visitor) {
 	repo, fence, err := leaseOf(r.URL.Query())
 	if err != nil {
@@ -138,7 +135,6 @@ func errNotHeld(repo events.RepoPath, fence uint64) error {
 	return fmt.Errorf("the lease on %s is no longer held with fence %d; reload the page", repo, fence)
 }
 
-// leaseOf parses the repository and the fence of a lease.
 func leaseOf(values url.Values) (events.RepoPath, uint64, error) {
 	repo, err := events.ParseRepoPath(values.Get("repo"))
 	if err != nil {

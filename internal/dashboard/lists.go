@@ -19,7 +19,6 @@ import (
 
 const listShown = 50
 
-// watchLine is a row of the list of watches.
 type watchLine struct {
 	App, Repo, Ref, Poll string
 
@@ -55,7 +54,6 @@ func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (
 	return shown, nil
 }
 
-// pollOf formats the interval at which a watch is polled.
 func (d *Dashboard) pollOf(i watch.Interval) string {
 	switch {
 	case i == watch.Never, i == 0 && d.cfg.PollEvery == 0:
@@ -66,7 +64,6 @@ func (d *Dashboard) pollOf(i watch.Interval) string {
 	return "every " + formatDuration(time.Duration(i))
 }
 
-// repoLine is a row of the list of repositories.
 type repoLine struct {
 	server.RepoSummary
 	Ref, Commit string // one published ref, chosen by mainRef
@@ -138,7 +135,6 @@ func (d *Dashboard) size(path string) (int64, bool) {
 	return d.cfg.Size(repo)
 }
 
-// repoPage is the state of one repository.
 type repoPage struct {
 	server.Repo
 	Head  []head
@@ -151,7 +147,6 @@ type repoPage struct {
 
 type head struct{ Ref, Commit string }
 
-// delivered is the commit last delivered to an app.
 type delivered struct{ App, Ref, Commit string }
 
 const refsShown = 200

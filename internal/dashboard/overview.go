@@ -28,7 +28,6 @@ func (d *Dashboard) livePages() []*page {
 	}
 }
 
-// overview is the data of the overview page.
 type overview struct {
 	Rate     float64       // results per minute, over the last minute
 	P50, P95 time.Duration // latency over the last 5 min
@@ -53,7 +52,6 @@ type outcomeCount struct {
 	Count int64
 }
 
-// minute is a row of the charts' table: one completed minute.
 type minute struct {
 	At            time.Time
 	Counts        [outcomes]int64
@@ -132,7 +130,6 @@ func (o *overview) setFigures(p snapshot) {
 // PageOf returns the URL of the result's repository.
 func (s settled) PageOf() string { return link("/dashboard/repo", "repo", s.Repo) }
 
-// refName formats a ref for display.
 func refName(ref string) string {
 	if ref == "" {
 		return "default branch"

@@ -15,7 +15,6 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// page is one of the dashboard's pages.
 type page struct {
 	name, path, title string
 	every             time.Duration // refresh interval
@@ -26,7 +25,6 @@ type page struct {
 	template          *template.Template
 }
 
-// partData is the input of a part's template.
 type partData struct {
 	Now   time.Time // zero in a part that is sent on its own: see [ago]
 	Admin bool
@@ -34,7 +32,6 @@ type partData struct {
 	Data  any // nil if it could not be loaded
 }
 
-// pageData is the input of the layout template.
 type pageData struct {
 	partData
 	Page, Title string
@@ -80,7 +77,6 @@ func (d *Dashboard) parsePages() (map[string]*page, error) {
 	return pages, nil
 }
 
-// show serves a live page.
 func (d *Dashboard) show(name string) http.Handler {
 	p := d.pages[name]
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -188,7 +184,6 @@ var (
 	errNotFound = errors.New("not found or removed")
 )
 
-// failure is the data of an error page.
 type failure struct {
 	Status int
 	Error  string

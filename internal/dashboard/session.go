@@ -58,7 +58,6 @@ func (s sessions) start(w http.ResponseWriter, secure bool) {
 	http.SetCookie(w, cookie(secure, base64.RawURLEncoding.EncodeToString(value), int(sessionLifetime.Seconds())))
 }
 
-// end deletes the browser's session cookie.
 func (s sessions) end(w http.ResponseWriter, secure bool) {
 	if secure {
 		http.SetCookie(w, cookie(true, "", -1))

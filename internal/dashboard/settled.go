@@ -9,7 +9,6 @@ import (
 	"lockstep/events"
 )
 
-// settled is the result of a settled change.
 type settled struct {
 	Entry   string
 	At      time.Time

@@ -59,7 +59,6 @@ func newTail(client redis.UniversalClient, topic string) *tail {
 	return &tail{redis: client, topic: topic, ready: make(chan struct{}), averageSize: 2048}
 }
 
-// snapshot holds the results known to the tail at one moment.
 type snapshot struct {
 	Now    time.Time // by Redis' clock
 	Recent []settled
@@ -251,7 +250,6 @@ func (t *tail) addEntries(entries []redis.XMessage, weight float64) {
 	}
 }
 
-// add adds one result. The caller holds t.mu.
 func (t *tail) add(s settled, weight float64) {
 	t.window.add(s.At, s.kind, s.delay(), weight)
 	if s.polled {

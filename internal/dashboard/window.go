@@ -103,7 +103,6 @@ func (w *window) perMinute(now time.Time) float64 {
 	return n * float64(time.Minute) / float64(max(until.Sub(since), tailPause))
 }
 
-// all returns the number of results with any outcome.
 func (b *bucket) all() float64 {
 	n := 0.0
 	for _, count := range b.counts {

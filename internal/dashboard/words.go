@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// templateFuncs returns the functions that templates format values with.
 func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
@@ -41,7 +40,6 @@ func sanitize(text, keep string) string {
 	}, text)
 }
 
-// short abbreviates a commit ID.
 func short(commit string) string { return clip(12, commit[:min(len(commit), 12)]) }
 
 // word formats an identifier by replacing underscores and dots with spaces.

@@ -117,7 +117,6 @@ func (in *Intake) drop() error {
 	return err
 }
 
-// refusedError is an error that concerns one delivery only.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return e.err.Error() }

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -50,15 +51,8 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.Registry == nil || cfg.Sources == nil {
 		return nil, errors.New("intake: Config.Registry and Config.Sources are required")
 	}
-	if cfg.Keep == 0 {
-		cfg.Keep = 72 * time.Hour
-	}
-	if cfg.Adopt == 0 {
-		cfg.Adopt = 15 * time.Second
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Keep, cfg.Adopt = cmp.Or(cfg.Keep, 72*time.Hour), cmp.Or(cfg.Adopt, 15*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Drained == nil {
 		cfg.Drained = func(string) {}
 	}

@@ -57,7 +57,6 @@ func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.Remote
 	return p.plan
 }
 
-// planner computes one plan.
 type planner struct {
 	src      forge.Source
 	delivery forge.Delivery
@@ -193,7 +192,6 @@ func (p *planner) change(w watch.Watch, ref events.Ref, after string) {
 	p.put(i, c)
 }
 
-// poll adds a poll of each repository.
 func (p *planner) poll(watches []watch.Watch) {
 	for _, w := range firstPerRepo(watches, anyWatch) {
 		p.add(events.Change{Type: events.ChangeDue, Repo: w.Repo})
@@ -236,7 +234,6 @@ func (p *planner) put(i int, c events.Change) {
 	p.plan.Changes[i] = c
 }
 
-// refuse records why a change is invalid.
 func (p *planner) refuse(t target, exists bool, err error) {
 	if !exists {
 		delete(p.index, t)

@@ -27,15 +27,11 @@
 //
 // # Failures
 //
+// docs/failure-modes.md says what apps and operators notice. Inside:
+//
 //	a process dies during a post    its claim ends within a minute and another process posts it again, with the same
 //	                                ID
-//	it dies before the feed script  nothing was read; the next reader feeds the results
-//	it dies after the feed script   nothing is lost; the items are in the outboxes
-//	an app is down, or answers      retried by the schedule for about three days; then a dead letter. The next item
-//	other than 2xx                  starts its own schedule
-//	an app answers 410              the watch is silenced and its items become dead letters, unless its URL has
-//	                                changed meanwhile
-//	an outbox is full               its oldest item becomes a dead letter, "outbox full"
+//	it dies around the feed script  before it, nothing was read; after it, the items are in the outboxes
 //	Redis is unreachable            nothing is fed or claimed; posts in flight are repeated unless their outcome can
 //	                                be recorded within the claim
 //	the process is stopped          posts finish within the grace period; the others are returned, due immediately
@@ -48,9 +44,6 @@
 //	                                no order between the two names
 //	an app removes its watch        its items are dropped one minute later, as it may be a rename
 //
-// # What it does not do
-//
 // The group starts at the end of the stream: results from before the first notifier are not delivered. Dead letters
-// that are put back are queued after the repository's other items. Trees that a result names are kept for consumers
-// of the stream, not for apps that are notified late.
+// that are put back are queued after the repository's other items.
 package notify

@@ -22,7 +22,6 @@ const (
 	feedPause  = 500 * time.Millisecond
 )
 
-// feed queues results until ctx is done.
 func (n *Notifier) feed(ctx context.Context) {
 	last := "" // the group's last delivered ID; "" if unknown
 	for ctx.Err() == nil {

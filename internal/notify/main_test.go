@@ -25,6 +25,7 @@ import (
 	"lockstep/internal/credential"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 		childMain(url, os.Getenv("LOCKSTEP_TEST_CREDENTIALS"))
 		return
 	}
+	testenv.Parallel(8)
 	goleak.VerifyTestMain(m)
 }
 

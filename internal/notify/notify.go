@@ -145,7 +145,6 @@ func (n *Notifier) Run(ctx context.Context) {
 	both.Wait()
 }
 
-// wakeSender makes the sender check for due items.
 func (n *Notifier) wakeSender() {
 	select {
 	case n.wake <- struct{}{}:
@@ -172,7 +171,6 @@ func (o *outage) report(ctx context.Context, err error) {
 	}
 }
 
-// pause waits for d or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

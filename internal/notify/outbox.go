@@ -50,7 +50,6 @@ type item struct {
 
 func (i item) key() watch.Key { return watch.Key{App: i.App, Repo: i.Repo, Ref: i.Ref} }
 
-// outbox runs the scripts.
 type outbox struct {
 	redis   redis.UniversalClient
 	results string
@@ -79,7 +78,6 @@ type batch struct {
 	newer   error // why the next result is left to a newer version
 }
 
-// putBack is an entry of the stream of notifications that were put back.
 type putBack struct {
 	id       string
 	unusable bool
@@ -192,7 +190,6 @@ const (
 	isDead   = "dead"
 )
 
-// settlement is the outcome of a claim.
 type settlement struct {
 	what     string
 	delay    time.Duration

@@ -25,7 +25,6 @@ const (
 	maxHeaders = 64 << 10 // bytes of response headers
 )
 
-// errGone means that the app answered 410.
 var errGone = errors.New("answered 410 Gone")
 
 // newClient returns the client for all posts. It uses no proxy, because a proxy would resolve names by itself.

@@ -10,7 +10,6 @@ import (
 // jitter is the maximum relative change of a delay, so that apps that failed together are not retried together.
 const jitter = 0.2
 
-// maxRetryAfter limits the Retry-After of an app.
 const maxRetryAfter = 24 * time.Hour
 
 // DefaultSchedule returns the delays before each attempt, about three days in total.

@@ -94,7 +94,6 @@ func (n *Notifier) send(ctx context.Context) {
 	}
 }
 
-// deliver sends one notification and records the outcome.
 func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	l.app = c.app
 	ctx, end := n.trace(ctx, c)
@@ -142,7 +141,6 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	defer cancel()
 	w, watched, err := n.find(findCtx, c.item.key())
 	switch {
-	case isRegistryFault(err):
 	case isRegistryFault(err):
 		outcome, s = n.failed(c, 0)
 		return outcome, s, err
@@ -192,7 +190,6 @@ func (n *Notifier) gone(ctx context.Context, c claim, posted watch.Watch) (outco
 	return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed + 1}, errGone
 }
 
-// failed returns the settlement after a failed attempt.
 func (n *Notifier) failed(c claim, retryAfter time.Duration) (outcome string, s settlement) {
 	delay, more := nextDelay(n.cfg.Schedule, c.failed+1, rand.Float64(), retryAfter)
 	if !more {

@@ -56,7 +56,6 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 // repositories, the registry was probably lost.
 const fewOrphans = 10
 
-// remove reports clones and, if allowed, queues their removal.
 func (r Reconciler) remove(ctx context.Context, report *Report, clones []Finding, allowed bool) error {
 	for _, found := range clones {
 		if allowed {

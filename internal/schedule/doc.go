@@ -1,15 +1,11 @@
 // Package schedule catches what events miss: it polls watched repositories and reconciles the registry, the state in Redis
 // and the volume.
 //
-// Webhooks get lost, a failover may lose acknowledged writes, and a worker may die between two writes. Polls and
-// reconciliation limit the effect of such a loss to one interval.
-//
 // # Polls
 //
-// The registry stores the time of each repository's next poll. Any number of pollers may run: one script queues a due
-// change for each overdue repository and schedules its next poll, so no repository is polled twice or forgotten when a
-// poller dies, and no leader is needed. Due changes are ordinary changes: a worker lists the remote's refs under the
-// lease, unless the repository is busy. Pollers pause while workers are far behind.
+// One script queues a due change for each overdue repository and schedules its next poll, so any number of pollers may
+// run without a leader. A worker lists the remote's refs under the lease, unless the repository is busy. Pollers pause
+// while workers are far behind.
 //
 // # Reconciliation
 //

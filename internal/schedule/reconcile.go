@@ -249,7 +249,6 @@ func (r Reconciler) known(ctx context.Context, watched map[string]bool, report *
 	}
 }
 
-// publish publishes a repair, unless DryRun is set.
 func (r Reconciler) publish(ctx context.Context, c events.Change) error {
 	if r.DryRun {
 		return nil

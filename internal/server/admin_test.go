@@ -18,6 +18,7 @@ import (
 var profiles = []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/profile", "/debug/pprof/trace"}
 
 func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
+	t.Parallel()
 	const path = "/debug/pprof/goroutine?debug=1"
 	bearer := http.Header{"Authorization": {"Bearer t0ken"}}
 	for name, tc := range map[string]struct {
@@ -54,6 +55,7 @@ func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 }
 
 func TestPublicServerHasNoProfiles(t *testing.T) {
+	t.Parallel()
 	url, _ := startServer(t, "t0ken")
 	for _, path := range profiles {
 		for _, method := range []string{"GET", "POST"} {

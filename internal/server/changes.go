@@ -30,20 +30,16 @@ type accepted struct {
 	Entry string `json:"entry,omitempty"`
 }
 
-// waiting is the response while a change has no result yet.
 type waiting struct {
 	Entry string             `json:"entry"`
 	State stream.ChangeState `json:"state"`
 }
 
 const (
-	maxWait       = 60 * time.Second // maximum wait for a result
+	maxWait       = 60 * time.Second // for a result
 	waitMargin    = 10 * time.Second // extra time to write the response
 	lookupTimeout = 10 * time.Second
-
-	// maxWaiters limits concurrent requests for results. Each keeps a Redis connection busy; the limit is the size of
-	// one client's pool.
-	maxWaiters = 32
+	maxWaiters    = 32 // requests for results at once, each with a Redis connection of a pool of that size
 )
 
 // showChange returns the result of a change and optionally waits for it. Waits end early when running is done.
@@ -76,7 +72,7 @@ func showChange(changes Changes, running context.Context) http.Handler {
 		case progress.State == stream.ChangeUnknown:
 			fail(w, http.StatusNotFound, errors.New("no such change, or its result has expired"))
 		default:
-			unavailable(w)
+			failWith(w, err)
 		}
 	})
 }

@@ -93,6 +93,7 @@ func post(t *testing.T, url string) (id, location string) {
 }
 
 func TestWaitForResult(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	srv := httptest.NewServer(documented(t, tracked(t, redisServer)))
 	defer srv.Close()
@@ -123,6 +124,7 @@ func TestWaitForResult(t *testing.T) {
 }
 
 func TestGetChangeErrors(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	srv := httptest.NewServer(documented(t, tracked(t, redisServer)))
 	defer srv.Close()
@@ -151,6 +153,7 @@ func TestGetChangeErrors(t *testing.T) {
 }
 
 func TestResultNeedsToken(t *testing.T) {
+	t.Parallel()
 	cfg := tracked(t, redistest.Start(t))
 	cfg.Token = "t0ken"
 	srv := httptest.NewServer(documented(t, cfg))
@@ -176,6 +179,7 @@ func (e endless) Wait(ctx context.Context, _ string) (stream.Progress, error) {
 }
 
 func TestLimitOfWaitingRequests(t *testing.T) {
+	t.Parallel()
 	cfg := tracked(t, redistest.Start(t))
 	waits := endless{make(chan struct{})}
 	cfg.Changes = waits
@@ -211,6 +215,7 @@ func TestLimitOfWaitingRequests(t *testing.T) {
 }
 
 func TestShutdownEndsWaitingRequests(t *testing.T) {
+	t.Parallel()
 	cfg := tracked(t, redistest.Start(t))
 	waits := endless{make(chan struct{}, 1)}
 	cfg.Changes = waits
@@ -241,6 +246,7 @@ func TestShutdownEndsWaitingRequests(t *testing.T) {
 type silent struct{ message.Publisher }
 
 func TestPublisherWithoutEntryIDs(t *testing.T) {
+	t.Parallel()
 	cfg := tracked(t, redistest.Start(t))
 	cfg.Publisher = silent{cfg.Publisher}
 	srv := httptest.NewServer(documented(t, cfg))

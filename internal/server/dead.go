@@ -112,16 +112,14 @@ func DeadOf(dead Dead, repo events.RepoPath) func(stream.Letter) bool {
 }
 
 func listDead(dead Dead) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		query, err := deadQuery(dead, r)
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		page, err := dead.List(r.Context(), query)
 		if err != nil {
-			failDeadRead(w, err)
-			return
+			return nil, deadProblem(err)
 		}
 		list := struct {
 			Letters []DeadLetter `json:"letters"`
@@ -130,7 +128,7 @@ func listDead(dead Dead) http.Handler {
 		for i, l := range page.Letters {
 			list.Letters[i] = NewDeadLetter(dead, l, false)
 		}
-		reply(w, http.StatusOK, list)
+		return list, nil
 	})
 }
 
@@ -159,27 +157,25 @@ func deadQuery(dead Dead, r *http.Request) (query stream.Query, err error) {
 }
 
 func showDead(dead Dead) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		letter, err := dead.Get(r.Context(), r.PathValue("id"))
 		if err != nil {
-			failDeadRead(w, err)
-			return
+			return nil, deadProblem(err)
 		}
-		reply(w, http.StatusOK, NewDeadLetter(dead, letter, true))
+		return NewDeadLetter(dead, letter, true), nil
 	})
 }
 
 func retryDead(dead Dead) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		done, err := dead.Retry(r.Context(), r.PathValue("id"))
 		if err == nil {
 			err = done[0].Err
 		}
 		if err != nil {
-			failDead(w, err)
-			return
+			return nil, deadChangeProblem(err)
 		}
-		reply(w, http.StatusOK, NewDeadRetried(done[0]))
+		return NewDeadRetried(done[0]), nil
 	})
 }
 
@@ -201,36 +197,32 @@ func NewDeadRetried(r stream.Retried) DeadRetried {
 }
 
 func dropDead(dead Dead) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		id := r.PathValue("id")
 		n, err := dead.Drop(r.Context(), id)
 		if err == nil && n == 0 {
 			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
 		}
 		if err != nil {
-			failDead(w, err)
-			return
+			return nil, deadChangeProblem(err)
 		}
-		reply(w, http.StatusOK, map[string]string{"id": id})
+		return map[string]string{"id": id}, nil
 	})
 }
 
-// failDeadRead responds to a failed read-only request.
-func failDeadRead(w http.ResponseWriter, err error) {
-	if DeadStatus(err) == http.StatusServiceUnavailable {
-		unavailable(w)
-		return
+func deadProblem(err error) error {
+	if status := DeadStatus(err); status != http.StatusServiceUnavailable {
+		return problem{errors.New(strings.TrimPrefix(err.Error(), "stream: ")), status}
 	}
-	failDead(w, err)
+	return err
 }
 
-// failDead responds to a failed change. If Redis does not answer, the change may have been made nevertheless.
-func failDead(w http.ResponseWriter, err error) {
-	status := DeadStatus(err)
-	if status == http.StatusServiceUnavailable {
-		err = errors.New("Redis does not answer; check whether the letter is still there, then try again")
+// deadChangeProblem is deadProblem for a change, which may have been made although Redis does not answer.
+func deadChangeProblem(err error) error {
+	if DeadStatus(err) == http.StatusServiceUnavailable {
+		return problem{errors.New("Redis does not answer; check whether the letter is still there, then try again"), http.StatusServiceUnavailable}
 	}
-	fail(w, status, errors.New(strings.TrimPrefix(err.Error(), "stream: ")))
+	return deadProblem(err)
 }
 
 // DeadStatus returns the HTTP status for an error about a dead letter: 503 unless the request or the letter is at fault.

@@ -66,6 +66,7 @@ func letter(t *testing.T, url, id string) server.DeadLetter {
 }
 
 func TestUnreadableLetterShowsNoSecrets(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
 	good := letter(t, url, bury(t, client, "attempts used up", "repo", "acme/widgets", "url", "https://example.com/acme/widgets.git", "id", "c1"))
@@ -86,6 +87,7 @@ func TestUnreadableLetterShowsNoSecrets(t *testing.T) {
 }
 
 func TestListDeadLetters(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
 	const widgets, gadgets = "https://example.com/acme/widgets.git", "https://example.com/acme/widgets2.git"
@@ -139,6 +141,7 @@ func TestListDeadLetters(t *testing.T) {
 }
 
 func TestDeadLetterRequestsNeedToken(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
@@ -180,6 +183,7 @@ func TestDeadLetterRequestsNeedToken(t *testing.T) {
 }
 
 func TestStreamsShowLag(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	url, redisServer := startAdmin(t)
 	client := redisServer.Client()
@@ -211,6 +215,7 @@ func TestStreamsShowLag(t *testing.T) {
 }
 
 func TestRedisErrorsAreNotExposed(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startAdmin(t)
 	if err := redisServer.Client().Set(context.Background(), events.DefaultNamespace.Dead(), "not a stream", 0).Err(); err != nil {
 		t.Fatal(err)

@@ -107,7 +107,6 @@ type probe struct {
 	last *run // the current or most recent run; nil before the first
 }
 
-// run is one execution of a check.
 type run struct {
 	done  chan struct{} // closed when the run has ended
 	err   error         // valid once done is closed

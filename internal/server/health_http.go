@@ -39,7 +39,6 @@ func showHealth(name string, health *Health) http.Handler {
 	})
 }
 
-// line formats the report as one line.
 func (r Report) line() string {
 	if r.OK {
 		return "ok\n"

@@ -45,6 +45,7 @@ func runChecks(checks []server.Check, failing ...string) (ok bool, marks string)
 }
 
 func TestCriticalFailures(t *testing.T) {
+	t.Parallel()
 	receiver := func() []server.Check {
 		return []server.Check{{Name: "redis", Alternative: "spool"}, {Name: "spool", Alternative: "redis"}, {Name: "changes", DependsOn: "redis"}, {Name: "volume", NonCritical: true}}
 	}
@@ -187,6 +188,7 @@ func serveHealth(t *testing.T, redis, volume error) (url string) {
 }
 
 func TestHealthFormats(t *testing.T) {
+	t.Parallel()
 	away, readOnly := errors.New("it does not answer"), errors.New("read-only file system")
 	for name, tc := range map[string]struct {
 		redis, volume error

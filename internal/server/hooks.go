@@ -32,7 +32,6 @@ type Intake interface {
 	Take(ctx context.Context, src forge.Source, d forge.Delivery) (intake.Outcome, error)
 }
 
-// hookAnswer is the response to an accepted delivery.
 type hookAnswer struct {
 	Delivery  string `json:"delivery,omitempty"`
 	Accepted  int    `json:"accepted,omitempty"`  // number of changes published
@@ -67,7 +66,6 @@ func receiveHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handle
 	})
 }
 
-// hook is one webhook request.
 type hook struct {
 	w       http.ResponseWriter
 	r       *http.Request

@@ -68,6 +68,7 @@ func registered(t *testing.T) (*redistest.Server, *watch.Registry) {
 }
 
 func TestWebhookResponses(t *testing.T) {
+	t.Parallel()
 	_, registry := registered(t)
 	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
 	if err != nil {
@@ -129,6 +130,7 @@ func TestWebhookResponses(t *testing.T) {
 }
 
 func TestRejectedDeliveryMayBeRetried(t *testing.T) {
+	t.Parallel()
 	url, log, _ := serveHooks(t, intakeFunc(func(forge.Delivery) (intake.Outcome, error) {
 		return intake.Outcome{}, errors.New("redis is away")
 	}))
@@ -151,6 +153,7 @@ func TestRejectedDeliveryMayBeRetried(t *testing.T) {
 }
 
 func TestBodyLimits(t *testing.T) {
+	t.Parallel()
 	var size int
 	url, _, _ := serveHooks(t, intakeFunc(func(d forge.Delivery) (intake.Outcome, error) {
 		return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
@@ -199,6 +202,7 @@ func TestBodyLimits(t *testing.T) {
 }
 
 func TestMemoryBudgetOfBodies(t *testing.T) {
+	t.Parallel()
 	held, release := make(chan struct{}, 100), make(chan struct{})
 	url, _, _ := serveHooks(t, intakeFunc(func(d forge.Delivery) (intake.Outcome, error) {
 		held <- struct{}{}
@@ -268,6 +272,7 @@ func postRaw(t *testing.T, addr, body string, header http.Header) (status int, r
 }
 
 func TestDeliveryWithoutIDGetsOne(t *testing.T) {
+	t.Parallel()
 	_, registry := registered(t)
 	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
 	if err != nil {

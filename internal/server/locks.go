@@ -52,59 +52,50 @@ func NewLock(s locking.Status) Lock {
 }
 
 func listLocks(locks Locks) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		held, err := locks.List(r.Context())
 		if err != nil {
-			unavailable(w)
-			return
+			return nil, err
 		}
 		list := make([]Lock, 0, len(held))
 		for _, status := range held {
 			list = append(list, NewLock(status))
 		}
-		reply(w, http.StatusOK, map[string][]Lock{"locks": list})
+		return map[string][]Lock{"locks": list}, nil
 	})
 }
 
 func showLock(locks Locks) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		status, err := locks.Status(r.Context(), repo.Key())
-		if err != nil {
-			unavailable(w)
-			return
-		}
-		reply(w, http.StatusOK, NewLock(status))
+		return NewLock(status), err
 	})
 }
 
 // releaseLock releases a lease by force. The request must name the lease's fence, so that it cannot release a newer
 // lease by mistake.
 func releaseLock(locks Locks) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		fence, err := strconv.ParseUint(r.URL.Query().Get("fence"), 10, 64)
 		if err != nil {
-			fail(w, http.StatusBadRequest, errors.New("want the fence of the lease to release, as in ?fence=1795223511284000"))
-			return
+			return nil, badRequest(errors.New("want the fence of the lease to release, as in ?fence=1795223511284000"))
 		}
 		former, err := locks.ForceRelease(r.Context(), repo.Key(), fence)
 		switch {
 		case errors.Is(err, locking.ErrNotHeld):
-			fail(w, http.StatusConflict, fmt.Errorf("%s is not held with fence %d; get the lock again for its current fence", repo, fence))
+			return nil, problem{fmt.Errorf("%s is not held with fence %d; get the lock again for its current fence", repo, fence), http.StatusConflict}
 		case err != nil:
-			fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; check whether the lock is still held, then try again"))
-		default:
-			reply(w, http.StatusOK, Released{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}})
+			return nil, problem{errors.New("Redis does not answer; check whether the lock is still held, then try again"), http.StatusServiceUnavailable}
 		}
+		return Released{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}}, nil
 	})
 }
 

@@ -42,6 +42,7 @@ func hold(t *testing.T, redisServer *redistest.Server) *locking.Lease {
 }
 
 func TestLocksAreReadableWithoutToken(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startServer(t, "t0ken")
 	lease := hold(t, redisServer)
 	var list struct{ Locks []server.Lock }
@@ -66,6 +67,7 @@ func TestLocksAreReadableWithoutToken(t *testing.T) {
 }
 
 func TestReleaseNeedsTokenAndFence(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startServer(t, "t0ken")
 	lease := hold(t, redisServer)
 	target := url + "/api/v1/locks/acme/widgets"
@@ -103,6 +105,7 @@ func TestReleaseNeedsTokenAndFence(t *testing.T) {
 }
 
 func TestPublicListenerWithoutTokenRefusesRelease(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	lease := hold(t, redisServer)
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: redisServer.Client(), Prefix: events.DefaultNamespace.Locks()})

@@ -28,6 +28,7 @@ func schema(t *testing.T, name string) *openapi3.Schema {
 // TestEventsMatchSchemas validates the golden events of package events, as stored and as written again, against the
 // schemas. It also finds properties in the schemas that no event has.
 func TestEventsMatchSchemas(t *testing.T) {
+	t.Parallel()
 	const golden = "../../events/testdata"
 	had := map[string]bool{}
 	for glob, name := range map[string]string{"change_*_v1.json": "ChangeEvent", "result_*.json": "ResultEvent", "change_plain.json": "PlainChange"} {
@@ -96,6 +97,7 @@ func written(t *testing.T, name string, document []byte) []byte {
 
 // TestEnumsMatchConstants compares the schemas' enums with the constants of package events.
 func TestEnumsMatchConstants(t *testing.T) {
+	t.Parallel()
 	var source strings.Builder
 	for _, name := range []string{"change.go", "result.go", "error.go"} {
 		text, err := os.ReadFile(filepath.Join("../../events", name))

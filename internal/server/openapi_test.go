@@ -24,12 +24,14 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
 // TestMain checks, after all tests have passed, that they covered every response in the document.
 func TestMain(m *testing.M) {
+	testenv.Parallel(8)
 	flag.Parse()
 	document() // fail early if the document is invalid
 	code := m.Run()
@@ -222,6 +224,7 @@ func everything() server.Config {
 }
 
 func TestOpenAPIDocumentsEveryRoute(t *testing.T) {
+	t.Parallel()
 	if err := document().Validate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -250,6 +253,7 @@ func targetOf(path string) string {
 // TestProtectedEndpointsNeedTheToken sends requests without the token to a server with a token, and to a public server
 // without one.
 func TestProtectedEndpointsNeedTheToken(t *testing.T) {
+	t.Parallel()
 	cfg := everything()
 	public := documented(t, cfg)
 	cfg.Token = "t0ken"
@@ -272,6 +276,7 @@ func TestProtectedEndpointsNeedTheToken(t *testing.T) {
 }
 
 func TestOpenAPIDocumentIsServed(t *testing.T) {
+	t.Parallel()
 	w := httptest.NewRecorder()
 	documented(t, everything()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/openapi.yaml", nil))
 	if w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), server.OpenAPI()) {
@@ -281,6 +286,7 @@ func TestOpenAPIDocumentIsServed(t *testing.T) {
 
 // TestUnavailableWithoutRedis calls every endpoint that may return 503, without Redis.
 func TestUnavailableWithoutRedis(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
@@ -317,6 +323,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 }
 
 func TestUnreadableWatchIsNamed(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startWatches(t)
 	auth := http.Header{"Authorization": {"Bearer t0ken"}}
 	put := `{"app":"docs","url":"https://example.com/acme/widgets.git"}`

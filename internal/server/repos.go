@@ -82,24 +82,21 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 }
 
 func listRepos(repos Repos) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		query := r.URL.Query()
 		limit, err := pageLimit(r)
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		var cursor uint64
 		if text := query.Get("after"); text != "" {
 			if cursor, err = strconv.ParseUint(text, 10, 64); err != nil {
-				fail(w, http.StatusBadRequest, errors.New("after: want the next value from the previous page"))
-				return
+				return nil, badRequest(errors.New("after: want the next value from the previous page"))
 			}
 		}
 		page, err := repos.List(r.Context(), query.Get("prefix"), cursor, cmp.Or(limit, 100))
 		if err != nil {
-			unavailable(w)
-			return
+			return nil, err
 		}
 		shown := struct {
 			Repos []RepoSummary `json:"repos"`
@@ -111,25 +108,20 @@ func listRepos(repos Repos) http.Handler {
 		if page.Next != 0 {
 			shown.Next = strconv.FormatUint(page.Next, 10)
 		}
-		reply(w, http.StatusOK, shown)
+		return shown, nil
 	})
 }
 
 func showRepo(repos Repos, locks Locks) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		shown, err := ReadRepo(r.Context(), repos, locks, repo)
-		switch {
-		case errors.Is(err, ErrUnknownRepo):
-			fail(w, http.StatusNotFound, err)
-		case err != nil:
-			unavailable(w)
-		default:
-			reply(w, http.StatusOK, shown)
+		if errors.Is(err, ErrUnknownRepo) {
+			return nil, problem{err, http.StatusNotFound}
 		}
+		return shown, err
 	})
 }

@@ -36,6 +36,7 @@ func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
 }
 
 func TestShowRepository(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startRepos(t)
 	head := strings.Repeat("abc0", 10)
 	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
@@ -64,6 +65,7 @@ func TestShowRepository(t *testing.T) {
 }
 
 func TestListRepositories(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startRepos(t)
 	pipe := redisServer.Client().Pipeline()
 	for n := range 60 {
@@ -97,6 +99,7 @@ func TestListRepositories(t *testing.T) {
 }
 
 func TestInvalidRepositoryRequests(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startRepos(t)
 	for path, want := range map[string]int{
 		"/acme/other": http.StatusNotFound, "/acme": http.StatusBadRequest, "?limit=0": http.StatusBadRequest,

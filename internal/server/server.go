@@ -87,7 +87,6 @@ func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
 	return serve(ctx, listener, newServer(Handler(cfg), cfg.Log))
 }
 
-// newServer returns a server with timeouts and limits for clients.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -141,7 +140,6 @@ func (r *routes) HandleFunc(pattern string, handler func(http.ResponseWriter, *h
 	r.Handle(pattern, http.HandlerFunc(handler))
 }
 
-// mount registers the endpoints that cfg enables.
 func mount(cfg Config) *routes {
 	mux := &routes{}
 	if cfg.Publisher != nil {
@@ -269,8 +267,31 @@ func fail(w http.ResponseWriter, status int, err error) {
 	reply(w, status, map[string]string{"error": err.Error()})
 }
 
-// unavailable responds when Redis does not answer and nothing was changed.
-func unavailable(w http.ResponseWriter) {
+// problem is an error with the status to respond with.
+type problem struct {
+	error
+	status int
+}
+
+func badRequest(err error) error { return problem{err, http.StatusBadRequest} }
+
+// answering responds with the body or the error that answer returns.
+func answering(answer func(r *http.Request) (body any, err error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, err := answer(r); err != nil {
+			failWith(w, err)
+		} else {
+			reply(w, http.StatusOK, body)
+		}
+	})
+}
+
+// failWith responds with a problem. For any other error it says that Redis does not answer and nothing was changed.
+func failWith(w http.ResponseWriter, err error) {
+	if p, ok := errors.AsType[problem](err); ok {
+		fail(w, p.status, p.error)
+		return
+	}
 	w.Header().Set("Retry-After", retryAfter)
 	fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
 }

@@ -71,6 +71,7 @@ func do(t *testing.T, method, url, body string, header http.Header) (status int,
 const plain = `{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`
 
 func TestAcceptedChangeIsInStream(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startServer(t, "t0ken")
 	status, text := do(t, "POST", url+"/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}})
 	var reply struct{ ID, Repo string }
@@ -84,6 +85,7 @@ func TestAcceptedChangeIsInStream(t *testing.T) {
 }
 
 func TestInvalidChangesAreRefused(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startServer(t, "t0ken")
 	auth := http.Header{"Authorization": {"Bearer t0ken"}}
 	for name, tc := range map[string]struct {
@@ -112,6 +114,7 @@ func TestInvalidChangesAreRefused(t *testing.T) {
 }
 
 func TestWithoutTokenOnlyLocalRequests(t *testing.T) {
+	t.Parallel()
 	url, _ := startServer(t, "")
 	for host, want := range map[string]int{
 		"127.0.0.1:8080": http.StatusAccepted, "localhost": http.StatusAccepted, "[::1]:8080": http.StatusAccepted,
@@ -129,6 +132,7 @@ func TestWithoutTokenOnlyLocalRequests(t *testing.T) {
 }
 
 func TestNothingIsAcceptedWithoutRedis(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startServer(t, "")
 	if status, _ := do(t, "GET", url+"/readyz", "", nil); status != http.StatusOK {
 		t.Errorf("readyz %d with Redis, want 200", status)

@@ -44,11 +44,10 @@ func NewStream(s stream.Statistics) Stream {
 }
 
 func listStreams(streams Streams) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		all, err := streams.Read(r.Context())
 		if err != nil {
-			unavailable(w)
-			return
+			return nil, err
 		}
 		list := struct {
 			Streams []Stream `json:"streams"`
@@ -57,6 +56,6 @@ func listStreams(streams Streams) http.Handler {
 		for i, s := range all {
 			list.Streams[i], list.Dead = NewStream(s), s.Dead
 		}
-		reply(w, http.StatusOK, list)
+		return list, nil
 	})
 }

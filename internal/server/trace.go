@@ -47,7 +47,6 @@ func setStatus(span trace.Span, status int) {
 	}
 }
 
-// statusWriter records the status of a response.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
@@ -61,7 +60,6 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap supports [http.ResponseController].
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// describeChange adds the change's repository and ID to the span in ctx.
 func describeChange(ctx context.Context, change events.Change) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String("lockstep.repo", change.Repo.String()), attribute.String("lockstep.job", change.ID))

@@ -33,6 +33,7 @@ func recordSpans(sampler sdktrace.Sampler) (trace.Tracer, *tracetest.SpanRecorde
 var onlyCallers = sdktrace.ParentBased(sdktrace.NeverSample())
 
 func TestTraceParentIsUsedOnlyWithToken(t *testing.T) {
+	t.Parallel()
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	tracer, recorder := recordSpans(onlyCallers)
@@ -68,6 +69,7 @@ func (s spanIntake) Take(ctx context.Context, _ forge.Source, d forge.Delivery) 
 }
 
 func TestWebhookSenderCannotCauseTraces(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		sampler sdktrace.Sampler
 		want    int

@@ -26,18 +26,16 @@ type Watches interface {
 const maxWatch = 64 << 10 // bytes per document
 
 func listWatches(watches Watches) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		values := r.URL.Query()
 		limit, err := pageLimit(r)
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		query := watch.Query{Prefix: values.Get("prefix"), App: values.Get("app"), After: values.Get("after"), Limit: limit}
 		page, err := watches.List(r.Context(), query)
 		if err != nil {
-			failWatch(w, err)
-			return
+			return nil, watchProblem(err)
 		}
 		list := struct {
 			Watches []watch.Watch `json:"watches"`
@@ -46,7 +44,7 @@ func listWatches(watches Watches) http.Handler {
 		if list.Watches == nil {
 			list.Watches = []watch.Watch{}
 		}
-		reply(w, http.StatusOK, list)
+		return list, nil
 	})
 }
 
@@ -66,7 +64,7 @@ func putWatch(watches Watches) http.Handler {
 			_, err = watches.Put(r.Context(), put)
 		}
 		if err != nil {
-			failWatch(w, err)
+			failWith(w, watchProblem(err))
 			return
 		}
 		status := http.StatusCreated
@@ -95,43 +93,35 @@ func readWatch(body []byte) (watch.Watch, error) {
 }
 
 func removeWatch(watches Watches) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return answering(func(r *http.Request) (any, error) {
 		values := r.URL.Query()
 		repo, err := events.ParseRepoPath(values.Get("repo"))
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return nil, badRequest(err)
 		}
 		ref, err := watch.ParseSelector(values.Get("ref"))
 		if err != nil {
-			fail(w, http.StatusBadRequest, fmt.Errorf("ref: %w", err))
-			return
+			return nil, badRequest(fmt.Errorf("ref: %w", err))
 		}
 		if values.Get("app") == "" {
-			fail(w, http.StatusBadRequest, errors.New("app is missing"))
-			return
+			return nil, badRequest(errors.New("app is missing"))
 		}
 		removed, err := watches.Remove(r.Context(), watch.Key{App: values.Get("app"), Repo: repo, Ref: ref})
-		switch {
-		case err != nil:
-			failWatch(w, err)
-		case removed == 0:
-			fail(w, http.StatusNotFound, errors.New("no such watch"))
-		default:
-			reply(w, http.StatusOK, map[string]int{"removed": removed})
+		if err == nil && removed == 0 {
+			return nil, problem{errors.New("no such watch"), http.StatusNotFound}
 		}
+		return map[string]int{"removed": removed}, watchProblem(err)
 	})
 }
 
-func failWatch(w http.ResponseWriter, err error) {
+func watchProblem(err error) error {
 	switch class := events.ClassOf(err); {
 	case errors.Is(err, watch.ErrBadAfter), class == events.ClassMalformed:
-		fail(w, http.StatusBadRequest, err)
+		return badRequest(err)
 	case class == events.ClassConflict:
-		fail(w, http.StatusConflict, err)
+		return problem{err, http.StatusConflict}
 	case class == events.ClassConfig: // a stored watch cannot be read
-		fail(w, http.StatusInternalServerError, err)
-	default:
-		unavailable(w)
+		return problem{err, http.StatusInternalServerError}
 	}
+	return err
 }

@@ -30,6 +30,7 @@ func startWatches(t *testing.T) (url string, redisServer *redistest.Server) {
 }
 
 func TestWatchLifecycle(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startWatches(t)
 	const widgets = `{"app":"docs","url":"https://example.com/acme/widgets.git"}`
 	const tags = `{"app":"ci","url":"https://example.com/acme/widgets.git","ref":"refs/tags/v*","poll":"10m","depth":"50","silenced":"since ever"}`
@@ -68,6 +69,7 @@ func TestWatchLifecycle(t *testing.T) {
 }
 
 func TestInvalidWatchesAreRefused(t *testing.T) {
+	t.Parallel()
 	url, redisServer := startWatches(t)
 	for name, tc := range map[string]struct {
 		method, query, body string
@@ -102,6 +104,7 @@ func TestInvalidWatchesAreRefused(t *testing.T) {
 }
 
 func TestWatchesWithoutRedis(t *testing.T) {
+	t.Parallel()
 	base, redisServer := startWatches(t)
 	redisServer.Stop()
 	for _, call := range [][3]string{

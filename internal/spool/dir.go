@@ -116,7 +116,6 @@ func (s *Spool) replace(damage error) error {
 	return s.openOwn()
 }
 
-// disown moves a damaged adopted file aside.
 func (s *Spool) disown(f *file, damage error) {
 	s.forget(f)
 	s.mu.Lock()

@@ -50,7 +50,7 @@ func openFile(path string) (*file, error) {
 			return err
 		})
 		if err == nil {
-			err = f.guard(f.read)
+			err = f.update(f.read)
 		}
 		switch {
 		case errors.Is(err, bolterrors.ErrTimeout):
@@ -66,25 +66,22 @@ func openFile(path string) (*file, error) {
 }
 
 // read counts the items. It reads the whole file, which detects damage.
-func (f *file) read() error {
-	return f.db.Update(func(tx *bolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists(bucket)
-		if err != nil {
-			return err
+func (f *file) read(tx *bolt.Tx) error {
+	b, err := tx.CreateBucketIfNotExists(bucket)
+	if err != nil {
+		return err
+	}
+	b.FillPercent = 1
+	return b.ForEach(func(key, value []byte) error {
+		if len(key) != 8 {
+			return fmt.Errorf("%w: a key has %d bytes", errDamaged, len(key))
 		}
-		b.FillPercent = 1
-		return b.ForEach(func(key, value []byte) error {
-			if len(key) != 8 {
-				return fmt.Errorf("%w: a key has %d bytes", errDamaged, len(key))
-			}
-			f.items++
-			f.bytes += int64(len(value) + itemCost)
-			return nil
-		})
+		f.items++
+		f.bytes += int64(len(value) + itemCost)
+		return nil
 	})
 }
 
-// isThere reports whether path still names this file.
 func (f *file) isThere() bool {
 	ours, err := f.os.Stat()
 	if err != nil {
@@ -94,16 +91,18 @@ func (f *file) isThere() bool {
 	return err == nil && os.SameFile(ours, named)
 }
 
+func (f *file) update(fn func(tx *bolt.Tx) error) error {
+	return f.guard(func() error { return f.db.Update(fn) })
+}
+
 func (f *file) append(items [][]byte) error {
-	err := f.guard(func() error {
-		return f.db.Update(func(tx *bolt.Tx) error {
-			for _, item := range items {
-				if err := put(tx, item); err != nil {
-					return err
-				}
+	err := f.update(func(tx *bolt.Tx) error {
+		for _, item := range items {
+			if err := put(tx, item); err != nil {
+				return err
 			}
-			return nil
-		})
+		}
+		return nil
 	})
 	if err == nil {
 		f.items += len(items)
@@ -112,7 +111,6 @@ func (f *file) append(items [][]byte) error {
 	return err
 }
 
-// put appends an item.
 func put(tx *bolt.Tx, item []byte) error {
 	b := tx.Bucket(bucket)
 	b.FillPercent = 1 // keys ascend, so full pages never split
@@ -139,20 +137,17 @@ func (f *file) peek(most int) (items []Item, err error) {
 
 // settle removes items, or moves them to the end.
 func (f *file) settle(items []Item, requeue bool) error {
-	err := f.guard(func() error {
-		return f.db.Update(func(tx *bolt.Tx) error {
-			for _, item := range items {
-				if err := tx.Bucket(bucket).Delete(binary.BigEndian.AppendUint64(nil, item.key)); err != nil {
-					return err
-				}
-				if requeue {
-					if err := put(tx, item.Data); err != nil {
-						return err
-					}
-				}
+	err := f.update(func(tx *bolt.Tx) error {
+		for _, item := range items {
+			err := tx.Bucket(bucket).Delete(binary.BigEndian.AppendUint64(nil, item.key))
+			if err == nil && requeue {
+				err = put(tx, item.Data)
 			}
-			return nil
-		})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err == nil && !requeue {
 		f.items -= len(items)

@@ -51,7 +51,6 @@ type Spool struct {
 	adopted []*file
 }
 
-// batch holds the items of the next write.
 type batch struct {
 	items [][]byte
 	done  chan struct{} // closed once err is set
@@ -123,7 +122,6 @@ func (s *Spool) cancel(b *batch, item []byte) {
 	}
 }
 
-// commit writes batches until the spool is closed. Items appended during a write share the next one.
 func (s *Spool) commit() {
 	for range s.work {
 		s.mu.Lock()

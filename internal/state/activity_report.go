@@ -135,7 +135,6 @@ func (r *Reporter) update(ctx context.Context, last *report) {
 	r.write(ctx, "set", r.name, document, reportExpiry.Milliseconds())
 }
 
-// busy reports whether there are jobs in progress.
 func (r *Reporter) busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

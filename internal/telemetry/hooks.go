@@ -16,16 +16,13 @@ type Hooks struct {
 // Hooks registers the metrics of webhooks. It must be called at most once. spooled returns the number and size of the
 // spooled deliveries; nil means that there is no spool.
 func (m *Metrics) Hooks(spooled func() (items int, bytes int64)) *Hooks {
+	r := m.registry
 	h := &Hooks{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_webhook_requests_total", Help: "Webhook requests by outcome."}, []string{"forge", "outcome"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_webhook_duration_seconds", Help: "Time from a webhook's headers to its response.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}, []string{"forge"}), // 0.5 ms to 4 s
-		drained: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_webhook_spool_drained_total", Help: "Webhooks removed from the spool, by outcome."}, []string{"outcome"}),
+		requests: r.counters("lockstep_webhook_requests_total", "Webhook requests by outcome.", "forge", "outcome"),
+		seconds: r.histograms("lockstep_webhook_duration_seconds", "Time from a webhook's headers to its response.",
+			prometheus.ExponentialBuckets(0.0005, 2, 14), "forge"), // 0.5 ms to 4 s
+		drained: r.counters("lockstep_webhook_spool_drained_total", "Webhooks removed from the spool, by outcome.", "outcome"),
 	}
-	m.registry.MustRegister(h.requests, h.seconds, h.drained)
 	if spooled != nil {
 		m.registry.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{

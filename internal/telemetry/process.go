@@ -8,25 +8,18 @@ import (
 
 var handlerUp = prometheus.NewDesc("lockstep_handler_up", "Whether each handler of this process's roles is running (1) or not (0).", []string{"handler"}, nil)
 
-// handlers is a collector that reads the handlers' state on each scrape.
-type handlers struct{ read func() map[string]bool }
-
-// Describe implements [prometheus.Collector].
-func (*handlers) Describe(to chan<- *prometheus.Desc) { to <- handlerUp }
-
-// Collect implements [prometheus.Collector].
-func (h *handlers) Collect(to chan<- prometheus.Metric) {
-	for name, up := range h.read() {
-		value := 0.0
-		if up {
-			value = 1
-		}
-		to <- prometheus.MustNewConstMetric(handlerUp, prometheus.GaugeValue, value, name)
-	}
-}
-
 // Handlers exports whether each handler of this process is running. It must be called at most once.
-func (m *Metrics) Handlers(read func() map[string]bool) { m.registry.MustRegister(&handlers{read}) }
+func (m *Metrics) Handlers(read func() map[string]bool) {
+	m.registry.MustRegister(&collector{descs: []*prometheus.Desc{handlerUp}, collect: func(gauge gauge) {
+		for name, up := range read() {
+			value := 0.0
+			if up {
+				value = 1
+			}
+			gauge(handlerUp, value, name)
+		}
+	}})
+}
 
 // Build exports the program's version and revision. It must be called at most once.
 func (m *Metrics) Build(version, revision string) {

@@ -6,23 +6,19 @@ import (
 	"lockstep/internal/schedule"
 )
 
-// schedules are the metrics of polls and reconciliations.
 type schedules struct {
 	polls prometheus.Counter
 	drift *prometheus.CounterVec
 }
 
-func newSchedules(registry *prometheus.Registry) schedules {
+func newSchedules(r registrar) schedules {
 	s := schedules{
-		polls: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_polls_total", Help: "Polls of repositories scheduled by this process."}),
-		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_reconcile_drift_total", Help: "Deviations found by this process's reconciliations, by kind."}, []string{"kind"}),
+		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
+		drift: r.counters("lockstep_reconcile_drift_total", "Deviations found by this process's reconciliations, by kind.", "kind"),
 	}
 	for _, kind := range schedule.Kinds {
 		s.drift.WithLabelValues(string(kind)) // export 0 from the start
 	}
-	registry.MustRegister(s.polls, s.drift)
 	return s
 }
 

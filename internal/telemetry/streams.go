@@ -77,21 +77,8 @@ var (
 	groupOldest    = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry not settled by a group.", perGroup, nil)
 )
 
-// Describe implements [prometheus.Collector].
-func (s *Streams) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{
-		streamsUp, deadNow, streamLength, streamBytes,
-		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupOldest,
-	} {
-		to <- desc
-	}
-}
-
-// Collect implements [prometheus.Collector]. If Redis does not answer, it exports only lockstep_streams_up.
-func (s *Streams) Collect(to chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-	}
+// collect exports only lockstep_streams_up if Redis does not answer.
+func (s *Streams) collect(gauge gauge) {
 	all, err := s.Read(context.Background())
 	if err != nil {
 		gauge(streamsUp, 0)
@@ -121,26 +108,25 @@ func (s *Streams) Collect(to chan<- prometheus.Metric) {
 }
 
 // Export adds the stream statistics to the metrics. It must be called at most once.
-func (m *Metrics) Export(s *Streams) { m.registry.MustRegister(s) }
+func (m *Metrics) Export(s *Streams) {
+	m.registry.MustRegister(&collector{collect: s.collect, descs: []*prometheus.Desc{
+		streamsUp, deadNow, streamLength, streamBytes,
+		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupOldest,
+	}})
+}
 
-// trims are the metrics of trimmed streams.
 type trims struct {
 	trimmed *prometheus.CounterVec
 	dropped *prometheus.CounterVec
 	letters *prometheus.CounterVec
 }
 
-func newTrims(registry *prometheus.Registry) trims {
-	t := trims{
-		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_stream_trimmed_total", Help: "Entries trimmed from a stream by this process, by cause."}, []string{"stream", "cause"}),
-		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_stream_dropped_total", Help: "Unsettled entries trimmed from a full stream by this process, by group."}, perGroup),
-		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_dead_letters_dropped_total", Help: "Dead letters trimmed by this process, by cause."}, []string{"cause"}),
+func newTrims(r registrar) trims {
+	return trims{
+		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.", "stream", "cause"),
+		dropped: r.counters("lockstep_stream_dropped_total", "Unsettled entries trimmed from a full stream by this process, by group.", perGroup...),
+		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.", "cause"),
 	}
-	registry.MustRegister(t.trimmed, t.dropped, t.letters)
-	return t
 }
 
 // Trim counts the entries removed by a [stream.Trimmer].

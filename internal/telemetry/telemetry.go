@@ -18,7 +18,7 @@ import (
 
 // Metrics are the metrics of one process. Its methods are safe for concurrent use.
 type Metrics struct {
-	registry *prometheus.Registry
+	registry registrar
 
 	deliveries   *prometheus.CounterVec
 	attempts     *prometheus.HistogramVec
@@ -42,44 +42,28 @@ type Metrics struct {
 // New returns metrics with a new registry.
 func New() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 2.5, 14) // 1 ms to 2.5 min
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_messages_delivered_total", Help: "Messages delivered to a handler, by whether they were redelivered."}, []string{"stream", "again"}),
-		attempts: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_message_attempts", Help: "Attempt number of delivered messages.", Buckets: []float64{1, 2, 3, 4, 6, 8, 12, 16}}, []string{"stream"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"}),
-		finished: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_message_seconds", Help: "Time from the delivery of a message to its end, by outcome.", Buckets: seconds}, []string{"stream", "outcome"}),
-		lapsed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_claims_total", Help: "Messages claimed from consumers that crashed or hung."}, []string{"stream"}),
-		lockWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."}),
-		lockWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_lock_wait_seconds", Help: "Time spent waiting for a lease, by result.", Buckets: seconds}, []string{"result"}),
-		lockHeld: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "lockstep_lock_held_seconds", Help: "Time that leases were held.", Buckets: seconds}),
-		lockLost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_lock_lost_total", Help: "Leases lost to another holder or released by force."}, []string{"forced"}),
-		lockDoubtful: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_lock_in_doubt_total", Help: "Leases not renewed in time."}),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_changes_total", Help: "Processed changes by outcome and error class."}, []string{"outcome", "class"}),
-		circuits: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_circuit_transitions_total", Help: "Transitions of circuit breakers, by new phase."}, []string{"to"}),
-		freed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_patrol_freed_bytes_total", Help: "Bytes on disk freed by this process's patrols."}),
+	r := registrar{prometheus.NewRegistry()}
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+	return &Metrics{
+		registry:   r,
+		deliveries: r.counters("lockstep_messages_delivered_total", "Messages delivered to a handler, by whether they were redelivered.", "stream", "again"),
+		attempts: r.histograms("lockstep_message_attempts", "Attempt number of delivered messages.",
+			[]float64{1, 2, 3, 4, 6, 8, 12, 16}, "stream"),
+		inFlight: registered(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"})),
+		finished: r.histograms("lockstep_message_seconds", "Time from the delivery of a message to its end, by outcome.", seconds, "stream", "outcome"),
+		lapsed:   r.counters("lockstep_claims_total", "Messages claimed from consumers that crashed or hung.", "stream"),
+		lockWaiters: registered(r, prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."})),
+		lockWait:     r.histograms("lockstep_lock_wait_seconds", "Time spent waiting for a lease, by result.", seconds, "result"),
+		lockHeld:     r.histogram("lockstep_lock_held_seconds", "Time that leases were held.", seconds),
+		lockLost:     r.counters("lockstep_lock_lost_total", "Leases lost to another holder or released by force.", "forced"),
+		lockDoubtful: r.counter("lockstep_lock_in_doubt_total", "Leases not renewed in time."),
+		changes:      r.counters("lockstep_changes_total", "Processed changes by outcome and error class.", "outcome", "class"),
+		circuits:     r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
+		freed:        r.counter("lockstep_patrol_freed_bytes_total", "Bytes on disk freed by this process's patrols."),
+		trims:        newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r),
 	}
-	m.registry.MustRegister(collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(),
-		m.deliveries, m.attempts, m.inFlight, m.finished, m.lapsed, m.lockWaiters, m.lockWait, m.lockHeld, m.lockLost, m.lockDoubtful,
-		m.changes, m.circuits, m.freed)
-	m.trims = newTrims(m.registry)
-	m.notify = newNotify(m.registry)
-	m.schedules = newSchedules(m.registry)
-	m.work = newWork(m.registry)
-	return m
 }
 
 // Handler serves the metrics.

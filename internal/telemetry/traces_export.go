@@ -97,7 +97,6 @@ func (l *sdkLog) write(msg string) {
 	l.last, l.skipped = time.Now(), 0
 }
 
-// logger returns the SDK's logger.
 func (l *sdkLog) logger() logr.Logger { return logr.New(sink{l}) }
 
 // sink drops errors and values, because they may quote a header with a token.

@@ -21,8 +21,8 @@ type VolumeFigures struct {
 // volumeTTL is how long figures are cached, so that scrapes do not load a network file system.
 const volumeTTL = 15 * time.Second
 
-// volume is a collector that reads and caches a volume's figures. Every process with the volume exports the same
-// values, so aggregate them with max, not sum.
+// volume reads and caches a volume's figures. Every process with the volume exports the same values, so aggregate them
+// with max, not sum.
 type volume struct {
 	read func() (VolumeFigures, error)
 
@@ -44,20 +44,7 @@ var (
 	volumePatrolled = prometheus.NewDesc("lockstep_volume_patrolled_timestamp_seconds", "Time at which the last patrol ended.", nil, nil)
 )
 
-// Describe implements [prometheus.Collector].
-func (v *volume) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{
-		volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumePatrolled,
-	} {
-		to <- desc
-	}
-}
-
-// Collect implements [prometheus.Collector].
-func (v *volume) Collect(to chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, value float64) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
-	}
+func (v *volume) collect(gauge gauge) {
 	f, err := v.figures()
 	if err != nil {
 		gauge(volumeUp, 0)
@@ -91,7 +78,9 @@ func (v *volume) figures() (VolumeFigures, error) {
 
 // Volume exports a volume's figures until stop is called. Only one may be registered at a time.
 func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
-	v := &volume{read: read}
+	v := &collector{collect: (&volume{read: read}).collect, descs: []*prometheus.Desc{
+		volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumePatrolled,
+	}}
 	m.registry.MustRegister(v)
 	return func() { m.registry.Unregister(v) }
 }

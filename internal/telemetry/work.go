@@ -8,7 +8,6 @@ import (
 	"lockstep/events"
 )
 
-// work are the metrics of processing changes.
 type work struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -21,23 +20,17 @@ type work struct {
 // longSeconds are buckets from 1 ms to 4 h, for changes that may wait for an unreachable remote.
 var longSeconds = prometheus.ExponentialBuckets(0.001, 2.5, 19)
 
-func newWork(registry *prometheus.Registry) work {
-	w := work{
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_sync_total", Help: "Attempts at changes under their lease, by operation, result and error class."}, []string{"op", "result", "reason"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_sync_duration_seconds", Help: "Duration of attempts at changes, from the work slot to the settlement.", Buckets: longSeconds}, []string{"op", "result"}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_sync_bytes_total", Help: "Bytes of packs received from remotes."}),
-		fenced: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lockstep_fencing_rejected_total", Help: "Attempts rejected by the volume or Redis because a newer lease was granted."}),
-		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_end_to_end_seconds", Help: "Time from a change's arrival, or else its stream entry, to its settlement, over all attempts.", Buckets: longSeconds}, []string{"outcome"}),
-		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lockstep_stage_seconds", Help: "End-to-end time of changes, by stage.", Buckets: longSeconds}, []string{"stage"}),
+func newWork(r registrar) work {
+	return work{
+		total: r.counters("lockstep_sync_total", "Attempts at changes under their lease, by operation, result and error class.", "op", "result", "reason"),
+		duration: r.histograms("lockstep_sync_duration_seconds", "Duration of attempts at changes, from the work slot to the settlement.",
+			longSeconds, "op", "result"),
+		bytes:  r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
+		fenced: r.counter("lockstep_fencing_rejected_total", "Attempts rejected by the volume or Redis because a newer lease was granted."),
+		endToEnd: r.histograms("lockstep_end_to_end_seconds", "Time from a change's arrival, or else its stream entry, to its settlement, over all attempts.",
+			longSeconds, "outcome"),
+		stages: r.histograms("lockstep_stage_seconds", "End-to-end time of changes, by stage.", longSeconds, "stage"),
 	}
-	registry.MustRegister(w.total, w.duration, w.bytes, w.fenced, w.endToEnd, w.stages)
-	return w
 }
 
 // Worked counts an attempt at a change: its duration, the bytes received from the remote, and its error, if any.

@@ -38,38 +38,27 @@
 // # Why scripts
 //
 // Between reading the watches and queueing a change, somebody may start or stop watching. Each script does both in one
-// step, and the position of its entry in the stream of changes records the order:
+// step, and the position of its entry in the stream of changes records the order. It runs every check that can fail before
+// its first write.
 //
 //	write.lua   changes a repository's watches and the index of its remote, and queues a poll or, after the last watch
-//	            is removed, a forced removal of the clone. Changes accepted for the old watches precede it in the
-//	            stream
+//	            is removed, a forced removal of the clone
 //	accept.lua  accepts all changes of a delivery if its ID is new and the versions are current, else none
 //	due.lua     queues a poll for each repository that is due and schedules its next one, by Redis' clock, so
 //	            schedulers need no leader
-//
-// Each script runs every check that can fail before its first write.
 //
 // Many workers read the stream, out of order. So a worker checks the registry again under the repository's lease: a
 // removal keeps a clone that is watched again, and a change for a removed watch fails.
 //
 // # Failures
 //
-//	Redis does not answer              an error; all or nothing was written. It is safe to retry: Put and Remove find
-//	                                   nothing left to do, Accept finds the delivery ID if there is one
+//	Redis does not answer              an error; all or nothing was written, and it is safe to retry
 //	concurrent writes of a set         one wins, the others start over
 //	a set changes under a receiver     Stale: nothing was accepted; read the watches again and recompute the changes
-//	Redis loses its last writes        watches may be lost, and the changes queued with them; import the file again.
-//	                                   Cached versions become stale
-//	a scheduler dies                   the others continue; a poll is scheduled and queued in the same step
+//	Redis loses its last writes        watches and the changes queued with them may be lost: import the file again
 //	no scheduler runs for a while      every overdue repository is polled once, not once for each missed poll
-//	Redis' clock is set back           one extra poll per repository
 //	a watch cannot be decoded          Of, ByRemote, List and Put fail and name it, because ignoring it could remove
 //	                                   a clone. Remove still works, so does a new Put, and Repos includes it
 //	two remotes at one path            refused by Put, Add, Plan and Move, as by the volume. So are a path inside
 //	                                   another watched path, and the 1,001st watch of a repository
-//
-// # What it does not do
-//
-// It does not contact remotes, remove clones or send notifications: the consumers of the stream do. It does not check
-// that a credential exists, and it keeps no history of changes to watches.
 package watch

@@ -9,15 +9,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is the maximum size of a file of watches, in bytes.
 const maxFile = 16 << 20
 
-// file is a file of watches.
 type file struct {
 	Watches []entry `yaml:"watches"`
 }
 
-// entry is a watch in a file.
 type entry struct {
 	App          string   `yaml:"app"`
 	Repo         string   `yaml:"repo,omitempty"`

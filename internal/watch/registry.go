@@ -40,7 +40,6 @@ type RemoteWatches struct {
 	Watches []Watch // by repository, then app, then ref
 }
 
-// maxWatches limits the watches of one repository.
 const maxWatches = 1000
 
 func (r *Registry) ofPrefix() string { return r.namespace.Watches() + "of:" }

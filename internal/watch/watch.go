@@ -30,8 +30,7 @@ type Watch struct {
 	NotifyURL    string `json:"notify_url,omitempty"`
 	NotifySecret string `json:"notify_secret,omitempty"`
 
-	// Paths are globs of files (** crosses directories). The app is not notified of syncs that changed none of them.
-	// If empty, it is notified of each.
+	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
 
 	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
@@ -39,8 +38,6 @@ type Watch struct {
 	// Silenced says since when and why the app is no longer notified; empty while it is.
 	Silenced string `json:"silenced,omitempty"`
 }
-
-// Key identifies a watch: an app has one watch for each selection of refs of a repository.
 
 // Key is a watch's identity: an app watches a selection of refs of a repository once.
 type Key struct {
@@ -240,7 +237,6 @@ func (i *Interval) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// parse decodes a watch from the registry.
 func parse(document []byte) (Watch, error) {
 	var w Watch
 	if err := json.Unmarshal(document, &w); err != nil {
