@@ -30,6 +30,6 @@ func Quotaf(format string, args ...any) error {
 // RecoverCorrupt, when deferred, turns a panic of go-git on damaged objects into an error of ClassCorrupt.
 func RecoverCorrupt(err *error) {
 	if cause := recover(); cause != nil {
-		*err = Corruptf("read the fetched pack: panic: %v", cause)
+		*err = Corruptf("read Git objects: panic: %v", cause)
 	}
 }
