@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is an open folder. Every operation takes one name in it and follows no symbolic link, so that
-// nothing a tree contains, and nobody who swaps a folder for a link, can lead it elsewhere.
+// Dir is an open folder. Every operation takes one name in it and follows no symbolic link, so that neither the
+// content of a tree nor a folder swapped for a link can redirect it.
 type Dir struct {
 	fd   int
 	path string // for errors
@@ -32,7 +32,7 @@ func (d Dir) failed(op, name string, err error) error {
 	return &os.PathError{Op: op, Path: d.path + "/" + name, Err: err}
 }
 
-// Open opens a folder in d.
+// Open opens the subfolder name.
 func (d Dir) Open(name string) (Dir, error) {
 	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|dirFlags, 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func (d Dir) Open(name string) (Dir, error) {
 	return Dir{fd, d.path + "/" + name}, nil
 }
 
-// Make makes a folder in d and opens it; the name must be free.
+// Make creates and opens the subfolder name, which must not exist.
 func (d Dir) Make(name string) (Dir, error) {
 	if err := unix.Mkdirat(d.fd, name, 0o755); err != nil {
 		return Dir{}, d.failed("mkdir", name, err)
@@ -49,7 +49,7 @@ func (d Dir) Make(name string) (Dir, error) {
 	return d.Open(name)
 }
 
-// Create makes a file in d; the name must be free.
+// Create creates a file, which must not exist.
 func (d Dir) Create(name string, perm uint32) (*os.File, error) {
 	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, perm)
 	if err != nil {
@@ -58,7 +58,7 @@ func (d Dir) Create(name string, perm uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), d.path+"/"+name), nil
 }
 
-// OpenOrMake opens a folder in d, made if it is not there.
+// OpenOrMake opens the subfolder name and creates it if necessary.
 func (d Dir) OpenOrMake(name string) (Dir, error) {
 	below, err := d.Open(name)
 	if errors.Is(err, os.ErrNotExist) {
@@ -67,7 +67,7 @@ func (d Dir) OpenOrMake(name string) (Dir, error) {
 	return below, err
 }
 
-// Remove removes a file, or an empty folder.
+// Remove removes a file or an empty folder.
 func (d Dir) Remove(name string, folder bool) error {
 	flags := 0
 	if folder {
@@ -79,7 +79,7 @@ func (d Dir) Remove(name string, folder bool) error {
 	return nil
 }
 
-// Symlink makes a symbolic link in d; the name must be free.
+// Symlink creates a symbolic link, which must not exist.
 func (d Dir) Symlink(target, name string) error {
 	if err := unix.Symlinkat(target, d.fd, name); err != nil {
 		return d.failed("symlink", name, err)
@@ -87,7 +87,7 @@ func (d Dir) Symlink(target, name string) error {
 	return nil
 }
 
-// Link gives the file of that name in from the same name in d, which must be free.
+// Link creates a hard link to the file with the same name in from. It must not exist in d.
 func (d Dir) Link(from Dir, name string) error {
 	if err := unix.Linkat(from.fd, name, d.fd, name, 0); err != nil {
 		return d.failed("link", name, err)
@@ -95,7 +95,7 @@ func (d Dir) Link(from Dir, name string) error {
 	return nil
 }
 
-// Stat looks at an entry itself, not at what a link points to.
+// Stat describes an entry. It does not follow symbolic links.
 func (d Dir) Stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -104,59 +104,54 @@ func (d Dir) Stat(name string) (unix.Stat_t, error) {
 	return st, nil
 }
 
-// Descent walks over the folders of a tree and keeps those open that lead to where it is: whoever
-// visits a tree in the order of its paths opens each folder once.
-type Descent struct {
-	At   string // folder
-	open []Dir  // from the root to it
+// Walker walks through the folders of a tree. It keeps the current folder and its parents open, so that visiting
+// a tree in the order of its paths opens each folder once. A zero Walker fails with os.ErrClosed.
+type Walker struct {
+	Current string // folder, relative to the root
+	open    []Dir  // from the root to the current folder
 }
 
-// Descend begins at the root of a tree.
-func Descend(path string) (*Descent, error) {
+// NewWalker starts at the root of a tree.
+func NewWalker(path string) (*Walker, error) {
 	root, err := openDir(path)
 	if err != nil {
 		return nil, err
 	}
-	return &Descent{open: []Dir{root}}, nil
+	return &Walker{open: []Dir{root}}, nil
 }
 
-// Close closes all folders that are open.
-func (d *Descent) Close() {
+// Close closes all open folders.
+func (d *Walker) Close() {
 	for _, open := range d.open {
 		open.Close()
 	}
 	d.open = nil
 }
 
-// Enter goes to a folder, down from where it parts from the last one by step: [dir.open], or [dir.make]
-// if each folder is entered for the first time. The folder returned is closed by the descent.
-func (d *Descent) Enter(folder string, step func(parent Dir, name string) (Dir, error)) (Dir, error) {
+// Enter moves to a folder. It opens each folder below the common parent with step, for example [Dir.Open] or
+// [Dir.Make]. The walker closes the returned folder.
+func (d *Walker) Enter(folder string, step func(parent Dir, name string) (Dir, error)) (Dir, error) {
 	if len(d.open) == 0 {
 		return Dir{}, os.ErrClosed
 	}
-	for d.At != "" && folder != d.At && !strings.HasPrefix(folder, d.At+"/") {
-		d.leave()
+	for d.Current != "" && folder != d.Current && !strings.HasPrefix(folder, d.Current+"/") {
+		last := len(d.open) - 1
+		d.open[last].Close()
+		d.open, d.Current = d.open[:last], Parent(d.Current)
 	}
-	for folder != d.At {
-		name, _, _ := strings.Cut(strings.TrimPrefix(folder[len(d.At):], "/"), "/")
+	for folder != d.Current {
+		name, _, _ := strings.Cut(strings.TrimPrefix(folder[len(d.Current):], "/"), "/")
 		below, err := step(d.open[len(d.open)-1], name)
 		if err != nil {
 			return Dir{}, err
 		}
 		d.open = append(d.open, below)
-		d.At = strings.TrimPrefix(d.At+"/"+name, "/")
+		d.Current = strings.TrimPrefix(d.Current+"/"+name, "/")
 	}
 	return d.open[len(d.open)-1], nil
 }
 
-// leave goes up by one folder.
-func (d *Descent) leave() {
-	last := len(d.open) - 1
-	d.open[last].Close()
-	d.open, d.At = d.open[:last], Parent(d.At)
-}
-
-// Parent is the folder that a path is in; "" for the root.
+// Parent returns the folder of a path; "" for the root.
 func Parent(path string) string {
 	i := strings.LastIndexByte(path, '/')
 	return path[:max(i, 0)]

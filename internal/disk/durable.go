@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Replace puts content at path in one step: readers see the old file or the new one, and after
-// it returns the new one survives a power cut.
+// Replace atomically replaces the file at path: readers see the old or the new content, and the new one survives a
+// power cut once Replace returns.
 func Replace(path string, content []byte) error {
 	return replace(path, content, true)
 }
 
-// ReplaceUnsynced is replaceFile for what may be lost in a power cut, or be empty after it.
+// ReplaceUnsynced is Replace without syncing: after a power cut the file may be lost or empty.
 func ReplaceUnsynced(path string, content []byte) error {
 	return replace(path, content, false)
 }
@@ -28,7 +28,7 @@ func replace(path string, content []byte, synced bool) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temp.Name()) // fails once renamed, as it should
+	defer os.Remove(temp.Name()) // fails after the rename
 	if err := writeAndClose(temp, content, synced); err != nil {
 		return err
 	}
@@ -38,10 +38,10 @@ func replace(path string, content []byte, synced bool) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// TempInfix marks the files of replaceFile that a crash may leave.
+// TempInfix is part of the names of temporary files, which a crash may leave behind.
 const TempInfix = ".tmp-"
 
-// WriteNew writes a new file and waits until its content is on disk.
+// WriteNew writes and syncs a new file, which must not exist.
 func WriteNew(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -64,7 +64,7 @@ func writeAndClose(file *os.File, content []byte, synced bool) error {
 	return err
 }
 
-// SyncDir waits until the names in a folder are on disk.
+// SyncDir syncs the names in a folder to disk.
 func SyncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -77,14 +77,12 @@ func SyncDir(path string) error {
 	return nil
 }
 
-// fewFiles is up to how many files are synced each by itself: more are synced quicker with all that is
-// written to the file system.
+// fewFiles is the most files that Flush syncs one by one: for more, syncing the whole file system is faster.
 const fewFiles = 64
 
-// Flush waits until the folder dir, just made in private, is on disk with all below it; files are the
-// paths of those with content that is new. A few files are synced each by itself, on file systems that
-// bring names and links to disk in the order in which they were made: to sync the whole file system
-// would be to wait for what everybody else has written to it.
+// Flush syncs the new folder dir and everything below it; files are the paths of files with new content. It syncs
+// a few files one by one on file systems that write names and links to disk in order, because syncing the whole
+// file system also waits for the writes of others.
 func Flush(dir string, files []string) error {
 	if len(files) > fewFiles || !keepsOrder(dir) {
 		return syncVolume(dir)
@@ -100,8 +98,8 @@ func Flush(dir string, files []string) error {
 	return SyncDir(dir)
 }
 
-// keepsOrder reports whether a file system has one journal for all its names (ext4, XFS), keeps them on
-// a server that has (NFS), or does not outlive the power anyway (tmpfs).
+// keepsOrder reports whether a file system journals all names in order (ext4, XFS, the server of NFS) or does not
+// survive a power cut anyway (tmpfs).
 func keepsOrder(path string) bool {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -110,14 +108,14 @@ func keepsOrder(path string) bool {
 	switch int64(fs.Type) {
 	case unix.XFS_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		return true
-	case unix.EXT4_SUPER_MAGIC: // and ext2's, and that of an ext4 made without a journal
+	case unix.EXT4_SUPER_MAGIC: // also ext2, and ext4 without a journal
 		var st unix.Stat_t
 		return unix.Stat(path, &st) == nil && hasJournal(st.Dev)
 	}
 	return false
 }
 
-// hasJournal reports whether the ext4 on a device has a journal: there is somebody then who writes it.
+// hasJournal reports whether the ext4 on a device has a journal, and hence a task that writes it.
 func hasJournal(dev uint64) bool {
 	name, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(dev), unix.Minor(dev)))
 	if err != nil {
@@ -128,7 +126,7 @@ func hasJournal(dev uint64) bool {
 	return err == nil && notANumber == nil
 }
 
-// syncFile waits until a file's content is on disk. A symbolic link has none.
+// syncFile syncs the content of a file. It does nothing for a symbolic link.
 func syncFile(path string) error {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -141,8 +139,7 @@ func syncFile(path string) error {
 	return file.Sync()
 }
 
-// syncVolume waits until everything written to path's file system is on disk: for a tree of
-// thousands of files far cheaper than syncing each.
+// syncVolume syncs the file system of path: far cheaper than syncing thousands of files one by one.
 func syncVolume(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -155,7 +152,7 @@ func syncVolume(path string) error {
 	return nil
 }
 
-// ReadDir is [os.ReadDir], of no entries when the folder is not there.
+// ReadDir is [os.ReadDir], but returns no entries if the folder does not exist.
 func ReadDir(path string) ([]os.DirEntry, error) {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrNotExist) {

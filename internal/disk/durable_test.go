@@ -16,18 +16,18 @@ func TestFlush(t *testing.T) {
 	must(0, Flush(dir, make([]string, fewFiles+1)))(t) // with the whole file system
 	if keepsOrder(dir) {
 		if err := Flush(dir, []string{filepath.Join(dir, "absent")}); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("a file that is not there: %v", err)
+			t.Errorf("missing file: %v", err)
 		}
 	}
 	if _, err := os.Stat("/dev/shm"); err == nil && !keepsOrder("/dev/shm") {
-		t.Error("what does not outlive the power needs no order")
+		t.Error("tmpfs keeps order")
 	}
 	if keepsOrder("/proc") {
-		t.Error("who knows in which order that is kept")
+		t.Error("procfs does not keep order")
 	}
 }
 
-// must returns a function, so that it can take both a pair of results and a test.
+// must fails the test if err is set: must(f())(t).
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

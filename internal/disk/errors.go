@@ -8,8 +8,8 @@ import (
 	"lockstep/events"
 )
 
-// Error classifies a failure of the volume itself: the disk, its permissions, its mount. It
-// passes nil through, and errors that are classified already.
+// Error returns a file system error as a retryable error of ClassVolume with advice. It returns nil for nil, and
+// keeps the class of an error that has one.
 func Error(attempt string, err error) error {
 	if err == nil {
 		return nil
@@ -33,7 +33,7 @@ func volumeAdvice(err error) string {
 	case errors.Is(err, syscall.EIO):
 		return "; check the disk"
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
-		return "; move away what stands in its place"
+		return "; move the existing file away"
 	}
 	return ""
 }

@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// Stat returns what the system knows about a file.
+// Stat returns the operating system's description of a file.
 func Stat(info fs.FileInfo) (*syscall.Stat_t, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nil, fmt.Errorf("%s: the system says too little of it", info.Name())
+		return nil, fmt.Errorf("%s: no stat information", info.Name())
 	}
 	return st, nil
 }

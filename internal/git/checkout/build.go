@@ -18,20 +18,19 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// builder checks a plan out into a folder that nobody else sees yet: an unchanged file is linked from
-// the last tree, any other is written anew, so that the trees that share a file's inode never see it
-// change. Several goroutines work on stretches of the tree.
+// builder checks out a plan into a private folder. It links unchanged files from the last tree and writes all
+// others as new files, since trees share inodes. Several goroutines work on batches of items.
 type builder struct {
 	writer
 	maxBytes int64             // in all files
-	count    func(files int64) // counts files made
+	count    func(files int64) // counts created files
 	items    []Item
-	made     manifest     // of items, one for one
-	bytes    atomic.Int64 // in the files made
-	next     atomic.Int64 // item that nobody has taken yet
+	made     manifest     // parallel to items
+	bytes    atomic.Int64 // in the created files
+	next     atomic.Int64 // first item of the next batch
 }
 
-// Build checks the plan's items out into dst, an empty folder. It calls count for files made, from several
+// Build checks out the plan's items into dst, an empty folder. It calls count for each created file, from several
 // goroutines.
 func (p *Plan) Build(
 	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
@@ -48,17 +47,17 @@ func (p *Plan) Build(
 	return &Files{written, func() ([]byte, error) { return made.encode(), nil }}, nil
 }
 
-const stretch = 128 // items that a goroutine takes at a time
+const batchSize = 128 // items
 
-// build checks items out into dst, an empty folder, and returns what is on disk then, and which of it
-// was written anew. last is the tree to link from; "" for none.
+// build checks out the items into dst, an empty folder. It returns the manifest and the paths of new files. last is
+// the tree to link from; "" for none.
 func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
 	if err := b.makeFolders(dst); err != nil {
 		return nil, nil, err
 	}
 	b.made = make(manifest, len(b.items))
 	g, ctx := errgroup.WithContext(ctx)
-	for range min(runtime.GOMAXPROCS(0), len(b.items)/stretch+1) {
+	for range min(runtime.GOMAXPROCS(0), len(b.items)/batchSize+1) {
 		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.links}}
 		g.Go(func() error { return w.run(dst, last) })
 	}
@@ -73,9 +72,9 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 	return slices.DeleteFunc(b.made, tracked.isSkipped), written, nil
 }
 
-// makeFolders makes all folders, parents first.
+// makeFolders creates all folders, parents first.
 func (b *builder) makeFolders(dst string) error {
-	to, err := disk.Descend(dst)
+	to, err := disk.NewWalker(dst)
 	if err != nil {
 		return buildError(err)
 	}
@@ -88,11 +87,11 @@ func (b *builder) makeFolders(dst string) error {
 	return nil
 }
 
-// buildError classifies a failure to make an entry. Only a file system that takes two names for one
-// can say that an entry's name is taken.
+// buildError classifies a failure to create an entry. Names are unique within a folder, so a name can exist only
+// on a file system that considers two names equal.
 func buildError(err error) error {
 	if errors.Is(err, os.ErrExist) {
-		return object.Hostilef("build the tree: two entries that this file system takes for one: %w", err)
+		return object.Hostilef("build the tree: two entries have the same name on this file system: %w", err)
 	}
 	return disk.Error("build the tree", err)
 }
@@ -107,27 +106,27 @@ type worker struct {
 func (w *worker) run(dst, last string) (err error) {
 	defer w.writer.objects.Close()
 	defer object.RecoverCorrupt(&err)
-	to, err := disk.Descend(dst)
+	to, err := disk.NewWalker(dst)
 	if err != nil {
 		return buildError(err)
 	}
 	defer to.Close()
-	from := &disk.Descent{}
+	from := &disk.Walker{}
 	if last != "" {
-		if d, err := disk.Descend(last); err == nil {
+		if d, err := disk.NewWalker(last); err == nil {
 			from = d
 			defer from.Close()
 		}
 	}
 	for {
-		start := int(w.next.Add(stretch)) - stretch
+		start := int(w.next.Add(batchSize)) - batchSize
 		if start >= len(w.items) {
 			return nil
 		}
 		if w.ctx.Err() != nil {
 			return fmt.Errorf("build the tree: %w", context.Cause(w.ctx))
 		}
-		for i := start; i < min(start+stretch, len(w.items)); i++ {
+		for i := start; i < min(start+batchSize, len(w.items)); i++ {
 			if w.made[i], err = w.make(to, from, w.items[i]); err != nil {
 				return err
 			}
@@ -140,10 +139,10 @@ func (w *worker) run(dst, last string) (err error) {
 }
 
 func treeTooLarge(limit int64) error {
-	return object.Quotaf("the files of the tree are more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
+	return object.Quotaf("the files of the tree have more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
 }
 
-func (w *worker) make(to, from *disk.Descent, it Item) (tracked, error) {
+func (w *worker) make(to, from *disk.Walker, it Item) (tracked, error) {
 	folder, err := to.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
 		return tracked{}, buildError(err)
@@ -155,8 +154,8 @@ func (w *worker) make(to, from *disk.Descent, it Item) (tracked, error) {
 	return w.writer.write(w.ctx, folder, it.entry, name)
 }
 
-// linkUnchanged links a file from the last tree, if that still has it as it was written.
-func linkUnchanged(folder disk.Dir, from *disk.Descent, it Item, name string) bool {
+// linkUnchanged links a file from the last tree if it is unmodified there.
+func linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) bool {
 	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
 		return false
@@ -171,19 +170,19 @@ type writer struct {
 	links   LinkPolicy
 }
 
-// LinkPolicy is what to do about a symbolic link that points out of its tree, or into the tree's .git.
-// None is ever followed here, and results mark them; who reads a tree may follow one.
+// LinkPolicy says how to treat symbolic links that point out of the tree or into its .git. Lockstep follows none of
+// them, and results mark them; readers of the tree may follow them.
 type LinkPolicy string
 
 // The link policies.
 const (
-	LinksKeep   LinkPolicy = "keep"   // make them as they are, as Git does: the default
-	LinksSkip   LinkPolicy = "skip"   // leave them out; to Git they look deleted
-	LinksRefuse LinkPolicy = "refuse" // do not publish a tree that has any
+	LinksKeep   LinkPolicy = "keep"   // create them, as Git does; the default
+	LinksSkip   LinkPolicy = "skip"   // omit them; Git reports them as deleted
+	LinksRefuse LinkPolicy = "refuse" // refuse the tree
 )
 
-// write makes a file, link or submodule that is not there yet. A submodule is an empty folder, as Git
-// leaves it without --recurse-submodules. A link that is skipped has no bytes in the manifest.
+// write creates a file, link or submodule. A submodule becomes an empty folder, as in Git without
+// --recurse-submodules. For a skipped link it returns a zero tracked.
 func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (tracked, error) {
 	var err error
 	skipped := false
@@ -220,7 +219,7 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 	}
 	if w.links != LinksKeep && LeavesTree(e.path, target) {
 		if w.links == LinksRefuse {
-			return false, object.Hostilef("it is a symbolic link out of the tree; set outside-links to keep or skip if that is fine")
+			return false, object.Hostilef("it is a symbolic link that leaves the tree; set outside-links to keep or skip to allow it")
 		}
 		return true, nil
 	}
@@ -243,8 +242,8 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 	return err
 }
 
-// Files are the files of a tree that has just been made.
+// Files describes the files of a new tree.
 type Files struct {
-	Written []string               // paths of those that are no links to another tree's
-	Index   func() ([]byte, error) // of all of them
+	Written []string               // paths of the files that are not linked from another tree
+	Index   func() ([]byte, error) // returns the Git index of all files
 }

@@ -16,8 +16,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// differences lists where the tree after differs from the tree before, sorted by path; all of it when
-// before is zero. Names in folders that differ are checked; of both trees it reads at most limit entries.
+// differences lists the differences between two trees, sorted by path; before may be zero. It checks the names in
+// folders that differ, and reads at most limit entries of each tree.
 func differences(ctx context.Context, objects *object.Store, before, after object.ID, limit int) ([]difference, error) {
 	w := &walker{ctx: ctx, objects: objects, limit: limit}
 	if err := w.compare(before, after, "", 0); err != nil {
@@ -27,9 +27,9 @@ func differences(ctx context.Context, objects *object.Store, before, after objec
 	return w.found, nil
 }
 
-// Limits bounds what a tree may cost.
+// Limits bounds the size of a tree.
 type Limits struct {
-	MaxFiles     int   // changed files listed
+	MaxFiles     int   // listed changed files
 	MaxTreeFiles int   // files in a tree
 	MaxTreeBytes int64 // in all files of a tree
 }
@@ -38,12 +38,12 @@ type Limits struct {
 type Changes struct {
 	base      string // the commit compared with; empty for none
 	Files     []events.File
-	Full      bool // base is not known: files lists the whole tree
+	Full      bool // base is unknown: Files lists the whole tree
 	Truncated bool
 }
 
-// ChangesSince compares the plan with the commit base. A base that is not in the repository's stores, or
-// not whole, makes everything an addition.
+// ChangesSince compares the plan with the commit base. If base is missing or incomplete in the repository's
+// stores, it lists all files as added.
 func (p *Plan) ChangesSince(ctx context.Context, objects *object.Store, base string, limits Limits) (Changes, error) {
 	c := Changes{base: base}
 	found, known := p.differencesFrom(ctx, objects, base, limits.MaxTreeFiles)
@@ -64,7 +64,7 @@ func (p *Plan) ChangesSince(ctx context.Context, objects *object.Store, base str
 	return c, markLinks(objects, found, c.Files)
 }
 
-// markLinks marks the symbolic links among files that point out of the tree.
+// markLinks sets Outside for symbolic links that point out of the tree.
 func markLinks(objects *object.Store, found []difference, files []events.File) error {
 	links := map[string]object.ID{}
 	for _, d := range found {
@@ -86,14 +86,14 @@ func markLinks(objects *object.Store, found []difference, files []events.File) e
 	return nil
 }
 
-// differencesFrom lists what differs from the commit base; known is false when that cannot be told.
+// differencesFrom lists the differences from the commit base; known is false if base cannot be read.
 func (p *Plan) differencesFrom(ctx context.Context, objects *object.Store, base string, limit int) (found []difference, known bool) {
 	if !object.IsID(base) {
 		return nil, false
 	}
 	commit := object.ParseID(base)
 	if p.last != nil && p.last.commit == commit {
-		if found, err := p.sinceLast(); err == nil {
+		if found, err := p.changedSinceLast(); err == nil {
 			return found, true
 		}
 	}
@@ -110,19 +110,19 @@ func (p *Plan) differencesFrom(ctx context.Context, objects *object.Store, base 
 	return found, err == nil
 }
 
-// all lists the whole tree.
+// all lists all files of the tree.
 func (p *Plan) all(ctx context.Context, objects *object.Store, limit int) (found []difference, err error) {
-	if !p.since {
+	if !p.incremental {
 		return p.changed, nil
 	}
 	defer object.RecoverCorrupt(&err)
 	return differences(ctx, objects, object.ZeroID, p.tree, limit)
 }
 
-// sinceLast lists what differs from the last tree. Its manifest knows, when its objects are gone with an
-// older store.
-func (p *Plan) sinceLast() ([]difference, error) {
-	if p.since {
+// changedSinceLast lists the differences from the last tree, according to its manifest if its objects are no
+// longer in a store.
+func (p *Plan) changedSinceLast() ([]difference, error) {
+	if p.incremental {
 		return p.changed, nil
 	}
 	last, err := p.last.read()
@@ -154,8 +154,8 @@ func (p *Plan) sinceLast() ([]difference, error) {
 	return found, nil
 }
 
-// listFiles tells what became of each file, sorted by path. A file that is gone from one path and has
-// come at another, byte for byte, is renamed.
+// listFiles returns the changed files, sorted by path. A deleted and an added file with the same content are a
+// rename.
 func listFiles(found []difference) []events.File {
 	origins := renames(found)
 	moved := map[string]bool{}
@@ -194,24 +194,23 @@ func (d difference) status() events.FileStatus {
 
 var emptyBlob = plumbing.ComputeHash(plumbing.BlobObject, nil)
 
-// renames pairs files that have come with files of the same content and kind that are gone: where
-// there are several, with one of the same name in another folder, else with the first. Empty files, of
-// which there are many, are no match. It returns the former path by the new one.
+// renames pairs added files with deleted files of the same content and mode: preferably one with the same base
+// name, otherwise the first. It ignores empty files. It returns the old path of each new one.
 func renames(found []difference) map[string]string {
-	type kin struct {
+	type match struct {
 		side
 		name string // "" for any
 	}
-	gone := map[kin][]string{}
+	deleted := map[match][]string{}
 	for _, d := range found {
 		if d.after.mode == 0 && d.before.hash != emptyBlob {
-			for _, k := range []kin{{d.before, path.Base(d.path)}, {d.before, ""}} {
-				gone[k] = append(gone[k], d.path)
+			for _, k := range []match{{d.before, path.Base(d.path)}, {d.before, ""}} {
+				deleted[k] = append(deleted[k], d.path)
 			}
 		}
 	}
-	origins, taken := map[string]string{}, map[string]bool{}
-	if len(gone) == 0 {
+	origins, used := map[string]string{}, map[string]bool{}
+	if len(deleted) == 0 {
 		return origins
 	}
 	for _, sameName := range []bool{true, false} {
@@ -219,22 +218,22 @@ func renames(found []difference) map[string]string {
 			if _, done := origins[d.path]; done || d.before.mode != 0 {
 				continue
 			}
-			k := kin{side: d.after}
+			k := match{side: d.after}
 			if sameName {
 				k.name = path.Base(d.path)
 			}
-			for len(gone[k]) > 0 && taken[gone[k][0]] {
-				gone[k] = gone[k][1:]
+			for len(deleted[k]) > 0 && used[deleted[k][0]] {
+				deleted[k] = deleted[k][1:]
 			}
-			if len(gone[k]) > 0 {
-				origins[d.path], taken[gone[k][0]] = gone[k][0], true
+			if len(deleted[k]) > 0 {
+				origins[d.path], used[deleted[k][0]] = deleted[k][0], true
 			}
 		}
 	}
 	return origins
 }
 
-// LeavesTree reports whether a symbolic link at a path of a tree points out of that, or into its .git.
+// LeavesTree reports whether a symbolic link at a path points out of its tree, or into its .git.
 func LeavesTree(at, target string) bool {
 	if path.IsAbs(target) {
 		return true

@@ -13,8 +13,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// GitDir is the small .git of a tree. It has no objects of its own and no remote; plain Git works
-// in the tree by it.
+// GitDir is the small .git of a tree, with which Git works in the tree. It has no remote, and reads objects from a
+// store.
 type GitDir struct{ Dir string }
 
 // GitDirOf returns the .git of a tree.
@@ -23,11 +23,10 @@ func GitDirOf(tree string) GitDir { return GitDir{filepath.Join(tree, ".git")} }
 // Index returns the path of the index that Git uses.
 func (g GitDir) Index() string { return filepath.Join(g.Dir, "index") }
 
-// Manifest returns the path of the index as it was when the tree was built.
+// Manifest returns the path of the index as written when the tree was built.
 func (g GitDir) Manifest() string { return filepath.Join(g.Dir, "lockstep-index") }
 
-// treeConfig keeps Git from rewriting what it need not: the trees that share a file change its
-// link count, and with it its ctime.
+// treeConfig ignores the ctime of files: it changes with the link count when trees share a file.
 const treeConfig = `[core]
 	repositoryformatversion = 0
 	filemode = true
@@ -41,8 +40,8 @@ const treeConfig = `[core]
 	auto = false
 `
 
-// Write makes the .git of a tree that checks commit out for ref, with links made by a policy, and reads objects
-// from the store at the end of the relative path alternates.
+// Write creates the .git of a tree that has commit checked out for ref. alternates is the relative path of the
+// store's objects.
 func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
 	files := map[string]string{
 		"config":                  treeConfig,
@@ -78,7 +77,7 @@ func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPol
 	return nil
 }
 
-// Files lists the files in it that have content.
+// Files lists the files in the .git that have content.
 func (g GitDir) Files() (paths []string, err error) {
 	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && path != g.Manifest() {
@@ -89,19 +88,19 @@ func (g GitDir) Files() (paths []string, err error) {
 	return paths, err
 }
 
-// Depth is how deep the history was asked for that Git sees in the tree.
+// Depth returns the requested depth of the history that Git sees in the tree.
 func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
 
-// Links is the policy by which the tree's links were made.
+// Links returns the policy with which the tree was built.
 func (g GitDir) Links() LinkPolicy {
 	content, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-links"))
 	if err != nil {
-		return LinksKeep // an earlier version's
+		return LinksKeep // written by an older version
 	}
 	return LinkPolicy(strings.TrimSpace(string(content)))
 }
 
-// Store returns the folder of the store that the tree reads objects from, or "" when it reads none.
+// Store returns the folder of the store that the tree reads objects from, or "" for none.
 func (g GitDir) Store() (string, error) {
 	objects := filepath.Join(g.Dir, "objects")
 	line, err := os.ReadFile(filepath.Join(objects, "info", "alternates"))
@@ -111,12 +110,12 @@ func (g GitDir) Store() (string, error) {
 	return filepath.Dir(filepath.Join(objects, strings.TrimSpace(string(line)))), err
 }
 
-// indexLead is how far the index is dated ahead of the files it describes. Git distrusts entries as
-// young as the index itself and would read all those files again at the first "git status".
+// indexLead is added to the modification time of the index. Git reads files again that are as new as the index,
+// which would slow down the first "git status".
 const indexLead = 2 * time.Second
 
-// WriteIndex writes the index, and a second name for it: Git puts a new file in the place of the
-// index when somebody adds to it, and the tree's manifest stays.
+// WriteIndex writes the index and links the manifest to it. Git replaces the index when it changes, which leaves
+// the manifest as it is.
 func (g GitDir) WriteIndex(content []byte) error {
 	for _, path := range []string{g.Index(), g.Manifest()} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -133,11 +132,11 @@ func (g GitDir) WriteIndex(content []byte) error {
 	return os.Link(g.Index(), g.Manifest())
 }
 
-// OpenTree returns what a published tree was built of; nil when it cannot be used. Of a tree whose links
-// were made by another policy than is wanted now, it does not say enough.
+// OpenTree opens a published tree to build on. It returns nil if the tree is damaged or was built with another link
+// policy.
 func OpenTree(tree string, links LinkPolicy) *Tree {
 	g := GitDirOf(tree)
-	_, commit, ok := g.subject()
+	_, commit, ok := g.refAndCommit()
 	if !ok || g.Links() != links {
 		return nil
 	}
@@ -149,16 +148,15 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 	return &Tree{path: tree, commit: object.ParseID(commit), size: size, read: read}
 }
 
-// RefAndCommit returns the ref and the commit that a whole tree was built for; ok is false when path
-// is no such tree, or has lost its store.
+// RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.
 func RefAndCommit(tree string) (ref, commit string, ok bool) {
-	ref, commit, ok = GitDirOf(tree).subject()
+	ref, commit, ok = GitDirOf(tree).refAndCommit()
 	_, rest, _ := strings.Cut(filepath.Base(tree), "-")
 	return ref, commit, ok && strings.HasPrefix(rest, commit[:12])
 }
 
-// subject is checkedOut for a tree that need not have its name.
-func (g GitDir) subject() (ref, commit string, ok bool) {
+// refAndCommit is RefAndCommit for a tree with any folder name.
+func (g GitDir) refAndCommit() (ref, commit string, ok bool) {
 	refLine, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-ref"))
 	if err != nil {
 		return "", "", false
@@ -178,10 +176,10 @@ func (g GitDir) subject() (ref, commit string, ok bool) {
 	return ref, commit, object.IsID(commit)
 }
 
-// Ref is the file without which a tree is not taken for whole: see checkedOut.
+// Ref returns the path of the file that marks a tree as complete: see RefAndCommit.
 func (g GitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
 
-// BuiltFor returns the ref that a tree was built for, also of one that is marked as damaged.
+// BuiltFor returns the ref of a tree, also of one that is marked as damaged.
 func (g GitDir) BuiltFor() (events.Ref, error) {
 	line, err := os.ReadFile(g.Ref())
 	if errors.Is(err, os.ErrNotExist) {
@@ -193,7 +191,7 @@ func (g GitDir) BuiltFor() (events.Ref, error) {
 	return events.ParseRef(strings.TrimSpace(string(line)))
 }
 
-// Unmake has a tree not be taken for whole any more. Git goes on working in it as far as it can.
+// Unmake marks a tree as damaged. Git can still be used in it.
 func (g GitDir) Unmake() error {
 	if err := os.Rename(g.Ref(), filepath.Join(g.Dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -201,10 +199,10 @@ func (g GitDir) Unmake() error {
 	return disk.SyncDir(g.Dir)
 }
 
-// damagedRef is where a tree's ref is kept that is marked as damaged: package tree goes on opening it.
+// damagedRef holds the ref of a tree that is marked as damaged. Package tree still opens such a tree.
 const damagedRef = "lockstep-damaged"
 
-// Head is what a tree's HEAD says; ref is "" when it is detached.
+// Head is the HEAD of a tree; Ref is "" if it is detached.
 type Head struct{ Ref, Commit string }
 
 // Head reads HEAD.
@@ -230,21 +228,20 @@ func (g GitDir) Head() (Head, error) {
 	return Head{Ref: ref}, err
 }
 
-// pinFile is an empty file in a tree's .git. Whoever reads the tree may hold a shared lock on it, and
-// looks, once it has the lock, whether the tree is still in its place: package tree does, and
-// docs/reading.md says how others do.
+// pinFile is an empty file in a tree's .git. A reader may hold a shared lock on it; once it has the lock, it checks
+// that the tree is still in place. Package tree does this; docs/reading.md describes it for other readers.
 const pinFile = "lockstep-pin"
 
 // Pin returns the path of the file that readers lock.
 func (g GitDir) Pin() string { return filepath.Join(g.Dir, pinFile) }
 
-// History is how much of a commit's history there is.
+// History describes the available history of a commit.
 type History struct {
-	Depth   events.Depth // as it was asked for
-	Shallow []object.ID  // commits in it whose parents are not there
+	Depth   events.Depth // as requested
+	Shallow []object.ID  // commits whose parents are missing
 }
 
-// ReadDepth reads a depth from a file; it returns 0 if it cannot.
+// ReadDepth reads a depth from a file; it returns 0 on failure.
 func ReadDepth(path string) events.Depth {
 	content, err := os.ReadFile(path)
 	if err != nil {

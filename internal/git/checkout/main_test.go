@@ -2,7 +2,7 @@ package checkout
 
 import "testing"
 
-// must returns a function, so that it can take both a pair of results and a test.
+// must fails the test if err is set: must(f())(t).
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

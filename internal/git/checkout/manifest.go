@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manifest lists the files of a tree, sorted by path, as they are on disk. It is a Git index of
-// version 2, kept in its own bytes: where a file is linked from one tree into the next, so is its entry.
+// manifest lists the files of a tree as they are on disk, sorted by path. It is stored as a Git index of version 2.
+// Entries keep their encoded form: the next tree that links a file copies its entry.
 type manifest []tracked
 
 // tracked is a file, link or submodule of a manifest.
@@ -24,19 +24,19 @@ type tracked struct {
 	path string
 	mode filemode.FileMode
 	hash object.ID
-	raw  string // its entry in the index
+	raw  string // encoded entry of the index; empty if the file was skipped
 }
 
 const (
-	manifestHead = 12 // bytes: "DIRC", version, number of entries
-	entryHead    = 62 // bytes of an entry before its path
-	longPath     = 0xfff
+	manifestHeader = 12 // bytes: "DIRC", version, number of entries
+	entryHeader    = 62 // bytes of an entry before its path
+	longPath       = 0xfff
 )
 
-// ErrBadManifest means that a tree's index cannot be relied on.
+// ErrBadManifest means that a tree's manifest is damaged.
 var ErrBadManifest = errors.New("not a Git index of version 2, or damaged")
 
-// readManifest reads a manifest that was written by encode. Git's own checksum says whether it is whole.
+// readManifest reads a manifest and verifies its checksum.
 func readManifest(path string) (manifest, error) {
 	text, count, err := readEntries(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func readManifest(path string) (manifest, error) {
 	return m, nil
 }
 
-// readEntries reads the entries of a manifest, one behind the other.
+// readEntries returns the encoded entries of a manifest and their number.
 func readEntries(path string) (text string, count int, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -67,18 +67,18 @@ func readEntries(path string) (text string, count int, err error) {
 	if sum := sha1.Sum(content[:body]); !bytes.Equal(sum[:], content[body:]) {
 		return "", 0, ErrBadManifest
 	}
-	return string(content[manifestHead:body]), count, nil
+	return string(content[manifestHeader:body]), count, nil
 }
 
-// countEntries reads the head of a manifest, of which more may follow.
+// countEntries reads the number of entries from the start of a manifest.
 func countEntries(head []byte) (int, error) {
-	if len(head) < manifestHead+sha1.Size || string(head[:8]) != "DIRC\x00\x00\x00\x02" {
+	if len(head) < manifestHeader+sha1.Size || string(head[:8]) != "DIRC\x00\x00\x00\x02" {
 		return 0, ErrBadManifest
 	}
 	return int(binary.BigEndian.Uint32(head[8:])), nil
 }
 
-// sizeOfManifest returns how many entries a manifest has, without reading them.
+// sizeOfManifest returns the number of entries of a manifest without reading them.
 func sizeOfManifest(path string) (int, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -89,20 +89,20 @@ func sizeOfManifest(path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	head := make([]byte, manifestHead+sha1.Size)
+	head := make([]byte, manifestHeader+sha1.Size)
 	if _, err := io.ReadFull(file, head); err != nil {
 		return 0, ErrBadManifest
 	}
 	count, err := countEntries(head)
-	if err == nil && int64(count) > info.Size()/entryHead {
+	if err == nil && int64(count) > info.Size()/entryHeader {
 		err = ErrBadManifest
 	}
 	return count, err
 }
 
-// amend returns the manifest at path, encoded, with what has been written in the place of what differs. It
-// also says how many bytes all files have. What is not written any more is left out.
-func amend(path string, found []difference, written map[string]tracked) (content []byte, bytes int64, err error) {
+// patchManifest returns the manifest at path, encoded, with the entries at the paths in found replaced by those in
+// written, or removed. bytes is the total size of the files.
+func patchManifest(path string, found []difference, written map[string]tracked) (content []byte, bytes int64, err error) {
 	text, count, err := readEntries(path)
 	if err != nil {
 		return nil, 0, err
@@ -135,18 +135,18 @@ func amend(path string, found []difference, written map[string]tracked) (content
 	return e.finish(), bytes, nil
 }
 
-// cutTracked reads the first entry of text.
+// cutTracked decodes the first entry of text.
 func cutTracked(text string) (entry tracked, rest string, ok bool) {
-	if len(text) <= entryHead {
+	if len(text) <= entryHeader {
 		return tracked{}, "", false
 	}
-	length := strings.IndexByte(text[entryHead:], 0)
+	length := strings.IndexByte(text[entryHeader:], 0)
 	size := trackedSize(length)
 	if length <= 0 || size > len(text) {
 		return tracked{}, "", false
 	}
 	entry = tracked{
-		path: text[entryHead : entryHead+length],
+		path: text[entryHeader : entryHeader+length],
 		mode: filemode.FileMode(number(text[24:])),
 		raw:  text[:size],
 	}
@@ -154,17 +154,17 @@ func cutTracked(text string) (entry tracked, rest string, ok bool) {
 	return entry, text[size:], true
 }
 
-// trackedSize is the length of the entry of a path: a multiple of 8, with one NUL at least.
-func trackedSize(path int) int { return (entryHead + path + 8) &^ 7 }
+// trackedSize returns the size of an entry with a path of the given length: padded with NULs to a multiple of 8.
+func trackedSize(path int) int { return (entryHeader + path + 8) &^ 7 }
 
 func number(text string) uint32 {
 	return uint32(text[0])<<24 | uint32(text[1])<<16 | uint32(text[2])<<8 | uint32(text[3])
 }
 
-// isSkipped reports whether there is nothing on disk.
+// isSkipped reports whether the file was not written to disk.
 func (t tracked) isSkipped() bool { return t.raw == "" }
 
-// size is how long the file was, modulo 2^32.
+// size returns the size of the file modulo 2^32.
 func (t tracked) size() uint32 {
 	if t.isSkipped() {
 		return 0
@@ -172,14 +172,14 @@ func (t tracked) size() uint32 {
 	return number(t.raw[36:])
 }
 
-// isAsWritten reports whether a file is the one that the entry was made for, and not changed since.
+// isAsWritten reports whether a file on disk is the one the entry describes, unmodified.
 func (t tracked) isAsWritten(st unix.Stat_t) bool {
 	return number(t.raw[8:]) == uint32(st.Mtim.Sec) && number(t.raw[12:]) == uint32(st.Mtim.Nsec) &&
 		number(t.raw[20:]) == uint32(st.Ino) && number(t.raw[36:]) == uint32(st.Size) &&
 		FileType(t.mode) == st.Mode&(unix.S_IFMT|0o100)
 }
 
-// FileType returns the type and owner's execute bit that a file of this mode has on disk.
+// FileType returns the file type and the owner's execute bit on disk for a mode.
 func FileType(mode filemode.FileMode) uint32 {
 	switch mode {
 	case filemode.Symlink:
@@ -190,7 +190,7 @@ func FileType(mode filemode.FileMode) uint32 {
 	return unix.S_IFREG
 }
 
-// describe makes the entry of a file as it is on disk; st is zero for a submodule.
+// describe returns the entry of a file on disk; st is zero for a submodule.
 func describe(e entry, st unix.Stat_t) tracked {
 	raw := make([]byte, trackedSize(len(e.path)))
 	for i, field := range []uint32{
@@ -201,37 +201,33 @@ func describe(e entry, st unix.Stat_t) tracked {
 	}
 	copy(raw[40:], e.hash[:])
 	binary.BigEndian.PutUint16(raw[60:], uint16(min(len(e.path), longPath)))
-	copy(raw[entryHead:], e.path)
+	copy(raw[entryHeader:], e.path)
 	return tracked{path: e.path, mode: e.mode, hash: e.hash, raw: string(raw)}
 }
 
 // encode returns the manifest as a Git index.
 func (m manifest) encode() []byte {
-	size := 0
-	for _, t := range m {
-		size += len(t.raw)
-	}
-	e := newEncoder(size)
+	e := newEncoder(128 * len(m))
 	for _, t := range m {
 		e.add(t)
 	}
 	return e.finish()
 }
 
-// manifestEncoder makes a Git index of version 2.
+// manifestEncoder encodes a Git index of version 2.
 type manifestEncoder struct {
 	content []byte
 	count   uint32
 }
 
-// newEncoder makes room for entries of so many bytes.
+// newEncoder returns an encoder with room for size bytes of entries.
 func newEncoder(size int) *manifestEncoder {
-	e := &manifestEncoder{content: make([]byte, manifestHead, manifestHead+size+sha1.Size)}
+	e := &manifestEncoder{content: make([]byte, manifestHeader, manifestHeader+size+sha1.Size)}
 	copy(e.content, "DIRC\x00\x00\x00\x02")
 	return e
 }
 
-// add adds an entry; they come sorted by path.
+// add appends an entry. Entries must be sorted by path.
 func (e *manifestEncoder) add(t tracked) {
 	e.content = append(e.content, t.raw...)
 	e.count++

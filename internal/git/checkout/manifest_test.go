@@ -42,7 +42,7 @@ func TestManifestRoundTrip(t *testing.T) {
 				t.Fatalf("a manifest spoilt at byte %d was read", i)
 			}
 		}
-		if i == 300 { // the rest is much alike
+		if i == 300 { // later bytes are similar
 			break
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
-// checkEntryName refuses the names that a tree entry must not have: those that leave the folder they
-// stand in, and those that some file system takes for .git, where a checkout could plant a hook.
+// checkEntryName rejects names that leave their folder, and names that some file system considers equal to .git,
+// where a checkout could plant a hook.
 func checkEntryName(name string, mode filemode.FileMode) error {
 	switch {
 	case name == "":
@@ -19,20 +19,19 @@ func checkEntryName(name string, mode filemode.FileMode) error {
 	case strings.ContainsAny(name, "/\\\x00"):
 		return errors.New("a name with a separator or a NUL")
 	case isDisguised(name, ".git", "git~1"):
-		return errors.New("a name that some file systems take for .git")
+		return errors.New("a name that is .git on some file systems")
 	case mode == filemode.Symlink && isDisguised(name, ".gitmodules", "gitmod~1"):
-		return errors.New("a symbolic link in the place of .gitmodules")
+		return errors.New("a symbolic link named .gitmodules")
 	case len(name) > maxEntryName:
-		return errors.New("a name longer than file systems take")
+		return errors.New("a name that is too long for a file system")
 	}
 	return nil
 }
 
 const maxEntryName = 255 // bytes, NAME_MAX on Linux
 
-// isDisguised reports whether some file system takes name for dotName: HFS+ ignores case and certain
-// code points, NTFS ignores case, trailing dots and spaces, what follows a colon, and knows dotName
-// by its short name too.
+// isDisguised reports whether name equals dotName on some file system: HFS+ ignores case and certain code points;
+// NTFS ignores case, trailing dots and spaces and everything from a colon, and has a short name for dotName.
 func isDisguised(name, dotName, shortName string) bool {
 	plain := strings.ToLower(strings.Map(dropIgnorable, name))
 	if plain == dotName {

@@ -18,9 +18,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// FuzzTreeEntries checks trees out whose entries have any name and any mode, at the top and in a
-// folder. Whatever they are, nothing may come to be outside the tree, nor anything that some file
-// system takes for .git; and what is refused is refused for good.
+// FuzzTreeEntries checks out trees whose entries have arbitrary names and modes, at the top and in a folder. No file
+// may appear outside the tree or be .git on some file system; a refusal must be permanent.
 func FuzzTreeEntries(f *testing.F) {
 	for _, name := range []string{
 		"a", "..", ".", "", "/", "a/b", "../x", "/etc", ".git", ".GIT", "git~1", ".git ", ".g\u200cit", "a\\b", "..\\x",
@@ -58,7 +57,7 @@ func FuzzTreeEntries(f *testing.F) {
 		defer objects.Close()
 		err := checkOutTree(t, objects, root, dst)
 		if err != nil && events.DispositionOf(err) != events.Permanent && events.ClassOf(err) != events.ClassCorrupt {
-			t.Errorf("refused, but not for good: %v", err)
+			t.Errorf("refused, but retryable: %v", err)
 		}
 		mustStayInside(t, dir, dst)
 	})
@@ -68,7 +67,7 @@ func rawEntry(mode, name string, hash object.ID) []byte {
 	return append([]byte(fmt.Sprintf("%s %s\x00", mode, name)), hash[:]...)
 }
 
-// checkOutTree plans and builds a tree as a sync does.
+// checkOutTree plans and builds a tree, as a sync does.
 func checkOutTree(t *testing.T, objects *object.Store, root object.ID, dst string) (err error) {
 	defer object.RecoverCorrupt(&err)
 	found, err := differences(t.Context(), objects, object.ZeroID, root, 1000)

@@ -14,8 +14,8 @@ import (
 
 var errNoManifest = errors.New("the tree's manifest or commit cannot be read")
 
-// Patch turns the tree at dst, of another commit, into the plan's: it rewrites only the files that differ. begin is
-// called with their number, and count for each. After an error the tree at dst is useless.
+// Patch converts the tree at dst, of another commit, into the plan's by replacing the files that differ. It calls
+// begin with their number, and count for each. After an error the tree at dst is unusable.
 func (p *Plan) Patch(
 	ctx context.Context, objects *object.Store, dst string, links LinkPolicy, limits Limits, begin, count func(files int64),
 ) (files *Files, err error) {
@@ -32,7 +32,7 @@ func (p *Plan) Patch(
 	if err != nil {
 		return nil, err
 	}
-	to, err := disk.Descend(dst)
+	to, err := disk.NewWalker(dst)
 	if err != nil {
 		return nil, buildError(err)
 	}
@@ -65,7 +65,7 @@ func (p *Plan) Patch(
 		}
 	}
 	files.Index = func() ([]byte, error) {
-		content, bytes, err := amend(GitDirOf(dst).Manifest(), found, made)
+		content, bytes, err := patchManifest(GitDirOf(dst).Manifest(), found, made)
 		if err == nil && bytes > limits.MaxTreeBytes {
 			err = treeTooLarge(limits.MaxTreeBytes)
 		}
@@ -74,9 +74,9 @@ func (p *Plan) Patch(
 	return files, nil
 }
 
-// clearPath removes the old entry of a change, and the folders that are empty then. It never writes to a changed file,
-// which other trees share.
-func clearPath(d *disk.Descent, change difference) error {
+// clearPath removes the old entry of a change, and parent folders that become empty. A changed file is removed, not
+// overwritten, because other trees share it.
+func clearPath(d *disk.Walker, change difference) error {
 	if change.before.mode == 0 {
 		return nil
 	}
@@ -90,7 +90,7 @@ func clearPath(d *disk.Descent, change difference) error {
 	if change.after.mode != 0 {
 		return nil
 	}
-	for empty := d.At; empty != ""; empty = disk.Parent(empty) {
+	for empty := d.Current; empty != ""; empty = disk.Parent(empty) {
 		above, err := d.Enter(disk.Parent(empty), disk.Dir.Open)
 		if err != nil {
 			return err

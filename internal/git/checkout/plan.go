@@ -11,23 +11,23 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// Plan says how a commit's tree comes out of the last one, read and found sound: every name may be
-// checked out, every object that is new is present. What the last tree has was found sound before.
+// Plan describes how to build a commit's tree from the last one. All new names and objects have been checked;
+// those of the last tree were checked by its own plan.
 type Plan struct {
-	Commit  object.ID
-	tree    object.ID
-	last    *Tree        // nil for none
-	since   bool         // changed lists what differs from last; else all files
-	changed []difference // sorted by path
+	Commit      object.ID
+	tree        object.ID
+	last        *Tree        // nil for none
+	incremental bool         // changed lists the differences from last, otherwise all files
+	changed     []difference // sorted by path
 }
 
-// Tree is a published tree whose files may be shared.
+// Tree is a published tree, whose files a new tree may share.
 type Tree struct {
 	path   string
 	commit object.ID
-	size   int // files
+	size   int // number of files
 
-	read func() (manifest, error) // the files, read when they are first needed
+	read func() (manifest, error) // returns the files; reads them once
 }
 
 // entry is a file, link or submodule of a commit.
@@ -37,26 +37,22 @@ type entry struct {
 	hash object.ID
 }
 
-// Item is an entry to be made, with what the last tree has of it.
+// Item is an entry to create, with the same entry of the last tree.
 type Item struct {
 	entry
-	was tracked // of the same content and mode; no raw when the last tree has no such file
+	was tracked // same content and mode; zero if the last tree has no such file
 }
 
 var errTooManyFiles = errors.New("too many files")
 
-// NewPlan plans the tree of the commit that h comes down to, of at most limit entries, from last on
-// where that can be compared. A missing object gives an error of ClassCorrupt.
+// NewPlan plans the tree of the commit h, or of the commit that the tag h points to, with at most limit entries.
+// The plan starts from last if its objects are readable. A missing object is an error of ClassCorrupt.
 func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree, limit int) (p *Plan, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			p, err = nil, object.Corruptf("read the tree of %s: panic: %v", h, cause)
-		}
-	}()
+	defer object.RecoverCorrupt(&err)
 	commit, err := objects.Commit(h)
 	switch {
 	case errors.Is(err, object.ErrNoCommit):
-		return nil, noCommit(err)
+		return nil, events.Errorf(events.Permanent, events.ClassNoRef, "%w but a tree or blob; use a branch or a tag of a commit", err)
 	case err != nil:
 		return nil, object.Corruptf("read commit: %w", err)
 	}
@@ -65,10 +61,10 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 		before, known := objects.TreeOf(last.commit)
 		if known {
 			p.changed, err = differences(ctx, objects, before, p.tree, limit)
-			p.since = err == nil
+			p.incremental = err == nil
 		}
 	}
-	if !p.since { // the last tree's own objects may be at fault
+	if !p.incremental { // the objects of the last tree may be damaged
 		p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit)
 	}
 	if err == nil {
@@ -80,21 +76,20 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	return p, nil
 }
 
-// check makes sure that the blobs of all changed files are present, and that there are not too many files.
+// check verifies that the blobs of all changed files are present, and the number of files.
 func (p *Plan) check(objects *object.Store, limit int) error {
 	size := 0
-	if p.since {
+	if p.incremental {
 		size = p.last.size
 	}
 	for _, d := range p.changed {
 		if d.before.mode != 0 {
 			size--
 		}
-		if d.after.mode == 0 {
-			continue
+		if d.after.mode != 0 {
+			size++
 		}
-		size++
-		if d.after.mode == filemode.Submodule {
+		if d.after.mode == 0 || d.after.mode == filemode.Submodule {
 			continue
 		}
 		present, err := objects.Has(d.after.hash)
@@ -115,8 +110,7 @@ func tooManyFiles(limit int) error {
 	return object.Quotaf("%w: more than %d; raise max-tree-files if the repository is meant to be that large", errTooManyFiles, limit)
 }
 
-// Items lists the whole tree, sorted by path. The error says that the last tree's manifest is not what
-// it should be.
+// Items lists all entries of the tree, sorted by path. It returns an error if the last tree's manifest is damaged.
 func (p *Plan) Items() ([]Item, error) {
 	var last manifest
 	if p.last != nil {
@@ -128,7 +122,7 @@ func (p *Plan) Items() ([]Item, error) {
 	items := make([]Item, 0, len(last)+len(p.changed))
 	for _, d := range p.changed {
 		for len(last) > 0 && last[0].path < d.path {
-			if p.since {
+			if p.incremental {
 				items = append(items, unchanged(last[0]))
 			}
 			last = last[1:]
@@ -144,7 +138,7 @@ func (p *Plan) Items() ([]Item, error) {
 			items = append(items, it)
 		}
 	}
-	if p.since {
+	if p.incremental {
 		for _, t := range last {
 			items = append(items, unchanged(t))
 		}
@@ -160,7 +154,7 @@ type difference struct {
 	before, after side
 }
 
-// side is what one of two trees has at a path; a zero mode says nothing.
+// side is the entry of one of two trees at a path; a zero mode means none.
 type side struct {
 	mode filemode.FileMode
 	hash object.ID
@@ -168,18 +162,18 @@ type side struct {
 
 // walker compares two trees. It reads only folders that differ.
 type walker struct {
-	ctx     context.Context // of one walk, which the walker does not outlive
+	ctx     context.Context // of the comparison
 	objects *object.Store
 	limit   int // entries
-	size    int
+	size    int // entries read
 	bytes   int // in all paths
 	found   []difference
 }
 
 const (
-	maxDepth = 256       // folders within folders; a build has two files open for each
-	maxPath  = 4095      // bytes, PATH_MAX on Linux less its NUL
-	maxPaths = 256 << 20 // bytes in all paths together, which are in memory while a tree is built
+	maxDepth = 256       // nested folders; a build has two files open for each
+	maxPath  = 4095      // bytes: PATH_MAX on Linux without the NUL
+	maxPaths = 256 << 20 // bytes in all paths, which a build keeps in memory
 )
 
 func (w *walker) compare(before, after object.ID, path string, depth int) error {
@@ -205,7 +199,7 @@ func (w *walker) compare(before, after object.ID, path string, depth int) error 
 	}
 	seen := make(map[string]bool, len(entries))
 	for _, e := range entries {
-		if err := w.take(e, path); err != nil {
+		if err := w.checkEntry(e, path); err != nil {
 			return err
 		}
 		if seen[e.Name] {
@@ -214,19 +208,19 @@ func (w *walker) compare(before, after object.ID, path string, depth int) error 
 		seen[e.Name] = true
 		from := was[e.Name]
 		delete(was, e.Name)
-		if err := w.pair(path+e.Name, from, side{e.Mode, e.Hash}, depth); err != nil {
+		if err := w.compareEntry(path+e.Name, from, side{e.Mode, e.Hash}, depth); err != nil {
 			return err
 		}
 	}
 	for name, from := range was {
-		if err := w.pair(path+name, from, side{}, depth); err != nil {
+		if err := w.compareEntry(path+name, from, side{}, depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// read returns the entries of a folder; none for the zero hash.
+// read returns the entries of a folder; none for the zero ID.
 func (w *walker) read(tree object.ID, path string) ([]object.TreeEntry, error) {
 	if tree.IsZero() {
 		return nil, nil
@@ -241,20 +235,20 @@ func (w *walker) read(tree object.ID, path string) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// take refuses an entry that cannot or must not be checked out.
-func (w *walker) take(e object.TreeEntry, path string) error {
+// checkEntry rejects an entry that cannot or must not be checked out.
+func (w *walker) checkEntry(e object.TreeEntry, path string) error {
 	if err := checkEntryName(e.Name, e.Mode); err != nil {
 		return object.Hostilef("%w: %q in folder %q", err, e.Name, path)
 	}
 	length := len(path) + len(e.Name)
 	if w.bytes += length; length > maxPath || w.bytes > maxPaths {
-		return object.Hostilef("a path of %d bytes, all paths together %d: more than a checkout can have", length, w.bytes)
+		return object.Hostilef("a path of %d bytes, or all paths of %d bytes, are too long to check out", length, w.bytes)
 	}
 	return nil
 }
 
-// pair compares what two trees have at a path. An empty folder is nothing, to Git as well.
-func (w *walker) pair(path string, before, after side, depth int) error {
+// compareEntry compares the entries of two trees at a path. Like Git, it ignores empty folders.
+func (w *walker) compareEntry(path string, before, after side, depth int) error {
 	if before == after {
 		return nil
 	}
@@ -268,9 +262,4 @@ func (w *walker) pair(path string, before, after side, depth int) error {
 		w.found = append(w.found, difference{path, before, after})
 	}
 	return w.compare(below[0], below[1], path+"/", depth+1)
-}
-
-// noCommit says that a ref names something else than a commit.
-func noCommit(err error) error {
-	return events.Errorf(events.Permanent, events.ClassNoRef, "%w, but a tree or a blob; name a branch or a tag of a commit", err)
 }

@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/disk"
 )
 
-// MakeBare makes a bare repository with as little in it as Git and go-git want.
+// MakeBare creates a minimal bare repository for Git and go-git. It leaves existing files alone.
 func MakeBare(dir string) error {
 	for _, sub := range []string{"objects/pack", "objects/info", "refs"} {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.FromSlash(sub)), 0o755); err != nil {
@@ -33,7 +33,7 @@ func MakeBare(dir string) error {
 	return nil
 }
 
-// ReadShallow returns the commits whose parents a Git folder lacks.
+// ReadShallow returns the shallow commits of a Git folder, whose parents it lacks.
 func ReadShallow(gitDir string) (commits []ID) {
 	content, err := os.ReadFile(filepath.Join(gitDir, "shallow"))
 	if err != nil {
@@ -47,8 +47,8 @@ func ReadShallow(gitDir string) (commits []ID) {
 	return commits
 }
 
-// WriteShallow writes a Git folder's list of shallow commits. There is no such file when there is none:
-// to Git an empty one is shallow, too.
+// WriteShallow writes a Git folder's list of shallow commits. It removes the file if commits is empty, since Git
+// considers a repository with an empty file shallow.
 func WriteShallow(gitDir string, commits []ID) error {
 	path := filepath.Join(gitDir, "shallow")
 	if len(commits) == 0 {

@@ -7,8 +7,8 @@ import (
 	"lockstep/events"
 )
 
-// Corruptf says that objects are missing or do not hash right. What is classified already stays so:
-// an object that was refused is not a missing one.
+// Corruptf returns an error for missing or damaged objects: retryable, of ClassCorrupt. It keeps the class of a
+// wrapped error that has one.
 func Corruptf(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if _, ok := errors.AsType[*events.Error](err); ok {
@@ -17,19 +17,19 @@ func Corruptf(format string, args ...any) error {
 	return events.Errorf(events.Retryable, events.ClassCorrupt, "%w", err)
 }
 
-// Hostilef says that the repository holds what must not be checked out.
+// Hostilef returns an error for content that must not be checked out: permanent, of ClassHostile.
 func Hostilef(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassHostile, format, args...)
 }
 
-// Quotaf says that a repository is over a limit of ours.
+// Quotaf returns an error for a repository that exceeds a limit: permanent, of ClassQuota.
 func Quotaf(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassQuota, format, args...)
 }
 
-// RecoverCorrupt turns a panic in go-git, which damaged objects may provoke, into an error of ClassCorrupt. Defer it.
+// RecoverCorrupt, when deferred, turns a panic of go-git on damaged objects into an error of ClassCorrupt.
 func RecoverCorrupt(err *error) {
 	if cause := recover(); cause != nil {
-		*err = Corruptf("read the fetched pack: panic: %v", cause)
+		*err = Corruptf("read Git objects: panic: %v", cause)
 	}
 }

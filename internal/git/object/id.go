@@ -5,16 +5,16 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
-// ID is the id of a Git object: the hash of its type, size and content.
+// ID is an object ID: the hash of the type, size and content of an object.
 type ID = plumbing.Hash
 
-// ZeroID is the id of no object.
+// ZeroID is the zero ID, which names no object.
 var ZeroID = plumbing.ZeroHash
 
-// ParseID returns the id that text is in hexadecimal; ZeroID if [IsID] refuses it.
+// ParseID parses a hexadecimal object ID. It returns ZeroID if text is invalid according to [IsID].
 func ParseID(text string) ID { return plumbing.NewHash(text) }
 
-// IsID reports whether text is an id in hexadecimal.
+// IsID reports whether text is a hexadecimal object ID.
 func IsID(text string) bool { return plumbing.IsHash(text) }
 
 // Commit is a decoded commit.

@@ -2,6 +2,7 @@ package object
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,29 +16,28 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 )
 
-// packIndex looks objects up in the index of a pack, version 2. A sync after a small push asks for a
-// few objects only, so the index is not read whole, as go-git would, until it has been asked often.
-// It is safe for concurrent use.
+// packIndex looks up objects in a pack index of version 2. A sync of a small push needs few objects, so the
+// index is read into memory only after many lookups, unlike go-git's. It is safe for concurrent use.
 type packIndex struct {
 	file   *os.File
 	size   int64
 	fanout [256]uint32
 
-	asked   atomic.Int64
-	load    sync.Once
-	whole   atomic.Pointer[[]byte] // nil until loaded
-	reverse sync.Once
-	byPlace []uint32 // positions of the names, in the order of the objects in the pack
+	lookups  atomic.Int64
+	load     sync.Once
+	cached   atomic.Pointer[[]byte] // the whole index; nil until loaded
+	reverse  sync.Once
+	byOffset []uint32 // positions of the hashes in the index, in the order of the objects in the pack
 }
 
 const (
-	indexHead  = 8
-	indexNames = indexHead + 256*4
-	hashSize   = 20
-	manyAsks   = 64 // lookups after which the index is read whole
+	indexHeader = 8
+	indexNames  = indexHeader + 256*4
+	hashSize    = 20
+	cacheAfter  = 64 // lookups after which the index is read into memory
 )
 
-var errBadIndex = errors.New("not a pack index of version 2, or cut short")
+var errBadIndex = errors.New("not a pack index of version 2, or truncated")
 
 func openPackIndex(path string) (*packIndex, error) {
 	file, err := os.Open(path)
@@ -45,7 +45,7 @@ func openPackIndex(path string) (*packIndex, error) {
 		return nil, err
 	}
 	x := &packIndex{file: file}
-	if err := x.readHead(); err != nil {
+	if err := x.readHeader(); err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -62,21 +62,21 @@ func CountIndexed(path string) (int64, error) {
 	return index.count(), nil
 }
 
-func (x *packIndex) readHead() error {
+func (x *packIndex) readHeader() error {
 	info, err := x.file.Stat()
 	if err != nil {
 		return err
 	}
 	x.size = info.Size()
-	head := make([]byte, indexNames)
-	if _, err := x.file.ReadAt(head, 0); err != nil {
+	header := make([]byte, indexNames)
+	if _, err := x.file.ReadAt(header, 0); err != nil {
 		return errBadIndex
 	}
-	if !bytes.Equal(head[:indexHead], []byte{255, 't', 'O', 'c', 0, 0, 0, 2}) {
+	if !bytes.Equal(header[:indexHeader], []byte{255, 't', 'O', 'c', 0, 0, 0, 2}) {
 		return errBadIndex
 	}
 	for i := range x.fanout {
-		x.fanout[i] = binary.BigEndian.Uint32(head[indexHead+4*i:])
+		x.fanout[i] = binary.BigEndian.Uint32(header[indexHeader+4*i:])
 		if i > 0 && x.fanout[i] < x.fanout[i-1] {
 			return errBadIndex
 		}
@@ -94,39 +94,39 @@ func (x *packIndex) checksums() int64 { return indexNames + x.count()*hashSize }
 func (x *packIndex) offsets() int64   { return x.checksums() + 4*x.count() }
 func (x *packIndex) offsets64() int64 { return x.offsets() + 4*x.count() }
 
-// part returns length bytes of the index.
-func (x *packIndex) part(offset, length int64) ([]byte, error) {
+// read returns length bytes of the index.
+func (x *packIndex) read(offset, length int64) ([]byte, error) {
 	if offset < 0 || length < 0 || offset+length > x.size {
 		return nil, errBadIndex
 	}
-	if whole := x.whole.Load(); whole != nil {
-		return (*whole)[offset : offset+length], nil
+	if cached := x.cached.Load(); cached != nil {
+		return (*cached)[offset : offset+length], nil
 	}
-	part := make([]byte, length)
-	_, err := x.file.ReadAt(part, offset)
-	return part, err
+	b := make([]byte, length)
+	_, err := x.file.ReadAt(b, offset)
+	return b, err
 }
 
-// readWhole has all lookups from now on served from memory.
-func (x *packIndex) readWhole() {
+// loadAll has all lookups from now on served from memory.
+func (x *packIndex) loadAll() {
 	x.load.Do(func() {
-		whole, err := io.ReadAll(io.NewSectionReader(x.file, 0, x.size))
-		if err == nil && int64(len(whole)) == x.size {
-			x.whole.Store(&whole)
+		content, err := io.ReadAll(io.NewSectionReader(x.file, 0, x.size))
+		if err == nil && int64(len(content)) == x.size {
+			x.cached.Store(&content)
 		}
 	})
 }
 
-// find returns the position of a name among the names, or -1.
+// find returns the position of a hash in the index, or -1.
 func (x *packIndex) find(h ID) (int64, error) {
-	if x.asked.Add(1) == manyAsks {
-		x.readWhole()
+	if x.lookups.Add(1) == cacheAfter {
+		x.loadAll()
 	}
 	low, high := int64(0), int64(x.fanout[h[0]])
 	if h[0] > 0 {
 		low = int64(x.fanout[h[0]-1])
 	}
-	names, err := x.part(indexNames+low*hashSize, (high-low)*hashSize)
+	names, err := x.read(indexNames+low*hashSize, (high-low)*hashSize)
 	if err != nil {
 		return -1, err
 	}
@@ -146,13 +146,13 @@ func (x *packIndex) find(h ID) (int64, error) {
 	return -1, nil
 }
 
-// Contains implements [idxfile.Index], as the methods below do.
+// Contains implements [idxfile.Index], as do the methods below.
 func (x *packIndex) Contains(h ID) (bool, error) {
 	i, err := x.find(h)
 	return i >= 0, err
 }
 
-// FindOffset returns where in the pack an object begins.
+// FindOffset returns the offset of an object in the pack.
 func (x *packIndex) FindOffset(h ID) (int64, error) {
 	i, err := x.find(h)
 	if err != nil {
@@ -164,9 +164,9 @@ func (x *packIndex) FindOffset(h ID) (int64, error) {
 	return x.offset(i)
 }
 
-// offset returns where in the pack the i-th object by name begins.
+// offset returns the offset in the pack of the i-th object in the index.
 func (x *packIndex) offset(i int64) (int64, error) {
-	part, err := x.part(x.offsets()+4*i, 4)
+	part, err := x.read(x.offsets()+4*i, 4)
 	if err != nil {
 		return 0, err
 	}
@@ -174,7 +174,7 @@ func (x *packIndex) offset(i int64) (int64, error) {
 	if short&(1<<31) == 0 {
 		return int64(short), nil
 	}
-	if part, err = x.part(x.offsets64()+8*int64(short&^(1<<31)), 8); err != nil {
+	if part, err = x.read(x.offsets64()+8*int64(short&^(1<<31)), 8); err != nil {
 		return 0, err
 	}
 	long := binary.BigEndian.Uint64(part)
@@ -184,70 +184,51 @@ func (x *packIndex) offset(i int64) (int64, error) {
 	return int64(long), nil
 }
 
-// FindCRC32 returns the checksum of an object's bytes in the pack.
-func (x *packIndex) FindCRC32(h ID) (uint32, error) {
-	i, err := x.find(h)
-	if err != nil {
-		return 0, err
-	}
-	if i < 0 {
-		return 0, plumbing.ErrObjectNotFound
-	}
-	part, err := x.part(x.checksums()+4*i, 4)
-	if err != nil {
-		return 0, err
-	}
-	return binary.BigEndian.Uint32(part), nil
-}
-
-// FindHash returns the name of the object that begins at an offset. go-git wants it only to look into
-// its cache, for the base of a delta: while few objects are asked for, a made-up name that is in no
-// cache is better than an order of all offsets.
+// FindHash returns the hash of the object at an offset. go-git uses it only to look up a delta's base in its
+// cache. During the first lookups it returns a made-up hash, a cache miss, which is cheaper than sorting all offsets.
 func (x *packIndex) FindHash(offset int64) (ID, error) {
 	var h ID
-	if x.asked.Add(1) < manyAsks {
+	if x.lookups.Add(1) < cacheAfter {
 		copy(h[:], "\xffnot a name\xff")
 		binary.BigEndian.PutUint64(h[12:], uint64(offset))
 		return h, nil
 	}
-	x.readWhole()
-	x.reverse.Do(x.order)
-	i, found := slices.BinarySearchFunc(x.byPlace, offset, func(i uint32, offset int64) int {
+	x.loadAll()
+	x.reverse.Do(x.sortByOffset)
+	i, found := slices.BinarySearchFunc(x.byOffset, offset, func(i uint32, offset int64) int {
 		at, err := x.offset(int64(i))
 		if err != nil {
 			return -1
 		}
-		return int(min(max(at-offset, -1), 1))
+		return cmp.Compare(at, offset)
 	})
 	if !found {
 		return h, plumbing.ErrObjectNotFound
 	}
-	name, err := x.part(indexNames+int64(x.byPlace[i])*hashSize, hashSize)
+	name, err := x.read(indexNames+int64(x.byOffset[i])*hashSize, hashSize)
 	copy(h[:], name)
 	return h, err
 }
 
-// order sorts the objects by their place in the pack.
-func (x *packIndex) order() {
+func (x *packIndex) sortByOffset() {
 	offsets := make([]int64, x.count())
-	x.byPlace = make([]uint32, x.count())
+	x.byOffset = make([]uint32, x.count())
 	for i := range offsets {
-		x.byPlace[i] = uint32(i)
+		x.byOffset[i] = uint32(i)
 		offset, err := x.offset(int64(i))
 		if err != nil {
-			x.byPlace = nil
+			x.byOffset = nil
 			return
 		}
 		offsets[i] = offset
 	}
-	slices.SortFunc(x.byPlace, func(a, b uint32) int { return int(min(max(offsets[a]-offsets[b], -1), 1)) })
+	slices.SortFunc(x.byOffset, func(a, b uint32) int { return cmp.Compare(offsets[a], offsets[b]) })
 }
 
 // Count returns the number of objects.
 func (x *packIndex) Count() (int64, error) { return x.count(), nil }
 
-// Entries is not there: nobody here lists a pack by it.
-func (x *packIndex) Entries() (idxfile.EntryIter, error) { return nil, errors.ErrUnsupported }
-
-// EntriesByOffset is not there, as Entries is not.
+// The rest of [idxfile.Index] is not used.
+func (x *packIndex) FindCRC32(ID) (uint32, error)                { return 0, errors.ErrUnsupported }
+func (x *packIndex) Entries() (idxfile.EntryIter, error)         { return nil, errors.ErrUnsupported }
 func (x *packIndex) EntriesByOffset() (idxfile.EntryIter, error) { return nil, errors.ErrUnsupported }

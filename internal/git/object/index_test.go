@@ -13,8 +13,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// packOf makes a repository with some hundred objects in one pack, and lists them as Git does: name and
-// offset.
+// packOf creates a repository with one pack of some hundred objects, and returns their offsets according to git.
 func packOf(t *testing.T) (dir, index string, objects map[ID]int64) {
 	t.Helper()
 	server := must(gitserver.Start(t.TempDir()))(t)
@@ -42,14 +41,14 @@ func packOf(t *testing.T) (dir, index string, objects map[ID]int64) {
 	return dir, index, objects
 }
 
-func TestPackIndexFindsWhatGitFinds(t *testing.T) {
+func TestPackIndexAgreesWithGit(t *testing.T) {
 	dir, path, objects := packOf(t)
 	index := must(openPackIndex(path))(t)
 	defer index.close()
 	if n := must(index.Count())(t); n != int64(len(objects)) {
 		t.Fatalf("%d objects, want %d", n, len(objects))
 	}
-	for round := range 2 { // the second time all of it is in memory
+	for round := range 2 { // the index is cached in the second round
 		for hash, offset := range objects {
 			if got := must(index.FindOffset(hash))(t); got != offset {
 				t.Fatalf("%s is at %d, want %d", hash, got, offset)
@@ -76,7 +75,7 @@ func TestPackIndexFindsWhatGitFinds(t *testing.T) {
 	}
 }
 
-func TestADamagedPackIndexIsRefusedOrFindsNothingWrong(t *testing.T) {
+func TestDamagedPackIndexDoesNotPanic(t *testing.T) {
 	_, path, objects := packOf(t)
 	content := must(os.ReadFile(path))(t)
 	spoilt := filepath.Join(t.TempDir(), "pack-x.idx")

@@ -9,7 +9,7 @@ import (
 	"lockstep/events"
 )
 
-// must returns a function, so that it can take both a pair of results and a test.
+// must fails the test if err is set: must(f())(t).
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -30,14 +30,14 @@ func mustFail(t *testing.T, err error, class events.Class, disposition events.Di
 	}
 }
 
-// soon bounds how long a test waits for a signal that must come.
+// soon returns a context that bounds how long a test waits.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// notUnderRace skips a test that hashes much: "make test-large" runs it without the race detector.
+// notUnderRace skips a test that is too slow under the race detector; "make test-large" runs it without.
 func notUnderRace(t *testing.T) {
 	t.Helper()
 	if underRace {

@@ -22,79 +22,78 @@ import (
 	"lockstep/internal/disk"
 )
 
-// receiver takes in a fetched pack. It scans the pack once, hashing what is there whole, and then
-// resolves the deltas, each tree of them from its root. What it holds in memory depends on the number
-// of objects only, not on their size: a content above largeObject passes through temporary files.
+// receiver receives a fetched pack. It scans the pack once, hashing the objects that are not deltas, and then
+// resolves each tree of deltas from its root. Its memory depends on the number of objects, not on their size:
+// contents above LargeObject pass through temporary files.
 type receiver struct {
-	ctx    context.Context // of the receiver, or of the phase that is under way
-	cancel context.CancelFunc
-	limits Limits
-	q      Quarantine
-	file   *os.File      // the pack as it came
-	end    int64         // where its objects end and its checksum begins
-	loose  bool          // every object becomes a file of its own
-	taken  func(n int64) // counts objects received
+	ctx      context.Context // of the current phase
+	cancel   context.CancelFunc
+	limits   Limits
+	q        Quarantine
+	file     *os.File      // the fetched pack
+	end      int64         // offset of the pack's checksum, behind the last object
+	loose    bool          // write every object to a loose file
+	received func(n int64) // counts received objects
 
 	entries   []packed
-	refs      []refDelta // sorted by base once the scan is over
+	refs      []refDelta // sorted by base after the scan
 	inflated  int64      // bytes in all objects so far
 	resolvers chan *resolver
 	buffers   sync.Pool    // of *bytes.Buffer, for objects being hashed
 	deflaters sync.Pool    // of *zlib.Writer
-	files     atomic.Int64 // made so far
+	files     atomic.Int64 // number of loose files created
 
-	mu    sync.Mutex
-	begun []bool // by place in refs, of a base's first delta: somebody resolves them
-	whole wholes
+	mu   sync.Mutex // guards full, and claimed in refs
+	full fullObjects
 
 	storeMu sync.Mutex
-	store   *Store // that a thin pack's bases are in; nil for a pack that must be complete
+	store   *Store // has the bases of a thin pack; nil for a complete pack
 }
 
 // packed is an object in a pack. A pack may have millions.
 type packed struct {
-	hash    ID // zero until it is known
+	hash    ID // zero until known
 	offset  int64
 	crc     uint32 // of its bytes in the pack
-	child   int32  // the last OFS delta on this object; 0 for none, as the first object cannot be one
-	sibling int32  // the OFS delta on the same base before this one; 0 for none
+	child   int32  // the last OFS delta on this object; 0 for none, since the first object cannot be a delta
+	sibling int32  // the previous OFS delta on the same base; 0 for none
 	kind    plumbing.ObjectType
-	delta   bool // it came as a delta; kind is right once the hash is known
+	delta   bool // stored as a delta; kind is the resolved type once the hash is known
 }
 
 // refDelta is a delta that names its base by hash.
 type refDelta struct {
-	base  ID
-	entry int32
+	base    ID
+	entry   int32
+	claimed bool // set on the first delta of a base once a resolver works on that base
 }
 
 const (
-	maxLoose     = 100 // objects of a thin pack that become files, as in Git; more stay a pack
-	maxReceivers = 8   // goroutines that take in one pack
+	maxLoose     = 100 // a thin pack with more objects stays a pack, as in Git
+	maxReceivers = 8   // goroutines per pack
 	otherObjects = 1_000_000
 
 	packHeader  = 12 // bytes before the first object
-	packTrailer = 20 // bytes after the last: the checksum
-	minPacked   = 9  // bytes in the smallest object: one of header, and what zlib makes of nothing
+	packTrailer = 20 // bytes of the checksum
+	minPacked   = 9  // bytes of the smallest object: its header and empty zlib data
 )
 
 var packMagic = []byte("PACK\x00\x00\x00\x02")
 
-// openReceiver opens the pack as it came, having checked that it is long enough for the number of
-// objects it claims, and may have as many: there is room made for all of them at once, and twelve bytes
-// could claim 2^32.
+// openReceiver opens the fetched pack. It checks the declared number of objects against the limits and the
+// length of the pack before it allocates memory for them: twelve bytes could declare 2^32 objects.
 func (q Quarantine) openReceiver(ctx context.Context, limits Limits, progress Progress) (*receiver, error) {
 	file, err := os.Open(q.packPath())
 	if err != nil {
 		return nil, disk.Error("open the fetched pack", err)
 	}
-	r := &receiver{limits: limits, q: q, file: file, taken: progress.Count}
-	if r.taken == nil {
-		r.taken = func(int64) {}
+	r := &receiver{limits: limits, q: q, file: file, received: progress.Count, full: fullObjects{spill: spill{dir: q.Dir}}}
+	if r.received == nil {
+		r.received = func(int64) {}
 	}
 	r.ctx, r.cancel = context.WithTimeoutCause(ctx, limits.FetchTimeout, events.Errorf(events.Retryable, events.ClassQuota,
-		"it takes longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", limits.FetchTimeout))
-	if err := r.readHead(); err != nil {
+		"receiving the pack took longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", limits.FetchTimeout))
+	if err := r.readHeader(); err != nil {
 		r.cancel()
 		_ = file.Close()
 		return nil, err
@@ -105,8 +104,8 @@ func (q Quarantine) openReceiver(ctx context.Context, limits Limits, progress Pr
 	return r, nil
 }
 
-// readHead reads the pack's head and makes room for its objects.
-func (r *receiver) readHead() error {
+// readHeader reads the pack's header and allocates the entries.
+func (r *receiver) readHeader() error {
 	info, err := r.file.Stat()
 	if err != nil {
 		return disk.Error("open the fetched pack", err)
@@ -115,19 +114,19 @@ func (r *receiver) readHead() error {
 	if r.end < packHeader {
 		return Corruptf("the fetched pack has only %d bytes", info.Size())
 	}
-	head := make([]byte, packHeader)
-	if _, err := r.ReadAt(head, 0); err != nil {
+	header := make([]byte, packHeader)
+	if _, err := r.ReadAt(header, 0); err != nil {
 		return Corruptf("read the fetched pack: %w", err)
 	}
-	if !bytes.HasPrefix(head, packMagic) {
-		return Corruptf("what was fetched is no pack of version 2")
+	if !bytes.HasPrefix(header, packMagic) {
+		return Corruptf("the fetched file is not a pack of version 2")
 	}
-	count := int64(binary.BigEndian.Uint32(head[len(packMagic):]))
+	count := int64(binary.BigEndian.Uint32(header[len(packMagic):]))
 	if count > (r.end-packHeader)/minPacked {
-		return Corruptf("the fetched pack claims %d objects in %d bytes", count, info.Size())
+		return Corruptf("the fetched pack declares %d objects in %d bytes", count, info.Size())
 	}
-	if err := r.admitCount(count); err != nil {
-		return r.blame(err)
+	if err := r.checkCount(count); err != nil {
+		return r.confirmQuota(err)
 	}
 	r.entries = make([]packed, count)
 	r.resolvers = make(chan *resolver, receivers())
@@ -142,27 +141,26 @@ func (r *receiver) close() {
 	for w := range r.resolvers {
 		w.close()
 	}
-	r.whole.close()
+	r.full.close()
 	_ = r.file.Close()
 }
 
-// receive takes in the objects. Unless they have become files of their own, the pack and its index are
-// in place afterwards.
+// receive reads and checks all objects, and then installs the pack unless the objects are loose files.
 func (r *receiver) receive() error {
 	if err := r.scan(); err != nil {
-		return r.blame(err)
+		return r.confirmQuota(err)
 	}
 	if err := r.resolve(); err != nil {
 		return err
 	}
 	if r.loose {
-		return disk.Error("drop the fetched pack", os.Remove(r.file.Name()))
+		return disk.Error("remove the fetched pack", os.Remove(r.file.Name()))
 	}
-	return r.keep()
+	return r.install()
 }
 
-// together runs work and what it starts, to their end. The first failure cancels the rest.
-func (r *receiver) together(work func(g *errgroup.Group) error) error {
+// runPhase runs work and waits for the goroutines that it starts. The first failure cancels the others.
+func (r *receiver) runPhase(work func(g *errgroup.Group) error) error {
 	g, ctx := errgroup.WithContext(r.ctx)
 	g.SetLimit(receivers())
 	outer := r.ctx
@@ -185,21 +183,20 @@ func (r *receiver) ReadAt(b []byte, offset int64) (int, error) {
 	return n, disk.Error("read the fetched pack", err)
 }
 
-// admit checks an object's size, before it is inflated.
-func (r *receiver) admit(kind plumbing.ObjectType, size int64) error {
+// checkSize checks an object's declared size before it is inflated.
+func (r *receiver) checkSize(kind plumbing.ObjectType, size int64) error {
 	switch {
 	case kind == plumbing.BlobObject && size > r.limits.MaxFileBytes:
 		return Quotaf("the remote sent a file of %d bytes, which is more than %d; raise max-file-bytes if the repository is meant to have it",
 			size, r.limits.MaxFileBytes)
 	case kind != plumbing.BlobObject && size > maxMetadata:
-		return Quotaf("the remote sent a %s of %d bytes, which is more than %d; take it out of the repository", kind, size, maxMetadata)
+		return Quotaf("the remote sent a %s of %d bytes, which is more than %d; remove it from the repository", kind, size, maxMetadata)
 	}
 	return nil
 }
 
-// admitCount checks the number of objects. There may be one for each entry of a tree, and a good many
-// others.
-func (r *receiver) admitCount(count int64) error {
+// checkCount checks the number of objects: one per file of a tree plus otherObjects.
+func (r *receiver) checkCount(count int64) error {
 	if limit := int64(r.limits.MaxTreeFiles) + otherObjects; count > limit {
 		return Quotaf("the remote sent %d objects, which is more than %d; raise max-tree-files if the repository is meant to be that large",
 			count, limit)
@@ -207,19 +204,19 @@ func (r *receiver) admitCount(count int64) error {
 	return nil
 }
 
-// count adds an object's size to that of all, before it is inflated.
-func (r *receiver) count(size int64) error {
+// addInflated adds an object's size to the total before it is inflated.
+func (r *receiver) addInflated(size int64) error {
 	if size > r.limits.MaxInflatedBytes-r.inflated {
-		return Quotaf("the objects that the remote sent come to more than %d bytes; raise max-inflated-bytes if the repository is meant to be that large",
+		return Quotaf("the objects that the remote sent inflate to more than %d bytes; raise max-inflated-bytes if the repository is meant to be that large",
 			r.limits.MaxInflatedBytes)
 	}
 	r.inflated += size
 	return nil
 }
 
-// blame finds out whether a pack that exceeds a limit was damaged on its way: then what it says of
-// itself means nothing.
-func (r *receiver) blame(err error) error {
+// confirmQuota verifies the checksum of a pack that exceeds a limit: if it is wrong, the pack was damaged in
+// transit and its declared sizes are meaningless.
+func (r *receiver) confirmQuota(err error) error {
 	if events.ClassOf(err) != events.ClassQuota {
 		return err
 	}
@@ -233,7 +230,7 @@ func (r *receiver) blame(err error) error {
 	return err
 }
 
-// checkSum makes sure that the pack ends in its checksum.
+// checkSum verifies the checksum at the end of the pack.
 func (r *receiver) checkSum(sum hash.Hash) error {
 	trailer := make([]byte, packTrailer)
 	if _, err := r.ReadAt(trailer, r.end); err != nil {
@@ -245,22 +242,22 @@ func (r *receiver) checkSum(sum hash.Hash) error {
 	return nil
 }
 
-// take hashes an object that is in memory, and makes it a file if it is to be one.
-func (r *receiver) take(i int, kind plumbing.ObjectType, content []byte) error {
+// addObject hashes an object in memory and writes its loose file if needed.
+func (r *receiver) addObject(i int, kind plumbing.ObjectType, content []byte) error {
 	h := plumbing.ComputeHash(kind, content)
 	r.entries[i].hash = h
-	r.taken(1)
+	r.received(1)
 	if !r.loose {
 		return nil
 	}
 	return r.writeLoose(h, kind, int64(len(content)), bytes.NewReader(content))
 }
 
-// find returns the object, of the first n, that begins at an offset. Hashes may be written meanwhile.
+// find returns the index of the object at an offset among the first n. Other goroutines may set hashes meanwhile.
 func (r *receiver) find(offset int64, n int) (int, error) {
 	i := sort.Search(n, func(i int) bool { return r.entries[i].offset >= offset })
 	if i == n || r.entries[i].offset != offset {
-		return 0, fmt.Errorf("no object begins at its base's offset, %d", offset)
+		return 0, fmt.Errorf("no object begins at the offset of its base, %d", offset)
 	}
 	return i, nil
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// newLargeRepo is a repository of some thousand files that have changed a few times.
+// newLargeRepo creates a repository of 4000 files with several versions.
 func newLargeRepo(b *testing.B) (h gitRepo, first string) {
 	h = gitRepo{b.TempDir(), b, []string{"dir1/file1", "dir2/file2"}}
 	h.git("", "init", "-q", "--bare", "-b", "main")
@@ -32,8 +32,8 @@ func newLargeRepo(b *testing.B) (h gitRepo, first string) {
 	return h, h.git("", "rev-parse", "main~1")
 }
 
-// benchmarkPack measures taking in a pack. Bringing it into place is outside the clock.
-func benchmarkPack(b *testing.B, pack []byte, take func(q Quarantine) error) {
+// benchmarkPack measures receive, without writing the fetched pack.
+func benchmarkPack(b *testing.B, pack []byte, receive func(q Quarantine) error) {
 	dir := b.TempDir()
 	b.SetBytes(int64(len(pack)))
 	for b.Loop() {
@@ -46,7 +46,7 @@ func benchmarkPack(b *testing.B, pack []byte, take func(q Quarantine) error) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if err := take(q); err != nil {
+		if err := receive(q); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -58,7 +58,7 @@ func BenchmarkIndexPack(b *testing.B) {
 	benchmarkPack(b, pack, func(q Quarantine) error { return q.Index(b.Context(), packDefaults(b), Progress{}) })
 }
 
-// BenchmarkUnpack takes in thin packs: a push of many files, which stays a pack, and one of few.
+// BenchmarkUnpack unpacks the thin packs of a push of many files, which stays a pack, and of one of few.
 func BenchmarkUnpack(b *testing.B) {
 	h, first := newLargeRepo(b)
 	s := newStore(b)

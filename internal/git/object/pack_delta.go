@@ -8,32 +8,34 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"golang.org/x/sync/errgroup"
 )
 
-// resolve turns every delta into the object it stands for: first those on objects in the pack, then
-// those on objects in the store.
+// resolve resolves all deltas: first those with a base in the pack, then those with a base in the store.
 func (r *receiver) resolve() error {
 	slices.SortFunc(r.refs, func(a, b refDelta) int {
 		return cmp.Or(bytes.Compare(a.base[:], b.base[:]), cmp.Compare(a.entry, b.entry))
 	})
-	r.begun = make([]bool, len(r.refs))
-	err := r.together(func(g *errgroup.Group) error {
+	err := r.runPhase(func(g *errgroup.Group) error {
 		for i := range r.entries {
 			if e := &r.entries[i]; !e.delta && (e.child != 0 || len(r.refsOn(e.hash)) > 0) {
-				g.Go(func() error { return r.lend(func(w *resolver) error { return w.fromPack(e) }) })
+				g.Go(func() error { return r.withResolver(func(w *resolver) error { return w.resolvePacked(e) }) })
 			}
 		}
 		return nil
 	})
 	if err == nil && r.store != nil {
-		err = r.together(func(g *errgroup.Group) error {
+		err = r.runPhase(func(g *errgroup.Group) error {
 			for i := 0; i < len(r.refs); i += len(r.refsOn(r.refs[i].base)) {
 				base := r.refs[i].base
-				if !r.isBegun(i) {
-					g.Go(func() error { return r.lend(func(w *resolver) error { return w.fromStore(base) }) })
+				r.mu.Lock()
+				claimed := r.refs[i].claimed
+				r.mu.Unlock()
+				if !claimed {
+					g.Go(func() error { return r.withResolver(func(w *resolver) error { return w.resolveStored(base) }) })
 				}
 			}
 			return nil
@@ -50,8 +52,8 @@ func (r *receiver) resolve() error {
 	return nil
 }
 
-// lend gives work a resolver that nobody else has.
-func (r *receiver) lend(work func(*resolver) error) (err error) {
+// withResolver calls work with a resolver that no other goroutine uses.
+func (r *receiver) withResolver(work func(*resolver) error) (err error) {
 	defer RecoverCorrupt(&err)
 	var w *resolver
 	select {
@@ -68,7 +70,7 @@ func (r *receiver) lend(work func(*resolver) error) (err error) {
 
 // refsOn returns the REF deltas on a base.
 func (r *receiver) refsOn(base ID) []refDelta {
-	from := r.firstRef(base)
+	from := sort.Search(len(r.refs), func(i int) bool { return bytes.Compare(r.refs[i].base[:], base[:]) >= 0 })
 	to := from
 	for to < len(r.refs) && r.refs[to].base == base {
 		to++
@@ -76,33 +78,19 @@ func (r *receiver) refsOn(base ID) []refDelta {
 	return r.refs[from:to]
 }
 
-func (r *receiver) firstRef(base ID) int {
-	i, _ := slices.BinarySearchFunc(r.refs, base, func(d refDelta, base ID) int {
-		return bytes.Compare(d.base[:], base[:])
-	})
-	return i
-}
-
-func (r *receiver) isBegun(i int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.begun[i]
-}
-
-// begin returns the REF deltas on a base to the first who asks. An object may be in a pack twice, or in
-// the store as well.
-func (r *receiver) begin(base ID) []refDelta {
+// claim returns the REF deltas on a base to its first caller, and none to later ones: an object may be in the
+// pack twice, or also in the store.
+func (r *receiver) claim(base ID) []refDelta {
 	deltas := r.refsOn(base)
 	if len(deltas) == 0 {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := r.firstRef(base)
-	if r.begun[first] {
+	if deltas[0].claimed {
 		return nil
 	}
-	r.begun[first] = true
+	deltas[0].claimed = true
 	return deltas
 }
 
@@ -110,22 +98,22 @@ func (r *receiver) begin(base ID) []refDelta {
 type resolver struct {
 	r        *receiver
 	in       *bufio.Reader // the pack, at one object
-	inflated inflater      // that object
-	delta    *bufio.Reader // it again, read byte by byte
+	inflated inflater      // the inflated object
+	delta    *bufio.Reader // buffers inflated
 	chunk    []byte
-	held     int64 // bytes of content in memory
+	inMemory int64 // bytes of content held in memory
 	spill    spill
 }
 
 func (w *resolver) close() { w.spill.close() }
 
-// content is an object's content that deltas are based on.
+// content is the content of a base object.
 type content struct {
 	kind  plumbing.ObjectType
 	size  int64
-	heavy bool   // it, or what it is a delta on, is above largeObject
-	small []byte // nil when it is spilled
-	at    int64  // in the spill
+	large bool   // this object, or one it is a delta on, is above LargeObject
+	small []byte // nil if spilled
+	at    int64  // offset in the spill
 }
 
 func (w *resolver) readerAt(c *content) io.ReaderAt {
@@ -137,39 +125,39 @@ func (w *resolver) readerAt(c *content) io.ReaderAt {
 
 func (w *resolver) reader(c *content) io.Reader { return io.NewSectionReader(w.readerAt(c), 0, c.size) }
 
-// base is a content and the deltas on it that are still to be resolved.
+// base is a base object and the deltas on it that are not yet resolved.
 type base struct {
-	content content
-	child   int32 // the next OFS delta; 0 for none
-	refs    []refDelta
-	bottom  int64 // where the spill ended before
+	content  content
+	child    int32 // the next OFS delta; 0 for none
+	refs     []refDelta
+	spillEnd int64 // end of the spill before this content
 }
 
 func (b *base) done() bool { return b.child == 0 && len(b.refs) == 0 }
 
-// fromPack resolves the deltas on an object that is whole in the pack.
-func (w *resolver) fromPack(e *packed) error {
-	head, err := w.open(e.offset)
+// resolvePacked resolves the deltas on an object in the pack that is not a delta.
+func (w *resolver) resolvePacked(e *packed) error {
+	header, err := w.open(e.offset)
 	if err != nil {
 		return err
 	}
-	root := base{content: content{kind: e.kind, size: head.size, heavy: head.size > LargeObject}, child: e.child, refs: w.r.begin(e.hash)}
+	root := base{content: content{kind: e.kind, size: header.size, large: header.size > LargeObject}, child: e.child, refs: w.r.claim(e.hash)}
 	if root.done() {
 		return nil
 	}
-	_, err = w.hold(&root.content, false, func(out io.Writer) error {
+	_, err = w.buffer(&root.content, false, func(out io.Writer) error {
 		_, err := io.CopyBuffer(out, &w.inflated, w.chunk)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("the object at %d: %w", e.offset, err)
 	}
-	return w.tree(root)
+	return w.resolveTree(root)
 }
 
-// fromStore resolves the deltas on an object that the store has. One that it has not may still come
-// out of other deltas.
-func (w *resolver) fromStore(h ID) error {
+// resolveStored resolves the deltas on an object of the store. An object that the store lacks may still be the
+// result of another delta.
+func (w *resolver) resolveStored(h ID) error {
 	root := base{}
 	if err := w.load(&root.content, h); err != nil {
 		if errors.Is(err, plumbing.ErrObjectNotFound) {
@@ -177,7 +165,7 @@ func (w *resolver) fromStore(h ID) error {
 		}
 		return fmt.Errorf("base %s: %w", h, err)
 	}
-	if root.refs = w.r.begin(h); root.done() {
+	if root.refs = w.r.claim(h); root.done() {
 		w.release(&root)
 		return nil
 	}
@@ -186,10 +174,10 @@ func (w *resolver) fromStore(h ID) error {
 			return err
 		}
 	}
-	return w.tree(root)
+	return w.resolveTree(root)
 }
 
-// load reads an object from the store, having checked that it is what it is called.
+// load reads an object from the store and verifies its hash.
 func (w *resolver) load(c *content, h ID) error {
 	w.r.storeMu.Lock()
 	defer w.r.storeMu.Unlock()
@@ -202,8 +190,8 @@ func (w *resolver) load(c *content, h ID) error {
 		return err
 	}
 	defer reader.Close()
-	*c = content{kind: obj.Type(), size: obj.Size(), heavy: obj.Size() > LargeObject}
-	sum, err := w.hold(c, true, func(out io.Writer) error {
+	*c = content{kind: obj.Type(), size: obj.Size(), large: obj.Size() > LargeObject}
+	sum, err := w.buffer(c, true, func(out io.Writer) error {
 		_, err := io.CopyBuffer(out, onlyReader{reader}, w.chunk)
 		return err
 	})
@@ -213,9 +201,9 @@ func (w *resolver) load(c *content, h ID) error {
 	return err
 }
 
-// tree resolves all deltas on root, the deltas on those, and so on. A base is let go of before the last
-// delta on it is gone into, so that a chain of any length takes no more than two contents.
-func (w *resolver) tree(root base) error {
+// resolveTree resolves all deltas on root, the deltas on those, and so on. It drops a base before it descends
+// into the last delta on it, so that a chain of any length holds at most two contents.
+func (w *resolver) resolveTree(root base) error {
 	stack := []base{root}
 	for len(stack) > 0 {
 		top := &stack[len(stack)-1]
@@ -224,18 +212,18 @@ func (w *resolver) tree(root base) error {
 			stack = stack[:len(stack)-1]
 			continue
 		}
-		bottom, i := w.spill.end, w.next(top)
+		spillEnd, i := w.spill.end, w.nextDelta(top)
 		c, err := w.apply(&top.content, i)
 		if err != nil {
 			return fmt.Errorf("the delta at %d: %w", w.r.entries[i].offset, err)
 		}
-		below := base{content: c, child: w.r.entries[i].child, refs: w.r.begin(w.r.entries[i].hash), bottom: bottom}
+		below := base{content: c, child: w.r.entries[i].child, refs: w.r.claim(w.r.entries[i].hash), spillEnd: spillEnd}
 		switch {
 		case below.done():
 			w.release(&below)
 		case top.done():
-			below.bottom = top.bottom
-			w.forget(&top.content)
+			below.spillEnd = top.spillEnd
+			w.drop(&top.content)
 			*top = below
 		default:
 			stack = append(stack, below)
@@ -244,8 +232,8 @@ func (w *resolver) tree(root base) error {
 	return nil
 }
 
-// next takes the next delta off b's.
-func (w *resolver) next(b *base) int32 {
+// nextDelta removes and returns the next delta on b.
+func (w *resolver) nextDelta(b *base) int32 {
 	if i := b.child; i != 0 {
 		b.child = w.r.entries[i].sibling
 		return i
@@ -255,33 +243,33 @@ func (w *resolver) next(b *base) int32 {
 	return i
 }
 
-// release lets go of a base that is the last one held.
+// release drops a base, which must be the top of the stack.
 func (w *resolver) release(b *base) {
-	w.forget(&b.content)
-	w.spill.end = b.bottom
+	w.drop(&b.content)
+	w.spill.end = b.spillEnd
 }
 
-// forget lets go of a content wherever it is.
-func (w *resolver) forget(c *content) {
+// drop frees the memory or disk space of a content.
+func (w *resolver) drop(c *content) {
 	if c.small == nil {
-		w.spill.punch(c.at, c.size)
+		w.spill.free(c.at, c.size)
 		return
 	}
-	w.held -= c.size
+	w.inMemory -= c.size
 	c.small = nil
 }
 
-// open reads up to the content of the object at an offset.
-func (w *resolver) open(offset int64) (objectHead, error) {
+// open reads the header of the object at an offset and prepares to read its content.
+func (w *resolver) open(offset int64) (objectHeader, error) {
 	w.in.Reset(io.NewSectionReader(w.r, offset, w.r.end-offset))
-	head, err := readObjectHead(w.in)
+	header, err := readObjectHeader(w.in)
 	if err != nil {
-		return head, noEOF(err)
+		return header, noEOF(err)
 	}
-	return head, w.inflated.reset(w.r.ctx, w.in, head.size)
+	return header, w.inflated.reset(w.r.ctx, w.in, header.size)
 }
 
-// apply resolves the i-th object, a delta on from.
+// apply resolves the i-th object, which is a delta on from.
 func (w *resolver) apply(from *content, i int32) (content, error) {
 	e := &w.r.entries[i]
 	if _, err := w.open(e.offset); err != nil {
@@ -293,32 +281,32 @@ func (w *resolver) apply(from *content, i int32) (content, error) {
 		return content{}, err
 	}
 	if baseSize != from.size {
-		return content{}, fmt.Errorf("it wants a base of %d bytes, not %d", baseSize, from.size)
+		return content{}, fmt.Errorf("it needs a base of %d bytes, not %d", baseSize, from.size)
 	}
-	if err := w.r.admit(from.kind, size); err != nil {
+	if err := w.r.checkSize(from.kind, size); err != nil {
 		return content{}, err
 	}
-	c := content{kind: from.kind, size: size, heavy: from.heavy || size > LargeObject}
+	c := content{kind: from.kind, size: size, large: from.large || size > LargeObject}
 	e.kind = c.kind
-	e.hash, err = w.hold(&c, true, func(out io.Writer) error {
+	e.hash, err = w.buffer(&c, true, func(out io.Writer) error {
 		return w.patch(out, w.readerAt(from), from.size, size)
 	})
-	w.r.taken(1)
+	w.r.received(1)
 	switch {
 	case err != nil:
 		return c, err
 	case w.r.loose:
 		return c, w.r.writeLoose(e.hash, c.kind, size, w.reader(&c))
-	case c.heavy:
-		return c, w.r.addWhole(i, &c, w.reader(&c))
+	case c.large:
+		return c, w.r.addFull(i, &c, w.reader(&c))
 	}
 	return c, nil
 }
 
-// hold has fill write c.size bytes, in memory or into the spill, and returns what they hash to if asked.
-func (w *resolver) hold(c *content, hash bool, fill func(io.Writer) error) (h ID, err error) {
-	if c.size <= LargeObject && w.held+c.size <= int64(CacheSize) {
-		return w.holdSmall(c, hash, fill)
+// buffer lets fill write c.size bytes to memory or to the spill, and returns their hash if hash is set.
+func (w *resolver) buffer(c *content, hash bool, fill func(io.Writer) error) (h ID, err error) {
+	if c.size <= LargeObject && w.inMemory+c.size <= int64(CacheSize) {
+		return w.bufferInMemory(c, hash, fill)
 	}
 	c.at = w.spill.end
 	hasher := plumbing.NewHasher(c.kind, c.size)
@@ -339,7 +327,7 @@ func (w *resolver) hold(c *content, hash bool, fill func(io.Writer) error) (h ID
 	return hasher.Sum(), nil
 }
 
-func (w *resolver) holdSmall(c *content, hash bool, fill func(io.Writer) error) (h ID, err error) {
+func (w *resolver) bufferInMemory(c *content, hash bool, fill func(io.Writer) error) (h ID, err error) {
 	out := bytes.NewBuffer(make([]byte, 0, c.size))
 	if err := fill(onlyWriter{out}); err != nil {
 		return h, err
@@ -348,7 +336,7 @@ func (w *resolver) holdSmall(c *content, hash bool, fill func(io.Writer) error) 
 		return h, errSize
 	}
 	c.small = out.Bytes()
-	w.held += c.size
+	w.inMemory += c.size
 	if hash {
 		h = plumbing.ComputeHash(c.kind, c.small)
 	}
@@ -356,13 +344,13 @@ func (w *resolver) holdSmall(c *content, hash bool, fill func(io.Writer) error) 
 }
 
 const (
-	maxDeltaHead = 20 // bytes of the two sizes that a delta begins with
-	maxDeltaStep = 8  // bytes of an instruction, which adds one byte at least
+	maxDeltaHeader = 20 // bytes of the two sizes at the start of a delta
+	maxInstruction = 8  // bytes of an instruction, which adds at least one byte to the result
 )
 
-var errDelta = errors.New("its instructions make no sense")
+var errDelta = errors.New("its instructions are invalid")
 
-// readDeltaSizes returns the sizes of a delta's base and of its result.
+// readDeltaSizes returns the sizes of a delta's base and result.
 func readDeltaSizes(in io.ByteReader) (from, to int64, err error) {
 	if from, err = readDeltaSize(in); err != nil {
 		return 0, 0, err
@@ -387,7 +375,7 @@ func readDeltaSize(in io.ByteReader) (size int64, err error) {
 	}
 }
 
-// patch follows a delta's instructions, which must make size bytes.
+// patch applies the instructions of a delta, which must produce size bytes.
 func (w *resolver) patch(out io.Writer, from io.ReaderAt, fromSize, size int64) error {
 	for size > 0 {
 		op, err := w.delta.ReadByte()
@@ -424,7 +412,7 @@ func (w *resolver) patch(out io.Writer, from io.ReaderAt, fromSize, size int64) 
 	return nil
 }
 
-// insert copies n bytes, at most 127, out of the delta.
+// insert copies n bytes (at most 127) from the delta.
 func (w *resolver) insert(out io.Writer, n int) error {
 	if _, err := io.ReadFull(w.delta, w.chunk[:n]); err != nil {
 		return noEOF(err)
@@ -433,7 +421,7 @@ func (w *resolver) insert(out io.Writer, n int) error {
 	return err
 }
 
-// readCopy reads what an instruction copies from the base. The bits of op say which bytes are there.
+// readCopy reads the arguments of a copy instruction. The bits of op say which bytes are present.
 func (w *resolver) readCopy(op byte) (offset, n int64, err error) {
 	for bit := range 7 {
 		if op>>bit&1 == 0 {

@@ -11,8 +11,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// FuzzPack takes in packs whose checksum is right, whatever else they are. What is taken in must read
-// back as what it is called.
+// FuzzPack receives arbitrary packs with a right checksum. Received objects must read back with their hash.
 func FuzzPack(f *testing.F) {
 	h := gitRepo{dir: f.TempDir(), t: f}
 	h.git("", "init", "-q", "--bare", "-b", "main")
@@ -57,7 +56,7 @@ func FuzzPack(f *testing.F) {
 		if thin {
 			r.store = Open(s)
 			defer r.store.Close()
-			r.loose = len(r.entries) <= 2 // so that both ways are gone
+			r.loose = len(r.entries) <= 2 // so that both forms are tested
 		}
 		if err := r.receive(); err != nil {
 			if strings.Contains(err.Error(), "panic") {
@@ -71,10 +70,10 @@ func FuzzPack(f *testing.F) {
 			mustReadBack(t, objects, e)
 		}
 		if left, _ := filepath.Glob(filepath.Join(q.Dir, tempObject+"*")); len(left) > 0 {
-			t.Errorf("left over: %v", left)
+			t.Errorf("temporary files: %v", left)
 		}
 		if _, err := os.Stat(q.packPath()); err == nil {
-			t.Error("the pack as it came is still there")
+			t.Error("the fetched pack has not been removed")
 		}
 	})
 }

@@ -21,97 +21,65 @@ import (
 	"lockstep/internal/disk"
 )
 
-// wholes are objects that a pack is to have whole before it is kept: the bases that a thin pack lacks,
-// as Git's index-pack --fix-thin has it, and the deltas with a large object among their bases, which
-// go-git could only read by holding that in memory.
-type wholes struct {
-	file    *os.File // all of them as they are in a pack; nil until needed
-	end     int64
-	entries map[int32]span // in place of deltas
-	bases   []baseSpan     // after the last object
+// fullObjects are objects that the installed pack contains in full although the fetched pack does not: the
+// bases that a thin pack lacks (as with git index-pack --fix-thin), and deltas with a large object among
+// their bases, because go-git would hold that in memory to read them.
+type fullObjects struct {
+	spill                     // the objects in pack format
+	entries map[int32]section // replace deltas
+	bases   []fullBase        // follow the last object
 }
 
-// span is a part of the file of wholes.
-type span struct{ offset, size int64 }
+// section is a part of the spill.
+type section struct{ offset, size int64 }
 
-type baseSpan struct {
+type fullBase struct {
 	hash ID
 	kind plumbing.ObjectType
-	span span
+	section
 }
 
-func (ws *wholes) close() {
-	if ws.file != nil {
-		_ = ws.file.Close()
-	}
-}
-
-// addBase notes an object of the store that the pack is to have after its own.
+// addBase appends an object of the store to the pack.
 func (r *receiver) addBase(h ID, c *content, from io.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	place, err := r.pack(c, from)
-	r.whole.bases = append(r.whole.bases, baseSpan{h, c.kind, place})
+	s, err := r.writeFull(c, from)
+	r.full.bases = append(r.full.bases, fullBase{h, c.kind, s})
 	return err
 }
 
-// addWhole notes an object that the pack is to have whole in place of a delta.
-func (r *receiver) addWhole(i int32, c *content, from io.Reader) error {
+// addFull replaces a delta in the pack with its result.
+func (r *receiver) addFull(i int32, c *content, from io.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	place, err := r.pack(c, from)
-	if r.whole.entries == nil {
-		r.whole.entries = map[int32]span{}
+	s, err := r.writeFull(c, from)
+	if r.full.entries == nil {
+		r.full.entries = map[int32]section{}
 	}
-	r.whole.entries[i] = place
+	r.full.entries[i] = s
 	return err
 }
 
-// pack adds an object to the file of wholes. The caller holds mu.
-func (r *receiver) pack(c *content, from io.Reader) (place span, err error) {
-	ws := &r.whole
-	if ws.file == nil {
-		if ws.file, err = os.CreateTemp(r.q.Dir, tempObject+"whole-*"); err != nil {
-			return place, disk.Error("make a temporary file", err)
-		}
-		_ = os.Remove(ws.file.Name()) // what cannot be removed now is swept later
-	}
-	place.offset = ws.end
-	out := bufio.NewWriterSize(CancelWriter{r.ctx, io.NewOffsetWriter(ws.file, ws.end)}, chunkSize)
-	counted := &counter{w: out}
-	z := r.deflate(counted)
+// writeFull writes an object to the spill in pack format. The caller holds mu.
+func (r *receiver) writeFull(c *content, from io.Reader) (s section, err error) {
+	s.offset = r.full.end
+	out := bufio.NewWriterSize(CancelWriter{r.ctx, &r.full.spill}, chunkSize)
+	z := r.deflate(out)
 	defer r.deflaters.Put(z)
-	_, err = counted.Write(appendObjectHead(nil, c.kind, c.size))
-	if err == nil {
+	if _, err = out.Write(appendObjectHeader(nil, c.kind, c.size)); err == nil {
 		_, err = io.Copy(z, from)
 	}
 	if err == nil {
 		err = errors.Join(z.Close(), out.Flush())
 	}
-	place.size = counted.n
-	ws.end += counted.n
-	if r.ctx.Err() != nil {
-		return place, err
-	}
-	return place, disk.Error("write a temporary file", err)
+	s.size = r.full.end - s.offset
+	return s, err
 }
 
-// counter counts what is written.
-type counter struct {
-	w io.Writer
-	n int64
-}
+const maxObjectHeader = 32 // bytes; an upper bound
 
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
-}
-
-const maxObjectHead = 32 // bytes before an object's content, and a few more
-
-// appendObjectHead appends what precedes an object's content in a pack.
-func appendObjectHead(b []byte, kind plumbing.ObjectType, size int64) []byte {
+// appendObjectHeader appends the type and size of an object in a pack.
+func appendObjectHeader(b []byte, kind plumbing.ObjectType, size int64) []byte {
 	first := byte(kind)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
 		b = append(b, first|0x80)
@@ -120,7 +88,7 @@ func appendObjectHead(b []byte, kind plumbing.ObjectType, size int64) []byte {
 	return append(b, first)
 }
 
-// appendDistance appends how far before an OFS delta its base begins.
+// appendDistance appends the distance from an OFS delta back to its base.
 func appendDistance(b []byte, distance int64) []byte {
 	var digits [10]byte
 	i := len(digits) - 1
@@ -133,10 +101,10 @@ func appendDistance(b []byte, distance int64) []byte {
 	return append(b, digits[i:]...)
 }
 
-// keep puts the pack and its index in place.
-func (r *receiver) keep() error {
+// install moves the pack into place and writes its index.
+func (r *receiver) install() error {
 	path, sum, err := r.file.Name(), []byte(nil), error(nil)
-	if r.whole.file == nil {
+	if r.full.end == 0 {
 		sum = make([]byte, packTrailer)
 		_, err = r.ReadAt(sum, r.end)
 	} else {
@@ -150,24 +118,24 @@ func (r *receiver) keep() error {
 		return disk.Error("index the fetched pack", err)
 	}
 	if err := os.Rename(path, base+".pack"); err != nil {
-		return disk.Error("take in the fetched pack", err)
+		return disk.Error("rename the fetched pack", err)
 	}
 	if path != r.file.Name() {
-		return disk.Error("drop the fetched pack", os.Remove(r.file.Name()))
+		return disk.Error("remove the fetched pack", os.Remove(r.file.Name()))
 	}
 	return nil
 }
 
-// rewriter writes a pack anew.
+// rewriter writes the final pack.
 type rewriter struct {
 	r   *receiver
-	out *bufio.Writer // to sum and the file
+	out *bufio.Writer // writes to sum and the file
 	sum hash.Hash
 	crc uint32 // of the object being written
 	at  int64
 }
 
-// rewrite writes the pack anew with all of the wholes in it, and returns its path and checksum.
+// rewrite writes the pack anew with all of the fullObjects in it, and returns its path and checksum.
 func (r *receiver) rewrite() (path string, sum []byte, err error) {
 	path = filepath.Join(r.q.Dir, tempObject+"pack")
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -196,74 +164,71 @@ func (r *receiver) rewrite() (path string, sum []byte, err error) {
 
 func (rw *rewriter) run() error {
 	r := rw.r
-	count := uint32(len(r.entries) + len(r.whole.bases))
+	count := uint32(len(r.entries) + len(r.full.bases))
 	if _, err := rw.Write(binary.BigEndian.AppendUint32(slices.Clone(packMagic), count)); err != nil {
 		return err
 	}
-	moved := make([]packed, 0, count)
+	written := make([]packed, 0, count)
 	for i := range r.entries {
-		next, err := rw.object(moved, i)
+		next, err := rw.object(written, i)
 		if err != nil {
 			return err
 		}
-		moved = append(moved, next)
+		written = append(written, next)
 	}
-	for _, b := range r.whole.bases {
+	for _, b := range r.full.bases {
 		next := packed{hash: b.hash, kind: b.kind, offset: rw.at}
 		rw.crc = 0
-		if err := rw.copy(r.whole.file, b.span.offset, b.span.size); err != nil {
+		if err := rw.copy(&r.full, b.offset, b.size); err != nil {
 			return err
 		}
 		next.crc = rw.crc
-		moved = append(moved, next)
+		written = append(written, next)
 	}
-	r.entries = moved
+	r.entries = written
 	return nil
 }
 
-// object writes the i-th object: whole if it is to be, else as it came, but for the distance of a base
-// that has moved.
-func (rw *rewriter) object(moved []packed, i int) (packed, error) {
+// object writes the i-th object: in full if it is among the full objects, otherwise as it was fetched, with the
+// new distance to its base. written are the objects before it.
+func (rw *rewriter) object(written []packed, i int) (e packed, err error) {
 	r := rw.r
-	was := r.entries[i]
-	is := packed{hash: was.hash, kind: was.kind, offset: rw.at}
+	old := r.entries[i]
+	e = packed{hash: old.hash, kind: old.kind, offset: rw.at}
 	rw.crc = 0
-	if place, ok := r.whole.entries[int32(i)]; ok {
-		err := rw.copy(r.whole.file, place.offset, place.size)
-		is.crc = rw.crc
-		return is, err
+	defer func() { e.crc = rw.crc }()
+	if s, ok := r.full.entries[int32(i)]; ok {
+		return e, rw.copy(&r.full, s.offset, s.size)
 	}
 	end := r.end
 	if i+1 < len(r.entries) {
 		end = r.entries[i+1].offset
 	}
-	start := make([]byte, min(maxObjectHead, end-was.offset))
-	if _, err := r.ReadAt(start, was.offset); err != nil {
-		return is, err
+	start := make([]byte, min(maxObjectHeader, end-old.offset))
+	if _, err := r.ReadAt(start, old.offset); err != nil {
+		return e, err
 	}
 	rest := bytes.NewReader(start)
-	head, err := readObjectHead(rest)
+	header, err := readObjectHeader(rest)
 	if err != nil {
-		return is, err
+		return e, err
 	}
-	written := appendObjectHead(nil, head.kind, head.size)
-	switch head.kind {
+	b := appendObjectHeader(nil, header.kind, header.size)
+	switch header.kind {
 	case plumbing.OFSDeltaObject:
-		base, err := r.find(was.offset-head.distance, i)
+		base, err := r.find(old.offset-header.distance, i)
 		if err != nil {
-			return is, err
+			return e, err
 		}
-		written = appendDistance(written, is.offset-moved[base].offset)
+		b = appendDistance(b, e.offset-written[base].offset)
 	case plumbing.REFDeltaObject:
-		written = append(written, head.base[:]...)
+		b = append(b, header.base[:]...)
 	}
-	if _, err := rw.Write(written); err != nil {
-		return is, err
+	if _, err := rw.Write(b); err != nil {
+		return e, err
 	}
-	from := was.offset + int64(len(start)-rest.Len())
-	err = rw.copy(r, from, end-from)
-	is.crc = rw.crc
-	return is, err
+	from := old.offset + int64(len(start)-rest.Len())
+	return e, rw.copy(r, from, end-from)
 }
 
 func (rw *rewriter) copy(from io.ReaderAt, offset, size int64) error {
@@ -277,7 +242,7 @@ func (rw *rewriter) Write(b []byte) (int, error) {
 	return rw.out.Write(b)
 }
 
-// writeIndex writes an index of version 2 for the pack of the given checksum.
+// writeIndex writes an index of version 2 for the pack with the given checksum.
 func (r *receiver) writeIndex(path string, packSum []byte) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -296,7 +261,7 @@ func (r *receiver) writeIndex(path string, packSum []byte) error {
 	return file.Close()
 }
 
-// index writes all of an index but its own checksum. The writer remembers a failure.
+// index writes the index without its own checksum. Errors stay in the writer until it is flushed.
 func (r *receiver) index(out *bufio.Writer, packSum []byte) {
 	byName := make([]int32, len(r.entries))
 	var fanout [256]uint32
@@ -309,10 +274,10 @@ func (r *receiver) index(out *bufio.Writer, packSum []byte) {
 	})
 	number := func(n uint32) { _, _ = out.Write(binary.BigEndian.AppendUint32(out.AvailableBuffer(), n)) }
 	_, _ = out.WriteString("\xfftOc\x00\x00\x00\x02")
-	below := uint32(0)
+	total := uint32(0)
 	for _, n := range fanout {
-		below += n
-		number(below)
+		total += n
+		number(total)
 	}
 	for _, i := range byName {
 		_, _ = out.Write(r.entries[i].hash[:])

@@ -14,19 +14,19 @@ import (
 	"lockstep/internal/disk"
 )
 
-// tempObject begins the names of files in a quarantine that are not whole, or not needed for long.
+// tempObject is the name prefix of temporary and incomplete files in a quarantine.
 const tempObject = "tmp_"
 
-// looseFile is an object that becomes a file of its own, under a temporary name until it is whole.
+// looseFile writes a loose object, under a temporary name until commit.
 type looseFile struct {
 	r    *receiver
 	file *os.File
 	out  *bufio.Writer
 	zlib *zlib.Writer
-	done bool // it has got its name
+	done bool // renamed to its final name
 }
 
-// writeLoose makes a file of an object.
+// writeLoose writes a loose object.
 func (r *receiver) writeLoose(h ID, kind plumbing.ObjectType, size int64, content io.Reader) error {
 	file, err := r.createLoose(kind, size)
 	if err != nil {
@@ -56,21 +56,16 @@ func (r *receiver) createLoose(kind plumbing.ObjectType, size int64) (*looseFile
 
 func looseError(err error) error { return disk.Error("write a fetched object", err) }
 
-// Write adds to the object's content.
+// Write appends to the object's content.
 func (f *looseFile) Write(b []byte) (int, error) {
 	n, err := CancelWriter{f.r.ctx, f.zlib}.Write(b)
-	return n, f.fault(err)
-}
-
-// fault leaves alone the error of a context that is done.
-func (f *looseFile) fault(err error) error {
 	if f.r.ctx.Err() != nil {
-		return err
+		return n, err
 	}
-	return looseError(err)
+	return n, looseError(err)
 }
 
-// commit gives the file its name. It is not synced: release does that for all at once.
+// commit renames the file to its final name. It does not sync it: Release syncs all files at once.
 func (f *looseFile) commit(h ID) error {
 	err := errors.Join(f.zlib.Close(), f.out.Flush())
 	if err != nil {
@@ -90,7 +85,7 @@ func (f *looseFile) commit(h ID) error {
 	return looseError(err)
 }
 
-// discard closes the file, and removes it unless it has got its name.
+// discard closes the file, and removes it unless it was committed.
 func (f *looseFile) discard() {
 	f.r.deflaters.Put(f.zlib)
 	_ = f.file.Close()

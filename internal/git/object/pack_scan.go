@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// scan reads the pack from its start to its end: where each object begins, and what those hash to that
-// are no deltas.
+// scan reads the whole pack. It records the offset of each object and hashes those that are not deltas.
 func (r *receiver) scan() error {
 	in := newScanner(r)
-	err := r.together(func(g *errgroup.Group) error {
+	err := r.runPhase(func(g *errgroup.Group) error {
 		for i := range r.entries {
 			if err := r.scanObject(g, in, i); err != nil {
 				return Corruptf("read the fetched pack: the object at %d: %w", r.entries[i].offset, err)
@@ -30,14 +29,8 @@ func (r *receiver) scan() error {
 	if err != nil {
 		return err
 	}
-	return r.checkEnd(in)
-}
-
-// checkEnd makes sure that the objects and their checksum are all there is. Git takes a whole store for broken in which
-// a pack has anything after it.
-func (r *receiver) checkEnd(in *scanner) error {
-	if in.offset() != r.end {
-		return Corruptf("read the fetched pack: there is more than the pack")
+	if in.offset() != r.end { // Git considers a store with such a pack broken
+		return Corruptf("read the fetched pack: data follows the last object")
 	}
 	return r.checkSum(in.sum)
 }
@@ -45,32 +38,32 @@ func (r *receiver) checkEnd(in *scanner) error {
 func (r *receiver) scanObject(g *errgroup.Group, in *scanner, i int) error {
 	e := &r.entries[i]
 	e.offset = in.begin()
-	head, err := readObjectHead(in)
+	header, err := readObjectHeader(in)
 	if err != nil {
 		return err
 	}
-	e.kind, e.delta = head.kind, head.kind.IsDelta()
+	e.kind, e.delta = header.kind, header.kind.IsDelta()
 	if e.delta {
-		return r.scanDelta(in, i, head)
+		return r.scanDelta(in, i, header)
 	}
-	if err := r.admit(head.kind, head.size); err != nil {
+	if err := r.checkSize(header.kind, header.size); err != nil {
 		return err
 	}
-	if err := r.count(head.size); err != nil {
+	if err := r.addInflated(header.size); err != nil {
 		return err
 	}
-	if err := in.inflated.reset(r.ctx, in, head.size); err != nil {
+	if err := in.inflated.reset(r.ctx, in, header.size); err != nil {
 		return err
 	}
-	if head.size > LargeObject {
-		return r.scanLarge(in, e, head)
+	if header.size > LargeObject {
+		return r.scanLarge(in, e, header)
 	}
 	content, _ := r.buffers.Get().(*bytes.Buffer)
 	if content == nil {
 		content = new(bytes.Buffer)
 	}
 	content.Reset()
-	content.Grow(int(head.size) + bytes.MinRead)
+	content.Grow(int(header.size) + bytes.MinRead)
 	if _, err := content.ReadFrom(&in.inflated); err != nil {
 		return err
 	}
@@ -78,19 +71,19 @@ func (r *receiver) scanObject(g *errgroup.Group, in *scanner, i int) error {
 	g.Go(func() (err error) {
 		defer RecoverCorrupt(&err)
 		defer r.buffers.Put(content)
-		return r.take(i, head.kind, content.Bytes())
+		return r.addObject(i, header.kind, content.Bytes())
 	})
 	return nil
 }
 
-// scanLarge hashes an object while it is inflated, and writes it to a file if it is to be one.
-func (r *receiver) scanLarge(in *scanner, e *packed, head objectHead) error {
-	hasher := plumbing.NewHasher(head.kind, head.size)
+// scanLarge hashes an object while inflating it, and writes its loose file if needed.
+func (r *receiver) scanLarge(in *scanner, e *packed, header objectHeader) error {
+	hasher := plumbing.NewHasher(header.kind, header.size)
 	var out io.Writer = hasher
 	var file *looseFile
 	if r.loose {
 		var err error
-		if file, err = r.createLoose(head.kind, head.size); err != nil {
+		if file, err = r.createLoose(header.kind, header.size); err != nil {
 			return err
 		}
 		defer file.discard()
@@ -100,16 +93,16 @@ func (r *receiver) scanLarge(in *scanner, e *packed, head objectHead) error {
 		return err
 	}
 	e.crc, e.hash = in.checksum(), hasher.Sum()
-	r.taken(1)
+	r.received(1)
 	if file != nil {
 		return file.commit(e.hash)
 	}
 	return nil
 }
 
-// scanDelta finds a delta's end and notes its base.
-func (r *receiver) scanDelta(in *scanner, i int, head objectHead) error {
-	if err := in.inflated.reset(r.ctx, in, head.size); err != nil {
+// scanDelta finds the end of a delta and records its base.
+func (r *receiver) scanDelta(in *scanner, i int, header objectHeader) error {
+	if err := in.inflated.reset(r.ctx, in, header.size); err != nil {
 		return err
 	}
 	in.delta.Reset(&in.inflated)
@@ -117,27 +110,27 @@ func (r *receiver) scanDelta(in *scanner, i int, head objectHead) error {
 	if err != nil {
 		return err
 	}
-	if size > maxMetadata { // its type is not known yet
-		if err := r.admit(plumbing.BlobObject, size); err != nil {
+	if size > maxMetadata { // its type is not yet known
+		if err := r.checkSize(plumbing.BlobObject, size); err != nil {
 			return err
 		}
 	}
-	if err := r.count(size); err != nil {
+	if err := r.addInflated(size); err != nil {
 		return err
 	}
-	if (head.size-maxDeltaHead)/maxDeltaStep > size {
-		return errors.New("a delta of more instructions than its result has bytes")
+	if (header.size-maxDeltaHeader)/maxInstruction > size {
+		return errors.New("a delta with more instructions than bytes in its result")
 	}
 	if _, err := io.CopyBuffer(onlyWriter{io.Discard}, onlyReader{in.delta}, in.chunk); err != nil {
 		return err
 	}
 	e := &r.entries[i]
 	e.crc = in.checksum()
-	if head.kind == plumbing.REFDeltaObject {
-		r.refs = append(r.refs, refDelta{head.base, int32(i)})
+	if header.kind == plumbing.REFDeltaObject {
+		r.refs = append(r.refs, refDelta{base: header.base, entry: int32(i)})
 		return nil
 	}
-	base, err := r.find(e.offset-head.distance, i)
+	base, err := r.find(e.offset-header.distance, i)
 	if err != nil {
 		return err
 	}
@@ -145,17 +138,17 @@ func (r *receiver) scanDelta(in *scanner, i int, head objectHead) error {
 	return nil
 }
 
-// onlyWriter and onlyReader hide what would make io.CopyBuffer bring a buffer of its own.
+// onlyWriter and onlyReader hide ReadFrom and WriteTo, so that io.CopyBuffer uses its buffer.
 type (
 	onlyWriter struct{ io.Writer }
 	onlyReader struct{ io.Reader }
 )
 
-// objectHead is what precedes an object's content in a pack.
-type objectHead struct {
+// objectHeader precedes an object's content in a pack.
+type objectHeader struct {
 	kind     plumbing.ObjectType
-	size     int64 // of what the content inflates to: of a delta, its instructions
-	distance int64 // of an OFS delta, back to its base
+	size     int64 // of the inflated content, which for a delta is its instructions
+	distance int64 // from an OFS delta back to its base
 	base     ID    // of a REF delta
 }
 
@@ -164,31 +157,31 @@ type byteReader interface {
 	io.ByteReader
 }
 
-func readObjectHead(in byteReader) (objectHead, error) {
+func readObjectHeader(in byteReader) (objectHeader, error) {
 	b, err := in.ReadByte()
 	if err != nil {
-		return objectHead{}, err
+		return objectHeader{}, err
 	}
-	head := objectHead{kind: plumbing.ObjectType(b >> 4 & 7), size: int64(b & 15)}
+	header := objectHeader{kind: plumbing.ObjectType(b >> 4 & 7), size: int64(b & 15)}
 	for shift := 4; b&0x80 != 0; shift += 7 {
 		if shift > 53 {
-			return objectHead{}, errors.New("its size is beyond all bounds")
+			return objectHeader{}, errors.New("its size is out of range")
 		}
 		if b, err = in.ReadByte(); err != nil {
-			return objectHead{}, err
+			return objectHeader{}, err
 		}
-		head.size |= int64(b&0x7f) << shift
+		header.size |= int64(b&0x7f) << shift
 	}
-	switch head.kind {
+	switch header.kind {
 	case plumbing.CommitObject, plumbing.TreeObject, plumbing.BlobObject, plumbing.TagObject:
 	case plumbing.OFSDeltaObject:
-		head.distance, err = readDistance(in)
+		header.distance, err = readDistance(in)
 	case plumbing.REFDeltaObject:
-		_, err = io.ReadFull(in, head.base[:])
+		_, err = io.ReadFull(in, header.base[:])
 	default:
-		err = errors.New("it is of no known type")
+		err = errors.New("its type is unknown")
 	}
-	return head, err
+	return header, err
 }
 
 func readDistance(in io.ByteReader) (int64, error) {
@@ -204,14 +197,14 @@ func readDistance(in io.ByteReader) (int64, error) {
 	return distance, err
 }
 
-// scanner reads the objects of a pack one after the other, never a byte more than it is asked for.
+// scanner reads the objects of a pack in order. It consumes no byte beyond those requested.
 type scanner struct {
 	r        *receiver
-	sum      hash.Hash // of everything before the trailer; against accidents alone, so without collision detection
+	sum      hash.Hash // of everything before the checksum; detects accidents only, hence no collision detection
 	buf      []byte
-	pos      int   // in buf, of the next byte
-	mark     int   // in buf, of what crc does not cover yet
-	at       int64 // in the pack, where buf ends
+	pos      int   // position of the next byte in buf
+	mark     int   // position in buf up to which crc is computed
+	at       int64 // offset in the pack of the end of buf
 	crc      uint32
 	inflated inflater
 	delta    *bufio.Reader
@@ -225,14 +218,14 @@ func newScanner(r *receiver) *scanner {
 		r: r, sum: sha1.New(), buf: make([]byte, 0, chunkSize),
 		delta: bufio.NewReader(nil), chunk: make([]byte, chunkSize),
 	}
-	head := make([]byte, packHeader)
-	_, _ = r.ReadAt(head, 0) // what cannot be read is found at the end, by the checksum
-	s.sum.Write(head)
+	header := make([]byte, packHeader)
+	_, _ = r.ReadAt(header, 0) // the checksum detects a failure
+	s.sum.Write(header)
 	s.at = packHeader
 	return s
 }
 
-// begin begins an object and returns its offset.
+// begin starts an object and returns its offset.
 func (s *scanner) begin() int64 {
 	s.crc, s.mark = 0, s.pos
 	return s.offset()
@@ -240,7 +233,7 @@ func (s *scanner) begin() int64 {
 
 func (s *scanner) offset() int64 { return s.at - int64(len(s.buf)-s.pos) }
 
-// checksum returns the CRC-32 of all that was read since begin.
+// checksum returns the CRC-32 of the bytes read since begin.
 func (s *scanner) checksum() uint32 {
 	s.crc = crc32.Update(s.crc, crc32.IEEETable, s.buf[s.mark:s.pos])
 	s.mark = s.pos
@@ -262,7 +255,7 @@ func (s *scanner) fill() error {
 	return nil
 }
 
-// ReadByte implements [io.ByteReader], for which zlib takes no more than it needs.
+// ReadByte implements [io.ByteReader], with which zlib does not read ahead.
 func (s *scanner) ReadByte() (byte, error) {
 	if s.pos == len(s.buf) {
 		if err := s.fill(); err != nil {
@@ -292,9 +285,9 @@ func noEOF(err error) error {
 	return err
 }
 
-// inflater reads the content of an object in a pack: as many bytes as it declares, or an error.
+// inflater reads the content of an object in a pack, and fails unless it has the declared size.
 type inflater struct {
-	ctx  context.Context // of the phase
+	ctx  context.Context // of the current phase
 	zlib io.ReadCloser
 	left int64
 }
@@ -309,7 +302,7 @@ func (f *inflater) reset(ctx context.Context, in byteReader, size int64) (err er
 	return noEOF(err)
 }
 
-var errSize = errors.New("it does not inflate to the size it declares")
+var errSize = errors.New("it does not inflate to its declared size")
 
 func (f *inflater) Read(b []byte) (int, error) {
 	if f.ctx.Err() != nil {
@@ -329,7 +322,7 @@ func (f *inflater) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// finish returns io.EOF when there is no more, and the checksum is right.
+// finish returns io.EOF if no data follows and the zlib checksum is right.
 func (f *inflater) finish() error {
 	var more [1]byte
 	if n, err := io.ReadFull(f.zlib, more[:]); n == 0 {

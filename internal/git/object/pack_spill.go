@@ -10,21 +10,21 @@ import (
 	"lockstep/internal/disk"
 )
 
-// spill is a temporary file for the contents that have no place in memory, used as a stack.
+// spill is a temporary file for contents that are too large for memory, used as a stack.
 type spill struct {
 	dir  string
 	file *os.File // nil until needed
-	end  int64    // of what is in use
+	end  int64    // of the part in use
 }
 
-// Write adds to the end.
+// Write appends to the file and creates it if necessary.
 func (s *spill) Write(b []byte) (int, error) {
 	if s.file == nil {
 		file, err := os.CreateTemp(s.dir, tempObject+"spill-*")
 		if err != nil {
-			return 0, disk.Error("make a temporary file", err)
+			return 0, disk.Error("create a temporary file", err)
 		}
-		_ = os.Remove(file.Name()) // what cannot be removed now is swept later
+		_ = os.Remove(file.Name()) // otherwise the quarantine's cleanup removes it
 		s.file = file
 	}
 	n, err := s.file.WriteAt(b, s.end)
@@ -32,16 +32,20 @@ func (s *spill) Write(b []byte) (int, error) {
 	return n, disk.Error("write a temporary file", err)
 }
 
-// ReadAt reads what has been written.
+// ReadAt implements [io.ReaderAt].
 func (s *spill) ReadAt(b []byte, offset int64) (int, error) {
 	if s.file == nil {
 		return 0, io.EOF
 	}
-	return s.file.ReadAt(b, offset)
+	n, err := s.file.ReadAt(b, offset)
+	if err == io.EOF {
+		return n, err
+	}
+	return n, disk.Error("read a temporary file", err)
 }
 
-// punch gives the room of a part back that is not needed any more. Not every file system can.
-func (s *spill) punch(at, size int64) {
+// free returns the disk space of a part to the file system, if that supports it.
+func (s *spill) free(at, size int64) {
 	if s.file != nil && size > 0 {
 		_ = unix.Fallocate(int(s.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, size)
 	}
@@ -53,16 +57,16 @@ func (s *spill) close() {
 	}
 }
 
-// CancelWriter writes to a Writer until a context is done.
+// CancelWriter writes to Writer until Ctx is done.
 type CancelWriter struct {
-	Ctx context.Context // of the phase
+	Ctx context.Context
 	io.Writer
 }
 
-// Write fails with the context's cause once that is done.
-func (u CancelWriter) Write(b []byte) (int, error) {
-	if u.Ctx.Err() != nil {
-		return 0, context.Cause(u.Ctx)
+// Write fails with the cause of Ctx once that is done.
+func (c CancelWriter) Write(b []byte) (int, error) {
+	if c.Ctx.Err() != nil {
+		return 0, context.Cause(c.Ctx)
 	}
-	return u.Writer.Write(b)
+	return c.Writer.Write(b)
 }

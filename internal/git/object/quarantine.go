@@ -12,16 +12,16 @@ import (
 	"lockstep/internal/disk"
 )
 
-// Quarantine is a bare repository of one fetch, whose objects nobody else sees until [quarantine.release].
+// Quarantine is a bare repository that receives one fetch. Its objects are private until [Quarantine.Release].
 type Quarantine struct{ Dir string }
 
-// OpenQuarantine makes an empty quarantine at dir, in the place of one that may be there.
+// OpenQuarantine creates an empty quarantine at dir and removes any previous one.
 func OpenQuarantine(dir string) (Quarantine, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return Quarantine{}, disk.Error("clear the quarantine", err)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "objects", "pack"), 0o755); err != nil {
-		return Quarantine{}, disk.Error("make the quarantine", err)
+		return Quarantine{}, disk.Error("create the quarantine", err)
 	}
 	return Quarantine{dir}, nil
 }
@@ -31,16 +31,16 @@ type Limits struct {
 	MaxFileBytes     int64         // in one file
 	MaxInflatedBytes int64         // in all objects of the pack
 	MaxTreeFiles     int           // bounds the number of objects
-	FetchTimeout     time.Duration // of receiving the pack, once it is on disk
+	FetchTimeout     time.Duration // for reading and checking the pack once it is on disk
 }
 
-// Progress reports how far a pack has been received. Nil functions are not called.
+// Progress reports the progress of receiving a pack. Nil functions are not called.
 type Progress struct {
-	Begin func(objects int64) // the number of objects is known
-	Count func(objects int64) // so many more have been received; called from several goroutines
+	Begin func(objects int64) // called once with the number of objects
+	Count func(objects int64) // called with the number of newly received objects, by several goroutines
 }
 
-// Index receives a complete pack as it is, and writes its index.
+// Index receives a complete pack and writes its index.
 func (q Quarantine) Index(ctx context.Context, limits Limits, progress Progress) error {
 	r, err := q.openReceiver(ctx, limits, progress)
 	if err != nil {
@@ -50,8 +50,8 @@ func (q Quarantine) Index(ctx context.Context, limits Limits, progress Progress)
 	return r.receive()
 }
 
-// Unpack receives a thin pack and completes it from the store, a bare repository: the objects of a small
-// pack become loose files, a large one stays a pack.
+// Unpack receives a thin pack and completes it from the store, a bare repository. The objects of a small pack
+// become loose files; a large one stays a pack.
 func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, progress Progress) error {
 	r, err := q.openReceiver(ctx, limits, progress)
 	if err != nil {
@@ -64,31 +64,34 @@ func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, pro
 	return r.receive()
 }
 
-// Release moves the quarantine's objects into the store, a bare repository. They are named by their content, so it does
-// not matter whether they are there already, nor who else is moving the same.
+// Release moves the quarantine's objects into the store, a bare repository. Objects are named by their content, so
+// the store may already have them, and others may move the same objects at the same time.
 func (q Quarantine) Release(store string) error {
-	attempt := "move fetched objects into the store"
+	return disk.Error("move fetched objects into the store", q.release(store))
+}
+
+func (q Quarantine) release(store string) error {
 	fetched, err := filepath.Glob(filepath.Join(q.Dir, "objects", "*", "*"))
 	if err == nil {
 		err = disk.Flush(q.Dir, fetched)
 	}
 	if err != nil {
-		return disk.Error(attempt, err)
+		return err
 	}
 	var packs []string
 	from, to := filepath.Join(q.Dir, "objects"), filepath.Join(store, "objects")
 	groups, err := os.ReadDir(from)
 	if err != nil {
-		return disk.Error(attempt, err)
+		return err
 	}
 	for _, group := range groups {
 		names, err := os.ReadDir(filepath.Join(from, group.Name()))
 		if err != nil {
-			return disk.Error(attempt, err)
+			return err
 		}
-		// No more than this folder: who removes the store meanwhile takes it away for good.
+		// Not MkdirAll, which would recreate a store that is being removed.
 		if err := os.Mkdir(filepath.Join(to, group.Name()), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return disk.Error(attempt, err)
+			return err
 		}
 		for _, name := range names {
 			path := filepath.Join(group.Name(), name.Name())
@@ -100,24 +103,24 @@ func (q Quarantine) Release(store string) error {
 				continue
 			}
 			if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
-				return disk.Error(attempt, err)
+				return err
 			}
 		}
 	}
-	// A pack comes after its index: go-git takes a store for broken that has a pack without one,
-	// while both it and Git overlook an index without its pack.
+	// A pack is moved after its index: go-git fails on a pack without an index, while Git and go-git both ignore
+	// an index without a pack.
 	for _, path := range packs {
 		if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
-			return disk.Error(attempt, err)
+			return err
 		}
 	}
-	return nil // a cut of power that undoes a move is healed by fetching again
+	return nil // after a power cut that undoes a move, the objects are fetched again
 }
 
-// packPath is where the quarantine keeps the pack as it came.
+// packPath returns the path of the fetched pack.
 func (q Quarantine) packPath() string { return filepath.Join(q.Dir, "fetched.pack") }
 
-// CreatePack creates the file to write the fetched pack to. The errors of its Write and Close are of ClassVolume.
+// CreatePack creates the file for the fetched pack. Its Write and Close return errors of ClassVolume.
 func (q Quarantine) CreatePack() (io.WriteCloser, error) {
 	file, err := os.OpenFile(q.packPath(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {

@@ -20,28 +20,27 @@ import (
 	"lockstep/internal/disk"
 )
 
-// Bounds of what is held in memory.
+// Memory limits.
 const (
 	CacheSize      = 8 * cache.MiByte
-	LargeObject    = 1 << 20  // bytes; a larger one is streamed, not held in memory
+	LargeObject    = 1 << 20  // bytes; larger objects are streamed
 	maxMetadata    = 64 << 20 // bytes in a commit, tag or tree
 	maxTagsInChain = 16
 )
 
-// Store reads Git objects from one or more bare repositories, first to last. It is not safe for
-// concurrent use: each goroutine has a fork of its own. Damaged files may make go-git panic: callers
-// recover.
+// Store reads Git objects from one or more bare repositories, in order. It is not safe for concurrent use: each
+// goroutine needs its own [Store.Fork]. go-git may panic on damaged files: callers defer [RecoverCorrupt].
 type Store struct {
-	pools []*pool
+	repos []*repo
 	cache cache.Object
 }
 
-// pool is the objects of one repository, as they were when it was first asked.
-type pool struct {
-	dir         string // "objects"
-	packs       []*pack
-	DialAndList bool
-	err         error // of listing
+// repo is one repository. It lists its packs once, on first use.
+type repo struct {
+	dir    string // "objects"
+	packs  []*pack
+	listed bool
+	err    error // of listing
 }
 
 // pack is a pack and its index. Forks share the index.
@@ -52,32 +51,32 @@ type pack struct {
 	forked bool
 }
 
-// Open returns a Store over the objects of bare repositories, first to last.
+// Open returns a Store that reads the given bare repositories in order.
 func Open(gitDirs ...string) *Store {
 	o := &Store{cache: cache.NewObjectLRU(CacheSize)}
 	for _, dir := range gitDirs {
-		o.pools = append(o.pools, &pool{dir: filepath.Join(dir, "objects")})
+		o.repos = append(o.repos, &repo{dir: filepath.Join(dir, "objects")})
 	}
 	return o
 }
 
-// Fork returns objects of the same repositories for another goroutine. It is to be closed first.
+// Fork returns a Store of the same repositories for another goroutine, which must be closed before o.
 func (o *Store) Fork() *Store {
 	fork := &Store{cache: cache.NewObjectLRU(CacheSize)}
-	for _, p := range o.pools {
+	for _, p := range o.repos {
 		p.list()
-		same := &pool{dir: p.dir, DialAndList: true, err: p.err}
+		same := &repo{dir: p.dir, listed: true, err: p.err}
 		for _, k := range p.packs {
 			same.packs = append(same.packs, &pack{path: k.path, index: k.index, forked: true})
 		}
-		fork.pools = append(fork.pools, same)
+		fork.repos = append(fork.repos, same)
 	}
 	return fork
 }
 
-// Close closes the files that are open.
+// Close closes all open files.
 func (o *Store) Close() {
-	for _, p := range o.pools {
+	for _, p := range o.repos {
 		for _, k := range p.packs {
 			k.close()
 		}
@@ -94,11 +93,11 @@ func (k *pack) close() {
 }
 
 // list opens the indexes of the packs.
-func (p *pool) list() {
-	if p.DialAndList {
+func (p *repo) list() {
+	if p.listed {
 		return
 	}
-	p.DialAndList = true
+	p.listed = true
 	dir := filepath.Join(p.dir, "pack")
 	names, err := disk.ReadDir(dir)
 	if err != nil {
@@ -119,7 +118,7 @@ func (p *pool) list() {
 	}
 }
 
-// open returns go-git's reader of the pack.
+// open returns go-git's reader of the pack and opens it if necessary.
 func (k *pack) open(shared cache.Object) (*packfile.Packfile, error) {
 	if k.reader == nil {
 		fs := osfs.New("/")
@@ -132,14 +131,14 @@ func (k *pack) open(shared cache.Object) (*packfile.Packfile, error) {
 	return k.reader, nil
 }
 
-func (p *pool) loosePath(h ID) string {
+func (p *repo) loosePath(h ID) string {
 	name := h.String()
 	return filepath.Join(p.dir, name[:2], name[2:])
 }
 
-// EncodedObject returns an object of the given type; [plumbing.ErrObjectNotFound] when it is not there.
+// EncodedObject returns an object of the given type, or [plumbing.ErrObjectNotFound].
 func (o *Store) EncodedObject(t plumbing.ObjectType, h ID) (plumbing.EncodedObject, error) {
-	for _, p := range o.pools {
+	for _, p := range o.repos {
 		obj, err := o.get(p, h)
 		switch {
 		case errors.Is(err, plumbing.ErrObjectNotFound):
@@ -152,36 +151,40 @@ func (o *Store) EncodedObject(t plumbing.ObjectType, h ID) (plumbing.EncodedObje
 	return nil, plumbing.ErrObjectNotFound
 }
 
-// get looks into the packs first: what is loose is in few folders, and little.
-func (o *Store) get(p *pool, h ID) (plumbing.EncodedObject, error) {
+// get searches the packs first, which hold most objects.
+func (o *Store) get(p *repo, h ID) (plumbing.EncodedObject, error) {
+	k, err := p.packOf(h)
+	if err != nil {
+		return nil, err
+	}
+	if k == nil {
+		return readLoose(p.loosePath(h), h)
+	}
+	reader, err := k.open(o.cache)
+	if err != nil {
+		return nil, err
+	}
+	return reader.Get(h)
+}
+
+// packOf returns the pack that contains an object, or nil if none does.
+func (p *repo) packOf(h ID) (*pack, error) {
 	if p.list(); p.err != nil {
 		return nil, p.err
 	}
 	for _, k := range p.packs {
-		if ok, err := k.index.Contains(h); err != nil {
-			return nil, err
-		} else if !ok {
-			continue
+		if ok, err := k.index.Contains(h); ok || err != nil {
+			return k, err
 		}
-		reader, err := k.open(o.cache)
-		if err != nil {
-			return nil, err
-		}
-		return reader.Get(h)
 	}
-	return readLoose(p.loosePath(h), h)
+	return nil, nil
 }
 
 // Has reports whether an object is present.
 func (o *Store) Has(h ID) (bool, error) {
-	for _, p := range o.pools {
-		if p.list(); p.err != nil {
-			return false, p.err
-		}
-		for _, k := range p.packs {
-			if ok, err := k.index.Contains(h); ok || err != nil {
-				return ok, err
-			}
+	for _, p := range o.repos {
+		if k, err := p.packOf(h); k != nil || err != nil {
+			return err == nil, err
 		}
 		if _, err := os.Lstat(p.loosePath(h)); err == nil {
 			return true, nil
@@ -190,7 +193,7 @@ func (o *Store) Has(h ID) (bool, error) {
 	return false, nil
 }
 
-// readLoose reads an object that is a file of its own: a small one whole, of a large one the head.
+// readLoose reads a loose object. Of a large one it reads only the header.
 func readLoose(path string, h ID) (plumbing.EncodedObject, error) {
 	reader, err := openLoose(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -240,7 +243,7 @@ func openLoose(path string) (*looseReader, error) {
 
 func (r *looseReader) Close() error { return errors.Join(r.Reader.Close(), r.file.Close()) }
 
-// looseObject is a loose object whose content is read when it is asked for.
+// looseObject is a large loose object, whose content is read on demand.
 type looseObject struct {
 	path string
 	hash ID
@@ -248,7 +251,7 @@ type looseObject struct {
 	size int64
 }
 
-// Hash implements [plumbing.EncodedObject], as the other methods do.
+// Hash implements [plumbing.EncodedObject], as do the other methods.
 func (o *looseObject) Hash() ID                        { return o.hash }
 func (o *looseObject) Type() plumbing.ObjectType       { return o.kind }
 func (o *looseObject) SetType(plumbing.ObjectType)     {}
@@ -257,7 +260,7 @@ func (o *looseObject) SetSize(int64)                   {}
 func (o *looseObject) Reader() (io.ReadCloser, error)  { return openLoose(o.path) }
 func (o *looseObject) Writer() (io.WriteCloser, error) { return nil, errors.ErrUnsupported }
 
-// read returns a commit, tag or tree whole, having checked that it hashes to h.
+// read reads a commit, tag or tree and verifies its hash.
 func (o *Store) read(t plumbing.ObjectType, h ID) (*plumbing.MemoryObject, error) {
 	obj, err := o.EncodedObject(t, h)
 	if err != nil {
@@ -286,7 +289,7 @@ func (o *Store) read(t plumbing.ObjectType, h ID) (*plumbing.MemoryObject, error
 	return whole, nil
 }
 
-// Commit follows tags from h to a commit.
+// Commit reads the commit h, or the one that the tag h points to. It returns ErrNoCommit for another object.
 func (o *Store) Commit(h ID) (*Commit, error) {
 	for range maxTagsInChain {
 		obj, err := o.read(plumbing.AnyObject, h)
@@ -311,7 +314,7 @@ func (o *Store) Commit(h ID) (*Commit, error) {
 }
 
 // ErrNoCommit means that an object is neither a commit nor a tag of one.
-var ErrNoCommit = errors.New("the ref names no commit")
+var ErrNoCommit = errors.New("the ref does not name a commit")
 
 // Tree returns the entries of a tree.
 func (o *Store) Tree(h ID) ([]TreeEntry, error) {
@@ -331,8 +334,8 @@ func (o *Store) Tree(h ID) ([]TreeEntry, error) {
 	return tree.Entries, nil
 }
 
-// canonicalMode returns the mode as a checkout takes it: of a file nothing counts but whether its
-// owner may execute it.
+// canonicalMode returns the mode for a checkout. The only permission of a file that matters is whether its owner
+// may execute it.
 func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
 	switch mode & 0o170000 {
 	case filemode.Dir, filemode.Submodule, filemode.Symlink:
@@ -343,10 +346,10 @@ func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
 		}
 		return filemode.Regular, nil
 	}
-	return 0, fmt.Errorf("an entry of mode %o", uint32(mode))
+	return 0, fmt.Errorf("unsupported mode %o", uint32(mode))
 }
 
-// CopyBlob writes a blob's content to w, and fails unless it hashes to h.
+// CopyBlob writes a blob's content to w and verifies its hash.
 func (o *Store) CopyBlob(w io.Writer, h ID) error {
 	blob, err := o.EncodedObject(plumbing.BlobObject, h)
 	if err != nil {
@@ -378,12 +381,12 @@ func (o *Store) ReadLink(h ID) (string, error) {
 		return "", err
 	}
 	if target.Len() == 0 || bytes.IndexByte(target.Bytes(), 0) >= 0 {
-		return "", Hostilef("a symbolic link's target is empty or has a NUL in it")
+		return "", Hostilef("the target of a symbolic link is empty or contains a NUL")
 	}
 	return target.String(), nil
 }
 
-// sink remembers that it was the writing that failed, not the reading.
+// sink records write errors, to tell them from read errors.
 type sink struct {
 	w   io.Writer
 	err error
@@ -407,7 +410,7 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// TreeOf returns the tree of a commit, if that is present and sound.
+// TreeOf returns the tree of a commit. ok is false if the commit is missing or damaged.
 func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
 	defer func() {
 		if recover() != nil {
