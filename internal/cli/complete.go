@@ -73,8 +73,12 @@ var folderFlags = []string{"root", "credentials", "hooks", "spool"}
 // fileFlags take a file. All other flags complete no file names.
 var fileFlags = []string{"config", "redis-password-file", "api-token-file", "ca-file", "known-hosts", "result", "plot"}
 
-// completeAll registers completions for the flags of cmd and its subcommands. Arguments complete no file names by default.
-func completeAll(cmd *cobra.Command, std term.Streams) {
+// setDefaults registers completions for the flags of cmd and its subcommands. By default a command takes no arguments and completes
+// no file names.
+func setDefaults(cmd *cobra.Command, std term.Streams) {
+	if cmd.Args == nil {
+		cmd.Args = term.WrongUse(term.NoArgs)
+	}
 	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
@@ -86,7 +90,7 @@ func completeAll(cmd *cobra.Command, std term.Streams) {
 		})
 	}
 	for _, sub := range cmd.Commands() {
-		completeAll(sub, std)
+		setDefaults(sub, std)
 	}
 }
 
