@@ -138,24 +138,15 @@ type source func(ctx context.Context, cfg config.Config, client redis.UniversalC
 // completeFrom completes from Redis. It returns no completions if Redis is not configured or does not answer in time.
 func completeFrom(std term.Streams, list source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		const noFiles = cobra.ShellCompDirectiveNoFileComp
-		cfg, err := settings(cmd, std)
-		if err != nil || cfg.Redis == "" {
-			return nil, noFiles
-		}
-		server, err := cfg.RedisServer()
+		var found []string
+		err := onRedis(cmd, std, completionTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) (err error) {
+			found, err = list(ctx, cfg, client, prefix)
+			return err
+		})
 		if err != nil {
-			return nil, noFiles
+			found = nil
 		}
-		client := server.Open()
-		defer client.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
-		defer cancel()
-		found, err := list(ctx, cfg, client, prefix)
-		if err != nil {
-			return nil, noFiles
-		}
-		return found, noFiles
+		return found, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
