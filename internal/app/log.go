@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"io"
 	"log/slog"
 
@@ -25,4 +26,9 @@ func NewLogger(w io.Writer, cfg config.Config, defaultLevel slog.Level) *slog.Lo
 		return slog.New(telemetry.LogHandler(slog.NewJSONHandler(w, opts)))
 	}
 	return slog.New(telemetry.LogHandler(slog.NewTextHandler(w, opts)))
+}
+
+// OpenTraces starts the span exporter, or returns nil if the OTEL_* variables do not configure one.
+func OpenTraces(ctx context.Context, log *slog.Logger) *telemetry.Traces {
+	return telemetry.OpenTraces(ctx, telemetry.TracesConfig{Version: ReadBuild().Version, Log: log})
 }

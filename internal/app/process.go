@@ -97,20 +97,25 @@ func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 
 // openListeners opens the configured listeners, or none if one of them fails.
 func openListeners(cfg config.Config) (public, admin net.Listener, err error) {
-	if cfg.Listen != "" {
-		if public, err = net.Listen("tcp", cfg.Listen); err != nil {
-			return nil, nil, fmt.Errorf("listen: %w; choose another address with --listen", err)
-		}
+	if public, err = listen("listen", cfg.Listen); err != nil {
+		return nil, nil, err
 	}
-	if cfg.AdminListen != "" {
-		if admin, err = net.Listen("tcp", cfg.AdminListen); err != nil {
-			if public != nil {
-				_ = public.Close()
-			}
-			return nil, nil, fmt.Errorf("admin-listen: %w; choose another address with --admin-listen", err)
-		}
+	if admin, err = listen("admin-listen", cfg.AdminListen); err != nil && public != nil {
+		_ = public.Close()
 	}
-	return public, admin, nil
+	return public, admin, err
+}
+
+// listen returns nil if the address is empty.
+func listen(setting, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; choose another address with --%s", setting, err, setting)
+	}
+	return listener, nil
 }
 
 // openRedis returns the configured Redis, or starts an embedded one.
@@ -174,6 +179,18 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		httpConfig.Dashboard = board
 	}
 	return server.Serve(ctx, listener, httpConfig)
+}
+
+// serveAdmin serves profiles, metrics and health to operators until ctx is done.
+func serveAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
+	if cfg.Listen == "" { // otherwise ServeHTTP exports them
+		client := cfg.Redis.Open()
+		defer client.Close()
+		cfg.Metrics.Export(streamMetrics(cfg, client))
+	}
+	return server.ServeAdmin(ctx, listener, server.Config{
+		Live: cfg.live, Ready: cfg.ready, Metrics: cfg.Metrics.Handler(), Token: cfg.APIToken(), Log: cfg.Log,
+	})
 }
 
 // streamMetrics reads the metrics of the deployment's streams.

@@ -73,8 +73,12 @@ var folderFlags = []string{"root", "credentials", "hooks", "spool"}
 // fileFlags take a file. All other flags complete no file names.
 var fileFlags = []string{"config", "redis-password-file", "api-token-file", "ca-file", "known-hosts", "result", "plot"}
 
-// completeAll registers completions for the flags of cmd and its subcommands. Arguments complete no file names by default.
-func completeAll(cmd *cobra.Command, std term.Streams) {
+// setDefaults registers completions for the flags of cmd and its subcommands. By default a command takes no arguments and completes
+// no file names.
+func setDefaults(cmd *cobra.Command, std term.Streams) {
+	if cmd.Args == nil {
+		cmd.Args = term.WrongUse(term.NoArgs)
+	}
 	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
@@ -86,7 +90,7 @@ func completeAll(cmd *cobra.Command, std term.Streams) {
 		})
 	}
 	for _, sub := range cmd.Commands() {
-		completeAll(sub, std)
+		setDefaults(sub, std)
 	}
 }
 
@@ -134,24 +138,15 @@ type source func(ctx context.Context, cfg config.Config, client redis.UniversalC
 // completeFrom completes from Redis. It returns no completions if Redis is not configured or does not answer in time.
 func completeFrom(std term.Streams, list source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		const noFiles = cobra.ShellCompDirectiveNoFileComp
-		cfg, err := settings(cmd, std)
-		if err != nil || cfg.Redis == "" {
-			return nil, noFiles
-		}
-		server, err := cfg.RedisServer()
+		var found []string
+		err := onRedis(cmd, std, completionTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) (err error) {
+			found, err = list(ctx, cfg, client, prefix)
+			return err
+		})
 		if err != nil {
-			return nil, noFiles
+			found = nil
 		}
-		client := server.Open()
-		defer client.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
-		defer cancel()
-		found, err := list(ctx, cfg, client, prefix)
-		if err != nil {
-			return nil, noFiles
-		}
-		return found, noFiles
+		return found, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

@@ -25,12 +25,11 @@ const allSettings = config.Common | config.Working | config.Serving
 
 func newConfigPrintCommand(std term.Streams) *cobra.Command {
 	out := term.Output{Form: term.FormYAML}
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:     "print",
 		Short:   "Print the settings in effect, without passwords",
 		Long:    "Print the settings in effect as a lockstep.yaml. It hides passwords and omits tokens and secrets.",
 		Example: "  lockstep config print\n  LOCKSTEP_LEASE=20s lockstep config print -o table",
-		Args:    term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadSettings(cmd, std)
 			if err != nil {
@@ -39,10 +38,7 @@ func newConfigPrintCommand(std term.Streams) *cobra.Command {
 			values := settingsInForce(cfg.Values())
 			return out.Show(std, values, values.Table)
 		},
-	}
-	config.AddFlags(cmd.Flags(), allSettings)
-	out.Add(cmd)
-	return cmd
+	}, allSettings, &out)
 }
 
 // settingsInForce prints as one object, in the order of the help text.
@@ -81,14 +77,13 @@ type validation struct {
 
 func newConfigValidateCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:   "validate",
 		Short: "Check the settings and the webhook sources",
 		Long: "Run the checks that lockstep serve makes at the start: the settings, the files and hosts in them, and the webhook\n" +
 			"sources. It opens no connections; lockstep doctor does.",
 		Example: "  lockstep config validate --config lockstep.yaml\n" +
 			"  lockstep config validate --config lockstep.yaml -o json",
-		Args: term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
@@ -103,8 +98,5 @@ func newConfigValidateCommand(std term.Streams) *cobra.Command {
 				fmt.Fprintf(w, "the settings are valid; %d webhook sources\n", len(names))
 			})
 		},
-	}
-	config.AddFlags(cmd.Flags(), allSettings)
-	out.Add(cmd)
-	return cmd
+	}, allSettings, &out)
 }

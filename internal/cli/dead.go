@@ -79,7 +79,6 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 		Short: "List dead letters, newest first",
 		Example: "  lockstep dead ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead ls --repo acme/widgets --reason 'attempts used up' --json --redis redis://127.0.0.1:6379",
-		Args: term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
@@ -115,7 +114,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 
 func newDeadShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:               "show id",
 		Short:             "Show one dead letter with its reason, error and event",
 		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
@@ -131,10 +130,7 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 				return out.Show(std, detail, detail.Table)
 			})
 		},
-	}
-	config.AddFlags(cmd.Flags(), config.Common)
-	out.Add(cmd)
-	return cmd
+	}, config.Common, &out)
 }
 
 func newDeadRetryCommand(std term.Streams) *cobra.Command {
@@ -182,7 +178,7 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 		if err != nil {
 			return deadError(err)
 		}
-		if err := out.Show(std, deadDropped{n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil {
+		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil {
 			return err
 		}
 		if n < len(args) {
@@ -196,7 +192,7 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	fn func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error) *cobra.Command {
 	var flags deadFlags
-	cmd.ValidArgsFunction = completeFrom(std, deadIDs)
+	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, deadIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := flags.validate(args); err != nil {
 			return err
@@ -321,8 +317,4 @@ func (r deadRetried) Table(w io.Writer) {
 	for _, one := range r.Refused {
 		fmt.Fprintf(w, "refused\t%s\t%s\n", term.Printable(one.ID), term.Printable(one.Error))
 	}
-}
-
-type deadDropped struct {
-	Dropped int `json:"dropped"`
 }

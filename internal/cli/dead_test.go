@@ -53,7 +53,7 @@ func TestDeadLettersAreShownAndRetried(t *testing.T) {
 	if out := dead(term.ExitUsage, "drop", "yesterday"); !strings.Contains(out, "1795223511284-0") {
 		t.Errorf("drop of no id: %s", out)
 	}
-	if out := dead(term.ExitFailed, "drop", ids["c2"], "1-0"); !strings.Contains(out, "1 of 2 letters are not there") {
+	if out := dead(term.ExitFailed, "drop", ids["c2"], "1-0"); !strings.Contains(out, "1 of 2 letters were not found") {
 		t.Errorf("drop of one that is not there: %s", out)
 	}
 
@@ -71,7 +71,7 @@ func TestDeadLettersAreShownAndRetried(t *testing.T) {
 	if r := results[len(results)-1]; r.Type != events.ResultSynced || r.After != head || r.Deliveries[0] != "c1" {
 		t.Errorf("result %+v; want that of c1", r)
 	}
-	if out := dead(term.ExitFailed, "retry", right); !strings.Contains(out, "1 of 1 letters are not retried: no such dead letter") {
+	if out := dead(term.ExitFailed, "retry", right); !strings.Contains(out, "1 of 1 letters were not retried: no such dead letter") {
 		t.Errorf("a second retry: %s", out)
 	}
 	proctest.AssertIdle(t, client)

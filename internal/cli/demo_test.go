@@ -67,7 +67,7 @@ func TestDemoFailsIfItsWorkerDies(t *testing.T) {
 	if err := syscall.Kill(workers[1], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 ended by itself: signal: killed\n") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 exited unexpectedly: signal: killed\n") {
 		t.Errorf("exit code %d, want 1, and to be told why", code)
 	}
 	assertNothingLeft(t, tmp, workers)
@@ -93,7 +93,7 @@ func ended(pid int) bool {
 func TestWebDemo(t *testing.T) {
 	testenv.Long(t)
 	p, tmp, workers := startDemo(t, "--web")
-	found := regexp.MustCompile(`dashboard at (http://127\.0\.0\.1:\d+)/ ; .* log in with (\S+)`).FindStringSubmatch(p.Log.String())
+	found := regexp.MustCompile(`dashboard at (http://127\.0\.0\.1:\d+)/ ; log in with (\S+) to`).FindStringSubmatch(p.Log.String())
 	if found == nil {
 		t.Fatal("it does not say where it is")
 	}

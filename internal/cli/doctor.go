@@ -6,13 +6,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cli/term"
-	"lockstep/internal/config"
 	"lockstep/internal/doctor"
 )
 
 func newDoctorCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check Redis, the volume and this machine",
 		Long: "Check what lockstep serve depends on with these settings, with advice for each problem: Redis' version,\n" +
@@ -22,7 +21,6 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 			"running service, but creates a missing volume. Exit code 1 if a check fails.",
 		Example: "  lockstep doctor --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep doctor --config lockstep.yaml -o json",
-		Args: term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
@@ -43,8 +41,5 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		},
-	}
-	config.AddFlags(cmd.Flags(), allSettings)
-	out.Add(cmd)
-	return cmd
+	}, allSettings, &out)
 }

@@ -29,7 +29,6 @@ func newHealthcheckCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep healthcheck\n" +
 			"  lockstep healthcheck --listen :8080\n" +
 			"  lockstep healthcheck --url http://127.0.0.1:6060/livez",
-		Args: term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			target, err := healthTarget(cmd, std, address)
 			if err != nil {

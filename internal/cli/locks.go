@@ -25,11 +25,10 @@ func newLocksCommand(std term.Streams) *cobra.Command {
 
 func newLocksListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:     "ls",
 		Short:   "List held leases",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
-		Args:    term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return inspect(cmd, std, func(ctx context.Context, inspector *locking.Inspector) error {
 				held, err := inspector.List(ctx)
@@ -43,15 +42,12 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 				return out.Show(std, list, list.Table)
 			})
 		},
-	}
-	config.AddFlags(cmd.Flags(), config.Common)
-	out.Add(cmd)
-	return cmd
+	}, config.Common, &out)
 }
 
 func newLocksShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:               "show owner/name",
 		Short:             "Show one lease, its holder and its wait queue",
 		Example:           "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
@@ -71,10 +67,7 @@ func newLocksShowCommand(std term.Streams) *cobra.Command {
 				return out.Show(std, detail, detail.Table)
 			})
 		},
-	}
-	config.AddFlags(cmd.Flags(), config.Common)
-	out.Add(cmd)
-	return cmd
+	}, config.Common, &out)
 }
 
 func newLocksReleaseCommand(std term.Streams) *cobra.Command {

@@ -27,7 +27,6 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 			"poll-every.",
 		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",
-		Args: term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onRedis(cmd, std, 10*time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				volume, err := app.ViewVolume(ctx, cfg, client)

@@ -94,7 +94,7 @@ func listRepos(ctx context.Context, store *state.Store, prefix string, limit int
 
 func newReposShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := &cobra.Command{
+	return withFlags(&cobra.Command{
 		Use:   "show owner/name",
 		Short: "Show one repository: its heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
@@ -114,10 +114,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 				return out.Show(std, detail, detail.Table)
 			})
 		},
-	}
-	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
-	out.Add(cmd)
-	return cmd
+	}, config.Common|config.Reading, &out)
 }
 
 // repoList is the output of ls.

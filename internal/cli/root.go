@@ -15,6 +15,11 @@ import (
 	"lockstep/internal/redisx"
 )
 
+// Run runs the lockstep command with these arguments and returns its exit code.
+func Run(ctx context.Context, args []string, std term.Streams) int {
+	return term.Execute(ctx, newRootCommand(std), args, std)
+}
+
 func newRootCommand(std term.Streams) *cobra.Command {
 	root := term.NewRoot(std, &cobra.Command{
 		Use:   "lockstep",
@@ -34,17 +39,24 @@ func newRootCommand(std term.Streams) *cobra.Command {
 	root.SetHelpCommand(newHelpCommand())
 	columns, _ := term.TerminalSize(std.Stdout)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)))
-	completeAll(root, std)
+	setDefaults(root, std)
 	return root
 }
 
 // newGroup returns a command that only has subcommands.
 func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use, Short: short, Long: long, Args: term.WrongUse(term.NoArgs),
+		Use: use, Short: short, Long: long,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+// withFlags adds settings and the output form to a command.
+func withFlags(cmd *cobra.Command, settings config.Group, out *term.Output) *cobra.Command {
+	config.AddFlags(cmd.Flags(), settings)
+	out.Add(cmd)
 	return cmd
 }
 

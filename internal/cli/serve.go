@@ -18,7 +18,6 @@ func newServeCommand(std term.Streams) *cobra.Command {
 			"--redis it uses an embedded Redis, for a single process; its data is lost when the process ends.",
 		Example: "  lockstep serve --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep serve --roles receiver --listen 127.0.0.1:8080 --redis redis://127.0.0.1:6379",
-		Args: term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {

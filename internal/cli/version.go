@@ -16,7 +16,6 @@ func newVersionCommand(std term.Streams) *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  lockstep version --json",
-		Args:    term.WrongUse(term.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			b := app.ReadBuild()
 			return out.Show(std, b, func(w io.Writer) {

@@ -181,7 +181,7 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 				if removed == 0 {
 					return notWatched(ctx, registry, repo, app)
 				}
-				return out.Show(std, watchesRemoved{removed}, func(w io.Writer) { fmt.Fprintf(w, "removed\t%d\n", removed) })
+				return out.Show(std, map[string]int{"removed": removed}, func(w io.Writer) { fmt.Fprintf(w, "removed\t%d\n", removed) })
 			})
 		},
 	}
@@ -207,8 +207,4 @@ func notWatched(ctx context.Context, registry *watch.Registry, repo events.RepoP
 		refs[i] = refText(key.Ref)
 	}
 	return fmt.Errorf("%s does not watch this ref of %s; it watches %s", term.Printable(app), repo, strings.Join(refs, ", "))
-}
-
-type watchesRemoved struct {
-	Removed int `json:"removed"`
 }

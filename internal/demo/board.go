@@ -21,96 +21,95 @@ import (
 	"lockstep/locking"
 )
 
-// demoBoard is what is known of a demonstration so far. Who publishes writes to it before, who follows the
-// results after; so it tells a result that is missing, or that comes twice.
-type demoBoard struct {
-	repos []*demoRepo // the hot one first
-	named map[string]*demoRepo
+// board counts what happens. Pushes register their changes before they publish them, so the board detects missing and duplicate
+// results.
+type board struct {
+	repos []*sampleRepo // hot repository first
+	named map[string]*sampleRepo
 
 	mu       sync.Mutex
 	began    time.Time
-	waiting  map[string]demoChange // changes without a result, by id
-	issued   int                   // changes
+	waiting  map[string]unsettledChange // unsettled changes by id
+	issued   int                        // published changes
 	results  int
 	doubled  int
 	failed   int
 	reads    int
 	torn     int
-	killed   time.Time       // when the last worker was
-	takeover []time.Duration // from a kill until another worker had the lease
-	delayed  []time.Duration // what waited for a killed worker
+	killed   time.Time       // last kill of a worker
+	takeover []time.Duration // time from each kill to the successor's lease
+	delayed  []time.Duration // latencies of changes that waited for a killed worker
 }
 
-// demoRepo is one sample repository; demoBoard.mu guards it, but for its name.
-type demoRepo struct {
+// sampleRepo is a sample repository. board.mu guards everything except name and path.
+type sampleRepo struct {
 	name string
 	path events.RepoPath
 
-	commits   map[string]int // the number of the push that brought it
-	numbers   int            // of pushes begun
-	pushes    int            // made
-	published int            // the push whose tree was published last
+	commits   map[string]int // push number by commit
+	numbers   int            // pushes begun
+	pushes    int            // pushes made
+	published int            // push number of the published tree
 	changes   int
 	waiting   int
 	last      time.Duration
-	latencies []time.Duration // from a push to its result
+	latencies []time.Duration // from push to result
 	lock      locking.Status
-	stalled   bool            // its lease is a dead worker's
-	before    gitserver.Stats // what it had been asked before the first push
+	stalled   bool            // a killed worker holds the lease
+	before    gitserver.Stats // counters before the first push
 }
 
-// demoChange is a change without a result.
-type demoChange struct {
-	repo    *demoRepo
+type unsettledChange struct {
+	repo    *sampleRepo
 	at      time.Time
 	delayed bool
 }
 
-func newDemoBoard(names []string) *demoBoard {
-	b := &demoBoard{began: time.Now(), waiting: map[string]demoChange{}, named: map[string]*demoRepo{}}
+func newBoard(names []string) *board {
+	b := &board{began: time.Now(), waiting: map[string]unsettledChange{}, named: map[string]*sampleRepo{}}
 	for _, name := range names {
 		path, _ := events.ParseRepoPath(name)
-		repo := &demoRepo{name: name, path: path, commits: map[string]int{}}
+		repo := &sampleRepo{name: name, path: path, commits: map[string]int{}}
 		b.repos, b.named[name] = append(b.repos, repo), repo
 	}
 	return b
 }
 
-func (b *demoBoard) hot() *demoRepo { return b.repos[0] }
+func (b *board) hot() *sampleRepo { return b.repos[0] }
 
-func (b *demoBoard) created(repo, commit string) {
+func (b *board) created(repo, commit string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.named[repo].commits[commit] = 0
 }
 
-// open begins to count what the remotes are asked.
-func (b *demoBoard) open(asked func(repo string) gitserver.Stats) {
+// open records the Git server's counters before the first push.
+func (b *board) open(statsOf func(repo string) gitserver.Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, repo := range b.repos {
-		repo.before = asked(repo.name)
+		repo.before = statsOf(repo.name)
 	}
 }
 
-// Next is the number of a push to be made.
-func (b *demoBoard) Next(repo string) int {
+// nextPush returns the number of the next push.
+func (b *board) nextPush(repo string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.named[repo].numbers++
 	return b.named[repo].numbers
 }
 
-// numberOf is the number of the push that brought a commit.
-func (b *demoBoard) numberOf(repo, commit string) (int, bool) {
+// numberOf returns the push number of a commit.
+func (b *board) numberOf(repo, commit string) (int, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	number, ok := b.named[repo].commits[commit]
 	return number, ok
 }
 
-// pushed notes a push, and returns the ids of the changes to publish of it.
-func (b *demoBoard) pushed(name string, number int, commit string, changes int) []string {
+// pushed records a push and returns the ids of the changes to publish for it.
+func (b *board) pushed(name string, number int, commit string, changes int) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	repo := b.named[name]
@@ -119,29 +118,29 @@ func (b *demoBoard) pushed(name string, number int, commit string, changes int) 
 	ids := make([]string, changes)
 	for i := range ids {
 		b.issued++
-		ids[i] = demoID + strconv.Itoa(b.issued)
-		b.waiting[ids[i]] = demoChange{repo, time.Now(), repo.stalled}
+		ids[i] = changeIDPrefix + strconv.Itoa(b.issued)
+		b.waiting[ids[i]] = unsettledChange{repo, time.Now(), repo.stalled}
 		repo.changes++
 		repo.waiting++
 	}
 	return ids
 }
 
-const demoID = "demo-" // and a number: the changes that we publish
+const changeIDPrefix = "demo-" // followed by a number
 
-// settled notes a result that was settled at that moment.
-func (b *demoBoard) settled(result events.Result, at time.Time) {
+// settled records a result and when it was settled.
+func (b *board) settled(result events.Result, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range result.Deliveries {
 		change, ok := b.waiting[id]
 		switch {
 		case ok:
-		case strings.HasPrefix(id, demoID):
+		case strings.HasPrefix(id, changeIDPrefix):
 			b.doubled++
 			continue
 		default:
-			continue // the registry's, which has new watches looked after
+			continue // published by the registry for a new watch
 		}
 		delete(b.waiting, id)
 		repo, took := change.repo, max(0, at.Sub(change.at))
@@ -161,9 +160,9 @@ func (b *demoBoard) settled(result events.Result, at time.Time) {
 	}
 }
 
-// stall notes that a worker was killed, and whose leases it had. What waits now may be in its hands; what is to come of
-// those repositories waits for their leases, until there is a result of another worker.
-func (b *demoBoard) stall(at time.Time, held []*demoRepo) {
+// stall records that a worker was killed while it held these repositories. The worker may have held all current changes; later
+// changes of these repositories wait for the lease, until another worker has settled one.
+func (b *board) stall(at time.Time, held []*sampleRepo) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.killed = at
@@ -176,16 +175,16 @@ func (b *demoBoard) stall(at time.Time, held []*demoRepo) {
 	}
 }
 
-// resume notes that another worker has taken over, and returns how many changes of the hot repository wait for it.
-func (b *demoBoard) resume(after time.Duration) int {
+// resume records a takeover and returns how many changes of the hot repository wait for the new worker.
+func (b *board) resume(after time.Duration) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.takeover = append(b.takeover, after)
 	return b.hot().waiting
 }
 
-// readOne notes that a tree was read, and reports whether it is one of the first that were not whole.
-func (b *demoBoard) readOne(err error) (tell bool) {
+// readOne records a read of a tree and reports whether to log the error: only the first ten are.
+func (b *board) readOne(err error) (log bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reads++
@@ -195,43 +194,40 @@ func (b *demoBoard) readOne(err error) (tell bool) {
 	return err != nil && b.torn <= 10
 }
 
-func (b *demoBoard) unsettled() int {
+func (b *board) unsettled() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.waiting)
 }
 
-func (b *demoBoard) pushes() int {
+func (b *board) pushes() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.pushesLocked()
 }
 
-func (b *demoBoard) pushesLocked() (n int) {
+func (b *board) pushesLocked() (n int) {
 	for _, repo := range b.repos {
 		n += repo.pushes
 	}
 	return n
 }
 
-// hotShare is the hot repository's share of the pushes, in percent.
-func (b *demoBoard) hotShare() float64 {
+// hotShare returns the percentage of pushes that went to the hot repository.
+func (b *board) hotShare() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return 100 * float64(b.hot().pushes) / float64(max(1, b.pushesLocked()))
 }
 
-// asked is what the Git server was asked of a repository.
-func (d *demo) asked(repo string) gitserver.Stats { return d.git.Stats(repo) }
-
-// follow notes each result as it comes, until ctx is done.
+// follow records results until ctx is done.
 func (d *demo) follow(ctx context.Context) error {
-	client := d.redis.Open() // of its own: it waits most of the time
+	client := d.redis.Open() // not shared: reads block
 	defer client.Close()
 	for from := "0"; ctx.Err() == nil; {
 		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
 		if errors.Is(err, redis.Nil) || redisx.Unavailable(err) || ctx.Err() != nil {
-			continue // it is in this process: what is late comes
+			continue // the embedded Redis is only slow
 		}
 		if err != nil {
 			return fmt.Errorf("demo: follow the results: %w", err)
@@ -252,9 +248,9 @@ func (d *demo) follow(ctx context.Context) error {
 	return nil
 }
 
-// lookAtLeases notes who holds the leases, some times a second, until ctx is done.
-func (d *demo) lookAtLeases(ctx context.Context) error {
-	for app.Sleep(ctx, demoFrame) {
+// followLeases records the leases several times a second until ctx is done.
+func (d *demo) followLeases(ctx context.Context) error {
+	for app.Sleep(ctx, frameInterval) {
 		for _, repo := range d.board.repos {
 			lock, err := d.lock(ctx, repo)
 			if ctx.Err() != nil {
@@ -271,14 +267,14 @@ func (d *demo) lookAtLeases(ctx context.Context) error {
 	return nil
 }
 
-// lock is who has the lease of a repository, and who waits for it.
-func (d *demo) lock(ctx context.Context, repo *demoRepo) (locking.Status, error) {
+// lock returns the lease of a repository.
+func (d *demo) lock(ctx context.Context, repo *sampleRepo) (locking.Status, error) {
 	return d.locks.Status(ctx, repo.path.Key())
 }
 
-// wrongTokens is how many requests for the hot repository had none of its apps' tokens.
+// wrongTokens counts the tokens sent for the hot repository that belong to none of its apps.
 func (d *demo) wrongTokens() (n int) {
-	for _, token := range d.git.TokensSeen(demoHot) {
+	for _, token := range d.git.TokensSeen(hotRepo) {
 		if !slices.Contains(d.tokens, token) {
 			n++
 		}
@@ -286,7 +282,7 @@ func (d *demo) wrongTokens() (n int) {
 	return n
 }
 
-// behind is how many repositories are not at the commit that was pushed last.
+// behind counts the repositories that are not at the last pushed commit.
 func (d *demo) behind() (n int) {
 	for repo, head := range d.heads.last {
 		_, commit, err := resolve(filepath.Join(d.root, repo))

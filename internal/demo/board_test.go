@@ -8,8 +8,8 @@ import (
 	"lockstep/events"
 )
 
-func TestADemosBoardCountsEachResultOnce(t *testing.T) {
-	b := newDemoBoard([]string{"demo/hot", "demo/cold"})
+func TestBoardCountsEachResultOnce(t *testing.T) {
+	b := newBoard([]string{"demo/hot", "demo/cold"})
 	b.stall(time.Now(), b.repos[:1])
 	ids := append(b.pushed("demo/hot", 1, "a", 2), b.pushed("demo/cold", 1, "b", 1)...)
 	synced := func(id, after string) events.Result {

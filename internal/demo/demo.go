@@ -16,63 +16,63 @@ import (
 	"lockstep/internal/cli/term"
 )
 
-// Options say how the demonstration is given.
+// Options configures the demonstration.
 type Options struct {
-	Duration time.Duration
-	Web      string
-	Keep     bool
+	Duration time.Duration // of the pushes; 0: until ctx is done
+	Web      string        // address of the dashboard; optional
+	Keep     bool          // keep the files afterwards
 	Out      term.Output
 }
 
 const (
-	DefaultAddress = "127.0.0.1:0" // where the dashboard is when nobody says
+	DefaultAddress = "127.0.0.1:0" // address of the dashboard for --web without a value
 	Longest        = 24 * time.Hour
-	demoPatience   = 5 * time.Minute  // for what is a matter of seconds, unless others have the machine
-	demoScene      = 20 * time.Second // the longest between two kills
+	stepTimeout    = 5 * time.Minute  // per step; steps take seconds on an idle machine
+	sceneLength    = 20 * time.Second // time between kills, unless the duration is shorter
 )
 
-// Run gives the demonstration in a folder of its own.
+// Run runs the demonstration in a temporary directory.
 func (f *Options) Run(ctx context.Context, std term.Streams) error {
 	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
 		return err
 	}
-	if dir, err = filepath.Abs(dir); err != nil { // a TMPDIR may be relative, and the workers are elsewhere
+	if dir, err = filepath.Abs(dir); err != nil { // TMPDIR may be relative, and the workers run elsewhere
 		return err
 	}
-	view := newDemoView(std)
+	view := newLiveView(std)
 	defer view.Close()
 	if f.Keep {
 		view.event("keeping everything in %s", dir)
 	} else {
 		defer os.RemoveAll(dir)
 	}
-	defer context.AfterFunc(ctx, view.Close)() // what the end of it tells comes as lines
+	defer context.AfterFunc(ctx, view.Close)() // after an interrupt, events are plain lines
 
 	until := ctx
-	if f.Duration == 0 { // an interrupt is how it is meant to end
+	if f.Duration == 0 { // an interrupt is the regular end
 		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer endTidily(until, fail)()
-	report, err := f.give(ctx, until, &demo{dir: dir, fail: fail, std: std, view: view})
+	defer handleSecondInterrupt(until, fail)()
+	report, err := f.run(ctx, until, &demo{dir: dir, fail: fail, std: std, view: view})
 	if err != nil {
-		return cmp.Or(context.Cause(ctx), err) // what ended it, not what was broken off by that
+		return cmp.Or(context.Cause(ctx), err) // report the cause, not what was cancelled by it
 	}
 	view.Close()
 	if err := f.Out.Show(std, report, report.Table); err != nil {
 		return err
 	}
 	if !report.AsPromised {
-		return errors.New("demo: something is not as promised; see the table")
+		return errors.New("demo: a guarantee was violated; see the table")
 	}
 	return nil
 }
 
-// endTidily has a second signal break off what is done at the first one. It would end the process at once, and nobody
-// would delete the folder. Later ones have no effect.
-func endTidily(interrupted context.Context, fail context.CancelCauseFunc) (stop func()) {
+// handleSecondInterrupt cancels the shutdown at a second signal, which would otherwise kill the process before it deletes its
+// directory. It ignores further signals.
+func handleSecondInterrupt(interrupted context.Context, fail context.CancelCauseFunc) (stop func()) {
 	again, over := make(chan os.Signal, 1), make(chan struct{})
 	forget := context.AfterFunc(interrupted, func() {
 		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
@@ -85,54 +85,53 @@ func endTidily(interrupted context.Context, fail context.CancelCauseFunc) (stop 
 	return func() { forget(); close(over) }
 }
 
-// give is the demonstration from beginning to end. It ends early when until is done, and breaks off when
-// ctx is.
-func (f *Options) give(ctx, until context.Context, d *demo) (demoReport, error) {
+// run ends the demonstration early when until is done, and aborts it when ctx is.
+func (f *Options) run(ctx, until context.Context, d *demo) (summary, error) {
 	if err := d.open(ctx); err != nil {
-		return demoReport{}, err
+		return summary{}, err
 	}
 	defer d.Close()
-	backstage, strike := context.WithCancel(ctx)
-	var crew errgroup.Group
-	defer func() { strike(); _ = crew.Wait() }() // whoever fails in it has told d.fail
-	crew.Go(func() error { return d.failing(d.follow(backstage)) })
-	crew.Go(func() error { d.view.Run(backstage, d.frame, d.line); return nil })
-	crew.Go(func() error { return d.failing(d.lookAtLeases(backstage)) })
+	background, stopBackground := context.WithCancel(ctx)
+	var tasks errgroup.Group
+	defer func() { stopBackground(); _ = tasks.Wait() }() // d.fail has the errors
+	tasks.Go(func() error { return d.failing(d.follow(background)) })
+	tasks.Go(func() error { d.view.Run(background, d.frame, d.line); return nil })
+	tasks.Go(func() error { return d.failing(d.followLeases(background)) })
 	if f.Web != "" {
-		if err := d.openWeb(backstage, f.Web, &crew); err != nil {
-			return demoReport{}, err
+		if err := d.openWeb(background, f.Web, &tasks); err != nil {
+			return summary{}, err
 		}
 	}
 
 	for range 2 {
-		if err := d.hire(ctx); err != nil {
-			return demoReport{}, err
+		if err := d.startWorker(ctx); err != nil {
+			return summary{}, err
 		}
 	}
 	if err := d.watchAll(ctx); err != nil {
-		return demoReport{}, err
+		return summary{}, err
 	}
-	reading, stopReading := context.WithCancel(backstage)
+	reading, stopReading := context.WithCancel(background)
 	defer stopReading()
-	for range demoReaders {
-		crew.Go(func() error { d.Read(reading); return nil })
+	for range readerCount {
+		tasks.Go(func() error { d.readTrees(reading); return nil })
 	}
-	if err := d.perform(ctx, until, f.Duration); err != nil {
-		return demoReport{}, err
+	if err := d.act(ctx, until, f.Duration); err != nil {
+		return summary{}, err
 	}
-	d.view.event("no more pushes: %d were made, %.0f %% of them to %s", d.board.pushes(), d.board.hotShare(), demoHot)
+	d.view.event("no more pushes: %d were made, %.0f %% of them to %s", d.board.pushes(), d.board.hotShare(), hotRepo)
 	if err := d.settled(ctx); err != nil {
-		return demoReport{}, err
+		return summary{}, err
 	}
 	stopReading()
-	if err := d.dismiss(ctx); err != nil {
-		return demoReport{}, err
+	if err := d.stopWorkers(ctx); err != nil {
+		return summary{}, err
 	}
 	return d.report(ctx)
 }
 
-// perform pushes for as long as the plot takes.
-func (d *demo) perform(ctx, until context.Context, duration time.Duration) error {
+// act pushes while the scenes run.
+func (d *demo) act(ctx, until context.Context, duration time.Duration) error {
 	pushing, stop := context.WithCancel(until)
 	defer stop()
 	var g errgroup.Group
@@ -140,15 +139,14 @@ func (d *demo) perform(ctx, until context.Context, duration time.Duration) error
 		defer stop()
 		return d.push(ctx, pushing.Done())
 	})
-	err := d.Play(ctx, pushing, duration)
+	err := d.runScenes(ctx, pushing, duration)
 	stop()
 	return cmp.Or(err, g.Wait())
 }
 
-// Play is what happens while pushes are made: in each scene a worker is killed and another begins, and a history
-// is rewritten.
-func (d *demo) Play(ctx, until context.Context, duration time.Duration) error {
-	scenes, length := max(1, int(duration/demoScene)), demoScene
+// runScenes kills a worker, starts another and force-pushes, in each scene.
+func (d *demo) runScenes(ctx, until context.Context, duration time.Duration) error {
+	scenes, length := max(1, int(duration/sceneLength)), sceneLength
 	if duration > 0 {
 		length = duration / time.Duration(scenes)
 	}
@@ -157,13 +155,13 @@ func (d *demo) Play(ctx, until context.Context, duration time.Duration) error {
 		if !app.Sleep(until, length/4) {
 			return nil
 		}
-		if struck, err := d.crash(ctx, until); !struck || err != nil {
+		if killed, err := d.killHolder(ctx, until); !killed || err != nil {
 			return err
 		}
 		if !app.Sleep(until, length/10) {
 			return nil
 		}
-		if err := d.hire(ctx); err != nil {
+		if err := d.startWorker(ctx); err != nil {
 			return err
 		}
 		if !app.Sleep(until, length/5) {

@@ -8,13 +8,13 @@ import (
 	"lockstep/internal/cli/term"
 )
 
-// frame is the picture of this moment, as rows of cells.
+// frame draws the current state as rows of cells.
 func (d *demo) frame() string {
 	d.board.mu.Lock()
 	defer d.board.mu.Unlock()
 	var b strings.Builder
 	b.WriteString("\nworkers")
-	for _, c := range d.staff.all() {
+	for _, c := range d.workers.all() {
 		switch {
 		case c.killed.Load():
 			fmt.Fprintf(&b, "   %s", term.Paint(term.MarkBad, c.name+" killed"))
@@ -24,14 +24,14 @@ func (d *demo) frame() string {
 			fmt.Fprintf(&b, "   %s pid %d", term.Paint(term.MarkGood, c.name+" alive"), c.pid())
 		}
 	}
-	b.WriteString("\n\n" + term.Paint(term.MarkFaint, "repository\tpushed\tfetched\tpublished\twaiting\t latest\tlease of      \tin line") + "\n")
+	b.WriteString("\n\n" + term.Paint(term.MarkFaint, "repository\tpushed\tfetched\tpublished\twaiting\t latest\tlease of      \twait queue") + "\n")
 	for _, repo := range d.board.repos {
-		name, fetched := repo.name, d.asked(repo.name).UploadPacks-repo.before.UploadPacks
+		name, fetched := repo.name, d.git.Stats(repo.name).UploadPacks-repo.before.UploadPacks
 		if repo == d.board.hot() {
 			name = term.Paint(term.MarkWarn, name)
 		}
 		fmt.Fprintf(&b, "%s\t%6d\t%7d\t%9d\t%7d\t%4d ms\t%s\t%s\n", name,
-			repo.pushes, fetched, repo.published, repo.waiting, repo.last.Milliseconds(), d.holder(repo), inLine(repo))
+			repo.pushes, fetched, repo.published, repo.waiting, repo.last.Milliseconds(), d.holder(repo), waitQueue(repo))
 	}
 	torn := term.Paint(term.MarkGood, "0 torn")
 	if d.board.torn > 0 {
@@ -41,32 +41,32 @@ func (d *demo) frame() string {
 	return b.String()
 }
 
-// line is the same in a line.
+// line formats the current state in one line.
 func (d *demo) line() string {
 	d.board.mu.Lock()
 	defer d.board.mu.Unlock()
 	return fmt.Sprintf("%s; %d trees read, %d torn", d.board.tally(), d.board.reads, d.board.torn)
 }
 
-// tally is how far everything has come.
-func (b *demoBoard) tally() string {
+// tally formats the progress.
+func (b *board) tally() string {
 	return fmt.Sprintf("%d pushes, %d changes, %d results, %d waiting", b.pushesLocked(), b.issued, b.results, len(b.waiting))
 }
 
-// holder says who holds the lease of a repository; the dead may hold it for a while.
-func (d *demo) holder(repo *demoRepo) string {
+// holder formats the holder of a lease, which may be a killed worker.
+func (d *demo) holder(repo *sampleRepo) string {
 	if !repo.lock.Held {
 		return "-"
 	}
 	name := repo.lock.Holder.Worker
-	if d.staff.named(name) == nil {
+	if d.workers.named(name) == nil {
 		return term.Paint(term.MarkBad, fmt.Sprintf("%s dead, %.1fs", name, repo.lock.Holder.Remaining.Seconds()))
 	}
 	return name
 }
 
-// inLine says who waits for it.
-func inLine(repo *demoRepo) string {
+// waitQueue formats the waiters for a lease.
+func waitQueue(repo *sampleRepo) string {
 	if len(repo.lock.Waiters) == 0 {
 		return "-"
 	}

@@ -12,24 +12,24 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// In each round of pushes the hot repository gets some and so do some of the others, in turn.
+// Each round pushes to the hot repository several times and to some of the others in turn.
 const (
-	demoRound     = 250 * time.Millisecond
-	demoHotPushes = 3
-	demoOthers    = 2
-	demoTidy      = 100 // rounds between two repacks of the sample repositories
+	pushInterval = 250 * time.Millisecond
+	hotPushes    = 3
+	otherPushes  = 2
+	repackEvery  = 100 // rounds between repacks of the sample repositories
 )
 
-// demoHeads are the commits that were pushed last.
-type demoHeads struct {
-	mu   sync.Mutex // held while a commit is made
+// heads are the last pushed commits.
+type heads struct {
+	mu   sync.Mutex // held during a push
 	last map[string]string
-	root map[string]string // the first commit
+	root map[string]string // first commits
 }
 
-// create makes a sample repository with its first commit.
+// create creates a sample repository with its first commit.
 func (d *demo) create(ctx context.Context, repo string) error {
-	commit, err := d.git.Create(ctx, repo, demoContents(repo, 0))
+	commit, err := d.git.Create(ctx, repo, contents(repo, 0))
 	if err != nil {
 		return err
 	}
@@ -41,27 +41,27 @@ func (d *demo) create(ctx context.Context, repo string) error {
 	return nil
 }
 
-// push pushes until stop.
+// push pushes until stop is closed.
 func (d *demo) push(ctx context.Context, stop <-chan struct{}) error {
-	d.board.open(d.asked)
-	tick := time.NewTicker(demoRound)
+	d.board.open(d.git.Stats)
+	tick := time.NewTicker(pushInterval)
 	defer tick.Stop()
 	others := d.board.repos[1:]
 	for round := 1; ; round++ {
-		pushed := make([]string, 0, demoHotPushes+demoOthers)
-		for range demoHotPushes {
-			pushed = append(pushed, demoHot)
+		pushed := make([]string, 0, hotPushes+otherPushes)
+		for range hotPushes {
+			pushed = append(pushed, hotRepo)
 		}
-		for i := range demoOthers {
-			pushed = append(pushed, others[(round*demoOthers+i)%len(others)].name)
+		for i := range otherPushes {
+			pushed = append(pushed, others[(round*otherPushes+i)%len(others)].name)
 		}
 		for _, repo := range pushed {
 			if err := d.pushOne(ctx, repo, ""); err != nil {
 				return err
 			}
 		}
-		if round%demoTidy == 0 {
-			if err := d.tidy(ctx); err != nil {
+		if round%repackEvery == 0 {
+			if err := d.repack(ctx); err != nil {
 				return err
 			}
 		}
@@ -75,14 +75,14 @@ func (d *demo) push(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-// pushOne makes a commit upon parent, or upon the last one if that is empty, and publishes a change of it for each
-// app that watches, as a webhook does.
+// pushOne commits on top of parent, or of the last commit if that is empty, and publishes a change for each app that watches, as a
+// webhook would.
 func (d *demo) pushOne(ctx context.Context, repo, parent string) error {
 	d.heads.mu.Lock()
 	defer d.heads.mu.Unlock()
 	before := d.heads.last[repo]
-	number := d.board.Next(repo)
-	commit, err := d.git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: demoContents(repo, number), Parent: parent})
+	number := d.board.nextPush(repo)
+	commit, err := d.git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: contents(repo, number), Parent: parent})
 	if err != nil {
 		return err
 	}
@@ -103,17 +103,17 @@ func (d *demo) pushOne(ctx context.Context, repo, parent string) error {
 	return nil
 }
 
-// rewrite pushes by force: a commit upon the first one, instead of upon the last.
+// rewrite force-pushes a commit on top of the first one.
 func (d *demo) rewrite(ctx context.Context) error {
-	if err := d.pushOne(ctx, demoRewrite, d.heads.root[demoRewrite]); err != nil {
+	if err := d.pushOne(ctx, forcePushedRepo, d.heads.root[forcePushedRepo]); err != nil {
 		return err
 	}
-	d.view.event("%s pushed to by force: its history is another now", demoRewrite)
+	d.view.event("force-pushed to %s: its history is rewritten", forcePushedRepo)
 	return nil
 }
 
-// tidy packs the sample repositories, which get some objects with each push.
-func (d *demo) tidy(ctx context.Context) error {
+// repack packs the sample repositories, which grow with each push.
+func (d *demo) repack(ctx context.Context) error {
 	for _, repo := range d.board.repos {
 		if _, err := d.git.Git(ctx, repo.name, "", "repack", "-a", "-d", "-q"); err != nil {
 			return err
@@ -122,15 +122,15 @@ func (d *demo) tidy(ctx context.Context) error {
 	return nil
 }
 
-// demoContents are a repository's files after a push. All say which, so that a reader can tell a mix of two.
-func demoContents(repo string, number int) map[string]string {
-	files := make(map[string]string, demoFiles)
-	for f := range demoFiles {
-		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = demoText(repo, number)
+// contents returns a repository's files after a push. Each file names the push, so a reader detects a mix of two.
+func contents(repo string, number int) map[string]string {
+	files := make(map[string]string, fileCount)
+	for f := range fileCount {
+		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = fileText(repo, number)
 	}
 	return files
 }
 
-func demoText(repo string, number int) string {
-	return fmt.Sprintf("%s, push %d\n%s", repo, number, strings.Repeat(".", number%64)) // of any length
+func fileText(repo string, number int) string {
+	return fmt.Sprintf("%s, push %d\n%s", repo, number, strings.Repeat(".", number%64)) // of varying length
 }

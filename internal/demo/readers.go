@@ -14,28 +14,27 @@ import (
 )
 
 const (
-	demoReaders   = 2
-	demoReadPause = 2 * time.Millisecond // after each tree: they are not to be all there is to see
+	readerCount = 2
+	readPause   = 2 * time.Millisecond // after each tree, to leave time for other work
 )
 
-// Read checks the published trees, one after the other, until ctx is done. It reads them as any program may: it resolves
-// the name once, and looks at nothing but files.
-func (d *demo) Read(ctx context.Context) {
+// readTrees checks the published trees one after the other until ctx is done. It reads them like any program: it resolves the name
+// once and reads files.
+func (d *demo) readTrees(ctx context.Context) {
 	for {
 		for _, repo := range d.board.repos {
 			err := d.readTree(repo.name)
 			if d.board.readOne(err) {
 				d.view.event("TORN: %s: %v", repo.name, err)
 			}
-			if !app.Sleep(ctx, demoReadPause) {
+			if !app.Sleep(ctx, readPause) {
 				return
 			}
 		}
 	}
 }
 
-// readTree fails unless the published tree of a repository is whole: it has all files of one push and no
-// others, and they are of the commit that it says.
+// readTree returns an error unless the published tree is complete: it has exactly the files of one push, the one of its commit.
 func (d *demo) readTree(repo string) error {
 	tree, commit, err := resolve(filepath.Join(d.root, repo))
 	if err != nil {
@@ -43,9 +42,9 @@ func (d *demo) readTree(repo string) error {
 	}
 	number, ok := d.board.numberOf(repo, commit)
 	if !ok {
-		return fmt.Errorf("it is of commit %.12s, which nobody has pushed", commit)
+		return fmt.Errorf("its commit %.12s was never pushed", commit)
 	}
-	want, files := demoText(repo, number), 0
+	want, files := fileText(repo, number), 0
 	err = filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -62,13 +61,13 @@ func (d *demo) readTree(repo string) error {
 		}
 		return err
 	})
-	if err == nil && files != demoFiles {
-		err = errors.New("it has not all of its files, or others")
+	if err == nil && files != fileCount {
+		err = errors.New("files are missing or unexpected")
 	}
 	return err
 }
 
-// resolve follows a published name to its tree, once, and says of which commit that is.
+// resolve resolves a published name and returns its tree and commit.
 func resolve(name string) (tree, commit string, err error) {
 	if tree, err = filepath.EvalSymlinks(name); err != nil {
 		return "", "", err

@@ -12,59 +12,59 @@ import (
 	"lockstep/internal/status"
 )
 
-// demoReport is how a demonstration went.
-type demoReport struct {
-	AsPromised   bool    `json:"as_promised"`
-	Repositories int     `json:"repositories"`
-	Pushes       int     `json:"pushes"`
-	Changes      int     `json:"changes"` // one for each push and app
-	Results      int     `json:"results"`
-	Hot          demoFor `json:"hot"`
-	Cold         demoFor `json:"cold"` // all others together
-	Parallel     int     `json:"most_repositories_fetched_at_once"`
+// summary is the outcome of the demonstration.
+type summary struct {
+	AsPromised   bool      `json:"as_promised"`
+	Repositories int       `json:"repositories"`
+	Pushes       int       `json:"pushes"`
+	Changes      int       `json:"changes"` // one per push and app
+	Results      int       `json:"results"`
+	Hot          repoStats `json:"hot"`
+	Cold         repoStats `json:"cold"` // all other repositories
+	Parallel     int       `json:"most_repositories_fetched_at_once"`
 
-	Killed     int     `json:"killed"`             // workers, with kill -9
-	TakenOver  float64 `json:"taken_over_seconds"` // after, at the latest
+	Killed     int     `json:"killed"`             // workers killed with kill -9
+	TakenOver  float64 `json:"taken_over_seconds"` // longest takeover
 	Lease      float64 `json:"lease_seconds"`
-	Delayed    int     `json:"delayed"`             // changes that waited for a worker that was killed
-	DelayedMax float64 `json:"delayed_max_seconds"` // the longest of them
+	Delayed    int     `json:"delayed"`             // changes that waited for a killed worker
+	DelayedMax float64 `json:"delayed_max_seconds"` // longest such wait
 
 	Reads   int     `json:"reads"`
 	Seconds float64 `json:"seconds"`
 
-	// All of these are to be 0.
-	Missing     int   `json:"missing"` // changes without a result
-	Doubled     int   `json:"doubled"` // results beyond the first of a change
+	// The promises: all must be 0.
+	Missing     int   `json:"missing"` // results
+	Doubled     int   `json:"doubled"` // duplicate results
 	Failed      int   `json:"failed"`
 	Torn        int   `json:"torn"`
 	Behind      int   `json:"behind"`
-	Overlaps    int   `json:"overlaps"` // repositories that two workers fetched at once
+	Overlaps    int   `json:"overlaps"` // repositories fetched by two workers at once
 	WrongTokens int   `json:"wrong_tokens"`
 	Pending     int64 `json:"pending"`
 	Dead        int64 `json:"dead"`
 }
 
-// demoFor is what became of some repositories.
-type demoFor struct {
+// repoStats sums up some repositories.
+type repoStats struct {
 	Pushes    int   `json:"pushes"`
 	Changes   int   `json:"changes"`
-	Asked     int   `json:"asked"`     // times that their remotes were asked
-	Fetches   int   `json:"fetches"`   // times that something was fetched
-	Coalesced int   `json:"coalesced"` // changes answered along with another
-	P50MS     int64 `json:"p50_ms"`    // from push to result, but for what waited for a killed worker
+	Asked     int   `json:"asked"`     // ls-remote requests
+	Fetches   int   `json:"fetches"`   // fetches
+	Coalesced int   `json:"coalesced"` // changes settled together with another
+	P50MS     int64 `json:"p50_ms"`    // push to result, without changes that waited for a killed worker
 	P99MS     int64 `json:"p99_ms"`
 }
 
-// report sums up, once everything has ended.
-func (d *demo) report(ctx context.Context) (demoReport, error) {
+// report returns the summary. All workers must have stopped.
+func (d *demo) report(ctx context.Context) (summary, error) {
 	service, err := status.Read(ctx, d.client, d.config())
 	if err != nil {
-		return demoReport{}, err
+		return summary{}, err
 	}
 	b := d.board
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := demoReport{
+	r := summary{
 		Repositories: len(b.repos), Pushes: b.pushesLocked(), Changes: b.issued, Results: b.results,
 		Hot: d.sum(b.repos[:1]), Cold: d.sum(b.repos[1:]), Parallel: d.git.MaxRepos(),
 		Killed: len(b.takeover), Lease: inSeconds(d.lease), Delayed: len(b.delayed),
@@ -79,7 +79,7 @@ func (d *demo) report(ctx context.Context) (demoReport, error) {
 		r.DelayedMax = inSeconds(slices.Max(b.delayed))
 	}
 	for _, repo := range b.repos {
-		if d.asked(repo.name).MaxActive > 1 {
+		if d.git.Stats(repo.name).MaxActive > 1 {
 			r.Overlaps++
 		}
 	}
@@ -90,13 +90,13 @@ func (d *demo) report(ctx context.Context) (demoReport, error) {
 	return r, nil
 }
 
-// inSeconds is a duration in seconds, to the millisecond.
+// inSeconds rounds to milliseconds.
 func inSeconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-func (d *demo) sum(repos []*demoRepo) (s demoFor) {
+func (d *demo) sum(repos []*sampleRepo) (s repoStats) {
 	var latencies []time.Duration
 	for _, repo := range repos {
-		asked := d.asked(repo.name)
+		asked := d.git.Stats(repo.name)
 		s.Pushes += repo.pushes
 		s.Changes += repo.changes
 		s.Asked += asked.InfoRefs - repo.before.InfoRefs
@@ -109,13 +109,13 @@ func (d *demo) sum(repos []*demoRepo) (s demoFor) {
 	return s
 }
 
-// promise is something that must not happen, and how often it did.
+// promise is a violation that must not happen and how often it did.
 type promise struct {
 	what  string
 	found int64
 }
 
-func (r demoReport) promises() []promise {
+func (r summary) promises() []promise {
 	return []promise{
 		{"torn or missing trees", int64(r.Torn)},
 		{"repositories behind their remote", int64(r.Behind)},
@@ -124,20 +124,20 @@ func (r demoReport) promises() []promise {
 		{"failed", int64(r.Failed)},
 		{"pending", r.Pending},
 		{"dead letters", r.Dead},
-		{"repositories fetched by two at once", int64(r.Overlaps)},
+		{"repositories fetched twice at once", int64(r.Overlaps)},
 		{"requests with a wrong token", int64(r.WrongTokens)},
 	}
 }
 
-func (r demoReport) Table(w io.Writer) {
-	fmt.Fprintf(w, "\n\t%9s\t%9s\n", demoHot, fmt.Sprintf("%d others", r.Repositories-1))
+func (r summary) Table(w io.Writer) {
+	fmt.Fprintf(w, "\n\t%9s\t%9s\n", hotRepo, fmt.Sprintf("%d others", r.Repositories-1))
 	for _, row := range []struct {
 		what      string
 		hot, cold any
 	}{
 		{"pushes", r.Hot.Pushes, r.Cold.Pushes},
 		{"changes, one for each app", r.Hot.Changes, r.Cold.Changes},
-		{"answered along with another", r.Hot.Coalesced, r.Cold.Coalesced},
+		{"settled with another", r.Hot.Coalesced, r.Cold.Coalesced},
 		{"remote asked", r.Hot.Asked, r.Cold.Asked},
 		{"fetched", r.Hot.Fetches, r.Cold.Fetches},
 		{"push to result, p50 in ms", r.Hot.P50MS, r.Cold.P50MS},
@@ -145,10 +145,10 @@ func (r demoReport) Table(w io.Writer) {
 	} {
 		fmt.Fprintf(w, "%s\t%9v\t%9v\n", row.what, row.hot, row.cold)
 	}
-	fmt.Fprintf(w, "\nworkers killed\t%7d\ttaken over after %.2f s, of a lease of %.0f s\n", r.Killed, r.TakenOver, r.Lease)
-	fmt.Fprintf(w, "changes that waited for them\t%7d\tfor %.2f s at most; not in the percentiles\n", r.Delayed, r.DelayedMax)
+	fmt.Fprintf(w, "\nworkers killed\t%7d\ttakeover within %.2f s, lease %.0f s\n", r.Killed, r.TakenOver, r.Lease)
+	fmt.Fprintf(w, "changes that waited for them\t%7d\tup to %.2f s; not in the percentiles\n", r.Delayed, r.DelayedMax)
 	fmt.Fprintf(w, "repositories fetched at once\t%7d\tat most\n", r.Parallel)
-	fmt.Fprintf(w, "trees read, file by file\t%7d\t\n", r.Reads)
+	fmt.Fprintf(w, "trees read file by file\t%7d\t\n", r.Reads)
 	fmt.Fprintf(w, "results\t%7d\tof %d changes\n", r.Results, r.Changes)
 	for _, p := range r.promises() {
 		verdict := "as promised"

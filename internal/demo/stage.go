@@ -28,40 +28,38 @@ import (
 )
 
 const (
-	demoRepos   = 8
-	demoFiles   = 40 // in each
-	demoHot     = "demo/hot"
-	demoRewrite = "demo/sample-3"
-	demoLatency = 50 * time.Millisecond // of each answer of the Git server, which could be far away
+	repoCount       = 8
+	fileCount       = 40 // per repository
+	hotRepo         = "demo/hot"
+	forcePushedRepo = "demo/sample-3"
+	remoteLatency   = 50 * time.Millisecond // of each answer of the Git server, as if it were remote
 )
 
-// demoApps watch the hot repository, each with a token of its own; the first watches all the others too.
-var demoApps = []string{"search", "docs"}
+// watchingApps watch the hot repository, each with its own token. The first also watches all others.
+var watchingApps = []string{"search", "docs"}
 
-// demo is one run of the demonstration.
 type demo struct {
 	dir  string
 	std  term.Streams
-	view *demoView
-	fail context.CancelCauseFunc // ends it
+	view *liveView
+	fail context.CancelCauseFunc // aborts the demonstration
 
-	root   string
-	git    *gitserver.Server
-	redis  redisx.Server
-	client redis.UniversalClient
-	lease  time.Duration // of the workers
-	locks  *locking.Inspector
-	trap   chan func() // see remote
-	tokens []string    // of demoApps
-	shut   []func()
+	root    string
+	git     *gitserver.Server
+	redis   redisx.Server
+	client  redis.UniversalClient
+	lease   time.Duration // of workers
+	locks   *locking.Inspector
+	onFetch chan func() // see beforeAnswer
+	tokens  []string    // of watchingApps
+	shut    []func()
 
-	board *demoBoard
-	staff demoStaff
-	heads demoHeads
+	board   *board
+	workers workerSet
+	heads   heads
 }
 
-// open makes the sample repositories, and starts the Git server and Redis. The caller closes the demo,
-// also after an error.
+// open creates the sample repositories and starts the Git server and Redis. The caller must call Close if err is nil.
 func (d *demo) open(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -69,8 +67,8 @@ func (d *demo) open(ctx context.Context) (err error) {
 		}
 	}()
 	began := time.Now()
-	d.root, d.trap = filepath.Join(d.dir, "volume"), make(chan func())
-	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(d.remote)); err != nil {
+	d.root, d.onFetch = filepath.Join(d.dir, "volume"), make(chan func())
+	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(d.beforeAnswer)); err != nil {
 		return fmt.Errorf("start the sample Git server: %w", err)
 	}
 	d.shut = append(d.shut, d.git.Close)
@@ -83,12 +81,12 @@ func (d *demo) open(ctx context.Context) (err error) {
 	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: events.DefaultNamespace.Locks()}); err != nil {
 		return err
 	}
-	names := []string{demoHot}
-	for i := 1; i < demoRepos; i++ {
+	names := []string{hotRepo}
+	for i := 1; i < repoCount; i++ {
 		names = append(names, fmt.Sprintf("demo/sample-%d", i))
 	}
-	d.board = newDemoBoard(names)
-	d.view.event("to look at it from another terminal: lockstep status --redis %s", d.redis)
+	d.board = newBoard(names)
+	d.view.event("to watch from another terminal: lockstep status --redis %s", d.redis)
 	if err := d.writeTokens(); err != nil {
 		return err
 	}
@@ -97,21 +95,21 @@ func (d *demo) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	d.lease = max(demoLease, min(time.Since(began).Round(time.Second/10), demoLeaseAtMost))
+	d.lease = max(minLease, min(time.Since(began).Round(time.Second/10), maxLease))
 	return nil
 }
 
-// patient is a client that waits for Redis as long as we do for all else: it is in this process, and slow when that is.
+// patient raises the client's timeouts: the embedded Redis is as slow as this process.
 func patient(client redis.UniversalClient) redis.UniversalClient {
 	if c, ok := client.(*redis.Client); ok {
-		return c.WithTimeout(demoPatience)
+		return c.WithTimeout(stepTimeout)
 	}
 	return client
 }
 
-// Close ends what open and hire started, in the opposite order.
+// Close stops what open and startWorker started, in reverse order.
 func (d *demo) Close() {
-	d.staff.killAll()
+	d.workers.killAll()
 	for len(d.shut) > 0 {
 		last := len(d.shut) - 1
 		d.shut[last]()
@@ -119,12 +117,12 @@ func (d *demo) Close() {
 	}
 }
 
-// config is how to publish to the demonstration's Redis.
+// config returns the settings for the demonstration's Redis.
 func (d *demo) config() config.Config {
 	return config.Config{Redis: d.redis.String(), Prefix: string(events.DefaultNamespace)}
 }
 
-// failing has an error of somebody backstage end the demonstration.
+// failing aborts the demonstration if a background task fails.
 func (d *demo) failing(err error) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		d.fail(err)
@@ -132,9 +130,9 @@ func (d *demo) failing(err error) error {
 	return err
 }
 
-// writeTokens gives each app a credential, and has the hot repository ask for one.
+// writeTokens creates a credential for each app and makes the hot repository require one.
 func (d *demo) writeTokens() error {
-	for _, app := range demoApps {
+	for _, app := range watchingApps {
 		dir, token := filepath.Join(d.credentials(), app), rand.Text()
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -146,42 +144,41 @@ func (d *demo) writeTokens() error {
 		}
 		d.tokens = append(d.tokens, token)
 	}
-	d.git.AcceptTokens(demoHot, d.tokens...)
+	d.git.AcceptTokens(hotRepo, d.tokens...)
 	return nil
 }
 
 func (d *demo) credentials() string { return filepath.Join(d.dir, "credentials") }
 
-// credentialFor is the name of the credential that an app reads a repository with.
+// credentialFor returns the credential with which an app reads a repository.
 func credentialFor(repo, app string) string {
-	if repo == demoHot {
+	if repo == hotRepo {
 		return app
 	}
-	return "" // the others are open to all
+	return "" // public
 }
 
-// appsOf are the apps that watch a repository.
+// appsOf returns the apps that watch a repository.
 func appsOf(repo string) []string {
-	if repo == demoHot {
-		return demoApps
+	if repo == hotRepo {
+		return watchingApps
 	}
-	return demoApps[:1]
+	return watchingApps[:1]
 }
 
-// remote is called before the Git server answers. When the trap is set, it is sprung by the next who fetches the
-// hot repository, while that waits for its answer.
-func (d *demo) remote(ctx context.Context, repo, service string) {
-	if repo == demoHot && service == "git-upload-pack" {
+// beforeAnswer runs before each answer of the Git server. During a fetch of the hot repository it runs a pending onFetch function.
+func (d *demo) beforeAnswer(ctx context.Context, repo, service string) {
+	if repo == hotRepo && service == "git-upload-pack" {
 		select {
-		case spring := <-d.trap:
-			spring()
+		case fn := <-d.onFetch:
+			fn()
 		default:
 		}
 	}
-	app.Sleep(ctx, demoLatency)
+	app.Sleep(ctx, remoteLatency)
 }
 
-// watchAll has the apps watch the repositories, which has them cloned, and returns when they are.
+// watchAll adds all watches and waits until the repositories are cloned.
 func (d *demo) watchAll(ctx context.Context) error {
 	registry := watch.NewRegistry(d.client, events.DefaultNamespace)
 	began := time.Now()
@@ -196,7 +193,7 @@ func (d *demo) watchAll(ctx context.Context) error {
 			}
 		}
 	}
-	d.view.event("app %s watches %d repositories; app %s watches %s too, with another token", demoApps[0], demoRepos, demoApps[1], demoHot)
+	d.view.event("app %s watches %d repositories; app %s watches %s too, with another token", watchingApps[0], repoCount, watchingApps[1], hotRepo)
 	published := func() (bool, error) {
 		for _, repo := range d.board.repos {
 			if _, err := os.Stat(filepath.Join(d.root, repo.name)); err != nil {
@@ -212,7 +209,7 @@ func (d *demo) watchAll(ctx context.Context) error {
 	return nil
 }
 
-// settled returns when every change has its result, and nothing else is in a worker's hands: the first clones, and polls.
+// settled waits until every change has its result and no worker has pending entries.
 func (d *demo) settled(ctx context.Context) error {
 	began, left := time.Now(), d.board.unsettled()
 	all := func() (bool, error) {
@@ -233,37 +230,37 @@ func (d *demo) settled(ctx context.Context) error {
 	return nil
 }
 
-// await asks again and again whether it is done.
+// await polls until done returns true.
 func (d *demo) await(ctx context.Context, done func() (bool, error), what string) error {
 	for began := time.Now(); ; {
 		ok, err := done()
 		switch {
 		case ok || err != nil:
 			return err
-		case time.Since(began) > demoPatience:
-			return fmt.Errorf("demo: not everything is %s after %v; say --keep and look at what the workers logged", what, demoPatience)
+		case time.Since(began) > stepTimeout:
+			return fmt.Errorf("demo: not everything is %s after %v; use --keep and check the workers' logs", what, stepTimeout)
 		case !app.Sleep(ctx, 20*time.Millisecond):
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// openWeb serves HTTP as lockstep serve does, behind a token that is told here alone.
-func (d *demo) openWeb(ctx context.Context, address string, crew *errgroup.Group) error {
+// openWeb serves HTTP like lockstep serve, with a token that only the event shows.
+func (d *demo) openWeb(ctx context.Context, address string, tasks *errgroup.Group) error {
 	token := rand.Text()
 	cfg, err := config.Load(nil, os.DevNull, []string{config.EnvPrefix + "REDIS=" + d.redis.String(), config.EnvPrefix + "API_TOKEN=" + token})
 	if err != nil {
 		return err
 	}
-	cfg.Root, cfg.Roles, cfg.Listen = d.root, []string{config.RoleWorker}, address // it has the volume at hand, as a worker
+	cfg.Root, cfg.Roles, cfg.Listen = d.root, []string{config.RoleWorker}, address // the dashboard reads the volume
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen: %w; choose another address with --web=ADDRESS", err)
 	}
 	log := slog.New(slog.NewTextHandler(d.view.lines("web"), &slog.HandlerOptions{Level: slog.LevelError}))
-	crew.Go(func() error {
+	tasks.Go(func() error {
 		return d.failing(app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()}))
 	})
-	d.view.event("dashboard at http://%s/ ; to release leases and retry letters there, log in with %s", listener.Addr(), token)
+	d.view.event("dashboard at http://%s/ ; log in with %s to release leases and retry letters", listener.Addr(), token)
 	return nil
 }

@@ -15,32 +15,31 @@ import (
 )
 
 const (
-	demoFrame = 200 * time.Millisecond // between two pictures on a terminal
-	demoLine  = time.Second            // between two lines elsewhere
+	frameInterval = 200 * time.Millisecond // between frames on a terminal
+	lineInterval  = time.Second            // between lines elsewhere
 )
 
 // Escape sequences of the live view.
 const (
-	HideCursor = "\x1b[?25l\x1b[?7l" // and cut lines that are too long, instead of wrapping them
+	HideCursor = "\x1b[?25l\x1b[?7l" // also stop wrapping long lines
 	ShowCursor = "\x1b[?7h\x1b[?25h"
 	upBy       = "\x1b[%dA"
 	eraseDown  = "\x1b[J"
 	eraseLine  = "\x1b[K"
 )
 
-// demoView shows what happens. On a terminal it draws a picture, again and again in the same place, with the events
-// above it; elsewhere events are lines, and so is how far everything has come, once a second.
-type demoView struct {
+// liveView shows events and state. On a terminal it redraws a picture of the state below the events; otherwise it prints lines.
+type liveView struct {
 	w     io.Writer
 	began time.Time
 
 	mu      sync.Mutex
 	live    bool
-	picture []string // lines that stand
+	picture []string // lines on the screen
 }
 
-func newDemoView(std term.Streams) *demoView {
-	v := &demoView{w: std.Stderr, began: time.Now()}
+func newLiveView(std term.Streams) *liveView {
+	v := &liveView{w: std.Stderr, began: time.Now()}
 	if std.Colours(std.Stderr) {
 		v.live = true
 		fmt.Fprint(v.w, HideCursor)
@@ -48,34 +47,34 @@ func newDemoView(std term.Streams) *demoView {
 	return v
 }
 
-// Close takes the picture away and gives the terminal back. What is told later comes as lines.
-func (v *demoView) Close() {
+// Close removes the picture and restores the terminal. Later events are plain lines.
+func (v *liveView) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.live {
-		v.Show("", nil)
+		v.show("", nil)
 		fmt.Fprint(v.w, ShowCursor)
 		v.live = false
 	}
 }
 
-// event tells what has happened.
-func (v *demoView) event(format string, args ...any) {
+// event prints an event.
+func (v *liveView) event(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	line := fmt.Sprintf("%7.2fs  %s\n", time.Since(v.began).Seconds(), term.Rendered(fmt.Sprintf(format, args...), false))
 	if v.live {
-		v.Show(line, v.picture)
+		v.show(line, v.picture)
 	} else {
 		fmt.Fprint(v.w, line)
 	}
 }
 
-// Run draws until ctx is done: what frame returns, or line when it is not on a terminal.
-func (v *demoView) Run(ctx context.Context, frame func() string, line func() string) {
-	every := demoLine
+// Run prints the state until ctx is done: frame on a terminal, otherwise line.
+func (v *liveView) Run(ctx context.Context, frame func() string, line func() string) {
+	every := lineInterval
 	if v.isLive() {
-		every = demoFrame
+		every = frameInterval
 	}
 	for {
 		if v.isLive() {
@@ -90,26 +89,26 @@ func (v *demoView) Run(ctx context.Context, frame func() string, line func() str
 	}
 }
 
-func (v *demoView) isLive() bool {
+func (v *liveView) isLive() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.live
 }
 
-// draw puts the picture, as rows of cells, in the place of the last one. A terminal that is too low sees its top.
-func (v *demoView) draw(picture string) {
+// draw replaces the picture with these rows of cells, cut to the height of the terminal.
+func (v *liveView) draw(picture string) {
 	lines := strings.Split(strings.TrimSuffix(term.Align(picture, true), "\n"), "\n")
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.live {
 		_, rows := term.TerminalSize(v.w)
-		rows = cmp.Or(rows, 24) // as an old one has that does not say
-		v.Show("", lines[:min(len(lines), max(1, rows-1))])
+		rows = cmp.Or(rows, 24) // height if the terminal does not report it
+		v.show("", lines[:min(len(lines), max(1, rows-1))])
 	}
 }
 
-// Show writes text where the picture stands, and the next picture below it: at once, or it would flicker.
-func (v *demoView) Show(text string, picture []string) {
+// show writes text in place of the picture and the next picture below it, in one write to avoid flicker.
+func (v *liveView) show(text string, picture []string) {
 	var b strings.Builder
 	if len(v.picture) > 0 {
 		fmt.Fprintf(&b, upBy, len(v.picture))
@@ -123,18 +122,18 @@ func (v *demoView) Show(text string, picture []string) {
 	fmt.Fprint(v.w, b.String())
 }
 
-// lines is a Writer whose lines become events, of a process that has a name.
-func (v *demoView) lines(name string) io.Writer { return &demoLines{view: v, name: name} }
+// lines returns a writer whose lines become events of the named process.
+func (v *liveView) lines(name string) io.Writer { return &lineWriter{view: v, name: name} }
 
-type demoLines struct {
-	view *demoView
+type lineWriter struct {
+	view *liveView
 	name string
 	mu   sync.Mutex
 	rest []byte
 }
 
-// Write is part of [io.Writer].
-func (l *demoLines) Write(text []byte) (int, error) {
+// Write implements [io.Writer].
+func (l *lineWriter) Write(text []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rest = append(l.rest, text...)
