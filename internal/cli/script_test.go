@@ -14,9 +14,9 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestScripts runs testdata/script: each subcommand as a user types it. $REMOTE is the URL of a
-// repository acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a port that
-// nobody listens on. For the commands that scripts have see scriptCommands.
+// TestScripts runs testdata/script, which tests each subcommand as a user types it. $REMOTE is the URL of a repository
+// acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a free port. See scriptCommands for
+// additional commands.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -56,5 +56,5 @@ func answers(ts *testscript.TestScript, neg bool, args []string) {
 			}
 		}
 	}
-	ts.Fatalf("%s never answers", args[0])
+	ts.Fatalf("timed out waiting for %s", args[0])
 }
