@@ -85,8 +85,19 @@ func (c *conversation) hear() string {
 // answering prints the file a from the working directory and by path, and the commit, for each line it reads.
 const answering = `while read -r _; do echo "$(cat a) $(cat "$LOCKSTEP_TREE/a") $LOCKSTEP_COMMIT"; done`
 
+// requirePrograms skips the test unless all programs are in PATH.
+func requirePrograms(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+}
+
 func TestExecSeesOneCommit(t *testing.T) {
 	t.Parallel()
+	requirePrograms(t, "sh", "cat")
 	for name, byResult := range map[string]bool{"by name": false, "by result": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newPublished(t, "1")
@@ -130,6 +141,7 @@ func TestExecInRemovedTree(t *testing.T) {
 
 func TestExecReturnsExitCodeOfCommand(t *testing.T) {
 	t.Parallel()
+	requirePrograms(t, "sh", "true", "false")
 	p := newPublished(t, "1")
 	p.sync()
 	run := func(args ...string) *exec.Cmd {

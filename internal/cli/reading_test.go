@@ -35,11 +35,7 @@ func snippet(t *testing.T, document, name string) string {
 // TestShellRecipeForReaders runs the shell script in docs/reading.md.
 func TestShellRecipeForReaders(t *testing.T) {
 	t.Parallel()
-	for _, tool := range []string{"realpath", "flock"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
-		}
-	}
+	requirePrograms(t, "realpath", "flock", "cat")
 	script := filepath.Join(t.TempDir(), "in-tree.sh")
 	proctest.Must(0, os.WriteFile(script, []byte(snippet(t, "../../docs/reading.md", "in-tree.sh")), 0o700))(t)
 	for _, shell := range []string{"sh", "bash"} {
