@@ -17,6 +17,7 @@ import (
 
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 // image builds the root directory of the container image with the steps of the Dockerfile, and returns it with the image's
@@ -67,9 +68,7 @@ exec setpriv --no-new-privs --bounding-set=-all,+sys_chroot,+setuid,+setgid chro
 }
 
 func TestImageRunsUnprivilegedWithReadOnlyRoot(t *testing.T) {
-	if os.Getenv("LOCKSTEP_TEST") != "all" {
-		t.Skip("builds the image; run with LOCKSTEP_TEST=all")
-	}
+	testenv.Long(t)
 	root, environ := image(t)
 	program, err := elf.Open(filepath.Join(root, "lockstep"))
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestDeadLettersAreShownAndRetried has an event fail because its remote does not have the
-// repository yet.
+// TestDeadLettersAreShownAndRetried has a malformed and an undecodable change, and repairs the malformed one by hand.
 func TestDeadLettersAreShownAndRetried(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -39,7 +38,7 @@ func TestDeadLettersAreShownAndRetried(t *testing.T) {
 	client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"id", "c2", "repo", "acme/widgets\x1b[31m", "\x1b]0;x\x07", "\xff"}})
 	proctest.Eventually(t, func() bool { return len(letters()) == 2 }, "two dead letters")
 
-	ids := map[string]string{} // by the change's id
+	ids := map[string]string{} // by change ID
 	for _, l := range letters() {
 		id, _ := l.Values["original:id"].(string)
 		ids[id] = l.ID
@@ -48,30 +47,30 @@ func TestDeadLettersAreShownAndRetried(t *testing.T) {
 		t.Errorf("show:\n%s", out)
 	}
 	if out := dead(term.ExitDone, "show", ids["c2"]) + dead(term.ExitDone, "ls"); strings.ContainsAny(out, "\x1b\x07") || !strings.Contains(out, "undecodable") {
-		t.Errorf("show what cannot be read: %q", out)
+		t.Errorf("show of an undecodable letter: %q", out)
 	}
 	if out := dead(term.ExitUsage, "drop", "yesterday"); !strings.Contains(out, "1795223511284-0") {
-		t.Errorf("drop of no id: %s", out)
+		t.Errorf("drop of an invalid ID: %s", out)
 	}
 	if out := dead(term.ExitFailed, "drop", ids["c2"], "1-0"); !strings.Contains(out, "1 of 2 letters were not found") {
-		t.Errorf("drop of one that is not there: %s", out)
+		t.Errorf("drop of a missing letter: %s", out)
 	}
 
-	// What the letter says is wrong in it is put right, as an operator might by hand.
+	// Fix the letter by hand, as an operator might.
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	old := letters()[0].Values
 	old["original:after"] = head
 	client.XDel(ctx, events.DefaultNamespace.Dead(), ids["c1"])
-	right := proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Dead(), Values: old}).Result())(t)
-	done := proctest.DecodeJSON(t, dead(term.ExitDone, "retry", right, "--json"))
+	fixed := proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Dead(), Values: old}).Result())(t)
+	done := proctest.DecodeJSON(t, dead(term.ExitDone, "retry", fixed, "--json"))
 	if retried := done["retried"].([]any); len(retried) != 1 || retried[0].(map[string]any)["stream"] != events.DefaultNamespace.Changes() {
 		t.Errorf("retry: %v", done)
 	}
 	results := proctest.AwaitResults(t, client, 1)
 	if r := results[len(results)-1]; r.Type != events.ResultSynced || r.After != head || r.Deliveries[0] != "c1" {
-		t.Errorf("result %+v; want that of c1", r)
+		t.Errorf("result %+v, want c1 synced", r)
 	}
-	if out := dead(term.ExitFailed, "retry", right); !strings.Contains(out, "1 of 1 letters were not retried: no such dead letter") {
+	if out := dead(term.ExitFailed, "retry", fixed); !strings.Contains(out, "1 of 1 letters were not retried: no such dead letter") {
 		t.Errorf("a second retry: %s", out)
 	}
 	proctest.AssertIdle(t, client)
@@ -83,7 +82,7 @@ func TestServiceTrimsAndReportsStreams(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	namespace := events.DefaultNamespace
-	for _, id := range []string{"1-0", "2-0", "*"} { // two of them are from 1970
+	for _, id := range []string{"1-0", "2-0", "*"} { // two are from 1970
 		if err := client.XAdd(ctx, &redis.XAddArgs{Stream: namespace.Dead(), ID: id, Values: []string{"reason", "r"}}).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -99,12 +98,12 @@ func TestServiceTrimsAndReportsStreams(t *testing.T) {
 	}
 	proctest.Eventually(t, func() bool {
 		return strings.Contains(get("/metrics"), `lockstep_dead_letters_dropped_total{cause="age"} 2`)
-	}, "two letters dropped for their age")
+	}, "two old letters are dropped")
 	if n := client.XLen(ctx, namespace.Dead()).Val(); n != 1 {
-		t.Errorf("%d letters left, want the new one", n)
+		t.Errorf("%d letters left, want only the new one", n)
 	}
 	if text := get("/metrics"); !strings.Contains(text, `lockstep_stream_lag{group="workers",stream="lockstep:{0}:changes"} 0`) || !strings.Contains(text, "lockstep_streams_up 1") {
-		t.Errorf("metrics without the streams' figures:\n%s", proctest.Tail(text, 3000))
+		t.Errorf("no metrics of streams:\n%s", proctest.Tail(text, 3000))
 	}
 	if doc := proctest.DecodeJSON(t, get("/api/v1/streams")); len(doc["streams"].([]any)) != 2 {
 		t.Errorf("streams: %v", doc)

@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// terminalDemo is a demonstration whose standard error is a terminal.
+// terminalDemo is a running demo whose standard error is a terminal.
 type terminalDemo struct {
 	*proctest.Process
 	terminal *pty
@@ -22,7 +22,7 @@ type terminalDemo struct {
 	tmp      string
 }
 
-// demoOnATerminal starts a demonstration on a terminal of its own, as a shell would.
+// demoOnATerminal starts a demo in a new session with a terminal, as a shell does.
 func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDemo {
 	t.Helper()
 	d := &terminalDemo{terminal: openPTY(t), tmp: t.TempDir()}
@@ -35,12 +35,12 @@ func demoOnATerminal(t *testing.T, environ []string, args ...string) *terminalDe
 	return d
 }
 
-// assertGivenBack checks that the cursor, and how lines are wrapped, are as they were.
-func (d *terminalDemo) assertGivenBack() {
+// assertRestored checks that the demo has restored cursor and line wrapping.
+func (d *terminalDemo) assertRestored() {
 	d.T.Helper()
 	drawn := d.Log.String()
 	if strings.LastIndex(drawn, demo.ShowCursor) < strings.LastIndex(drawn, demo.HideCursor) {
-		d.T.Errorf("the terminal is not given back: …%q", proctest.Tail(drawn, 200))
+		d.T.Errorf("the terminal is not restored: …%q", proctest.Tail(drawn, 200))
 	}
 }
 
@@ -52,17 +52,17 @@ func TestDemoDrawsOnTerminal(t *testing.T) {
 	if code := d.AwaitExit(time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0:\n%s", code, d.Log)
 	}
-	d.AwaitLog(demo.ShowCursor) // what a terminal was written it may pass on later
-	d.assertGivenBack()
+	d.AwaitLog(demo.ShowCursor) // output may arrive after the exit
+	d.assertRestored()
 	if drawn := d.Log.String(); strings.Count(drawn, "demo/sample-7") < 3 || !strings.Contains(drawn, "\x1b[14A") {
-		t.Errorf("it does not draw again and again in the same place: %q", proctest.Tail(drawn, 2000))
+		t.Errorf("the demo does not redraw in place: %q", proctest.Tail(drawn, 2000))
 	}
 	if table := d.stdout.String(); strings.Contains(table, "\x1b") || !strings.Contains(table, "as promised") {
-		t.Errorf("standard output has escape sequences, or no table: %q", table)
+		t.Errorf("escape sequences or no table on standard output: %q", table)
 	}
 }
 
-// Ctrl-C reaches every process of the terminal's foreground; the workers are not among them.
+// Ctrl-C signals the foreground processes of the terminal, which must not include the workers.
 func TestDemoInterruptedFromKeyboard(t *testing.T) {
 	testenv.Long(t)
 	d := demoOnATerminal(t, nil)
@@ -72,11 +72,11 @@ func TestDemoInterruptedFromKeyboard(t *testing.T) {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	d.AwaitLog("lockstep: interrupt signal received")
-	d.assertGivenBack()
+	d.assertRestored()
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
 }
 
-// On the web Ctrl-C is how it is meant to end: Git, in the middle of a push, must not hear of it.
+// Ctrl-C is the regular end of a web demo. It must not reach a running git process.
 func TestWebDemoEndedFromKeyboard(t *testing.T) {
 	testenv.Long(t)
 	d := demoOnATerminal(t, nil, "--web")
@@ -88,7 +88,6 @@ func TestWebDemoEndedFromKeyboard(t *testing.T) {
 	assertNothingLeft(t, d.tmp, demoWorkers(t, d.Log.String()))
 }
 
-// Who is impatient leaves no more behind than who is not.
 func TestDemoInterruptedTwiceLeavesNothingBehind(t *testing.T) {
 	testenv.Long(t)
 	d := demoOnATerminal(t, nil)

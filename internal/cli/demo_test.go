@@ -16,7 +16,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// startDemo starts a demonstration and returns it, its folder for temporary files, and its workers, once it has begun.
+// startDemo starts a demo and waits until it has cloned its repositories. It returns the directory of its temporary files and
+// the process IDs of its workers.
 func startDemo(t *testing.T, args ...string) (p *proctest.Process, tmp string, workers []int) {
 	t.Helper()
 	tmp = t.TempDir()
@@ -27,7 +28,7 @@ func startDemo(t *testing.T, args ...string) (p *proctest.Process, tmp string, w
 	return p, tmp, demoWorkers(t, p.Log.String())
 }
 
-// demoWorkers are the process ids of the workers that a demonstration has told of.
+// demoWorkers returns the process IDs of the workers in the log of a demo.
 func demoWorkers(t *testing.T, log string) (pids []int) {
 	t.Helper()
 	for _, match := range regexp.MustCompile(`worker w\d+ started, pid (\d+)`).FindAllStringSubmatch(log, -1) {
@@ -46,7 +47,7 @@ func assertNothingLeft(t *testing.T, tmp string, workers []int) {
 	}
 	for _, pid := range workers {
 		if err := syscall.Kill(pid, 0); err == nil {
-			t.Errorf("worker %d goes on", pid)
+			t.Errorf("worker %d is still running", pid)
 		}
 	}
 }
@@ -56,7 +57,7 @@ func TestInterruptedDemoLeavesNothingBehind(t *testing.T) {
 	p, tmp, workers := startDemo(t)
 	_ = p.Cmd.Process.Signal(os.Interrupt)
 	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
-		t.Errorf("exit code %d, want 1, and to be told why", code)
+		t.Errorf("exit code %d, want 1 and the reason", code)
 	}
 	assertNothingLeft(t, tmp, workers)
 }
@@ -68,7 +69,7 @@ func TestDemoFailsIfItsWorkerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 exited unexpectedly: signal: killed\n") {
-		t.Errorf("exit code %d, want 1, and to be told why", code)
+		t.Errorf("exit code %d, want 1 and the reason", code)
 	}
 	assertNothingLeft(t, tmp, workers)
 }
@@ -82,20 +83,20 @@ func TestWorkersDieWithKilledDemo(t *testing.T) {
 	}
 }
 
-// ended reports whether there is no such process, or what is left of it waits for a parent that does not look.
+// ended reports whether a process has exited. Without a parent that waits for it, it stays a zombie.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(stat), ") ")
 	return err != nil || strings.HasPrefix(state, "Z")
 }
 
-// On the web it goes on until it is interrupted, and that is no failure.
+// A web demo runs until it is interrupted, and exits with 0.
 func TestWebDemo(t *testing.T) {
 	testenv.Long(t)
 	p, tmp, workers := startDemo(t, "--web")
 	found := regexp.MustCompile(`dashboard at (http://127\.0\.0\.1:\d+)/ ; log in with (\S+) to`).FindStringSubmatch(p.Log.String())
 	if found == nil {
-		t.Fatal("it does not say where it is")
+		t.Fatal("no address and token in the log")
 	}
 	base, token := found[1], found[2]
 	get := func(path, token string) int {
@@ -124,7 +125,7 @@ func TestWebDemo(t *testing.T) {
 	}
 	_ = p.Cmd.Process.Signal(os.Interrupt)
 	if code := p.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
-		t.Errorf("exit code %d, want 0, and the table", code)
+		t.Errorf("exit code %d, want 0 and the table", code)
 	}
 	assertNothingLeft(t, tmp, workers)
 }

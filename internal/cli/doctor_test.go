@@ -31,7 +31,7 @@ func examined(t *testing.T, code int, args ...string) map[string]doctor.Check {
 	found := map[string]doctor.Check{}
 	for _, c := range checks {
 		if found[c.Name].Name != "" || c.Text == "" {
-			t.Errorf("check %+v is there twice, or says nothing", c)
+			t.Errorf("check %+v is duplicated or has no text", c)
 		}
 		found[c.Name] = c
 	}
@@ -41,27 +41,27 @@ func examined(t *testing.T, code int, args ...string) map[string]doctor.Check {
 func TestDoctorChecksRedis(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		args []string                                         // of redis-server
-		set  func(t *testing.T, client redis.UniversalClient) // before the examination
+		args []string                                         // for redis-server
+		set  func(t *testing.T, client redis.UniversalClient) // called before doctor
 		code int
-		want map[string]string // check → verdict, and a word of its text
+		want map[string]string // verdict and a word of the text, by check
 	}{
-		"in good health": {
+		"recommended settings": {
 			args: []string{"--appendonly", "yes", "--appendfsync", "always"},
 			want: map[string]string{"redis": "ok", "redis persistence": "ok always", "redis memory": "ok", "redis scripts": "ok", "redis clock": "ok", "redis role": "ok"},
 		},
-		"nothing persists":        {args: []string{"--appendonly", "no"}, want: map[string]string{"redis persistence": "warn set appendonly yes"}},
-		"the kernel decides when": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, want: map[string]string{"redis persistence": "warn everysec"}},
-		"every second":            {args: []string{"--appendonly", "yes"}, want: map[string]string{"redis persistence": "ok 2 s"}},
-		"keys are evicted": {
+		"no persistence":      {args: []string{"--appendonly", "no"}, want: map[string]string{"redis persistence": "warn set appendonly yes"}},
+		"fsync by the kernel": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, want: map[string]string{"redis persistence": "warn everysec"}},
+		"fsync every second":  {args: []string{"--appendonly", "yes"}, want: map[string]string{"redis persistence": "ok 2 s"}},
+		"eviction with a memory limit": {
 			args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, code: term.ExitFailed,
 			want: map[string]string{"redis memory": "fail set noeviction"},
 		},
-		"keys would be evicted": {args: []string{"--maxmemory-policy", "allkeys-lru"}, want: map[string]string{"redis memory": "warn set noeviction"}},
+		"eviction without a memory limit": {args: []string{"--maxmemory-policy", "allkeys-lru"}, want: map[string]string{"redis memory": "warn set noeviction"}},
 		"memory is full": {
 			code: term.ExitFailed,
 			set: func(t *testing.T, client redis.UniversalClient) {
-				proctest.Must(client.ConfigSet(context.Background(), "maxmemory", "1000").Result())(t) // less than it has
+				proctest.Must(client.ConfigSet(context.Background(), "maxmemory", "1000").Result())(t) // less than it uses
 			},
 			want: map[string]string{"redis scripts": "fail memory", "redis memory": "warn raise maxmemory"},
 		},
@@ -72,7 +72,7 @@ func TestDoctorChecksRedis(t *testing.T) {
 			},
 			want: map[string]string{"redis role": "fail master", "redis scripts": "fail refused"},
 		},
-		"little is permitted": {
+		"few permissions": {
 			set: func(t *testing.T, client redis.UniversalClient) {
 				proctest.Must(client.Do(context.Background(), "ACL", "SETUSER", "default", "-info", "-config").Result())(t)
 			},
@@ -106,13 +106,13 @@ func TestDoctorChecksVolume(t *testing.T) {
 		}
 	}
 	if c := found["redis"]; c.Verdict != doctor.VerdictWarn || !strings.Contains(c.Text, "embedded") {
-		t.Errorf("without a Redis: %+v", c)
+		t.Errorf("without Redis: %+v", c)
 	}
 	if entries := proctest.Must(os.ReadDir(filepath.Join(root, ".lockstep")))(t); len(entries) != 0 {
 		t.Errorf("left behind: %v", entries)
 	}
 	if c := examined(t, term.ExitFailed, "--root", root, "--min-free-bytes", "1152921504606846976")["free space"]; c.Verdict != doctor.VerdictFail || !strings.Contains(c.Text, "min-free-bytes") {
-		t.Errorf("on a volume without room: %+v", c)
+		t.Errorf("full volume: %+v", c)
 	}
 	if c := examined(t, term.ExitDone, "--root", root, "--slots", "4096")["open files"]; c.Verdict != doctor.VerdictWarn {
 		t.Errorf("with many slots: %+v", c)
@@ -120,10 +120,10 @@ func TestDoctorChecksVolume(t *testing.T) {
 	file := filepath.Join(root, "file")
 	proctest.Must(0, os.WriteFile(file, nil, 0o644))(t)
 	if c := examined(t, term.ExitFailed, "--root", file)["volume"]; c.Verdict != doctor.VerdictFail || !strings.Contains(c.Text, "--root") {
-		t.Errorf("at a file: %+v", c)
+		t.Errorf("root is a file: %+v", c)
 	}
 	if c := examined(t, term.ExitFailed, "--redis", "redis://127.0.0.1:1", "--root", root)["redis"]; c.Verdict != doctor.VerdictFail {
-		t.Errorf("with a Redis that is away: %+v", c)
+		t.Errorf("unreachable Redis: %+v", c)
 	}
 	tmpfs := examined(t, term.ExitDone, "--root", filepath.Join("/dev/shm", filepath.Base(root)))
 	t.Cleanup(func() { os.RemoveAll(filepath.Join("/dev/shm", filepath.Base(root))) })

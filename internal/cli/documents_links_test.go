@@ -12,8 +12,7 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// TestLinksInDocumentsResolve follows each relative link of every Markdown file to its file, and to its heading
-// where it names one.
+// TestLinksInDocumentsResolve checks that the file and heading of each relative link exist, in all Markdown files.
 func TestLinksInDocumentsResolve(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
@@ -31,11 +30,11 @@ func TestLinksInDocumentsResolve(t *testing.T) {
 				file = filepath.Join(filepath.Dir(path), filepath.FromSlash(name))
 			}
 			if _, err := os.Stat(file); err != nil {
-				t.Errorf("%s: %s leads nowhere", path, target)
+				t.Errorf("%s: broken link %s", path, target)
 				continue
 			}
 			if anchor != "" && !anchorsOf(string(proctest.Must(os.ReadFile(file))(t)))[anchor] {
-				t.Errorf("%s: %s has no heading #%s", path, target, anchor)
+				t.Errorf("%s: broken link %s: no heading #%s", path, target, anchor)
 			}
 		}
 	}
@@ -44,7 +43,7 @@ func TestLinksInDocumentsResolve(t *testing.T) {
 	}
 }
 
-// documentsWithoutCode are all Markdown files, by path, without their fenced blocks.
+// documentsWithoutCode returns the text of all Markdown files without fenced blocks, by path.
 func documentsWithoutCode(t *testing.T) map[string]string {
 	t.Helper()
 	documents := map[string]string{}
@@ -63,7 +62,7 @@ func documentsWithoutCode(t *testing.T) map[string]string {
 	return documents
 }
 
-// filesOf are the paths of all files of this project that end so.
+// filesOf returns the paths of all files with the suffix.
 func filesOf(t *testing.T, suffix string) []string {
 	t.Helper()
 	var paths []string
@@ -81,8 +80,8 @@ func filesOf(t *testing.T, suffix string) []string {
 	return paths
 }
 
-// anchorsOf are the anchors that GitHub gives a document's headings: in lower case, without punctuation, with hyphens for
-// spaces; one that comes again has a number.
+// anchorsOf returns the anchors that GitHub gives to headings: in lower case, without punctuation, with hyphens for spaces
+// and numbers for duplicates.
 func anchorsOf(text string) map[string]bool {
 	heading := regexp.MustCompile(`^#+ +(.*?)\s*$`)
 	linked := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)

@@ -28,82 +28,78 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// document is one whose blocks of commands are typed into a shell, in turn, as they stand.
+// document is a document whose shell blocks are run in one shell, in order.
 type document struct {
-	// notRun says of blocks that are not, by their first lines, why. One that is neither run nor here fails the test.
-	notRun map[string]string
-	// exits are the exit codes of lines that do not end with 0, because they name what a document can only make up.
-	exits map[string]int
-	// given is typed first: what the document takes for granted.
-	given []string
+	notRun map[string]string // reasons for skipping blocks, by the start of the first line
+	exits  map[string]int    // exit codes other than 0, by a part of the line
+	given  []string          // commands to run before
 }
 
-// documents are those that are run.
+// documents has the documents to run.
 var documents = map[string]document{
 	"README.md": {
 		notRun: map[string]string{
 			"go run ./cmd/lockstep demo": "testdata/script/demo.txtar and .ci/run run it",
-			"make up":                    "it starts containers",
-			"git commit --allow-empty":   "it pushes to a repository of the reader's",
+			"make up":                    "starts containers",
+			"git commit --allow-empty":   "pushes to the reader's repository",
 		},
 	},
 	"docs/operations.md": {
 		notRun: map[string]string{
-			"appendonly yes":                     "Redis' settings",
-			"scrape_configs:":                    "Prometheus' settings",
+			"appendonly yes":                     "settings of Redis",
+			"scrape_configs:":                    "settings of Prometheus",
 			"sum by (":                           "a query",
-			"curl -s http://worker-1:9090":       "it names a machine",
-			"lockstep watch import watches.yaml": "its file is that of docs/watches.md",
-			"# stop all workers;":                "it is about another volume",
-			"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "there is no adopted clone",
+			"curl -s http://worker-1:9090":       "names a machine",
+			"lockstep watch import watches.yaml": "uses the file in docs/watches.md",
+			"# stop all workers;":                "uses another volume",
+			"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "needs an adopted clone",
 		},
 		exits: map[string]int{
-			"lockstep repos show owner/name": term.ExitFailed, // nothing is known of it
+			"lockstep repos show owner/name": term.ExitFailed, // unknown repository
 			"lockstep dead show ID":          term.ExitUsage,
 		},
-		given: atWork,
+		given: runningService,
 	},
 	"docs/api.md": {
-		exits: map[string]int{ // curl's
-			"api/v1/changes/1795223511284-0":                   22, // there is no such change
-			"api/v1/locks/acme/widgets?fence=1795223511284000": 22, // nobody holds that lease
-			"api/v1/dead/1795223511284-0/retry":                22, // there is no such letter
+		exits: map[string]int{ // curl exits with 22 on HTTP errors
+			"api/v1/changes/1795223511284-0":                   22, // unknown change
+			"api/v1/locks/acme/widgets?fence=1795223511284000": 22, // no such lease
+			"api/v1/dead/1795223511284-0/retry":                22, // unknown dead letter
 		},
 		given: []string{"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "echo a-token-of-the-api > api-token",
 			"lockstep serve --listen 127.0.0.1:8080 --api-token-file api-token", "lockstep publish https://git.example.com/acme/widgets.git --wait"},
 	},
 }
 
-// elsewhere are the documents with commands that are not run here, and why.
+// elsewhere has the documents whose commands are not run here, with the reason.
 var elsewhere = map[string]string{
 	"docs/cli.md":           "generated; TestCommandsInDocumentsParse parses its examples, and scripts run each command",
 	"docs/watches.md":       "testdata/script/watch_guide.txtar runs it; TestWatchGuideMatchesScript compares",
-	"docs/publishing.md":    "its programs are those of examples/publish, whose tests run them",
-	"docs/recipes.md":       "its programs are those of examples, whose tests run them",
-	"docs/reading.md":       "its commands are parts of programs; exec_test.go and package tree have them",
-	"docs/benchmarks.md":    "it says how its figures were measured, for minutes each",
-	"docs/scaling.md":       "likewise",
-	"docs/security.md":      "its processes want files of secrets below /etc and /run",
-	"docs/migrating.md":     "it is about clones, and a git-sync, that are there before; internal/volume's tests adopt some",
-	"docs/failure-modes.md": "its commands are asides in a table",
-	"docs/dashboard.md":     "its processes want a proxy in front of them, and files of secrets; the dashboard's own tests have both",
-	"docs/deploying.md":     "it is about machines and clusters; deploy's tests check what it installs",
+	"docs/publishing.md":    "the tests of examples/publish run its programs",
+	"docs/recipes.md":       "the tests of the examples run its programs",
+	"docs/reading.md":       "tested by exec_test.go and package tree",
+	"docs/benchmarks.md":    "its benchmarks take minutes",
+	"docs/scaling.md":       "its benchmarks take minutes",
+	"docs/security.md":      "needs secrets in /etc and /run",
+	"docs/migrating.md":     "needs existing clones and git-sync; the tests of internal/volume adopt clones",
+	"docs/failure-modes.md": "mentions commands in a table",
+	"docs/dashboard.md":     "needs a proxy and secrets; tested by internal/dashboard",
+	"docs/deploying.md":     "needs machines and clusters; the tests of deploy check its files",
 }
 
-// atWork is a service that has something to show.
-var atWork = []string{
+// runningService starts a service and syncs a repository.
+var runningService = []string{
 	"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "lockstep serve", "lockstep publish https://git.example.com/acme/widgets.git --wait"}
 
-// TestCommandsInDocumentsRun types the commands of README.md, and of docs, into a shell as they stand, with a real
-// Redis, a Git server that is https://git.example.com, and this build as lockstep. A document cannot know four
-// things, which are put in the place of its own: where Redis is, the folder /srv/repos, an address to listen on, and the
-// secret that "…" stands for. Beside these, "go run ./cmd/lockstep" and "go build" are this build; redis-cli finds this
-// Redis; and what does not end by itself is left running, as by a reader with another terminal.
+// TestCommandsInDocumentsRun runs the commands of the documents in a shell, with a real Redis and a Git server at
+// https://git.example.com. It replaces the address of Redis, the directory /srv/repos, addresses to listen on, and the secret
+// "…". "go run ./cmd/lockstep" and "go build" use this build, redis-cli finds this Redis, and commands that do not end, such
+// as lockstep serve, run in the background.
 func TestCommandsInDocumentsRun(t *testing.T) {
 	testenv.Long(t)
 	if _, err := exec.LookPath("curl"); err != nil {
 		if os.Getenv("LOCKSTEP_TEST_REDIS") == "real" {
-			t.Fatal("there is no curl in PATH; install it")
+			t.Fatal("curl is not in PATH; install it")
 		}
 		t.Skip("needs curl")
 	}
@@ -112,7 +108,7 @@ func TestCommandsInDocumentsRun(t *testing.T) {
 	}
 }
 
-// TestEveryDocumentWithCommandsIsRunOrListed wants a document with commands to be run, or to be listed with the reason.
+// TestEveryDocumentWithCommandsIsRunOrListed checks that each document in docs with commands is in documents or elsewhere.
 func TestEveryDocumentWithCommandsIsRunOrListed(t *testing.T) {
 	t.Parallel()
 	for _, file := range proctest.Must(filepath.Glob("../../docs/*.md"))(t) {
@@ -123,7 +119,7 @@ func TestEveryDocumentWithCommandsIsRunOrListed(t *testing.T) {
 		}
 		for _, b := range blocksOf(string(proctest.Must(os.ReadFile(file))(t))) {
 			if regexp.MustCompile(`(?m)^(\./)?lockstep [a-z]`).MatchString(strings.Join(b.lines, "\n")) {
-				t.Errorf("%s has commands, as %q, and is neither run nor listed in elsewhere", path, b.lines[0])
+				t.Errorf("%s has the command %q, but is neither in documents nor in elsewhere", path, b.lines[0])
 				break
 			}
 		}
@@ -161,18 +157,18 @@ func (d document) Run(t *testing.T, path string) {
 	}
 	for part := range d.notRun {
 		if !used[part] {
-			t.Errorf("%s has no block any more that begins with %q", path, part)
+			t.Errorf("%s has no block that begins with %q; remove it from notRun", path, part)
 		}
 	}
 	for part := range d.exits {
 		if !used[part] {
-			t.Errorf("%s has no line any more with %q", path, part)
+			t.Errorf("%s has no line with %q; remove it from exits", path, part)
 		}
 	}
-	proctest.Eventually(t, func() bool { return sh.idle() }, "all that %s asks for is settled", path)
+	proctest.Eventually(t, func() bool { return sh.idle() }, "the changes of %s are settled", path)
 }
 
-// shell is a terminal that a reader types into.
+// shell runs the commands of a document.
 type shell struct {
 	t     *testing.T
 	in    io.Writer
@@ -180,10 +176,10 @@ type shell struct {
 	dir   string
 	put   *strings.Replacer
 	redis *redistest.Server
-	left  []int // commands that go on, by their process groups
+	left  []int // process groups of background commands
 }
 
-// unending is what does not end by itself.
+// unending matches commands to run in the background.
 var unending = regexp.MustCompile(`lockstep (serve|tail)\b|redis-cli --latency`)
 
 func openShell(t *testing.T) *shell {
@@ -221,7 +217,7 @@ func openShell(t *testing.T) *shell {
 	s.in, s.out = in, bufio.NewReader(out)
 	t.Cleanup(func() {
 		defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
-		for _, group := range s.left { // the shell may have ended, at a line that is none
+		for _, group := range s.left { // the shell itself may have exited
 			_ = syscall.Kill(-group, syscall.SIGTERM)
 			defer func() { _ = syscall.Kill(-group, syscall.SIGKILL) }()
 		}
@@ -231,7 +227,7 @@ func openShell(t *testing.T) *shell {
 		if t.Failed() {
 			for n := range s.left {
 				text, _ := os.ReadFile(s.log(n))
-				t.Logf("command %d that goes on:\n%s", n, proctest.Tail(string(text), 3000))
+				t.Logf("background command %d:\n%s", n, proctest.Tail(string(text), 3000))
 			}
 		}
 	})
@@ -240,7 +236,7 @@ func openShell(t *testing.T) *shell {
 
 func (s *shell) log(n int) string { return filepath.Join(s.dir, "log-"+strconv.Itoa(n)) }
 
-// line types one and waits for its end, or, of one that has none, until it is at work.
+// line runs a line until it exits. A background command runs until it is ready.
 func (s *shell) line(line string, want int) {
 	s.t.Helper()
 	if strings.HasPrefix(line, "#") {
@@ -255,32 +251,32 @@ func (s *shell) line(line string, want int) {
 	}
 	log := s.log(len(s.left))
 	proctest.Must(0, os.WriteFile(log+".sh", []byte(line+"\n"), 0o644))(s.t)
-	// In a session of its own, which is then ended as one.
+	// In a new session, so that cleanup can kill the whole group.
 	out, _ := s.typed(fmt.Sprintf("setsid bash %[1]s.sh </dev/null >%[1]s 2>&1 & echo $!", log))
 	s.left = append(s.left, proctest.Must(strconv.Atoi(strings.TrimSpace(out)))(s.t))
 	if strings.Contains(line, "lockstep serve") {
 		proctest.Eventually(s.t, func() bool {
 			text, _ := os.ReadFile(log)
 			return strings.Contains(string(text), "worker takes changes")
-		}, "%s is at work", line)
+		}, "%s takes changes", line)
 	}
 	if _, address, listens := strings.Cut(line, "--listen "); listens {
 		address, _, _ = strings.Cut(address, " ")
 		proctest.Eventually(s.t, func() bool {
 			resp, err := http.Get("http://" + address + "/readyz")
 			return err == nil && errors.Join(resp.Body.Close()) == nil && resp.StatusCode == http.StatusOK
-		}, "%s answers", line)
+		}, "%s is ready", line)
 	}
 }
 
-// typed returns what was printed, and the exit code.
+// typed runs a command and returns its output and exit code.
 func (s *shell) typed(command string) (string, int) {
 	s.t.Helper()
 	const end = "\x04end "
 	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\n\\004end %%d\\n' $?\n", command); err != nil {
 		s.t.Fatal(err)
 	}
-	defer time.AfterFunc(2*time.Minute, func() { s.t.Errorf("no end of: %s", command); s.t.FailNow() }).Stop()
+	defer time.AfterFunc(2*time.Minute, func() { s.t.Errorf("timed out: %s", command); s.t.FailNow() }).Stop()
 	var out strings.Builder
 	for {
 		text, err := s.out.ReadString('\n')
@@ -289,19 +285,19 @@ func (s *shell) typed(command string) (string, int) {
 		}
 		out.WriteString(text)
 		if err != nil {
-			s.t.Fatalf("the shell ends at %s: %v\n%s", command, err, out.String())
+			s.t.Fatalf("the shell exited at %s: %v\n%s", command, err, out.String())
 		}
 	}
 }
 
-// idle reports whether no change waits for its result.
+// idle reports whether all changes are settled.
 func (s *shell) idle() bool {
 	cfg := config.Config{Redis: s.redis.URL(), Prefix: string(events.DefaultNamespace)}
 	status, err := status.Read(context.Background(), s.redis.Client(), cfg)
 	return err == nil && status.Unread == 0 && status.Pending == 0
 }
 
-// startProxy starts a proxy that brings all connections to the Git server, whatever they are for.
+// startProxy starts an HTTP proxy that connects every CONNECT request to the Git server.
 func startProxy(t *testing.T, git *gitserver.Server) string {
 	t.Helper()
 	address := strings.TrimPrefix(strings.TrimSuffix(git.URL("x"), "/x.git"), "https://")

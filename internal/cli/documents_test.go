@@ -12,8 +12,7 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// TestCommandsInDocumentsParse parses each lockstep command in the documents, in blocks and within the text:
-// there is such a command, and it has these flags.
+// TestCommandsInDocumentsParse checks that each lockstep command in the documents exists and has the flags used.
 func TestCommandsInDocumentsParse(t *testing.T) {
 	t.Parallel()
 	paths := proctest.Must(filepath.Glob("../../docs/*.md"))(t)
@@ -36,7 +35,7 @@ func TestCommandsInDocumentsParse(t *testing.T) {
 	}
 }
 
-// codeOf are the lines of a document's shell blocks, continued ones as one, and what is in backquotes within the text.
+// codeOf returns the lines of the shell blocks, with continued lines joined, and the lockstep commands in backquotes.
 func codeOf(text string) []string {
 	var code []string
 	for _, b := range blocksOf(text) {
@@ -56,7 +55,7 @@ type block struct {
 	lines    []string
 }
 
-// isShell is what an unmarked block is taken for.
+// isShell reports whether the block is shell code, the default language.
 func (b block) isShell() bool { return b.language == "" || b.language == "sh" || b.language == "bash" }
 
 func blocksOf(text string) []block {
@@ -104,7 +103,7 @@ func blocksOf(text string) []block {
 	return blocks
 }
 
-// shellWords are the words of a command, up to what ends it.
+// shellWords returns the words of the first command of a line.
 func shellWords(line string) []string {
 	var words []string
 	var word strings.Builder
@@ -138,7 +137,7 @@ func shellWords(line string) []string {
 	return words
 }
 
-// parses reports why a command line would be refused for its command or its flags.
+// parses returns an error if the command or a flag does not exist.
 func parses(args []string) error {
 	root := newRootCommand(term.Streams{Stdout: io.Discard, Stderr: io.Discard})
 	root.InitDefaultHelpCmd()
@@ -147,7 +146,7 @@ func parses(args []string) error {
 		return err
 	}
 	cmd.InitDefaultHelpFlag()
-	if err := cmd.ParseFlags(rest); err != nil && !strings.HasPrefix(err.Error(), "flag needs an argument") { // as a text names it
+	if err := cmd.ParseFlags(rest); err != nil && !strings.HasPrefix(err.Error(), "flag needs an argument") { // as in "the flag --root"
 		return err
 	}
 	if cmd.HasSubCommands() {

@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// published is a volume with a repository on it, whose trees have no grace.
+// published is a volume with a repository whose replaced trees have no grace period.
 type published struct {
 	t      *testing.T
 	git    *gitserver.Server
@@ -35,7 +35,7 @@ func newPublished(t *testing.T, content string) *published {
 	return p
 }
 
-// sync returns the result document, as it stands on the stream of results.
+// sync syncs the repository and returns the result, and a file with its document.
 func (p *published) sync() (events.Result, string) {
 	p.t.Helper()
 	p.fence++
@@ -52,7 +52,7 @@ func (p *published) push(content string) {
 	proctest.Must(p.git.Commit(p.t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": content}}))(p.t)
 }
 
-// conversation is a command that answers lines.
+// conversation is a process that answers each line with a line.
 type conversation struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -70,7 +70,7 @@ func converse(t *testing.T, cmd *exec.Cmd) *conversation {
 	return c
 }
 
-// ask sends a line and returns the answer's.
+// ask sends a line and returns the reply.
 func (c *conversation) ask(line string) string {
 	c.t.Helper()
 	proctest.Must(fmt.Fprintln(c.in, line))(c.t)
@@ -82,18 +82,29 @@ func (c *conversation) hear() string {
 	return strings.TrimSpace(proctest.Must(c.out.ReadString('\n'))(c.t))
 }
 
-// answering prints the file a by path and from the working folder, and the commit, at each line it reads.
+// answering prints the file a from the working directory and by path, and the commit, for each line it reads.
 const answering = `while read -r _; do echo "$(cat a) $(cat "$LOCKSTEP_TREE/a") $LOCKSTEP_COMMIT"; done`
+
+// requirePrograms skips the test unless all programs are in PATH.
+func requirePrograms(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+}
 
 func TestExecSeesOneCommit(t *testing.T) {
 	t.Parallel()
+	requirePrograms(t, "sh", "cat")
 	for name, byResult := range map[string]bool{"by name": false, "by result": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newPublished(t, "1")
 			first, file := p.sync()
 			args := []string{"exec", "acme/widgets"}
 			if byResult {
-				p.push("2") // replaced, and not recycled yet
+				p.push("2") // the tree is replaced, but not recycled yet
 				p.sync()
 				args = []string{"exec", "--result", file}
 			}
@@ -109,7 +120,7 @@ func TestExecSeesOneCommit(t *testing.T) {
 			proctest.Must(0, c.cmd.Wait())(t)
 			p.sync()
 			if _, err := os.Stat(filepath.Join(p.volume.Root(), first.Tree)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the command has ended, and its tree stays: %v", err)
+				t.Errorf("the tree of the finished command is still there: %v", err)
 			}
 		})
 	}
@@ -130,6 +141,7 @@ func TestExecInRemovedTree(t *testing.T) {
 
 func TestExecReturnsExitCodeOfCommand(t *testing.T) {
 	t.Parallel()
+	requirePrograms(t, "sh", "true", "false")
 	p := newPublished(t, "1")
 	p.sync()
 	run := func(args ...string) *exec.Cmd {
@@ -154,6 +166,6 @@ func TestExecReturnsExitCodeOfCommand(t *testing.T) {
 		t.Error(got)
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](c.cmd.Wait()); !ok || exit.ExitCode() != 7 {
-		t.Errorf("ended with %v, want the command's own 7", exit)
+		t.Errorf("exit %v, want 7 from the command", exit)
 	}
 }

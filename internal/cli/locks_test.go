@@ -15,8 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestLeasesAreShownAndReleased has one service hold a repository whose remote does not answer,
-// and another wait for it.
+// TestLeasesAreShownAndReleased has one worker hold the lease of a repository whose remote hangs, and another wait for it.
 func TestLeasesAreShownAndReleased(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -40,7 +39,7 @@ func TestLeasesAreShownAndReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-asked // one of them holds the lease, and asks the remote
+	<-asked // the holder of the lease sent a request
 
 	locks := func(want int, args ...string) string {
 		t.Helper()
@@ -58,7 +57,7 @@ func TestLeasesAreShownAndReleased(t *testing.T) {
 		t.Errorf("show: %v", lock)
 	}
 	if out := locks(term.ExitDone, "show", "acme/other"); !strings.Contains(out, "nobody") {
-		t.Errorf("show of a free one:\n%s", out)
+		t.Errorf("show of a free lease:\n%s", out)
 	}
 	if out := locks(term.ExitFailed, "release", "acme/widgets", "--fence", "1"); !strings.Contains(out, "is not held with fence 1") {
 		t.Errorf("release of another fence:\n%s", out)
@@ -68,18 +67,18 @@ func TestLeasesAreShownAndReleased(t *testing.T) {
 	if out := locks(term.ExitDone, "release", "acme/widgets", "--fence", fence); !strings.Contains(out, "held by job") {
 		t.Errorf("release:\n%s", out)
 	}
-	<-asked // the next holder asks the remote: the lease went on long before its minute was over
+	<-asked // the next holder sent a request
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("the next holder came after %v: it waited for the lease to lapse", took)
+		t.Errorf("the next holder got the lease after %v: it waited for the lease to expire", took)
 	}
 	close(answer)
 	for _, r := range proctest.AwaitResults(t, client, 2) {
 		if r.Type != events.ResultSynced || r.After != head || r.Attempts != 1 {
-			t.Errorf("result %+v; a lease taken away is no failed attempt", r)
+			t.Errorf("result %+v, want synced: losing the lease must not count as an attempt", r)
 		}
 	}
 	proctest.AssertIdle(t, client)
 	if out := locks(term.ExitUsage, "show", "acme/.."); !strings.Contains(out, "not a repository path") {
-		t.Errorf("show of nonsense:\n%s", out)
+		t.Errorf("show of an invalid path:\n%s", out)
 	}
 }

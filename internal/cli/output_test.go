@@ -24,13 +24,13 @@ func TestHelpFitsTerminalWidth(t *testing.T) {
 	<-terminal.Done
 	var piped bytes.Buffer
 	help(&piped)
-	seen := strings.ReplaceAll(terminal.Output.String(), "\r\n", "\n")
-	_, flags, _ := strings.Cut(seen, "\nFlags:\n")
-	if strings.Join(strings.Fields(seen), " ") != strings.Join(strings.Fields(piped.String()), " ") || !strings.Contains(flags, "--root") {
-		t.Errorf("not the same help:\n%s", seen)
+	shown := strings.ReplaceAll(terminal.Output.String(), "\r\n", "\n")
+	_, flags, _ := strings.Cut(shown, "\nFlags:\n")
+	if strings.Join(strings.Fields(shown), " ") != strings.Join(strings.Fields(piped.String()), " ") || !strings.Contains(flags, "--root") {
+		t.Errorf("help on a terminal differs from piped help:\n%s", shown)
 	}
 	for line := range strings.Lines(flags) {
-		if len([]rune(line)) > 101 { // 100, and its end
+		if len([]rune(line)) > 101 { // 100 and the newline
 			t.Errorf("%q is wider than the terminal", line)
 		}
 	}
@@ -46,10 +46,10 @@ func TestStatusWatchRedraws(t *testing.T) {
 	args := []string{"status", "--watch", "--redis", server.URL()}
 	go func() { ended <- Run(ctx, args, term.Streams{Stdout: terminal.File, Stderr: io.Discard}) }()
 	proctest.Eventually(t, func() bool { return strings.Count(terminal.Output.String(), "\x1b[H") >= 2 }, "a second screen")
-	if seen := terminal.Output.String(); !strings.Contains(seen, "no worker takes changes") || !strings.HasPrefix(seen, "\x1b[2J") {
-		t.Errorf("%q", seen)
+	if shown := terminal.Output.String(); !strings.Contains(shown, "no worker takes changes") || !strings.HasPrefix(shown, "\x1b[2J") {
+		t.Errorf("%q", shown)
 	}
-	if server.Real { // away for a while: the screen says so, and comes back
+	if server.Real { // survives an outage of Redis
 		server.Stop()
 		proctest.Eventually(t, func() bool { return strings.Contains(terminal.Output.String(), "unavailable") }, "a screen without Redis")
 		before := strings.Count(terminal.Output.String(), "no worker takes changes")
@@ -60,7 +60,7 @@ func TestStatusWatchRedraws(t *testing.T) {
 	if code := <-ended; code != term.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
-	proctest.Eventually(t, func() bool { return strings.HasSuffix(terminal.Output.String(), "\x1b[?7h") }, "lines that wrap again")
+	proctest.Eventually(t, func() bool { return strings.HasSuffix(terminal.Output.String(), "\x1b[?7h") }, "line wrapping is restored")
 
 	follower := proctest.Start(t, "status", "--watch", "-o", "json", "--redis", server.URL())
 	follower.AwaitLog("}\n{")

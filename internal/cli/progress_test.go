@@ -27,13 +27,13 @@ import (
 	"lockstep/internal/state"
 )
 
-// gated is a way to the Git server that sends some of a pack, and the rest once it is opened.
+// gated is a proxy for the Git server that sends the start of a pack, and the rest once opened.
 type gated struct {
 	*httptest.Server
 	open func()
 }
 
-const gatedAfter = 200 << 10 // bytes: more than one piece of a side-band
+const gatedAfter = 200 << 10 // bytes, more than one side-band packet
 
 func newGated(t *testing.T, git *gitserver.Server) *gated {
 	t.Helper()
@@ -55,7 +55,7 @@ func newGated(t *testing.T, git *gitserver.Server) *gated {
 	return g
 }
 
-// waiting reads once its gate is open.
+// waiting blocks reads until the gate is open.
 type waiting struct {
 	ctx  context.Context
 	gate <-chan struct{}
@@ -67,19 +67,19 @@ func (w waiting) Read(p []byte) (int, error) {
 	case <-w.gate:
 		return w.Reader.Read(p)
 	case <-w.ctx.Done():
-		return 0, errors.New("the client has gone away")
+		return 0, errors.New("the client disconnected")
 	}
 }
 
 func (g *gated) url(repo string) string { return g.URL + "/" + repo + ".git" }
 
-// large makes a repository whose pack has much more than what a gate lets through.
+// large creates a repository whose pack is much larger than gatedAfter.
 func large(t *testing.T, git *gitserver.Server, repo string) {
 	t.Helper()
 	proctest.Must(git.Generate(t.Context(), repo, gitserver.Shape{Files: 200, Bytes: 2 << 20}))(t)
 }
 
-// onTerminal runs lockstep with a terminal for its standard error.
+// onTerminal starts lockstep with a terminal as standard error.
 func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *logtest.Buffer, ended *proctest.Process) {
 	t.Helper()
 	cmd := proctest.Command(t, args...)
@@ -100,12 +100,12 @@ func TestLongSyncShowsProgressBar(t *testing.T) {
 	gate, server := newGated(t, git), redistest.Start(t)
 	proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir())
 	for name, args := range map[string][]string{
-		"a worker of its own":        {"--root", t.TempDir()},
-		"the workers of the service": {"--redis", server.URL()},
+		"embedded worker":        {"--root", t.TempDir()},
+		"workers of the service": {"--redis", server.URL()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gate, p := gate, openPTY(t)
-			if name == "a worker of its own" {
+			if name == "embedded worker" {
 				gate = newGated(t, git)
 			}
 			stdout, ended := onTerminal(t, p, nil, append([]string{"sync", gate.url("acme/widgets")}, args...)...)
@@ -118,13 +118,13 @@ func TestLongSyncShowsProgressBar(t *testing.T) {
 				t.Errorf("stdout %q", stdout)
 			}
 			if !strings.Contains(p.Output.String(), "\x1b[1A") || !strings.HasSuffix(p.Output.String(), "\r\n") {
-				t.Errorf("the terminal shows %q: want bars that are drawn again, and an end of the last line", p.Output)
+				t.Errorf("the terminal shows %q, want bars redrawn in place and a final newline", p.Output)
 			}
 		})
 	}
 }
 
-// Who looks once a second does not see the last file of a phase.
+// TestProgressBarCompletesWithItsPhase ends a phase between two updates.
 func TestProgressBarCompletesWithItsPhase(t *testing.T) {
 	t.Parallel()
 	p := openPTY(t)
@@ -149,8 +149,8 @@ func TestNoProgressBarWhereUnwanted(t *testing.T) {
 		"CI":              {env: []string{"CI=true"}},
 		"a dumb terminal": {env: []string{"TERM=dumb"}},
 		"JSON":            {args: []string{"--json"}},
-		"with a log":      {args: []string{"--log-level", "error"}},
-		"all is quick":    {},
+		"logging":         {args: []string{"--log-level", "error"}},
+		"quick sync":      {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, remote := openPTY(t), git.URL("acme/widgets")
@@ -158,7 +158,7 @@ func TestNoProgressBarWhereUnwanted(t *testing.T) {
 			if code := ended.AwaitExit(time.Minute); code != term.ExitDone || stdout.String() == "" {
 				t.Errorf("exit code %d, %q", code, stdout)
 			}
-			if p.Output.String() != "" && name != "all is quick" { // on a slow machine it may not be
+			if p.Output.String() != "" && name != "quick sync" { // not on a slow machine
 				t.Errorf("the terminal shows %q", p.Output)
 			}
 		})
@@ -173,12 +173,12 @@ func TestProgressLinesWithoutTerminal(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		d.stop = cancel
 		d.drawn.Go(func() { d.Run(ctx) })
-		time.Sleep(drawEvery / 2) // never at the very moment when it is drawn
+		time.Sleep(drawEvery / 2) // avoid the moments of drawing
 		for range 14 {
 			d.Show(events.Progress{Phase: events.PhaseFetch, Done: 3 << 20, Unit: "bytes"})
 			time.Sleep(time.Second)
 		}
-		d.Show(events.Progress{Phase: "\x1b[2J", Done: 1}) // nobody knows it, so it stays unknown
+		d.Show(events.Progress{Phase: "\x1b[2J", Done: 1}) // an unknown phase
 		for done := range 100 {
 			d.Show(events.Progress{Phase: events.PhaseBuild, Done: int64(done), Total: 100, Unit: "files"})
 			time.Sleep(100 * time.Millisecond)
@@ -202,13 +202,13 @@ func TestProgressFallsBackToOtherChangeOfRepository(t *testing.T) {
 		{Job: "c4", Repo: "no repository"},
 	}
 	if got := progressOf(others, change); got.Phase != events.PhaseFetch {
-		t.Errorf("got %+v, want that of c2", got)
+		t.Errorf("got %+v, want the progress of c2", got)
 	}
 	if got := progressOf(append(others, state.Activity{Job: "c1", Repo: "acme/widgets", Progress: at(events.PhaseBuild)}), change); got.Phase != events.PhaseBuild {
-		t.Errorf("got %+v, want its own", got)
+		t.Errorf("got %+v, want its own progress", got)
 	}
 	if got := progressOf(nil, change); label(got) != "wait for a worker" {
-		t.Errorf("got %+v, want that it waits", got)
+		t.Errorf("got %+v, want waiting for a worker", got)
 	}
 }
 
@@ -236,7 +236,7 @@ func TestActivityOfDeadWorkerDisappears(t *testing.T) {
 	proctest.Eventually(t, busy("first"), "activity of the first worker")
 	serving("second")
 	first.Kill()
-	proctest.Eventually(t, busy("second"), "activity of the second worker, and no more of the first")
+	proctest.Eventually(t, busy("second"), "activity of only the second worker")
 	gate.open()
 	if r := proctest.AwaitResults(t, client, 1)[0]; r.Type != events.ResultSynced {
 		t.Errorf("result %+v", r)

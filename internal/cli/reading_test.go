@@ -19,7 +19,7 @@ import (
 	"lockstep/tree"
 )
 
-// snippet returns the block of code in a document that a comment names.
+// snippet returns the code block after the HTML comment with the name.
 func snippet(t *testing.T, document, name string) string {
 	t.Helper()
 	text := string(proctest.Must(os.ReadFile(document))(t))
@@ -32,14 +32,10 @@ func snippet(t *testing.T, document, name string) string {
 	return code + "\n"
 }
 
-// TestShellRecipeForReaders runs the shell program of docs/reading.md as it stands there.
+// TestShellRecipeForReaders runs the shell script in docs/reading.md.
 func TestShellRecipeForReaders(t *testing.T) {
 	t.Parallel()
-	for _, tool := range []string{"realpath", "flock"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
-		}
-	}
+	requirePrograms(t, "realpath", "flock", "cat")
 	script := filepath.Join(t.TempDir(), "in-tree.sh")
 	proctest.Must(0, os.WriteFile(script, []byte(snippet(t, "../../docs/reading.md", "in-tree.sh")), 0o700))(t)
 	for _, shell := range []string{"sh", "bash"} {
@@ -66,24 +62,23 @@ func TestShellRecipeForReaders(t *testing.T) {
 			proctest.Must(0, c.cmd.Wait())(t)
 			last, _ := p.sync()
 			if _, err := os.Stat(filepath.Join(p.volume.Root(), first.Tree)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the command has ended, and its tree stays: %v", err)
+				t.Errorf("the tree of the finished command is still there: %v", err)
 			}
 			if out, err := recipe("acme/widgets", "cat", "a").CombinedOutput(); string(out) != "new 2" {
-				t.Errorf("now it reads %q, %v", out, err)
+				t.Errorf("after the syncs it reads %q, %v", out, err)
 			}
 			if out, err := recipe("acme/gadgets", "echo", "run").CombinedOutput(); err == nil || strings.HasSuffix(string(out), "run\n") {
-				t.Errorf("what is not published: %q, %v", out, err)
+				t.Errorf("unpublished repository: %q, %v", out, err)
 			}
 			proctest.Must(0, os.Remove(filepath.Join(p.volume.Root(), last.Tree, ".git/lockstep-pin")))(t)
 			if out, err := recipe("acme/widgets", "echo", "run").CombinedOutput(); err == nil || !strings.HasSuffix(string(out), "acme/widgets cannot be pinned\n") {
-				t.Errorf("what cannot be pinned: %q, %v", out, err)
+				t.Errorf("tree without a pin file: %q, %v", out, err)
 			}
 		})
 	}
 }
 
-// A consumer group that lags keeps the tree that a result of its names; once it has settled that, the next
-// sync throws the tree away.
+// A tree stays as long as a consumer group has not acknowledged a result that names it. The next sync then removes it.
 func TestServiceKeepsTreesOfUnacknowledgedResults(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -107,12 +102,12 @@ func TestServiceKeepsTreesOfUnacknowledgedResults(t *testing.T) {
 	result := proctest.DecodeResult(t, entry)
 	named, err := tree.OpenResult(root, result)
 	if err != nil {
-		t.Fatalf("the tree of a result that was not settled: %v", err)
+		t.Fatalf("tree of an unacknowledged result: %v", err)
 	}
 	proctest.Must(0, named.Close())(t)
 	proctest.Must(client.XAck(ctx, topic, "search", entry.ID).Result())(t)
 	sync("5")
 	if _, err := os.Stat(filepath.Join(root, result.Tree)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its tree stays, though the result is settled: %v", err)
+		t.Errorf("the tree of an acknowledged result is still there: %v", err)
 	}
 }

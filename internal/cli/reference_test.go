@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// TestReferenceIsUpToDate holds docs/cli.md against the commands that there are.
+// TestReferenceIsUpToDate compares docs/cli.md with the commands.
 func TestReferenceIsUpToDate(t *testing.T) {
 	t.Parallel()
 	const path = "../../docs/cli.md"
@@ -60,8 +60,8 @@ func reference() string {
 	return b.String()
 }
 
-// describeFlags lists a command's own flags, and the names of those that are settings. It omits what the head of
-// the document says of many commands.
+// describeFlags lists the flags of a command, and the names of those that are settings. It omits the common flags described
+// at the top of the document.
 func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(known, allSettings|config.Reading|config.Keeping)
@@ -83,7 +83,7 @@ func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 		if f.Shorthand != "" {
 			flag = "-" + f.Shorthand + ", " + flag
 		}
-		if def := usual(f); def != "" {
+		if def := defaultOf(f); def != "" {
 			usage += " (default " + def + ")"
 		}
 		own = append(own, fmt.Sprintf("- `%s`: %s", strings.TrimSpace(flag+" "+value), usage))
@@ -99,8 +99,8 @@ func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// usual is a flag's default, when it says something.
-func usual(f *pflag.Flag) string {
+// defaultOf returns the default of a flag, or "" if it is a zero value.
+func defaultOf(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "false", "[]", "0":
 		return ""

@@ -20,19 +20,19 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestCircuitBreakerPausesFailingRemote has a remote that fails, and then does not.
+// TestCircuitBreakerPausesFailingRemote has a remote that fails at first.
 func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client, git := server.Client(), proctest.StartGit(t)
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	var ill atomic.Bool
-	var asked atomic.Int32
-	ill.Store(true)
+	var failing atomic.Bool
+	var requests atomic.Int32
+	failing.Store(true)
 	to := proctest.Must(url.Parse(git.URL("")))(t)
 	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: to.Scheme, Host: to.Host})
 	remote := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked.Add(1); ill.Load() {
+		if requests.Add(1); failing.Load() {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
@@ -57,7 +57,7 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	if c := show(); c["phase"] != "open" || c["failures"] != 2.0 || c["open_until"] == nil {
 		t.Errorf("circuit %v, want it open after 2 failures", c)
 	}
-	times := asked.Load()
+	before := requests.Load()
 	second := proctest.Must(events.NewChange(events.Change{ID: "c2", URL: change.URL}))(t)
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, second); err != nil {
 		t.Fatal(err)
@@ -67,12 +67,12 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	proctest.Eventually(t, func() bool {
 		return proctest.Must(client.ZCount(ctx, due, later, "+inf").Result())(t) == 2
 	}, "both changes are parked until the circuit half-opens")
-	if n := asked.Load(); n != times {
-		t.Errorf("the remote was asked %d times more while the circuit was open", n-times)
+	if n := requests.Load(); n != before {
+		t.Errorf("%d requests while the circuit was open, want none", n-before)
 	}
 
-	ill.Store(false)
-	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // an hour later
+	failing.Store(false)
+	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // instead of waiting an hour
 		t.Fatal(err)
 	}
 	for _, id := range proctest.Must(client.ZRange(ctx, due, 0, -1).Result())(t) {
@@ -85,7 +85,7 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 			t.Errorf("result %+v, want it synced", r)
 		}
 		if r.Attempts > 3 {
-			t.Errorf("%d attempts; an open circuit must not count", r.Attempts)
+			t.Errorf("%d attempts, want at most 3: an open circuit must not count", r.Attempts)
 		}
 	}
 	if c := show(); c["phase"] != "closed" || c["failures"] != 0.0 {

@@ -11,14 +11,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The commands that scripts have beside testscript's own:
+// scriptCommands returns the additional commands for scripts:
 //
-//	exits CODE COMMAND…          run it, and want that exit code; stdout and stderr look at what it printed
-//	eventually PATTERN COMMAND…  run it until it succeeds and its output matches: for what no signal tells of
-//	keep NAME PATTERN            set a variable to what the pattern's group matches in the last stdout
-//	asked                        wait until the remote of $SLOW is asked; it does not answer before "answer"
-//	answer                       let it answer
-//	answers URL                  wait for a URL's first good answer
+//	exits CODE COMMAND…          run the command and check its exit code; stdout and stderr apply to its output
+//	eventually PATTERN COMMAND…  run the command until it succeeds and its output matches
+//	keep NAME PATTERN            set a variable to the group of the pattern in the last stdout
+//	asked                        wait until $SLOW receives a request, which hangs until "answer"
+//	answer                       let $SLOW respond
+//	answers URL                  wait until the URL responds with 200
 func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
 		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers,
@@ -36,7 +36,7 @@ func eventualOutput(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("never %s", args[0])
+	ts.Fatalf("timed out waiting for %s", args[0])
 }
 
 func keepMatch(ts *testscript.TestScript, neg bool, args []string) {
@@ -52,7 +52,7 @@ func keepMatch(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], match[1])
 }
 
-// gate holds requests to slow/… back.
+// gate holds requests for repositories in slow/.
 type gate struct {
 	asked, open chan struct{}
 }
@@ -76,7 +76,7 @@ func awaitAsked(ts *testscript.TestScript, _ bool, _ []string) {
 	select {
 	case <-ts.Value(gateKey{}).(*gate).asked:
 	case <-time.After(time.Minute):
-		ts.Fatalf("nobody asks")
+		ts.Fatalf("no request for a minute")
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -12,16 +13,23 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-// TestScripts runs testdata/script: each subcommand as a user types it. $REMOTE is the URL of a
-// repository acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a port that
-// nobody listens on. For the commands that scripts have see scriptCommands.
+// TestScripts runs testdata/script, which tests each subcommand as a user types it. $REMOTE is the URL of a repository
+// acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a free port. See scriptCommands for
+// additional commands. The condition [long] holds for the long forms.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata/script",
 		Cmds: scriptCommands(),
+		Condition: func(name string) (bool, error) {
+			if name == "long" {
+				return testenv.All(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
 		Setup: func(env *testscript.Env) error {
 			slow := newGate()
 			env.Values[gateKey{}] = slow
@@ -56,5 +64,5 @@ func answers(ts *testscript.TestScript, neg bool, args []string) {
 			}
 		}
 	}
-	ts.Fatalf("%s never answers", args[0])
+	ts.Fatalf("timed out waiting for %s", args[0])
 }

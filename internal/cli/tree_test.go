@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// everyCommand calls fn for each command that a user may type, with its path as typed. Topics of help are none.
+// everyCommand calls fn for each visible command with its path. Help topics are not commands.
 func everyCommand(fn func(path string, cmd *cobra.Command)) {
 	root := newRootCommand(term.Streams{Stdout: io.Discard, Stderr: io.Discard})
 	root.InitDefaultHelpCmd()
@@ -41,11 +41,11 @@ func TestEachCommandHasHelp(t *testing.T) {
 		case !group && cmd.Example == "":
 			t.Errorf("%s has no example", path)
 		case cmd.RunE == nil:
-			t.Errorf("%s does nothing: a group prints its help", path)
+			t.Errorf("%s has no RunE; a group prints its help", path)
 		}
 		for line := range strings.Lines(cmd.Example) {
 			if !strings.Contains(line, path) && !group {
-				t.Errorf("%s: the example %q is of another command", path, strings.TrimSpace(line))
+				t.Errorf("%s: the example %q is for another command", path, strings.TrimSpace(line))
 			}
 			if !strings.HasPrefix(line, "  ") {
 				t.Errorf("%s: the example %q is not indented by two", path, strings.TrimSpace(line))
@@ -59,7 +59,7 @@ func TestEachCommandHasHelp(t *testing.T) {
 	})
 }
 
-// TestEachCommandHasAScript wants each command to be typed in some script, and to be used wrongly there.
+// TestEachCommandHasAScript checks that some script runs each command, correctly and with a usage error.
 func TestEachCommandHasAScript(t *testing.T) {
 	t.Parallel()
 	var scripts strings.Builder
@@ -68,10 +68,10 @@ func TestEachCommandHasAScript(t *testing.T) {
 		scripts.WriteByte('\n')
 	}
 	everyCommand(func(path string, _ *cobra.Command) {
-		for what, before := range map[string]string{"is used": `(exec|exits [0-9]+|eventually '.*')`, "is used wrongly": `exits 2`} {
+		for what, before := range map[string]string{"runs": `(exec|exits [0-9]+|eventually '.*')`, "has a usage error": `exits 2`} {
 			line := regexp.MustCompile(`(?m)^(\[.*\] )?` + before + ` ` + regexp.QuoteMeta(path) + `( |$)`)
 			if !line.MatchString(scripts.String()) {
-				t.Errorf("no script in which %s %s", path, what)
+				t.Errorf("no script in testdata/script in which %s %s", path, what)
 			}
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"lockstep/internal/proctest"
 )
 
-// Each command and the file of docs/watches.md is in the script that TestScripts runs.
+// TestWatchGuideMatchesScript checks that TestScripts runs each command of docs/watches.md.
 func TestWatchGuideMatchesScript(t *testing.T) {
 	t.Parallel()
 	guide := string(proctest.Must(os.ReadFile("../../docs/watches.md"))(t))

@@ -12,7 +12,6 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestInputErrorsAreOneActionableLine gives settings that make no sense, or cannot be met.
 func TestInputErrorsAreOneActionableLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -32,39 +31,39 @@ func TestInputErrorsAreOneActionableLine(t *testing.T) {
 		code int
 		want string // in the error
 	}{
-		"no such file of settings":         {args: []string{"serve", "--config", "nowhere.yaml"}, code: term.ExitUsage, want: "config file nowhere.yaml: open nowhere.yaml: no such file"},
-		"a folder of settings":             {args: []string{"serve", "--config", dir}, code: term.ExitUsage, want: "is a directory"},
-		"settings that are no YAML":        {args: []string{"serve", "--config", file("bad.yaml", "lease: [\n")}, code: term.ExitUsage, want: "bad.yaml: yaml: line 1"},
+		"missing config file":              {args: []string{"serve", "--config", "nowhere.yaml"}, code: term.ExitUsage, want: "config file nowhere.yaml: open nowhere.yaml: no such file"},
+		"config file is a directory":       {args: []string{"serve", "--config", dir}, code: term.ExitUsage, want: "is a directory"},
+		"config file is not YAML":          {args: []string{"serve", "--config", file("bad.yaml", "lease: [\n")}, code: term.ExitUsage, want: "bad.yaml: yaml: line 1"},
 		"an unknown setting":               {args: []string{"serve", "--config", file("key.yaml", "lese: 10s\n")}, code: term.ExitUsage, want: `key.yaml: unknown setting "lese"; see lockstep serve --help`},
 		"a duration without a unit":        {args: []string{"serve", "--config", file("unit.yaml", "lease: 10\n")}, code: term.ExitUsage, want: "lease: want a duration with its unit, such as 90s"},
-		"no duration":                      {args: []string{"serve", "--lease", "soon"}, code: term.ExitUsage, want: `"soon" for "--lease" flag`},
-		"no duration in a variable":        {args: []string{"serve"}, env: []string{"LOCKSTEP_LEASE=soon"}, code: term.ExitUsage, want: `LOCKSTEP_LEASE "soon": want a duration with its unit, such as 90s`},
-		"no number in a variable":          {args: []string{"serve"}, env: []string{"LOCKSTEP_SLOTS=many"}, code: term.ExitUsage, want: `LOCKSTEP_SLOTS "many": want a whole number`},
-		"neither true nor false":           {args: []string{"serve"}, env: []string{"LOCKSTEP_ADOPT=perhaps"}, code: term.ExitUsage, want: `LOCKSTEP_ADOPT "perhaps": want true or false`},
+		"invalid duration":                 {args: []string{"serve", "--lease", "soon"}, code: term.ExitUsage, want: `"soon" for "--lease" flag`},
+		"invalid duration in a variable":   {args: []string{"serve"}, env: []string{"LOCKSTEP_LEASE=soon"}, code: term.ExitUsage, want: `LOCKSTEP_LEASE "soon": want a duration with its unit, such as 90s`},
+		"invalid number in a variable":     {args: []string{"serve"}, env: []string{"LOCKSTEP_SLOTS=many"}, code: term.ExitUsage, want: `LOCKSTEP_SLOTS "many": want a whole number`},
+		"invalid boolean":                  {args: []string{"serve"}, env: []string{"LOCKSTEP_ADOPT=perhaps"}, code: term.ExitUsage, want: `LOCKSTEP_ADOPT "perhaps": want true or false`},
 		"an unknown role":                  {args: []string{"serve", "--roles", "boss"}, code: term.ExitUsage, want: `roles: unknown role "boss": want receiver, worker, notifier, scheduler`},
 		"a prefix without a hash tag":      {args: []string{"status", "--redis", nobody, "--prefix", "lockstep:"}, code: term.ExitUsage, want: `prefix "lockstep:": want at most 128`},
 		"a root that is a file":            {args: []string{"serve", "--log-level", "error", "--root", file("root-file", "")}, code: term.ExitFailed, want: "root-file"},
-		"a port that is taken":             {args: append(serve, "--listen", taken.Addr().String()), code: term.ExitFailed, want: "address already in use; choose another address with --listen"},
-		"no address":                       {args: append(serve, "--listen", "8080"), code: term.ExitUsage, want: `listen "8080": want host:port, as in 127.0.0.1:8080`},
-		"no port":                          {args: append(serve, "--admin-listen", "127.0.0.1:99999"), code: term.ExitUsage, want: `admin-listen "127.0.0.1:99999": want host:port`},
-		"a scheme that is not Redis'":      {args: []string{"status", "--redis", "http://127.0.0.1:1"}, code: term.ExitUsage, want: `redis: unknown scheme "http"; want redis://`},
-		"a URL that is none":               {args: []string{"status", "--redis", "redis://127.0.0.1:port"}, code: term.ExitUsage, want: "redis: the URL does not parse; want redis://host:port"},
+		"a port in use":                    {args: append(serve, "--listen", taken.Addr().String()), code: term.ExitFailed, want: "address already in use; choose another address with --listen"},
+		"no host":                          {args: append(serve, "--listen", "8080"), code: term.ExitUsage, want: `listen "8080": want host:port, as in 127.0.0.1:8080`},
+		"invalid port":                     {args: append(serve, "--admin-listen", "127.0.0.1:99999"), code: term.ExitUsage, want: `admin-listen "127.0.0.1:99999": want host:port`},
+		"an unknown scheme for Redis":      {args: []string{"status", "--redis", "http://127.0.0.1:1"}, code: term.ExitUsage, want: `redis: unknown scheme "http"; want redis://`},
+		"an invalid URL for Redis":         {args: []string{"status", "--redis", "redis://127.0.0.1:port"}, code: term.ExitUsage, want: "redis: the URL does not parse; want redis://host:port"},
 		"a password in an argument":        {args: []string{"status", "--redis", "redis://:hunter2@127.0.0.1:1"}, code: term.ExitUsage, want: "use --redis-password-file or LOCKSTEP_REDIS"},
-		"Redis away":                       {args: []string{"status", "--redis", nobody}, code: term.ExitUnavailable, want: "redis at redis://127.0.0.1:1 does not answer; start it, or name another with --redis"},
-		"a socket that there is not":       {args: []string{"status", "--redis", "unix:///nowhere.sock"}, code: term.ExitUnavailable, want: "does not answer"},
-		"no file with the password":        {args: []string{"status", "--redis", nobody, "--redis-password-file", "nowhere"}, code: term.ExitUsage, want: "redis-password-file: open nowhere"},
-		"no file of authorities":           {args: append(serve, "--ca-file", "nowhere"), code: term.ExitUsage, want: "ca-file: open nowhere"},
-		"no file of hosts' keys":           {args: append(serve, "--known-hosts", "nowhere"), code: term.ExitUsage, want: "known-hosts: open nowhere"},
-		"no folder of credentials":         {args: append(serve, "--credentials", "nowhere"), code: term.ExitUsage, want: "credentials: stat nowhere"},
-		"a proxy that is none":             {args: append(serve, "--proxy", "nonsense"), code: term.ExitUsage, want: "proxy: want a URL, as http://proxy.example.org:3128"},
-		"hosts that are none":              {args: append(serve, "--hosts", "a/b"), code: term.ExitUsage, want: `hosts: "a/b" is not a host name`},
-		"hosts to notify that are none":    {args: append(serve, "--notify-hosts", "***"), code: term.ExitUsage, want: `notify-hosts: "***" is not a host name`},
+		"Redis is down":                    {args: []string{"status", "--redis", nobody}, code: term.ExitUnavailable, want: "redis at redis://127.0.0.1:1 does not answer; start it, or name another with --redis"},
+		"a missing socket":                 {args: []string{"status", "--redis", "unix:///nowhere.sock"}, code: term.ExitUnavailable, want: "does not answer"},
+		"missing password file":            {args: []string{"status", "--redis", nobody, "--redis-password-file", "nowhere"}, code: term.ExitUsage, want: "redis-password-file: open nowhere"},
+		"missing CA file":                  {args: append(serve, "--ca-file", "nowhere"), code: term.ExitUsage, want: "ca-file: open nowhere"},
+		"missing known-hosts file":         {args: append(serve, "--known-hosts", "nowhere"), code: term.ExitUsage, want: "known-hosts: open nowhere"},
+		"missing credentials directory":    {args: append(serve, "--credentials", "nowhere"), code: term.ExitUsage, want: "credentials: stat nowhere"},
+		"an invalid proxy":                 {args: append(serve, "--proxy", "nonsense"), code: term.ExitUsage, want: "proxy: want a URL, as http://proxy.example.org:3128"},
+		"invalid hosts":                    {args: append(serve, "--hosts", "a/b"), code: term.ExitUsage, want: `hosts: "a/b" is not a host name`},
+		"invalid hosts for notifications":  {args: append(serve, "--notify-hosts", "***"), code: term.ExitUsage, want: `notify-hosts: "***" is not a host name`},
 		"a lock-wait shorter than a lease": {args: append(serve, "--lock-wait", "1s"), code: term.ExitUsage, want: "raise lock-wait or lower lease"},
 		"a URL with a password":            {args: []string{"sync", "https://bot:hunter2@example.com/a/b"}, code: term.ExitUsage, want: "url carries credentials; name a credential instead"},
-		"a scheme that is not Git's":       {args: []string{"sync", "ftp://example.com/a/b"}, code: term.ExitUsage, want: "use http or https, or ssh"},
-		"a command that there is not":      {args: []string{"srve"}, code: term.ExitUsage, want: `unknown command "srve" for "lockstep", did you mean serve?`},
-		"a flag that there is not":         {args: []string{"serve", "--rot", "x"}, code: term.ExitUsage, want: "unknown flag: --rot; see lockstep serve --help"},
-		"secrets in the wrong place":       {args: append(serve, "--listen", "127.0.0.1:0", "--hooks", file("hooks", "")), code: term.ExitUsage, want: "webhook sources: "},
+		"an unknown scheme for Git":        {args: []string{"sync", "ftp://example.com/a/b"}, code: term.ExitUsage, want: "use http or https, or ssh"},
+		"an unknown command":               {args: []string{"srve"}, code: term.ExitUsage, want: `unknown command "srve" for "lockstep", did you mean serve?`},
+		"an unknown flag":                  {args: []string{"serve", "--rot", "x"}, code: term.ExitUsage, want: "unknown flag: --rot; see lockstep serve --help"},
+		"webhook sources are a file":       {args: append(serve, "--listen", "127.0.0.1:0", "--hooks", file("hooks", "")), code: term.ExitUsage, want: "webhook sources: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +72,6 @@ func TestInputErrorsAreOneActionableLine(t *testing.T) {
 	}
 }
 
-// TestRedisRefusesPassword is wrong input that only Redis can tell.
 func TestRedisRefusesPassword(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
@@ -95,7 +93,8 @@ func TestRedisRefusesPassword(t *testing.T) {
 	}
 }
 
-// refusedWith wants one line of error with a text in it, nothing else, and no password.
+// refusedWith runs lockstep and checks its exit code, and that its only output is one line of error that contains want and
+// no password.
 func refusedWith(t *testing.T, env, args []string, code int, want string) {
 	t.Helper()
 	stdout, stderr, got := proctest.RunLockstep(t, env, args...)
