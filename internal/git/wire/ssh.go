@@ -307,7 +307,6 @@ func (c *uploadPack) output(ctx context.Context, w *monitor, listing bool, close
 	return &commandOutput{body, detach}
 }
 
-// Close implements [io.Closer].
 func (o *commandOutput) Close() error {
 	o.detach()
 	return o.limitedBody.Close()
