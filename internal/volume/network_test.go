@@ -219,7 +219,7 @@ func TestAProxyThatRefuses(t *testing.T) {
 		req.URL = rawURL
 		_, err := w.volume.Sync(t.Context(), req)
 		mustFail(t, err, events.ClassNetwork, events.Retryable)
-		if !strings.Contains(err.Error(), "proxy refuses") || strings.Contains(err.Error(), secret) {
+		if !strings.Contains(err.Error(), "proxy refused") || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", rawURL, err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // Plan describes how to build a commit's tree from the last one. All new names and objects have been checked;
-// those of the last tree were checked by its own plan.
+// those of the last tree were checked when it was built.
 type Plan struct {
 	Commit      object.ID
 	tree        object.ID

@@ -69,10 +69,7 @@ func (x *packIndex) readHeader() error {
 	}
 	x.size = info.Size()
 	header := make([]byte, indexNames)
-	if _, err := x.file.ReadAt(header, 0); err != nil {
-		return errBadIndex
-	}
-	if !bytes.Equal(header[:indexHeader], []byte{255, 't', 'O', 'c', 0, 0, 0, 2}) {
+	if _, err := x.file.ReadAt(header, 0); err != nil || !bytes.Equal(header[:indexHeader], []byte{255, 't', 'O', 'c', 0, 0, 0, 2}) {
 		return errBadIndex
 	}
 	for i := range x.fanout {
@@ -107,7 +104,7 @@ func (x *packIndex) read(offset, length int64) ([]byte, error) {
 	return b, err
 }
 
-// loadAll has all lookups from now on served from memory.
+// loadAll reads the index into memory for all later lookups.
 func (x *packIndex) loadAll() {
 	x.load.Do(func() {
 		content, err := io.ReadAll(io.NewSectionReader(x.file, 0, x.size))

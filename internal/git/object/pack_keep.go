@@ -135,7 +135,7 @@ type rewriter struct {
 	at  int64
 }
 
-// rewrite writes the pack anew with all of the fullObjects in it, and returns its path and checksum.
+// rewrite writes the final pack, which includes the full objects, and returns its path and checksum.
 func (r *receiver) rewrite() (path string, sum []byte, err error) {
 	path = filepath.Join(r.q.Dir, tempObject+"pack")
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

@@ -9,9 +9,8 @@ import (
 	"lockstep/events"
 )
 
-// Auth is the credential for one operation: a user name and password or a bearer token for HTTP, a
-// private key for SSH. The zero value is anonymous. It prints as a placeholder, whichever way it is
-// printed.
+// Auth is the credential for one operation: a user name and password or a bearer token for HTTP, a private key for
+// SSH. The zero value is anonymous. All ways to print or encode it yield a placeholder.
 type Auth struct {
 	Username    string
 	Password    string
@@ -19,7 +18,7 @@ type Auth struct {
 
 	SSHKey           string // PEM or OpenSSH
 	SSHKeyPassphrase string // empty for a key that is not encrypted
-	KnownHosts       string // lines of a known_hosts file, instead of the network's; empty for those
+	KnownHosts       string // lines of a known_hosts file; defaults to the network's files
 }
 
 const redacted = "[credential]"
@@ -35,18 +34,17 @@ func (a Auth) String() string {
 	return redacted
 }
 
-// GoString is String: %#v shows no secret either.
+// GoString implements [fmt.GoStringer] with String.
 func (a Auth) GoString() string { return a.String() }
 
-// LogValue is String, for slog.
+// LogValue implements [slog.LogValuer] with String.
 func (a Auth) LogValue() slog.Value { return slog.StringValue(a.String()) }
 
-// MarshalText is String: encoders show no secret either.
+// MarshalText implements [encoding.TextMarshaler] with String.
 func (a Auth) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// method returns what go-git's HTTP transport sends along, and withholds when a redirect leaves the
-// remote's origin.
-func (a Auth) method() transport.AuthMethod {
+// httpMethod returns the credential for go-git, which does not send it to another origin after a redirect.
+func (a Auth) httpMethod() transport.AuthMethod {
 	switch {
 	case a.BearerToken != "":
 		return &githttp.TokenAuth{Token: a.BearerToken}
@@ -56,16 +54,16 @@ func (a Auth) method() transport.AuthMethod {
 	return nil
 }
 
-// serves refuses a credential that has nothing for a URL's scheme.
-func (a Auth) serves(scheme string) error {
+// checkScheme returns an error if the credential is of no use for a URL's scheme.
+func (a Auth) checkScheme(scheme string) error {
 	switch {
 	case scheme == "ssh" && a.SSHKey == "" && a.IsZero():
-		return events.Errorf(events.Permanent, events.ClassAuth, "a remote over SSH wants a key: name a credential with an sshKey in the change")
+		return events.Errorf(events.Permanent, events.ClassAuth, "a remote over SSH requires a key; name a credential with an sshKey in the change")
 	case scheme == "ssh" && a.SSHKey == "":
-		return events.Errorf(events.Permanent, events.ClassConfig, "the credential has no sshKey, and the remote is reached over SSH; add one")
-	case scheme != "ssh" && !a.IsZero() && a.method() == nil:
+		return events.Errorf(events.Permanent, events.ClassConfig, "the credential has no sshKey, which a remote over SSH requires; add one")
+	case scheme != "ssh" && !a.IsZero() && a.httpMethod() == nil:
 		return events.Errorf(events.Permanent, events.ClassConfig,
-			"the credential has neither password nor token, and the remote is reached over HTTP; add one")
+			"the credential has neither password nor token, which a remote over HTTP requires; add one")
 	}
 	return nil
 }

@@ -1,29 +1,29 @@
-// Package wire talks to Git servers: it lists refs and fetches packs over HTTP, HTTPS and SSH. It writes nothing to
-// disk.
+// Package wire is a client for Git servers: it lists refs and fetches packs over HTTP, HTTPS and SSH. It writes nothing
+// to disk.
 //
-// A [Network] holds what all remotes share: allowed hosts, proxy, certificate authorities, host keys and pooled
-// connections. [Network.Dial] returns a [Session] for one operation on one remote, within [Limits]: List, Resolve, Fetch,
-// Close. A Session is not safe for concurrent use; a Network is.
+// A [Network] holds the settings and connections that all remotes share. [Network.Dial] returns a [Session] for one
+// operation on one remote, within [Limits]: List, Resolve, Fetch, Close. A Network is safe for concurrent use; a Session
+// is not.
 //
 // # Protocol
 //
-// It speaks Git's protocol version 0. A request names only capabilities that the server offers. Without shallow a server
-// sends whole histories; without thin-pack or a side-band it sends complete or plain packs. Every kind of acknowledgement
-// (multi_ack) works, since one request asks for everything. SSH needs a private key, and host keys from known_hosts; it
-// uses no agent and no configuration.
+// It speaks Git protocol version 0. A request names only capabilities that the server offers. Without shallow a server
+// sends the full history; without thin-pack or side-band it sends complete or plain packs. All kinds of acknowledgement
+// (multi_ack) work, since a fetch is a single request. SSH needs a private key and known_hosts; it uses neither an agent
+// nor ssh_config.
 //
-// The network policy is checked against the address when it is dialled: see [Config.Hosts].
+// [Config.Hosts] is checked against the address when it is dialled.
 //
 // # Failures
 //
 //	credential refused or missing          permanent, ClassAuth
-//	repository not found, or hidden        permanent, ClassNotFound
+//	repository not found or hidden         permanent, ClassNotFound
 //	ref not found, repository empty        permanent, ClassNoRef
-//	dial, DNS, TLS, timeout, a trickle     retryable, ClassNetwork
-//	an SSH host key that changed           permanent, ClassAuth; an unknown one: ClassConfig
-//	a host that Config.Hosts excludes      permanent, ClassConfig
-//	HTTP 429 and 5xx, protocol garbage     retryable, ClassServer
-//	an answer above Limits.MaxPackBytes    permanent, ClassQuota
+//	dial, DNS, TLS, timeout, slow server   retryable, ClassNetwork
+//	SSH host key changed                   permanent, ClassAuth; unknown: ClassConfig
+//	host not allowed by Config.Hosts       permanent, ClassConfig
+//	HTTP 429 and 5xx, invalid protocol     retryable, ClassServer
+//	response above Limits.MaxPackBytes     permanent, ClassQuota
 //
-// No error repeats what a remote said, nor a credential.
+// Errors contain neither credentials nor text from the remote.
 package wire

@@ -18,72 +18,76 @@ import (
 	"lockstep/internal/egress"
 )
 
-// remoteError classifies a failure to talk to the remote at host. fault is what the wire remembers,
-// err what go-git made of it. Nothing the remote said is repeated.
+// remoteError classifies a failed request to the remote at host. fault is the first error of the monitor, err the one
+// that go-git returned. The result contains no text from the remote.
 func remoteError(ctx context.Context, host string, auth Auth, fault, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("ask %s: %w", host, context.Cause(ctx))
+		return fmt.Errorf("request to %s: %w", host, context.Cause(ctx))
 	}
-	if volume, ok := errors.AsType[*events.Error](err); ok {
-		return volume
+	if classified, ok := errors.AsType[*events.Error](err); ok {
+		return classified
 	}
 	if status, ok := errors.AsType[statusError](fault); ok {
-		return statusFault(host, auth, status)
+		return statusFailure(host, auth, status)
 	}
-	if said, ok := errors.AsType[*refusal](fault); ok {
-		return said.classify(host, auth)
+	if refused, ok := errors.AsType[*refusal](fault); ok {
+		return refused.classify(host, auth)
 	}
 	if refused, ok := errors.AsType[*hostKeyFault](fault); ok {
 		return refused.classify(host)
 	}
 	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
-		return notDialled(host, refused)
+		return hostRefused(host, refused)
 	}
 	switch {
 	case errors.Is(fault, errWebPage):
 		return events.Errorf(events.Retryable, events.ClassServer,
-			"%s answered with a web page; check that the URL is the repository's, and whether it wants a credential", host)
+			"%s responded with a web page; check that the URL is that of a repository, and whether it requires a credential", host)
 	case errors.Is(fault, errTooLong):
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than is allowed for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
-	case errors.Is(fault, errRefs):
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s lists more than %d MiB of refs, which is as many as are read; delete some", host, maxAdvert>>20)
-	case errors.Is(fault, errLines):
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than %d MiB before the pack, of where the history is to end; ask for another depth", host, maxPrologue>>20)
+		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than the limit for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
+	case errors.Is(fault, errTooManyRefs):
+		return events.Errorf(events.Permanent, events.ClassQuota, "%s lists more than %d MiB of refs; delete some", host, maxAdvert>>20)
+	case errors.Is(fault, errLongPrologue):
+		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errIdle):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s fell silent: %w", host, errIdle)
-	case errors.Is(fault, errTrickle):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s is too slow: %w", host, errTrickle)
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s stopped sending: %w", host, errIdle)
+	case errors.Is(fault, errTooSlow):
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
 	case errors.Is(fault, io.ErrUnexpectedEOF):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s broke off in the middle of an answer", host)
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s closed the connection in the middle of a response", host)
 	case fault != nil:
 		return events.Errorf(events.Retryable, events.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "%s answered with something that is not Git's protocol", host)
+	return events.Errorf(events.Retryable, events.ClassServer, "the response of %s is not Git protocol", host)
 }
 
-func statusFault(host string, auth Auth, status statusError) error {
+func statusFailure(host string, auth Auth, status statusError) error {
 	switch code := status.code; {
 	case status.limited:
-		return events.Errorf(events.Retryable, events.ClassServer, "%s limits how often it is asked: %w", host, status)
+		return events.Errorf(events.Retryable, events.ClassServer, "%s limits the request rate: %w", host, status)
 	case code == http.StatusUnauthorized && auth.IsZero():
-		return events.Errorf(events.Permanent, events.ClassAuth, "%s wants a credential: name one in the change", host)
+		return credentialRequired(host)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return events.Errorf(events.Permanent, events.ClassAuth,
 			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, code)
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return events.Errorf(events.Permanent, events.ClassNotFound,
-			"%s has no such repository, or hides it from this credential (HTTP %d)", host, code)
+			"%s has no such repository, or this credential may not read it (HTTP %d)", host, code)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "%s answered with %w", host, status)
+	return events.Errorf(events.Retryable, events.ClassServer, "%s responded with %w", host, status)
 }
 
-// networkCause says what went wrong in words that are none of the remote's: net/http quotes an
-// answer that it cannot read, and a certificate has names in it.
+func credentialRequired(host string) error {
+	return events.Errorf(events.Permanent, events.ClassAuth, "%s requires a credential; name one in the change", host)
+}
+
+// networkCause describes a network error without text from the remote: net/http quotes responses that it cannot
+// parse, and certificates contain names.
 func networkCause(err error) error {
-	if e, ok := errors.AsType[*net.DNSError](err); ok { // its name may be that of a redirect
-		return fmt.Errorf("look up its name, or that of a proxy or a redirect: %s", e.Err)
+	if e, ok := errors.AsType[*net.DNSError](err); ok { // may be the target of a redirect
+		return fmt.Errorf("look up the name of the host, proxy or redirect: %s", e.Err)
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return certificateFault(err)
@@ -95,7 +99,7 @@ func networkCause(err error) error {
 		return e.Err // a TLS alert
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-		return errors.New("it took too long to answer")
+		return errors.New("timeout")
 	}
 	switch {
 	case errors.Is(err, http.ErrSchemeMismatch):
@@ -107,9 +111,9 @@ func networkCause(err error) error {
 		return refused
 	}
 	if _, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
-		return errors.New("its SSH has no algorithm in common with ours")
+		return errors.New("its SSH server has no algorithm in common with Lockstep")
 	}
-	return errors.New("the connection failed, or what came over it is not the protocol that was expected")
+	return errors.New("the connection failed, or the response is not valid HTTP or SSH")
 }
 
 func certificateFault(err error) error {

@@ -6,34 +6,33 @@ import (
 	"io"
 	"slices"
 
-	"lockstep/internal/git/object"
-
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
-// maxHaves bounds how many commits we tell the remote we have.
+// maxHaves is the most commits that a request names as already present.
 const maxHaves = 64
 
-// FetchRequest is what a fetch asks for.
+// FetchRequest describes a fetch.
 type FetchRequest struct {
 	Tip     object.ID
 	Depth   events.Depth
-	Haves   []object.ID // commits that are there whole, down to those in shallow; the pack leaves out what they bring along
-	Shallow []object.ID // commits whose parents are not there
+	Haves   []object.ID // commits that are complete down to Shallow; the pack omits their objects
+	Shallow []object.ID // commits whose parents are missing
 }
 
-// Fetch writes the pack that the remote answers with to w. It returns which commits will be shallow once the pack
-// has been received. An error of w's own keeps its class.
+// Fetch requests a pack and writes it to w. It returns the commits that are shallow once the pack is received. A
+// classified error of w keeps its class.
 func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
-	within, cancel := context.WithTimeout(ctx, r.timeout)
+	reqCtx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	defer func() {
 		if err != nil {
-			err = r.fault(ctx, within, err)
+			err = r.fault(ctx, reqCtx, err)
 		}
 	}()
 	defer recoverTo(&err)
@@ -42,7 +41,7 @@ func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (sh
 	if err != nil {
 		return nil, err
 	}
-	response, err := r.session.UploadPack(within, request)
+	response, err := r.session.UploadPack(reqCtx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +49,10 @@ func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (sh
 	if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
 		return nil, err
 	}
-	return shallowAfter(request.Shallows, response.ShallowUpdate), within.Err()
+	return shallowAfter(request.Shallows, response.ShallowUpdate), reqCtx.Err()
 }
 
-// shallowAfter is how shallow what is there is after an answer.
+// shallowAfter returns the shallow commits after a response.
 func shallowAfter(before []object.ID, update packp.ShallowUpdate) []object.ID {
 	skip := make(map[object.ID]bool, len(update.Unshallows)+len(before)+len(update.Shallows))
 	for _, h := range update.Unshallows {
@@ -77,10 +76,8 @@ func shallowAfter(before []object.ID, update packp.ShallowUpdate) []object.ID {
 	return after
 }
 
-// request asks for what the remote offers, and for nothing else: some servers refuse a client that names a
-// capability of which they said nothing, and Dulwich one that does not take thin packs, though a pack for
-// nobody who has anything is never thin. Without shallow they send the whole history, which is taken;
-// without thin-pack a pack that is complete; without a side-band the pack alone.
+// request names only capabilities that the remote offers, because some servers refuse others. It includes thin-pack
+// even without haves, because Dulwich requires it. A server without shallow sends the full history.
 func (r *Session) request(want FetchRequest) (*packp.UploadPackRequest, error) {
 	offered := r.refs.Capabilities
 	request := packp.NewUploadPackRequestFromCapabilities(offered)
@@ -101,15 +98,15 @@ func (r *Session) request(want FetchRequest) (*packp.UploadPackRequest, error) {
 	return request, errors.Join(errs...)
 }
 
-// deepen is how a depth is asked for.
+// deepen returns a depth in Git protocol.
 func deepen(d events.Depth) packp.DepthCommits {
 	if d == events.DepthFull {
-		return 1<<31 - 1 // Git's own word for it
+		return 1<<31 - 1 // Git's value for unlimited
 	}
 	return packp.DepthCommits(max(d, 1))
 }
 
-// demultiplexed returns the pack alone out of a response that may carry messages beside it.
+// demultiplexed returns the pack from a response, without the messages of a side-band.
 func demultiplexed(request *packp.UploadPackRequest, response io.Reader) io.Reader {
 	switch {
 	case request.Capabilities.Supports(capability.Sideband64k):

@@ -16,11 +16,11 @@ import (
 	"lockstep/events"
 )
 
-// hostKeyFault says that an SSH server's key is not the one expected.
+// hostKeyFault is the error for an unknown, changed or revoked SSH host key.
 type hostKeyFault struct {
-	key     string // fingerprint of the one that was shown
-	changed bool   // another one is known, or this one has been revoked
-	where   string // where keys are looked for
+	key     string // fingerprint of the presented key
+	changed bool   // another key is known, or this one is revoked
+	where   string // names the known_hosts files
 }
 
 func (e *hostKeyFault) Error() string { return "the host key is not known" }
@@ -28,32 +28,32 @@ func (e *hostKeyFault) Error() string { return "the host key is not known" }
 func (e *hostKeyFault) classify(host string) error {
 	if e.changed {
 		return events.Errorf(events.Permanent, events.ClassAuth,
-			"the SSH key of %s is not the one in %s: somebody may be in between, or the host has a new key; it shows %s: "+
-				"compare that with what its operator publishes, and correct the line", host, e.where, e.key)
+			"the SSH key of %s is not the one in %s: the host has a new key, or somebody may be in between; it presents %s: "+
+				"compare this with the fingerprint that its operator publishes, and correct the line", host, e.where, e.key)
 	}
 	return events.Errorf(events.Permanent, events.ClassConfig,
-		"the SSH key of %s is not in %s; it shows %s: compare that with what its operator publishes, and add the line that "+
-			"ssh-keyscan prints, or name another file by the setting known-hosts", host, e.where, e.key)
+		"the SSH key of %s is not in %s; it presents %s: compare this with the fingerprint that its operator publishes, and add "+
+			"the line that ssh-keyscan prints, or set known-hosts to another file", host, e.where, e.key)
 }
 
-// hostKeys checks the keys of SSH servers. Authorities of host keys (@cert-authority) are not supported.
+// hostKeys verifies the keys of SSH servers. It does not support @cert-authority.
 type hostKeys struct {
 	check ssh.HostKeyCallback
 	where string
 }
 
-// hostKeys reads the known_hosts lines given, or else the network's files, which may have changed.
+// hostKeys parses lines of known_hosts, or reads the network's files again if lines is empty.
 func (n *Network) hostKeys(lines string) (hostKeys, error) {
 	if lines != "" {
 		check, err := parseKnownHosts(lines)
 		if err != nil {
-			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "the credential's knownHosts cannot be read as such a file; correct it")
+			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "the credential's knownHosts are not valid known_hosts lines; correct them")
 		}
 		return hostKeys{check, "the credential's knownHosts"}, nil
 	}
 	var files []string
 	for _, file := range n.knownHosts {
-		if _, err := os.Stat(file); err == nil || n.mustKnow {
+		if _, err := os.Stat(file); err == nil || n.knownHostsRequired {
 			files = append(files, file)
 		}
 	}
@@ -64,7 +64,7 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 	return hostKeys{check, strings.Join(n.knownHosts, " or ")}, nil
 }
 
-// parseKnownHosts reads lines by way of a file in memory: the package reads only files.
+// parseKnownHosts parses lines through a file in memory, since package knownhosts reads only files.
 func parseKnownHosts(lines string) (ssh.HostKeyCallback, error) {
 	fd, err := unix.MemfdCreate("known_hosts", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -78,8 +78,8 @@ func parseKnownHosts(lines string) (ssh.HostKeyCallback, error) {
 	return knownhosts.New(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// algorithms returns those of the keys known for address, so that of several keys the server shows one of
-// them; nil for any, when none is known.
+// algorithms returns the algorithms of the keys known for address, so that a server with several keys presents one
+// of them. It returns nil, which means all algorithms, if no key is known.
 func (k hostKeys) algorithms(address string) (algorithms []string) {
 	none, err := ssh.NewPublicKey(make(ed25519.PublicKey, ed25519.PublicKeySize))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"lockstep/events"
 )
 
-// must returns a function, so that it can take both a pair of results and a test.
+// must fails the test if err is set: must(f())(t).
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -28,7 +28,7 @@ func mustFail(t *testing.T, err error, class events.Class, disposition events.Di
 	}
 }
 
-// notUnderRace skips a test that hashes much: "make test-large" runs it without the race detector.
+// notUnderRace skips a test that is too slow under the race detector; "make test-large" runs it without.
 func notUnderRace(t *testing.T) {
 	t.Helper()
 	if underRace {

@@ -15,58 +15,57 @@ import (
 const (
 	dialTimeout   = 10 * time.Second
 	tlsTimeout    = 10 * time.Second
-	headerTimeout = 60 * time.Second // a big server may count objects for long before it answers
-	idleTimeout   = 60 * time.Second // without a byte in an answer's body
-	maxAdvert     = 64 << 20         // bytes in a list of refs
-	maxPrologue   = 8 << 20          // bytes of an answer's lines before its pack
-	patience      = 10 * time.Minute // for an answer's body, before it has to keep the pace
-	minPace       = 16 << 10         // bytes a second
+	headerTimeout = 60 * time.Second // a large server may count objects for a long time
+	idleTimeout   = 60 * time.Second // without a byte of the response body
+	maxAdvert     = 64 << 20         // bytes of a list of refs
+	maxPrologue   = 8 << 20          // bytes of pkt-lines before the pack
+	gracePeriod   = 10 * time.Minute // before minRate applies to a response body
+	minRate       = 16 << 10         // bytes per second
 )
 
 // statusError is an HTTP status that is neither success nor a redirect.
 type statusError struct {
 	code    int
-	limited bool // we have asked too often
+	limited bool // rate limited
 }
 
 func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", e.code) }
 
-// IsStatus reports whether err is an HTTP status of the remote's.
+// IsStatus reports whether err is an HTTP status of the remote.
 func IsStatus(err error) bool {
 	_, ok := errors.AsType[statusError](err)
 	return ok
 }
 
-// statusOf returns the error of an answer. A server that is asked too often may say so with a 403, too.
+// statusOf returns the error for a response. Some servers limit the request rate with status 403.
 func statusOf(res *http.Response) statusError {
 	limited := res.Header.Get("Retry-After") != "" || res.Header.Get("X-RateLimit-Remaining") == "0"
 	return statusError{res.StatusCode, res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusForbidden && limited}
 }
 
 var (
-	errTooLong = errors.New("the answer is longer than allowed")
-	errRefs    = errors.New("the list of refs is longer than allowed")
-	errLines   = errors.New("the answer has more lines before its pack than allowed")
-	errWebPage = errors.New("the answer is a web page")
-	errIdle    = fmt.Errorf("no data for %v", idleTimeout)
-	errTrickle = fmt.Errorf("less than %d KiB a second for %v", minPace>>10, patience)
+	errTooLong      = errors.New("the response is too long")
+	errTooManyRefs  = errors.New("the list of refs is too long")
+	errLongPrologue = errors.New("the response has too many lines before the pack")
+	errWebPage      = errors.New("the response is a web page")
+	errIdle         = fmt.Errorf("no data for %v", idleTimeout)
+	errTooSlow      = fmt.Errorf("less than %d KiB/s for %v", minRate>>10, gracePeriod)
 )
 
-// monitor carries one operation. It bounds what is read, in bytes and in silence, and remembers the first
-// thing that went wrong: go-git flattens errors on their way up, and reads the whole body of a refusal
-// into its text.
+// monitor carries the requests of one operation. It limits the size, idle time and rate of responses and records the
+// first error, because go-git loses the types of errors and reads the whole body of an error response.
 type monitor struct {
-	next    http.RoundTripper // of a remote over HTTP
+	next    http.RoundTripper // HTTP transport; nil for SSH
 	maxPack int64
 
 	mu     sync.Mutex
 	fault  error
-	head   []byte // the beginning of the latest answer
+	prefix []byte // start of the latest response
 	bodies []io.Closer
 }
 
-// maxHead is how much of an answer is kept to look for an error in Git's own protocol.
-const maxHead = 4 << 10
+// maxPrefix is the number of bytes of a response kept to find a Git protocol error.
+const maxPrefix = 4 << 10
 
 // RoundTrip implements [http.RoundTripper].
 func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -84,33 +83,32 @@ func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 			_ = res.Body.Close()
 		}
 		cancel(nil)
-		return nil, w.remember(err)
+		return nil, w.record(err)
 	}
-	res.Body = w.bound(ctx, cancel, res.Body, strings.HasSuffix(req.URL.Path, "/info/refs"))
+	res.Body = w.limit(ctx, cancel, res.Body, strings.HasSuffix(req.URL.Path, "/info/refs"))
 	return res, nil
 }
 
-// bound bounds an answer, a list of refs or else a pack: body must end once cancel has been called, which
-// is for ctx.
-func (w *monitor) bound(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool) *boundedBody {
-	b := &boundedBody{
-		body: body, wire: w, ctx: ctx, left: w.maxPack, beyond: errTooLong, due: time.Now().Add(patience),
+// limit limits a response, either a list of refs or a pack. body must end once cancel, which cancels ctx, is called.
+func (w *monitor) limit(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool) *limitedBody {
+	b := &limitedBody{
+		body: body, wire: w, ctx: ctx, left: w.maxPack, tooLong: errTooLong, deadline: time.Now().Add(gracePeriod),
 		stop: func() { cancel(nil) },
 		idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) }),
 	}
 	if listing {
-		b.left, b.beyond = maxAdvert, errRefs
+		b.left, b.tooLong = maxAdvert, errTooManyRefs
 	} else {
 		b.prologue = &prologue{left: maxPrologue}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.head = nil
+	w.prefix = nil
 	w.bodies = append(w.bodies, b)
 	return b
 }
 
-// close closes all answers' bodies. go-git leaves one open when it cannot make sense of it.
+// close closes all response bodies. go-git leaves a body open if it cannot parse it.
 func (w *monitor) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +118,7 @@ func (w *monitor) close() {
 	w.bodies = nil
 }
 
-func (w *monitor) remember(err error) error {
+func (w *monitor) record(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fault == nil {
@@ -129,95 +127,95 @@ func (w *monitor) remember(err error) error {
 	return err
 }
 
-// reset forgets what went wrong before.
+// reset clears the recorded error.
 func (w *monitor) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fault = nil
 }
 
-// keepHead keeps the beginning of an answer.
-func (w *monitor) keepHead(p []byte) {
+// keepPrefix keeps the start of a response.
+func (w *monitor) keepPrefix(p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.head = append(w.head, p[:min(len(p), maxHead-len(w.head))]...)
+	w.prefix = append(w.prefix, p[:min(len(p), maxPrefix-len(w.prefix))]...)
 }
 
-// errLine returns the error that the latest answer begins with, or "".
+// errLine returns the Git protocol error at the start of the latest response, or "".
 func (w *monitor) errLine() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return errLine(w.head)
+	return errLine(w.prefix)
 }
 
-// firstFault returns the first thing that went wrong on the wire, or nil.
-func (w *monitor) firstFault() error {
+// firstError returns the first recorded error, or nil.
+func (w *monitor) firstError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.fault
 }
 
-// boundedBody is an answer's body that ends in an error when it is too long, falls silent or trickles.
-type boundedBody struct {
-	body io.ReadCloser
-	wire *monitor
-	ctx  context.Context // of this answer alone, cancelled by idle
-	stop func()
-	idle *time.Timer
-	left int64
-	due  time.Time // by when there must be more, or the end; each byte puts it off
+// limitedBody is a response body whose Read fails if it is too long, idle or too slow.
+type limitedBody struct {
+	body     io.ReadCloser
+	wire     *monitor
+	ctx      context.Context // of this response; cancelled by idle
+	stop     func()
+	idle     *time.Timer
+	left     int64
+	deadline time.Time // for more data; each byte extends it by 1/minRate
 
-	beyond   error     // that it is longer
+	tooLong  error
 	prologue *prologue // nil for a list of refs
 }
 
-func (b *boundedBody) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left < 0 {
-		return 0, b.wire.remember(b.beyond)
+		return 0, b.wire.record(b.tooLong)
 	}
 	if int64(len(p)) > b.left+1 {
 		p = p[:b.left+1]
 	}
-	if time.Now().After(b.due) {
-		return 0, b.wire.remember(errTrickle)
+	if time.Now().After(b.deadline) {
+		return 0, b.wire.record(errTooSlow)
 	}
 	n, err := b.body.Read(p)
 	b.left -= int64(n)
-	b.wire.keepHead(p[:n])
-	b.due = b.due.Add(time.Duration(n) * time.Second / minPace)
+	b.wire.keepPrefix(p[:n])
+	b.deadline = b.deadline.Add(time.Duration(n) * time.Second / minRate)
 	b.idle.Reset(idleTimeout)
 	if b.left < 0 {
-		return 0, b.wire.remember(b.beyond)
+		return 0, b.wire.record(b.tooLong)
 	}
-	if b.prologue != nil && !b.prologue.admits(p[:n]) {
-		return 0, b.wire.remember(errLines)
+	if b.prologue != nil && !b.prologue.accept(p[:n]) {
+		return 0, b.wire.record(errLongPrologue)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		if errors.Is(context.Cause(b.ctx), errIdle) {
 			err = errIdle
 		}
-		err = b.wire.remember(err)
+		err = b.wire.record(err)
 	}
 	return n, err
 }
 
-func (b *boundedBody) Close() error {
+func (b *limitedBody) Close() error {
 	b.idle.Stop()
 	b.stop()
 	return b.body.Close()
 }
 
-// prologue follows an answer's pkt-lines. Those that are not of a side-band, where the pack is, name commits,
-// and go-git keeps them all in memory.
+// prologue limits the pkt-lines of a response outside a side-band. They name commits, and go-git keeps all of them in
+// memory.
 type prologue struct {
-	left  int    // bytes that such lines may still have
-	begun []byte // the line that has begun, up to its fifth byte, which is that of a side-band
-	rest  int    // bytes to the line's end
-	ended bool   // what follows is no pkt-line, but a pack without a side-band, or nonsense
+	left  int    // bytes left for such lines
+	begun []byte // start of the current line: the length and the byte that selects a side-band
+	rest  int    // bytes to the end of the line
+	ended bool   // the rest is not pkt-lines: a pack without a side-band, or invalid
 }
 
-// admits reports whether the lines are not too many with what comes next.
-func (l *prologue) admits(p []byte) bool {
+// accept reports whether the lines are within the limit after p.
+func (l *prologue) accept(p []byte) bool {
 	for len(p) > 0 && !l.ended && l.left >= 0 {
 		if skipped := min(l.rest, len(p)); skipped > 0 {
 			l.rest -= skipped
@@ -227,14 +225,14 @@ func (l *prologue) admits(p []byte) bool {
 		l.begun = append(l.begun, p[0])
 		p = p[1:]
 		if len(l.begun) >= 4 {
-			l.begin()
+			l.startLine()
 		}
 	}
 	return l.left >= 0
 }
 
-// begin takes in the beginning of a line.
-func (l *prologue) begin() {
+// startLine parses the start of a line.
+func (l *prologue) startLine() {
 	length, err := strconv.ParseUint(string(l.begun[:4]), 16, 16)
 	switch {
 	case err != nil:

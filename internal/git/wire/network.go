@@ -13,36 +13,36 @@ import (
 	"lockstep/internal/egress"
 )
 
-// Config says how remotes are reached. Zero fields take the defaults.
+// Config holds the network settings. Zero fields take the defaults.
 type Config struct {
-	// Hosts lists what may be asked, redirects' targets too: names, *.example.org, addresses, ranges, each
-	// perhaps with a port. Of none: any host for the URL of a change; for what a webhook or a redirect
-	// names only hosts that are not on a private network. A link-local address is never asked.
+	// Hosts lists the allowed hosts, including the targets of redirects: names, *.example.org, addresses and
+	// ranges, each with an optional port. If empty, the URL of a change may name any host; the URL of a webhook
+	// or redirect may not name a host on a private network. Link-local addresses are never allowed.
 	Hosts []string
 
-	// Proxy is the URL (http, https or socks5) of the proxy for everything; empty: as HTTP_PROXY, HTTPS_PROXY
-	// and NO_PROXY say, for http and https alone. What a proxy is asked for it resolves itself: of such a
-	// remote only the name is checked against Hosts.
+	// Proxy is the URL (http, https or socks5) of the proxy for all remotes. It defaults to HTTP_PROXY,
+	// HTTPS_PROXY and NO_PROXY, which do not apply to SSH. A proxy resolves host names itself, so only the name
+	// is checked against Hosts.
 	Proxy string
 
-	CAFile     string // PEM bundle of certificate authorities to trust beside the system's
-	KnownHosts string // known_hosts file; empty: those of the user and of the system
+	CAFile     string // PEM bundle of additional certificate authorities
+	KnownHosts string // known_hosts file; defaults to those of the user and the system
 }
 
-// Network is how all of a volume's remotes are reached. Connections are pooled by what was checked when
-// they were dialled: one made for an operator's URL is not for a webhook's.
+// Network connects to remotes. It pools connections to URLs of the operator, foreign URLs and proxies separately,
+// since each is checked differently when it is dialled.
 type Network struct {
-	hosts      egress.Hosts
-	proxy      *url.URL // for everything, or nil
-	proxyFor   func(*http.Request) (*url.URL, error)
-	tls        *tls.Config
-	knownHosts []string
-	mustKnow   bool // knownHosts are named by a setting: they must be there
+	hosts              egress.Hosts
+	proxy              *url.URL // for all remotes; nil for none
+	proxyFor           func(*http.Request) (*url.URL, error)
+	tls                *tls.Config
+	knownHosts         []string
+	knownHostsRequired bool // set by Config: the file must exist
 
-	own, foreign, proxied *http.Transport
+	operator, foreign, proxied *http.Transport
 }
 
-// NewNetwork reads the files that cfg names, and connects to nothing.
+// NewNetwork reads the files that cfg names. It does not connect.
 func NewNetwork(cfg Config) (*Network, error) {
 	n := &Network{proxyFor: http.ProxyFromEnvironment}
 	var err error
@@ -58,14 +58,14 @@ func NewNetwork(cfg Config) (*Network, error) {
 	if n.tls, err = egress.Trust(cfg.CAFile); err != nil {
 		return nil, err
 	}
-	n.knownHosts, n.mustKnow = knownHostsFiles(cfg.KnownHosts)
-	if n.mustKnow {
+	n.knownHosts, n.knownHostsRequired = knownHostsFiles(cfg.KnownHosts)
+	if n.knownHostsRequired {
 		if _, err := os.ReadFile(cfg.KnownHosts); err != nil {
 			return nil, fmt.Errorf("known-hosts: %w", err)
 		}
 	}
-	n.own, n.foreign, n.proxied = n.pool(), n.pool(), n.pool()
-	n.own.DialContext = egress.Policy{Hosts: n.hosts, Timeout: dialTimeout}.Dial
+	n.operator, n.foreign, n.proxied = n.pool(), n.pool(), n.pool()
+	n.operator.DialContext = egress.Policy{Hosts: n.hosts, Timeout: dialTimeout}.Dial
 	n.foreign.DialContext = egress.Policy{Hosts: n.hosts, Foreign: true, Timeout: dialTimeout}.Dial
 	n.proxied.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	n.proxied.Proxy = n.proxyFor
@@ -86,7 +86,7 @@ func (n *Network) pool() *http.Transport {
 
 // Close closes idle connections.
 func (n *Network) Close() {
-	for _, pool := range []*http.Transport{n.own, n.foreign, n.proxied} {
+	for _, pool := range []*http.Transport{n.operator, n.foreign, n.proxied} {
 		pool.CloseIdleConnections()
 	}
 }
@@ -94,13 +94,13 @@ func (n *Network) Close() {
 func parseProxy(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" {
-		return nil, errors.New("proxy: want a URL, as http://proxy.example.org:3128")
+		return nil, errors.New("proxy: want a URL such as http://proxy.example.org:3128")
 	}
 	switch u.Scheme {
 	case "http", "https", "socks5", "socks5h":
 		return u, nil
 	}
-	return nil, errors.New("proxy: the URL's scheme is not supported; use http, https or socks5")
+	return nil, errors.New("proxy: unsupported scheme; use http, https or socks5")
 }
 
 // proxyFault is a proxy's refusal to connect.
@@ -109,16 +109,16 @@ type proxyFault int
 func (e proxyFault) Error() string {
 	advice := ""
 	if e == http.StatusProxyAuthRequired {
-		advice = "; give it a user name and a password in the setting proxy"
+		advice = "; add a user name and password to the setting proxy"
 	}
-	return fmt.Sprintf("the proxy refuses to connect (HTTP %d)%s", int(e), advice)
+	return fmt.Sprintf("the proxy refused to connect (HTTP %d)%s", int(e), advice)
 }
 
-// route carries the HTTP requests of one operation, each through the pool that its URL calls for.
+// route sends the HTTP requests of one operation through the pool for their URL.
 type route struct {
 	net     *Network
-	origin  *url.URL // the operation's own; nil when all are the operator's
-	foreign bool     // so is the origin
+	origin  *url.URL // URL of the operation; nil if all URLs are the operator's
+	foreign bool     // origin is foreign
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -138,20 +138,20 @@ func (r *route) pool(req *http.Request) (http.RoundTripper, error) {
 	proxy, err := r.net.proxyFor(req)
 	switch {
 	case err != nil:
-		return nil, errors.New("the proxy that the environment names is no URL; correct HTTP_PROXY and HTTPS_PROXY")
+		return nil, errors.New("the proxy in the environment is not a URL; correct HTTP_PROXY and HTTPS_PROXY")
 	case proxy != nil:
 		p := egress.Policy{Hosts: r.net.hosts, Foreign: foreign}
 		return r.net.proxied, p.CheckName(req.URL.Hostname(), egress.PortOf(req.URL))
 	case foreign:
 		return r.net.foreign, nil
 	}
-	return r.net.own, nil
+	return r.net.operator, nil
 }
 
-// Transport returns a transport for URLs that the operator names.
+// Transport returns a transport for URLs of the operator.
 func (n *Network) Transport() http.RoundTripper { return &route{net: n} }
 
-// knownHostsFiles returns the files to look for host keys in, and whether they must be there.
+// knownHostsFiles returns the known_hosts files, and whether they must exist.
 func knownHostsFiles(setting string) (files []string, must bool) {
 	if setting != "" {
 		return []string{setting}, true
@@ -162,7 +162,7 @@ func knownHostsFiles(setting string) (files []string, must bool) {
 	return append(files, "/etc/ssh/ssh_known_hosts"), false
 }
 
-// Check reports what [NewNetwork] would refuse of the settings of the network. It connects to nothing.
+// Check returns the error that [NewNetwork] would return. It does not connect.
 func (c Config) Check() error {
 	n, err := NewNetwork(c)
 	if err != nil {

@@ -22,7 +22,7 @@ func checkProxyAnswer(_ context.Context, _ *url.URL, _ *http.Request, res *http.
 	return nil
 }
 
-// dialSSH connects to an SSH server, through the proxy if there is one for everything.
+// dialSSH connects to an SSH server, through Config.Proxy if it is set.
 func (n *Network) dialSSH(ctx context.Context, p egress.Policy, address string) (net.Conn, error) {
 	if n.proxy == nil {
 		return p.Dial(ctx, "tcp", address)
@@ -56,7 +56,7 @@ func dialSOCKS(ctx context.Context, dialer *net.Dialer, via *url.URL, address st
 	}
 	withContext, ok := socks.(proxy.ContextDialer)
 	if !ok {
-		return nil, errors.New("socks5: the dialer knows no context")
+		return nil, errors.New("socks5: the dialer does not support contexts")
 	}
 	return withContext.DialContext(ctx, "tcp", address)
 }
@@ -96,7 +96,7 @@ func (n *Network) dialCONNECT(ctx context.Context, dialer *net.Dialer, address s
 		return nil, err
 	}
 	reader := bufio.NewReader(conn)
-	res, err := http.ReadResponse(reader, req) //nolint:bodyclose // what follows is the tunnel, not a body
+	res, err := http.ReadResponse(reader, req) //nolint:bodyclose // the tunnel follows, not a body
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (n *Network) dialCONNECT(ctx context.Context, dialer *net.Dialer, address s
 	return &readAhead{conn, reader}, nil
 }
 
-// readAhead is a connection of which a little has been read already: an SSH server speaks first.
+// readAhead is a connection with buffered input, since an SSH server sends first.
 type readAhead struct {
 	net.Conn
 	reader *bufio.Reader

@@ -3,19 +3,17 @@ package wire
 import (
 	"strings"
 
-	"lockstep/internal/git/object"
-
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
-// Refs is what a remote lists. Only branches and tags are in it, and of those none whose name [events.ParseRef]
-// refuses.
+// Refs holds the branches and tags of a remote whose names are valid according to [events.ParseRef].
 type Refs struct {
-	Default events.Ref        // the default branch; zero when the remote does not say, or has no such branch
-	Commits map[string]string // by full name. Of an annotated tag it is the commit; of servers that do not tell that, the tag itself
+	Default events.Ref        // the default branch; zero if unknown or missing
+	Commits map[string]string // by full name; for an annotated tag the commit, or the tag if the server does not peel tags
 }
 
-// Has reports whether the remote has listed a ref.
+// Has reports whether the remote listed a ref.
 func (r *Session) Has(ref events.Ref) bool {
 	if r.refs == nil {
 		return false
@@ -24,7 +22,7 @@ func (r *Session) Has(ref events.Ref) bool {
 	return ok
 }
 
-// ListsAny reports whether a ref stands at one of the commits.
+// ListsAny reports whether any listed ref points to one of the commits.
 func (r *Session) ListsAny(commits map[object.ID]bool) bool {
 	if r.refs == nil {
 		return false
@@ -37,7 +35,7 @@ func (r *Session) ListsAny(commits map[object.ID]bool) bool {
 	return false
 }
 
-// BranchesAndTags returns the branches and tags listed.
+// BranchesAndTags returns the listed branches and tags.
 func (r *Session) BranchesAndTags() Refs {
 	if r.refs == nil {
 		return Refs{}
@@ -56,7 +54,7 @@ func (r *Session) BranchesAndTags() Refs {
 		refs.Commits[name] = hash.String()
 	}
 	if name := r.defaultBranch(); refs.Commits[name] != "" {
-		refs.Default, _ = events.ParseRef(name) // it has been parsed above
+		refs.Default, _ = events.ParseRef(name) // parsed above
 	}
 	return refs
 }

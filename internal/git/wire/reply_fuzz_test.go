@@ -8,13 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/git/object"
-
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
-// FuzzServerReply has a server answer anything at all. Whatever it is, it costs little, nothing panics, and
-// the error says whose fault it is.
+// FuzzServerReply checks that arbitrary responses cost little, do not panic and give a classified error.
 func FuzzServerReply(f *testing.F) {
 	const (
 		advert = "001e# service=git-upload-pack\n0000" +

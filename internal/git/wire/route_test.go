@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestNetConfigsThatAreNone(t *testing.T) {
+func TestInvalidConfig(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	must(0, os.WriteFile(empty, []byte("no certificate"), 0o600))(t)
 	for name, tc := range map[string]struct {
@@ -17,7 +17,7 @@ func TestNetConfigsThatAreNone(t *testing.T) {
 		says string
 	}{
 		"no CA file":     {Config{CAFile: "/nonexistent"}, "ca-file"},
-		"an empty one":   {Config{CAFile: empty}, "ca-file: " + empty + " holds no certificate"},
+		"an empty one":   {Config{CAFile: empty}, "ca-file: no certificate in " + empty},
 		"no known hosts": {Config{KnownHosts: "/nonexistent"}, "known-hosts"},
 		"no proxy":       {Config{Proxy: "proxy:3128"}, "proxy"},
 		"another scheme": {Config{Proxy: "ftp://u:" + secret + "@proxy"}, "proxy"},
@@ -30,7 +30,7 @@ func TestNetConfigsThatAreNone(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentsProxy(t *testing.T) {
+func TestProxyOfEnvironment(t *testing.T) {
 	n := must(NewNetwork(Config{}))(t)
 	defer n.Close()
 	via := must(url.Parse("http://proxy.test:3128"))(t)
@@ -38,6 +38,6 @@ func TestTheEnvironmentsProxy(t *testing.T) {
 	r := &route{net: n}
 	req := must(http.NewRequest(http.MethodGet, "https://git.test/a/b", nil))(t)
 	if pool := must(r.pool(req))(t); pool != http.RoundTripper(n.proxied) {
-		t.Error("the proxy is passed over")
+		t.Error("the proxy is not used")
 	}
 }

@@ -11,17 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/internal/git/object"
-
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
-// Session is one operation's conversation with a repository's server.
+// Session performs one operation on a remote.
 type Session struct {
 	host    string
 	auth    Auth
@@ -31,7 +30,7 @@ type Session struct {
 	refs    *packp.AdvRefs
 }
 
-// uploadPackSession is Git's upload-pack on the other side; go-git's for HTTP is one, and ours for SSH.
+// uploadPackSession is a client of git-upload-pack: go-git's over HTTP, or sshSession.
 type uploadPackSession interface {
 	AdvertisedReferencesContext(context.Context) (*packp.AdvRefs, error)
 	UploadPack(context.Context, *packp.UploadPackRequest) (*packp.UploadPackResponse, error)
@@ -39,14 +38,13 @@ type uploadPackSession interface {
 }
 
 func init() {
-	// go-git hides from itself what its own fetch does not do. Ours sends all in one request, so that every
-	// kind of acknowledgement comes to the same; it completes thin packs; and there are servers, such as
-	// Azure DevOps, that refuse clients without multi_ack.
+	// go-git hides capabilities that its own fetch lacks. Fetch needs them: it completes thin packs, works with
+	// all kinds of acknowledgement, and Azure DevOps refuses clients without multi_ack.
 	transport.UnsupportedCapabilities = nil
 }
 
-// Dial prepares a conversation and sends nothing yet. The URL has no credentials in it. It is foreign if it does
-// not come from the operator, but from a webhook's payload.
+// Dial creates a session without sending anything. The URL must not contain credentials. It is foreign if it comes
+// from a webhook's payload, not from the operator.
 func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*Session, error) {
 	if err := CheckURL(rawURL); err != nil {
 		return nil, err
@@ -55,7 +53,7 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
 	}
-	if err := auth.serves(u.Scheme); err != nil {
+	if err := auth.checkScheme(u.Scheme); err != nil {
 		return nil, err
 	}
 	r := &Session{host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout}
@@ -68,74 +66,74 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
 	}
-	// go-git's client follows redirects of the first request only, never from https to http, and
-	// withholds credentials once a redirect has left the remote's origin.
-	r.session, err = githttp.NewClient(&http.Client{Transport: r.wire}).NewUploadPackSession(endpoint, auth.method())
+	// go-git's client follows redirects of the first request only, never from https to http, and does not send
+	// credentials to another origin.
+	r.session, err = githttp.NewClient(&http.Client{Transport: r.wire}).NewUploadPackSession(endpoint, auth.httpMethod())
 	if err != nil {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: prepare to ask %s", u.Host)
+		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: create a session for %s", u.Host)
 	}
 	return r, nil
 }
 
-// List asks for the remote's refs. Success proves the credential.
+// List lists the remote's refs. Success proves that the credential is accepted.
 func (r *Session) List(ctx context.Context) (err error) {
-	within, cancel := context.WithTimeout(ctx, r.timeout)
+	reqCtx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	defer func() { err = r.fault(ctx, within, err) }()
+	defer func() { err = r.fault(ctx, reqCtx, err) }()
 	defer recoverTo(&err)
-	r.refs, err = r.session.AdvertisedReferencesContext(within)
+	r.refs, err = r.session.AdvertisedReferencesContext(reqCtx)
 	return err
 }
 
-// fault classifies an error of the conversation; ctx is the caller's, within the request's own.
-func (r *Session) fault(ctx, within context.Context, err error) error {
+// fault classifies an error; ctx is the caller's, reqCtx that of the request.
+func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() == nil && within.Err() != nil:
+	case ctx.Err() == nil && reqCtx.Err() != nil:
 		return events.Errorf(events.Retryable, events.ClassNetwork,
 			"%s took longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", r.host, r.timeout)
 	}
-	fault := r.wire.firstFault()
+	fault := r.wire.firstError()
 	if text := r.wire.errLine(); fault == nil && text != "" {
 		fault = refusalOf(text, r.refs == nil)
 	}
 	return remoteError(ctx, r.host, r.auth, fault, err)
 }
 
-// ForgetRefs lets go of the refs listed, of which there may be a million. A fetch needs none.
+// ForgetRefs frees the listed refs, of which there may be a million. A fetch does not need them.
 func (r *Session) ForgetRefs() { r.refs.References, r.refs.Peeled = nil, nil }
 
-// Close ends the conversation, wherever it stands.
+// Close closes the connection and all responses.
 func (r *Session) Close() {
 	_ = r.session.Close()
 	r.wire.close()
 }
 
-// recoverTo turns a panic in go-git, which a hostile answer may provoke, into an error.
+// recoverTo turns a panic of go-git on an invalid response into an error. Defer it.
 func recoverTo(err *error) {
 	if cause := recover(); cause != nil {
 		*err = errors.Join(errGarbage, fmt.Errorf("panic: %v", cause))
 	}
 }
 
-var errGarbage = errors.New("cannot make sense of the answer")
+var errGarbage = errors.New("the response is invalid")
 
-// Limits bounds one conversation.
+// Limits bounds one session.
 type Limits struct {
-	MaxPackBytes int64         // bytes read per fetch
+	MaxPackBytes int64         // bytes per fetch
 	Timeout      time.Duration // for the list of refs, and for each fetch
 }
 
-// Tip is where a ref stands on the remote.
+// Tip is the remote's position of a ref.
 type Tip struct {
 	Ref       events.Ref
-	IsDefault bool      // ref is the remote's default branch
-	Want      object.ID // what to ask for: the ref's own object, perhaps a tag
-	Commit    object.ID // the commit it comes down to; zero when only the tag itself can tell
+	IsDefault bool      // Ref is the remote's default branch
+	Want      object.ID // the object to fetch, which may be a tag
+	Commit    object.ID // the commit; zero for a tag that the server does not peel
 }
 
-// Resolve finds ref, or the default branch when ref is zero, among the refs listed.
+// Resolve returns the position of ref, or of the default branch if ref is zero.
 func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 	defaultName := r.defaultBranch()
 	name := ref.String()
@@ -144,7 +142,7 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 	}
 	if name == "" {
 		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
-			"the repository at %s does not say which branch is its default; name a ref in the change", r.host)
+			"the repository at %s does not advertise its default branch; name a ref in the change", r.host)
 	}
 	parsed, err := events.ParseRef(name)
 	if err != nil || parsed.String() != name { // a short name, or HEAD
@@ -159,13 +157,13 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 	if peeled, ok := r.refs.Peeled[name]; ok {
 		t.Commit = peeled
 	} else if strings.HasPrefix(name, "refs/tags/") {
-		t.Commit = object.ZeroID // perhaps a tag, of a server that does not peel
+		t.Commit = object.ZeroID // may be an annotated tag on a server that does not peel
 	}
 	return t, nil
 }
 
-// defaultBranch returns the full name of the remote's default branch, or "". Of a server that does
-// not say, it is the branch at the server's HEAD; main and master come before all others.
+// defaultBranch returns the full name of the remote's default branch, or "". If the server does not advertise it, it
+// is the branch that points to the commit of HEAD, preferably main or master.
 func (r *Session) defaultBranch() string {
 	for _, symref := range r.refs.Capabilities.Get(capability.SymRef) {
 		if target, ok := strings.CutPrefix(symref, "HEAD:"); ok {
@@ -189,7 +187,7 @@ func (r *Session) defaultBranch() string {
 	return ""
 }
 
-// CheckURL refuses URLs that are not of a Git remote over HTTP, HTTPS or SSH.
+// CheckURL returns an error unless url is that of a Git remote over HTTP, HTTPS or SSH.
 func CheckURL(url string) error {
 	if err := events.CheckRemote(url); err != nil {
 		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)

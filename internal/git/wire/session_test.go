@@ -16,9 +16,8 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// TestABrokenSSHConnection breaks in the middle of a pack: that is the network's fault, and no reason to fetch
-// everything anew.
-func TestABrokenSSHConnection(t *testing.T) {
+// TestBrokenSSHConnection breaks a connection in the middle of a pack, which is a network error.
+func TestBrokenSSHConnection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		exit  error
 		class events.Class
@@ -37,13 +36,12 @@ func TestABrokenSSHConnection(t *testing.T) {
 
 			_, err := io.Copy(io.Discard, sideband.NewDemuxer(sideband.Sideband64k, body))
 
-			mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstFault(), err), tc.class, events.Retryable)
+			mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstError(), err), tc.class, events.Retryable)
 		})
 	}
 }
 
-// TestASilentSSHServer says nothing for a minute, by a clock that does not take one.
-func TestASilentSSHServer(t *testing.T) {
+func TestIdleSSHServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
@@ -55,14 +53,14 @@ func TestASilentSSHServer(t *testing.T) {
 
 		_, err := body.Read(make([]byte, 4))
 
-		mustFail(t, remoteError(context.Background(), "example.org", Auth{}, w.firstFault(), err), events.ClassNetwork, events.Retryable)
-		if !errors.Is(w.firstFault(), errIdle) {
+		mustFail(t, remoteError(context.Background(), "example.org", Auth{}, w.firstError(), err), events.ClassNetwork, events.Retryable)
+		if !errors.Is(w.firstError(), errIdle) {
 			t.Errorf("got %v", err)
 		}
 	})
 }
 
-func TestHostKeyAlgorithmsAreThoseOfKnownHosts(t *testing.T) {
+func TestHostKeyAlgorithmsOfKnownHosts(t *testing.T) {
 	git := must(gitserver.Start(t.TempDir()))(t)
 	t.Cleanup(git.Close)
 	server := must(git.StartSSH())(t)
@@ -71,9 +69,9 @@ func TestHostKeyAlgorithmsAreThoseOfKnownHosts(t *testing.T) {
 	defer n.Close()
 	keys := must(n.hostKeys(server.KnownHosts()))(t)
 	if got := keys.algorithms(server.Addr()); len(got) != 1 || got[0] != ssh.KeyAlgoED25519 {
-		t.Errorf("asks for %v", got)
+		t.Errorf("got %v", got)
 	}
 	if got := keys.algorithms("127.0.0.1:1"); got != nil {
-		t.Errorf("asks for %v of a host that is not known", got)
+		t.Errorf("got %v for an unknown host", got)
 	}
 }

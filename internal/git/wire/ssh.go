@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	handshakeTimeout = 20 * time.Second // from the connection to git-upload-pack's start
+	handshakeTimeout = 20 * time.Second // from connecting to the start of git-upload-pack
 	exitTimeout      = 5 * time.Second  // from the end of its output to its exit status
-	maxStderr        = 4 << 10          // bytes kept
+	maxStderr        = 4 << 10          // bytes
 )
 
-// sshSession asks a repository over SSH, a connection for each answer but the first two: those to the list
-// of refs and to the request for objects come over one. It reads no user's configuration but known_hosts,
-// and asks no agent. go-git's own client for SSH does both, and knows neither contexts nor our limits.
+// sshSession talks to a repository over SSH. The list of refs and the first fetch share a connection; each later
+// fetch makes a new one. Unlike go-git's client it supports contexts and limits, and uses neither an agent nor
+// ssh_config.
 type sshSession struct {
 	net     *Network
 	foreign bool
@@ -36,10 +36,10 @@ type sshSession struct {
 	auth    Auth
 	wire    *monitor
 
-	listed *uploadPack // has listed its refs and waits for a request, or nil
+	listed *uploadPack // waits for a request after listing its refs; may be nil
 }
 
-// AdvertisedReferencesContext lists the refs, and keeps the connection.
+// AdvertisedReferencesContext lists the refs and keeps the connection open.
 func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.AdvRefs, error) {
 	command, err := s.start(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.Ad
 	}
 	if err != nil {
 		if !errors.Is(err, transport.ErrEmptyRemoteRepository) {
-			command.explain(s.wire, true)
+			command.recordExit(s.wire, true)
 		}
 		_ = command.Close()
 		return nil, err
@@ -63,9 +63,9 @@ func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.Ad
 	return refs, nil
 }
 
-// UploadPack asks for objects. The answer holds the connection, which ends with it.
+// UploadPack requests objects. Closing the response closes the connection.
 func (s *sshSession) UploadPack(ctx context.Context, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
-	if s.listed == nil { // the one of the list has been used up
+	if s.listed == nil { // a connection serves one request
 		if _, err := s.AdvertisedReferencesContext(ctx); err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (s *sshSession) UploadPack(ctx context.Context, req *packp.UploadPackReques
 	response := packp.NewUploadPackResponse(req)
 	err := command.send(req)
 	if err != nil {
-		_ = s.wire.remember(err)
+		_ = s.wire.record(err)
 	} else {
 		err = response.Decode(struct {
 			io.Reader
@@ -84,14 +84,14 @@ func (s *sshSession) UploadPack(ctx context.Context, req *packp.UploadPackReques
 		}{body, body})
 	}
 	if err != nil {
-		command.explain(s.wire, false)
+		command.recordExit(s.wire, false)
 		_ = body.Close()
 		return nil, err
 	}
 	return response, nil
 }
 
-// Close ends the connection that waits for a request.
+// Close closes the connection if it waits for a request.
 func (s *sshSession) Close() error {
 	if s.listed != nil {
 		_ = s.listed.Close()
@@ -100,7 +100,7 @@ func (s *sshSession) Close() error {
 	return nil
 }
 
-// start connects, proves host and credential, and starts git-upload-pack.
+// start connects, authenticates the host and the user, and starts git-upload-pack.
 func (s *sshSession) start(ctx context.Context) (*uploadPack, error) {
 	signer, err := parseKey(s.auth)
 	if err != nil {
@@ -113,13 +113,13 @@ func (s *sshSession) start(ctx context.Context) (*uploadPack, error) {
 	address := net.JoinHostPort(egress.CanonicalHost(s.url.Hostname()), egress.PortOf(s.url))
 	conn, err := s.net.dialSSH(ctx, egress.Policy{Hosts: s.net.hosts, Foreign: s.foreign, Timeout: dialTimeout}, address)
 	if err != nil {
-		return nil, s.wire.remember(err)
+		return nil, s.wire.record(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		_ = conn.Close()
-		return nil, s.wire.remember(err)
+		return nil, s.wire.record(err)
 	}
 	command, err := startUploadPack(conn, address, repositoryPath(s.url), &ssh.ClientConfig{
 		User:              userOf(s.url),
@@ -135,10 +135,10 @@ func (s *sshSession) start(ctx context.Context) (*uploadPack, error) {
 			_ = command.Close()
 		}
 		_ = conn.Close()
-		if strings.Contains(err.Error(), "unable to authenticate") { // the package has no other sign of it
+		if strings.Contains(err.Error(), "unable to authenticate") { // package ssh has no error type for it
 			err = &refusal{class: events.ClassAuth}
 		}
-		return nil, s.wire.remember(err)
+		return nil, s.wire.record(err)
 	}
 	return command, nil
 }
@@ -154,12 +154,12 @@ func parseKey(auth Auth) (signer ssh.Signer, err error) {
 	}
 	if err != nil {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"the credential's sshKey cannot be read; want a private key, PEM or OpenSSH, and its sshKeyPassphrase if it has one")
+			"the credential's sshKey cannot be read; want a private key in PEM or OpenSSH format, and its sshKeyPassphrase if it is encrypted")
 	}
 	return signer, nil
 }
 
-// userOf returns the user to log in as, which is git to almost every server.
+// userOf returns the user to log in as; defaults to git.
 func userOf(u *url.URL) string {
 	if u.User == nil {
 		return "git"
@@ -167,7 +167,7 @@ func userOf(u *url.URL) string {
 	return u.User.Username()
 }
 
-// repositoryPath returns the path as git-upload-pack wants it: absolute, or below a user's home.
+// repositoryPath returns the argument of git-upload-pack: an absolute path, or one relative to a home folder (~).
 func repositoryPath(u *url.URL) string {
 	if strings.HasPrefix(u.Path, "/~") {
 		return u.Path[1:]
@@ -175,25 +175,25 @@ func repositoryPath(u *url.URL) string {
 	return u.Path
 }
 
-// quoted quotes a word for a shell as Git does, whose own restricted shell reads nothing else.
-func quoted(word string) string {
+// shellQuote quotes a word for a shell as Git does, the only form that git-shell accepts.
+func shellQuote(word string) string {
 	return "'" + strings.NewReplacer(`'`, `'\''`, `!`, `'\!'`).Replace(word) + "'"
 }
 
-// uploadPack is a git-upload-pack that runs on the other side of an SSH connection.
+// uploadPack is a git-upload-pack process on an SSH server.
 type uploadPack struct {
 	conn    net.Conn
 	client  *ssh.Client
 	session *ssh.Session
 	stdin   io.WriteCloser
 	stdout  io.Reader
-	ended   bool // so has stdout
-	stderr  firstBytes
-	wait    func() error // for its exit, as often as one likes; nil before it has begun
+	ended   bool // stdout has ended
+	stderr  prefixBuffer
+	wait    func() error // returns the exit status, any number of times; nil before the start
 	once    sync.Once
 }
 
-// startUploadPack owns conn once it has succeeded.
+// startUploadPack takes ownership of conn if it succeeds.
 func startUploadPack(conn net.Conn, address, path string, cfg *ssh.ClientConfig) (*uploadPack, error) {
 	secured, channels, requests, err := ssh.NewClientConn(conn, address, cfg)
 	if err != nil {
@@ -218,14 +218,14 @@ func (c *uploadPack) start(path string) (err error) {
 	if c.stdout, err = c.session.StdoutPipe(); err != nil {
 		return err
 	}
-	if err := c.session.Start("git-upload-pack " + quoted(path)); err != nil {
+	if err := c.session.Start("git-upload-pack " + shellQuote(path)); err != nil {
 		return err
 	}
 	c.wait = sync.OnceValue(c.session.Wait)
 	return nil
 }
 
-// send asks for objects, all in one request as over HTTP: the remote has no questions to ask back.
+// send sends a complete request, without negotiation, as over HTTP.
 func (c *uploadPack) send(req *packp.UploadPackRequest) error {
 	var request bytes.Buffer
 	if err := req.UploadRequest.Encode(&request); err != nil {
@@ -241,7 +241,7 @@ func (c *uploadPack) send(req *packp.UploadPackRequest) error {
 	return err
 }
 
-// Read reads what git-upload-pack writes. The package has the output of a broken connection end as any.
+// Read reads the output of git-upload-pack. It fails if the connection broke, which package ssh reports as io.EOF.
 func (c *uploadPack) Read(p []byte) (int, error) {
 	n, err := c.stdout.Read(p)
 	if !errors.Is(err, io.EOF) {
@@ -254,7 +254,7 @@ func (c *uploadPack) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// exit waits for the exit of a git-upload-pack whose output has ended.
+// exit waits for the exit status after the output has ended.
 func (c *uploadPack) exit() error {
 	_ = c.stdin.Close()
 	limit := time.AfterFunc(exitTimeout, func() { _ = c.conn.Close() })
@@ -262,7 +262,7 @@ func (c *uploadPack) exit() error {
 	return c.wait()
 }
 
-// Close ends the connection and all that runs for it. It returns nil.
+// Close closes the connection and waits for its goroutines. It returns nil.
 func (c *uploadPack) Close() error {
 	c.once.Do(func() {
 		_ = c.conn.Close()
@@ -274,60 +274,58 @@ func (c *uploadPack) Close() error {
 	return nil
 }
 
-// explain tells the wire why the output ended early, if it did: by words on standard error, or by an exit
-// status.
-func (c *uploadPack) explain(w *monitor, listing bool) {
-	if !c.ended || w.firstFault() != nil || w.errLine() != "" {
+// recordExit records why the output ended early, if it did: the text on standard error or the exit status.
+func (c *uploadPack) recordExit(w *monitor, listing bool) {
+	if !c.ended || w.firstError() != nil || w.errLine() != "" {
 		return
 	}
 	if exit, ok := errors.AsType[*ssh.ExitError](c.exit()); ok {
-		said := refusalOf(c.stderr.String(), listing)
-		said.status = exit.ExitStatus()
-		_ = w.remember(said)
+		refused := refusalOf(c.stderr.String(), listing)
+		refused.status = exit.ExitStatus()
+		_ = w.record(refused)
 	}
 }
 
-// commandOutput is what git-upload-pack writes, bounded as an answer over HTTP is.
+// commandOutput is the output of git-upload-pack, with the limits of an HTTP response.
 type commandOutput struct {
-	*boundedBody
+	*limitedBody
 	detach func() bool
 }
 
-// output bounds what comes next, a list of refs or else a pack, until ctx is done, which ends the
-// connection. Closing it closes closer, or leaves the connection as it is when there is none.
+// output returns the next response, either a list of refs or a pack. The connection is closed when ctx is done.
+// Closing the response closes closer, if any, and otherwise leaves the connection open.
 func (c *uploadPack) output(ctx context.Context, w *monitor, listing bool, closer io.Closer) *commandOutput {
 	ctx, cancel := context.WithCancelCause(ctx)
 	detach := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
 	if closer == nil {
 		closer = io.NopCloser(nil)
 	}
-	body := w.bound(ctx, cancel, struct {
+	body := w.limit(ctx, cancel, struct {
 		io.Reader
 		io.Closer
 	}{c, closer}, listing)
 	return &commandOutput{body, detach}
 }
 
-// Close implements [io.Closer].
 func (o *commandOutput) Close() error {
 	o.detach()
-	return o.boundedBody.Close()
+	return o.limitedBody.Close()
 }
 
-// firstBytes keeps the first bytes written to it, and lets the rest go.
-type firstBytes struct {
+// prefixBuffer keeps the first maxStderr bytes written to it.
+type prefixBuffer struct {
 	mu   sync.Mutex
 	kept []byte
 }
 
-func (b *firstBytes) Write(p []byte) (int, error) {
+func (b *prefixBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.kept = append(b.kept, p[:min(len(p), maxStderr-len(b.kept))]...)
 	return len(p), nil
 }
 
-func (b *firstBytes) String() string {
+func (b *prefixBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return string(b.kept)

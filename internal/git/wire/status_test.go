@@ -13,14 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"lockstep/internal/git/object"
-
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 
 	"lockstep/events"
+	"lockstep/internal/git/object"
 )
 
-func TestStatuses(t *testing.T) {
+func TestHTTPStatus(t *testing.T) {
 	limit := http.Header{"Retry-After": {"60"}}
 	for _, tc := range []struct {
 		code        int
@@ -42,8 +41,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// TestManyLinesBeforeThePack has a server go on about where the history ends, and what is common.
-func TestManyLinesBeforeThePack(t *testing.T) {
+// TestManyLinesBeforePack limits the lines about shallow and common commits.
+func TestManyLinesBeforePack(t *testing.T) {
 	notUnderRace(t)
 	const hash = "1111111111111111111111111111111111111111"
 	shallow, ack, band := "0034shallow "+hash, "0038ACK "+hash+" common\n", "0006\x01x"
@@ -55,21 +54,21 @@ func TestManyLinesBeforeThePack(t *testing.T) {
 		"common":              {shallow + "00000008NAK\n" + strings.Repeat(ack, maxPrologue/len(ack)+1), true},
 		"flushes":             {strings.Repeat("0000", maxPrologue/4+1), true},
 		"after a side-band":   {band + strings.Repeat(shallow, maxPrologue/len(shallow)+1), true},
-		"as many as may be":   {strings.Repeat(shallow, maxPrologue/len(shallow)), false},
+		"at the limit":        {strings.Repeat(shallow, maxPrologue/len(shallow)), false},
 		"a side-band":         {shallow + "00000008NAK\n" + strings.Repeat(band, maxPrologue/len(band)*2), false},
 		"without a side-band": {shallow + "00000008NAK\nPACK" + strings.Repeat("0000", maxPrologue), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, step := range []int{1 << 20, 7} {
 				w := &monitor{maxPack: 1 << 30}
-				body := w.bound(t.Context(), func(error) {}, io.NopCloser(strings.NewReader(tc.answer)), false)
+				body := w.limit(t.Context(), func(error) {}, io.NopCloser(strings.NewReader(tc.answer)), false)
 				_, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{body}, make([]byte, step))
 				w.close()
 				if (err != nil) != tc.many {
 					t.Errorf("by %d bytes: %v", step, err)
 				}
 				if tc.many {
-					mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstFault(), err), events.ClassQuota, events.Permanent)
+					mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstError(), err), events.ClassQuota, events.Permanent)
 				}
 			}
 		})
@@ -89,23 +88,22 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// dripping gives a byte at a time, with a pause before each.
-type dripping struct {
+// slowReader returns a byte at a time after a pause.
+type slowReader struct {
 	io.Reader
 	pause time.Duration
 }
 
-func (d dripping) Read(p []byte) (int, error) {
+func (d slowReader) Read(p []byte) (int, error) {
 	time.Sleep(d.pause)
 	return d.Reader.Read(p[:1])
 }
 
-// TestARemoteThatTrickles never falls silent for long, nor sends much: it must not hold a lease for
-// a day.
-func TestARemoteThatTrickles(t *testing.T) {
+// TestSlowRemote checks that a remote that sends a few bytes at a time is given up.
+func TestSlowRemote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &monitor{maxPack: 1 << 30, next: roundTripper(func(*http.Request) (*http.Response, error) {
-			body := dripping{bytes.NewReader(make([]byte, 3000)), idleTimeout / 2}
+			body := slowReader{bytes.NewReader(make([]byte, 3000)), idleTimeout / 2}
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
 		})}
 		defer w.close()
@@ -119,12 +117,12 @@ func TestARemoteThatTrickles(t *testing.T) {
 		if took := time.Since(began); err == nil || took > 20*time.Minute {
 			t.Errorf("read for %v: %v", took, err)
 		}
-		err = remoteError(context.Background(), "example.org", Auth{}, w.firstFault(), errors.New("reading"))
+		err = remoteError(context.Background(), "example.org", Auth{}, w.firstError(), errors.New("reading"))
 		mustFail(t, err, events.ClassNetwork, events.Retryable)
 	})
 }
 
-func TestAuthNeverPrintsItself(t *testing.T) {
+func TestAuthIsRedacted(t *testing.T) {
 	auth := Auth{Username: "ada", Password: secret, BearerToken: secret}
 	text := must(auth.MarshalText())(t)
 	for _, printed := range []string{
