@@ -53,8 +53,7 @@ func (n Namespace) Poll() string { return string(n) + "poll" }
 // Deliveries is the prefix of the keys that deduplicate webhook deliveries, one per source.
 func (n Namespace) Deliveries() string { return string(n) + "deliveries:" }
 
-// Notifications is the stream of notifications to redeliver, and the prefix of the keys of undelivered
-// notifications.
+// Notifications is the stream of notifications to redeliver, and the prefix of the keys of undelivered ones.
 func (n Namespace) Notifications() string { return string(n) + "notify" }
 
 // Reconcile is the lock of the process that compares registry, state and volume. It also records the last run.

@@ -25,7 +25,7 @@ type Repos interface {
 type States interface {
 	// Fields returns the fields that earlier outcomes have set in a repository's state; none if it is unknown.
 	Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error)
-	// SetMisses stores in the state how often the remote did not have the commit yet that an entry announces for ref.
+	// SetMisses stores in the state how often the commit that an entry announces for ref was missing at the remote.
 	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, times int) error
 }
 

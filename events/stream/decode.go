@@ -11,9 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// MetadataUncounted, set to "true" in a message's metadata before it is nacked, prevents the nack from
-// counting as a failed attempt. The redelivery delay is that of Watermill's components/delay, if the
-// metadata contains one.
+// MetadataUncounted, set to "true" in a message's metadata before it is nacked, prevents the nack from counting as a
+// failed attempt. The redelivery delay is that of Watermill's components/delay, if the metadata contains one.
 const MetadataUncounted = "lockstep_uncounted"
 
 // decode makes a message of an entry. It returns an error, and never panics, if the entry is malformed: other

@@ -12,9 +12,8 @@ import (
 )
 
 var (
-	// ErrNotOwner means that the entry belongs to another consumer or was finished by one, because this
-	// consumer was too slow or cut off. Nothing was changed. It is also the cause of the message's
-	// cancelled context.
+	// ErrNotOwner means that the entry belongs to another consumer or was finished by one, because this consumer was
+	// too slow or cut off. Nothing was changed. It is also the cause of the message's cancelled context.
 	ErrNotOwner = errors.New("stream: the entry is owned by another consumer")
 
 	// ErrGuard means that the lease of the [Guard] is not held. Nothing was changed.
@@ -25,9 +24,8 @@ var (
 	ErrSettled = errors.New("stream: the entry was settled by a sibling")
 )
 
-// Delivery is a stream entry that this consumer owns until it is settled, dead-lettered or nacked, through
-// the Delivery or through the message's own Ack or Nack, whichever comes first. Its methods are safe for
-// concurrent use.
+// Delivery is a stream entry that this consumer owns until it is settled, dead-lettered or nacked, through the Delivery
+// or through the message's own Ack or Nack, whichever comes first. Its methods are safe for concurrent use.
 type Delivery struct {
 	sub     *subscription
 	entry   string
@@ -90,9 +88,8 @@ func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// Nack gives the entry back, to be redelivered after the delay to any consumer with room. If failed is
-// true it counts as an attempt. Nacking twice is a no-op. If the delivery was finished in another way, Nack
-// returns [ErrNotOwner].
+// Nack gives the entry back, to be redelivered after the delay to any consumer with room. If failed is true it counts
+// as an attempt. Nacking twice is a no-op. If the delivery was finished in another way, Nack returns [ErrNotOwner].
 func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) error {
 	how := Deferred
 	if failed {

@@ -85,8 +85,7 @@ func (f *flight) capacity(key string) int {
 	return 0
 }
 
-// keysWithCapacity returns the keys over the limit that have capacity again, with that capacity, and unmarks
-// them.
+// keysWithCapacity returns the keys over the limit that have capacity again, with that capacity, and unmarks them.
 func (f *flight) keysWithCapacity() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

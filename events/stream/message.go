@@ -10,8 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// ChangeMessage returns the message that publishes a change. Its UUID is the change's ID, which is generated
-// if empty.
+// ChangeMessage returns the message that publishes a change. Its UUID is the change's ID, which is generated if empty.
 func ChangeMessage(c events.Change) (*message.Message, error) {
 	if c.ID == "" {
 		c.ID = watermill.NewUUID()

@@ -15,10 +15,7 @@ import (
 )
 
 const (
-	// tryTimeout is the timeout of one script call. A call is never cancelled earlier: a script that ran but
-	// whose reply nobody read is the worst outcome.
-	tryTimeout = 5 * time.Second
-
+	tryTimeout = 5 * time.Second // of one script call, which is never cancelled earlier: its reply would be lost
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
 
@@ -39,8 +36,7 @@ type outage struct {
 	longEnd  time.Time // when the last long outage ended
 }
 
-// failed records a failed call. Within the aftermath of an outage it logs nothing; if there is a new outage, a
-// later retry logs it.
+// failed records a failed call. Within the aftermath of an outage it leaves logging to a later retry.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
 	if o.since.IsZero() {

@@ -37,9 +37,8 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	return &Publisher{cfg: cfg}, nil
 }
 
-// Publish adds messages to the stream called topic, in order, each under its own context. It stops at
-// the first error. After a connection error the message may have been added: publish it again with the same
-// UUID.
+// Publish adds messages to the stream called topic, in order, each under its own context. It stops at the first error.
+// After a connection error the message may have been added: publish it again with the same UUID.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if p.closed.Load() {
 		return ErrClosed

@@ -65,8 +65,7 @@ type group struct {
 	consumer     string
 }
 
-// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group
-// exists.
+// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group exists.
 func (g *group) create(ctx context.Context) error {
 	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, "0").Err()
 	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
@@ -237,8 +236,7 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 // pageBytes is the approximate maximum size of one page of siblings.
 const pageBytes = 4 << 20
 
-// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the
-// newest.
+// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the newest.
 func (g *group) readParked(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {

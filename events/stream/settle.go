@@ -55,10 +55,9 @@ type Reason struct {
 	Attempts int    // 0 means Delivery.Attempt
 }
 
-// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. Otherwise it changes
-// nothing and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success
-// does nothing and returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already
-// done it tries once.
+// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. Otherwise it changes nothing
+// and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success does nothing and
+// returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
 }
@@ -188,8 +187,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	return nil
 }
 
-// settle runs the script. It returns the verdict on each entry, in order, and whether the script released the
-// lease.
+// settle runs the script. It returns the verdict on each entry, in order, and whether the script released the lease.
 func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, returned bool, err error) {
 	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
 	args := []any{g.name, g.consumer}

@@ -27,10 +27,9 @@ type SiblingSettlement struct {
 	Settled func() // called once the sibling is known to be settled; must not block; optional
 }
 
-// Siblings returns a page of about limit waiting entries with the same key, and the token of the next page.
-// The token is "" for the first page, and after the last. An entry that changes state meanwhile may be
-// missed or returned twice. The holder of a lease on the key can settle the siblings that its work answers
-// with [Delivery.SettleSiblings].
+// Siblings returns a page of about limit waiting entries with the same key, and the token of the next page. The token
+// is "" for the first page, and after the last. An entry that changes state meanwhile may be missed or returned twice.
+// The holder of a lease on the key can settle the siblings that its work answers with [Delivery.SettleSiblings].
 func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblings []Sibling, next string, err error) {
 	if d.key == "" {
 		return nil, "", nil
@@ -102,10 +101,9 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 	return siblings, last, nil
 }
 
-// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many
-// it settled. It skips siblings that another consumer owns by now. For those that this consumer owns, it
-// cancels the message's context with the cause [ErrSettled]. If the lease is not held, it settles none and
-// returns [ErrGuard].
+// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many it
+// settled. It skips siblings that another consumer owns by now. For those that this consumer owns, it cancels the
+// message's context with the cause [ErrSettled]. If the lease is not held, it settles none and returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	for part := range slices.Chunk(batch, settledAtOnce) {
 		n, err := d.settleBatch(ctx, guard, part)
