@@ -26,8 +26,7 @@ type Job struct {
 	// app, or "" if there is none.
 	Newest func(ctx context.Context) (string, error)
 
-	// Progress reports that a phase begins, and how far it is. It is cheap and safe for concurrent use. The router
-	// always sets it.
+	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. The router always sets it.
 	Progress func(Progress)
 }
 
@@ -50,8 +49,7 @@ func (j Job) Result(t ResultType) Result {
 	}
 }
 
-// Outcome is what a [Handler] returns: the result to publish, and the state to write in the same atomic
-// step that settles the event.
+// Outcome is what a [Handler] returns: what to publish and write in the atomic step that settles the event.
 type Outcome struct {
 	Result  Result
 	State   map[string]string

@@ -43,8 +43,7 @@ func (n Namespace) Locks() string { return string(n) + "lock:" }
 // Volume is the key with the ID of the volume that this deployment publishes to.
 func (n Namespace) Volume() string { return string(n) + "volume" }
 
-// Watches is the prefix of the registry's keys. The watches of a repository are at "of:" followed by its
-// [RepoPath.Key].
+// Watches is the prefix of the registry's keys.
 func (n Namespace) Watches() string { return string(n) + "watch:" }
 
 // Poll is the sorted set of polled repositories, scored by the time of the next poll.

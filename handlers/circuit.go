@@ -115,8 +115,7 @@ func refused(job events.Job, circuit CircuitState) error {
 	}
 }
 
-// failed counts a failure, if its class counts. If that opens the circuit, the retry waits until it half-opens. An error
-// while counting is logged only.
+// failed counts a failure, if its class counts. If that opens the circuit, the retry waits until it half-opens.
 func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	class := events.ClassOf(err)
 	if !counts(class) {

@@ -56,8 +56,7 @@ type Config struct {
 	// Worker identifies this process to others. The default consists of host name, pid and a random part.
 	Worker string
 
-	// Cluster says that Redis is a cluster, where PUBLISH counts the subscribers of one node only. It is
-	// implied by a *redis.ClusterClient.
+	// Cluster says that Redis is a cluster. It is implied by a *redis.ClusterClient.
 	Cluster bool
 
 	Log      *slog.Logger // optional; silent by default

@@ -81,8 +81,7 @@ const (
 	Lost     Outcome = "lost"     // another consumer owns the entry, or its fate is unknown
 )
 
-// Observer receives events of a Subscriber, for metrics. Its methods must be safe for concurrent use and
-// should return quickly.
+// Observer receives events of a Subscriber, for metrics. It must be safe for concurrent use and return quickly.
 type Observer interface {
 	// Delivered is called when a message is handed out.
 	Delivered(stream string, attempt, inFlight int)
@@ -144,8 +143,7 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	return c, nil
 }
 
-// uniqueConsumer returns a name that no earlier process on this host has used, whose entries could
-// otherwise be confused with ours.
+// uniqueConsumer returns a name that no earlier process on this host has used.
 func uniqueConsumer() string {
 	host, err := os.Hostname()
 	if err != nil {

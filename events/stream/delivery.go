@@ -69,8 +69,7 @@ func (d *Delivery) Entry() string { return d.entry }
 // consumer died, hung or was cut off, count as attempts; deferred ones do not.
 func (d *Delivery) Attempt() int { return d.attempt }
 
-// Delivered returns how often the entry has been delivered, including this time and deferred deliveries. Use
-// it for backoff under contention.
+// Delivered returns how often the entry has been delivered, this time and deferred deliveries included.
 func (d *Delivery) Delivered() int { return d.times }
 
 // Began returns when this consumer took the entry.
@@ -146,8 +145,7 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	return fmt.Errorf("finish entry %s of %s: %w", d.entry, d.Stream(), err)
 }
 
-// claim records how the message's own Ack or Nack finishes the delivery. It returns false if the delivery is
-// already finished.
+// claim records how the message's own Ack or Nack finishes the delivery, unless it is already finished.
 func (d *Delivery) claim(how Outcome) bool {
 	d.busy.Store(true)
 	d.mu.Lock()

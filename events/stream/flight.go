@@ -21,11 +21,8 @@ type flight struct {
 
 func newFlight(keyLimit int) *flight {
 	return &flight{
-		freed:     make(chan struct{}, 1),
-		keyLimit:  keyLimit,
-		byEntry:   make(map[string]*Delivery),
-		byKey:     make(map[string]map[string]*Delivery),
-		overLimit: make(map[string]bool),
+		freed: make(chan struct{}, 1), keyLimit: keyLimit,
+		byEntry: make(map[string]*Delivery), byKey: make(map[string]map[string]*Delivery), overLimit: make(map[string]bool),
 	}
 }
 

@@ -110,8 +110,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// unavailable reports whether err means that Redis is unreachable or cannot serve at present, as opposed to
-// refusing the command.
+// unavailable reports whether Redis is unreachable or cannot serve, rather than refusing the command.
 func unavailable(err error) bool {
 	for _, answer := range []error{nil, redis.Nil, redis.ErrClosed, ErrGuard, ErrNotOwner, errReply} {
 		if errors.Is(err, answer) {
@@ -133,8 +132,7 @@ func CannotServe(err error) bool {
 	}, func(code string) bool { return strings.Contains(reply.Error(), code) }) // Redis 6.2 wraps the error of a script
 }
 
-// mayHaveRun reports whether a call that failed with err may still have taken effect, because it was sent and no
-// reply arrived.
+// mayHaveRun reports whether a failed call may have taken effect: it was sent, and no reply arrived.
 func mayHaveRun(err error) bool {
 	if _, replied := errors.AsType[redis.Error](err); replied || !unavailable(err) {
 		return false

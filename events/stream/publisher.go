@@ -16,8 +16,7 @@ type PublisherConfig struct {
 	MaxLen int64                 // approximate maximum length of a stream, read or not; 0 for unlimited
 }
 
-// Publisher adds messages to streams in Watermill's wire format. It is a Watermill message.Publisher
-// and safe for concurrent use.
+// Publisher adds messages to streams in Watermill's wire format. It is safe for concurrent use.
 type Publisher struct {
 	cfg    PublisherConfig
 	closed atomic.Bool

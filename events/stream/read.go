@@ -126,8 +126,7 @@ func (s *subscription) recover(ctx context.Context, err error) {
 		"Redis lost its data, or the group was deleted", "stream", s.group.stream)
 }
 
-// admit turns entries into deliveries. From here on they are in flight and get heartbeats, even before
-// anyone receives their messages.
+// admit turns entries into deliveries, which are in flight and get heartbeats from here on.
 func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 	admitted := make([]*Delivery, 0, len(entries))
 	var overLimit []*Delivery

@@ -12,8 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Settlement is what to write in the step that finishes an entry. On Redis Cluster all its keys must share
-// the stream's hash tag.
+// Settlement is what to write when an entry is finished. On Cluster, all keys share the stream's hash tag.
 type Settlement struct {
 	Guard   *Guard       // lease that must be held; optional
 	Also    []Guard      // further leases that must be held
@@ -62,9 +61,8 @@ func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
 }
 
-// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter to the dead stream, with
-// the reason, error, number of attempts and origin, and with the entry's original fields, each name prefixed by
-// "original:".
+// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the reason and the entry's
+// fields, each name prefixed by "original:", to the dead stream.
 func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error {
 	r.Attempts = cmp.Or(r.Attempts, d.attempt)
 	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, r}, s)

@@ -8,8 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Sibling is a waiting entry with the same key, parked or owned by this consumer. Entries owned by other
-// consumers are not visible.
+// Sibling is a waiting entry with the same key, parked or owned by this consumer.
 type Sibling struct {
 	Entry    string
 	Message  *message.Message // read only payload and UUID; must not be acked or nacked
@@ -115,8 +114,7 @@ func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sib
 	return settled, nil
 }
 
-// settledAtOnce is the maximum number of entries per script call, which bounds how long it blocks Redis.
-const settledAtOnce = 100
+const settledAtOnce = 100 // maximum number of entries per script call, which bounds how long it blocks Redis
 
 func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	var call settleCall

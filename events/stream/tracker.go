@@ -101,8 +101,7 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 	}
 }
 
-// follow waits up to recheckInterval for the result, reading after the entry last. It returns the zero Progress
-// if there is none by then.
+// follow waits up to recheckInterval for a result after the entry last. Without one, the Progress is zero.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
 	slice, cancel := context.WithTimeout(ctx, recheckInterval)
 	defer cancel()

@@ -222,8 +222,7 @@ func (t *Trimmer) memoryUsage(ctx context.Context, r Retention) int64 {
 	return bytes
 }
 
-// memoryUsage returns the memory of a stream as Redis estimates it from a few samples, or -1 if Redis does not
-// support or forbids the command.
+// memoryUsage returns the memory of a stream as Redis estimates it, or -1 if Redis refuses the command.
 func memoryUsage(ctx context.Context, client redis.UniversalClient, topic string) int64 {
 	bytes, err := client.MemoryUsage(ctx, topic, 5).Result()
 	switch {
