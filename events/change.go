@@ -45,8 +45,7 @@ const (
 	BusySkip BusyPolicy = "skip" // do nothing, for polls and cron refreshes
 )
 
-// Change is a request to bring one repository up to date. Only [ParseChange] and [NewChange] return
-// a validated Change.
+// Change is a request to bring one repository up to date. Only [ParseChange] and [NewChange] return a validated Change.
 type Change struct {
 	ID     string     // identity of the change, the same on every retry; at most 255 bytes
 	Type   ChangeType // kind of change
@@ -68,9 +67,8 @@ type Change struct {
 	Foreign    bool       // URL comes from a webhook's payload, not from the operator
 }
 
-// NewChange fills in defaults (random ID, type, source, time, repository path derived from the URL,
-// busy policy), rewrites an scp-like remote as a URL (see [RemoteURL]), and validates the change as
-// [ParseChange] does.
+// NewChange fills in defaults (random ID, type, source, time, repository path derived from the URL, busy policy),
+// rewrites an scp-like remote as a URL (see [RemoteURL]), and validates the change as [ParseChange] does.
 func NewChange(c Change) (Change, error) {
 	if c.ID == "" {
 		c.ID = rand.Text()
@@ -175,10 +173,9 @@ func RemoteURL(remote string) string {
 }
 
 // CheckRemote returns an error unless remote is an absolute http, https or ssh URL without credentials, query or
-// fragment (not even an empty one, since "/info/refs" is appended). The path must not contain "." or "..",
-// encoded or not, nor "..;x" and "..\x", which some servers treat alike: such a URL could escape the prefix that a
-// credential is limited to. An ssh URL may contain a user name but no control character. The error never repeats
-// the URL.
+// fragment (not even an empty one, since "/info/refs" is appended). The path must not contain "." or "..", encoded or
+// not, nor "..;x" and "..\x", which some servers treat alike: such a URL could escape the prefix that a credential is
+// limited to. An ssh URL may contain a user name but no control character. The error never repeats the URL.
 func CheckRemote(remote string) error {
 	if len(remote) > 2048 {
 		return errors.New("url is longer than 2048 bytes")

@@ -6,8 +6,7 @@ import (
 	"strconv"
 )
 
-// Depth is the number of commits of a ref's history to keep. The zero Depth means 1, the commit itself. A clone
-// is never made shallower.
+// Depth is the number of commits of a ref's history to keep; 0 means 1. A clone is never made shallower.
 type Depth int
 
 // DepthFull is the whole history of a ref.

@@ -41,9 +41,4 @@
 //
 // A type or version newer than this program is [Contention] with the class [ClassNewer]: a newer process handles
 // it. The [Class] names the kind of fault, for results, metrics and operators.
-//
-// # What it does not do
-//
-// It does not transport events (package stream), lock repositories (package locking) or handle changes (package
-// handlers).
 package events

@@ -28,8 +28,7 @@ func EntryTime(id string) time.Time {
 	return time.UnixMilli(int64(ms)).UTC()
 }
 
-// ParseEntryID splits the ID of a stream entry, such as "1795223511284-0", into milliseconds since the epoch
-// and sequence number.
+// ParseEntryID splits the ID of a stream entry, such as "1795223511284-0", into ms since 1970 and sequence number.
 func ParseEntryID(id string) (ms, seq uint64, ok bool) {
 	head, tail, found := strings.Cut(id, "-")
 	ms, err := strconv.ParseUint(head, 10, 64)

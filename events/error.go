@@ -9,8 +9,7 @@ import (
 // Disposition is what an error means for the event being handled.
 type Disposition int
 
-// The dispositions. An error without one is [Retryable]: unforeseen errors are more often temporary than
-// permanent, and the number of attempts is bounded.
+// The dispositions. An error without one is [Retryable].
 const (
 	Retryable  Disposition = iota // deliver again after a backoff; counts as an attempt
 	Contention                    // deliver again after a backoff; does not count as an attempt
@@ -77,8 +76,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// DispositionOf returns the disposition of the outermost [Error] in err's chain, or [Retryable] if there is
-// none.
+// DispositionOf returns the disposition of the outermost [Error] in err's chain, or [Retryable] if there is none.
 func DispositionOf(err error) Disposition {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Disposition
@@ -94,8 +92,7 @@ func ClassOf(err error) Class {
 	return ClassInternal
 }
 
-// RetryAfter returns the delay that the outermost [Error] in err's chain requests, or 0, for the usual backoff, if
-// there is none.
+// RetryAfter returns the delay that the outermost [Error] in err's chain requests, or 0 for the usual backoff.
 func RetryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter

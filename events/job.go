@@ -14,9 +14,8 @@ type Job struct {
 	Fence   uint64 // fence of the lease on Change.Repo
 	FenceTo uint64 // fence of the lease on Change.To, if any
 
-	// Confirm returns nil once the lease is known to be held. It waits while that is in doubt, for
-	// example because Redis is unreachable, and fails when the lease is lost or ctx is done. Call it
-	// before changing anything that readers can see.
+	// Confirm returns nil once the lease is known to be held. It waits while Redis is unreachable, and fails when the
+	// lease is lost or ctx is done. Call it before changing anything that readers can see.
 	Confirm func(ctx context.Context) error
 
 	// Latest returns the ID of the last entry in the stream of the change, or "" if the change did not come
@@ -27,8 +26,7 @@ type Job struct {
 	// app, or "" if there is none.
 	Newest func(ctx context.Context) (string, error)
 
-	// Progress is called when a phase of the work begins and from time to time during it. It is cheap and safe
-	// for concurrent use. It is never nil in a job that the router passes to a handler.
+	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. The router always sets it.
 	Progress func(Progress)
 }
 
@@ -51,8 +49,7 @@ func (j Job) Result(t ResultType) Result {
 	}
 }
 
-// Outcome is what a [Handler] returns: the result to publish, and the state to write in the same atomic
-// step that settles the event.
+// Outcome is what a [Handler] returns: what to publish and write in the atomic step that settles the event.
 type Outcome struct {
 	Result  Result
 	State   map[string]string
@@ -61,9 +58,8 @@ type Outcome struct {
 	StateTo map[string]string // fields to set in the state of Change.To
 	Changes []Change          // changes to publish in the same step
 
-	// Covers reports whether this outcome also answers another waiting job for the same repository, and
-	// with what outcome. It is called after the outcome itself is settled, by one goroutine. A nil
-	// Covers answers no other job.
+	// Covers reports whether this outcome also answers another waiting job for the same repository, and with what
+	// outcome. It is called after the outcome itself is settled, by one goroutine. Optional.
 	Covers func(ctx context.Context, other Job) (Outcome, bool)
 }
 

@@ -43,8 +43,7 @@ func (n Namespace) Locks() string { return string(n) + "lock:" }
 // Volume is the key with the ID of the volume that this deployment publishes to.
 func (n Namespace) Volume() string { return string(n) + "volume" }
 
-// Watches is the prefix of the registry's keys. The watches of a repository are at "of:" followed by its
-// [RepoPath.Key].
+// Watches is the prefix of the registry's keys.
 func (n Namespace) Watches() string { return string(n) + "watch:" }
 
 // Poll is the sorted set of polled repositories, scored by the time of the next poll.
@@ -53,8 +52,7 @@ func (n Namespace) Poll() string { return string(n) + "poll" }
 // Deliveries is the prefix of the keys that deduplicate webhook deliveries, one per source.
 func (n Namespace) Deliveries() string { return string(n) + "deliveries:" }
 
-// Notifications is the stream of notifications to redeliver, and the prefix of the keys of undelivered
-// notifications.
+// Notifications is the stream of notifications to redeliver, and the prefix of the keys of undelivered ones.
 func (n Namespace) Notifications() string { return string(n) + "notify" }
 
 // Reconcile is the lock of the process that compares registry, state and volume. It also records the last run.

@@ -3,8 +3,7 @@ package events
 // Phase is a step of the work on a change.
 type Phase string
 
-// The phases of a sync, in order. Unneeded phases are skipped. If a fetch does not yield a complete commit, the
-// sequence restarts at [PhaseFetch].
+// The phases of a sync, in order. Unneeded ones are skipped; an incomplete fetch starts again at [PhaseFetch].
 const (
 	PhaseList    Phase = "list"    // list the remote's refs
 	PhaseFetch   Phase = "fetch"   // receive objects, counted in bytes, then index them, counted in objects

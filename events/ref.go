@@ -16,10 +16,9 @@ const maxRefSuffix = 150 // bytes, so that "name@ref" stays a file name
 // [ParseRef] returns other values.
 type Ref struct{ name string }
 
-// ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a
-// branch; "" and "HEAD" are the remote's default branch. Beyond Git's rules it rejects a name directly below
-// "refs/", a name that is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150
-// bytes.
+// ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a branch; ""
+// and "HEAD" are the remote's default branch. Beyond Git's rules it rejects a name directly below "refs/", a name that
+// is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
 func ParseRef(s string) (Ref, error) {
 	if s == "" || s == "HEAD" {
 		return Ref{}, nil

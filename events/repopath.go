@@ -24,10 +24,9 @@ const (
 // The zero value names no repository.
 type RepoPath struct{ spelled, folded string }
 
-// ParseRepoPath parses "owner/name" or a deeper path of 2 to 20 segments of at most 100 bytes each. It
-// rejects anything that a file system, a shell or Git could interpret: empty, "." and ".." segments, a
-// leading "-", a ".git" suffix, the reserved name ".lockstep", and every byte except ASCII letters, digits
-// and "._-~+". The error wraps [ErrBadRepoPath].
+// ParseRepoPath parses "owner/name" or a deeper path of 2 to 20 segments of at most 100 bytes each. It rejects anything
+// that a file system, a shell or Git could interpret: empty, "." and ".." segments, a leading "-", a ".git" suffix, the
+// reserved name ".lockstep", and every byte except ASCII letters, digits and "._-~+". The error wraps [ErrBadRepoPath].
 func ParseRepoPath(s string) (RepoPath, error) {
 	if err := checkRepoPath(s); err != nil {
 		return RepoPath{}, fmt.Errorf("%w: %s: %w", ErrBadRepoPath, quote(s), err)

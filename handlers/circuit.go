@@ -46,8 +46,8 @@ const (
 	CircuitHalfOpen CircuitPhase = "half-open" // the next change, as a probe; the lease keeps others out meanwhile
 )
 
-// Circuit is a circuit breaker for repositories: after several failures in a row, whichever changes asked, it leaves a
-// repository alone for a while, so that a remote that is down is not asked for each change.
+// Circuit is a circuit breaker for repositories: after several failures in a row it leaves a repository alone for a while,
+// so that a remote that is down is not asked for each change.
 //
 //	closed     all changes are handled. Policy.Failures failures in a row open it
 //	open       changes return to the stream until it half-opens, without an attempt counted; a poll with
@@ -55,19 +55,12 @@ const (
 //	half-open  the next change is the probe; the lease admits one at a time. Success closes the
 //	           circuit, a failure opens it for twice as long
 //
-// Failures count if they are transient and about this repository's remote or its objects:
+// Only the classes network, server and corrupt count. The others do not open or reset the circuit: the remote answered
+// (one app's bad credential must not stop the others), the fault is ours, or nothing was tried.
 //
-//	network, server, corrupt                 count
-//	auth, not_found, no_ref                  do not: the remote answered. A failed result is published at once without
-//	                                         retries, and one app's bad credential must not stop the others
-//	hostile, conflict, config, malformed     do not: they are not retried anyway
-//	volume, internal                         do not: the fault is ours and affects every repository
-//	busy, stale, shutdown, circuit           do not: nothing was tried, or nothing was wrong
-//
-// A failure that does not count leaves the count as it is. A success is a poll, or an outcome that sets state; an outcome
-// without state, such as that of a change that is past, proves nothing. (A sync that an earlier one had answered sets state
-// too; at worst the count starts again.) The reset is part of the outcome and takes effect when the change is settled. A
-// forced removal asks no remote and is always admitted.
+// A success is a poll, or an outcome that sets state; an outcome without state, such as that of an outdated change, proves
+// nothing. The reset is part of the outcome and takes effect when the change is settled. A forced removal asks no remote
+// and is always admitted.
 type Circuit struct {
 	Store  CircuitStore
 	Policy CircuitPolicy
@@ -122,8 +115,7 @@ func refused(job events.Job, circuit CircuitState) error {
 	}
 }
 
-// failed counts a failure, if its class counts. If that opens the circuit, the retry waits until it half-opens. An error
-// while counting is logged only.
+// failed counts a failure, if its class counts. If that opens the circuit, the retry waits until it half-opens.
 func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	class := events.ClassOf(err)
 	if !counts(class) {

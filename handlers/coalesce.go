@@ -11,14 +11,13 @@ import (
 )
 
 // Coalescing compares IDs of stream entries, never clocks. Right before a sync asks the remote, it reads the last ID of the
-// stream of changes. What the remote answers then also answers every change up to that entry which asks for the same ref
-// of the same remote with the same credential; it proves nothing for another credential. The answer is valid once its
-// sync is settled, and as long as the tree on disk is still that commit.
+// stream of changes. The remote's answer then covers every change up to that entry for the same ref, remote and credential.
+// It is valid once its sync is settled, and as long as the tree on disk is still that commit.
 //
-// A change may announce a commit that the answer does not have. Either another push has come since, or the remote lags
-// behind its own webhook. The latter is possible only for the newest such change of a ref: the remote is asked for it
-// again a few times, with a backoff, and then its answer is accepted. The newest change is tracked per app, since an app
-// learns of a commit only from its own results.
+// A change may announce a commit that the answer does not have. Either another push has followed, or the remote lags behind
+// its own webhook. The latter is possible only for the newest such change of a ref: the remote is asked again a few times,
+// with a backoff, and then its answer is accepted. The newest change is tracked per app, since an app learns of a commit
+// only from its own results.
 
 const (
 	behindBackoff    = 200 * time.Millisecond // before the remote is asked again; doubles each time
@@ -39,7 +38,7 @@ func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRe
 	return state.RemoteRef{}, false
 }
 
-// announces reports whether a job is the newest known one that announces a commit for its ref.
+// announces reports whether no newer job is known that announces a commit for its ref.
 func announces(job events.Job, known state.Repo) bool {
 	return job.Change.Announced() != "" && !events.EntryAfter(known.Newest(job.Change.Ref, job.Change.App), job.Entry)
 }

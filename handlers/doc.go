@@ -14,9 +14,9 @@
 //
 // # What it promises
 //
-// A handler runs under the repository's lease and in a work slot. It returns an outcome, the result and the state to
-// store, which the router settles in one step with the change; or an error, whose [events.Disposition] decides what
-// happens to the change. It may run again after a crash at any point: repeating it completes the work.
+// A handler runs under the repository's lease and in a work slot. It returns an outcome (the result and the state to store),
+// which the router settles in one step with the change, or an error, whose [events.Disposition] decides what happens to the
+// change. It may run again after a crash at any point: repeating it completes the work.
 //
 // The interfaces ([Repos], [States], [Credentials], [Watches], [CircuitStore]) and their types are public, so any program
 // can implement them. Lockstep's own implementation is a volume and Redis.

@@ -25,7 +25,7 @@ type Repos interface {
 type States interface {
 	// Fields returns the fields that earlier outcomes have set in a repository's state; none if it is unknown.
 	Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error)
-	// SetMisses stores in the state how often the remote did not have the commit yet that an entry announces for ref.
+	// SetMisses stores in the state how often the commit that an entry announces for ref was missing at the remote.
 	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, times int) error
 }
 
@@ -76,11 +76,9 @@ type SyncRequest struct {
 	Depth  events.Depth // of history
 	Fence  uint64       // of the lease held on Repo
 
-	// Base returns the commit to list changed files from, or "" for all files. published is the commit now published for
-	// ref, or "".
+	// Base returns the commit to list changed files from, or "" for all. published is that of ref, or "".
 	Base func(ref events.Ref, published string) string
-	// Known, unless zero, is where the remote is known to have the ref. If that commit is published, the remote need not
-	// be asked.
+	// Known, unless zero, is the remote's ref. If that commit is published, the remote need not be asked.
 	Known Tip
 	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
 	Confirm func(context.Context) error
@@ -191,8 +189,7 @@ func (h *Handlers) remote(ctx context.Context, url, credential string, foreign b
 	return Remote{URL: url, Secret: secret, Foreign: foreign}, err
 }
 
-// afterRefusal makes a refused credential retryable if there may be a better one for its name: a token can be revoked
-// before it expires.
+// afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, secret Secret, err error) error {
 	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, secret) {
 		return err

@@ -12,8 +12,8 @@ import (
 
 // Move moves a clone, its watches and its state to another path, under the leases of both. The change is a hint: the
 // volume, or the remotes if there is no clone, must confirm that it is the same repository. Each of the three steps (disk,
-// registry, state) can be repeated, so the next attempt completes a move whose worker died. A clone that is at the old path
-// by then is another repository and keeps its watches; or it is the same one under its old name, and is removed.
+// registry, state) can be repeated, so the next attempt completes a move whose worker died. By then, a clone at the old
+// path is either another repository, which keeps its watches, or the same one under its old name, which is removed.
 func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	remote, err := h.remote(ctx, change.URL, change.Credential, change.Foreign)

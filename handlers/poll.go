@@ -145,8 +145,7 @@ func nextID(job events.Job, changes []events.Change) string {
 	return fmt.Sprintf("poll/%s/%d", job.Entry, len(changes)+1)
 }
 
-// maxRefs is how many refs a pattern selects, and keeps published: the last ones by version.
-const maxRefs = 20
+const maxRefs = 20 // how many refs a pattern selects, and keeps published: the last ones by version
 
 // selected returns the remote's refs that a watch selects.
 func selected(s Selector, refs Refs) []events.Ref {

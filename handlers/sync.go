@@ -9,9 +9,8 @@ import (
 	"lockstep/internal/state"
 )
 
-// Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this ref. It does
-// not ask the remote what the remote has answered already; see coalesce.go. For a change that is older than the clone's
-// removal it reports removed.
+// Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this ref. It
+// reuses earlier answers of the remote, see coalesce.go. A change older than the clone's removal is reported as removed.
 func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	known, err := h.known(ctx, change.Repo)

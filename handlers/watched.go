@@ -9,10 +9,9 @@ import (
 	"lockstep/events"
 )
 
-// The registry is read under the repository's lease, and its answer holds until the lease is released. Removing
-// a watch deletes it from the registry and requests the removal of the clone in the same step. So a sync that still
-// finds the watch ends before that removal, and a sync after the removal finds none. A watch that is added again meanwhile
-// is found by the removal, or requests a sync after it.
+// The registry is read under the repository's lease. Removing a watch deletes it from the registry and requests the removal
+// of the clone in the same step. So a sync that still finds the watch ends before that removal, and a sync after the
+// removal finds none. A watch that is added again meanwhile is found by the removal, or requests a sync after it.
 
 func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, error) {
 	watches, err := h.Watches.Of(ctx, repo)

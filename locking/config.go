@@ -26,10 +26,9 @@ const (
 	renewalBatch = 200 // maximum leases per script call, which bounds how long it blocks Redis
 )
 
-// Redis is what a Locker needs of a client. Every [redis.UniversalClient] implements it. The client should
-// not retry by itself (MaxRetries: -1), because that hides from the Locker how long Redis has been away. It
-// should honour deadlines (ContextTimeoutEnabled), or a hanging Redis keeps Acquire waiting longer than
-// Request.Wait.
+// Redis is what a Locker needs of a client. Every [redis.UniversalClient] implements it. The client should not retry by
+// itself (MaxRetries: -1), because that hides from the Locker how long Redis has been away. It should honour deadlines
+// (ContextTimeoutEnabled), or a hanging Redis keeps Acquire waiting longer than Request.Wait.
 type Redis interface {
 	redis.Scripter
 	Subscriber
@@ -45,9 +44,8 @@ type Config struct {
 	Redis  Redis      // runs the scripts; never closed by the Locker
 	PubSub Subscriber // opens the Locker's one subscription; defaults to Redis; never closed by the Locker
 
-	// Prefix is the prefix of every key and channel: the lease of "k" is the hash Prefix+"k", its
-	// waiters are in Prefix+"k:queue" and Prefix+"k:waiters". On Cluster it must contain a hash tag.
-	// The default is "{lock}:".
+	// Prefix is the prefix of every key and channel: the lease of "k" is the hash Prefix+"k", its waiters are in
+	// Prefix+"k:queue" and Prefix+"k:waiters". On Cluster it must contain a hash tag. The default is "{lock}:".
 	Prefix string
 
 	// Lease is how long a lease outlives a dead holder, default 10 s, at least 100 ms. A lease is
@@ -58,8 +56,7 @@ type Config struct {
 	// Worker identifies this process to others. The default consists of host name, pid and a random part.
 	Worker string
 
-	// Cluster says that Redis is a cluster, where PUBLISH counts the subscribers of one node only. It is
-	// implied by a *redis.ClusterClient.
+	// Cluster says that Redis is a cluster. It is implied by a *redis.ClusterClient.
 	Cluster bool
 
 	Log      *slog.Logger // optional; silent by default

@@ -7,8 +7,7 @@ import (
 )
 
 var (
-	// ErrTimeout: others held the key for the whole wait. It is safe to try again later. The error is a
-	// *TimeoutError.
+	// ErrTimeout: others held the key for the whole wait. It is safe to try again later. The error is a *TimeoutError.
 	ErrTimeout = errors.New("lock timeout")
 
 	// ErrHeld: the key is held, and the request's policy is Skip. The error is a *HeldError.

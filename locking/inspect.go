@@ -181,10 +181,9 @@ func (i *Inspector) scan(ctx context.Context, fn func(locks []string) error) err
 	}
 }
 
-// ForceRelease releases the lease with this fence and returns its former holder. The holder's lease context
-// is cancelled with cause ErrLost. After InspectorConfig.Delay the first waiter gets the lease, with a higher
-// fence. ForceRelease returns ErrNotHeld if that lease is not held any more, so it never releases a lease other
-// than the one that the caller saw.
+// ForceRelease releases the lease with this fence and returns its former holder, whose context is cancelled with cause
+// ErrLost. After InspectorConfig.Delay the first waiter gets the lease, with a higher fence. ForceRelease returns
+// ErrNotHeld if the lease with that fence is not held any more.
 func (i *Inspector) ForceRelease(ctx context.Context, key string, fence uint64) (Holder, error) {
 	former, err := forceScript.Run(ctx, i.cfg.Redis, []string{i.cfg.Prefix + key},
 		strconv.FormatUint(fence, 10), i.cfg.Delay.Microseconds()).StringSlice()

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// releaseTimeout is how long Release tries to reach Redis before it leaves the lease to expire.
-const releaseTimeout = 2 * time.Second
+const releaseTimeout = 2 * time.Second // how long Release tries to reach Redis before it leaves the lease to expire
 
 // Lease is the right to work on a key, from Acquire until Release or loss.
 type Lease struct {
@@ -51,8 +50,7 @@ func (l *Lease) Key() string { return l.req.Key }
 // Fence returns the number of this grant, which is higher than that of every earlier grant of the key.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Context returns a context that derives from that of Acquire. Release cancels it. If the lease is lost it is
-// cancelled with cause ErrLost.
+// Context returns a context that Release cancels, or the loss of the lease, with cause ErrLost.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Confirm asks Redis whether the lease is held, and renews it. It returns nil if the lease is held, or if

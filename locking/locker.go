@@ -52,13 +52,11 @@ func New(cfg Config) (*Locker, error) {
 	return l, nil
 }
 
-// Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must Release
-// the lease. The lease's context derives from ctx, but the lease stays held after ctx is done, until it is
-// released.
+// Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must Release the lease.
+// The lease's context derives from ctx, but the lease stays held after ctx is done, until it is released.
 //
-// Acquire returns a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable or the cause of ctx's
-// cancellation. When ctx is done it first waits for a pending call to Redis, at most 2 s. A failed request
-// leaves nothing behind in Redis.
+// Acquire returns a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable or the cause of ctx's cancellation. When ctx
+// is done it first waits for a pending call to Redis, at most 2 s. A failed request leaves nothing behind in Redis.
 func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err := req.check(); err != nil {
 		return nil, err

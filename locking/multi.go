@@ -12,9 +12,8 @@ import (
 // Leases are leases acquired together by AcquireAll.
 type Leases []*Lease
 
-// AcquireAll acquires all keys or none, and returns the leases in the order of the requests. It acquires
-// keys in byte order, so that two calls cannot deadlock. The longest Wait of the requests is the timeout of
-// the whole call.
+// AcquireAll acquires all keys or none, and returns the leases in the order of the requests. It acquires keys in byte
+// order, so that two calls cannot deadlock. The longest Wait of the requests is the timeout of the whole call.
 //
 // It returns the errors of Acquire, and an error if a key occurs twice, because leases are not reentrant.
 func (l *Locker) AcquireAll(ctx context.Context, reqs ...Request) (Leases, error) {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Observer receives events of requests and leases, for metrics. It must be safe for concurrent use and must
-// not block.
+// Observer receives events of requests and leases, for metrics. It must be safe for concurrent use and must not block.
 type Observer interface {
 	WaitBegan()                                      // a request begins
 	WaitEnded(outcome Outcome, waited time.Duration) // a request ends; called once per WaitBegan

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// keepRenewing renews all leases of the process every quarter lease until ctx is done. It sleeps while there
-// are none.
+// keepRenewing renews all leases of the process every quarter lease until ctx is done. It sleeps while there are none.
 func (l *Locker) keepRenewing(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -13,15 +13,13 @@ import (
 // it. Redis' clock reaches it in the year 2112.
 const maxFloor = 1 << 52
 
-// maxName is the maximum length in bytes of a job ID, an operation and a worker's name.
-const maxName = 256
+const maxName = 256 // maximum length in bytes of a job ID, an operation and a worker's name
 
 // Request asks for the lease of a key.
 type Request struct {
 	Key string // must not be empty or end in ":queue" or ":waiters"
 
-	// Job and Operation identify the holder to others. Unprintable characters are escaped, and names longer
-	// than 256 bytes are truncated.
+	// Job and Operation identify the holder to others, escaped and truncated to 256 bytes.
 	Job       string
 	Operation string
 

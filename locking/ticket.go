@@ -131,10 +131,9 @@ func (l *Locker) settle(t *ticket, a answer) bool {
 	return true
 }
 
-// onHandOver handles a grant received by message. If the grant may have expired, or may be for another waiter,
-// it only pokes the ticket: polling returns the same grant or a better one. It does the same while a call for
-// the ticket is in progress: if the lease were released before Redis runs that call, the call would be granted
-// the lease with nobody to use it.
+// onHandOver handles a grant received by message. If the grant may have expired, or may be for another waiter, it only
+// pokes the ticket: polling returns the same grant or a better one. So it does while a call for the ticket is in
+// progress, which could otherwise be granted a lease that nobody uses.
 func (l *Locker) onHandOver(t *ticket, a answer) {
 	l.mu.Lock()
 	a.reading = t.reading

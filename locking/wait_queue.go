@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// waitQueue holds this process' requests for one key. It exists while a request waits or holds the key, or is
-// being withdrawn. It has a lease or a ticket, never both, so a lease is granted only after the previous one has
-// been released.
+// waitQueue holds this process' requests for one key, until the last is withdrawn or released. It has a lease or a
+// ticket, never both, so a lease is granted only after the previous one has been released.
 type waitQueue struct {
 	key     string
 	waiters []*waiter // in order of arrival
@@ -95,8 +94,7 @@ func (l *Locker) noteFailure(q *waitQueue, err error) {
 	}
 }
 
-// noteHeld records who holds the lease, and returns when to poll again. A first waiter with the policy Skip gets
-// its outcome.
+// noteHeld records the holder, refuses a first waiter with the policy Skip, and returns when to poll again.
 func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	q := t.queue
 	l.mu.Lock()

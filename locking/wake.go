@@ -10,8 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// listenIdle is how long the subscription may be silent before it is pinged.
-const listenIdle = 10 * time.Second
+const listenIdle = 10 * time.Second // how long the subscription may be silent before it is pinged
 
 // listen receives hand-over messages until ctx is done.
 func (l *Locker) listen(ctx context.Context) {

@@ -11,8 +11,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// siblingsPerStep is how many waiting changes are read, and settled, in one step.
-const siblingsPerStep = 100
+const siblingsPerStep = 100 // how many waiting changes are read, and settled, in one step
 
 // Key is a change's key for [stream.SubscriberConfig]: its repository, as for the lock.
 func (c *Changes) Key(msg *message.Message) string {

@@ -40,8 +40,7 @@ type Config struct {
 	Log          *slog.Logger  // default slog.Default
 }
 
-// New returns a Watermill router with the routes. Close drains it: messages in flight finish within the subscriber's Grace
-// or return to the stream.
+// New returns a Watermill router. Its Close drains it within the subscribers' Grace.
 func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")

@@ -29,8 +29,7 @@ func NewSlots(n int) *Slots {
 // to leave the rest to other processes.
 const waitingPerSlot = 4
 
-// Room returns how many more messages could soon have a slot, for [stream.SubscriberConfig]. Messages that wait for a
-// lease do not count.
+// Room returns how many more messages could soon have a slot, for [stream.SubscriberConfig].
 func (s *Slots) Room() int { return waitingPerSlot*cap(s.busy) - int(s.waiting.Load()) }
 
 // Middleware waits for a free slot. It belongs inside Lock: a message that waits for a lease must not occupy a slot.

@@ -11,8 +11,7 @@ import (
 // treeFS is a tree without its .git. fsys is the result of [os.Root.FS].
 type treeFS struct{ fsys fs.FS }
 
-// hidden reports whether a name is .git or below it. It ignores case, as some file systems do. No published commit has an
-// entry of that name.
+// hidden reports whether a name is .git or below it, ignoring case. No published commit has such an entry.
 func hidden(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return strings.EqualFold(first, ".git")

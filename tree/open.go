@@ -125,8 +125,7 @@ func lockShared(file *os.File) error {
 	}
 }
 
-// checkInPlace returns ErrGone if the tree was recycled before it was pinned or, for a tree without a pin, if the name no
-// longer links to it.
+// checkInPlace returns ErrGone if the tree was recycled before it was pinned or, without a pin, was replaced.
 func (v volume) checkInPlace(t *Tree, tree, name string) error {
 	if t.pin == nil {
 		target, err := v.dir.Readlink(name)

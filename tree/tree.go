@@ -15,8 +15,7 @@ var (
 	// ErrNotPublished means that nothing is published under a name. Test with errors.Is.
 	ErrNotPublished = errors.New("nothing is published there")
 
-	// ErrGone means that a tree has been recycled. Open the current one instead: [Open] with the result's Path. Test with
-	// errors.Is.
+	// ErrGone means that a tree has been recycled. Open the current one instead: [Open] with the result's Path.
 	ErrGone = errors.New("the tree is gone")
 )
 

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// beatBatch is the maximum number of entries per script call, which bounds how long the call blocks Redis.
-const beatBatch = 256
+const beatBatch = 256 // maximum number of entries per script call, which bounds how long the call blocks Redis
 
 // beat extends the due times of entries in flight and cancels deliveries that lost their entry. It skips
 // entries taken less than a quarter of the visibility ago, so fast handlers never need a heartbeat.

@@ -23,14 +23,13 @@ type SubscriberConfig struct {
 	// Redis runs the scripts. The Subscriber never closes it. It must not retry by itself (MaxRetries -1).
 	Redis redis.UniversalClient
 
-	// Reader waits for new entries; a blocked read occupies its connection. The Subscriber owns it and
-	// closes it on Close, which ends a blocked read at once. If nil, the Subscriber uses Redis, and
-	// Close may take half a second longer.
+	// Reader waits for new entries; a blocked read occupies its connection. The Subscriber closes it on Close, which ends
+	// a blocked read at once. If nil, the Subscriber uses Redis, and Close may take half a second longer.
 	Reader redis.UniversalClient
 
-	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by
-	// :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster, prefix,
-	// topics and Dead must share one hash tag. Default "lockstep:{0}:".
+	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by :{stream}:{group}, where
+	// {stream} is the topic without the prefix. On Redis Cluster, prefix, topics and Dead must share one hash tag. Default
+	// "lockstep:{0}:".
 	Prefix string
 
 	Group    string // consumer group; a new group starts at the stream's first entry
@@ -42,17 +41,14 @@ type SubscriberConfig struct {
 	Window int // maximum messages in flight, default 1024
 	Batch  int // maximum messages per read, default 128
 
-	// Room returns how many more messages this process could start soon; the rest is left to other
-	// consumers. It is called before each read. While it returns 0, it is called again when a message
-	// finishes and every 100 ms. If nil, only Window limits reads.
+	// Room returns how many more messages this process could start soon; the rest is left to other consumers. It is
+	// called before each read. While it returns 0, it is called again when a message finishes and every 100 ms. Optional.
 	Room func() int
 
-	// Key returns what a message is about, usually the key of its lock. At most KeyLimit messages with
-	// the same key are in flight, so that one key cannot fill the window. The others are parked, and are
-	// delivered when there is room. Waiting messages with the same key are siblings, see
-	// [Delivery.Siblings]. The limit does not apply to the key "", nor if Key is nil. A key must not
-	// contain NUL. Key is called once per message before anything else uses the message, and may set a
-	// context derived from the message's own.
+	// Key returns what a message is about, usually the key of its lock. At most KeyLimit messages with the same key are in
+	// flight, so that one key cannot fill the window. The others are parked, and delivered when there is room: see
+	// [Delivery.Siblings]. The limit does not apply to the key "", nor if Key is nil. A key must not contain NUL. Key is
+	// called once per message, before anything else uses it, and may set a context derived from the message's own.
 	Key      func(*message.Message) string
 	KeyLimit int // maximum messages in flight per key; default an eighth of Window
 
@@ -85,8 +81,7 @@ const (
 	Lost     Outcome = "lost"     // another consumer owns the entry, or its fate is unknown
 )
 
-// Observer receives events of a Subscriber, for metrics. Its methods must be safe for concurrent use and
-// should return quickly.
+// Observer receives events of a Subscriber, for metrics. It must be safe for concurrent use and return quickly.
 type Observer interface {
 	// Delivered is called when a message is handed out.
 	Delivered(stream string, attempt, inFlight int)
@@ -148,8 +143,7 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	return c, nil
 }
 
-// uniqueConsumer returns a name that no earlier process on this host has used, whose entries could
-// otherwise be confused with ours.
+// uniqueConsumer returns a name that no earlier process on this host has used.
 func uniqueConsumer() string {
 	host, err := os.Hostname()
 	if err != nil {

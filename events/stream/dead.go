@@ -190,14 +190,12 @@ type Retried struct {
 	Err    error // [ErrNoLetter] or [ErrNotRetryable]; nil on success
 }
 
-// Retry adds the letters' entries to their original streams again, with the original fields and therefore the
-// original message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a letter that
-// is gone does nothing, so after an error it is safe to call Retry again with the same IDs. It returns the
-// outcome of each ID, in order, up to the first error of Redis. If any ID is invalid it returns [ErrBadID] and
-// does nothing.
+// Retry adds the letters' entries to their original streams again, with the original fields and therefore the original
+// message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a letter that is gone does
+// nothing, so after an error it is safe to call Retry again with the same IDs. It returns the outcome of each ID, in
+// order, up to the first error of Redis. If any ID is invalid it returns [ErrBadID] and does nothing.
 //
-// The new entry has a new ID at the end of the stream. Every group that reads the stream receives it, even
-// groups that settled the original.
+// The new entry is at the end of the stream. Every group receives it, even groups that settled the original.
 func (d *DeadLetters) Retry(ctx context.Context, ids ...string) ([]Retried, error) {
 	if err := checkIDs(ids...); err != nil {
 		return nil, err

@@ -11,13 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// MetadataUncounted, set to "true" in a message's metadata before it is nacked, prevents the nack from
-// counting as a failed attempt. The redelivery delay is that of Watermill's components/delay, if the
-// metadata contains one.
+// MetadataUncounted, set to "true" in a message's metadata before it is nacked, prevents the nack from counting as a
+// failed attempt. The redelivery delay is that of Watermill's components/delay, if the metadata contains one.
 const MetadataUncounted = "lockstep_uncounted"
 
-// decode makes a message of an entry. It returns an error, and never panics, if the entry is malformed: other
-// programs may have written it.
+// decode makes a message of an entry. It never panics: other programs may have written the entry.
 func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	values := make(map[string]any, len(e.fields)/2)
 	for i := 0; i+1 < len(e.fields); i += 2 {
@@ -52,8 +50,7 @@ func unmarshal(u redisstream.Unmarshaller, values map[string]any) (msg *message.
 	return msg, err
 }
 
-// Metadata returns the metadata of an entry, whose fields are as XREAD returns them. It returns nil if they
-// cannot be decoded.
+// Metadata returns the metadata of an entry as XREAD returns it, or nil if it cannot be decoded.
 func Metadata(fields map[string]any) message.Metadata {
 	msg, err := unmarshal(unmarshaller{}, fields)
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 )
 
 var (
-	// ErrNotOwner means that the entry belongs to another consumer or was finished by one, because this
-	// consumer was too slow or cut off. Nothing was changed. It is also the cause of the message's
-	// cancelled context.
+	// ErrNotOwner means that the entry belongs to another consumer or was finished by one, because this consumer was
+	// too slow or cut off. Nothing was changed. It is also the cause of the message's cancelled context.
 	ErrNotOwner = errors.New("stream: the entry is owned by another consumer")
 
 	// ErrGuard means that the lease of the [Guard] is not held. Nothing was changed.
@@ -25,9 +24,8 @@ var (
 	ErrSettled = errors.New("stream: the entry was settled by a sibling")
 )
 
-// Delivery is a stream entry that this consumer owns until it is settled, dead-lettered or nacked, through
-// the Delivery or through the message's own Ack or Nack, whichever comes first. Its methods are safe for
-// concurrent use.
+// Delivery is a stream entry that this consumer owns until it is settled, dead-lettered or nacked, through the Delivery
+// or through the message's own Ack or Nack, whichever comes first. Its methods are safe for concurrent use.
 type Delivery struct {
 	sub     *subscription
 	entry   string
@@ -71,8 +69,7 @@ func (d *Delivery) Entry() string { return d.entry }
 // consumer died, hung or was cut off, count as attempts; deferred ones do not.
 func (d *Delivery) Attempt() int { return d.attempt }
 
-// Delivered returns how often the entry has been delivered, including this time and deferred deliveries. Use
-// it for backoff under contention.
+// Delivered returns how often the entry has been delivered, this time and deferred deliveries included.
 func (d *Delivery) Delivered() int { return d.times }
 
 // Began returns when this consumer took the entry.
@@ -90,9 +87,8 @@ func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// Nack gives the entry back, to be redelivered after the delay to any consumer with room. If failed is
-// true it counts as an attempt. Nacking twice is a no-op. If the delivery was finished in another way, Nack
-// returns [ErrNotOwner].
+// Nack gives the entry back, to be redelivered after the delay to any consumer with room. If failed is true it counts
+// as an attempt. Nacking twice is a no-op. If the delivery was finished in another way, Nack returns [ErrNotOwner].
 func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) error {
 	how := Deferred
 	if failed {
@@ -149,8 +145,7 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	return fmt.Errorf("finish entry %s of %s: %w", d.entry, d.Stream(), err)
 }
 
-// claim records how the message's own Ack or Nack finishes the delivery. It returns false if the delivery is
-// already finished.
+// claim records how the message's own Ack or Nack finishes the delivery, unless it is already finished.
 func (d *Delivery) claim(how Outcome) bool {
 	d.busy.Store(true)
 	d.mu.Lock()

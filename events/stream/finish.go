@@ -32,8 +32,7 @@ func (s *subscription) awaitHandler(d *Delivery) {
 		}
 	}
 	d.cancel(nil)
-	// Ignore the ack of a lost delivery, even if this consumer owns the entry again: a cancelled handler may
-	// ack work it did not do.
+	// Ignore the ack of a lost delivery: a cancelled handler may ack work it did not do.
 	if d.lost.Load() {
 		end.how = Lost
 	}

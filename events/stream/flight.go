@@ -21,11 +21,8 @@ type flight struct {
 
 func newFlight(keyLimit int) *flight {
 	return &flight{
-		freed:     make(chan struct{}, 1),
-		keyLimit:  keyLimit,
-		byEntry:   make(map[string]*Delivery),
-		byKey:     make(map[string]map[string]*Delivery),
-		overLimit: make(map[string]bool),
+		freed: make(chan struct{}, 1), keyLimit: keyLimit,
+		byEntry: make(map[string]*Delivery), byKey: make(map[string]map[string]*Delivery), overLimit: make(map[string]bool),
 	}
 }
 
@@ -85,8 +82,7 @@ func (f *flight) capacity(key string) int {
 	return 0
 }
 
-// keysWithCapacity returns the keys over the limit that have capacity again, with that capacity, and unmarks
-// them.
+// keysWithCapacity returns the keys over the limit that have capacity again, with that capacity, and unmarks them.
 func (f *flight) keysWithCapacity() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

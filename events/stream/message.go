@@ -10,8 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// ChangeMessage returns the message that publishes a change. Its UUID is the change's ID, which is generated
-// if empty.
+// ChangeMessage returns the message that publishes a change. Its UUID is the change's ID, which is generated if empty.
 func ChangeMessage(c events.Change) (*message.Message, error) {
 	if c.ID == "" {
 		c.ID = watermill.NewUUID()
@@ -27,8 +26,7 @@ func ChangeMessage(c events.Change) (*message.Message, error) {
 // scripts that add it together with other writes.
 func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }
 
-// ResultMessage returns the message that publishes a result. Its UUID is the result's ID, which makes
-// duplicates detectable.
+// ResultMessage returns the message that publishes a result. Its UUID is the result's ID.
 func ResultMessage(r events.Result) (*message.Message, error) {
 	payload, err := json.Marshal(r)
 	if err != nil {

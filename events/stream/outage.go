@@ -15,10 +15,7 @@ import (
 )
 
 const (
-	// tryTimeout is the timeout of one script call. A call is never cancelled earlier: a script that ran but
-	// whose reply nobody read is the worst outcome.
-	tryTimeout = 5 * time.Second
-
+	tryTimeout = 5 * time.Second // of one script call, which is never cancelled earlier: its reply would be lost
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
 
@@ -39,8 +36,7 @@ type outage struct {
 	longEnd  time.Time // when the last long outage ended
 }
 
-// failed records a failed call. Within the aftermath of an outage it logs nothing; if there is a new outage, a
-// later retry logs it.
+// failed records a failed call. Within the aftermath of an outage it leaves logging to a later retry.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
 	if o.since.IsZero() {
@@ -114,8 +110,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// unavailable reports whether err means that Redis is unreachable or cannot serve at present, as opposed to
-// refusing the command.
+// unavailable reports whether Redis is unreachable or cannot serve, rather than refusing the command.
 func unavailable(err error) bool {
 	for _, answer := range []error{nil, redis.Nil, redis.ErrClosed, ErrGuard, ErrNotOwner, errReply} {
 		if errors.Is(err, answer) {
@@ -137,8 +132,7 @@ func CannotServe(err error) bool {
 	}, func(code string) bool { return strings.Contains(reply.Error(), code) }) // Redis 6.2 wraps the error of a script
 }
 
-// mayHaveRun reports whether a call that failed with err may still have taken effect, because it was sent and no
-// reply arrived.
+// mayHaveRun reports whether a failed call may have taken effect: it was sent, and no reply arrived.
 func mayHaveRun(err error) bool {
 	if _, replied := errors.AsType[redis.Error](err); replied || !unavailable(err) {
 		return false

@@ -16,8 +16,7 @@ type PublisherConfig struct {
 	MaxLen int64                 // approximate maximum length of a stream, read or not; 0 for unlimited
 }
 
-// Publisher adds messages to streams in Watermill's wire format. It is a Watermill message.Publisher
-// and safe for concurrent use.
+// Publisher adds messages to streams in Watermill's wire format. It is safe for concurrent use.
 type Publisher struct {
 	cfg    PublisherConfig
 	closed atomic.Bool
@@ -37,9 +36,8 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	return &Publisher{cfg: cfg}, nil
 }
 
-// Publish adds messages to the stream called topic, in order, each under its own context. It stops at
-// the first error. After a connection error the message may have been added: publish it again with the same
-// UUID.
+// Publish adds messages to the stream called topic, in order, each under its own context. It stops at the first error.
+// After a connection error the message may have been added: publish it again with the same UUID.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if p.closed.Load() {
 		return ErrClosed

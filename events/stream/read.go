@@ -16,9 +16,7 @@ const (
 	idlePollInterval = time.Second
 )
 
-// firstBatch is the size of the first read. It doubles while reads return full batches, so that consumers that
-// start on a backlog together share it.
-const firstBatch = 8
+const firstBatch = 8 // doubles while batches are full, so that consumers that start together share a backlog
 
 // read takes entries and hands them out until stop is done. It never exceeds the window.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
@@ -50,18 +48,14 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		for _, d := range s.admit(stop, got.entries) {
 			s.deliver(stop, d)
 		}
-		switch {
-		case len(got.entries) == count:
-		case got.next == 0 && !s.holdingOff():
-		default:
+		if len(got.entries) < count && (got.next != 0 || s.holdingOff()) {
 			watcher.after(got.last)
 			s.idle(stop, got.next)
 		}
 	}
 }
 
-// take ignores the end of the subscription: the script may have run, and entries that it took are better
-// given back than left to lapse.
+// take ignores the end of the subscription: entries that it took are better given back than left to lapse.
 func (s *subscription) take(count, share int) (got takeResult, err error) {
 	err = withTimeout(s.base, func(ctx context.Context) error {
 		got, err = s.group.take(ctx, count, share, s.cfg.Visibility.Milliseconds())
@@ -132,8 +126,7 @@ func (s *subscription) recover(ctx context.Context, err error) {
 		"Redis lost its data, or the group was deleted", "stream", s.group.stream)
 }
 
-// admit turns entries into deliveries. From here on they are in flight and get heartbeats, even before
-// anyone receives their messages.
+// admit turns entries into deliveries, which are in flight and get heartbeats from here on.
 func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 	admitted := make([]*Delivery, 0, len(entries))
 	var overLimit []*Delivery

@@ -50,7 +50,6 @@ func source(names ...string) (text string) {
 // nobody can finish such an entry before it is taken again.
 const parked = "(parked)"
 
-// errReply means that a script ran and returned an unexpected reply.
 var errReply = errors.New("stream: unexpected reply of a script")
 
 // group is one consumer of one group on one stream, with the keys of its scripts.
@@ -65,8 +64,7 @@ type group struct {
 	consumer     string
 }
 
-// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group
-// exists.
+// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group exists.
 func (g *group) create(ctx context.Context) error {
 	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, "0").Err()
 	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
@@ -158,8 +156,7 @@ func (g *group) arguments(number any, ids []string) []any {
 	return args
 }
 
-// ack acknowledges ids and returns those that this consumer does not own. The consumer has at most window
-// entries in flight.
+// ack acknowledges ids and returns those that this consumer, with at most window in flight, does not own.
 func (g *group) ack(ctx context.Context, ids []string, window int) (refused []string, err error) {
 	slices.SortFunc(ids, compareIDs)
 	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, g.arguments(window, ids)...).StringSlice()
@@ -183,8 +180,7 @@ const (
 	early    = "early"    // was never handed out, and may be unparked before the delay ends
 )
 
-// label returns the entry's member of the parked index, or "" if it has no key. Labels sort by key, then
-// entries that may be unparked early, then by age.
+// label returns the entry's member of the parked index, "" without a key. Labels sort by key, kind and age.
 func (b giveBack) label() string {
 	switch {
 	case b.key == "":
@@ -234,11 +230,9 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
 }
 
-// pageBytes is the approximate maximum size of one page of siblings.
-const pageBytes = 4 << 20
+const pageBytes = 4 << 20 // approximate maximum size of one page of siblings
 
-// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the
-// newest.
+// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the newest.
 func (g *group) readParked(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {
@@ -275,8 +269,7 @@ type parkedEntry struct {
 	label string
 }
 
-// unpark makes up to limit parked entries of key due, if they may be unparked early. A result below limit means
-// that there are no more.
+// unpark makes up to limit parked entries of key due that may be unparked early. Below limit, there are no more.
 func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) {
 	return unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, g.name, parked,
 		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()

@@ -12,8 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Settlement is what to write in the step that finishes an entry. On Redis Cluster all its keys must share
-// the stream's hash tag.
+// Settlement is what to write when an entry is finished. On Cluster, all keys share the stream's hash tag.
 type Settlement struct {
 	Guard   *Guard       // lease that must be held; optional
 	Also    []Guard      // further leases that must be held
@@ -55,17 +54,15 @@ type Reason struct {
 	Attempts int    // 0 means Delivery.Attempt
 }
 
-// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. Otherwise it changes
-// nothing and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success
-// does nothing and returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already
-// done it tries once.
+// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. Otherwise it changes nothing
+// and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success does nothing and
+// returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
 }
 
-// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter to the dead stream, with
-// the reason, error, number of attempts and origin, and with the entry's original fields, each name prefixed by
-// "original:".
+// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the reason and the entry's
+// fields, each name prefixed by "original:", to the dead stream.
 func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error {
 	r.Attempts = cmp.Or(r.Attempts, d.attempt)
 	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, r}, s)
@@ -188,8 +185,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	return nil
 }
 
-// settle runs the script. It returns the verdict on each entry, in order, and whether the script released the
-// lease.
+// settle runs the script. It returns the verdict on each entry, in order, and whether the script released the lease.
 func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, returned bool, err error) {
 	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
 	args := []any{g.name, g.consumer}

@@ -8,8 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Sibling is a waiting entry with the same key, parked or owned by this consumer. Entries owned by other
-// consumers are not visible.
+// Sibling is a waiting entry with the same key, parked or owned by this consumer.
 type Sibling struct {
 	Entry    string
 	Message  *message.Message // read only payload and UUID; must not be acked or nacked
@@ -27,10 +26,9 @@ type SiblingSettlement struct {
 	Settled func() // called once the sibling is known to be settled; must not block; optional
 }
 
-// Siblings returns a page of about limit waiting entries with the same key, and the token of the next page.
-// The token is "" for the first page, and after the last. An entry that changes state meanwhile may be
-// missed or returned twice. The holder of a lease on the key can settle the siblings that its work answers
-// with [Delivery.SettleSiblings].
+// Siblings returns a page of about limit waiting entries with the same key, and the token of the next page. The token
+// is "" for the first page, and after the last. An entry that changes state meanwhile may be missed or returned twice.
+// The holder of a lease on the key can settle the siblings that its work answers with [Delivery.SettleSiblings].
 func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblings []Sibling, next string, err error) {
 	if d.key == "" {
 		return nil, "", nil
@@ -102,10 +100,9 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 	return siblings, last, nil
 }
 
-// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many
-// it settled. It skips siblings that another consumer owns by now. For those that this consumer owns, it
-// cancels the message's context with the cause [ErrSettled]. If the lease is not held, it settles none and
-// returns [ErrGuard].
+// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many it
+// settled. It skips siblings that another consumer owns by now. For those that this consumer owns, it cancels the
+// message's context with the cause [ErrSettled]. If the lease is not held, it settles none and returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	for part := range slices.Chunk(batch, settledAtOnce) {
 		n, err := d.settleBatch(ctx, guard, part)
@@ -117,8 +114,7 @@ func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sib
 	return settled, nil
 }
 
-// settledAtOnce is the maximum number of entries per script call, which bounds how long it blocks Redis.
-const settledAtOnce = 100
+const settledAtOnce = 100 // maximum number of entries per script call, which bounds how long it blocks Redis
 
 func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	var call settleCall

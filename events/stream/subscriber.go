@@ -32,16 +32,12 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	return &Subscriber{
-		cfg:     cfg,
-		outage:  &outage{log: cfg.Log.With("group", cfg.Group)},
-		closing: closing,
-		close:   cancel,
-		opened:  make(map[string]int),
+		cfg: cfg, outage: &outage{log: cfg.Log.With("group", cfg.Group)},
+		closing: closing, close: cancel, opened: make(map[string]int),
 	}, nil
 }
 
-// SubscribeInitialize creates the stream called topic and the group, unless they exist. A new group starts
-// at the stream's first entry.
+// SubscribeInitialize creates the stream called topic and the group, at its first entry, unless they exist.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return withTimeout(context.Background(), s.group(topic, s.cfg.Consumer).create)
 }
@@ -85,22 +81,18 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 func (s *Subscriber) group(topic, consumer string) *group {
-	short := strings.TrimPrefix(topic, s.cfg.Prefix)
+	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.Group) }
 	return &group{
-		redis:        s.cfg.Redis,
-		stream:       topic,
-		due:          DueKey(s.cfg.Prefix, topic, s.cfg.Group),
-		failures:     s.cfg.Prefix + "tries:" + short + ":" + s.cfg.Group,
-		parkedIndex:  s.cfg.Prefix + "shelf:" + short + ":" + s.cfg.Group,
-		parkedLabels: s.cfg.Prefix + "labels:" + short + ":" + s.cfg.Group,
-		name:         s.cfg.Group,
-		consumer:     consumer,
+		redis: s.cfg.Redis, stream: topic, name: s.cfg.Group, consumer: consumer,
+		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"),
 	}
 }
 
 // DueKey returns the key of a group's due index for the stream called topic, a ZSET of entry ID to ms.
-func DueKey(prefix, topic, group string) string {
-	return prefix + "due:" + strings.TrimPrefix(topic, prefix) + ":" + group
+func DueKey(prefix, topic, group string) string { return indexKey(prefix, "due", topic, group) }
+
+func indexKey(prefix, kind, topic, group string) string {
+	return prefix + kind + ":" + strings.TrimPrefix(topic, prefix) + ":" + group
 }
 
 // Close stops reading and gives back entries that were not handed out. It waits up to the grace period for

@@ -10,8 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// flushTimeout is how long a closing subscription tries to write the ends of its deliveries to Redis.
-const flushTimeout = 5 * time.Second
+const flushTimeout = 5 * time.Second // how long a closing subscription tries to write the ends of its deliveries to Redis
 
 // subscription is one consumer of one stream, from Subscribe until it is drained. Its goroutines:
 //
@@ -41,17 +40,10 @@ type subscription struct {
 func newSubscription(s *Subscriber, g *group, base context.Context) *subscription {
 	graceOver, abandon := context.WithCancel(context.Background())
 	return &subscription{
-		cfg:       s.cfg,
-		group:     g,
-		outage:    s.outage,
-		log:       s.cfg.Log.With("group", g.name, "consumer", g.consumer),
-		base:      base,
-		out:       make(chan *message.Message),
-		flight:    newFlight(s.cfg.KeyLimit),
+		cfg: s.cfg, group: g, outage: s.outage, log: s.cfg.Log.With("group", g.name, "consumer", g.consumer), base: base,
+		out: make(chan *message.Message), flight: newFlight(s.cfg.KeyLimit), wake: make(chan struct{}, 1),
 		endings:   make(chan ending, s.cfg.Window), // one per delivery in flight, so that a send never blocks
-		wake:      make(chan struct{}, 1),
-		graceOver: graceOver,
-		abandon:   abandon,
+		graceOver: graceOver, abandon: abandon,
 	}
 }
 

@@ -20,8 +20,7 @@ var ErrBadEntry = errors.New("stream: not an entry id")
 // ChangeState is the state of a change.
 type ChangeState string
 
-// The states. A change goes from queued to pending to answered. It is unknown if it is not in the stream
-// and has no result, for example because both were trimmed.
+// The states of a change, in order. It is unknown if neither it nor its result is in a stream any more.
 const (
 	ChangeQueued   ChangeState = "queued"   // not yet read by a worker
 	ChangePending  ChangeState = "pending"  // read, and not yet settled
@@ -43,9 +42,8 @@ type TrackerConfig struct {
 	Results string                // stream of results
 }
 
-// Tracker follows individual changes. A change is identified by its stream entry, as returned by
-// [Publisher.Add]; the ID of its result ends in "/" and that entry, see [events.Job.Result]. A Tracker is safe
-// for concurrent use.
+// Tracker follows individual changes. A change is identified by its stream entry, as returned by [Publisher.Add]; the
+// ID of its result ends in "/" and that entry, see [events.Job.Result]. A Tracker is safe for concurrent use.
 type Tracker struct{ cfg TrackerConfig }
 
 // NewTracker returns a Tracker.
@@ -57,14 +55,9 @@ func NewTracker(cfg TrackerConfig) (*Tracker, error) {
 }
 
 const (
-	// recheckInterval is how often Wait checks the change itself: it may have been settled without a
-	// result, or Redis may have lost it.
-	recheckInterval = 5 * time.Second
-
-	// maxScan is how many results are searched from the time of the change on, and how many from the
-	// newest back.
-	maxScan   = 10_000
-	scanBatch = 200
+	recheckInterval = 5 * time.Second // of Wait: the change may be settled without a result, or lost with Redis
+	maxScan         = 10_000          // results searched from the time of the change on, and from the newest back
+	scanBatch       = 200
 )
 
 // Progress returns the state of a change. For a change that is no longer waiting it searches the results:
@@ -108,8 +101,7 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 	}
 }
 
-// follow waits up to recheckInterval for the result, reading after the entry last. It returns the zero Progress
-// if there is none by then.
+// follow waits up to recheckInterval for a result after the entry last. Without one, the Progress is zero.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
 	slice, cancel := context.WithTimeout(ctx, recheckInterval)
 	defer cancel()

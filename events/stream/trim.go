@@ -14,12 +14,10 @@ import (
 	"lockstep/events"
 )
 
-// Limits of a trim. One script call removes at most trimAtOnce entries, so as not to block Redis for long, and
-// at most trimCounted unsettled ones, which it must inspect one by one.
 const (
-	trimAtOnce  = 10_000
-	trimCounted = 100
-	trimCalls   = 5_000 // per stream and pass, so that a fast-growing stream does not delay the others
+	trimAtOnce  = 10_000 // entries per script call, so as not to block Redis for long
+	trimCounted = 100    // unsettled ones among them, which the script must inspect one by one
+	trimCalls   = 5_000  // per stream and pass, so that a fast-growing stream does not delay the others
 )
 
 // Retention limits the length of a stream. Entries that every group has settled are removed when they are
@@ -27,20 +25,15 @@ const (
 type Retention struct {
 	Topic string // the stream
 
-	// Keep is the minimum age of a removed entry, settled or not, for late readers: a waiter that starts
-	// late, or a settlement whose reply was lost. MaxLen takes precedence. Default 10 min.
-	Keep time.Duration
+	// Keep is the minimum age of a removed entry, settled or not, for late readers. MaxLen takes precedence.
+	Keep time.Duration // default 10 min
 
-	// Age is how long entries of a stream without groups are kept. Default 7 days, at least Keep.
-	Age time.Duration
+	Age time.Duration // how long entries of a stream without groups are kept; default 7 days, at least Keep
 
-	// MaxLen is the maximum number of entries, default 1,000,000. Removing an unsettled entry is counted,
-	// and logged as an error with the group that held it back.
-	MaxLen int64
+	// MaxLen is the maximum number of entries. Removing an unsettled one is logged as an error, with its group.
+	MaxLen int64 // default 1,000,000
 
-	// MaxBytes is the memory, as estimated by Redis, above which an error is logged. Nothing is removed.
-	// Default 1 GiB.
-	MaxBytes int64
+	MaxBytes int64 // estimated memory above which an error is logged; nothing is removed; default 1 GiB
 }
 
 // TrimmerConfig configures a [Trimmer]. Redis is required.
@@ -52,9 +45,8 @@ type TrimmerConfig struct {
 	Dead    string        // dead stream, default Prefix + "dead"
 	DeadAge time.Duration // maximum age of a letter, default 30 days
 
-	// DeadLen is the maximum number of letters, default 50,000. It should be well below
-	// SubscriberConfig.DeadCap, which Redis enforces at once and without counting.
-	DeadLen int64
+	// DeadLen should be well below SubscriberConfig.DeadCap, which Redis enforces at once and without counting.
+	DeadLen int64 // maximum number of letters, default 50,000
 
 	Every   time.Duration // trim interval, default 1 min
 	Log     *slog.Logger  // default [slog.Default]
@@ -230,8 +222,7 @@ func (t *Trimmer) memoryUsage(ctx context.Context, r Retention) int64 {
 	return bytes
 }
 
-// memoryUsage returns the memory of a stream as Redis estimates it from a few samples, or -1 if Redis does not
-// support or forbids the command.
+// memoryUsage returns the memory of a stream as Redis estimates it, or -1 if Redis refuses the command.
 func memoryUsage(ctx context.Context, client redis.UniversalClient, topic string) int64 {
 	bytes, err := client.MemoryUsage(ctx, topic, 5).Result()
 	switch {

@@ -10,11 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The timeouts of a blocking read: with its own reader, to notice a dead connection; with the shared client,
-// because a read cannot be interrupted otherwise.
+// The timeouts of a blocking read.
 const (
-	blockOwn    = time.Second
-	blockShared = 500 * time.Millisecond
+	blockOwn    = time.Second            // with its own reader, to notice a dead connection
+	blockShared = 500 * time.Millisecond // with the shared client, which cannot be closed to interrupt a read
 )
 
 // watcher waits for new entries. It does not take them: a blocking read cannot set their due times in the same

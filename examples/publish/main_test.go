@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"lockstep/internal/testenv"
 )
 
 // built is a directory for programs that the tests build once: those in Go, including lockstep, and the one for Node with
@@ -87,6 +89,7 @@ func python(t *testing.T) string {
 // node returns the path of the program for Node, next to its packages.
 func node(t *testing.T) (program string) {
 	t.Helper()
+	testenv.Long(t) // npm installs packages
 	for _, tool := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			lacking(t, "needs %s: %v", tool, err)

@@ -97,8 +97,7 @@ func read(ctx context.Context, ix index, s strategy, t *tally) error {
 	}
 }
 
-// rebuilder handles requests while during runs. The function ask publishes a request and returns when one was settled or
-// given up.
+// rebuilder handles requests while during runs. ask publishes a request and returns when it has ended.
 func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix index, s strategy,
 	during func(ctx context.Context, ask func() error) error) error {
 	topic := ix.prefix + "wanted"

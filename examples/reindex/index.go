@@ -10,8 +10,7 @@ import (
 
 const page = 50
 
-// index is an index of documents: a hash of ID to content. The content is the version that the document was built for, so
-// that readers can check it.
+// index is a hash of document ID to content: the version that the document was built for, which readers check.
 type index struct {
 	client redis.UniversalClient
 	prefix string

@@ -42,8 +42,7 @@ func main() {
 	}
 }
 
-// table measures every strategy and prints a row for each. A read counts as available if it has seen all documents in the
-// same version.
+// table measures every strategy and prints a row for each.
 func (b *bench) table(ctx context.Context, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "strategy\treads\tavailable\tincomplete\tmixed\trebuilds\t")

@@ -61,8 +61,7 @@ func softDelete(ctx context.Context, ix index, version string) (stream.Settlemen
 	return stream.Settlement{}, ix.client.Del(ctx, ix.bin()).Err()
 }
 
-// grace is how long a replaced generation is kept: longer than any read.
-const grace = time.Minute
+const grace = time.Minute // how long a replaced generation is kept: longer than any read
 
 // blueGreen builds a new generation next to the current one and publishes it in the step that settles the request. A rebuild
 // that is interrupted and retried continues with its generation.

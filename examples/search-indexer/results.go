@@ -50,8 +50,7 @@ func request(msg *message.Message) ([]locking.Request, error) {
 	return []locking.Request{{Key: result.Repo.Key(), Job: result.ID, Operation: "follow"}}, nil
 }
 
-// skipped reports whether a result is of no use here: a poll, after which nothing has changed, or a type or version that
-// a newer worker has written.
+// skipped reports whether a result is of no use here: a poll, or a type that only a newer worker knows.
 func skipped(msg *message.Message) (kind string, skip bool) {
 	var document struct {
 		SpecVersion string `json:"specversion"`

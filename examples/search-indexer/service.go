@@ -62,8 +62,7 @@ func (s *service) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow updates a repository's index from a result. The repository is locked; confirm returns once the lease is proven
-// to be still held.
+// follow updates a repository's index from a result, under its lease, which confirm proves to be held.
 func (s *service) follow(ctx context.Context, r events.Result, confirm func(context.Context) error) error {
 	known, err := s.indexes.load(r.Repo)
 	if err != nil {

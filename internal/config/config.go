@@ -128,12 +128,10 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
 			return Config{}, fmt.Errorf("flags: %w", err)
 		}
-		if f := flags.Lookup("redis"); f != nil && f.Changed && hasPassword(f.Value.String()) {
-			return Config{}, errors.New("--redis: every user of this machine can see a password in an argument; " +
-				"use --redis-password-file or LOCKSTEP_REDIS")
-		}
-		if f := flags.Lookup("proxy"); f != nil && f.Changed && hasPassword(f.Value.String()) {
-			return Config{}, errors.New("--proxy: every user of this machine can see a password in an argument; use LOCKSTEP_PROXY or the file")
+		for name, instead := range map[string]string{"redis": "--redis-password-file or LOCKSTEP_REDIS", "proxy": "LOCKSTEP_PROXY or the file"} {
+			if f := flags.Lookup(name); f != nil && f.Changed && hasPassword(f.Value.String()) {
+				return Config{}, fmt.Errorf("--%s: every user of this machine can see a password in an argument; use %s", name, instead)
+			}
 		}
 	}
 	var c Config

@@ -12,8 +12,7 @@ type Value struct {
 	Value any // string, int, int64, bool or []string; durations are formatted
 }
 
-// Values returns the effective values of all settings, in the order in which help shows them. Passwords in
-// URLs are redacted.
+// Values returns the effective values of all settings, in order, with passwords in URLs redacted.
 func (c Config) Values() []Value {
 	fields := map[string]any{}
 	v := reflect.ValueOf(c)

@@ -71,8 +71,7 @@ type Dashboard struct {
 	access access
 }
 
-// New returns a Dashboard that runs until ctx is done, which ends all streams to browsers and all background work.
-// [Dashboard.Wait] waits for that.
+// New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
 func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":

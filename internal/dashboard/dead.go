@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"lockstep/events"
 	"lockstep/events/stream"
@@ -84,10 +83,7 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 	if len(shown.Payload) > payloadShown {
 		shown.Payload, shown.Cut = strings.ToValidUTF8(shown.Payload[:payloadShown], ""), true
 	}
-	if !utf8.ValidString(shown.Payload) {
-		shown.Payload = strings.ToValidUTF8(shown.Payload, "\uFFFD")
-	}
-	shown.Payload = sanitize(shown.Payload, "\n")
+	shown.Payload = sanitize(strings.ToValidUTF8(shown.Payload, "\uFFFD"), "\n")
 	for _, name := range slices.Sorted(maps.Keys(shown.Fields)) {
 		shown.Sizes = append(shown.Sizes, fieldSize{name, shown.Fields[name]})
 	}

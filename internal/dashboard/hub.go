@@ -164,8 +164,7 @@ func (h *hub) refresh(ctx context.Context, v *view) {
 // pauseAfter returns how long to pause after a load, so that loading takes at most a twentieth of the time.
 func pauseAfter(spent, every time.Duration) time.Duration { return max(every-spent, 19*spent) }
 
-// render renders the view's parts. After a failed load it renders only the status, so that clients keep the other
-// parts.
+// render renders the view's parts; after a failed load only the status, so that clients keep the other parts.
 func (v *view) render(data any, err error) []part {
 	parts := []part{{"status", ""}}
 	if err != nil {

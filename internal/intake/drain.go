@@ -18,8 +18,7 @@ const (
 	lastPause    = time.Second
 )
 
-// Run sends the deliveries in the spool to Redis and adopts those of dead processes, until ctx is done. It returns
-// immediately if there is no spool.
+// Run sends spooled deliveries, also those of dead processes, to Redis until ctx is done.
 func (in *Intake) Run(ctx context.Context) {
 	if in.cfg.Spool == nil {
 		return

@@ -191,8 +191,7 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 	return out, fmt.Errorf("accept delivery: the watches of %s keep changing", d.Events[0].Repo)
 }
 
-// watches returns the watches of a delivery's remotes, by [watch.RemoteKey], and whether any of them were cached. With
-// fresh, it does not use the cache.
+// watches returns the watches of a delivery's remotes, by [watch.RemoteKey]; with fresh, none from the cache.
 func (in *Intake) watches(ctx context.Context, d forge.Delivery, fresh bool) (watches map[string]watch.RemoteWatches, cached bool, err error) {
 	urls := Concerned(d)
 	watches = make(map[string]watch.RemoteWatches, len(urls))

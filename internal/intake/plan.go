@@ -12,8 +12,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// maxChanges is the maximum number of changes of a delivery. A larger delivery is replaced by one poll for each watched
-// repository.
+// maxChanges limits the changes of a delivery. A larger one is replaced by a poll of each watched repository.
 const maxChanges = 1000
 
 // A Plan is the effect of a delivery. At most one of Changes and Auto is not empty.
@@ -37,8 +36,7 @@ func Concerned(d forge.Delivery) []string {
 }
 
 // NewPlan returns the plan of a delivery from src. remotes contains the watches of all [Concerned] URLs by
-// [watch.RemoteKey]. The plan is deterministic. A repository is identified by its remote: the changes have the paths of
-// the watches, not the forge's.
+// [watch.RemoteKey]. The plan is deterministic. Its changes have the paths of the watches, not the forge's.
 func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.RemoteWatches) Plan {
 	p := planner{src: src, delivery: d, remotes: remotes, index: map[target]int{}}
 	p.ignore(d.Ignored)
@@ -106,8 +104,7 @@ func (p *planner) event(e forge.Event) {
 	}
 }
 
-// pushed adds a change for each watch that selects the ref. If the delivery does not name the refs, the repositories are
-// polled.
+// pushed adds a change for each watch that selects the ref. If no ref is named, the repositories are polled.
 func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 	if e.Ref.IsZero() {
 		p.poll(watches)

@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// Buffer is an [io.Writer] that stores everything written to it. The zero Buffer is ready to use. It is safe for
-// concurrent use.
+// Buffer is an [io.Writer] that stores everything written to it. It is safe for concurrent use.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -11,8 +11,7 @@ import (
 // maxBody is the maximum size of a post, in bytes. Standard Webhooks recommends at most 20 kB.
 const maxBody = 20_000
 
-// bodyOf returns the CloudEvents document of a result. To fit, it drops files and sets truncated; then it shortens the
-// error and drops deliveries.
+// bodyOf returns the CloudEvents document of a result. To fit, it drops files, error text, then deliveries.
 func bodyOf(r events.Result) ([]byte, error) {
 	body, err := json.Marshal(r)
 	if err != nil || len(body) < maxBody {

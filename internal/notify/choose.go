@@ -34,8 +34,7 @@ func about(r events.Result) events.RepoPath {
 	return r.Repo
 }
 
-// recipients returns the watches to notify of a result: for each app that it concerns, the watch that selects the ref
-// most specifically.
+// recipients returns the watches to notify of a result: of each app, the one that selects the ref best.
 func recipients(r events.Result, set watch.Set) []watch.Watch {
 	best := map[string]watch.Watch{}
 	for _, w := range set.Watches {

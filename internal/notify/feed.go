@@ -120,9 +120,8 @@ func (n *Notifier) checkPosition(ctx context.Context, last *string) error {
 	return n.restore(ctx, *last)
 }
 
-// restore recreates a deleted or lost group at the last position that this process knows. If another process knows a
-// later one, some results are sent again with the same IDs. A stream that ends before last is a new one, so the group
-// starts at its beginning.
+// restore recreates a deleted or lost group at the last position that this process knows, so some results may be sent
+// again with the same IDs. A stream that ends before last is a new one: the group starts at its beginning.
 func (n *Notifier) restore(ctx context.Context, last string) error {
 	newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 
 var errNewer = errors.New("it is for a newer version")
 
-// recent reports whether an entry was added so lately that a process of a newer version may yet take it. One from the
-// future, whose id somebody made up, was not: it would be waited for until then.
+// recent reports whether an entry was added recently enough that a process of a newer version may still take it. An entry
+// from the future, with an invented ID, was not.
 func (n *Notifier) recent(entry string) bool {
 	return time.Since(events.EntryTime(entry)).Abs() <= n.cfg.newer
 }

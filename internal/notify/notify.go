@@ -30,8 +30,7 @@ type Registry interface {
 
 // Secrets provides signing secrets. [credential.Store] implements it.
 type Secrets interface {
-	// SigningSecrets returns the secrets of a credential, the newest first. It returns an error if they must not sign
-	// posts to url.
+	// SigningSecrets returns the secrets of a credential, newest first, or an error if they must not sign posts to url.
 	SigningSecrets(name, url string) ([]string, error)
 }
 

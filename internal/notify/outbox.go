@@ -139,8 +139,7 @@ type claim struct {
 	newer         bool  // a newer version wrote it
 }
 
-// claim claims due items up to the limits of posts in flight. next is the time until another outbox is due, 0 if
-// unknown.
+// claim claims due items. next is the time until another outbox is due, 0 if unknown.
 func (o outbox) claim(ctx context.Context, f inFlight) (claims []claim, next time.Duration, err error) {
 	token, since := rand.Text(), time.Now()
 	slow := max(1, o.cfg.Total/2)

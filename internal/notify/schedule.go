@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// jitter is the maximum relative change of a delay, so that apps that failed together are not retried together.
-const jitter = 0.2
+const jitter = 0.2 // maximum relative change of a delay, so that apps that failed together are not retried together
 
 const maxRetryAfter = 24 * time.Hour
 

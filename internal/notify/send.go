@@ -11,8 +11,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// idle is the longest time between checks for due items, because other processes queue items, too.
-const idle = time.Second
+const idle = time.Second // longest time between checks for due items, because other processes queue items, too
 
 // The reasons of dead letters.
 const (
@@ -30,8 +29,7 @@ type inFlight struct {
 	slow  map[string]time.Time // slow apps, with the time of their last slow post
 }
 
-// slowFor is how long an app counts as slow, unless it is fast meanwhile.
-const slowFor = time.Hour
+const slowFor = time.Hour // how long an app counts as slow, unless it is fast meanwhile
 
 func (f *inFlight) begin(app string) {
 	f.posts++

@@ -61,8 +61,7 @@ func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end f
 	}
 }
 
-// traced propagates the trace of its context to a request. It records only the host of the URL, which may contain a
-// secret.
+// traced propagates the trace of its context to a request. It records only the host of the URL.
 func traced(req *http.Request) trace.Span {
 	span := trace.SpanFromContext(req.Context())
 	if span.IsRecording() {

@@ -55,8 +55,7 @@ func Start(t testing.TB, args ...string) *Server {
 	return startReal(t, args)
 }
 
-// StartReal is like Start, but skips the test without redis-server. With LOCKSTEP_TEST_REDIS=real it fails the test
-// instead.
+// StartReal is like Start, but skips the test without redis-server, unless LOCKSTEP_TEST_REDIS=real.
 func StartReal(t testing.TB, args ...string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("LOCKSTEP_TEST_REDIS") != "real" ||
@@ -157,8 +156,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart starts a stopped server again at the same address, with its persisted data. The embedded server keeps all its
-// data.
+// Restart starts a stopped server again at the same address, with its persisted data.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.mu.Lock()

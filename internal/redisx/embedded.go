@@ -6,8 +6,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Embedded is an in-process Redis server for demos and tests. Its data is lost when the process ends. Other local
-// processes can connect to it, too.
+// Embedded is an in-process Redis server for demos and tests. Other local processes can connect to it, too.
 type Embedded struct {
 	Server
 	redis *miniredis.Miniredis

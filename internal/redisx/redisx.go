@@ -160,8 +160,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// Unavailable reports whether err means that Redis could not be reached or is not ready, rather than that it rejected
-// the command.
+// Unavailable reports whether Redis could not be reached or is not ready, rather than rejecting the command.
 func Unavailable(err error) bool {
 	if _, replied := errors.AsType[redis.Error](err); replied {
 		return stream.CannotServe(err)

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// adminWriteTimeout is long because clients choose how long a profile runs.
-const adminWriteTimeout = 5 * time.Minute
+const adminWriteTimeout = 5 * time.Minute // long because clients choose how long a profile runs
 
 // ServeAdmin serves operators on a separate listener until ctx is done:
 //

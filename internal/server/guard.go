@@ -23,9 +23,8 @@ var (
 	ErrWantsToken = errors.New("send the API token as a bearer token")
 )
 
-// Check returns nil if the request is allowed, else ErrNotLocal or ErrWantsToken. Without a token it requires a
-// loopback listener, a Host header that names this machine, which protects against DNS rebinding, and no sign of a
-// proxy.
+// Check returns nil if the request is allowed, else ErrNotLocal or ErrWantsToken. Without a token it requires a loopback
+// listener, a local Host header, which protects against DNS rebinding, and no sign of a proxy.
 func (g Guard) Check(r *http.Request) error {
 	if g.Token == "" {
 		if !g.Loopback || !local(r.Host) || forwarded(r) {

@@ -14,11 +14,9 @@ type Check struct {
 	Run  func(ctx context.Context) error // ctx ends after a second; never runs concurrently with itself
 	Now  func() error                    // used instead of Run by checks that are instant; not cached
 
-	// Alternative names a check that can replace this one: failures are critical only if both fail. A check that does
-	// not exist counts as failed.
+	// Alternative names a check that can replace this one: failures are critical only if both fail.
 	Alternative string
-	// DependsOn names a check that this one needs. While that check fails, this one's failure is reported but not
-	// critical.
+	// DependsOn names a check without which this one's failure is reported but not critical.
 	DependsOn string
 	// NonCritical marks a check whose failure is reported but does not affect the process' health.
 	NonCritical bool

@@ -76,8 +76,7 @@ func showLock(locks Locks) http.Handler {
 	})
 }
 
-// releaseLock releases a lease by force. The request must name the lease's fence, so that it cannot release a newer
-// lease by mistake.
+// releaseLock releases the lease with the fence in the request, and so never a newer one.
 func releaseLock(locks Locks) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))

@@ -1,26 +1,5 @@
 // Package server is Lockstep's HTTP API. It accepts changes and webhooks, and serves state, metrics and health checks.
-//
-//	POST   /api/v1/changes               publish a change: 202 with its ID and entry; 400, 413, 503
-//	GET    /api/v1/changes/{entry}       its result: 200; 202 if still pending after ?wait=30s (at most 60s); 404, 429
-//	GET    /api/v1/repos                 list repositories; ?prefix= ?limit= ?after=
-//	GET    /api/v1/repos/{repo}          the state of a repository; 404
-//	GET    /api/v1/locks                 list the held locks
-//	GET    /api/v1/locks/{repo}          a lock with its holder and waiters
-//	DELETE /api/v1/locks/{repo}?fence=N  release a lease by force: 200 with the former holder; 409 if the fence differs
-//	GET    /api/v1/streams               stream lengths and consumer-group lag
-//	GET    /api/v1/dead                  list dead letters, newest first; ?repo= ?reason= ?order=oldest ?limit= ?after=
-//	GET    /api/v1/dead/{id}             a dead letter with its event; 404
-//	POST   /api/v1/dead/{id}/retry       move its entry back into its stream: 200 with the new entry's ID; 404, 409
-//	DELETE /api/v1/dead/{id}             delete a dead letter
-//	GET    /api/v1/watches               list watches; ?prefix= ?app= ?limit= ?after=
-//	PUT    /api/v1/watches               create a watch (201) or replace it (200); 400, 409 if it conflicts with another, 413
-//	DELETE /api/v1/watches               remove a watch; ?repo= ?app= ?ref=; 404
-//	POST   /hooks/{source}               receive a webhook: 202 with the outcome; 200 to a ping; 400, 401, 404, 413, 429, 503
-//	GET    /api/v1/openapi.yaml          the OpenAPI document
-//	GET    /, /dashboard/…               the dashboard, if enabled
-//	GET    /metrics                      Prometheus metrics
-//	GET    /livez                        200 if the process works, else 503; ?verbose
-//	GET    /readyz                       200 if the process can do its work, else 503; ?verbose lists the checks
+// openapi.yaml describes every endpoint; [Handler] and [ServeAdmin] serve them.
 //
 // Requests that make changes, or read results, watches or payloads, need the bearer token and get 401 without it. If no
 // token is configured, they get 403 unless both the listener and the request are local. A 202 means that the change is

@@ -94,8 +94,7 @@ func (s *Spool) Adopt() (items int, err error) {
 	return items, nil
 }
 
-// ready makes sure that this process has a file. It has none after [Spool.Close], or if a damaged file could not be
-// replaced.
+// ready makes sure that this process has a file, unless the spool is closed.
 func (s *Spool) ready() error {
 	switch {
 	case s.own == nil:

@@ -12,8 +12,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// file is a bbolt database of items with ascending keys of 8 bytes. It is locked while it is open. It is not safe for
-// concurrent use.
+// file is a locked bbolt database of items with ascending keys of 8 bytes. It is not safe for concurrent use.
 type file struct {
 	path    string
 	db      *bolt.DB

@@ -13,8 +13,7 @@ type Item struct {
 	file *file
 }
 
-// Peek returns up to most of the oldest items. It returns none only if there are none. It returns the same items again
-// until they are dropped.
+// Peek returns up to most of the oldest items, the same ones until they are dropped; none if there are none.
 func (s *Spool) Peek(most int) ([]Item, error) {
 	s.disk.Lock()
 	defer s.disk.Unlock()

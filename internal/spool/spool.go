@@ -106,8 +106,7 @@ func (s *Spool) Append(ctx context.Context, item []byte) error {
 	}
 }
 
-// cancel removes an item from its batch unless it is being written, so that items do not fill the memory while the disk
-// hangs.
+// cancel removes an item from its batch unless it is being written: a hanging disk must not fill the memory.
 func (s *Spool) cancel(b *batch, item []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -141,8 +141,7 @@ func (r *Reporter) busy() bool {
 	return len(r.jobs) > 0
 }
 
-// longJobs returns the longest-running jobs that have taken at least reportInterval, longest first, with their elapsed
-// times.
+// longJobs returns the jobs that have taken at least reportInterval, longest first, and their elapsed times.
 func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -119,8 +119,7 @@ func (r Repo) CircuitAt(now time.Time) Circuit {
 		return n
 	}
 	return Circuit{
-		Failures: int(number(failuresField)), Trips: int(number(tripsField)),
-		Until: momentOf(number(openUntilField)), Now: now,
+		Failures: int(number(failuresField)), Trips: int(number(tripsField)), Until: momentOf(number(openUntilField)), Now: now,
 	}
 }
 

@@ -10,8 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// headScanCount is approximately how many fields per repository [Store.ManyHeads] scans.
-const headScanCount = 1000
+const headScanCount = 1000 // approximately how many fields per repository [Store.ManyHeads] scans
 
 // ManyHeads returns the published commit of each ref, for each of the repositories, in one round trip. The result is
 // incomplete for repositories with very many refs or apps, and empty for invalid paths.

@@ -145,9 +145,7 @@ func (r Repo) Misses(ref events.Ref, entry string) int {
 	return 0
 }
 
-// maxMissEntries is the number of entries per ref whose misses are kept. Each app that follows the ref has its own
-// entries.
-const maxMissEntries = 32
+const maxMissEntries = 32 // entries per ref whose misses are kept; each app has its own entries
 
 // SetMisses stores the number returned by [Repo.Misses]. The caller must hold the repository's lease.
 func (s *Store) SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error {

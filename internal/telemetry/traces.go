@@ -46,8 +46,7 @@ type Traces struct {
 // logged by name and are not errors: they are often set for a whole cluster, and the service works without traces. The
 // caller must close the Traces.
 //
-// The SDK and its exporters read all other settings from the variables: sampler, limits, batches, headers, certificates,
-// compression and resource.
+// The SDK and its exporters read all other settings from the variables.
 func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Console == nil {
@@ -88,8 +87,7 @@ func (t *Traces) Tracer(part string) trace.Tracer {
 	return t.provider.Tracer("lockstep/" + part)
 }
 
-// Close sends the remaining spans. It gives up after two seconds, so that an unreachable collector does not delay the
-// shutdown.
+// Close sends the remaining spans. It gives up after two seconds.
 func (t *Traces) Close() {
 	if t == nil {
 		return

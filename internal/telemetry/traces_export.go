@@ -71,8 +71,7 @@ func redact(err error) string {
 	return strings.ToValidUTF8(text, "�")
 }
 
-// sdkLogInterval is the minimum time between two logged messages of the SDK.
-const sdkLogInterval = time.Minute
+const sdkLogInterval = time.Minute // minimum time between two logged messages of the SDK
 
 // sdkLog logs the OpenTelemetry SDK's own errors and warnings, at most one per sdkLogInterval.
 type sdkLog struct {
@@ -102,8 +101,7 @@ func (l *sdkLog) logger() logr.Logger { return logr.New(sink{l}) }
 // sink drops errors and values, because they may quote a header with a token.
 type sink struct{ *sdkLog }
 
-// sdkWarning is the SDK's log level for warnings; 4 is information, 8 is debugging.
-const sdkWarning = 1
+const sdkWarning = 1 // SDK's log level for warnings; 4 is information, 8 is debugging
 
 func (s sink) Init(logr.RuntimeInfo)            {}
 func (s sink) Enabled(level int) bool           { return level <= sdkWarning }

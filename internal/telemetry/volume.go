@@ -18,8 +18,7 @@ type VolumeFigures struct {
 	Patrolled    time.Time // end of the patrol; zero if there was none
 }
 
-// volumeTTL is how long figures are cached, so that scrapes do not load a network file system.
-const volumeTTL = 15 * time.Second
+const volumeTTL = 15 * time.Second // how long figures are cached, so that scrapes do not load a network file system
 
 // volume reads and caches a volume's figures. Every process with the volume exports the same values, so aggregate them
 // with max, not sum.

@@ -19,8 +19,7 @@ func checkCount(repo events.RepoPath, n int) error {
 	return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern", repo, n, maxWatches)
 }
 
-// twoRemotes returns the conflict between two watches of a path whose remotes differ. The volume compares remotes
-// case-sensitively.
+// twoRemotes returns the conflict of two watches of a path whose remotes differ, if only in case.
 func twoRemotes(w, other Watch) error {
 	if strings.EqualFold(events.CanonicalRemote(w.URL), events.CanonicalRemote(other.URL)) {
 		return conflict("%s is watched at %s by app %s; use the same case in the URL", w.Repo, events.CanonicalRemote(other.URL), other.App)
@@ -43,8 +42,7 @@ func nested(repo, other string) error {
 	return conflict("%s cannot be watched together with %s: one path is inside the other; set repo to give one of them another path", repo, other)
 }
 
-// checkCompatible returns an error for each watch that conflicts with another one. name returns the name of watch i
-// for the error.
+// checkCompatible returns an error for each watch that conflicts with another one. name names watch i.
 func checkCompatible(watches []Watch, name func(i int) string) error {
 	var failed []error
 	keys := map[string]int{} // first watch by repository and field

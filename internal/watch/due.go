@@ -28,8 +28,7 @@ const maxDue = 1000
 // A repository's interval is the shortest of its watches. Watches without an interval use defaultInterval; if that is
 // 0 or less, they are not polled. A new defaultInterval takes effect after a repository's next poll.
 //
-// next is the time until the next poll is due: 0 if one is overdue, 30 days if none is scheduled. Watches that are put
-// meanwhile may be due earlier.
+// next is the time until the next poll is due: 0 if one is overdue, 30 days if none is scheduled.
 func (r *Registry) EnqueueDue(ctx context.Context, limit int, defaultInterval time.Duration) (n int, next time.Duration, err error) {
 	keys := []string{r.namespace.Poll(), r.namespace.Changes(), r.ofPrefix()}
 	seed := 1 + mathrand.IntN(1<<31-2)

@@ -25,8 +25,7 @@ var (
 	writeScript = redis.NewScript(writeSource)
 )
 
-// source is the source of the changes that the registry queues.
-const source = "/lockstep/watch"
+const source = "/lockstep/watch" // source of the changes that the registry queues
 
 // maxTries limits the attempts to write a set while others write it too. Each conflict means that one of them succeeded.
 const maxTries = 200

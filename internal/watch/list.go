@@ -132,8 +132,7 @@ func parsePosition(text string) (position, error) {
 	return position{repo, field}, nil
 }
 
-// sets reads up to 100 repositories whose keys begin with prefix, starting at after. It skips after.repo if
-// after.field is lastField.
+// sets reads up to 100 repositories with the prefix, from after on, or after it if after.field is lastField.
 func (r *Registry) sets(ctx context.Context, prefix string, after position) ([]contents, error) {
 	from, to := "-", "+"
 	if prefix != "" {

@@ -116,8 +116,7 @@ func (w Watch) document() (string, error) {
 	return string(doc), err
 }
 
-// replacing returns w's document with the unknown fields of the document that it replaces, which a newer version may
-// have written.
+// replacing returns w's document with the unknown fields of the document that it replaces.
 func (w Watch) replacing(old string) (string, error) {
 	doc, err := w.document()
 	if err != nil {

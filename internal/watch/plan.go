@@ -12,9 +12,8 @@ type Plan struct {
 	Same        int
 }
 
-// Plan compares watches with the registry. With prune, it removes those watches of the same apps that are not listed.
-// It returns the errors that the registry would return, before anything changes. Watches stay silenced unless their
-// NotifyURL changes.
+// Plan compares watches with the registry. With prune, it removes unlisted watches of the same apps. It returns the
+// errors that the registry would return. Watches stay silenced unless their NotifyURL changes.
 func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan, error) {
 	wanted, apps := map[string]bool{}, map[string]bool{}
 	for _, w := range watches {

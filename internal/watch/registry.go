@@ -225,8 +225,7 @@ func (e *edit) check(docs map[string]string) error {
 	return cmp.Or(checkSameRemote(e.first, watches), checkCount(e.repo, len(watches)))
 }
 
-// field returns the field of a watch in its repository's hash. App names contain no space, and neither do the other
-// fields.
+// field returns the field of a watch in its repository's hash. Only such fields contain a space.
 func (k Key) field() string { return k.App + " " + k.Ref.String() }
 
 // contents is the stored form of the watches of one repository.

@@ -122,8 +122,7 @@ func (w Watch) Concerns(files []events.File) bool {
 	})
 }
 
-// Change returns the change that updates ref for the watch. after is the commit that a publisher announced for it,
-// or "".
+// Change returns the change that updates ref for the watch. after is the announced commit, or "".
 func (w Watch) Change(id, source string, ref events.Ref, after string) (events.Change, error) {
 	return events.NewChange(events.Change{
 		ID: id, Type: events.ChangePushed, Source: source, Repo: w.Repo, URL: w.URL, Ref: ref, After: after,

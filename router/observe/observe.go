@@ -98,8 +98,7 @@ func (o *Observer) Start(msg *message.Message, topic string) *Delivery {
 // Context is the message's context with the delivery's span.
 func (d *Delivery) Context() context.Context { return d.ctx }
 
-// Ended reports the outcome of a change that was settled without an attempt of this delivery: it has failed, or was
-// left to a newer version.
+// Ended reports the outcome of a change that this delivery settled without an attempt: failed or left.
 func (d *Delivery) Ended(change events.Change, outcome string, class events.Class) {
 	d.ended(d.timeline(change).ended(outcome, time.Now()), class)
 }

@@ -19,8 +19,7 @@ import (
 	"lockstep/locking"
 )
 
-// Attributes of spans, in addition to OpenTelemetry's conventions for messaging. None contains a URL, a credential or a
-// payload.
+// Attributes of spans beyond OpenTelemetry's for messaging. None contains a URL, a credential or a payload.
 const (
 	attrRepo      = attribute.Key("lockstep.repo")
 	attrJob       = attribute.Key("lockstep.job")
@@ -36,8 +35,7 @@ const (
 	attrCoalesced = attribute.Key("lockstep.coalesced") // number of changes settled along with this one
 )
 
-// tracerName is the tracer of a delivery's child spans.
-const tracerName = "lockstep/router"
+const tracerName = "lockstep/router" // tracer of a delivery's child spans
 
 // propagator reads and writes W3C Trace Context in message metadata. Baggage is not passed on.
 var propagator propagation.TraceContext

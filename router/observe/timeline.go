@@ -124,8 +124,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// EntryTime is the time in a stream entry's ID, by Redis' clock. It is zero if the ID is no plausible time: publishers may choose
-// their own.
+// EntryTime returns the time in a stream entry's ID, by Redis' clock, or zero if it is implausible.
 func EntryTime(entry string) time.Time {
 	head, _, found := strings.Cut(entry, "-")
 	ms, err := strconv.ParseInt(head, 10, 64)
