@@ -21,12 +21,12 @@ import (
 // one or the other. The clone is then in adopted/{fence}, with all that anybody left in it, and stays
 // there until somebody deletes it.
 
-// adopted is where clones are kept that stood in the repository's place.
+// adopted is the folder for adopted clones.
 func (f folder) adopted() string { return filepath.Join(f.dir, "adopted") }
 
 const maxConfigBytes = 1 << 20 // of a clone's .git/config
 
-// checkClone refuses to publish in the place of a folder, unless that is a clone to be adopted.
+// checkClone refuses to replace a folder unless it is a clone that can be adopted.
 func (v *Volume) checkClone(f folder, name, remote string) error {
 	path := v.publishedPath(name)
 	refuse := func(why string) error {
@@ -44,8 +44,8 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 	return v.tryExchange(f, path)
 }
 
-// whyNotAdopted says why a folder is not to be adopted; "" when it is a clone of remote. It repeats nothing that
-// the clone's configuration says, for there may be a credential in it, and executes nothing.
+// whyNotAdopted returns why a folder cannot be adopted, or "" if it is a clone of remote. It never quotes the clone's
+// configuration, which may contain credentials, and executes nothing.
 func whyNotAdopted(path, remote string) string {
 	gitDir := filepath.Join(path, ".git")
 	if info, err := os.Lstat(gitDir); err != nil || !info.IsDir() {
@@ -69,7 +69,7 @@ func whyNotAdopted(path, remote string) string {
 	return ""
 }
 
-// originOf returns the URL of the remote origin in a Git configuration, "" when there is none.
+// originOf returns the URL of the remote "origin" in a Git configuration, or "".
 func originOf(path string) (origin string, err error) {
 	defer func() {
 		if recover() != nil {
@@ -92,7 +92,7 @@ func originOf(path string) (origin string, err error) {
 	return urls[0], nil // the one that git fetches from
 }
 
-// asURL turns "user@host:path", which ssh takes, into a URL.
+// asURL converts the SSH form "user@host:path" to a URL.
 func asURL(remote string) string {
 	host, path, ok := strings.Cut(remote, ":")
 	if !ok || strings.Contains(remote, "://") || strings.Contains(host, "/") {
@@ -101,7 +101,7 @@ func asURL(remote string) string {
 	return "ssh://" + host + "/" + path
 }
 
-// tryExchange refuses a clone at path, for good, where it could not be exchanged in one step.
+// tryExchange fails permanently if the file system cannot exchange the clone at path for a link.
 func (v *Volume) tryExchange(f folder, path string) error {
 	dir, err := os.MkdirTemp(f.dir, "exchange"+disk.TempInfix+"*")
 	if err != nil {
@@ -115,7 +115,7 @@ func (v *Volume) tryExchange(f folder, path string) error {
 	return exchangeError(path, v.exchange(link, folder))
 }
 
-// exchange has two names change places in one step.
+// exchange swaps two names atomically.
 func exchange(a, b string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 		return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
@@ -136,7 +136,7 @@ func exchangeError(path string, err error) error {
 	return disk.Error("adopt "+path, err)
 }
 
-// adopt publishes a link in the place of a clone, which it keeps. The caller holds the file lock.
+// adopt replaces a clone by a link and keeps the clone. The caller holds the file lock.
 func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	attempt := "adopt " + path
 	if err := os.MkdirAll(f.adopted(), 0o755); err != nil {
@@ -168,7 +168,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	return disk.Error(attempt, errors.Join(disk.SyncDir(f.adopted()), disk.SyncDir(filepath.Dir(path))))
 }
 
-// adoptedDir names a free place for a clone.
+// adoptedDir returns an unused path for a clone.
 func (f folder) adoptedDir(fence uint64) (string, error) {
 	base := filepath.Join(f.adopted(), fmt.Sprint(fence))
 	place := base
@@ -184,7 +184,7 @@ func (f folder) adoptedDir(fence uint64) (string, error) {
 	}
 }
 
-// sweepAdopted removes links that never came to be exchanged. The caller holds the file lock.
+// sweepAdopted removes links that were never exchanged. The caller holds the file lock.
 func (f folder) sweepAdopted() error {
 	entries, err := disk.ReadDir(f.adopted())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/disk"
 )
 
-// ErrStale is wrapped by the error of a Sync or Remove whose fence is lower than one already
-// recorded on the volume: a newer holder has been at work on the repository.
+// ErrStale is wrapped by the error of an operation whose fence is lower than the one recorded on the volume, because a newer
+// lease holder has worked on the repository.
 var ErrStale = errors.New("a newer holder has been here")
 
 const (
@@ -24,7 +24,7 @@ const (
 	lockPatience = 10 * time.Second      // whoever has it for longer is stopped, or its host is away
 )
 
-// Floor returns the highest fence ever recorded for repo on the volume; 0 when none.
+// Floor returns the highest fence recorded for repo on the volume, or 0.
 func (v *Volume) Floor(repo events.RepoPath) (uint64, error) {
 	return v.folder(repo).floor()
 }
@@ -45,7 +45,7 @@ func (f folder) floor() (uint64, error) {
 	return fence, nil
 }
 
-// record raises the volume's fence to this one, or says that it is stale.
+// record raises the recorded fence to this one, or fails with ErrStale.
 func (f folder) record(ctx context.Context, fence uint64) error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return disk.Error("make the repository's folder", err)
@@ -59,8 +59,8 @@ func (f folder) record(ctx context.Context, fence uint64) error {
 	})
 }
 
-// guarded runs fn under the repository's file lock, unless the fence is stale. Whoever holds a
-// higher fence has recorded it under the same lock: while fn runs, nobody can.
+// guarded runs fn under the repository's file lock unless the fence is stale. Newer holders record their fence under the same
+// lock, so none can start while fn runs.
 func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) error {
 	unlock, err := lockFile(ctx, f.lock())
 	if err != nil {
@@ -73,7 +73,7 @@ func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) erro
 	return fn()
 }
 
-// checkFence returns an error that wraps ErrStale when a higher fence is on record.
+// checkFence returns an error that wraps ErrStale if a higher fence is recorded.
 func (f folder) checkFence(fence uint64) error {
 	floor, err := f.floor()
 	if err == nil && floor > fence {
@@ -82,9 +82,8 @@ func (f folder) checkFence(fence uint64) error {
 	return err
 }
 
-// lockFile takes an exclusive lock on the file at path, made if need be, and waits for it until ctx is
-// done, or for so long that the other who has it must be stopped: then it is worth another try later, and
-// no work slot is kept meanwhile. The lock goes with the process if it dies.
+// lockFile locks the file at path exclusively, creating it if necessary. It fails when ctx is done, or after lockPatience: the
+// holder is probably stopped, and waiting longer would block a worker. The lock ends with the process.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// deeper returns the one of two depths that covers the other.
+// deeper returns the greater of two depths.
 func deeper(a, b events.Depth) events.Depth {
 	if a.Covers(b) {
 		return a
@@ -18,9 +18,8 @@ func deeper(a, b events.Depth) events.Depth {
 	return b
 }
 
-// reachable follows the history of some commits down to where it is shallow, and returns which shallow
-// commits it comes to. A commit that should have parents, and has not, is an error of ClassCorrupt. Those that
-// are whole, down to commits without parents, are known to come to none.
+// reachable follows the history of tips and returns the shallow commits that it ends at. The histories of the whole commits
+// are known to be complete and are skipped. A missing parent of any other commit is an error of ClassCorrupt.
 func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
 	defer object.RecoverCorrupt(&err)
 	cut := make(map[object.ID]bool, len(shallow))
@@ -55,7 +54,7 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 	return ends, nil
 }
 
-// hold records in the store what has been obtained, and how much of its history a tree of it has.
+// hold records the plan's commit in the store, and how much of its history a tree has.
 func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
 	refs, err := in.refs()
 	if err != nil {

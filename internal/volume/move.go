@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// MoveRequest says that a repository was renamed on its forge, or transferred to another owner.
+// MoveRequest is a request to move a repository that was renamed on its forge or transferred to another owner.
 type MoveRequest struct {
 	From, To events.RepoPath
 	URL      string    // the remote it has now
@@ -25,21 +25,21 @@ type MoveRequest struct {
 	Confirm func(context.Context) error
 }
 
-// MoveResult says what a [Volume.Move] has come to.
+// MoveResult is the result of a [Volume.Move].
 type MoveResult struct {
 	Moved bool   // false when there was nothing at From
 	Path  string // the plain name published now, relative to the root; "" when there is none
 	Tree  string // the tree behind it, relative to the root
 }
 
-// Move brings what is at From to To, without fetching it again, and binds To to the new remote. Stores and files
-// get second names, trees a .git of their own; the names of To are published when all of that is on disk. The names of
-// From go on naming their trees for [Config].Grace, then [Volume.GC] takes them away; meanwhile another repository
-// may be synced there. What the volume did not hold, or holds damaged, is left to the next sync of To.
+// Move moves the repository at From to To without fetching it again, and binds To to the new remote. It hard-links stores
+// and files, gives each tree a new .git, and publishes the names of To once all of that is on disk. The names of From stay
+// published for [Config].Grace, until [Volume.GC] removes them; meanwhile another repository may be synced there. The next
+// sync of To fetches whatever is missing or damaged.
 //
-// It asks both remotes, and takes them for the same repository when the old one is not found or lists the same branches
-// and tags, or when the new one alone lists a commit that is published at From. If To is on the volume already, of that remote, what is published there
-// stays. One of another remote is a conflict. After an error, or a crash, the same request completes the move.
+// Move lists the refs of both remotes. They are the same repository if the old one is not found or lists the same branches
+// and tags, or if only the new one lists a commit that is published at From. If To is already on the volume with the same
+// remote, its published names stay; another remote is a conflict. Repeating the request completes a failed move.
 func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) {
 	onePath := req.From.Equal(req.To)
 	if err := v.checkRequest(req.From, req.Fence); err != nil {
@@ -68,7 +68,7 @@ func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) 
 	return res, nil
 }
 
-// mover is one Move on its way.
+// mover is the state of one Move.
 type mover struct {
 	v        *Volume
 	from, to folder
@@ -124,7 +124,7 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 	return MoveResult{Moved: true}.withPublished(m.v, m.to), nil
 }
 
-// begin reports whether there is a repository at From, and refuses what cannot be whatever the remote says.
+// begin reports whether there is a repository at From, and fails if the move is invalid whatever the remote says.
 func (m *mover) begin() (here bool, err error) {
 	if err := wire.CheckURL(m.req.URL); err != nil {
 		return false, err
@@ -148,8 +148,7 @@ func (m *mover) begin() (here bool, err error) {
 	return true, err
 }
 
-// hasMoved reports whether From has been moved to To before, by a request whose answer was lost. There may be
-// another repository at From by now.
+// hasMoved reports whether an earlier request moved From to To. Another repository may be at From by now.
 func (m *mover) hasMoved() bool {
 	left := m.old.MovedAway
 	if left == nil || !left.To.Equal(m.req.To) {
@@ -159,7 +158,7 @@ func (m *mover) hasMoved() bool {
 	return err == nil && bound && b.check(m.req.URL) == nil
 }
 
-// naming adds what the plain name names.
+// withPublished adds what the plain name is published for.
 func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 	if !r.Moved {
 		return r
@@ -174,7 +173,7 @@ func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 	return r
 }
 
-// bind binds To to the new remote and tidies up what crashed holders have left there.
+// bind binds To to the new remote and cleans up after crashed holders.
 func (m *mover) bind(ctx context.Context) (err error) {
 	m.at = &syncer{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
 	if m.at.binding, err = m.v.bind(ctx, m.to, m.req.To, m.req.URL, m.req.ToFence); err != nil {
@@ -196,7 +195,7 @@ func (m *mover) confirm(ctx context.Context) error {
 	return nil
 }
 
-// flip publishes what has been built. The caller holds the file lock of To.
+// flip publishes the built trees. The caller holds the file lock of To.
 func (m *mover) flip() error {
 	for name := range m.built {
 		if err := m.v.checkName(m.to, name); err != nil {
@@ -218,7 +217,7 @@ func (m *mover) flip() error {
 	return nil
 }
 
-// rename is a move to another spelling of the same path: the names stay as they were first spelled.
+// rename handles a move that only changes case: the names keep their first spelling.
 func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 	if err := m.from.record(ctx, max(m.req.Fence, m.req.ToFence)); err != nil {
 		return MoveResult{}, err
@@ -257,7 +256,7 @@ func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 	return MoveResult{Moved: true}.withPublished(m.v, m.from), nil
 }
 
-// noteUsage measures both. To's is the whole; From's what it shares with nobody, which is little until To moves on.
+// noteUsage measures both folders. From's usage excludes the files that it shares with To.
 func (m *mover) noteUsage(ctx context.Context) {
 	for f, fence := range map[folder]uint64{m.to: m.req.ToFence, m.from: m.req.Fence} {
 		if now, err := m.v.measure(ctx, f); err == nil {
@@ -266,7 +265,7 @@ func (m *mover) noteUsage(ctx context.Context) {
 	}
 }
 
-// discard deletes what a failed move has made and not published.
+// discard deletes the unpublished work of a failed move.
 func (m *mover) discard() {
 	for _, tree := range m.built {
 		_ = os.RemoveAll(m.to.tree(tree))
@@ -282,7 +281,7 @@ func (m *mover) close() {
 	}
 }
 
-// newName is what a name of From is called at To.
+// newName returns the name at To of a published path of From.
 func (m *mover) newName(path string) string {
 	return m.at.binding.Repo.String() + path[len(m.v.publishedPath(m.old.Repo.String())):]
 }

@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// sameHost refuses a move to another host: whoever may speak for the one may not for the other.
+// sameHost refuses a move to another host: permission for one host does not imply permission for the other.
 func sameHost(old, now string) error {
 	was, is := events.CanonicalHost(old), events.CanonicalHost(now)
 	if was == is {
@@ -21,10 +21,9 @@ func sameHost(old, now string) error {
 	return conflict("%s and %s are different hosts; a repository that changes hosts is to be removed and synced anew", was, is)
 }
 
-// prove makes sure that the new remote is the repository at From. It is if the old one is gone, or has the same
-// branches and tags: forges answer for old names. So it is if it has a commit that is published at From, and the
-// old one has none: somebody has made another repository by the old name. If both have one, neither has moved. One
-// is a fork of the other, as when a move is told of again, long after, and a fork lives at the old name.
+// checkSameRepo checks that the new remote is the repository at From. It is if the old remote is gone or has the same refs,
+// because forges redirect old names. It also is if only the new remote lists a commit that is published at From: then
+// another repository has taken the old name. If both list one, one is a fork of the other and neither has moved.
 func (m *mover) checkSameRepo(ctx context.Context) error {
 	now, err := m.listRemote(ctx, m.req.URL, m.req.Auth)
 	if err != nil {
@@ -53,7 +52,7 @@ func (m *mover) checkSameRepo(ctx context.Context) error {
 		events.CanonicalRemote(m.req.URL), events.CanonicalRemote(m.old.Remote))
 }
 
-// listing is what one of the two remotes lists.
+// listing is the refs of one of the two remotes.
 type listing struct {
 	refs         map[string]string // branches and tags
 	hasPublished bool              // some ref is at a commit that is published at From

@@ -10,9 +10,9 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// claim takes a retired tree out of the hands of readers. ok is false while one has it pinned; else
-// nobody can pin it until release, before which the caller moves it out of its place. The caller
-// holds the repository's file lock. Trees of versions that made no pin file are never pinned.
+// claim locks a retired tree against readers. ok is false if one has it pinned; otherwise no reader can pin it until release,
+// before which the caller moves it away. The caller holds the file lock. Trees of older versions without a pin file count
+// as unpinned.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	// Over NFS only a file that is open for writing can be locked exclusively.
 	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
@@ -34,7 +34,7 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	return nil, false, disk.Error("claim a retired tree", err)
 }
 
-// discardUnpinned throws a tree away unless a reader has it pinned.
+// discardUnpinned discards a tree unless a reader has it pinned.
 func (f folder) discardUnpinned(tree string) (gone bool, err error) {
 	release, ok, err := f.claim(tree)
 	if err != nil || !ok {

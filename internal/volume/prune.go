@@ -29,8 +29,8 @@ const (
 	pruneStep = 256 // objects dropped while the file lock is held
 )
 
-// prune drops the loose objects of the repository's store that neither its refs nor any tree there is
-// come down to. Objects that a stale holder has moved in meanwhile may go as well; it cannot publish.
+// prune deletes the loose objects that neither the store's refs nor any tree needs. It may also delete objects that a stale
+// holder just added, which cannot publish them.
 func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 	current, err := f.currentStore()
 	if err != nil {
@@ -65,8 +65,8 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 	})
 }
 
-// notePruned decides what is next, and when to prune again; of the objects in packs so many are needed. The
-// caller holds the file lock.
+// notePruned requests a full fetch if the store needs one, and records the store's state. neededPacked is the number of packed
+// objects that are needed. The caller holds the file lock.
 func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	packs, err := s.packs()
 	if err != nil {
@@ -86,7 +86,7 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	return os.WriteFile(s.prunedFile(), fmt.Appendln(nil, loose.kept, bytes, len(packs)), 0o644)
 }
 
-// countPacked counts the objects in packs.
+// countPacked returns the number of objects in packs.
 func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	for _, pack := range packs {
 		base := strings.TrimSuffix(pack.Name(), ".pack")
@@ -99,12 +99,12 @@ func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	return n, nil
 }
 
-// requestRefetch marks the store as due to be fetched afresh.
+// requestRefetch marks the store to be replaced by a full fetch.
 func (s store) requestRefetch() error {
 	return os.WriteFile(filepath.Join(s.dir, refetchMark), nil, 0o644)
 }
 
-// looseObjects is what is loose in a store.
+// looseObjects describes the loose objects of a store.
 type looseObjects struct {
 	unneeded     []string // paths
 	kept, byRefs int64    // bytes on disk: of all others, and of those that the refs need
@@ -145,7 +145,7 @@ func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err err
 	return loose, nil
 }
 
-// need says who needs an object.
+// need says what needs an object.
 type need int
 
 const (
@@ -154,8 +154,7 @@ const (
 	byRefs
 )
 
-// needed returns the objects that the store's refs and the repository's trees come down to, whichever
-// of them are present.
+// needed returns the present objects that the store's refs and the repository's trees need.
 func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need, err error) {
 	defer object.RecoverCorrupt(&err)
 	refs, err := s.refs()
@@ -180,11 +179,10 @@ func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need,
 	return m.needed, nil
 }
 
-// tips are commits that are shallow in the same way.
+// tips are commits with the same shallow commits.
 type tips struct{ commits, shallow []object.ID }
 
-// tipsOf returns the commits of the repository's trees. Those with as much history are in one group, so that
-// it is followed once.
+// tipsOf groups the commits of the trees by their shallow commits, so that each history is followed once.
 func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 	groups := map[string]tips{}
 	for _, tree := range trees {
@@ -197,7 +195,7 @@ func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 	return groups
 }
 
-// marker follows objects down from commits.
+// marker marks the objects that commits need.
 type marker struct {
 	ctx     context.Context // of one prune
 	objects *object.Store
@@ -206,8 +204,7 @@ type marker struct {
 	who     need // that is being followed
 }
 
-// mark marks what commits come down to: their history, as far as it is not cut off at shallow commits, and all
-// below it.
+// mark marks the objects of the tips' histories, which end at the shallow commits.
 func (m *marker) mark(tips, shallow []object.ID, who need) error {
 	m.who = who
 	cut := map[object.ID]bool{}

@@ -199,7 +199,7 @@ func TestMarksThatSayNothing(t *testing.T) {
 		"an empty mark":                {"", known, true},
 		"half a mark":                  {"17952", behind, true},
 		"not asked":                    {"5-0", horizon{}, true},
-		"no answer":                    {"5-0", horizon{asked: true}, true},
+		"no answer":                    {"5-0", horizon{queried: true}, true},
 	} {
 		if got := (retiredTree{lastNamed: tc.mark}).isNamed(tc.h); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
