@@ -16,10 +16,9 @@ import (
 	"lockstep/internal/disk"
 )
 
-// A plain clone of the very repository that is to be published in its place is adopted: a link is made
-// out of sight and changes places with the clone in one step, so that whoever reads the name meets the
-// one or the other. The clone is then in adopted/{fence}, with all that anybody left in it, and stays
-// there until somebody deletes it.
+// A plain clone of the repository that is to be published in its place is adopted: a link is created and atomically
+// exchanged for the clone, so readers of the name always see one or the other. The clone moves to adopted/{fence} with
+// everything in it, and stays there until somebody deletes it.
 
 // adopted is the folder for adopted clones.
 func (f folder) adopted() string { return filepath.Join(f.dir, "adopted") }
@@ -34,7 +33,7 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 	}
 	switch {
 	case v.cfg.RefuseClones:
-		return refuse(", and clones are not adopted here (see the setting adopt)")
+		return refuse(", and adopting clones is disabled (see the setting adopt)")
 	case strings.Contains(name, "@"):
 		return refuse("")
 	}
@@ -49,22 +48,22 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 func whyNotAdopted(path, remote string) string {
 	gitDir := filepath.Join(path, ".git")
 	if info, err := os.Lstat(gitDir); err != nil || !info.IsDir() {
-		return ", and no clone with a .git folder of its own"
+		return ", but not a clone with its own .git folder"
 	}
 	if info, err := os.Lstat(filepath.Join(gitDir, "HEAD")); err != nil || !info.Mode().IsRegular() {
-		return ", and its .git folder has no HEAD"
+		return ", but its .git folder has no HEAD"
 	}
 	origin, err := originOf(filepath.Join(gitDir, "config"))
 	switch {
 	case err != nil:
-		return ", and its .git/config cannot be read"
+		return ", but its .git/config cannot be read"
 	case origin == "":
-		return ", and a clone without a remote origin"
+		return ", but a clone without a remote origin"
 	case events.CanonicalRemote(asURL(origin)) != events.CanonicalRemote(remote):
-		return ", and a clone of another remote than " + events.CanonicalRemote(remote)
+		return ", but a clone of another remote than " + events.CanonicalRemote(remote)
 	}
 	if worktrees, err := disk.ReadDir(filepath.Join(gitDir, "worktrees")); err != nil || len(worktrees) > 0 {
-		return ", and a clone with worktrees, which would lose it (see git worktree list)"
+		return ", but a clone with worktrees, which adopting would break (see git worktree list)"
 	}
 	return ""
 }
@@ -73,10 +72,10 @@ func whyNotAdopted(path, remote string) string {
 func originOf(path string) (origin string, err error) {
 	defer func() {
 		if recover() != nil {
-			err = errors.New("it is damaged")
+			err = errors.New("damaged")
 		}
 	}()
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // it may be a pipe
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // path may be a pipe
 	if err != nil {
 		return "", err
 	}
@@ -89,7 +88,7 @@ func originOf(path string) (origin string, err error) {
 	if len(urls) == 0 {
 		return "", nil
 	}
-	return urls[0], nil // the one that git fetches from
+	return urls[0], nil // git fetches from the first URL
 }
 
 // asURL converts the SSH form "user@host:path" to a URL.
@@ -128,10 +127,10 @@ func exchangeError(path string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-		return conflict("%s is a clone, and this file system cannot exchange it for a link in one step; "+
-			"move it away while nobody reads it (it is not touched) and sync again", path)
+		return conflict("%s is a clone, but this file system cannot exchange it for a link atomically; "+
+			"move it away while it has no readers (it is not touched) and sync again", path)
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EBUSY):
-		return conflict("%s is a clone on a file system of its own; unmount it (it is not touched) and sync again", path)
+		return conflict("%s is a clone on another file system; unmount it (it is not touched) and sync again", path)
 	}
 	return disk.Error("adopt "+path, err)
 }
@@ -149,7 +148,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	if err != nil {
 		return err
 	}
-	// The link is made in the very place where the clone is to end. What it says holds where it goes.
+	// The link is created where the clone will end up. Its relative target is valid at path.
 	if err := os.Symlink(target, beside); err != nil {
 		return disk.Error(attempt, err)
 	}
@@ -158,7 +157,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	}
 	v.done("beside")
 	if err := v.exchange(beside, path); err != nil {
-		// Over a network it may be done and yet reported as failed.
+		// A network file system may report failure although the exchange succeeded.
 		if now, readErr := os.Readlink(path); readErr != nil || now != target {
 			_ = os.Remove(beside)
 			return exchangeError(path, err)
@@ -178,7 +177,7 @@ func (f folder) adoptedDir(fence uint64) (string, error) {
 			return place, nil
 		}
 		if err != nil {
-			return "", disk.Error("look for a place for the clone", err)
+			return "", disk.Error("find a path for the clone", err)
 		}
 		place = fmt.Sprintf("%s-%d", base, n)
 	}
@@ -188,14 +187,14 @@ func (f folder) adoptedDir(fence uint64) (string, error) {
 func (f folder) sweepAdopted() error {
 	entries, err := disk.ReadDir(f.adopted())
 	if err != nil {
-		return disk.Error("sweep", err)
+		return disk.Error("sweep adopted clones", err)
 	}
 	for _, entry := range entries {
 		if entry.Type() != os.ModeSymlink {
 			continue
 		}
 		if err := os.Remove(filepath.Join(f.adopted(), entry.Name())); err != nil {
-			return disk.Error("sweep", err)
+			return disk.Error("sweep adopted clones", err)
 		}
 	}
 	return nil

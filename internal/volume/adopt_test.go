@@ -270,8 +270,8 @@ func TestWhatIsNotAdopted(t *testing.T) {
 		"a worktree, or a submodule": {func(t *testing.T, _ *world, path string) {
 			must(0, os.Rename(filepath.Join(path, ".git"), path+".gitdir"))(t)
 			must(0, os.WriteFile(filepath.Join(path, ".git"), []byte("gitdir: "+path+".gitdir\n"), 0o644))(t)
-		}, "no clone"},
-		"a bare folder": {func(t *testing.T, _ *world, path string) { must(0, os.RemoveAll(filepath.Join(path, ".git")))(t) }, "no clone"},
+		}, "not a clone"},
+		"a bare folder": {func(t *testing.T, _ *world, path string) { must(0, os.RemoveAll(filepath.Join(path, ".git")))(t) }, "not a clone"},
 		"a damaged configuration": {func(t *testing.T, _ *world, path string) {
 			must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte("[remote \"origin\n\turl = https://"+secret+"@"), 0o644))(t)
 		}, "cannot be read"},

@@ -19,12 +19,12 @@ import (
 type binding struct {
 	Repo    events.RepoPath `json:"repo"`              // as first spelled: the name published
 	Remote  string          `json:"remote"`            // as first given
-	Default events.Ref      `json:"default,omitempty"` // what {owner}/{name} was last published for
+	Default events.Ref      `json:"default,omitempty"` // ref of the plain name
 
-	// MovedAway describes the repository that was here and has moved away, while some of its files are here.
+	// MovedAway describes a repository that has moved away from this path, until its files are gone.
 	MovedAway *tombstone `json:"left,omitempty"`
 
-	unknown map[string]json.RawMessage // fields that a newer version has written
+	unknown map[string]json.RawMessage // fields written by a newer version
 }
 
 // readBinding returns the repository's binding. ok is false if the repository is not on the volume; b may still have a
@@ -73,7 +73,7 @@ func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remot
 		}
 	}
 	if b.MovedAway != nil {
-		repo = b.Repo // its names are there still
+		repo = b.Repo // its names are still published
 	}
 	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, MovedAway: b.MovedAway}, fence)
 }
@@ -107,39 +107,39 @@ func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint6
 
 // check refuses a remote other than the bound one.
 func (b binding) check(remote string) error {
-	bound, asked := events.CanonicalRemote(b.Remote), events.CanonicalRemote(remote)
+	bound, requested := events.CanonicalRemote(b.Remote), events.CanonicalRemote(remote)
 	switch {
-	case bound == asked:
+	case bound == requested:
 		return nil
-	case strings.EqualFold(bound, asked):
-		return conflict("%s is %s on this volume; spell the URL that way, case and all", b.Repo, bound)
+	case strings.EqualFold(bound, requested):
+		return conflict("%s is bound to %s on this volume; use the same case in the URL", b.Repo, bound)
 	}
-	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
+	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, requested)
 }
 
 // checkNesting refuses a path above or below a bound one: a file of one and the folder of the other would share a name.
 func (v *Volume) checkNesting(repo events.RepoPath) error {
 	refuse := func(other events.RepoPath) error {
-		return conflict("%s cannot be kept beside %s, which is on this volume already; give one of them another path", repo, other)
+		return conflict("%s conflicts with %s, which is already on this volume; give one of them another path", repo, other)
 	}
 	key := repo.Key()
 	for end := strings.LastIndexByte(key, '/'); end > 0; end = strings.LastIndexByte(key[:end], '/') {
 		above, err := events.ParseRepoPath(key[:end])
 		if err != nil {
-			break // an owner alone is no repository path
+			break // an owner alone is not a repository path
 		}
 		switch b, ok, err := v.folder(above).readBinding(); {
 		case ok || err != nil:
 			return errors.Join(err, refuse(b.Repo))
 		case b.MovedAway != nil:
 			return events.Errorf(events.Retryable, events.ClassConflict,
-				"%s cannot be kept beside the name of %s, which has moved away and is left to its readers for a while", repo, b.Repo)
+				"%s conflicts with the name of %s, which has moved away and is kept for its readers until its grace ends", repo, b.Repo)
 		}
 	}
 	owner, rest, _ := strings.Cut(key, "/")
 	siblings, err := os.ReadDir(filepath.Join(v.reposDir(), owner))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return disk.Error("look for repositories below "+repo.String(), err)
+		return disk.Error("list repositories below "+repo.String(), err)
 	}
 	prefix := strings.ReplaceAll(rest, "/", slashInName) + slashInName
 	prefix = prefix[:min(len(prefix), maxFolderName-20)]
@@ -179,7 +179,7 @@ func (v *Volume) checkNameFor(f folder, name, remote string) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return disk.Error("look at "+path, err)
+		return disk.Error("check "+path, err)
 	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
 		return nil
 	case info.IsDir():
@@ -198,7 +198,7 @@ func (v *Volume) checkParents(name string) error {
 			return nil
 		}
 		if err != nil {
-			return disk.Error("look at "+dir, err)
+			return disk.Error("check "+dir, err)
 		}
 		if !info.IsDir() {
 			return conflict("%s is not a folder; nothing can be published below it: move it away and sync again", dir)

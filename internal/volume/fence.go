@@ -20,8 +20,8 @@ import (
 var ErrStale = errors.New("a newer holder has been here")
 
 const (
-	lockPause    = 50 * time.Millisecond // the longest between two tries for a file lock, which is held for milliseconds
-	lockPatience = 10 * time.Second      // whoever has it for longer is stopped, or its host is away
+	lockPause    = 50 * time.Millisecond // maximum retry interval; locks are held for milliseconds
+	lockPatience = 10 * time.Second      // a holder that takes longer is stopped or unreachable
 )
 
 // Floor returns the highest fence recorded for repo on the volume, or 0.
@@ -40,7 +40,7 @@ func (f folder) floor() (uint64, error) {
 	fence, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 64)
 	if err != nil {
 		return 0, events.Errorf(events.Retryable, events.ClassVolume,
-			"%s is damaged: write into it a number higher than any lease's fence", f.fence())
+			"%s is damaged: write a number into it that is higher than any lease's fence", f.fence())
 	}
 	return fence, nil
 }
@@ -48,7 +48,7 @@ func (f folder) floor() (uint64, error) {
 // record raises the recorded fence to this one, or fails with ErrStale.
 func (f folder) record(ctx context.Context, fence uint64) error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
-		return disk.Error("make the repository's folder", err)
+		return disk.Error("create the repository's folder", err)
 	}
 	return f.guarded(ctx, fence, func() error {
 		floor, err := f.floor()
@@ -101,7 +101,7 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 		case time.Since(begun) > lockPatience:
 			_ = file.Close()
 			return nil, events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+
-				"if it is stopped, let it go on or kill it (lsof %s)", path, lockPatience, path)
+				"if it is stopped, resume or kill it (lsof %s)", path, lockPatience, path)
 		}
 		select {
 		case <-ctx.Done():

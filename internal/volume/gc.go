@@ -19,14 +19,14 @@ import (
 type GCRequest struct {
 	Repo  events.RepoPath
 	Fence uint64 // of the lease held on Repo; above zero
-	Full  bool   // prune and measure, though nothing has changed since the last time
+	Full  bool   // prune and measure even if nothing has changed
 }
 
 // GCResult is the result of a [Volume.GC].
 type GCResult struct {
-	Usage Usage // now
-	Freed int64 // bytes; 0 as well when it grew
-	Trees int   // that went
+	Usage Usage // after
+	Freed int64 // bytes; 0 if usage grew
+	Trees int   // deleted trees
 }
 
 // GC deletes trees past their grace, leftovers of crashed holders, and objects that no tree and no ref needs, and measures
@@ -46,7 +46,7 @@ func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
 
 func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult, error) {
 	if _, err := os.Lstat(f.dir); errors.Is(err, os.ErrNotExist) {
-		return GCResult{}, nil // a fence would make a folder
+		return GCResult{}, nil // recording a fence would create the folder
 	}
 	if err := f.record(ctx, req.Fence); err != nil {
 		return GCResult{}, err
@@ -56,7 +56,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	if !bound && b.MovedAway == nil {
-		f.emptyTrash() // of a removal that crashed on its last step
+		f.emptyTrash() // left behind by a crashed removal
 		return GCResult{}, nil
 	}
 	before, known, err := v.usageNow(ctx, f)
@@ -68,7 +68,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	f.emptyTrash()
-	if !bound && s.binding.MovedAway == nil { // that was all of a repository that has moved away
+	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is gone now
 		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
 	}
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {

@@ -26,27 +26,27 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := make(map[object.ID]bool, len(whole))
+	visited := make(map[object.ID]bool, len(whole))
 	for _, h := range whole {
-		seen[h] = true
+		visited[h] = true
 	}
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		switch {
-		case seen[h]:
+		case visited[h]:
 			continue
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		}
-		seen[h] = true
+		visited[h] = true
 		if cut[h] {
 			ends = append(ends, h)
 			continue
 		}
 		commit, err := objects.Commit(h)
 		if err != nil {
-			return nil, object.Corruptf("read the history: %w", err)
+			return nil, object.Corruptf("read history: %w", err)
 		}
 		todo = append(todo, commit.ParentHashes...)
 	}
@@ -60,7 +60,7 @@ func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shal
 	if err != nil {
 		return err
 	}
-	var whole []object.ID // with all their history: a push to it costs what is new
+	var whole []object.ID // complete histories, which reachable skips
 	if len(shallow)+len(in.shallow()) == 0 {
 		whole = distinct(refs)
 	}

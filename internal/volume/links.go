@@ -45,7 +45,7 @@ func (v *Volume) readLink(f folder, path string) (tree string, err error) {
 func linkTarget(f folder, path, tree string) string {
 	target, err := filepath.Rel(filepath.Dir(path), f.tree(tree))
 	if err != nil {
-		return f.tree(tree) // cannot be: both are absolute
+		return f.tree(tree) // impossible: both are absolute
 	}
 	return target
 }
@@ -91,7 +91,7 @@ func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
 	plain := v.publishedPath(b.Repo.String())
 	siblings, err := disk.ReadDir(filepath.Dir(plain))
 	if err != nil {
-		return nil, disk.Error("list what is published", err)
+		return nil, disk.Error("list published names", err)
 	}
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
@@ -107,8 +107,8 @@ func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
 
 func (v *Volume) addLink(links map[string]string, f folder, path string) error {
 	tree, err := v.readLink(f, path)
-	if err != nil { // taken for no link of ours, its tree would be deleted
-		return disk.Error("look at what is published", err)
+	if err != nil { // ignoring it would delete its tree
+		return disk.Error("read a published name", err)
 	}
 	if tree != "" {
 		links[path] = tree
@@ -160,12 +160,12 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return disk.Error("publish "+name, err)
 	}
-	// The link is made out of sight. What it says holds at the place it is moved to.
+	// The relative target is valid at path, where the link is moved to.
 	if err := os.Symlink(target, temp); err != nil {
 		return disk.Error("publish "+name, err)
 	}
 	if err := os.Rename(temp, path); err != nil {
-		// Over a network a rename may be done and yet reported as failed.
+		// A network file system may report failure although the rename succeeded.
 		if now, readErr := os.Readlink(path); readErr != nil || now != target {
 			return disk.Error("publish "+name, err)
 		}

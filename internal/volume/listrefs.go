@@ -12,7 +12,7 @@ import (
 type ListRefsRequest struct {
 	Repo events.RepoPath
 	URL  string    // the remote, as in [SyncRequest]
-	Auth wire.Auth // for this operation alone; zero is anonymous
+	Auth wire.Auth // used only for this operation; zero is anonymous
 
 	Foreign bool // as in [SyncRequest]
 }

@@ -13,22 +13,22 @@ import (
 // MoveRequest is a request to move a repository that was renamed on its forge or transferred to another owner.
 type MoveRequest struct {
 	From, To events.RepoPath
-	URL      string    // the remote it has now
-	Auth     wire.Auth // for the new remote, and this operation alone; zero is anonymous
-	OldAuth  wire.Auth // likewise, for the remote that From is bound to: one may not be sent where the other may
+	URL      string    // the new remote
+	Auth     wire.Auth // for the new remote, used only for this operation; zero is anonymous
+	OldAuth  wire.Auth // likewise for the old remote, because credentials must not be shared between remotes
 	Fence    uint64    // of the lease held on From; above zero
-	ToFence  uint64    // of the lease held on To; above zero, unless both paths are one but for case
+	ToFence  uint64    // of the lease held on To; may be 0 if the paths differ only in case
 
 	Foreign bool // as in [SyncRequest]
 
-	// Confirm is as in [SyncRequest]; it stands for both leases.
+	// Confirm is as in [SyncRequest], for both leases.
 	Confirm func(context.Context) error
 }
 
 // MoveResult is the result of a [Volume.Move].
 type MoveResult struct {
-	Moved bool   // false when there was nothing at From
-	Path  string // the plain name published now, relative to the root; "" when there is none
+	Moved bool   // false if there was nothing at From
+	Path  string // plain name, relative to the root; "" if not published
 	Tree  string // the tree behind it, relative to the root
 }
 
@@ -75,9 +75,9 @@ type mover struct {
 	req      MoveRequest
 
 	old   binding           // of From
-	links map[string]string // trees of From, by the path of the name
+	links map[string]string // published trees of From, by path
 	at    *syncer           // builds and publishes at To
-	built map[string]string // trees made at To, by the name to publish
+	built map[string]string // new trees at To, by the name to publish
 }
 
 func (m *mover) run(ctx context.Context) (MoveResult, error) {
@@ -118,7 +118,7 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("left")
-	_ = m.at.tidy(ctx) // the move is done; the next holder tidies again
+	_ = m.at.tidy(ctx) // non-critical: the next holder cleans up
 	m.noteUsage(ctx)
 	m.v.done("noted")
 	return MoveResult{Moved: true}.withPublished(m.v, m.to), nil
@@ -138,7 +138,7 @@ func (m *mover) begin() (here bool, err error) {
 		return false, err
 	}
 	if m.req.From.Contains(m.req.To) || m.req.To.Contains(m.req.From) {
-		return false, conflict("%s and %s cannot be kept side by side, as they are until readers have let go of the old name; give the new one another path",
+		return false, conflict("%s and %s cannot exist side by side, which is necessary until the old name's grace ends; give the new one another path",
 			m.req.From, m.req.To)
 	}
 	if err := m.v.checkBound(m.to, m.req.URL); err != nil {
@@ -203,7 +203,7 @@ func (m *mover) flip() error {
 		}
 	}
 	built := m.built
-	m.built = nil // from here on they may be published, and are not ours to discard
+	m.built = nil // they may be published from here on, so discard must not delete them
 	for name, tree := range built {
 		if err := m.v.flip(m.to, name, tree, m.req.ToFence); err != nil {
 			return err
@@ -260,7 +260,7 @@ func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 func (m *mover) noteUsage(ctx context.Context) {
 	for f, fence := range map[folder]uint64{m.to: m.req.ToFence, m.from: m.req.Fence} {
 		if now, err := m.v.measure(ctx, f); err == nil {
-			_ = f.guarded(ctx, fence, func() error { return f.writeUsage(now) }) // without it, it is measured again
+			_ = f.guarded(ctx, fence, func() error { return f.writeUsage(now) }) // non-critical: the next GC measures again
 		}
 	}
 }

@@ -21,21 +21,21 @@ func (m *mover) build(ctx context.Context) error {
 	if err := m.linkCurrentStore(ctx); err != nil {
 		return err
 	}
-	made := map[string]string{} // trees of To, by From's
+	made := map[string]string{} // trees of To by From's
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {
 		tree, name := m.links[path], m.newName(path)
-		if err := m.v.checkName(m.to, name); err != nil { // now, before it is built for nothing
+		if err := m.v.checkName(m.to, name); err != nil { // fail before building
 			return err
 		}
 		if m.v.current(m.to, m.at.binding, name).tree != "" {
 			continue
 		}
-		if _, tried := made[tree]; !tried {
+		if _, done := made[tree]; !done {
 			err := m.buildTree(ctx, tree)
 			if err != nil && (events.ClassOf(err) != events.ClassCorrupt || ctx.Err() != nil) {
 				return err
-			} // of what is damaged, the next sync of To fetches the ref
+			} // the next sync of To fetches the ref of a damaged tree
 			made[tree], m.at.tree = m.at.tree, ""
 		}
 		if made[tree] != "" {
@@ -125,11 +125,11 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	}
 	place := m.targetStore(theirs.number())
 	return m.to.guarded(ctx, m.req.ToFence, func() error {
-		// A newer holder of From may have pruned what had not been linked yet.
+		// A newer holder of From may have pruned objects before they were linked.
 		if err := m.from.checkFence(m.req.Fence); err != nil {
 			return err
 		}
-		if err := m.to.discard(place.dir); err != nil { // of a sync that got nothing into it
+		if err := m.to.discard(place.dir); err != nil { // left by a sync that fetched nothing
 			return err
 		}
 		err := os.MkdirAll(m.to.stores(), 0o755)

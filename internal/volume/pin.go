@@ -14,7 +14,7 @@ import (
 // before which the caller moves it away. The caller holds the file lock. Trees of older versions without a pin file count
 // as unpinned.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
-	// Over NFS only a file that is open for writing can be locked exclusively.
+	// NFS requires a file to be open for writing to lock it exclusively.
 	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -24,7 +24,7 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		// A child of ours that is about to exec may share the open file: closing alone would not unlock it.
+		// A forked child that has not called exec yet may share the open file, so closing alone may not unlock it.
 		return func() { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN); _ = file.Close() }, true, nil
 	}
 	_ = file.Close()

@@ -16,11 +16,11 @@ const reportInterval = 200 * time.Millisecond
 // methods accept a nil reporter.
 type reporter struct {
 	report func(events.Progress)
-	done   atomic.Int64 // of the phase under way
+	done   atomic.Int64 // units of the current phase
 
 	mu    sync.Mutex
-	phase events.Progress // as last told
-	next  time.Time       // when to tell more of it
+	phase events.Progress // as last reported
+	next  time.Time       // time of the next report
 }
 
 func newReporter(report func(events.Progress)) *reporter {
@@ -44,7 +44,7 @@ func (g *reporter) begin(phase events.Phase, unit string, total int64) {
 	g.finish()
 	g.done.Store(0)
 	g.phase = events.Progress{Phase: phase, Total: total, Unit: unit}
-	g.next = time.Time{} // the first that is counted is told at once: there may be no second for long
+	g.next = time.Time{} // report the first unit immediately, as the second may take long
 	g.report(g.phase)
 }
 
@@ -54,7 +54,7 @@ func (g *reporter) count(n int64) {
 		return
 	}
 	done := g.done.Add(n)
-	if done>>5 == (done-n)>>5 || !g.mu.TryLock() { // one unit is little work, and who has the lock tells enough
+	if done>>5 == (done-n)>>5 || !g.mu.TryLock() { // limit the cost per unit
 		return
 	}
 	defer g.mu.Unlock()

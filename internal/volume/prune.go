@@ -18,15 +18,14 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// A small fetch leaves the objects of a push in the store, each a file; a larger one leaves a pack. Loose
-// objects that no tree needs any more are pruned when the loose ones take half as much as the packs. If the
-// refs alone need much of it, or the packs are many, or more than half of what is in them is needed no more,
-// the store is due to be fetched afresh: one pack is smaller, and quicker to read. Either is looked into again
-// when there is twice as much as there was after the last time, so that what cannot be had costs little.
+// A small fetch leaves loose objects in the store, a larger one a pack. Loose objects that no tree needs are pruned once
+// the loose ones take half as much space as the packs. The store is fetched in full again if the refs alone need too many
+// loose objects, if there are too many packs, or if more than half of the packed objects are unneeded: one pack is smaller
+// and faster to read. Both are reconsidered only after the store has doubled, so that failed attempts stay cheap.
 const (
-	minLoose  = 1 << 20 // bytes loose that are never too many
+	minLoose  = 1 << 20 // bytes of loose objects that are always acceptable
 	maxPacks  = 32
-	pruneStep = 256 // objects dropped while the file lock is held
+	pruneStep = 256 // objects deleted per file lock
 )
 
 // prune deletes the loose objects that neither the store's refs nor any tree needs. It may also delete objects that a stale
@@ -107,8 +106,8 @@ func (s store) requestRefetch() error {
 // looseObjects describes the loose objects of a store.
 type looseObjects struct {
 	unneeded     []string // paths
-	kept, byRefs int64    // bytes on disk: of all others, and of those that the refs need
-	count        int      // of all others
+	kept, byRefs int64    // bytes on disk of the others, and of those that the refs need
+	count        int      // number of the others
 }
 
 func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err error) {
@@ -170,7 +169,7 @@ func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need,
 	if err := m.mark(distinct(refs), s.shallow(), byRefs); err != nil {
 		return nil, err
 	}
-	// What a tree does without, for having been built when nobody had asked for more, others may need.
+	// A tree that was built with less history does not limit what others need.
 	for _, tips := range f.tipsOf(trees) {
 		if err := m.mark(tips.commits, tips.shallow, byTrees); err != nil {
 			return nil, err
@@ -197,11 +196,11 @@ func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 
 // marker marks the objects that commits need.
 type marker struct {
-	ctx     context.Context // of one prune
+	ctx     context.Context // of the prune
 	objects *object.Store
-	parents map[object.ID][]object.ID // of all commits read; none for one that is not present
+	parents map[object.ID][]object.ID // of the commits read so far; none if missing
 	needed  map[object.ID]need
-	who     need // that is being followed
+	who     need
 }
 
 // mark marks the objects of the tips' histories, which end at the shallow commits.
@@ -211,17 +210,17 @@ func (m *marker) mark(tips, shallow []object.ID, who need) error {
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := map[object.ID]bool{}
+	visited := map[object.ID]bool{}
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		switch {
-		case seen[h]:
+		case visited[h]:
 			continue
 		case m.ctx.Err() != nil:
 			return context.Cause(m.ctx)
 		}
-		seen[h] = true
+		visited[h] = true
 		parents, err := m.commit(h)
 		if err != nil {
 			return err

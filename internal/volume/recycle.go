@@ -38,10 +38,10 @@ func (s *syncer) takeReclaimable(ctx context.Context, dst string) (taken bool, e
 		if err != nil {
 			return err
 		}
-		spare, err := s.reclaimable(links)
-		for i := len(spare) - 1; i >= 0 && !taken && err == nil; i-- {
-			if ref, _, ok := checkout.RefAndCommit(s.f.tree(spare[i].name)); ok && ref == s.tip.Ref.String() {
-				taken, err = s.f.moveUnpinned(spare[i].name, dst)
+		trees, err := s.reclaimable(links)
+		for i := len(trees) - 1; i >= 0 && !taken && err == nil; i-- {
+			if ref, _, ok := checkout.RefAndCommit(s.f.tree(trees[i].name)); ok && ref == s.tip.Ref.String() {
+				taken, err = s.f.moveUnpinned(trees[i].name, dst)
 			}
 		}
 		return err
@@ -57,7 +57,7 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 	}
 	defer release()
 	if err := os.Rename(f.tree(tree), dst); err != nil {
-		return false, disk.Error("take a spare tree", err)
+		return false, disk.Error("take a retired tree", err)
 	}
 	if err := os.Remove(f.mark(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, disk.Error("drop a retired tree's mark", err)
@@ -66,9 +66,9 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 }
 
 // surplus returns the reclaimable trees that are not kept for recycling.
-func (v *Volume) surplus(spare []retiredTree) []retiredTree {
+func (v *Volume) surplus(trees []retiredTree) []retiredTree {
 	if !v.cfg.ReuseTrees {
-		return spare
+		return trees
 	}
-	return spare[:max(0, len(spare)-maxRecyclable)]
+	return trees[:max(0, len(trees)-maxRecyclable)]
 }

@@ -14,10 +14,10 @@ import (
 // RemoveRequest is a request to remove a repository from the volume.
 type RemoveRequest struct {
 	Repo  events.RepoPath
-	URL   string    // the remote to ask; empty for the one bound
-	Auth  wire.Auth // for this operation alone; zero is anonymous
+	URL   string    // the remote; defaults to the bound one
+	Auth  wire.Auth // used only for this operation; zero is anonymous
 	Fence uint64    // of the lease held on Repo; above zero
-	Force bool      // do not ask the remote
+	Force bool      // skip the check with the remote
 
 	Foreign bool // as in [SyncRequest]
 
@@ -53,7 +53,7 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 		return false, err
 	}
 	if !bound {
-		f.emptyTrash() // of a removal that crashed on its last step
+		f.emptyTrash() // left behind by a crashed removal
 		return false, nil
 	}
 	if req.URL != "" {
@@ -96,12 +96,12 @@ func (v *Volume) checkGone(ctx context.Context, b binding, req RemoveRequest) er
 	defer r.Close()
 	err = r.List(ctx)
 	switch class := events.ClassOf(err); {
-	case err == nil, class == events.ClassNoRef: // an empty repository is there, too
+	case err == nil, class == events.ClassNoRef: // an empty repository exists, too
 		return conflict("the remote still has the repository; publish the removal with force to remove it anyway")
 	case class == events.ClassNotFound:
 		return nil
 	}
-	return fmt.Errorf("ask whether the remote still has the repository: %w", err)
+	return fmt.Errorf("check whether the remote still has the repository: %w", err)
 }
 
 // unpublishAll removes the names, then the trees and objects, so that no name links to a missing tree. The binding goes
@@ -162,7 +162,7 @@ func (f folder) discardTrees(left *tombstone) error {
 		}
 	}
 	if pinned > 0 {
-		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; the rest goes once they let go", pinned)
+		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; they are removed after the readers close them", pinned)
 	}
 	return nil
 }

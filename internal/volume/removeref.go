@@ -12,12 +12,12 @@ import (
 // RemoveRefRequest is a request to remove one ref of a repository from the volume.
 type RemoveRefRequest struct {
 	Repo  events.RepoPath
-	URL   string // the remote to ask; empty for the one bound
+	URL   string // the remote; defaults to the bound one
 	Ref   events.Ref
-	Auth  wire.Auth // for this operation alone; zero is anonymous
+	Auth  wire.Auth // used only for this operation; zero is anonymous
 	Fence uint64    // of the lease held on Repo; above zero
-	Force bool      // do not ask the remote
-	Plain bool      // take the plain name off too, if it is published for Ref
+	Force bool      // skip the check with the remote
+	Plain bool      // also remove the plain name if it is published for Ref
 
 	Foreign bool // as in [SyncRequest]
 
@@ -63,7 +63,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 			return false, err
 		}
 	}
-	plainFor := cmp.Or(v.current(f, b, b.Repo.String()).ref, b.Default.String()) // a damaged tree does not say
+	plainFor := cmp.Or(v.current(f, b, b.Repo.String()).ref, b.Default.String()) // a damaged tree has no ref
 	plain := plainFor == req.Ref.String()
 	if req.Ref.IsZero() || plain && !req.Plain {
 		return false, conflict("%s is what the plain name is published for; it stays until another default branch is published", refText(req.Ref))
@@ -98,7 +98,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 		return false, err
 	}
 	v.done("unpublished")
-	// The name is gone, whatever becomes of the tree: the next holder tidies again.
+	// The name is gone, so errors from here on are non-critical: the next holder cleans up.
 	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
 	_ = s.tidy(ctx)
 	v.done("retired")
@@ -119,7 +119,7 @@ func (v *Volume) checkRefGone(ctx context.Context, b binding, req RemoveRefReque
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("ask whether the remote still has %s: %w", req.Ref, err)
+		return fmt.Errorf("check whether the remote still has %s: %w", req.Ref, err)
 	}
 	defer r.Close()
 	if r.Has(req.Ref) {

@@ -16,14 +16,14 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// SyncRequest asks that one ref of a repository be brought up to date.
+// SyncRequest is a request to bring one ref of a repository up to date.
 type SyncRequest struct {
 	Repo  events.RepoPath
 	URL   string       // the remote, http, https or ssh, without credentials in it
 	Ref   events.Ref   // zero for the remote's default branch
-	Auth  wire.Auth    // for this operation alone; zero is anonymous
+	Auth  wire.Auth    // used only for this operation; zero is anonymous
 	Fence uint64       // of the lease held on Repo; above zero
-	Depth events.Depth // how much history; what is there is never made shallower
+	Depth events.Depth // minimum history; existing history is never cut
 
 	// Foreign says that the URL is untrusted, because it comes from a webhook's payload.
 	Foreign bool
