@@ -254,7 +254,7 @@ func readOneVersion(name string, want int) error {
 	return nil
 }
 
-func TestRetiredTreesGoAfterTheirGrace(t *testing.T) {
+func TestRetiredTreesAreDeletedAfterGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -274,7 +274,7 @@ func TestRetiredTreesGoAfterTheirGrace(t *testing.T) {
 }
 
 // A process may be stopped while it has the file lock. The next holder does not wait for it for ever.
-func TestAFileLockThatIsNotGivenBack(t *testing.T) {
+func TestFileLockTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

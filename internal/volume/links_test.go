@@ -10,7 +10,7 @@ import (
 )
 
 // What a repository's names name is told by its trees, and by its owner's folder where a tree does not say.
-func TestLinksAreFoundEitherWay(t *testing.T) {
+func TestLinksMatchAllLinks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})

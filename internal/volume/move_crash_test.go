@@ -86,7 +86,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 		return
 	}
 	for i, step := range moveSteps {
-		if step == "named" { // it has the file lock there: see TestAFileLockThatIsNotGivenBack
+		if step == "named" { // it has the file lock there: see TestFileLockTimeout
 			continue
 		}
 		names := []string{"the same move", "a sync of the new name", "a sync of the old name"}

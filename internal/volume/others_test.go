@@ -123,8 +123,8 @@ func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transp
 	return res.Encode(rw)
 }
 
-// TestRefusalsInGitsProtocol come with HTTP status 200.
-func TestRefusalsInGitsProtocol(t *testing.T) {
+// TestGitProtocolErrors come with HTTP status 200.
+func TestGitProtocolErrors(t *testing.T) {
 	t.Parallel()
 	line := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
 	const advert = "001e# service=git-upload-pack\n0000"
@@ -160,8 +160,8 @@ func TestRefusalsInGitsProtocol(t *testing.T) {
 	}
 }
 
-// TestAcknowledgementsOfEveryKind has a server that acknowledges each commit that is common.
-func TestAcknowledgementsOfEveryKind(t *testing.T) {
+// TestAcknowledgementFormats has a server that acknowledges each commit that is common.
+func TestAcknowledgementFormats(t *testing.T) {
 	t.Parallel()
 	for name, acks := range map[string]string{
 		"one":                "ACK %s",

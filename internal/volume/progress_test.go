@@ -65,7 +65,7 @@ func (w *world) watchedSync(ref string) *told {
 	return &o
 }
 
-func TestASyncTellsOfItsPhases(t *testing.T) {
+func TestSyncReportsPhases(t *testing.T) {
 	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestASyncTellsOfItsPhases(t *testing.T) {
 	}
 }
 
-func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
+func TestFailedSyncReportsProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
@@ -125,7 +125,7 @@ func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
 	}
 }
 
-func TestAnObjectIsCountedOnce(t *testing.T) {
+func TestReporterCountsConcurrently(t *testing.T) {
 	t.Parallel()
 	var o told
 	g := newReporter(o.take)

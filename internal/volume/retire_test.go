@@ -97,7 +97,7 @@ func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
 	mustBeTidy(t, w.world)
 }
 
-func TestWithoutGroupsTheGraceAloneCounts(t *testing.T) {
+func TestWithoutGroupsOnlyGraceCounts(t *testing.T) {
 	t.Parallel()
 	w := newFollowed(t, time.Hour)
 	first, _ := w.settle()
@@ -109,7 +109,7 @@ func TestWithoutGroupsTheGraceAloneCounts(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedGroupKeepsATreeOnlySoLong(t *testing.T) {
+func TestAbandonedGroupsKeepTreesForLimitedTime(t *testing.T) {
 	t.Parallel()
 	const keep = time.Hour
 	w := newFollowed(t, keep)
@@ -182,7 +182,7 @@ func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
 	sync(0, "all within their grace")
 }
 
-func TestMarksThatSayNothing(t *testing.T) {
+func TestRetiredTreeIsNamed(t *testing.T) {
 	t.Parallel()
 	known := horizon{Horizon{Latest: "9-0"}, true, true}
 	behind := horizon{Horizon{Latest: "9-0", Unsettled: "5-1"}, true, true}

@@ -43,7 +43,7 @@ func (w *world) mustForget(repo string) {
 	}
 }
 
-func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
+func TestNewRepositoryAtOldName(t *testing.T) {
 	t.Parallel()
 	for name, fork := range map[string]bool{"of its own": false, "a fork, of the very same commit": true} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 }
 
 // A remote that never gave anything does not make the old names stay.
-func TestTheOldNamesGoThoughAnotherRemoteWasTried(t *testing.T) {
+func TestOldNamesExpireAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -143,7 +143,7 @@ func TestTheOldNamesGoThoughAnotherRemoteWasTried(t *testing.T) {
 }
 
 // Trees that readers have pinned outlive their grace.
-func TestReadersKeepWhatTheyHavePinnedOfAMovedRepository(t *testing.T) {
+func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
@@ -167,7 +167,7 @@ func TestReadersKeepWhatTheyHavePinnedOfAMovedRepository(t *testing.T) {
 	w.volume = v
 }
 
-func TestMoveWithTreesBroughtForward(t *testing.T) {
+func TestMoveWithRecycledTrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{ReuseTrees: true, Grace: 1})
@@ -215,7 +215,7 @@ func TestMoveOfAnAdoptedClone(t *testing.T) {
 	}
 }
 
-func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
+func TestMovedRepositoryIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": noise(t, 1<<20), "b": noise(t, 1<<20)})
@@ -233,7 +233,7 @@ func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
 	}
 }
 
-func TestTheOldNameKeepsItsGrace(t *testing.T) {
+func TestOldNameKeepsGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -262,7 +262,7 @@ func (w *world) age(f folder, age time.Duration) {
 }
 
 // A tidying that died half-way is taken up again, and takes no more than it should.
-func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
+func TestInterruptedTidyAfterMove(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []func(f folder) []string{
 		func(f folder) []string { return []string{f.trees()} },
@@ -286,7 +286,7 @@ func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
 	}
 }
 
-func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
+func TestNewRepositoryAtOldNameInOtherCase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -310,7 +310,7 @@ func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
 }
 
 // What a new repository at the old name has published goes with it; what the old one had keeps its grace.
-func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
+func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -352,7 +352,7 @@ func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
 	w.mustBeSound(gadgets+"@v1", v1)
 }
 
-func TestAPathBelowAnOldNameIsFreeAfterItsGrace(t *testing.T) {
+func TestPathBelowOldNameIsFreeAfterGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
