@@ -197,7 +197,7 @@ func TestTooManyFiles(t *testing.T) {
 	}
 }
 
-// mustBeTidy checks that nothing unfinished lies about.
+// mustBeTidy checks that no unfinished work is left.
 func mustBeTidy(t *testing.T, w *world) {
 	t.Helper()
 	f := w.volume.folder(repoPath(t, widgets))
@@ -293,13 +293,12 @@ func TestDamagedStoreIsRefetched(t *testing.T) {
 	}
 }
 
-// loseTrees deletes the trees, so that the damaged pack is needed to write files and not merely to
-// complete others.
+// loseTrees deletes the trees, so that all files must be written from the damaged pack.
 func loseTrees(t *testing.T, pack string) {
 	must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
 }
 
-// TestNoFullFetchFromBusyServer has a server list its refs and then be too busy.
+// TestNoFullFetchFromBusyServer uses a server that lists its refs and then answers 503.
 func TestNoFullFetchFromBusyServer(t *testing.T) {
 	t.Parallel()
 	var w *world

@@ -16,7 +16,7 @@ import (
 )
 
 // TestRandomHistories publishes commits of random changes, and checks each tree with Git. Trees are
-// built anew, linked or brought forward, as it comes.
+// built, linked or recycled.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for _, reuse := range []bool{false, true} {

@@ -13,11 +13,11 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// followed is a world whose volume asks a stream of results how far it is settled.
+// followed is a world whose volume reads its horizon from a results stream.
 type followed struct {
 	*world
-	client redis.UniversalClient
-	asked  int
+	client  redis.UniversalClient
+	queries int
 }
 
 const results = "results"
@@ -26,7 +26,7 @@ func newFollowed(t *testing.T, keep time.Duration) *followed {
 	w := &followed{world: newWorld(t), client: redistest.Start(t).Client()}
 	w.create(map[string]string{"a": "1"})
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1, KeepNamed: keep, Results: func(ctx context.Context) (Horizon, error) {
-		w.asked++
+		w.queries++
 		h, err := stream.ReadWatermarks(ctx, w.client, results)
 		return Horizon(h), err
 	}})
@@ -165,10 +165,10 @@ func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
 	w.group("slow")
 	sync := func(want int, when string) {
 		t.Helper()
-		w.asked = 0
+		w.queries = 0
 		w.settle()
-		if w.asked != want {
-			t.Errorf("%s: asked %d times, want %d", when, w.asked, want)
+		if w.queries != want {
+			t.Errorf("%s: %d queries, want %d", when, w.queries, want)
 		}
 	}
 	sync(0, "the first time")

@@ -89,7 +89,7 @@ func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
 	}
 }
 
-// TestHistories moves a branch in every way there is and checks each step with Git.
+// TestHistories updates a branch in every possible way and checks each step with Git.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	for name, move := range map[string]func(w *world, first, second string) string{
@@ -141,7 +141,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// mustMatchGitDiff compares the files listed with what Git lists.
+// mustMatchGitDiff compares the listed files with git diff-tree.
 func (w *world) mustMatchGitDiff(res SyncResult) {
 	w.t.Helper()
 	out := must(w.git.Git(w.t.Context(), widgets, "", "diff-tree", "-r", "-z", "-M100%", "-l0", res.Before, res.After))(w.t)
@@ -325,7 +325,7 @@ func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	w.mustBeSound(widgets, res.After)
 }
 
-// TestFilesAreWorldReadable checks that whoever may enter the volume may read all that Git needs.
+// TestFilesAreWorldReadable checks that other users can read everything that Git needs.
 func TestFilesAreWorldReadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

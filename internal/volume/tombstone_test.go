@@ -13,7 +13,7 @@ import (
 	"lockstep/tree"
 )
 
-// mustForget has the grace of what moved away from a path end, and checks that all but the fence goes.
+// mustForget ends the grace of a moved repository, and checks that only the fence stays.
 func (w *world) mustForget(repo string) {
 	w.t.Helper()
 	v := w.volume
@@ -104,7 +104,7 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 			w.mustVerifyAt(gadgets)
 			b, _, err := f.readBinding()
 			if must(b, err)(t).MovedAway != nil {
-				t.Error("the departure is remembered for ever")
+				t.Error("the tombstone is still there")
 			}
 			if !fork {
 				return
@@ -124,7 +124,7 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 	}
 }
 
-// A remote that never gave anything does not make the old names stay.
+// A remote that nothing was fetched from does not keep the old names.
 func TestOldNamesExpireAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -252,7 +252,7 @@ func TestOldNameKeepsGrace(t *testing.T) {
 	}
 }
 
-// age has a departure be as old as that.
+// age sets the age of a tombstone.
 func (w *world) age(f folder, age time.Duration) {
 	w.t.Helper()
 	b, _, err := f.readBinding()
@@ -261,7 +261,7 @@ func (w *world) age(f folder, age time.Duration) {
 	must(0, f.writeBinding(b))(w.t)
 }
 
-// A tidying that died half-way is taken up again, and takes no more than it should.
+// An interrupted cleanup continues, and deletes nothing else.
 func TestInterruptedTidyAfterMove(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []func(f folder) []string{

@@ -23,7 +23,7 @@ import (
 // free space lost meanwhile if that is more.
 type Usage struct {
 	Bytes    int64     `json:"bytes"`              // on disk; a file that trees share counts once
-	Files    int64     `json:"files"`              // likewise
+	Files    int64     `json:"files"`              // counted like Bytes
 	Trees    int       `json:"trees"`              // published and retired
 	Adopted  []Adopted `json:"adopted,omitempty"`  // adopted clones; not in Bytes and Files
 	Measured time.Time `json:"measured,omitzero"`  // zero: never

@@ -9,7 +9,6 @@ import (
 	"lockstep/events"
 )
 
-// TestNewerLayoutIsRefused before anything on the volume changes.
 func TestNewerLayoutIsRefused(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -35,7 +34,7 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 	}
 }
 
-// TestBindingKeepsUnknownFields when it is written anew.
+// Fields written by a newer version survive a rewrite.
 func TestBindingKeepsUnknownFields(t *testing.T) {
 	t.Parallel()
 	f := folder{t.TempDir()}
