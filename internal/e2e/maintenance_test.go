@@ -79,7 +79,7 @@ func TestVolumeMaintenanceCommands(t *testing.T) {
 	}
 	proctest.Must(0, os.WriteFile(filepath.Join(path, "b"), []byte("2"), 0o644))(t)
 	out := lockstep(term.ExitFailed, with("repos", "verify", "--all")...)
-	if !strings.Contains(out, "content is not the commit's") || !strings.Contains(out, "run with --repair") {
+	if !strings.Contains(out, "content does not match the commit") || !strings.Contains(out, "run with --repair") {
 		t.Errorf("verify:\n%s", out)
 	}
 	if out := lockstep(term.ExitFailed, with("repos", "verify", "acme/widgets", "--repair", "--json")...); !strings.Contains(out, `"marked":[".lockstep/repos/acme/widgets/trees/`) {

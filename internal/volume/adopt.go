@@ -16,17 +16,16 @@ import (
 	"lockstep/internal/disk"
 )
 
-// A plain clone of the very repository that is to be published in its place is adopted: a link is made
-// out of sight and changes places with the clone in one step, so that whoever reads the name meets the
-// one or the other. The clone is then in adopted/{fence}, with all that anybody left in it, and stays
-// there until somebody deletes it.
+// A plain clone of the repository that is to be published in its place is adopted: a link is created and atomically
+// exchanged for the clone, so readers of the name always see one or the other. The clone moves to adopted/{fence} with
+// everything in it, and stays there until somebody deletes it.
 
-// adopted is where clones are kept that stood in the repository's place.
+// adopted is the folder for adopted clones.
 func (f folder) adopted() string { return filepath.Join(f.dir, "adopted") }
 
 const maxConfigBytes = 1 << 20 // of a clone's .git/config
 
-// checkClone refuses to publish in the place of a folder, unless that is a clone to be adopted.
+// checkClone refuses to replace a folder unless it is a clone that can be adopted.
 func (v *Volume) checkClone(f folder, name, remote string) error {
 	path := v.publishedPath(name)
 	refuse := func(why string) error {
@@ -34,7 +33,7 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 	}
 	switch {
 	case v.cfg.RefuseClones:
-		return refuse(", and clones are not adopted here (see the setting adopt)")
+		return refuse(", and adopting clones is disabled (see the setting adopt)")
 	case strings.Contains(name, "@"):
 		return refuse("")
 	}
@@ -44,39 +43,39 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 	return v.tryExchange(f, path)
 }
 
-// whyNotAdopted says why a folder is not to be adopted; "" when it is a clone of remote. It repeats nothing that
-// the clone's configuration says, for there may be a credential in it, and executes nothing.
+// whyNotAdopted returns why a folder cannot be adopted, or "" if it is a clone of remote. It never quotes the clone's
+// configuration, which may contain credentials, and executes nothing.
 func whyNotAdopted(path, remote string) string {
 	gitDir := filepath.Join(path, ".git")
 	if info, err := os.Lstat(gitDir); err != nil || !info.IsDir() {
-		return ", and no clone with a .git folder of its own"
+		return ", but not a clone with its own .git folder"
 	}
 	if info, err := os.Lstat(filepath.Join(gitDir, "HEAD")); err != nil || !info.Mode().IsRegular() {
-		return ", and its .git folder has no HEAD"
+		return ", but its .git folder has no HEAD"
 	}
 	origin, err := originOf(filepath.Join(gitDir, "config"))
 	switch {
 	case err != nil:
-		return ", and its .git/config cannot be read"
+		return ", but its .git/config cannot be read"
 	case origin == "":
-		return ", and a clone without a remote origin"
+		return ", but a clone without a remote origin"
 	case events.CanonicalRemote(asURL(origin)) != events.CanonicalRemote(remote):
-		return ", and a clone of another remote than " + events.CanonicalRemote(remote)
+		return ", but a clone of another remote than " + events.CanonicalRemote(remote)
 	}
 	if worktrees, err := disk.ReadDir(filepath.Join(gitDir, "worktrees")); err != nil || len(worktrees) > 0 {
-		return ", and a clone with worktrees, which would lose it (see git worktree list)"
+		return ", but a clone with worktrees, which adopting would break (see git worktree list)"
 	}
 	return ""
 }
 
-// originOf returns the URL of the remote origin in a Git configuration, "" when there is none.
+// originOf returns the URL of the remote "origin" in a Git configuration, or "".
 func originOf(path string) (origin string, err error) {
 	defer func() {
 		if recover() != nil {
-			err = errors.New("it is damaged")
+			err = errors.New("damaged")
 		}
 	}()
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // it may be a pipe
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // path may be a pipe
 	if err != nil {
 		return "", err
 	}
@@ -89,10 +88,10 @@ func originOf(path string) (origin string, err error) {
 	if len(urls) == 0 {
 		return "", nil
 	}
-	return urls[0], nil // the one that git fetches from
+	return urls[0], nil // git fetches from the first URL
 }
 
-// asURL turns "user@host:path", which ssh takes, into a URL.
+// asURL converts the SSH form "user@host:path" to a URL.
 func asURL(remote string) string {
 	host, path, ok := strings.Cut(remote, ":")
 	if !ok || strings.Contains(remote, "://") || strings.Contains(host, "/") {
@@ -101,7 +100,7 @@ func asURL(remote string) string {
 	return "ssh://" + host + "/" + path
 }
 
-// tryExchange refuses a clone at path, for good, where it could not be exchanged in one step.
+// tryExchange fails permanently if the file system cannot exchange the clone at path for a link.
 func (v *Volume) tryExchange(f folder, path string) error {
 	dir, err := os.MkdirTemp(f.dir, "exchange"+disk.TempInfix+"*")
 	if err != nil {
@@ -115,7 +114,7 @@ func (v *Volume) tryExchange(f folder, path string) error {
 	return exchangeError(path, v.exchange(link, folder))
 }
 
-// exchange has two names change places in one step.
+// exchange swaps two names atomically.
 func exchange(a, b string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 		return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
@@ -128,15 +127,15 @@ func exchangeError(path string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-		return conflict("%s is a clone, and this file system cannot exchange it for a link in one step; "+
-			"move it away while nobody reads it (it is not touched) and sync again", path)
+		return conflict("%s is a clone, but this file system cannot exchange it for a link atomically; "+
+			"move it away while it has no readers (it is not touched) and sync again", path)
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EBUSY):
-		return conflict("%s is a clone on a file system of its own; unmount it (it is not touched) and sync again", path)
+		return conflict("%s is a clone on another file system; unmount it (it is not touched) and sync again", path)
 	}
 	return disk.Error("adopt "+path, err)
 }
 
-// adopt publishes a link in the place of a clone, which it keeps. The caller holds the file lock.
+// adopt replaces a clone by a link and keeps the clone. The caller holds the file lock.
 func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	attempt := "adopt " + path
 	if err := os.MkdirAll(f.adopted(), 0o755); err != nil {
@@ -149,7 +148,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	if err != nil {
 		return err
 	}
-	// The link is made in the very place where the clone is to end. What it says holds where it goes.
+	// The link is created where the clone will end up. Its relative target is valid at path.
 	if err := os.Symlink(target, beside); err != nil {
 		return disk.Error(attempt, err)
 	}
@@ -158,7 +157,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	}
 	v.done("beside")
 	if err := v.exchange(beside, path); err != nil {
-		// Over a network it may be done and yet reported as failed.
+		// A network file system may report failure although the exchange succeeded.
 		if now, readErr := os.Readlink(path); readErr != nil || now != target {
 			_ = os.Remove(beside)
 			return exchangeError(path, err)
@@ -168,7 +167,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	return disk.Error(attempt, errors.Join(disk.SyncDir(f.adopted()), disk.SyncDir(filepath.Dir(path))))
 }
 
-// adoptedDir names a free place for a clone.
+// adoptedDir returns an unused path for a clone.
 func (f folder) adoptedDir(fence uint64) (string, error) {
 	base := filepath.Join(f.adopted(), fmt.Sprint(fence))
 	place := base
@@ -178,24 +177,24 @@ func (f folder) adoptedDir(fence uint64) (string, error) {
 			return place, nil
 		}
 		if err != nil {
-			return "", disk.Error("look for a place for the clone", err)
+			return "", disk.Error("find a path for the clone", err)
 		}
 		place = fmt.Sprintf("%s-%d", base, n)
 	}
 }
 
-// sweepAdopted removes links that never came to be exchanged. The caller holds the file lock.
+// sweepAdopted removes links that were never exchanged. The caller holds the file lock.
 func (f folder) sweepAdopted() error {
 	entries, err := disk.ReadDir(f.adopted())
 	if err != nil {
-		return disk.Error("sweep", err)
+		return disk.Error("sweep adopted clones", err)
 	}
 	for _, entry := range entries {
 		if entry.Type() != os.ModeSymlink {
 			continue
 		}
 		if err := os.Remove(filepath.Join(f.adopted(), entry.Name())); err != nil {
-			return disk.Error("sweep", err)
+			return disk.Error("sweep adopted clones", err)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func (w *world) adoptedClones() []Adopted {
 	return must(detail.Adopted, err)(w.t)
 }
 
-func TestACloneIsAdoptedAndKept(t *testing.T) {
+func TestAdoptedCloneIsKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
@@ -114,8 +114,8 @@ func TestACloneIsAdoptedAndKept(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// TestReadersSeeNoGapWhileACloneIsAdopted reads the name over and over, meanwhile.
-func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
+// TestReadersSeeNoGapDuringAdoption reads the name over and over, meanwhile.
+func TestReadersSeeNoGapDuringAdoption(t *testing.T) {
 	t.Parallel()
 	files := func(version string) map[string]string {
 		files := map[string]string{}
@@ -160,9 +160,9 @@ func TestReadersSeeNoGapWhileACloneIsAdopted(t *testing.T) {
 	}
 }
 
-// TestAnExchangeHasNoMoments looks at a name all the time while it changes places with another, for
+// TestExchangeIsAtomic looks at a name all the time while it changes places with another, for
 // often enough that two renames in its stead would be seen.
-func TestAnExchangeHasNoMoments(t *testing.T) {
+func TestExchangeIsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "name"), filepath.Join(dir, "other")
@@ -214,7 +214,7 @@ func readThrough(path string, want int) error {
 	return nil
 }
 
-func TestKilledWhileACloneIsAdopted(t *testing.T) {
+func TestKilledDuringAdoption(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"bound", "listed", "confirmed", "beside", "exchanged", "flipped"} {
 		t.Run(step, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestKilledWhileACloneIsAdopted(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAdopted(t *testing.T) {
+func TestClonesThatCannotBeAdopted(t *testing.T) {
 	t.Parallel()
 	secret := "hunter2"
 	rewrite := func(t *testing.T, path, url string) {
@@ -270,8 +270,8 @@ func TestWhatIsNotAdopted(t *testing.T) {
 		"a worktree, or a submodule": {func(t *testing.T, _ *world, path string) {
 			must(0, os.Rename(filepath.Join(path, ".git"), path+".gitdir"))(t)
 			must(0, os.WriteFile(filepath.Join(path, ".git"), []byte("gitdir: "+path+".gitdir\n"), 0o644))(t)
-		}, "no clone"},
-		"a bare folder": {func(t *testing.T, _ *world, path string) { must(0, os.RemoveAll(filepath.Join(path, ".git")))(t) }, "no clone"},
+		}, "not a clone"},
+		"a bare folder": {func(t *testing.T, _ *world, path string) { must(0, os.RemoveAll(filepath.Join(path, ".git")))(t) }, "not a clone"},
 		"a damaged configuration": {func(t *testing.T, _ *world, path string) {
 			must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte("[remote \"origin\n\turl = https://"+secret+"@"), 0o644))(t)
 		}, "cannot be read"},
@@ -338,8 +338,8 @@ func TestRemotesOfAClone(t *testing.T) {
 	}
 }
 
-// TestACloneThatCannotBeExchangedAfterAll has the exchange fail only when it is done for good.
-func TestACloneThatCannotBeExchangedAfterAll(t *testing.T) {
+// TestFailedExchangeKeepsTheClone has the exchange fail only when it is done for good.
+func TestFailedExchangeKeepsTheClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

@@ -17,8 +17,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// TestAnswersThatAreNoPack has a remote that lists its refs honestly and then sends nonsense.
-func TestAnswersThatAreNoPack(t *testing.T) {
+// TestInvalidPackResponses has a remote that lists its refs honestly and then sends nonsense.
+func TestInvalidPackResponses(t *testing.T) {
 	t.Parallel()
 	const shallow, nak = "0034shallow 1111111111111111111111111111111111111111" + "0000", "0008NAK\n"
 	band := func(pack string) string { return fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack) }
@@ -96,8 +96,8 @@ func mustBeRemotesFault(t *testing.T, err error) {
 	}
 }
 
-// TestAPackAndMore appends to a sound pack: go-git does not mind, and Git can read none of it.
-func TestAPackAndMore(t *testing.T) {
+// TestDataAfterPackIsRejected appends to a sound pack: go-git does not mind, and Git can read none of it.
+func TestDataAfterPackIsRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -139,9 +139,9 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	}
 }
 
-// TestTheRefsOwnCommitIsToldFirst because a remote hears of a few commits only, and what follows a
+// TestHavesStartWithTheRefsOwnCommit because a remote hears of a few commits only, and what follows a
 // commit it has not heard of it sends in full.
-func TestTheRefsOwnCommitIsToldFirst(t *testing.T) {
+func TestHavesStartWithTheRefsOwnCommit(t *testing.T) {
 	t.Parallel()
 	refs := map[string]object.ID{}
 	for i := range 100 {

@@ -15,20 +15,20 @@ import (
 	"lockstep/internal/unknown"
 )
 
-// binding ties a repository path to its remote, for as long as the repository is on the volume.
+// binding ties a repository path to its remote while the repository is on the volume.
 type binding struct {
 	Repo    events.RepoPath `json:"repo"`              // as first spelled: the name published
 	Remote  string          `json:"remote"`            // as first given
-	Default events.Ref      `json:"default,omitempty"` // what {owner}/{name} was last published for
+	Default events.Ref      `json:"default,omitempty"` // ref of the plain name
 
-	// MovedAway describes the repository that was here and has moved away, while some of its files are here.
+	// MovedAway describes a repository that has moved away from this path, until its files are gone.
 	MovedAway *tombstone `json:"left,omitempty"`
 
-	unknown map[string]json.RawMessage // fields that a newer version has written
+	unknown map[string]json.RawMessage // fields written by a newer version
 }
 
-// readBinding returns the repository's binding; ok is false when it is not on the volume. There may be a
-// departure then all the same.
+// readBinding returns the repository's binding. ok is false if the repository is not on the volume; b may still have a
+// tombstone.
 func (f folder) readBinding() (b binding, ok bool, err error) {
 	content, err := os.ReadFile(f.binding())
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -56,8 +56,8 @@ func (f folder) writeBinding(b binding) error {
 	return disk.Error("write the repository's binding", disk.Replace(f.binding(), append(content, '\n')))
 }
 
-// bind returns repo's binding, made now if this is the first time, and refuses another remote than
-// the one bound. A remote that nothing was ever fetched from, perhaps mistyped, does not keep a path.
+// bind returns repo's binding, creating it if necessary, and refuses a remote other than the bound one. A remote that nothing
+// was ever fetched from, such as a mistyped one, is replaced.
 func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64) (binding, error) {
 	b, ok, err := f.readBinding()
 	if err != nil {
@@ -73,12 +73,12 @@ func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remot
 		}
 	}
 	if b.MovedAway != nil {
-		repo = b.Repo // its names are there still
+		repo = b.Repo // its names are still published
 	}
 	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, MovedAway: b.MovedAway}, fence)
 }
 
-// isUsed reports whether the remote bound has ever been fetched from.
+// isUsed reports whether anything was ever fetched from the bound remote.
 func (v *Volume) isUsed(f folder, b binding) (bool, error) {
 	generations, err := f.generations()
 	if err != nil {
@@ -89,8 +89,7 @@ func (v *Volume) isUsed(f folder, b binding) (bool, error) {
 	return len(own)+len(links) > 0, err
 }
 
-// bindFirst binds a path that is free. The volume's bind lock is held meanwhile, so that of two paths
-// that exclude each other only one is bound; whoever else would bind this path is stale.
+// bindFirst binds a free path. It holds the volume's bind lock, so that only one of two conflicting paths is bound.
 func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint64) (binding, error) {
 	unlock, err := lockFile(ctx, filepath.Join(v.root, adminDir, "bind.lock"))
 	if err != nil {
@@ -106,42 +105,41 @@ func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint6
 	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
 }
 
-// check refuses a remote other than the one bound.
+// check refuses a remote other than the bound one.
 func (b binding) check(remote string) error {
-	bound, asked := events.CanonicalRemote(b.Remote), events.CanonicalRemote(remote)
+	bound, requested := events.CanonicalRemote(b.Remote), events.CanonicalRemote(remote)
 	switch {
-	case bound == asked:
+	case bound == requested:
 		return nil
-	case strings.EqualFold(bound, asked):
-		return conflict("%s is %s on this volume; spell the URL that way, case and all", b.Repo, bound)
+	case strings.EqualFold(bound, requested):
+		return conflict("%s is bound to %s on this volume; use the same case in the URL", b.Repo, bound)
 	}
-	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, asked)
+	return conflict("%s is %s on this volume, not %s; give the other repository another path", b.Repo, bound, requested)
 }
 
-// checkNesting refuses a path that lies above or below one that is bound: the files of the one
-// and the folder of the other would share a name.
+// checkNesting refuses a path above or below a bound one: a file of one and the folder of the other would share a name.
 func (v *Volume) checkNesting(repo events.RepoPath) error {
 	refuse := func(other events.RepoPath) error {
-		return conflict("%s cannot be kept beside %s, which is on this volume already; give one of them another path", repo, other)
+		return conflict("%s conflicts with %s, which is already on this volume; give one of them another path", repo, other)
 	}
 	key := repo.Key()
 	for end := strings.LastIndexByte(key, '/'); end > 0; end = strings.LastIndexByte(key[:end], '/') {
 		above, err := events.ParseRepoPath(key[:end])
 		if err != nil {
-			break // an owner alone is no repository path
+			break // an owner alone is not a repository path
 		}
 		switch b, ok, err := v.folder(above).readBinding(); {
 		case ok || err != nil:
 			return errors.Join(err, refuse(b.Repo))
 		case b.MovedAway != nil:
 			return events.Errorf(events.Retryable, events.ClassConflict,
-				"%s cannot be kept beside the name of %s, which has moved away and is left to its readers for a while", repo, b.Repo)
+				"%s conflicts with the name of %s, which has moved away and is kept for its readers until its grace ends", repo, b.Repo)
 		}
 	}
 	owner, rest, _ := strings.Cut(key, "/")
 	siblings, err := os.ReadDir(filepath.Join(v.reposDir(), owner))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return disk.Error("look for repositories below "+repo.String(), err)
+		return disk.Error("list repositories below "+repo.String(), err)
 	}
 	prefix := strings.ReplaceAll(rest, "/", slashInName) + slashInName
 	prefix = prefix[:min(len(prefix), maxFolderName-20)]
@@ -160,7 +158,7 @@ func (v *Volume) checkNesting(repo events.RepoPath) error {
 	return nil
 }
 
-// checkName is checkNameFor the remote bound.
+// checkName is checkNameFor the bound remote.
 func (v *Volume) checkName(f folder, name string) error {
 	b, _, err := f.readBinding()
 	if err != nil {
@@ -169,8 +167,8 @@ func (v *Volume) checkName(f folder, name string) error {
 	return v.checkNameFor(f, name, b.Remote)
 }
 
-// checkNameFor refuses to publish under a name that is taken by something that is neither ours nor a
-// clone of remote to be adopted, or below something that is not a plain folder.
+// checkNameFor refuses to publish a name that is in use by anything but our link or a clone of remote that can be adopted,
+// or that is below something that is not a plain folder.
 func (v *Volume) checkNameFor(f folder, name, remote string) error {
 	if err := v.checkParents(name); err != nil {
 		return err
@@ -181,7 +179,7 @@ func (v *Volume) checkNameFor(f folder, name, remote string) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return disk.Error("look at "+path, err)
+		return disk.Error("check "+path, err)
 	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
 		return nil
 	case info.IsDir():
@@ -190,7 +188,7 @@ func (v *Volume) checkNameFor(f folder, name, remote string) error {
 	return conflict("%s exists and was not published by Lockstep; move it away and sync again", path)
 }
 
-// checkParents refuses a name that would be published through someone else's symbolic link or file.
+// checkParents refuses a name below a foreign symbolic link or file.
 func (v *Volume) checkParents(name string) error {
 	dir := v.root
 	for segment := range strings.SplitSeq(filepath.ToSlash(filepath.Dir(name)), "/") {
@@ -200,7 +198,7 @@ func (v *Volume) checkParents(name string) error {
 			return nil
 		}
 		if err != nil {
-			return disk.Error("look at "+dir, err)
+			return disk.Error("check "+dir, err)
 		}
 		if !info.IsDir() {
 			return conflict("%s is not a folder; nothing can be published below it: move it away and sync again", dir)

@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-func TestWhatAPathExcludes(t *testing.T) {
+func TestNestedPathsConflict(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ first, second string }{
 		"a path below":           {"acme/widgets", "acme/widgets/docs"},
@@ -39,7 +39,7 @@ func TestWhatAPathExcludes(t *testing.T) {
 	}
 }
 
-func TestNeighboursAreNotExcluded(t *testing.T) {
+func TestSimilarPathsDoNotConflict(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -51,7 +51,7 @@ func TestNeighboursAreNotExcluded(t *testing.T) {
 	}
 }
 
-func TestAPathIsOneRemote(t *testing.T) {
+func TestPathIsBoundToOneRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -84,7 +84,7 @@ func TestSpellingsOfOnePath(t *testing.T) {
 	w.mustBeSound("Acme/Widgets", commit)
 }
 
-func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
+func TestForeignFilesAreNotReplaced(t *testing.T) {
 	t.Parallel()
 	for name, arrange := range map[string]func(t *testing.T, path string){
 		"a clone": func(t *testing.T, path string) { must(0, os.MkdirAll(filepath.Join(path, ".git"), 0o755))(t) },
@@ -134,7 +134,7 @@ func TestOpenVolume(t *testing.T) {
 	mustFail(t, err, events.ClassVolume, events.Retryable)
 }
 
-func TestASuffixedNameThatIsNotOursIsLeftAlone(t *testing.T) {
+func TestForeignSuffixedNameIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -153,8 +153,8 @@ func TestASuffixedNameThatIsNotOursIsLeftAlone(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// TestAMistakenRemoteDoesNotKeepThePath first names a remote that never answers.
-func TestAMistakenRemoteDoesNotKeepThePath(t *testing.T) {
+// TestUnusedRemoteCanBeRebound first names a remote that never answers.
+func TestUnusedRemoteCanBeRebound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -173,8 +173,8 @@ func TestAMistakenRemoteDoesNotKeepThePath(t *testing.T) {
 	mustFail(t, err, events.ClassConflict, events.Permanent)
 }
 
-// TestPathsThatExcludeEachOtherRace has many holders bind nested paths for the first time at once.
-func TestPathsThatExcludeEachOtherRace(t *testing.T) {
+// TestConcurrentBindOfNestedPaths has many holders bind nested paths for the first time at once.
+func TestConcurrentBindOfNestedPaths(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for round := range 20 {

@@ -23,8 +23,8 @@ import (
 
 var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
 
-// TestKilledAtEveryStep kills a process with SIGKILL at each step, of a first sync and of a later
-// one, and then checks that readers see one whole tree and that the next sync heals.
+// TestKilledAtEveryStep kills a process at each step of a first or a later sync, and checks that readers see a complete
+// tree and that the next sync repairs the rest.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_DIE_ROOT"); root != "" {
@@ -66,7 +66,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// published returns the commit that readers see, "" when there is nothing.
+// published returns the commit that readers see, or "".
 func (w *world) published() string {
 	return w.publishedAt(widgets)
 }
@@ -79,7 +79,7 @@ func (w *world) publishedAt(repo string) string {
 	return w.volume.current(f, b, repo).commit
 }
 
-// dieAt runs a sync in a process of its own, which kills itself at step.
+// dieAt runs a sync in a child process that kills itself at step.
 func (w *world) dieAt(step string) {
 	w.t.Helper()
 	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")
@@ -103,14 +103,13 @@ func dieAtStep(t *testing.T, root string) {
 	var fence uint64
 	must(fmt.Sscan(os.Getenv("GITREPO_TEST_DIE_FENCE"), &fence))(t)
 	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("GITREPO_TEST_DIE_URL"), Fence: fence})
-	t.Fatalf("alive after the sync: %v", err)
+	t.Fatalf("not killed: %v", err)
 }
 
-// TestStaleAtEveryStep has a newer holder sync the repository while an older one is between two
-// steps. The older one must fail and leave everything as the newer one made it.
+// TestStaleAtEveryStep syncs as a newer holder after each step of an older one. The older one must fail and change nothing.
 func TestStaleAtEveryStep(t *testing.T) {
 	t.Parallel()
-	for _, step := range steps[:slices.Index(steps, "flipped")] { // once flipped, it was not stale in time
+	for _, step := range steps[:slices.Index(steps, "flipped")] { // after flipped, the stale holder has already published
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -166,7 +165,7 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// TestTwoHoldersAtOnce runs two volumes over one root, each with fences of its own drawn in order.
+// TestTwoHoldersAtOnce runs two volumes over one root, with increasing fences.
 func TestTwoHoldersAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -254,7 +253,7 @@ func readOneVersion(name string, want int) error {
 	return nil
 }
 
-func TestRetiredTreesGoAfterTheirGrace(t *testing.T) {
+func TestRetiredTreesAreDeletedAfterGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -273,8 +272,8 @@ func TestRetiredTreesGoAfterTheirGrace(t *testing.T) {
 	w.mustBeSound(second.Path, second.After)
 }
 
-// A process may be stopped while it has the file lock. The next holder does not wait for it for ever.
-func TestAFileLockThatIsNotGivenBack(t *testing.T) {
+// The holder of the file lock may be stopped, so the next one waits only for a limited time.
+func TestFileLockTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

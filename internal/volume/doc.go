@@ -24,7 +24,7 @@
 //	    lock, fence                    file lock; the highest fence recorded
 //	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when
 //	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
-//	    trees/{fence}-{commit}/        a tree, with a small .git of its own
+//	    trees/{fence}-{commit}/        a tree with its own small .git
 //	    trees/.building-{fence}/       an incomplete tree
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
 //	    quarantine/{fence}/            fetched objects that are not verified yet

@@ -11,8 +11,8 @@ import (
 	"lockstep/internal/disk"
 )
 
-// isDue reports whether tidy has anything to do, as far as listing a few folders tells. It needs no lock: once a fence
-// is recorded, no other holder changes names, marks or stores.
+// isDue reports whether tidy has anything to do, judging by a few folders. It needs no lock: once our fence is recorded, no
+// other holder changes names, marks or stores.
 func (s *syncer) isDue() (bool, error) {
 	if s.binding.MovedAway != nil && s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return true, nil
@@ -33,7 +33,7 @@ func (s *syncer) isDue() (bool, error) {
 	return s.f.hasDueMark(linkedTrees(links), s.v.cfg.Grace)
 }
 
-// hasDueMark reports whether a retired tree is past its grace, gone, or in use after all.
+// hasDueMark reports whether a retired tree is past its grace, gone, or published again.
 func (f folder) hasDueMark(linked map[string]bool, grace time.Duration) (bool, error) {
 	marks, err := disk.ReadDir(f.retired())
 	if err != nil {
@@ -51,10 +51,10 @@ func (f folder) hasDueMark(linked map[string]bool, grace time.Duration) (bool, e
 	return false, nil
 }
 
-// sampled is how many groups, of 256, are looked at to tell how much is loose. "git gc --auto" looks at one.
+// sampled is how many of the 256 object folders are read to estimate the loose objects; "git gc --auto" reads one.
 const sampled = 16
 
-// refetchMark is a file in a store that says that the next fetch is to be a whole one, into the next store.
+// refetchMark is a file in a store that requests a full fetch into the next store.
 const refetchMark = "fetch-afresh"
 
 func (s store) needsRefetch() bool {
@@ -62,7 +62,7 @@ func (s store) needsRefetch() bool {
 	return err == nil
 }
 
-// needsPrune reports whether pruning the store is likely to be worth while.
+// needsPrune reports whether pruning the store is likely worthwhile.
 func (s store) needsPrune() bool {
 	loose := int64(0)
 	for i := range sampled {
@@ -81,7 +81,7 @@ func (s store) needsPrune() bool {
 		space(packs) > 2*max(last.packed, largest(packs))+minLoose || len(packs) > max(maxPacks, 2*last.packs)
 }
 
-// pruned is what a store was left with when it was last pruned; zero when it never was.
+// pruned is the state of a store after its last pruning; zero if it was never pruned.
 type pruned struct {
 	loose, packed int64 // bytes on disk
 	packs         int
@@ -89,7 +89,7 @@ type pruned struct {
 
 func (s store) prunedFile() string { return filepath.Join(s.dir, "lockstep-pruned") }
 
-// pruned reads what is not important: nothing depends on it but when to prune again.
+// pruned ignores errors: the file only affects when to prune again.
 func (s store) pruned() (last pruned) {
 	content, err := os.ReadFile(s.prunedFile())
 	if err == nil {
@@ -113,7 +113,7 @@ func largest(files []os.DirEntry) (most int64) {
 	return most
 }
 
-// space is what files take on disk.
+// space returns the disk usage of files.
 func space(names []os.DirEntry) (bytes int64) {
 	for _, name := range names {
 		info, err := name.Info()

@@ -70,7 +70,7 @@ func mustHoldNoSecret(t *testing.T, root string) {
 	must(0, err)(t)
 }
 
-func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
+func TestCredentialIsNotSentAfterCrossHostRedirect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -87,7 +87,7 @@ func TestARedirectElsewhereGetsNoCredential(t *testing.T) {
 	}
 }
 
-func TestRemotesThatFail(t *testing.T) {
+func TestRemoteErrors(t *testing.T) {
 	t.Parallel()
 	answer := func(status int, body string) http.Handler {
 		return http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -159,7 +159,7 @@ func TestServerErrorThenRecovery(t *testing.T) {
 	w.mustBeSound(widgets, w.sync("").After)
 }
 
-func TestTooLargeAPack(t *testing.T) {
+func TestPackOverLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})
@@ -169,7 +169,7 @@ func TestTooLargeAPack(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-func TestTooLargeATree(t *testing.T) {
+func TestTreeOverLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "12345", "b": "12345"}) // one blob, twice
@@ -197,7 +197,7 @@ func TestTooManyFiles(t *testing.T) {
 	}
 }
 
-// mustBeTidy checks that nothing unfinished lies about.
+// mustBeTidy checks that no unfinished work is left.
 func mustBeTidy(t *testing.T, w *world) {
 	t.Helper()
 	f := w.volume.folder(repoPath(t, widgets))
@@ -217,7 +217,7 @@ func mustBeTidy(t *testing.T, w *world) {
 	}
 }
 
-func TestUnconfirmedIsNotPublished(t *testing.T) {
+func TestLostLeaseIsNotPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -261,7 +261,7 @@ func TestCancelledWhileFetching(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-func TestDamagedStoreIsFetchedAfresh(t *testing.T) {
+func TestDamagedStoreIsRefetched(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, pack string){
 		"index cut short": func(t *testing.T, pack string) { must(0, os.Truncate(pack[:len(pack)-4]+"idx", 100))(t) },
@@ -293,14 +293,13 @@ func TestDamagedStoreIsFetchedAfresh(t *testing.T) {
 	}
 }
 
-// loseTrees deletes the trees, so that the damaged pack is needed to write files and not merely to
-// complete others.
+// loseTrees deletes the trees, so that all files must be written from the damaged pack.
 func loseTrees(t *testing.T, pack string) {
 	must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
 }
 
-// TestABusyServerIsNotAskedForEverything has a server list its refs and then be too busy.
-func TestABusyServerIsNotAskedForEverything(t *testing.T) {
+// TestNoFullFetchFromBusyServer uses a server that lists its refs and then answers 503.
+func TestNoFullFetchFromBusyServer(t *testing.T) {
 	t.Parallel()
 	var w *world
 	busy := false

@@ -15,16 +15,16 @@ import (
 	"lockstep/internal/disk"
 )
 
-// ErrStale is wrapped by the error of a Sync or Remove whose fence is lower than one already
-// recorded on the volume: a newer holder has been at work on the repository.
+// ErrStale is wrapped by the error of an operation whose fence is lower than the one recorded on the volume, because a newer
+// lease holder has worked on the repository.
 var ErrStale = errors.New("a newer holder has been here")
 
 const (
-	lockPause    = 50 * time.Millisecond // the longest between two tries for a file lock, which is held for milliseconds
-	lockPatience = 10 * time.Second      // whoever has it for longer is stopped, or its host is away
+	lockPause    = 50 * time.Millisecond // maximum retry interval; locks are held for milliseconds
+	lockPatience = 10 * time.Second      // a holder that takes longer is stopped or unreachable
 )
 
-// Floor returns the highest fence ever recorded for repo on the volume; 0 when none.
+// Floor returns the highest fence recorded for repo on the volume, or 0.
 func (v *Volume) Floor(repo events.RepoPath) (uint64, error) {
 	return v.folder(repo).floor()
 }
@@ -40,15 +40,15 @@ func (f folder) floor() (uint64, error) {
 	fence, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 64)
 	if err != nil {
 		return 0, events.Errorf(events.Retryable, events.ClassVolume,
-			"%s is damaged: write into it a number higher than any lease's fence", f.fence())
+			"%s is damaged: write a number into it that is higher than any lease's fence", f.fence())
 	}
 	return fence, nil
 }
 
-// record raises the volume's fence to this one, or says that it is stale.
+// record raises the recorded fence to this one, or fails with ErrStale.
 func (f folder) record(ctx context.Context, fence uint64) error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
-		return disk.Error("make the repository's folder", err)
+		return disk.Error("create the repository's folder", err)
 	}
 	return f.guarded(ctx, fence, func() error {
 		floor, err := f.floor()
@@ -59,8 +59,8 @@ func (f folder) record(ctx context.Context, fence uint64) error {
 	})
 }
 
-// guarded runs fn under the repository's file lock, unless the fence is stale. Whoever holds a
-// higher fence has recorded it under the same lock: while fn runs, nobody can.
+// guarded runs fn under the repository's file lock unless the fence is stale. Newer holders record their fence under the same
+// lock, so none can start while fn runs.
 func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) error {
 	unlock, err := lockFile(ctx, f.lock())
 	if err != nil {
@@ -73,7 +73,7 @@ func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) erro
 	return fn()
 }
 
-// checkFence returns an error that wraps ErrStale when a higher fence is on record.
+// checkFence returns an error that wraps ErrStale if a higher fence is recorded.
 func (f folder) checkFence(fence uint64) error {
 	floor, err := f.floor()
 	if err == nil && floor > fence {
@@ -82,9 +82,8 @@ func (f folder) checkFence(fence uint64) error {
 	return err
 }
 
-// lockFile takes an exclusive lock on the file at path, made if need be, and waits for it until ctx is
-// done, or for so long that the other who has it must be stopped: then it is worth another try later, and
-// no work slot is kept meanwhile. The lock goes with the process if it dies.
+// lockFile locks the file at path exclusively, creating it if necessary. It fails when ctx is done, or after lockPatience: the
+// holder is probably stopped, and waiting longer would block a worker. The lock ends with the process.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -102,7 +101,7 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 		case time.Since(begun) > lockPatience:
 			_ = file.Close()
 			return nil, events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+
-				"if it is stopped, let it go on or kill it (lsof %s)", path, lockPatience, path)
+				"if it is stopped, resume or kill it (lsof %s)", path, lockPatience, path)
 		}
 		select {
 		case <-ctx.Done():

@@ -15,23 +15,23 @@ import (
 	"lockstep/internal/disk"
 )
 
-// GCRequest asks that a repository be tidied though nobody syncs it.
+// GCRequest is a request to clean up a repository outside of a sync.
 type GCRequest struct {
 	Repo  events.RepoPath
 	Fence uint64 // of the lease held on Repo; above zero
-	Full  bool   // prune and measure, though nothing has changed since the last time
+	Full  bool   // prune and measure even if nothing has changed
 }
 
-// GCResult says what a [Volume.GC] has come to.
+// GCResult is the result of a [Volume.GC].
 type GCResult struct {
-	Usage Usage // now
-	Freed int64 // bytes; 0 as well when it grew
-	Trees int   // that went
+	Usage Usage // after
+	Freed int64 // bytes; 0 if usage grew
+	Trees int   // deleted trees
 }
 
-// GC drops trees past their grace, what crashed holders have left, and objects that no tree and no ref
-// needs, and measures what remains. It keeps what is published, and adopted clones. The caller holds
-// the lease, as for [Volume.Sync]. Of a repository that is not on the volume it returns the zero result.
+// GC deletes trees past their grace, leftovers of crashed holders, and objects that no tree and no ref needs, and measures
+// the rest. Published trees and adopted clones stay. The caller holds the lease, as for [Volume.Sync]. GC returns the zero
+// result if the repository is not on the volume.
 func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return GCResult{}, err
@@ -46,7 +46,7 @@ func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
 
 func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult, error) {
 	if _, err := os.Lstat(f.dir); errors.Is(err, os.ErrNotExist) {
-		return GCResult{}, nil // a fence would make a folder
+		return GCResult{}, nil // recording a fence would create the folder
 	}
 	if err := f.record(ctx, req.Fence); err != nil {
 		return GCResult{}, err
@@ -56,7 +56,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	if !bound && b.MovedAway == nil {
-		f.emptyTrash() // of a removal that crashed on its last step
+		f.emptyTrash() // left behind by a crashed removal
 		return GCResult{}, nil
 	}
 	before, known, err := v.usageNow(ctx, f)
@@ -68,7 +68,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	f.emptyTrash()
-	if !bound && s.binding.MovedAway == nil { // that was all of a repository that has moved away
+	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is gone now
 		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
 	}
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
@@ -84,7 +84,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	return v.collected(ctx, f, req, before)
 }
 
-// collected prunes and measures what tidying has left.
+// collected prunes and measures after tidying.
 func (v *Volume) collected(ctx context.Context, f folder, req GCRequest, before Usage) (GCResult, error) {
 	if err := v.prune(ctx, f, req.Fence); err != nil {
 		return GCResult{}, err
@@ -99,8 +99,7 @@ func (v *Volume) collected(ctx context.Context, f folder, req GCRequest, before 
 	return GCResult{Usage: now, Freed: max(0, before.Bytes-now.Bytes), Trees: max(0, before.Trees-now.Trees)}, nil
 }
 
-// usageNow is what the repository takes; known says that this had been measured and that nobody has
-// added to it since.
+// usageNow returns the repository's usage. known is true if the last measurement is still exact.
 func (v *Volume) usageNow(ctx context.Context, f folder) (u Usage, known bool, err error) {
 	u = f.readUsage()
 	if !u.Measured.IsZero() && u.Added == 0 {
@@ -110,8 +109,7 @@ func (v *Volume) usageNow(ctx context.Context, f folder) (u Usage, known bool, e
 	return u, false, err
 }
 
-// IsTidy reports whether [Volume.GC] would find nothing to do for repo, as far as a few folders tell. It
-// needs no lease.
+// IsTidy reports whether [Volume.GC] has nothing to do for repo, judging by a few folders. It needs no lease.
 func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	f := v.folder(repo)
 	known := f.readUsage()
@@ -131,12 +129,12 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	return err == nil && len(v.surplus(expired)) == 0
 }
 
-// listBatch is how many names of a folder are in memory at once.
+// listBatch is the maximum number of folder entries in memory at once.
 const listBatch = 256
 
-// Repos lists the repositories on the volume, in no order, as first spelled, and those that have moved away
-// while something of them is left for [Volume.GC]. One whose binding cannot be
-// read is an error, after which the listing goes on. One that comes or goes meanwhile may be missing.
+// Repos lists the repositories on the volume as first spelled, in no order, including those that have moved away and are not
+// fully cleaned up yet. It yields an error for an unreadable binding and continues. Repositories added or removed meanwhile
+// may be missing.
 func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
 		for owner, err := range subfolders(v.reposDir()) {
@@ -187,10 +185,10 @@ func subfolders(dir string) iter.Seq2[string, error] {
 	}
 }
 
-// leftoverAge is how old a temporary file of the volume's must be to be taken for a crashed process'.
+// leftoverAge is the minimum age of a temporary file that is considered left behind by a crashed process.
 const leftoverAge = time.Hour
 
-// SweepLeftovers removes what processes that crashed while they opened the volume have left.
+// SweepLeftovers deletes what crashed processes left behind while opening the volume.
 func (v *Volume) SweepLeftovers() error {
 	dir := filepath.Join(v.root, adminDir)
 	entries, err := disk.ReadDir(dir)

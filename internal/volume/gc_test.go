@@ -12,7 +12,7 @@ import (
 	"lockstep/events"
 )
 
-func TestGCDropsWhatIsOver(t *testing.T) {
+func TestGCDeletesExpiredTreesAndLeftovers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": noise(t, 1<<20)})
@@ -39,7 +39,7 @@ func TestGCDropsWhatIsOver(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-func TestWhatIsTidyIsLeftAlone(t *testing.T) {
+func TestIsTidy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -71,7 +71,7 @@ func TestWhatIsTidyIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestGCOfWhatIsNotThere(t *testing.T) {
+func TestGCOfUnknownRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if got := w.gc(true); got.Usage.Bytes != 0 || got.Freed != 0 {
@@ -82,7 +82,7 @@ func TestGCOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestAStaleGCDoesNothing(t *testing.T) {
+func TestStaleGCDoesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -92,7 +92,7 @@ func TestAStaleGCDoesNothing(t *testing.T) {
 	mustFail(t, err, events.ClassStale, events.Contention)
 }
 
-func TestReposListsAllOfThem(t *testing.T) {
+func TestReposListsAllRepositories(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -164,8 +164,8 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsIsTidy has trees that no patrol can do anything about: one in its grace, some to be brought forward.
-func TestWhatWaitsIsTidy(t *testing.T) {
+// TestTreesInGraceAreTidy has trees that no patrol can do anything about: one in its grace, some to be brought forward.
+func TestTreesInGraceAreTidy(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{"grace": {}, "spares": {Grace: 1, ReuseTrees: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestWhatWaitsIsTidy(t *testing.T) {
 }
 
 // A path may be bound to a remote that never gave anything.
-func TestGCOfWhatWasNeverFetched(t *testing.T) {
+func TestGCOfNeverFetchedRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)

@@ -15,9 +15,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestManyPushes publishes push after push, and looks at the disk meanwhile: it is to hold no more than
-// three times what a fresh clone takes. LOCKSTEP_SOAK makes it 1,000 pushes, and says what became of the
-// time of a fetch.
+// TestManyPushes publishes many pushes and checks that the disk usage stays below three times that of a fresh clone.
+// LOCKSTEP_SOAK raises it to 1,000 pushes. It logs how the time of a fetch changes.
 func TestManyPushes(t *testing.T) {
 	t.Parallel()
 	notUnderRace(t)
@@ -81,7 +80,7 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// diskUse is what a folder takes on disk; a file with several names in it counts once.
+// diskUse returns the disk usage of a folder; a file with several hard links counts once.
 func diskUse(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	seen := map[uint64]bool{}

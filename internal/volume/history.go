@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// deeper returns the one of two depths that covers the other.
+// deeper returns the greater of two depths.
 func deeper(a, b events.Depth) events.Depth {
 	if a.Covers(b) {
 		return a
@@ -18,36 +18,35 @@ func deeper(a, b events.Depth) events.Depth {
 	return b
 }
 
-// reachable follows the history of some commits down to where it is shallow, and returns which shallow
-// commits it comes to. A commit that should have parents, and has not, is an error of ClassCorrupt. Those that
-// are whole, down to commits without parents, are known to come to none.
+// reachable follows the history of tips and returns the shallow commits that it ends at. The histories of the whole commits
+// are known to be complete and are skipped. A missing parent of any other commit is an error of ClassCorrupt.
 func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
 	defer object.RecoverCorrupt(&err)
 	cut := make(map[object.ID]bool, len(shallow))
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := make(map[object.ID]bool, len(whole))
+	visited := make(map[object.ID]bool, len(whole))
 	for _, h := range whole {
-		seen[h] = true
+		visited[h] = true
 	}
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		switch {
-		case seen[h]:
+		case visited[h]:
 			continue
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		}
-		seen[h] = true
+		visited[h] = true
 		if cut[h] {
 			ends = append(ends, h)
 			continue
 		}
 		commit, err := objects.Commit(h)
 		if err != nil {
-			return nil, object.Corruptf("read the history: %w", err)
+			return nil, object.Corruptf("read history: %w", err)
 		}
 		todo = append(todo, commit.ParentHashes...)
 	}
@@ -55,13 +54,13 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 	return ends, nil
 }
 
-// hold records in the store what has been obtained, and how much of its history a tree of it has.
+// hold records the plan's commit in the store, and how much of its history a tree has.
 func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
 	refs, err := in.refs()
 	if err != nil {
 		return err
 	}
-	var whole []object.ID // with all their history: a push to it costs what is new
+	var whole []object.ID // complete histories, which reachable skips
 	if len(shallow)+len(in.shallow()) == 0 {
 		whole = distinct(refs)
 	}

@@ -93,7 +93,7 @@ func TestDepthOfAnotherRef(t *testing.T) {
 	w.mustShow(widgets, 4)
 }
 
-func TestDepthOutlivesAStore(t *testing.T) {
+func TestDepthSurvivesNewStore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
@@ -113,8 +113,8 @@ func TestDepthOutlivesAStore(t *testing.T) {
 	w.mustShow(widgets, 4)
 }
 
-// TestAWholeHistoryIsNotReadAgain follows a push on a history that is known to be whole.
-func TestAWholeHistoryIsNotReadAgain(t *testing.T) {
+// TestCompleteHistoryIsNotReadAgain follows a push on a history that is known to be whole.
+func TestCompleteHistoryIsNotReadAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})

@@ -100,9 +100,9 @@ func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
 	w.mustRead(widgets, map[string]string{"large": large + "more", "small": "1", "other": large})
 }
 
-// TestPathsThatGoOnForEver nests folders of long names: a million files at such a depth would be
+// TestTooLongPathsAreRefused nests folders of long names: a million files at such a depth would be
 // gigabytes of names, out of a pack of a few kilobytes.
-func TestPathsThatGoOnForEver(t *testing.T) {
+func TestTooLongPathsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -121,7 +121,7 @@ func TestPathsThatGoOnForEver(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-func TestFoldersThatNestForEver(t *testing.T) {
+func TestTooDeepFoldersAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{strings.Repeat("d/", 256) + "file": "1"})

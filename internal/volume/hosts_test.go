@@ -43,8 +43,8 @@ func TestForeignURLs(t *testing.T) {
 	}
 }
 
-// TestALinkLocalAddress is refused before a packet leaves.
-func TestALinkLocalAddress(t *testing.T) {
+// TestLinkLocalAddressIsRefused is refused before a packet leaves.
+func TestLinkLocalAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	listed := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"169.254.0.0/16", "::/0"}}})
@@ -59,8 +59,8 @@ func TestALinkLocalAddress(t *testing.T) {
 	}
 }
 
-// TestARedirectInside has a public server, as it were, lead to a private one.
-func TestARedirectInside(t *testing.T) {
+// TestRedirectToPrivateHostIsRefused has a public server, as it were, lead to a private one.
+func TestRedirectToPrivateHostIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

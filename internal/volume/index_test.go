@@ -21,7 +21,7 @@ func TestGitReadsTheIndex(t *testing.T) {
 }
 
 // Somebody adds to a tree's index, which is not theirs to do. Later trees are built of what was published.
-func TestAnIndexTamperedWithIsNotPassedOn(t *testing.T) {
+func TestTamperedIndexIsNotReused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "2"})

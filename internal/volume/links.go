@@ -19,14 +19,14 @@ func (v *Volume) publishedPath(name string) string {
 	return filepath.Join(v.root, filepath.FromSlash(name))
 }
 
-// linkedTree returns the name of the tree that a published path links to, or "" when the path is
-// anything but a link to one of this repository's trees, there or not.
+// linkedTree returns the name of the tree that a published path links to, or "" if the path is not a link to one of this
+// repository's trees. The tree may be missing.
 func (v *Volume) linkedTree(f folder, path string) string {
 	tree, _ := v.readLink(f, path)
 	return tree
 }
 
-// readLink is linkedTree, with the error that kept it from finding out.
+// readLink is linkedTree with an error.
 func (v *Volume) readLink(f folder, path string) (tree string, err error) {
 	target, err := os.Readlink(path)
 	switch {
@@ -41,18 +41,17 @@ func (v *Volume) readLink(f folder, path string) (tree string, err error) {
 	return "", nil
 }
 
-// linkTarget is what the link at path says to name a tree: relative, so that the volume may be
-// mounted anywhere.
+// linkTarget returns the relative target of a link from path to a tree; relative, so that the volume can be mounted anywhere.
 func linkTarget(f folder, path, tree string) string {
 	target, err := filepath.Rel(filepath.Dir(path), f.tree(tree))
 	if err != nil {
-		return f.tree(tree) // cannot be: both are absolute
+		return f.tree(tree) // impossible: both are absolute
 	}
 	return target
 }
 
-// names returns the names to publish a ref under; the first is the one to tell of. The default
-// branch has the plain name. It keeps the name it may have had before it was the default.
+// names returns the names to publish a ref under; the first is the one to report. The default branch has the plain name, and
+// keeps a suffixed name that it had before.
 func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 	plain := b.Repo.String()
 	suffixed := plain + "@" + t.Ref.Suffix()
@@ -65,10 +64,9 @@ func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 	return []string{plain}
 }
 
-// links returns the trees that the repository's published names link to, by path. There are those of a
-// repository that has moved away among them. It looks at the names that there can be of the trees there are,
-// and not at those of the owner's other repositories, of which there may be thousands. A link to a tree that is not
-// there is left out.
+// links returns the repository's published trees by path, including those of a repository that has moved away, but not
+// links to missing trees. It checks only the names that the existing trees can have, because the owner may have thousands
+// of other repositories.
 func (v *Volume) links(f folder, b binding) (map[string]string, error) {
 	refs, err := f.refsOfTrees()
 	if err != nil {
@@ -87,13 +85,13 @@ func (v *Volume) links(f folder, b binding) (map[string]string, error) {
 	return links, nil
 }
 
-// allLinks is links, with those to trees that are not there. It looks at everything that the owner has.
+// allLinks is links including links to missing trees. It reads the owner's whole folder.
 func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
 	links := map[string]string{}
 	plain := v.publishedPath(b.Repo.String())
 	siblings, err := disk.ReadDir(filepath.Dir(plain))
 	if err != nil {
-		return nil, disk.Error("list what is published", err)
+		return nil, disk.Error("list published names", err)
 	}
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
@@ -109,8 +107,8 @@ func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
 
 func (v *Volume) addLink(links map[string]string, f folder, path string) error {
 	tree, err := v.readLink(f, path)
-	if err != nil { // taken for no link of ours, its tree would be deleted
-		return disk.Error("look at what is published", err)
+	if err != nil { // ignoring it would delete its tree
+		return disk.Error("read a published name", err)
 	}
 	if tree != "" {
 		links[path] = tree
@@ -125,7 +123,7 @@ func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
 	return links, err
 }
 
-// refsOfTrees returns the refs that the repository's trees were built for. It fails where a tree does not say.
+// refsOfTrees returns the refs of the repository's trees. It fails if a tree does not record its ref.
 func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
@@ -149,7 +147,7 @@ func isNameOf(path, plain string) bool {
 	return path == plain || len(path) > len(plain) && path[:len(plain)] == plain && path[len(plain)] == '@'
 }
 
-// flip makes a published name link to a tree, in one rename. The caller holds the file lock.
+// flip links a published name to a tree with one rename. The caller holds the file lock.
 func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	path := v.publishedPath(name)
 	if err := v.makeParents(path); err != nil {
@@ -162,12 +160,12 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return disk.Error("publish "+name, err)
 	}
-	// The link is made out of sight. What it says holds at the place it is moved to.
+	// The relative target is valid at path, where the link is moved to.
 	if err := os.Symlink(target, temp); err != nil {
 		return disk.Error("publish "+name, err)
 	}
 	if err := os.Rename(temp, path); err != nil {
-		// Over a network a rename may be done and yet reported as failed.
+		// A network file system may report failure although the rename succeeded.
 		if now, readErr := os.Readlink(path); readErr != nil || now != target {
 			return disk.Error("publish "+name, err)
 		}
@@ -175,7 +173,7 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	return disk.Error("publish "+name, disk.SyncDir(filepath.Dir(path)))
 }
 
-// makeParents makes the folders that a published name stands in.
+// makeParents creates the folders above a published path.
 func (v *Volume) makeParents(path string) error {
 	owner := filepath.Dir(path)
 	if _, err := os.Stat(owner); err == nil {

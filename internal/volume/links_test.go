@@ -9,8 +9,8 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// What a repository's names name is told by its trees, and by its owner's folder where a tree does not say.
-func TestLinksAreFoundEitherWay(t *testing.T) {
+// links and allLinks must agree, also if a tree does not record its ref.
+func TestLinksMatchAllLinks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})

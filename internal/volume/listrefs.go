@@ -8,21 +8,21 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// ListRefsRequest asks where a remote has its refs.
+// ListRefsRequest is a request for the refs of a remote.
 type ListRefsRequest struct {
 	Repo events.RepoPath
 	URL  string    // the remote, as in [SyncRequest]
-	Auth wire.Auth // for this operation alone; zero is anonymous
+	Auth wire.Auth // used only for this operation; zero is anonymous
 
 	Foreign bool // as in [SyncRequest]
 }
 
-// ListRefs asks a remote for its refs, like git ls-remote. It fetches nothing, takes no lease and writes nothing. A repository without a
-// commit has zero Refs. The errors are those of [Volume.Sync], a conflict among them when the path is bound to
+// ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease. A repository
+// without commits has zero Refs. The errors are those of [Volume.Sync], including a conflict if the path is bound to
 // another remote.
 func (v *Volume) ListRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, error) {
 	if req.Repo.IsZero() {
-		return wire.Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: a request without a repository")
+		return wire.Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository")
 	}
 	refs, err := v.listRefs(ctx, req)
 	if err != nil {

@@ -113,7 +113,7 @@ func (w *world) mustBeSound(name, commit string) {
 	w.gitIn(name, "fsck", "--full", "--strict")
 }
 
-// mustRead checks the files below a published name, all of them.
+// mustRead checks that a published name has exactly these files.
 func (w *world) mustRead(name string, want map[string]string) {
 	w.t.Helper()
 	got := readTree(w.t, w.path(name))
@@ -128,7 +128,7 @@ func (w *world) mustRead(name string, want map[string]string) {
 	}
 }
 
-// readTree reads a tree but its .git. A symbolic link reads as "→ target".
+// readTree reads a tree except its .git. A symbolic link reads as "→ target".
 func readTree(t *testing.T, root string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -179,7 +179,7 @@ func repoPath(t *testing.T, s string) events.RepoPath {
 	return must(events.ParseRepoPath(s))(t)
 }
 
-// must returns a function, so that it can take both a pair of results and a test.
+// must returns a function, because Go cannot pass a pair of results together with t.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -190,15 +190,15 @@ func must[T any](value T, err error) func(*testing.T) T {
 	}
 }
 
-// soon bounds how long a test waits for a signal that must come.
+// soon returns a context with a generous timeout for signals that must come.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// notUnderRace leaves a test that has much to hash to "make test-large": the race detector would take
-// minutes for it, and there is less at once in it than elsewhere.
+// notUnderRace leaves CPU-intensive tests with little concurrency to "make test-large", because they take minutes with the
+// race detector.
 func notUnderRace(t *testing.T) {
 	t.Helper()
 	if underRace {

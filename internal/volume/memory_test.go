@@ -15,9 +15,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestMemoryOfASync syncs repositories with large files, each in a process of its own, and looks at the
-// most memory that it ever had: from the fetch to the tree, and through a push that changes a little of
-// a large file.
+// TestMemoryOfASync syncs large files in child processes and checks their peak memory, also for a small change to a
+// large file.
 func TestMemoryOfASync(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MEMORY_ROOT"); root != "" {

@@ -10,36 +10,36 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// MoveRequest says that a repository was renamed on its forge, or transferred to another owner.
+// MoveRequest is a request to move a repository that was renamed on its forge or transferred to another owner.
 type MoveRequest struct {
 	From, To events.RepoPath
-	URL      string    // the remote it has now
-	Auth     wire.Auth // for the new remote, and this operation alone; zero is anonymous
-	OldAuth  wire.Auth // likewise, for the remote that From is bound to: one may not be sent where the other may
+	URL      string    // the new remote
+	Auth     wire.Auth // for the new remote, used only for this operation; zero is anonymous
+	OldAuth  wire.Auth // likewise for the old remote, because credentials must not be shared between remotes
 	Fence    uint64    // of the lease held on From; above zero
-	ToFence  uint64    // of the lease held on To; above zero, unless both paths are one but for case
+	ToFence  uint64    // of the lease held on To; may be 0 if the paths differ only in case
 
 	Foreign bool // as in [SyncRequest]
 
-	// Confirm is as in [SyncRequest]; it stands for both leases.
+	// Confirm is as in [SyncRequest], for both leases.
 	Confirm func(context.Context) error
 }
 
-// MoveResult says what a [Volume.Move] has come to.
+// MoveResult is the result of a [Volume.Move].
 type MoveResult struct {
-	Moved bool   // false when there was nothing at From
-	Path  string // the plain name published now, relative to the root; "" when there is none
+	Moved bool   // false if there was nothing at From
+	Path  string // plain name, relative to the root; "" if not published
 	Tree  string // the tree behind it, relative to the root
 }
 
-// Move brings what is at From to To, without fetching it again, and binds To to the new remote. Stores and files
-// get second names, trees a .git of their own; the names of To are published when all of that is on disk. The names of
-// From go on naming their trees for [Config].Grace, then [Volume.GC] takes them away; meanwhile another repository
-// may be synced there. What the volume did not hold, or holds damaged, is left to the next sync of To.
+// Move moves the repository at From to To without fetching it again, and binds To to the new remote. It hard-links stores
+// and files, gives each tree a new .git, and publishes the names of To once all of that is on disk. The names of From stay
+// published for [Config].Grace, until [Volume.GC] removes them; meanwhile another repository may be synced there. The next
+// sync of To fetches whatever is missing or damaged.
 //
-// It asks both remotes, and takes them for the same repository when the old one is not found or lists the same branches
-// and tags, or when the new one alone lists a commit that is published at From. If To is on the volume already, of that remote, what is published there
-// stays. One of another remote is a conflict. After an error, or a crash, the same request completes the move.
+// Move lists the refs of both remotes. They are the same repository if the old one is not found or lists the same branches
+// and tags, or if only the new one lists a commit that is published at From. If To is already on the volume with the same
+// remote, its published names stay; another remote is a conflict. Repeating the request completes a failed move.
 func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) {
 	onePath := req.From.Equal(req.To)
 	if err := v.checkRequest(req.From, req.Fence); err != nil {
@@ -68,16 +68,16 @@ func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) 
 	return res, nil
 }
 
-// mover is one Move on its way.
+// mover is the state of one Move.
 type mover struct {
 	v        *Volume
 	from, to folder
 	req      MoveRequest
 
 	old   binding           // of From
-	links map[string]string // trees of From, by the path of the name
+	links map[string]string // published trees of From, by path
 	at    *syncer           // builds and publishes at To
-	built map[string]string // trees made at To, by the name to publish
+	built map[string]string // new trees at To, by the name to publish
 }
 
 func (m *mover) run(ctx context.Context) (MoveResult, error) {
@@ -118,13 +118,13 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("left")
-	_ = m.at.tidy(ctx) // the move is done; the next holder tidies again
+	_ = m.at.tidy(ctx) // non-critical: the next holder cleans up
 	m.noteUsage(ctx)
 	m.v.done("noted")
 	return MoveResult{Moved: true}.withPublished(m.v, m.to), nil
 }
 
-// begin reports whether there is a repository at From, and refuses what cannot be whatever the remote says.
+// begin reports whether there is a repository at From, and fails if the move is invalid whatever the remote says.
 func (m *mover) begin() (here bool, err error) {
 	if err := wire.CheckURL(m.req.URL); err != nil {
 		return false, err
@@ -138,7 +138,7 @@ func (m *mover) begin() (here bool, err error) {
 		return false, err
 	}
 	if m.req.From.Contains(m.req.To) || m.req.To.Contains(m.req.From) {
-		return false, conflict("%s and %s cannot be kept side by side, as they are until readers have let go of the old name; give the new one another path",
+		return false, conflict("%s and %s cannot exist side by side, which is necessary until the old name's grace ends; give the new one another path",
 			m.req.From, m.req.To)
 	}
 	if err := m.v.checkBound(m.to, m.req.URL); err != nil {
@@ -148,8 +148,7 @@ func (m *mover) begin() (here bool, err error) {
 	return true, err
 }
 
-// hasMoved reports whether From has been moved to To before, by a request whose answer was lost. There may be
-// another repository at From by now.
+// hasMoved reports whether an earlier request moved From to To. Another repository may be at From by now.
 func (m *mover) hasMoved() bool {
 	left := m.old.MovedAway
 	if left == nil || !left.To.Equal(m.req.To) {
@@ -159,7 +158,7 @@ func (m *mover) hasMoved() bool {
 	return err == nil && bound && b.check(m.req.URL) == nil
 }
 
-// naming adds what the plain name names.
+// withPublished adds what the plain name is published for.
 func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 	if !r.Moved {
 		return r
@@ -174,7 +173,7 @@ func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 	return r
 }
 
-// bind binds To to the new remote and tidies up what crashed holders have left there.
+// bind binds To to the new remote and cleans up after crashed holders.
 func (m *mover) bind(ctx context.Context) (err error) {
 	m.at = &syncer{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
 	if m.at.binding, err = m.v.bind(ctx, m.to, m.req.To, m.req.URL, m.req.ToFence); err != nil {
@@ -196,7 +195,7 @@ func (m *mover) confirm(ctx context.Context) error {
 	return nil
 }
 
-// flip publishes what has been built. The caller holds the file lock of To.
+// flip publishes the built trees. The caller holds the file lock of To.
 func (m *mover) flip() error {
 	for name := range m.built {
 		if err := m.v.checkName(m.to, name); err != nil {
@@ -204,7 +203,7 @@ func (m *mover) flip() error {
 		}
 	}
 	built := m.built
-	m.built = nil // from here on they may be published, and are not ours to discard
+	m.built = nil // they may be published from here on, so discard must not delete them
 	for name, tree := range built {
 		if err := m.v.flip(m.to, name, tree, m.req.ToFence); err != nil {
 			return err
@@ -218,7 +217,7 @@ func (m *mover) flip() error {
 	return nil
 }
 
-// rename is a move to another spelling of the same path: the names stay as they were first spelled.
+// rename handles a move that only changes case: the names keep their first spelling.
 func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 	if err := m.from.record(ctx, max(m.req.Fence, m.req.ToFence)); err != nil {
 		return MoveResult{}, err
@@ -257,16 +256,16 @@ func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 	return MoveResult{Moved: true}.withPublished(m.v, m.from), nil
 }
 
-// noteUsage measures both. To's is the whole; From's what it shares with nobody, which is little until To moves on.
+// noteUsage measures both folders. From's usage excludes the files that it shares with To.
 func (m *mover) noteUsage(ctx context.Context) {
 	for f, fence := range map[folder]uint64{m.to: m.req.ToFence, m.from: m.req.Fence} {
 		if now, err := m.v.measure(ctx, f); err == nil {
-			_ = f.guarded(ctx, fence, func() error { return f.writeUsage(now) }) // without it, it is measured again
+			_ = f.guarded(ctx, fence, func() error { return f.writeUsage(now) }) // non-critical: the next GC measures again
 		}
 	}
 }
 
-// discard deletes what a failed move has made and not published.
+// discard deletes the unpublished work of a failed move.
 func (m *mover) discard() {
 	for _, tree := range m.built {
 		_ = os.RemoveAll(m.to.tree(tree))
@@ -282,7 +281,7 @@ func (m *mover) close() {
 	}
 }
 
-// newName is what a name of From is called at To.
+// newName returns the name at To of a published path of From.
 func (m *mover) newName(path string) string {
 	return m.at.binding.Repo.String() + path[len(m.v.publishedPath(m.old.Repo.String())):]
 }

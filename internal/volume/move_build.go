@@ -16,26 +16,26 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// build makes at To every tree that a name of From links to, unless To has that name already.
+// build builds at To each published tree of From, unless To has the name already.
 func (m *mover) build(ctx context.Context) error {
 	if err := m.linkCurrentStore(ctx); err != nil {
 		return err
 	}
-	made := map[string]string{} // trees of To, by From's
+	made := map[string]string{} // trees of To by From's
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {
 		tree, name := m.links[path], m.newName(path)
-		if err := m.v.checkName(m.to, name); err != nil { // now, before it is built for nothing
+		if err := m.v.checkName(m.to, name); err != nil { // fail before building
 			return err
 		}
 		if m.v.current(m.to, m.at.binding, name).tree != "" {
 			continue
 		}
-		if _, tried := made[tree]; !tried {
+		if _, done := made[tree]; !done {
 			err := m.buildTree(ctx, tree)
 			if err != nil && (events.ClassOf(err) != events.ClassCorrupt || ctx.Err() != nil) {
 				return err
-			} // of what is damaged, the next sync of To fetches the ref
+			} // the next sync of To fetches the ref of a damaged tree
 			made[tree], m.at.tree = m.at.tree, ""
 		}
 		if made[tree] != "" {
@@ -46,7 +46,7 @@ func (m *mover) build(ctx context.Context) error {
 	return nil
 }
 
-// buildTree makes one of From's trees anew at To, of the same files. Nothing is made of what is no whole tree.
+// buildTree builds one of From's trees at To from the same files. It does nothing if the tree is incomplete.
 func (m *mover) buildTree(ctx context.Context, tree string) error {
 	path := m.from.tree(tree)
 	name, commit, ok := checkout.RefAndCommit(path)
@@ -70,8 +70,8 @@ func (m *mover) buildTree(ctx context.Context, tree string) error {
 	return s.build(ctx)
 }
 
-// linkCurrentStore gives To a second name of all that From's store has, unless To has a store already. Each of
-// From's generations has its place at To, so that who takes the move up again finds what there is.
+// linkCurrentStore links From's current store to To, unless To has a store. Each generation has a fixed place at To, so that
+// a repeated move finds it.
 func (m *mover) linkCurrentStore(ctx context.Context) error {
 	mine, err := m.to.currentStore()
 	if err != nil || mine.isBegun() {
@@ -88,8 +88,8 @@ func (m *mover) linkCurrentStore(ctx context.Context) error {
 	return nil
 }
 
-// storeOf returns the store at To for one of From's trees. A tree may read from an older generation than the
-// current one, which is linked for it; but never beyond To's current store, whose place it would take.
+// storeFor returns the store at To for one of From's trees. It links an older generation that the tree uses, but never beyond
+// To's current store, which it would replace.
 func (m *mover) storeFor(ctx context.Context, tree string) (store, error) {
 	n := m.from.generationOf(tree)
 	theirs, mine := m.from.generation(n), m.targetStore(n)
@@ -105,12 +105,12 @@ func (m *mover) storeFor(ctx context.Context, tree string) (store, error) {
 	return mine, m.linkStore(ctx, theirs)
 }
 
-// place is where a generation of From's store is at To.
+// targetStore returns the store at To for a generation of From's store.
 func (m *mover) targetStore(n int) store {
 	return m.to.generation(m.at.binding.MovedAway.lastStore() + n)
 }
 
-// linkStore links a store of From's into its place at To: in private first, then in one step.
+// linkStore links one of From's stores to its place at To: in quarantine first, then with one rename.
 func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	q, err := object.OpenQuarantine(m.to.quarantine(m.req.ToFence))
 	if err != nil {
@@ -125,11 +125,11 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	}
 	place := m.targetStore(theirs.number())
 	return m.to.guarded(ctx, m.req.ToFence, func() error {
-		// A newer holder of From may have pruned what had not been linked yet.
+		// A newer holder of From may have pruned objects before they were linked.
 		if err := m.from.checkFence(m.req.Fence); err != nil {
 			return err
 		}
-		if err := m.to.discard(place.dir); err != nil { // of a sync that got nothing into it
+		if err := m.to.discard(place.dir); err != nil { // left by a sync that fetched nothing
 			return err
 		}
 		err := os.MkdirAll(m.to.stores(), 0o755)
@@ -143,8 +143,8 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	})
 }
 
-// linkTo makes a store at dst, which is there: objects, which never change, under second names, and copies of all
-// else. It returns the paths of those.
+// linkTo links the store's objects, which never change, into the existing folder dst, and copies everything else. It returns
+// the paths of the copies.
 func (s store) linkTo(ctx context.Context, dst string) (copied []string, err error) {
 	if err := object.MakeBare(dst); err != nil {
 		return nil, err

@@ -24,9 +24,9 @@ import (
 
 var moveSteps = []string{"fenced", "listed", "bound", "linked", "checked out", "indexed", "built", "confirmed", "named", "flipped", "left", "noted"}
 
-// TestMoveKilledAtEveryStep kills a process with SIGKILL at each step of a move, while readers read both names. Then
-// both names name one whole tree each, or the new one nothing, and the same request completes the move; also
-// after the new name has been synced in between.
+// TestMoveKilledAtEveryStep kills a process at each step of a move, while readers read both names. Both names must link to
+// complete trees, or the new one may be missing, and the same request must complete the move, also after a sync of the new
+// name.
 func TestMoveKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MOVE_DIE_ROOT"); root != "" {
@@ -58,10 +58,10 @@ func TestMoveKilledAtEveryStep(t *testing.T) {
 					w.syncAt(gadgets, "")
 					w.mustBeSound(gadgets, main)
 				}
-				cloned := synced && isBefore(step, "linked") // and what is cloned is not filled up
+				cloned := synced && isBefore(step, "linked") // a cloned repository gets no other refs
 				res := must(w.volume.Move(t.Context(), w.move()))(t)
 				if !res.Moved || res.Path != gadgets {
-					t.Errorf("the same request comes to %+v", res)
+					t.Errorf("repeated request: %+v", res)
 				}
 				stop()
 				if cloned {
@@ -73,20 +73,20 @@ func TestMoveKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestMoveStoppedAtEveryStep stops a process with SIGSTOP at each step of a move, has newer holders work at the new
-// name, at the old one, or do the same move, and lets the process go on.
+// TestMoveStoppedAtEveryStep stops a process at each step of a move, lets newer holders sync either name or repeat the
+// move, and resumes the process.
 func TestMoveStoppedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MOVE_STOP_ROOT"); root != "" {
 		moveInProcess(t, root, func() {
-			runtime.LockOSThread() // to this very thread: no other may go on a little further
+			runtime.LockOSThread() // stop this thread at once, before others run on
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 			runtime.UnlockOSThread()
 		})
 		return
 	}
 	for i, step := range moveSteps {
-		if step == "named" { // it has the file lock there: see TestAFileLockThatIsNotGivenBack
+		if step == "named" { // it has the file lock there: see TestFileLockTimeout
 			continue
 		}
 		names := []string{"the same move", "a sync of the new name", "a sync of the old name"}
@@ -114,7 +114,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 				left := !isBefore(step, "left")
 				done := left || !isBefore(step, "flipped") && name == "a sync of the new name"
 				if done && err != nil || !done && (err == nil || !strings.Contains(out.String(), "class stale")) {
-					t.Errorf("the process ended with %v, and said\n%s", err, out)
+					t.Errorf("the process ended with %v and output\n%s", err, out)
 				}
 				_, again, _ := w.volume.Published(repoPath(t, widgets)) // the old remote was synced, as if it had not moved
 				if left && again {
@@ -126,7 +126,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 					return
 				}
 				if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
-					t.Errorf("the same request comes to %+v", res)
+					t.Errorf("repeated request: %+v", res)
 				}
 				stop()
 				if name == "a sync of the new name" && isBefore(step, "linked") {
@@ -138,7 +138,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 	}
 }
 
-// isBefore reports whether a step of a move comes before another.
+// isBefore reports whether step is before other in a move.
 func isBefore(step, other string) bool {
 	return slices.Index(moveSteps, step) < slices.Index(moveSteps, other)
 }
@@ -156,16 +156,16 @@ func newMoving(t *testing.T) (w *world, main, v1 string) {
 	return w, main, v1
 }
 
-// read has readers read the trees of both names over and over, until stop is called.
+// read reads the trees of both names in a loop until stop is called.
 func (w *world) read() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var reading sync.WaitGroup
 	for _, name := range []string{widgets, gadgets} {
 		reading.Go(func() {
-			for seen := name == widgets; ctx.Err() == nil; {
+			for published := name == widgets; ctx.Err() == nil; {
 				time.Sleep(testenv.Form(time.Millisecond, 0))
 				err := readOneVersion(w.path(name), 3)
-				if seen = seen || err == nil; err != nil && (seen || !errors.Is(err, os.ErrNotExist)) {
+				if published = published || err == nil; err != nil && (published || !errors.Is(err, os.ErrNotExist)) {
 					w.t.Errorf("%s: %v", name, err)
 					return
 				}
@@ -176,7 +176,7 @@ func (w *world) read() (stop func()) {
 	return func() { cancel(); reading.Wait() }
 }
 
-// mustBeMoved checks that all is at the new name, now, after the next sync, and when the grace is over.
+// mustBeMoved checks that everything is at the new name now, after the grace, and after the next sync.
 func (w *world) mustBeMoved(main, v1 string) {
 	w.t.Helper()
 	w.mustBeSound(gadgets, main)
@@ -198,7 +198,7 @@ func (w *world) mustBeMoved(main, v1 string) {
 	}
 }
 
-// moveProcess is a move in a process of its own.
+// moveProcess returns a command that moves in a child process.
 func (w *world) moveProcess(test, what, step string) (*exec.Cmd, *strings.Builder) {
 	w.t.Helper()
 	prefix := "GITREPO_TEST_MOVE_"

@@ -12,19 +12,18 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// sameHost refuses a move to another host: whoever may speak for the one may not for the other.
+// sameHost refuses a move to another host: permission for one host does not imply permission for the other.
 func sameHost(old, now string) error {
-	was, is := events.CanonicalHost(old), events.CanonicalHost(now)
-	if was == is {
+	oldHost, newHost := events.CanonicalHost(old), events.CanonicalHost(now)
+	if oldHost == newHost {
 		return nil
 	}
-	return conflict("%s and %s are different hosts; a repository that changes hosts is to be removed and synced anew", was, is)
+	return conflict("%s and %s are different hosts; remove the repository and sync it from the new host", oldHost, newHost)
 }
 
-// prove makes sure that the new remote is the repository at From. It is if the old one is gone, or has the same
-// branches and tags: forges answer for old names. So it is if it has a commit that is published at From, and the
-// old one has none: somebody has made another repository by the old name. If both have one, neither has moved. One
-// is a fork of the other, as when a move is told of again, long after, and a fork lives at the old name.
+// checkSameRepo checks that the new remote is the repository at From. It is if the old remote is gone or has the same refs,
+// because forges redirect old names. It also is if only the new remote lists a commit that is published at From: then
+// another repository has taken the old name. If both list one, one is a fork of the other and neither has moved.
 func (m *mover) checkSameRepo(ctx context.Context) error {
 	now, err := m.listRemote(ctx, m.req.URL, m.req.Auth)
 	if err != nil {
@@ -35,28 +34,28 @@ func (m *mover) checkSameRepo(ctx context.Context) error {
 	case events.ClassOf(err) == events.ClassNotFound, hidden && now.hasPublished:
 		return nil
 	case err != nil:
-		return fmt.Errorf("ask the old remote whether it is the same repository: %w", err)
+		return fmt.Errorf("compare with the old remote: %w", err)
 	case now.hasPublished && !was.hasPublished, now.hasPublished && was.equals(now):
 		return nil
 	}
-	again, err := m.listRemote(ctx, m.req.URL, m.req.Auth) // there may have been a push between the two
+	again, err := m.listRemote(ctx, m.req.URL, m.req.Auth) // there may have been a push in between
 	switch {
 	case err != nil:
 		return err
 	case was.equals(again) && (len(was.refs) > 0 || len(m.published()) == 0):
 		return nil
 	case !again.equals(now):
-		return events.Errorf(events.Retryable, events.ClassConflict, "%s is being pushed to, and cannot be compared with %s meanwhile",
+		return events.Errorf(events.Retryable, events.ClassConflict, "%s changed while it was compared with %s; try again when nobody pushes",
 			events.CanonicalRemote(m.req.URL), events.CanonicalRemote(m.old.Remote))
 	}
-	return conflict("%s is not the same repository as %s, which is still there",
+	return conflict("%s is not the same repository as %s, which still exists",
 		events.CanonicalRemote(m.req.URL), events.CanonicalRemote(m.old.Remote))
 }
 
-// listing is what one of the two remotes lists.
+// listing is the refs of one of the two remotes.
 type listing struct {
 	refs         map[string]string // branches and tags
-	hasPublished bool              // some ref is at a commit that is published at From
+	hasPublished bool              // whether a ref is at a commit that is published at From
 }
 
 func (l listing) equals(other listing) bool { return maps.Equal(l.refs, other.refs) }

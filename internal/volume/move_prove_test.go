@@ -107,7 +107,7 @@ func TestMoveRefusals(t *testing.T) {
 	}
 }
 
-func TestWhatProvesAMove(t *testing.T) {
+func TestMoveDetectsSameRepository(t *testing.T) {
 	t.Parallel()
 	for name, arrange := range map[string]func(w *world){
 		"the new one has a commit that is published": func(w *world) {
@@ -145,7 +145,7 @@ func TestWhatProvesAMove(t *testing.T) {
 	}
 }
 
-func TestAnUnconfirmedMoveChangesNothing(t *testing.T) {
+func TestMoveWithLostLeaseChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -168,7 +168,7 @@ func TestAnUnconfirmedMoveChangesNothing(t *testing.T) {
 	w.mustBeSound(gadgets, commit)
 }
 
-func TestAStoreThatIsPrunedMeanwhileIsNotLinked(t *testing.T) {
+func TestMoveDoesNotLinkPrunedStore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -196,7 +196,7 @@ func TestAStoreThatIsPrunedMeanwhileIsNotLinked(t *testing.T) {
 }
 
 // The credential is for the new remote: it does not go to the old one, which may be over plain HTTP.
-func TestTheOldRemoteIsAskedWithItsOwnCredential(t *testing.T) {
+func TestMoveUsesSeparateCredentials(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -215,7 +215,7 @@ func TestTheOldRemoteIsAskedWithItsOwnCredential(t *testing.T) {
 }
 
 // The two remotes are asked one after the other, and somebody pushes all the time.
-func TestPushesWhileAMoveIsProved(t *testing.T) {
+func TestPushesDuringMove(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		pushes func(asked int) bool // before the remotes are asked for the so-manyth time

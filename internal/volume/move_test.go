@@ -145,7 +145,7 @@ func mustShareFiles(t *testing.T, a, b, file string) {
 	}
 }
 
-func TestMoveOfWhatIsNotThere(t *testing.T) {
+func TestMoveOfUnknownRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -158,7 +158,7 @@ func TestMoveOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestMoveOfWhatWasNeverPublished(t *testing.T) {
+func TestMoveOfUnpublishedRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
@@ -175,7 +175,7 @@ func TestMoveOfWhatWasNeverPublished(t *testing.T) {
 }
 
 // A push to the new name may be synced before anybody hears of the move.
-func TestMoveToWhatWasClonedBefore(t *testing.T) {
+func TestMoveToAlreadySyncedPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -306,7 +306,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	w.mustBeSound(gadgets+"@v1", v1)
 }
 
-func TestADamagedTreeIsNotMoved(t *testing.T) {
+func TestMoveSkipsDamagedTree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -325,7 +325,7 @@ func TestADamagedTreeIsNotMoved(t *testing.T) {
 	w.mustVerifyAt(gadgets)
 }
 
-func TestPublishedTellsWhatNamesName(t *testing.T) {
+func TestPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
@@ -342,7 +342,7 @@ func TestPublishedTellsWhatNamesName(t *testing.T) {
 	}
 }
 
-func TestMoveToWhereSomebodyHasACloneOfIt(t *testing.T) {
+func TestMoveAdoptsClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})

@@ -140,7 +140,7 @@ func secureWorld(t *testing.T) (w *world, caFile string) {
 	return w, caFile
 }
 
-func TestAnAuthorityOfOnesOwn(t *testing.T) {
+func TestCustomCA(t *testing.T) {
 	t.Parallel()
 	w, caFile := secureWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -151,7 +151,7 @@ func TestAnAuthorityOfOnesOwn(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-func TestThroughAProxy(t *testing.T) {
+func TestProxy(t *testing.T) {
 	t.Parallel()
 	w, caFile := secureWorld(t)
 	server := w.withSSH()
@@ -207,7 +207,7 @@ func TestThroughAProxy(t *testing.T) {
 	}
 }
 
-func TestAProxyThatRefuses(t *testing.T) {
+func TestProxyRefusal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
@@ -287,7 +287,7 @@ func TestNoCredentialFollowsARedirect(t *testing.T) {
 	}
 }
 
-func TestRedirectsThatAreRefused(t *testing.T) {
+func TestForbiddenRedirects(t *testing.T) {
 	t.Parallel()
 	plain := &elsewhere{}
 	http1 := httptest.NewServer(plain)
@@ -329,7 +329,7 @@ func viaTLS(t *testing.T, w *world, location string) string {
 	return server.URL + "/acme/widgets"
 }
 
-func TestAFetchThatTakesTooLong(t *testing.T) {
+func TestFetchTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()

@@ -17,10 +17,9 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// obtain gets the tip's commit into the store, whole, and reads its plan. It asks for as little as
-// it can: nothing when the store has the commit, else what is new since the commits it has. When
-// that does not lead to a whole commit it fetches everything, once, into a store of its own, so
-// that nothing damaged in the old one can stand in the way.
+// obtain gets the tip's complete commit into the store and reads its plan. It fetches nothing if the store has the
+// commit, else only what is new. If that does not yield a complete commit, it fetches everything once into a new store,
+// in case the old one is damaged.
 func (s *syncer) obtain(ctx context.Context) error {
 	old, err := s.currentStore()
 	if err != nil {
@@ -56,8 +55,8 @@ func (s *syncer) refetch(ctx context.Context) error {
 	return s.fetch(ctx, next, nil)
 }
 
-// renew fetches everything into the next store, since this one has outgrown what it is needed for. One
-// that cannot be fetched whole, for being too large by now, goes on as it is.
+// tryRefetch fetches everything into the next store, because this one has grown too large. If that fails, for example
+// because of a size limit, the old store stays in use.
 func (s *syncer) tryRefetch(ctx context.Context, old store) error {
 	err := s.refetch(ctx)
 	if err != nil {
@@ -67,8 +66,8 @@ func (s *syncer) tryRefetch(ctx context.Context, old store) error {
 	return err
 }
 
-// distinct returns the commits of refs in a fixed order, each once. Those of the refs named come
-// first, for the remote is told of a few only.
+// distinct returns the commits of refs in a fixed order without duplicates. The refs in first come first, because only
+// the first few are sent to the remote.
 func distinct(refs map[string]object.ID, first ...string) []object.ID {
 	commits := slices.SortedFunc(maps.Values(refs), func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
 	commits = slices.Compact(commits)
@@ -80,8 +79,8 @@ func distinct(refs map[string]object.ID, first ...string) []object.ID {
 	return commits
 }
 
-// worthRefetching reports whether a failure may be owed to what the store holds, or to how the
-// remote took it. A server that is too busy for a little is not asked for everything.
+// worthRefetching reports whether a full fetch may succeed where this one failed. It does not add load to a server that
+// answered with an error status.
 func worthRefetching(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
 		return false
@@ -93,7 +92,7 @@ func worthRefetching(ctx context.Context, err error) bool {
 	return class == events.ClassCorrupt || class == events.ClassServer
 }
 
-// open reads the plan of a commit that the store is said to hold.
+// open reads the plan of a commit that is in the store.
 func (s *syncer) open(ctx context.Context, from store) (err error) {
 	s.progress.begin(events.PhaseCompare, "", 0)
 	s.use(from)
@@ -104,9 +103,9 @@ func (s *syncer) open(ctx context.Context, from store) (err error) {
 	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
 }
 
-// fetch fetches the tip into quarantine, makes sure that it is whole, and moves it into a store.
+// fetch fetches the tip into quarantine, checks that it is complete, and moves it into a store.
 func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error {
-	if s.remote == nil { // there was no need to ask it until now
+	if s.remote == nil { // not contacted yet
 		if err := s.list(ctx); err != nil {
 			return err
 		}
@@ -159,7 +158,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	return disk.Error("clear the quarantine", os.RemoveAll(q.Dir))
 }
 
-// download writes what the remote answers to a request to the quarantine's pack.
+// download writes the remote's pack to the quarantine.
 func (s *syncer) download(ctx context.Context, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
 	file, err := q.CreatePack()
 	if err == nil {
@@ -174,7 +173,7 @@ func (s *syncer) download(ctx context.Context, want wire.FetchRequest, q object.
 	return shallow, nil
 }
 
-// inspect reads the plan of what has been fetched, while it is still in quarantine.
+// inspect reads the plan of a fetched commit while it is in quarantine.
 func (s *syncer) inspect(ctx context.Context, q object.Quarantine, into store) (*checkout.Plan, error) {
 	s.progress.begin(events.PhaseCompare, "", 0)
 	both := object.Open(q.Dir, into.dir)
@@ -182,7 +181,7 @@ func (s *syncer) inspect(ctx context.Context, q object.Quarantine, into store) (
 	return checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
 }
 
-// use opens a store for building from.
+// use opens a store to build trees from.
 func (s *syncer) use(from store) {
 	s.closeObjects()
 	s.store, s.objects = from, object.Open(from.dir)

@@ -9,8 +9,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestNoFileStaysOpen does everything many times, and counts the files that are open.
-func TestNoFileStaysOpen(t *testing.T) {
+// TestFilesAreClosed does everything many times, and counts the files that are open.
+func TestFilesAreClosed(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
 	w.create(map[string]string{"a": "0", "dir/b": "0"})

@@ -21,9 +21,9 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// TestOtherServers has implementations other than Git's own serve the same repository. Dulwich knows
-// shallow and thin packs, and takes no capability that it did not offer. go-git's server knows neither
-// shallow nor side-bands nor thin packs: it sends whole histories.
+// TestOtherServers syncs from other server implementations. Dulwich supports shallow and thin packs and refuses
+// capabilities that it did not offer. go-git supports neither shallow nor side-bands nor thin packs: it sends whole
+// histories.
 func TestOtherServers(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*world) string{"dulwich": startDulwich, "go-git": startGoGit} {
@@ -76,7 +76,7 @@ func startDulwich(w *world) string {
 	return server.URL(widgets)
 }
 
-// startGoGit serves with go-git's server, which has no HTTP of its own.
+// startGoGit serves with go-git's server, which has no HTTP handler.
 func startGoGit(w *world) string {
 	loader := gogitserver.NewFilesystemLoader(osfs.New("/"))
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -123,8 +123,8 @@ func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transp
 	return res.Encode(rw)
 }
 
-// TestRefusalsInGitsProtocol come with HTTP status 200.
-func TestRefusalsInGitsProtocol(t *testing.T) {
+// TestGitProtocolErrors come with HTTP status 200.
+func TestGitProtocolErrors(t *testing.T) {
 	t.Parallel()
 	line := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
 	const advert = "001e# service=git-upload-pack\n0000"
@@ -160,8 +160,8 @@ func TestRefusalsInGitsProtocol(t *testing.T) {
 	}
 }
 
-// TestAcknowledgementsOfEveryKind has a server that acknowledges each commit that is common.
-func TestAcknowledgementsOfEveryKind(t *testing.T) {
+// TestAcknowledgementFormats has a server that acknowledges each commit that is common.
+func TestAcknowledgementFormats(t *testing.T) {
 	t.Parallel()
 	for name, acks := range map[string]string{
 		"one":                "ACK %s",

@@ -10,9 +10,9 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// TestLinksOfAnotherPolicy changes the policy between two syncs: the next tree is of the new one, though
+// TestLinkPolicyChange changes the policy between two syncs: the next tree is of the new one, though
 // no link has changed, however it is made.
-func TestLinksOfAnotherPolicy(t *testing.T) {
+func TestLinkPolicyChange(t *testing.T) {
 	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {

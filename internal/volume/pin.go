@@ -10,11 +10,11 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// claim takes a retired tree out of the hands of readers. ok is false while one has it pinned; else
-// nobody can pin it until release, before which the caller moves it out of its place. The caller
-// holds the repository's file lock. Trees of versions that made no pin file are never pinned.
+// claim locks a retired tree against readers. ok is false if one has it pinned; otherwise no reader can pin it until release,
+// before which the caller moves it away. The caller holds the file lock. Trees of older versions without a pin file count
+// as unpinned.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
-	// Over NFS only a file that is open for writing can be locked exclusively.
+	// NFS requires a file to be open for writing to lock it exclusively.
 	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -24,7 +24,7 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		// A child of ours that is about to exec may share the open file: closing alone would not unlock it.
+		// A forked child that has not called exec yet may share the open file, so closing alone may not unlock it.
 		return func() { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN); _ = file.Close() }, true, nil
 	}
 	_ = file.Close()
@@ -34,7 +34,7 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	return nil, false, disk.Error("claim a retired tree", err)
 }
 
-// discardUnpinned throws a tree away unless a reader has it pinned.
+// discardUnpinned discards a tree unless a reader has it pinned.
 func (f folder) discardUnpinned(tree string) (gone bool, err error) {
 	release, ok, err := f.claim(tree)
 	if err != nil || !ok {

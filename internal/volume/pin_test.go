@@ -41,7 +41,7 @@ func isThere(t *testing.T, path string) bool {
 	return err == nil
 }
 
-func TestAPinnedTreeOutlivesItsGrace(t *testing.T) {
+func TestPinnedTreeOutlivesGrace(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
@@ -91,7 +91,7 @@ func TestClaim(t *testing.T) {
 	must(0, must(tree.OpenResult(w.volume.Root(), w.at(res)))(t).Close())(t)
 }
 
-func TestATreeWithoutAPinFileIsUnpinned(t *testing.T) {
+func TestTreeWithoutPinFileIsUnpinned(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
@@ -294,8 +294,8 @@ func countFiles(fsys fs.FS) error {
 	return err
 }
 
-// TestAPinGoesWithItsProcess kills a reader.
-func TestAPinGoesWithItsProcess(t *testing.T) {
+// TestPinEndsWithProcess kills a reader.
+func TestPinEndsWithProcess(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})

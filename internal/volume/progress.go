@@ -9,18 +9,18 @@ import (
 	"lockstep/events"
 )
 
-// reportInterval is how long nothing is told of a phase after something was.
+// reportInterval is the minimum time between reports within a phase.
 const reportInterval = 200 * time.Millisecond
 
-// reporter tells somebody of the phases of a sync, and now and then how far one is. Counting is an atomic
-// addition; the clock is looked at now and then only. A nil reporter tells nobody.
+// reporter reports the phases of a sync and their progress. Counting is an atomic addition that rarely reads the clock. All
+// methods accept a nil reporter.
 type reporter struct {
 	report func(events.Progress)
-	done   atomic.Int64 // of the phase under way
+	done   atomic.Int64 // units of the current phase
 
 	mu    sync.Mutex
-	phase events.Progress // as last told
-	next  time.Time       // when to tell more of it
+	phase events.Progress // as last reported
+	next  time.Time       // time of the next report
 }
 
 func newReporter(report func(events.Progress)) *reporter {
@@ -30,8 +30,8 @@ func newReporter(report func(events.Progress)) *reporter {
 	return &reporter{report: report}
 }
 
-// begin ends the phase under way, and begins another: total units, or 0 when that is not known. One that counts
-// nothing goes on when it is begun again.
+// begin ends the current phase and begins another with total units, or 0 if unknown. Beginning the current phase again has no
+// effect if it has no unit.
 func (g *reporter) begin(phase events.Phase, unit string, total int64) {
 	if g == nil {
 		return
@@ -44,17 +44,17 @@ func (g *reporter) begin(phase events.Phase, unit string, total int64) {
 	g.finish()
 	g.done.Store(0)
 	g.phase = events.Progress{Phase: phase, Total: total, Unit: unit}
-	g.next = time.Time{} // the first that is counted is told at once: there may be no second for long
+	g.next = time.Time{} // report the first unit immediately, as the second may take long
 	g.report(g.phase)
 }
 
-// count adds n units that are done. They may be counted by many goroutines.
+// count adds n finished units. It is safe for concurrent use.
 func (g *reporter) count(n int64) {
 	if g == nil {
 		return
 	}
 	done := g.done.Add(n)
-	if done>>5 == (done-n)>>5 || !g.mu.TryLock() { // one unit is little work, and who has the lock tells enough
+	if done>>5 == (done-n)>>5 || !g.mu.TryLock() { // limit the cost per unit
 		return
 	}
 	defer g.mu.Unlock()
@@ -64,7 +64,7 @@ func (g *reporter) count(n int64) {
 	}
 }
 
-// end tells how the last phase ended.
+// end reports the final count of the last phase.
 func (g *reporter) end() {
 	if g == nil {
 		return
@@ -74,7 +74,7 @@ func (g *reporter) end() {
 	g.finish()
 }
 
-// finish tells how much of the phase is done, if that is not known. The caller holds mu.
+// finish reports the current count if it has grown. The caller holds mu.
 func (g *reporter) finish() {
 	done := g.done.Load()
 	if g.phase.Total > 0 {
@@ -86,7 +86,7 @@ func (g *reporter) finish() {
 	}
 }
 
-// measured is a writer that counts bytes.
+// countingWriter reports the bytes written to it.
 type countingWriter struct {
 	io.Writer
 	reporter *reporter

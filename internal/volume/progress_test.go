@@ -10,22 +10,22 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// told is what a sync said of its progress.
-type told struct {
+// recorder records the progress reports of a sync.
+type recorder struct {
 	mu  sync.Mutex
 	all []events.Progress
 }
 
-func (o *told) take(p events.Progress) {
+func (o *recorder) take(p events.Progress) {
 	if !o.mu.TryLock() {
-		panic("two at a time")
+		panic("concurrent call")
 	}
 	defer o.mu.Unlock()
 	o.all = append(o.all, p)
 }
 
 // phases are the phases in the order in which they began, with the unit that they were counted in.
-func (o *told) phases() []string {
+func (o *recorder) phases() []string {
 	var names []string
 	for _, p := range o.all {
 		name := string(p.Phase)
@@ -37,8 +37,8 @@ func (o *told) phases() []string {
 	return slices.Compact(names)
 }
 
-// last is the last word on a phase and a unit.
-func (o *told) last(phase events.Phase, unit string) (last events.Progress) {
+// last returns the last report of a phase and unit.
+func (o *recorder) last(phase events.Phase, unit string) (last events.Progress) {
 	for _, p := range o.all {
 		if p.Phase == phase && p.Unit == unit {
 			last = p
@@ -47,9 +47,9 @@ func (o *told) last(phase events.Phase, unit string) (last events.Progress) {
 	return last
 }
 
-func (w *world) watchedSync(ref string) *told {
+func (w *world) watchedSync(ref string) *recorder {
 	w.t.Helper()
-	var o told
+	var o recorder
 	req := w.request(ref)
 	req.Progress = o.take
 	must(w.volume.Sync(w.t.Context(), req))(w.t)
@@ -65,7 +65,7 @@ func (w *world) watchedSync(ref string) *told {
 	return &o
 }
 
-func TestASyncTellsOfItsPhases(t *testing.T) {
+func TestSyncReportsPhases(t *testing.T) {
 	t.Parallel()
 	for _, reuse := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
@@ -109,12 +109,12 @@ func TestASyncTellsOfItsPhases(t *testing.T) {
 	}
 }
 
-func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
+func TestFailedSyncReportsProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
 	w.create(map[string]string{"a": "more than ten bytes"})
-	var o told
+	var o recorder
 	req := w.request("")
 	req.Progress = o.take
 	if _, err := w.volume.Sync(t.Context(), req); events.ClassOf(err) != events.ClassQuota {
@@ -125,9 +125,9 @@ func TestAFailedSyncTellsHowFarItCame(t *testing.T) {
 	}
 }
 
-func TestAnObjectIsCountedOnce(t *testing.T) {
+func TestReporterCountsConcurrently(t *testing.T) {
 	t.Parallel()
-	var o told
+	var o recorder
 	g := newReporter(o.take)
 	g.begin(events.PhaseFetch, "objects", 100)
 	var all sync.WaitGroup
@@ -146,9 +146,9 @@ func TestAnObjectIsCountedOnce(t *testing.T) {
 		t.Errorf("%+v, want it bounded by what there is", p)
 	}
 	if got := o.phases(); len(o.all) > 5 || len(got) != 2 {
-		t.Errorf("told %v", o.all)
+		t.Errorf("reports %v", o.all)
 	}
-	newReporter(nil).begin(events.PhaseList, "", 0) // nobody is told
+	newReporter(nil).begin(events.PhaseList, "", 0) // no callback
 	newReporter(nil).count(1)
 	newReporter(nil).end()
 }

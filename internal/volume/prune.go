@@ -18,19 +18,18 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// A small fetch leaves the objects of a push in the store, each a file; a larger one leaves a pack. Loose
-// objects that no tree needs any more are pruned when the loose ones take half as much as the packs. If the
-// refs alone need much of it, or the packs are many, or more than half of what is in them is needed no more,
-// the store is due to be fetched afresh: one pack is smaller, and quicker to read. Either is looked into again
-// when there is twice as much as there was after the last time, so that what cannot be had costs little.
+// A small fetch leaves loose objects in the store, a larger one a pack. Loose objects that no tree needs are pruned once
+// the loose ones take half as much space as the packs. The store is fetched in full again if the refs alone need too many
+// loose objects, if there are too many packs, or if more than half of the packed objects are unneeded: one pack is smaller
+// and faster to read. Both are reconsidered only after the store has doubled, so that failed attempts stay cheap.
 const (
-	minLoose  = 1 << 20 // bytes loose that are never too many
+	minLoose  = 1 << 20 // bytes of loose objects that are always acceptable
 	maxPacks  = 32
-	pruneStep = 256 // objects dropped while the file lock is held
+	pruneStep = 256 // objects deleted per file lock
 )
 
-// prune drops the loose objects of the repository's store that neither its refs nor any tree there is
-// come down to. Objects that a stale holder has moved in meanwhile may go as well; it cannot publish.
+// prune deletes the loose objects that neither the store's refs nor any tree needs. It may also delete objects that a stale
+// holder just added, which cannot publish them.
 func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 	current, err := f.currentStore()
 	if err != nil {
@@ -65,8 +64,8 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 	})
 }
 
-// notePruned decides what is next, and when to prune again; of the objects in packs so many are needed. The
-// caller holds the file lock.
+// notePruned requests a full fetch if the store needs one, and records the store's state. neededPacked is the number of packed
+// objects that are needed. The caller holds the file lock.
 func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	packs, err := s.packs()
 	if err != nil {
@@ -86,7 +85,7 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	return os.WriteFile(s.prunedFile(), fmt.Appendln(nil, loose.kept, bytes, len(packs)), 0o644)
 }
 
-// countPacked counts the objects in packs.
+// countPacked returns the number of objects in packs.
 func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	for _, pack := range packs {
 		base := strings.TrimSuffix(pack.Name(), ".pack")
@@ -99,16 +98,16 @@ func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
 	return n, nil
 }
 
-// requestRefetch marks the store as due to be fetched afresh.
+// requestRefetch marks the store to be replaced by a full fetch.
 func (s store) requestRefetch() error {
 	return os.WriteFile(filepath.Join(s.dir, refetchMark), nil, 0o644)
 }
 
-// looseObjects is what is loose in a store.
+// looseObjects describes the loose objects of a store.
 type looseObjects struct {
 	unneeded     []string // paths
-	kept, byRefs int64    // bytes on disk: of all others, and of those that the refs need
-	count        int      // of all others
+	kept, byRefs int64    // bytes on disk of the others, and of those that the refs need
+	count        int      // number of the others
 }
 
 func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err error) {
@@ -145,7 +144,7 @@ func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err err
 	return loose, nil
 }
 
-// need says who needs an object.
+// need says what needs an object.
 type need int
 
 const (
@@ -154,8 +153,7 @@ const (
 	byRefs
 )
 
-// needed returns the objects that the store's refs and the repository's trees come down to, whichever
-// of them are present.
+// needed returns the present objects that the store's refs and the repository's trees need.
 func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need, err error) {
 	defer object.RecoverCorrupt(&err)
 	refs, err := s.refs()
@@ -171,7 +169,7 @@ func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need,
 	if err := m.mark(distinct(refs), s.shallow(), byRefs); err != nil {
 		return nil, err
 	}
-	// What a tree does without, for having been built when nobody had asked for more, others may need.
+	// A tree that was built with less history does not limit what others need.
 	for _, tips := range f.tipsOf(trees) {
 		if err := m.mark(tips.commits, tips.shallow, byTrees); err != nil {
 			return nil, err
@@ -180,11 +178,10 @@ func (f folder) needed(ctx context.Context, s store) (needed map[object.ID]need,
 	return m.needed, nil
 }
 
-// tips are commits that are shallow in the same way.
+// tips are commits with the same shallow commits.
 type tips struct{ commits, shallow []object.ID }
 
-// tipsOf returns the commits of the repository's trees. Those with as much history are in one group, so that
-// it is followed once.
+// tipsOf groups the commits of the trees by their shallow commits, so that each history is followed once.
 func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 	groups := map[string]tips{}
 	for _, tree := range trees {
@@ -197,34 +194,33 @@ func (f folder) tipsOf(trees []os.DirEntry) map[string]tips {
 	return groups
 }
 
-// marker follows objects down from commits.
+// marker marks the objects that commits need.
 type marker struct {
-	ctx     context.Context // of one prune
+	ctx     context.Context // of the prune
 	objects *object.Store
-	parents map[object.ID][]object.ID // of all commits read; none for one that is not present
+	parents map[object.ID][]object.ID // of the commits read so far; none if missing
 	needed  map[object.ID]need
-	who     need // that is being followed
+	who     need
 }
 
-// mark marks what commits come down to: their history, as far as it is not cut off at shallow commits, and all
-// below it.
+// mark marks the objects of the tips' histories, which end at the shallow commits.
 func (m *marker) mark(tips, shallow []object.ID, who need) error {
 	m.who = who
 	cut := map[object.ID]bool{}
 	for _, h := range shallow {
 		cut[h] = true
 	}
-	seen := map[object.ID]bool{}
+	visited := map[object.ID]bool{}
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		switch {
-		case seen[h]:
+		case visited[h]:
 			continue
 		case m.ctx.Err() != nil:
 			return context.Cause(m.ctx)
 		}
-		seen[h] = true
+		visited[h] = true
 		parents, err := m.commit(h)
 		if err != nil {
 			return err

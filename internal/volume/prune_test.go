@@ -55,7 +55,7 @@ func TestPruneKeepsWhatTreesNeed(t *testing.T) {
 	w.mustBeSound(widgets, next)
 }
 
-func TestAStaleHolderPrunesNothing(t *testing.T) {
+func TestStaleHolderPrunesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
@@ -75,7 +75,7 @@ func TestAStaleHolderPrunesNothing(t *testing.T) {
 	}
 }
 
-func TestAStoreDueAfreshIsFetchedAfresh(t *testing.T) {
+func TestStoreRefetch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	begun := w.create(map[string]string{"a": "0"})
@@ -162,8 +162,8 @@ func TestLargePushes(t *testing.T) {
 	}
 }
 
-// TestARenewalThatFailsIsNotTriedEachTime has a repository that cannot be fetched whole any more.
-func TestARenewalThatFailsIsNotTriedEachTime(t *testing.T) {
+// TestFailedRefetchIsNotRetriedEachSync has a repository that cannot be fetched whole any more.
+func TestFailedRefetchIsNotRetriedEachSync(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	for name, fill := range map[string]func(t *testing.T, s store){

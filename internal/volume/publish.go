@@ -12,8 +12,8 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// publish builds the plan's tree in private and has every name link to it. It returns the tree's
-// path relative to the root.
+// publish builds the plan's tree out of readers' sight and links every name to it. It returns the tree's path relative
+// to the root.
 func (s *syncer) publish(ctx context.Context) (tree string, published bool, err error) {
 	err = s.build(ctx)
 	if !s.refetched && worthRefetching(ctx, err) {
@@ -39,13 +39,12 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 		return "", false, err
 	}
 	s.v.done("flipped")
-	_ = s.retireReplaced(ctx) // the tree is published, and the next holder tidies again
+	_ = s.retireReplaced(ctx) // non-critical: the next holder cleans up
 	s.v.done("retired")
 	return s.v.relative(s.f.tree(tree)), true, nil
 }
 
-// build makes the tree, its .git and its index, waits until all of it is on disk, and gives it its
-// name among the trees.
+// build makes the tree with its .git and index, flushes it to disk, and gives it its final name.
 func (s *syncer) build(ctx context.Context) error {
 	s.progress.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
@@ -85,10 +84,10 @@ func (s *syncer) build(ctx context.Context) error {
 	return disk.Error("build the tree", disk.SyncDir(s.f.trees()))
 }
 
-// Build checks the plan out into the new folder dst.
+// checkOut checks the plan out into the new folder dst.
 func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
 	items, err := s.plan.Items()
-	if err != nil { // the last tree is of no use
+	if err != nil { // the last tree is unusable
 		if s.plan, err = checkout.NewPlan(ctx, s.objects, s.plan.Commit, nil, s.v.cfg.MaxTreeFiles); err != nil {
 			return nil, err
 		}
@@ -110,7 +109,7 @@ func (s *syncer) checkOutAnew(ctx context.Context, dst string) (*checkout.Files,
 	return s.checkOut(ctx, dst)
 }
 
-// flushTree waits until a tree is on disk, of which these files, and the .git, have been written anew.
+// flushTree flushes a tree's .git and its written files to disk.
 func flushTree(dst string, written []string) error {
 	files, err := checkout.GitDirOf(dst).Files()
 	for _, path := range written {
@@ -119,7 +118,7 @@ func flushTree(dst string, written []string) error {
 	return errors.Join(err, disk.Flush(dst, files))
 }
 
-// describe gives the tree its .git.
+// writeGitDir writes the tree's .git.
 func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 	g := checkout.GitDirOf(dst)
 	index, err := files.Index()
@@ -127,7 +126,7 @@ func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 		return err
 	}
 	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
-	if err == nil { // what somebody has left in the .git of a recycled tree is Git's to go by
+	if err == nil { // Git would use whatever somebody left in the .git of a recycled tree
 		err = os.RemoveAll(g.Dir)
 	}
 	if err == nil {
@@ -139,8 +138,7 @@ func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 	return disk.Error("write the tree's .git", err)
 }
 
-// lastTree opens the tree to go on from: the one published for this ref, else the default branch's.
-// nil when there is none.
+// lastTree opens the tree to share files with: the one published for this ref, else the default branch's, else nil.
 func (s *syncer) lastTree() *checkout.Tree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
 		if now := s.v.current(s.f, s.binding, name); s.last == nil && now.tree != "" {
@@ -159,13 +157,13 @@ func (s *syncer) checkNames() error {
 	return nil
 }
 
-// flip has every name link to the tree built. The caller holds the file lock.
+// flip links every name to the new tree. The caller holds the file lock.
 func (s *syncer) flip() error {
 	if err := s.checkNames(); err != nil {
 		return err
 	}
 	tree := s.tree
-	s.tree = "" // from here on it may be published, and is not ours to discard
+	s.tree = "" // it may be published from here on, so discard must not delete it
 	for _, name := range s.names {
 		if err := s.v.flip(s.f, name, tree, s.req.Fence); err != nil {
 			return err
@@ -174,7 +172,7 @@ func (s *syncer) flip() error {
 	return s.recordDefault()
 }
 
-// keep leaves what is published as it is. A stale holder has no say in that, either.
+// keep leaves the published tree in place. Like flip, it fails for a stale holder.
 func (s *syncer) keep(ctx context.Context) error {
 	return s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 }
@@ -187,7 +185,7 @@ func (s *syncer) recordDefault() error {
 	return s.f.writeBinding(s.binding)
 }
 
-// discard deletes what a failed sync has made and not published.
+// discard deletes the unpublished work of a failed sync.
 func (s *syncer) discard() {
 	if s.tree != "" {
 		_ = os.RemoveAll(s.f.tree(s.tree))

@@ -10,13 +10,11 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// maxRecyclable is how many spare trees are kept to be recycled, if [Config].ReuseTrees. There is more
-// than one so that two refs do not take each other's.
+// maxRecyclable is the number of retired trees kept for recycling: more than one, so that two refs do not compete.
 const maxRecyclable = 2
 
-// recycle turns a spare tree into the plan's, at dst, by writing what differs. It costs as
-// much as the change, but for the index. It returns nil when there is no such tree, or it is not what it
-// should be: then there is nothing at dst, and the tree is to be built.
+// recycle turns a retired tree into the plan's tree at dst by writing only what differs. It returns nil, leaving nothing at
+// dst, if there is no such tree or it is damaged; then the tree must be built.
 func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, error) {
 	if !s.v.cfg.ReuseTrees {
 		return nil, nil
@@ -32,18 +30,18 @@ func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, erro
 	return files, err
 }
 
-// takeReclaimable moves a spare tree to dst, the youngest of the ref that nobody has pinned: it differs the least.
-// Another ref's may have nothing in common, and would be written from end to end.
+// takeReclaimable moves the ref's newest reclaimable tree that is not pinned to dst. The newest one differs least, and
+// another ref's may have nothing in common.
 func (s *syncer) takeReclaimable(ctx context.Context, dst string) (taken bool, err error) {
 	err = s.f.guarded(ctx, s.req.Fence, func() error {
 		links, err := s.v.links(s.f, s.binding)
 		if err != nil {
 			return err
 		}
-		spare, err := s.reclaimable(links)
-		for i := len(spare) - 1; i >= 0 && !taken && err == nil; i-- {
-			if ref, _, ok := checkout.RefAndCommit(s.f.tree(spare[i].name)); ok && ref == s.tip.Ref.String() {
-				taken, err = s.f.moveUnpinned(spare[i].name, dst)
+		trees, err := s.reclaimable(links)
+		for i := len(trees) - 1; i >= 0 && !taken && err == nil; i-- {
+			if ref, _, ok := checkout.RefAndCommit(s.f.tree(trees[i].name)); ok && ref == s.tip.Ref.String() {
+				taken, err = s.f.moveUnpinned(trees[i].name, dst)
 			}
 		}
 		return err
@@ -59,7 +57,7 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 	}
 	defer release()
 	if err := os.Rename(f.tree(tree), dst); err != nil {
-		return false, disk.Error("take a spare tree", err)
+		return false, disk.Error("take a retired tree", err)
 	}
 	if err := os.Remove(f.mark(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, disk.Error("drop a retired tree's mark", err)
@@ -67,11 +65,10 @@ func (f folder) moveUnpinned(tree, dst string) (moved bool, err error) {
 	return true, nil
 }
 
-// unneeded returns those of the spare trees that are not kept to be recycled: all but the
-// youngest, if any are.
-func (v *Volume) surplus(spare []retiredTree) []retiredTree {
+// surplus returns the reclaimable trees that are not kept for recycling.
+func (v *Volume) surplus(trees []retiredTree) []retiredTree {
 	if !v.cfg.ReuseTrees {
-		return spare
+		return trees
 	}
-	return spare[:max(0, len(spare)-maxRecyclable)]
+	return trees[:max(0, len(trees)-maxRecyclable)]
 }

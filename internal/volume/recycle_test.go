@@ -16,7 +16,7 @@ import (
 )
 
 // TestRandomHistories publishes commits of random changes, and checks each tree with Git. Trees are
-// built anew, linked or brought forward, as it comes.
+// built, linked or recycled.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for _, reuse := range []bool{false, true} {
@@ -117,7 +117,7 @@ func containsString(list []string, s string) bool {
 	return false
 }
 
-func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
+func TestDamagedRecycledTreeIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(tree string) error{
 		"no manifest": func(tree string) error { return os.Remove(checkout.GitDirOf(tree).Manifest()) },
@@ -157,8 +157,8 @@ func TestASpareTreeThatIsDamagedIsBuiltAnew(t *testing.T) {
 	}
 }
 
-// TestASpareTreeBringsNothingOfGits has somebody work with Git in a tree, and die.
-func TestASpareTreeBringsNothingOfGits(t *testing.T) {
+// TestRecycledTreeGetsNewGitDir has somebody work with Git in a tree, and die.
+func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
@@ -188,8 +188,8 @@ func TestASpareTreeBringsNothingOfGits(t *testing.T) {
 	}
 }
 
-// TestRefsDoNotTakeEachOthersSpares has two refs with nothing in common, to be pushed to in turn.
-func TestRefsDoNotTakeEachOthersSpares(t *testing.T) {
+// TestRefsRecycleOwnTrees has two refs with nothing in common, to be pushed to in turn.
+func TestRefsRecycleOwnTrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
@@ -209,7 +209,7 @@ func TestRefsDoNotTakeEachOthersSpares(t *testing.T) {
 	}
 }
 
-func TestFewSparesAreKept(t *testing.T) {
+func TestRecyclableTreesAreLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})

@@ -7,7 +7,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-func TestOtherRefsHaveNamesOfTheirOwn(t *testing.T) {
+func TestNamesOfOtherRefs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -31,7 +31,7 @@ func TestOtherRefsHaveNamesOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestACommitInTheStoreIsNotFetchedAgain(t *testing.T) {
+func TestKnownCommitIsNotFetchedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -85,7 +85,7 @@ func TestBranchGivesWayToFolderOfBranches(t *testing.T) {
 	w.mustBeSound(w.sync("topic/part").Path, part)
 }
 
-func TestRefsThatAreNotThere(t *testing.T) {
+func TestMissingRefs(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange func(w *world)

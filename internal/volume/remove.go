@@ -11,13 +11,13 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// RemoveRequest asks that a repository be taken off the volume.
+// RemoveRequest is a request to remove a repository from the volume.
 type RemoveRequest struct {
 	Repo  events.RepoPath
-	URL   string    // the remote to ask; empty for the one bound
-	Auth  wire.Auth // for this operation alone; zero is anonymous
+	URL   string    // the remote; defaults to the bound one
+	Auth  wire.Auth // used only for this operation; zero is anonymous
 	Fence uint64    // of the lease held on Repo; above zero
-	Force bool      // do not ask the remote
+	Force bool      // skip the check with the remote
 
 	Foreign bool // as in [SyncRequest]
 
@@ -25,13 +25,12 @@ type RemoveRequest struct {
 	Confirm func(context.Context) error
 }
 
-// Remove takes a repository off the volume: its published names first, then its trees and objects.
-// Unless forced, it asks the remote, and refuses while the remote still has the repository or does
-// not let it be known. While a reader has a tree pinned, all but that tree's needs goes, and the error
-// is contention: the same request is to come again. It reports false when there was nothing to remove.
+// Remove removes a repository: its published names first, then its trees and objects. Unless forced, it first checks
+// with the remote, and fails if the repository still exists there or its state is unknown. While readers pin trees, it
+// removes everything else and fails with contention; the caller retries. It returns false if there was nothing to remove.
 //
-// What is left of a repository that has moved away stays for its grace, whether another one is removed at its
-// path or none. The fence stays, so that holders older than the removal remain stale.
+// Files of a repository that has moved away stay for their grace. The fence always stays, so that holders older than the
+// removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
@@ -54,7 +53,7 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 		return false, err
 	}
 	if !bound {
-		f.emptyTrash() // of a removal that crashed on its last step
+		f.emptyTrash() // left behind by a crashed removal
 		return false, nil
 	}
 	if req.URL != "" {
@@ -81,7 +80,7 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 	return true, nil
 }
 
-// checkGone returns nil when the remote says that it has no such repository.
+// checkGone returns nil if the remote no longer has the repository.
 func (v *Volume) checkGone(ctx context.Context, b binding, req RemoveRequest) error {
 	if req.Force {
 		return nil
@@ -97,17 +96,16 @@ func (v *Volume) checkGone(ctx context.Context, b binding, req RemoveRequest) er
 	defer r.Close()
 	err = r.List(ctx)
 	switch class := events.ClassOf(err); {
-	case err == nil, class == events.ClassNoRef: // an empty repository is there, too
+	case err == nil, class == events.ClassNoRef: // an empty repository exists, too
 		return conflict("the remote still has the repository; publish the removal with force to remove it anyway")
 	case class == events.ClassNotFound:
 		return nil
 	}
-	return fmt.Errorf("ask whether the remote still has the repository: %w", err)
+	return fmt.Errorf("check whether the remote still has the repository: %w", err)
 }
 
-// unpublishAll unpublishes first, so that no name ever names a tree that is going. What it leaves undone
-// when the process dies, the same request does: the binding, by which the repository is known, goes
-// last. It is left undone, too, while a reader has a tree pinned. The caller holds the file lock.
+// unpublishAll removes the names, then the trees and objects, so that no name links to a missing tree. The binding goes
+// last, and stays while a tree is pinned, so that the same request can continue. The caller holds the file lock.
 func (v *Volume) unpublishAll(f folder, b binding) error {
 	links, err := v.allLinks(f, b)
 	if err != nil {
@@ -134,7 +132,7 @@ func (v *Volume) unpublishAll(f folder, b binding) error {
 	return f.writeBinding(binding{Repo: b.Repo, MovedAway: b.MovedAway})
 }
 
-// unpublish takes a published name away.
+// unpublish removes a published name.
 func unpublish(path string) error {
 	err := os.Remove(path)
 	if err == nil {
@@ -143,8 +141,8 @@ func unpublish(path string) error {
 	return disk.Error("unpublish", err)
 }
 
-// discardTrees throws away every tree that no reader has pinned, and fails if there are others. Those of a
-// repository that has moved away stay.
+// discardTrees discards the trees that are not pinned, and fails with contention if any are. It skips those of a repository
+// that has moved away.
 func (f folder) discardTrees(left *tombstone) error {
 	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
@@ -164,7 +162,7 @@ func (f folder) discardTrees(left *tombstone) error {
 		}
 	}
 	if pinned > 0 {
-		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; the rest goes once they let go", pinned)
+		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; they are removed after the readers close them", pinned)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func (w *world) removal() RemoveRequest {
 	return RemoveRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1)}
 }
 
-func TestRemoveAsksTheRemote(t *testing.T) {
+func TestRemoveChecksRemote(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange     func(w *world)
@@ -68,7 +68,7 @@ func TestRemoveAsksTheRemote(t *testing.T) {
 	}
 }
 
-func TestRemovedRepositoryMayComeBack(t *testing.T) {
+func TestRemovedRepositoryCanBeSyncedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -90,7 +90,7 @@ func TestRemovedRepositoryMayComeBack(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-func TestRemoveOfWhatNeverWas(t *testing.T) {
+func TestRemoveOfUnknownRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if removed := must(w.volume.Remove(t.Context(), w.removal()))(t); removed {

@@ -9,15 +9,15 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// RemoveRefRequest asks that one ref of a repository be taken off the volume.
+// RemoveRefRequest is a request to remove one ref of a repository from the volume.
 type RemoveRefRequest struct {
 	Repo  events.RepoPath
-	URL   string // the remote to ask; empty for the one bound
+	URL   string // the remote; defaults to the bound one
 	Ref   events.Ref
-	Auth  wire.Auth // for this operation alone; zero is anonymous
+	Auth  wire.Auth // used only for this operation; zero is anonymous
 	Fence uint64    // of the lease held on Repo; above zero
-	Force bool      // do not ask the remote
-	Plain bool      // take the plain name off too, if it is published for Ref
+	Force bool      // skip the check with the remote
+	Plain bool      // also remove the plain name if it is published for Ref
 
 	Foreign bool // as in [SyncRequest]
 
@@ -25,11 +25,10 @@ type RemoveRefRequest struct {
 	Confirm func(context.Context) error
 }
 
-// RemoveRef takes {owner}/{name}@{ref} off the volume. Unless forced it asks the remote, and refuses while that has
-// the ref or does not let it be known. The tree stays for its grace, and for readers that have it pinned; objects
-// that only the ref needed go when they are pruned. It reports false when nothing was published for the ref. What the
-// plain name is published for stays, unless the request says so: a name is not taken from readers because a branch
-// was renamed.
+// RemoveRef removes {owner}/{name}@{ref}. Unless forced, it first checks with the remote, and fails if the ref still exists
+// there or its state is unknown. The tree stays for its grace and while pinned; objects that only the ref needed are
+// pruned later. It returns false if the ref was not published. It fails for the ref of the plain name unless
+// req.Plain is set, so that renaming a branch does not break readers.
 func (v *Volume) RemoveRef(ctx context.Context, req RemoveRefRequest) (removed bool, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
@@ -64,7 +63,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 			return false, err
 		}
 	}
-	plainFor := cmp.Or(v.current(f, b, b.Repo.String()).ref, b.Default.String()) // a damaged tree does not say
+	plainFor := cmp.Or(v.current(f, b, b.Repo.String()).ref, b.Default.String()) // a damaged tree has no ref
 	plain := plainFor == req.Ref.String()
 	if req.Ref.IsZero() || plain && !req.Plain {
 		return false, conflict("%s is what the plain name is published for; it stays until another default branch is published", refText(req.Ref))
@@ -99,14 +98,14 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 		return false, err
 	}
 	v.done("unpublished")
-	// The name is gone, whatever becomes of the tree: the next holder tidies again.
+	// The name is gone, so errors from here on are non-critical: the next holder cleans up.
 	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
 	_ = s.tidy(ctx)
 	v.done("retired")
 	return len(published) > 0, nil
 }
 
-// checkRefGone returns nil when the remote says that it has no such ref, or no such repository.
+// checkRefGone returns nil if the remote no longer has the ref or the repository.
 func (v *Volume) checkRefGone(ctx context.Context, b binding, req RemoveRefRequest) error {
 	if req.Force {
 		return nil
@@ -120,7 +119,7 @@ func (v *Volume) checkRefGone(ctx context.Context, b binding, req RemoveRefReque
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("ask whether the remote still has %s: %w", req.Ref, err)
+		return fmt.Errorf("check whether the remote still has %s: %w", req.Ref, err)
 	}
 	defer r.Close()
 	if r.Has(req.Ref) {
@@ -129,8 +128,8 @@ func (v *Volume) checkRefGone(ctx context.Context, b binding, req RemoveRefReque
 	return nil
 }
 
-// unpublishRef has the store forget the ref before the names go: after a crash between the two a name tells
-// that there is something left to do. The caller holds the file lock.
+// unpublishRef drops the ref from the store before it removes the names: after a crash, the names show that work is left.
+// The caller holds the file lock.
 func (v *Volume) unpublishRef(f folder, ref events.Ref, published []string) error {
 	s, err := f.currentStore()
 	if err != nil {
@@ -147,7 +146,7 @@ func (v *Volume) unpublishRef(f folder, ref events.Ref, published []string) erro
 	return nil
 }
 
-// holds reports whether the repository's store holds a commit for a ref.
+// hasRef reports whether the store has a commit for a ref.
 func (f folder) hasRef(ref events.Ref) (bool, error) {
 	s, err := f.currentStore()
 	if err != nil {
@@ -158,8 +157,7 @@ func (f folder) hasRef(ref events.Ref) (bool, error) {
 	return ok, err
 }
 
-// letGo has the store hold a commit for a ref no longer. How shallow it is it notes with the next commit. The
-// caller holds the file lock.
+// dropRef removes a ref from the store. The next hold updates the shallow commits. The caller holds the file lock.
 func (s store) dropRef(ref events.Ref) error {
 	refs, err := s.refs()
 	if err != nil {

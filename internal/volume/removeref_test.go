@@ -97,7 +97,7 @@ func TestRemoveRef(t *testing.T) {
 }
 
 // What only a removed ref needed is pruned, and the ref may come back.
-func TestARemovedRefsObjectsGo(t *testing.T) {
+func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -119,7 +119,7 @@ func TestARemovedRefsObjectsGo(t *testing.T) {
 }
 
 // A default branch that was renamed: the old name of it may go once the new one is published.
-func TestTheFormerDefaultBranchIsRemoved(t *testing.T) {
+func TestRemoveFormerDefaultBranch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -184,7 +184,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 }
 
 // The plain name goes with its ref only when that is asked for, and comes back with the next sync.
-func TestThePlainNameGoesWhenNobodyWantsIt(t *testing.T) {
+func TestRemovePlainName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
@@ -211,7 +211,7 @@ func TestThePlainNameGoesWhenNobodyWantsIt(t *testing.T) {
 }
 
 // A sync that died right after it published another default branch has not noted it.
-func TestAnotherBranchsPlainNameStays(t *testing.T) {
+func TestRemoveRefKeepsOtherPlainName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

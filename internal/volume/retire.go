@@ -13,37 +13,36 @@ import (
 	"lockstep/internal/disk"
 )
 
-// Horizon is how far those who follow results have come.
+// Horizon says how far consumer groups have settled the results stream.
 type Horizon struct {
-	Latest    string // id of the newest result; "0-0" when there is none
-	Unsettled string // id of the oldest result that somebody has yet to settle; "" when there is none
+	Latest    string // ID of the newest result; "0-0" if there is none
+	Unsettled string // ID of the oldest unsettled result; "" if there is none
 }
 
-// horizon is a [Horizon] as far as a sync has asked for it.
+// horizon is the [Horizon] of one sync.
 type horizon struct {
 	Horizon
-	asked, known bool
+	queried, known bool
 }
 
-// retiredTree is a tree that no name links to any more, as its mark tells: the mark's time is when that
-// was so first, its content the newest result then. No later result names the tree: results are settled
-// under the lease, and the holder who retires a tree settles none that names it.
+// retiredTree is a tree that is no longer published. Its mark file's mtime says since when, and its content is the ID of
+// the newest result at the time. No later result names the tree: results are published under the lease, and the holder
+// that retires a tree publishes none that names it.
 type retiredTree struct {
 	name      string
-	age       time.Duration // since it was replaced
-	lastNamed string        // the newest result that may name it; "" when that is not known
+	age       time.Duration // since it was retired
+	lastNamed string        // newest result that may name it; "" if unknown
 }
 
-// isNamed reports whether a result that nobody has settled may name the tree.
+// isNamed reports whether an unsettled result may name the tree.
 func (r retiredTree) isNamed(h horizon) bool {
 	return !h.known || r.lastNamed == "" || h.Unsettled != "" && !events.EntryAfter(h.Unsettled, r.lastNamed)
 }
 
-// ask asks how far results are settled: once a sync at most, and only if there is a tree to retire or
-// one that only a result can keep. It is asked under the lease, and before the file lock is taken,
-// which is not to be held for as long as an answer may take.
+// queryHorizon queries the horizon at most once per sync, and only if there is a tree to retire or one that only an
+// unsettled result protects. It runs under the lease, but before the file lock, which must not be held that long.
 func (s *syncer) queryHorizon(ctx context.Context) error {
-	if s.v.cfg.Results == nil || s.horizon.asked {
+	if s.v.cfg.Results == nil || s.horizon.queried {
 		return nil
 	}
 	links, _, err := s.activeLinks()
@@ -66,15 +65,14 @@ func (s *syncer) queryHorizon(ctx context.Context) error {
 }
 
 func (s *syncer) queryResults(ctx context.Context) {
-	if s.v.cfg.Results == nil || s.horizon.asked {
+	if s.v.cfg.Results == nil || s.horizon.queried {
 		return
 	}
 	h, err := s.v.cfg.Results(ctx)
-	s.horizon = horizon{h, true, err == nil} // trees stay when there is no answer
+	s.horizon = horizon{h, true, err == nil} // without an answer, trees stay
 }
 
-// retireReplaced retires the trees that the names have just been taken from. The grace of those retired before is for
-// the next tidy.
+// retireReplaced retires the trees that this sync replaced. The next tidy discards trees past their grace.
 func (s *syncer) retireReplaced(ctx context.Context) error {
 	links, err := s.v.links(s.f, s.binding)
 	if err != nil {
@@ -88,12 +86,12 @@ func (s *syncer) retireReplaced(ctx context.Context) error {
 	return s.f.guarded(ctx, s.req.Fence, func() error { return s.f.markRetired(trees, s.horizon.Latest) })
 }
 
-// isOver reports whether a retired tree goes whatever names it.
+// isUnprotected reports whether a tree past its grace may be deleted even if an unsettled result names it.
 func (s *syncer) isUnprotected(t retiredTree) bool {
 	return s.v.cfg.Results == nil || t.age-s.v.cfg.Grace > s.v.cfg.KeepNamed
 }
 
-// unmarked returns the trees that no name links to and that are not marked as retired yet.
+// unlinked returns the trees that are not published and not marked as retired yet.
 func (f folder) unlinked(links map[string]string) (trees []string, err error) {
 	linked := linkedTrees(links)
 	entries, err := disk.ReadDir(f.trees())
@@ -107,7 +105,7 @@ func (f folder) unlinked(links map[string]string) (trees []string, err error) {
 		case errors.Is(err, os.ErrNotExist):
 			trees = append(trees, entry.Name())
 		default:
-			return nil, disk.Error("look for a retired tree's mark", err)
+			return nil, disk.Error("check a retired tree's mark", err)
 		}
 	}
 	return trees, nil
@@ -121,7 +119,7 @@ func linkedTrees(links map[string]string) map[string]bool {
 	return linked
 }
 
-// retire marks the trees that no name links to any more. The mark's time is when that was so first.
+// retireUnlinked marks the unlinked trees as retired.
 func (f folder) retireUnlinked(links map[string]string, lastNamed string) error {
 	trees, err := f.unlinked(links)
 	if err != nil || len(trees) == 0 {
@@ -142,8 +140,7 @@ func (f folder) markRetired(trees []string, lastNamed string) error {
 	return nil
 }
 
-// expired returns the retired trees whose grace is over, the oldest first. They may still be pinned,
-// or named by results.
+// expired returns the retired trees past their grace, oldest first. They may be pinned or named by results.
 func (f folder) expired(links map[string]string, grace time.Duration) (trees []retiredTree, err error) {
 	linked := linkedTrees(links)
 	marks, err := disk.ReadDir(f.retired())
@@ -153,7 +150,7 @@ func (f folder) expired(links map[string]string, grace time.Duration) (trees []r
 	for _, entry := range marks {
 		tree, err := f.readMark(entry.Name())
 		switch {
-		case linked[entry.Name()] || errors.Is(err, os.ErrNotExist): // a newer holder may be at it, if there is one
+		case linked[entry.Name()] || errors.Is(err, os.ErrNotExist): // a newer holder may have removed it
 		case err != nil:
 			return nil, disk.Error("read a retired tree's mark", err)
 		case tree.age > grace:
@@ -173,15 +170,14 @@ func (f folder) readMark(tree string) (retiredTree, error) {
 	return retiredTree{tree, time.Since(info.ModTime()), strings.TrimSpace(string(content))}, err
 }
 
-// spare returns the retired trees that nobody is promised any more, the oldest first: past their grace,
-// and not named by an unsettled result, or for too long. Before one is thrown away or made another, it
-// is to be claimed. The caller holds the file lock.
+// reclaimable returns the retired trees that may be deleted or recycled, oldest first: past their grace, and not named by
+// an unsettled result or past KeepNamed. They must be claimed first. The caller holds the file lock.
 func (s *syncer) reclaimable(links map[string]string) ([]retiredTree, error) {
 	trees, err := s.f.expired(links, s.v.cfg.Grace)
 	return slices.DeleteFunc(trees, func(t retiredTree) bool { return t.isNamed(s.horizon) && !s.isUnprotected(t) }), err
 }
 
-// dropMarks removes the marks of trees that are gone, or in use after all.
+// dropMarks removes the marks of trees that are gone or published again.
 func (f folder) dropMarks(links map[string]string) error {
 	linked := linkedTrees(links)
 	marks, err := disk.ReadDir(f.retired())

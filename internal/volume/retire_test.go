@@ -13,11 +13,11 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// followed is a world whose volume asks a stream of results how far it is settled.
+// followed is a world whose volume reads its horizon from a results stream.
 type followed struct {
 	*world
-	client redis.UniversalClient
-	asked  int
+	client  redis.UniversalClient
+	queries int
 }
 
 const results = "results"
@@ -26,7 +26,7 @@ func newFollowed(t *testing.T, keep time.Duration) *followed {
 	w := &followed{world: newWorld(t), client: redistest.Start(t).Client()}
 	w.create(map[string]string{"a": "1"})
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1, KeepNamed: keep, Results: func(ctx context.Context) (Horizon, error) {
-		w.asked++
+		w.queries++
 		h, err := stream.ReadWatermarks(ctx, w.client, results)
 		return Horizon(h), err
 	}})
@@ -97,7 +97,7 @@ func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
 	mustBeTidy(t, w.world)
 }
 
-func TestWithoutGroupsTheGraceAloneCounts(t *testing.T) {
+func TestWithoutGroupsOnlyGraceCounts(t *testing.T) {
 	t.Parallel()
 	w := newFollowed(t, time.Hour)
 	first, _ := w.settle()
@@ -109,7 +109,7 @@ func TestWithoutGroupsTheGraceAloneCounts(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedGroupKeepsATreeOnlySoLong(t *testing.T) {
+func TestAbandonedGroupsKeepTreesForLimitedTime(t *testing.T) {
 	t.Parallel()
 	const keep = time.Hour
 	w := newFollowed(t, keep)
@@ -165,10 +165,10 @@ func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
 	w.group("slow")
 	sync := func(want int, when string) {
 		t.Helper()
-		w.asked = 0
+		w.queries = 0
 		w.settle()
-		if w.asked != want {
-			t.Errorf("%s: asked %d times, want %d", when, w.asked, want)
+		if w.queries != want {
+			t.Errorf("%s: %d queries, want %d", when, w.queries, want)
 		}
 	}
 	sync(0, "the first time")
@@ -182,7 +182,7 @@ func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
 	sync(0, "all within their grace")
 }
 
-func TestMarksThatSayNothing(t *testing.T) {
+func TestRetiredTreeIsNamed(t *testing.T) {
 	t.Parallel()
 	known := horizon{Horizon{Latest: "9-0"}, true, true}
 	behind := horizon{Horizon{Latest: "9-0", Unsettled: "5-1"}, true, true}
@@ -199,7 +199,7 @@ func TestMarksThatSayNothing(t *testing.T) {
 		"an empty mark":                {"", known, true},
 		"half a mark":                  {"17952", behind, true},
 		"not asked":                    {"5-0", horizon{}, true},
-		"no answer":                    {"5-0", horizon{asked: true}, true},
+		"no answer":                    {"5-0", horizon{queried: true}, true},
 	} {
 		if got := (retiredTree{lastNamed: tc.mark}).isNamed(tc.h); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)

@@ -79,8 +79,8 @@ func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
 	}
 }
 
-// TestADamagedStoreOverSSH has one Sync fetch twice, for which SSH takes a second connection.
-func TestADamagedStoreOverSSH(t *testing.T) {
+// TestDamagedStoreOverSSH has one Sync fetch twice, for which SSH takes a second connection.
+func TestDamagedStoreOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
@@ -165,8 +165,8 @@ func encrypted(t *testing.T, key string) string {
 	return string(pem.EncodeToMemory(must(ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte(secret)))(t)))
 }
 
-// TestOneOfSeveralHostKeys has known_hosts know a key of a type that the server would not show first.
-func TestOneOfSeveralHostKeys(t *testing.T) {
+// TestChangedHostKeyType has known_hosts know a key of a type that the server would not show first.
+func TestChangedHostKeyType(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
@@ -177,7 +177,7 @@ func TestOneOfSeveralHostKeys(t *testing.T) {
 	mustFail(t, err, events.ClassAuth, events.Permanent)
 }
 
-func TestSSHServersThatFail(t *testing.T) {
+func TestSSHServerErrors(t *testing.T) {
 	t.Parallel()
 	const garbage = "<html>" + secret
 	for name, tc := range map[string]struct {
@@ -214,7 +214,7 @@ func TestSSHServersThatFail(t *testing.T) {
 	}
 }
 
-func TestAnEmptyRepositoryOverSSH(t *testing.T) {
+func TestEmptyRepositoryOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
@@ -226,8 +226,8 @@ func TestAnEmptyRepositoryOverSSH(t *testing.T) {
 	mustLetGo(t, server)
 }
 
-// TestRemoveAsksOverSSH because a repository goes only when the remote itself says that it is gone.
-func TestRemoveAsksOverSSH(t *testing.T) {
+// TestRemoveChecksRemoteOverSSH because a repository goes only when the remote itself says that it is gone.
+func TestRemoveChecksRemoteOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
@@ -249,7 +249,7 @@ func TestRemoveAsksOverSSH(t *testing.T) {
 	}
 }
 
-func TestAnSSHServerThatIsNone(t *testing.T) {
+func TestInvalidSSHServer(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{"a web server": "HTTP/1.1 400 Bad Request\r\n\r\n" + secret, "nothing": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -276,8 +276,8 @@ func must2[A, B any](a A, b B, err error) func(*testing.T) (A, B) {
 	}
 }
 
-// TestCancellingEndsASSHConnection at each moment: while the refs are listed, and while a pack comes.
-func TestCancellingEndsASSHConnection(t *testing.T) {
+// TestCancelClosesSSHConnection at each moment: while the refs are listed, and while a pack comes.
+func TestCancelClosesSSHConnection(t *testing.T) {
 	t.Parallel()
 	advert := "004b1111111111111111111111111111111111111111 refs/heads/main\x00side-band-64k\n0000"
 	for name, stdout := range map[string]string{"listing": "", "in the middle": "00", "fetching": advert} {
@@ -318,7 +318,7 @@ func TestCancellingEndsASSHConnection(t *testing.T) {
 	}
 }
 
-func TestTooMuchOverSSH(t *testing.T) {
+func TestPackOverLimitOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()

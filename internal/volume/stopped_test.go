@@ -21,9 +21,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestStoppedAtEveryStep stops a process with SIGSTOP at each step of a sync, has a newer holder work on
-// the repository, and lets the process go on: while the newer one fetches, or when it has published. The
-// one that was stopped must fail and say why, and leave nothing behind.
+// TestStoppedAtEveryStep stops a process at each step of a sync, and resumes it while a newer holder fetches or after that
+// has published. The stopped one must fail as stale and leave nothing behind.
 func TestStoppedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_STOP_ROOT"); root != "" {
@@ -50,12 +49,12 @@ func TestStoppedAtEveryStep(t *testing.T) {
 				}()
 				if fetching {
 					<-g.reached
-					stopped.goOn(t, step)
+					stopped.resume(t, step)
 					close(g.open)
 					must(0, <-synced)(t)
 				} else {
 					must(0, <-synced)(t)
-					stopped.goOn(t, step)
+					stopped.resume(t, step)
 				}
 
 				w.mustBeSound(widgets, newest)
@@ -78,7 +77,7 @@ func (w *world) mustVerify() {
 	}
 }
 
-// gate holds up the first fetch after it was armed.
+// gate delays the first fetch after it was armed.
 type gate struct {
 	mu      sync.Mutex
 	armed   bool
@@ -108,7 +107,7 @@ func (g *gate) pass(ctx context.Context, _, service string) {
 	}
 }
 
-// stoppedSync is a sync in a process of its own that has stopped itself.
+// stoppedSync is a sync in a child process that has stopped itself.
 type stoppedSync struct {
 	cmd *exec.Cmd
 	out *bytes.Buffer
@@ -135,19 +134,19 @@ func (w *world) stopAt(step string) stoppedSync {
 	}
 }
 
-// goOn lets the process go on to its end. Before it had published, it is stale now.
-func (s stoppedSync) goOn(t *testing.T, step string) {
+// resume resumes the process and waits for it. It must be stale unless it had published.
+func (s stoppedSync) resume(t *testing.T, step string) {
 	t.Helper()
 	must(0, s.cmd.Process.Signal(syscall.SIGCONT))(t)
 	err := s.cmd.Wait()
 	if slices.Index(steps, step) >= slices.Index(steps, "flipped") {
 		if err != nil {
-			t.Errorf("the process ended with %v, and said\n%s", err, s.out)
+			t.Errorf("the process ended with %v and output\n%s", err, s.out)
 		}
 		return
 	}
 	if err == nil || !strings.Contains(s.out.String(), ErrStale.Error()+" with fence") || !strings.Contains(s.out.String(), "class stale") {
-		t.Errorf("the process ended with %v, and said\n%s", err, s.out)
+		t.Errorf("the process ended with %v and output\n%s", err, s.out)
 	}
 }
 
@@ -156,7 +155,7 @@ func stopAtStep(t *testing.T, root string) {
 	defer v.Close()
 	v.cfg.Step = func(step string) {
 		if step == os.Getenv("GITREPO_TEST_STOP_STEP") {
-			runtime.LockOSThread() // to this very thread: no other may go on a little further
+			runtime.LockOSThread() // stop this thread at once, before others run on
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 			runtime.UnlockOSThread()
 		}

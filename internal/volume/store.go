@@ -17,15 +17,13 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// store is a repository's bare object database. Its refs say which commits it holds whole, with as much
-// history as was asked for; they are kept in packed-refs alone, one file replaced in one step, so that a branch "a" may
-// give way to a branch "a/b". Git can read the store; nobody but this package may write to it.
+// store is a repository's bare object database. Its refs name the commits that are complete, with as much history as
+// was requested. They are in packed-refs only, so they change atomically and a branch "a/b" can replace a branch "a".
+// Git can read the store; only this package may write to it.
 type store struct{ dir string }
 
-// currentStore returns the repository's store: of several generations the youngest that has refs. Those of a
-// repository that has moved away do not count.
-// A next generation is begun when the store is found damaged; trees keep to the one they were built
-// from.
+// currentStore returns the newest store generation that has refs, ignoring those of a repository that has moved away.
+// A damaged store is replaced by the next generation; trees keep using the store that they were built from.
 func (f folder) currentStore() (store, error) {
 	left, err := f.movedAwayStores()
 	if err != nil {
@@ -34,7 +32,7 @@ func (f folder) currentStore() (store, error) {
 	return f.storeAfter(left)
 }
 
-// currentStore is [folder.currentStore], with the binding at hand.
+// currentStore is [folder.currentStore] without reading the binding.
 func (s *syncer) currentStore() (store, error) {
 	if s.binding.MovedAway != nil {
 		return s.f.storeAfter(s.binding.MovedAway.Store)
@@ -42,14 +40,14 @@ func (s *syncer) currentStore() (store, error) {
 	return s.f.storeAfter(0)
 }
 
-// storeAfter returns the current store among the generations after one.
-func (f folder) storeAfter(left int) (store, error) {
+// storeAfter returns the current store among the generations after moved.
+func (f folder) storeAfter(moved int) (store, error) {
 	generations, err := f.generations()
 	if err != nil {
 		return store{}, err
 	}
 	for _, n := range slices.Backward(generations) {
-		if n <= left {
+		if n <= moved {
 			break
 		}
 		s := f.generation(n)
@@ -57,10 +55,10 @@ func (f folder) storeAfter(left int) (store, error) {
 			return s, nil
 		}
 	}
-	return f.generation(left + 1), nil
+	return f.generation(moved + 1), nil
 }
 
-// nextStore returns a store of a generation younger than any there is.
+// nextStore returns a store with an unused, higher generation.
 func (f folder) nextStore() (store, error) {
 	left, err := f.movedAwayStores()
 	if err != nil {
@@ -76,12 +74,12 @@ func (f folder) generation(n int) store { return store{filepath.Join(f.stores(),
 func (s store) number() int {
 	n, err := strconv.Atoi(filepath.Base(s.dir))
 	if err != nil {
-		return 0 // it is none of a repository's
+		return 0
 	}
 	return n
 }
 
-// generations lists the stores there are, oldest first.
+// generations lists the store generations, oldest first.
 func (f folder) generations() ([]int, error) {
 	entries, err := disk.ReadDir(f.stores())
 	if err != nil {
@@ -103,13 +101,12 @@ func (s store) isBegun() bool {
 	return err == nil
 }
 
-// ensure makes what is missing of the store.
+// ensure creates the missing parts of the store.
 func (s store) ensure() error {
-	return disk.Error("make the store", object.MakeBare(s.dir))
+	return disk.Error("create the store", object.MakeBare(s.dir))
 }
 
-// refs returns the commits that the store holds whole, by the name of the ref they were fetched for.
-// A store that is not there, or not readable, holds none.
+// refs returns the store's complete commits by ref name. A missing store has none.
 func (s store) refs() (map[string]object.ID, error) {
 	refs := map[string]object.ID{}
 	content, err := os.ReadFile(filepath.Join(s.dir, "packed-refs"))
@@ -128,8 +125,8 @@ func (s store) refs() (map[string]object.ID, error) {
 	return refs, nil
 }
 
-// hold records that the store holds a commit for ref, as deep as depth says, and how shallow the store
-// is. What a power cut takes of that is fetched again. The caller holds the file lock.
+// hold records that the store has a ref's commit at a depth, and the store's shallow commits. It does not sync to disk:
+// what a power failure loses is fetched again. The caller holds the file lock.
 func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallow []object.ID) error {
 	refs, err := s.refs()
 	if err != nil {
@@ -139,7 +136,7 @@ func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallo
 		return nil
 	}
 	refs[ref.String()] = commit
-	// Git wants to know which commits' parents are missing before it hears of the tips.
+	// Git must see which parents are missing before it sees the refs.
 	if err := object.WriteShallow(s.dir, shallow); err != nil {
 		return disk.Error("write the store's shallow list", err)
 	}
@@ -162,10 +159,10 @@ func (s store) writeRefs(refs map[string]object.ID) error {
 
 func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
 
-// depth is the deepest that anybody has asked for.
+// depth returns the greatest depth requested so far.
 func (s store) depth() events.Depth {
 	return checkout.ReadDepth(s.depthFile())
 }
 
-// shallow lists the commits whose parents the store does without.
+// shallow returns the commits whose parents are missing.
 func (s store) shallow() []object.ID { return object.ReadShallow(s.dir) }

@@ -16,62 +16,60 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// SyncRequest asks that one ref of a repository be brought up to date.
+// SyncRequest is a request to bring one ref of a repository up to date.
 type SyncRequest struct {
 	Repo  events.RepoPath
 	URL   string       // the remote, http, https or ssh, without credentials in it
 	Ref   events.Ref   // zero for the remote's default branch
-	Auth  wire.Auth    // for this operation alone; zero is anonymous
+	Auth  wire.Auth    // used only for this operation; zero is anonymous
 	Fence uint64       // of the lease held on Repo; above zero
-	Depth events.Depth // how much history; what is there is never made shallower
+	Depth events.Depth // minimum history; existing history is never cut
 
-	// Foreign says that the URL is none of the operator's words: it comes out of a webhook's payload.
+	// Foreign says that the URL is untrusted, because it comes from a webhook's payload.
 	Foreign bool
 
-	// Base says from which commit to list changed files, "" for the first time, once the ref is
-	// resolved; published is the commit now published for it, or "". Nil: from the published one.
+	// Base returns the commit to list changed files from, or "" for all files. It is called once the ref is resolved;
+	// published is the commit published for it, or "". Defaults to the published commit.
 	Base func(ref events.Ref, published string) string
 
-	// Known, unless it is zero, is where the remote is known to have the ref. When that commit is what
-	// is published, and whole, the remote is not asked.
+	// Known is the remote's last known tip of the ref; optional. If that commit is published and complete, Sync does not
+	// contact the remote.
 	Known Tip
 
-	// Confirm is called right before the new tree is published and returns once the lease is
-	// proven to be held; nil means always. It should not take long.
+	// Confirm returns nil if the lease is still held. It is called right before the new tree is published and should be
+	// fast. Optional.
 	Confirm func(context.Context) error
 
-	// Progress is told of each phase as it begins and as it has ended, and some times a second how far it is;
-	// nil: nobody is. It is called from several goroutines, one at a time, and should not block.
+	// Progress is called when a phase begins and ends, and a few times a second in between; optional. It is called from
+	// several goroutines, one at a time, and should not block.
 	Progress func(events.Progress)
 }
 
-// Tip is where a ref stands.
+// Tip is a ref and its commit.
 type Tip struct {
-	Ref    events.Ref // never zero
-	Commit string     // zero Tip: empty
+	Ref    events.Ref // never zero, except in the zero Tip
+	Commit string     // empty in the zero Tip
 }
 
 // SyncResult says what is published after a [Volume.Sync].
 type SyncResult struct {
 	Ref       events.Ref    // the ref, never zero
-	Before    string        // the base that Files are listed from; "" for none
+	Before    string        // base of Files; "" for none
 	After     string        // the commit published
 	Path      string        // the published name relative to the root, as "acme/widgets@v1"
 	Tree      string        // the immutable tree behind it, relative to the root
 	Files     []events.File // what changed from Before to After, sorted by path
-	Full      bool          // Before is not known any more: Files lists the whole tree
+	Full      bool          // Before is no longer available: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
-	Published bool          // the name was changed; false when it named this commit already
-	Asked     bool          // the remote was asked, so After is where it has the ref now
+	Published bool          // whether the name changed; false if it was up to date
+	Asked     bool          // whether the remote was contacted, so After is the current tip
 }
 
-// Sync fetches one ref and publishes its tree. It returns when readers see the new tree, or with an
-// error when they still see the old one; package events tells from the error whether to try again.
-// Cancelling ctx ends it soon, with ctx's cause in the error.
+// Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they still see
+// the old one; package events derives from the error whether to retry. If ctx is cancelled, Sync returns its cause soon.
 //
-// The caller holds the lease on req.Repo, of which req.Fence is the fence. Only one Sync or Remove
-// may run per repository and fence; of two with different fences, the lower fails with [ErrStale]
-// and changes nothing that readers see.
+// The caller holds the lease on req.Repo with the fence req.Fence. Only one Sync or Remove may run per repository and
+// fence; of two with different fences, the lower fails with [ErrStale] and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
 	s := &syncer{v: v, f: v.folder(req.Repo), req: req, progress: newReporter(req.Progress)}
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
@@ -90,23 +88,23 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	return res, nil
 }
 
-// checkRequest refuses a request that makes no sense, and any when the volume is not there: whoever wrote to
-// its folder then would write below its mount point.
+// checkRequest refuses an incomplete request, and any request if the volume is unmounted: writes would land below its
+// mount point.
 func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
 	if repo.IsZero() || fence == 0 {
-		return events.Errorf(events.Permanent, events.ClassInternal, "volume: a request without a repository or a fence")
+		return events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository or a fence")
 	}
 	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
-		return events.Errorf(events.Retryable, events.ClassVolume, "the volume that was opened at %s is not there any more: mount it again, or restart this process on another", v.root)
+		return events.Errorf(events.Retryable, events.ClassVolume, "the volume opened at %s is gone: mount it again, or restart this process with another volume", v.root)
 	case err != nil:
-		return disk.Error("look for the volume", err)
+		return disk.Error("check for the volume", err)
 	}
 	return nil
 }
 
-// syncer is one Sync on its way.
+// syncer is the state of one Sync.
 type syncer struct {
 	v   *Volume
 	f   folder
@@ -116,18 +114,18 @@ type syncer struct {
 	remote  *wire.Session
 	tip     wire.Tip
 	names   []string // to publish under
-	now     current  // what the first name names at the start
-	horizon horizon  // of results; see ask
+	now     current  // published under the first name at the start
+	horizon horizon  // see queryHorizon
 
 	store     store         // where the commit's objects are
 	objects   *object.Store // open on it
-	refetched bool          // everything has been fetched anew
+	refetched bool          // everything has been fetched again
 	plan      *checkout.Plan
 	history   checkout.History // of the plan's commit
 	last      *checkout.Tree   // see lastTree
 	tree      string           // name of the tree built, until it is published
-	meter     meter            // of the space taken
-	progress  *reporter        // of progress
+	meter     meter
+	progress  *reporter
 }
 
 func (s *syncer) run(ctx context.Context) (SyncResult, error) {
@@ -149,7 +147,7 @@ func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 	if err := s.obtain(ctx); err != nil {
 		return SyncResult{}, err
 	}
-	// Only now: what was known of the ref may not have been enough, and then the remote was asked after all.
+	// obtain may have contacted the remote after all, so the tip is final only now.
 	res := SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
 	changed, err := s.changesSince(ctx, res.Before)
 	if err != nil {
@@ -163,12 +161,12 @@ func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 	}
 	res.Tree, res.Published, err = s.publish(ctx)
 	if err == nil && s.store.needsPrune() {
-		_ = s.v.prune(ctx, s.f, s.req.Fence) // the tree is published, and the next sync prunes again
+		_ = s.v.prune(ctx, s.f, s.req.Fence) // non-critical: the next sync prunes again
 	}
 	return res, err
 }
 
-// begin records the fence, binds path and remote, and tidies up.
+// begin records the fence, binds path and remote, and cleans up.
 func (s *syncer) begin(ctx context.Context) (err error) {
 	if err := s.f.record(ctx, s.req.Fence); err != nil {
 		return err
@@ -187,7 +185,7 @@ func (s *syncer) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// knows reports whether the ref is known to stand at what is published for it.
+// isKnownUpToDate reports whether the last known tip is already published.
 func (s *syncer) isKnownUpToDate() bool {
 	if s.req.Known.Commit == "" {
 		return false
@@ -199,7 +197,7 @@ func (s *syncer) isKnownUpToDate() bool {
 	return s.upToDate()
 }
 
-// list asks the remote where the ref stands, and looks at what is published for it.
+// list resolves the ref at the remote and reads what is published for it.
 func (s *syncer) list(ctx context.Context) (err error) {
 	s.progress.begin(events.PhaseList, "", 0)
 	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
@@ -213,7 +211,7 @@ func (s *syncer) list(ctx context.Context) (err error) {
 	}
 	s.remote.ForgetRefs()
 	s.names = s.v.names(s.f, s.binding, s.tip)
-	if err := s.checkNames(); err != nil { // now, before much is fetched and built for nothing
+	if err := s.checkNames(); err != nil { // fail before fetching and building
 		return err
 	}
 	s.now = s.v.current(s.f, s.binding, s.names[0])
@@ -233,8 +231,7 @@ func (s *syncer) base() string {
 	return s.req.Base(s.tip.Ref, published)
 }
 
-// changesSince lists what has changed since the commit base. That may be in an older store, from before
-// everything was fetched anew.
+// changesSince lists the changes since the commit base, which may be in an older store generation.
 func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
 	s.progress.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
@@ -252,12 +249,12 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
 }
 
-// upToDate reports whether the tip is what every name names already.
+// upToDate reports whether the tip is already published under every name.
 func (s *syncer) upToDate() bool {
 	return !s.tip.Commit.IsZero() && s.now.is(s.tip.Ref, s.tip.Commit.String()) && s.namesAgree() && s.isDeepEnough()
 }
 
-// isDeepEnough reports whether what is published has as much history as is asked for.
+// isDeepEnough reports whether the published tree has the requested history.
 func (s *syncer) isDeepEnough() bool {
 	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
 }
@@ -272,10 +269,10 @@ func (s *syncer) namesAgree() bool {
 	return true
 }
 
-// current is what a published name names: a whole tree, or nothing.
+// current is the complete tree that a name is published for; zero if there is none.
 type current struct{ tree, ref, commit string }
 
-// current takes a tree of a repository that has moved away for nothing.
+// current ignores the trees of a repository that has moved away.
 func (v *Volume) current(f folder, b binding, name string) current {
 	tree := v.linkedTree(f, v.publishedPath(name))
 	if tree == "" || b.MovedAway != nil && b.MovedAway.covers(tree) {
@@ -296,13 +293,12 @@ func (c current) is(ref events.Ref, commit string) bool {
 func (v *Volume) relative(path string) string {
 	rel, err := filepath.Rel(v.root, path)
 	if err != nil {
-		return path // cannot be: both are absolute
+		return path // impossible: both are absolute
 	}
 	return filepath.ToSlash(rel)
 }
 
-// explain finds the plainest cause of a failure: a cancelled context, a newer holder that has swept
-// our work away from under us, or the failure itself.
+// explain returns the root cause of a failure: a cancelled context, a newer holder that deleted our work, or err itself.
 func (f folder) explain(ctx context.Context, fence uint64, err error) error {
 	cause := context.Cause(ctx)
 	switch {

@@ -39,7 +39,7 @@ func TestFirstSyncClones(t *testing.T) {
 	}
 }
 
-func TestSyncWithoutNewsPublishesNothing(t *testing.T) {
+func TestUpToDateSyncPublishesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -89,7 +89,7 @@ func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
 	}
 }
 
-// TestHistories moves a branch in every way there is and checks each step with Git.
+// TestHistories updates a branch in every possible way and checks each step with Git.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	for name, move := range map[string]func(w *world, first, second string) string{
@@ -141,7 +141,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// mustMatchGitDiff compares the files listed with what Git lists.
+// mustMatchGitDiff compares the listed files with git diff-tree.
 func (w *world) mustMatchGitDiff(res SyncResult) {
 	w.t.Helper()
 	out := must(w.git.Git(w.t.Context(), widgets, "", "diff-tree", "-r", "-z", "-M100%", "-l0", res.Before, res.After))(w.t)
@@ -167,7 +167,7 @@ func (w *world) mustMatchGitDiff(res SyncResult) {
 	}
 }
 
-func TestEntriesOfEveryKind(t *testing.T) {
+func TestAllEntryKinds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{
@@ -225,7 +225,7 @@ func TestUnchangedFilesAreShared(t *testing.T) {
 	w.mustRead(now.Tree, map[string]string{"dir/same": "same", "changed": "2"})
 }
 
-func TestAFileTamperedWithIsNotPassedOn(t *testing.T) {
+func TestTamperedFileIsNotReused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"victim": "honest", "other": "1"})
@@ -239,7 +239,7 @@ func TestAFileTamperedWithIsNotPassedOn(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-func TestThinFetchAsksForLittle(t *testing.T) {
+func TestThinFetch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"big": strings.Repeat("some text that does not pack well\n", 1000), "small": "1"})
@@ -257,9 +257,9 @@ func TestThinFetchAsksForLittle(t *testing.T) {
 	}
 }
 
-// TestTreesStandOnTheirOwn moves the volume after its store has changed generation, and takes all
+// TestTreesAreIndependent moves the volume after its store has changed generation, and takes all
 // trees but one away.
-func TestTreesStandOnTheirOwn(t *testing.T) {
+func TestTreesAreIndependent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "dir/b": "1"})
@@ -293,7 +293,7 @@ func TestTreesStandOnTheirOwn(t *testing.T) {
 	w.mustBeSound(widgets, third.After)
 }
 
-func TestAStoreRemovedByHandIsMadeAgain(t *testing.T) {
+func TestDeletedStoreIsRecreated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -303,8 +303,8 @@ func TestAStoreRemovedByHandIsMadeAgain(t *testing.T) {
 	w.mustBeSound(widgets, res.After)
 }
 
-// TestAStoreIsKeptWhenInDoubt has a tree not say which store it needs.
-func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
+// TestStoreIsKeptIfTreeIsUnreadable has a tree not say which store it needs.
+func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -325,8 +325,8 @@ func TestAStoreIsKeptWhenInDoubt(t *testing.T) {
 	w.mustBeSound(widgets, res.After)
 }
 
-// TestOthersMayRead checks that whoever may enter the volume may read all that Git needs.
-func TestOthersMayRead(t *testing.T) {
+// TestFilesAreWorldReadable checks that other users can read everything that Git needs.
+func TestFilesAreWorldReadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

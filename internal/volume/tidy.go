@@ -10,10 +10,9 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// tidy retires trees that no name links to any more, and discards retired trees and stores that nobody
-// needs, and the files of crashed or stale holders. After most syncs there is nothing to do: then it takes
-// no lock. It decides under the file lock, where everything not ours belongs to a lower fence; the caller
-// deletes what it discards.
+// tidy retires trees that are no longer published, and discards unneeded retired trees and stores and the leftovers of
+// crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence. If there is
+// nothing to do, as after most syncs, it takes no lock.
 func (s *syncer) tidy(ctx context.Context) error {
 	due, err := s.isDue()
 	if err != nil {
@@ -38,16 +37,16 @@ func (s *syncer) clear() error {
 			return err
 		}
 	}
-	links, over, err := s.activeLinks()
+	links, expired, err := s.activeLinks()
 	if err != nil {
 		return err
 	}
-	for _, path := range over {
+	for _, path := range expired {
 		if err := unpublish(path); err != nil {
 			return err
 		}
 	}
-	if err := s.discardReclaimable(links); err != nil { // first: what is retired now stays until the next time at least
+	if err := s.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
 	}
 	if err := s.f.retireUnlinked(links, s.horizon.Latest); err != nil {
@@ -62,16 +61,16 @@ func (s *syncer) clear() error {
 	return s.forgetMovedAway()
 }
 
-// discardReclaimable discards the spare trees that are not kept to be recycled. A tree that a reader has pinned stays, however old.
+// discardReclaimable discards reclaimable trees except pinned ones and those kept for recycling.
 func (s *syncer) discardReclaimable(links map[string]string) error {
 	trees, err := s.reclaimable(links)
 	if err != nil {
 		return err
 	}
-	isLeft := func(t retiredTree) bool { return s.binding.MovedAway.covers(t.name) }
-	spare := slices.DeleteFunc(slices.Clone(trees), isLeft)
-	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !isLeft(t) })
-	for _, tree := range append(trees, s.v.surplus(spare)...) {
+	moved := func(t retiredTree) bool { return s.binding.MovedAway.covers(t.name) }
+	recyclable := slices.DeleteFunc(slices.Clone(trees), moved)
+	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !moved(t) })
+	for _, tree := range append(trees, s.v.surplus(recyclable)...) {
 		if _, err := s.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}
@@ -79,8 +78,7 @@ func (s *syncer) discardReclaimable(links map[string]string) error {
 	return nil
 }
 
-// leftovers returns the paths of everything that is unfinished. Its holder has crashed, or is stale and will
-// find that out; the caller has nothing unfinished of its own.
+// leftovers returns the paths of all unfinished work, which belongs to crashed or stale holders: the caller has none yet.
 func (f folder) leftovers() (paths []string, err error) {
 	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
 	places := map[string]func(name string) bool{
@@ -98,7 +96,7 @@ func (f folder) leftovers() (paths []string, err error) {
 	for dir, leftover := range places {
 		entries, err := disk.ReadDir(dir)
 		if err != nil {
-			return nil, disk.Error("sweep", err)
+			return nil, disk.Error("list leftovers", err)
 		}
 		for _, entry := range entries {
 			if leftover(entry.Name()) {
@@ -109,7 +107,7 @@ func (f folder) leftovers() (paths []string, err error) {
 	return paths, nil
 }
 
-// dropStores throws away the older generations of the store that no tree reads from any more.
+// dropStores discards the older store generations that no tree uses.
 func (f folder) dropStores() error {
 	generations, err := f.generations()
 	if err != nil || len(generations) < 2 {
@@ -127,7 +125,7 @@ func (f folder) dropStores() error {
 	for _, tree := range trees {
 		store, err := checkout.GitDirOf(f.tree(tree.Name())).Store()
 		if err != nil {
-			return nil // which one it needs cannot be told now: all stay until it can
+			return nil // unknown which store it uses: keep them all
 		}
 		needed[store] = true
 	}

@@ -11,19 +11,18 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// departure tells of a repository that was in a folder and has moved away. Its names go on naming its trees
-// for a grace, like those of a repository that is there; then they go, and its trees as all replaced ones do.
-// Meanwhile the folder is free: another repository may be bound to it, which begins with a store of its own.
+// tombstone describes a repository that has moved away. Its names stay published for a grace, then its trees are retired
+// like replaced ones. Meanwhile another repository may be bound to the path, with a new store.
 //
-// It is part of the binding's file, so that a repository is here or has left, and never both or neither.
+// It is part of the binding's file, so that a repository changes from present to moved atomically.
 type tombstone struct {
 	To    events.RepoPath `json:"to"`
 	At    time.Time       `json:"at"`
-	Fence uint64          `json:"fence"` // trees up to this fence are its own
-	Store int             `json:"store"` // stores up to this generation are its own
+	Fence uint64          `json:"fence"` // trees up to this fence belong to it
+	Store int             `json:"store"` // stores up to this generation belong to it
 }
 
-// owns reports whether a tree is one of the repository that has left.
+// covers reports whether a tree belongs to the repository that has moved away. d may be nil.
 func (d *tombstone) covers(tree string) bool {
 	if d == nil {
 		return false
@@ -33,7 +32,7 @@ func (d *tombstone) covers(tree string) bool {
 	return err == nil && fence <= d.Fence
 }
 
-// stores is the generation of the last store of the repository that has left; 0 for none.
+// lastStore returns the last store generation of the repository that has moved away, or 0.
 func (d *tombstone) lastStore() int {
 	if d == nil {
 		return 0
@@ -41,10 +40,10 @@ func (d *tombstone) lastStore() int {
 	return d.Store
 }
 
-// isOver reports whether the names have had their grace.
+// isExpired reports whether the grace of the names has ended.
 func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
 
-// movedAwayStores is [tombstone.stores]. Of a binding that is damaged is told by whoever needs more of it.
+// movedAwayStores returns [tombstone.lastStore], or 0 if the binding is damaged.
 func (f folder) movedAwayStores() (int, error) {
 	b, _, err := f.readBinding()
 	if events.DispositionOf(err) == events.Permanent {
@@ -58,25 +57,24 @@ func (f folder) hasTombstone() bool {
 	return err == nil && b.MovedAway != nil
 }
 
-// activeLinks returns the trees that names link to, by path, and the paths of those names that have had their
-// grace since their repository moved away.
-func (s *syncer) activeLinks() (links map[string]string, over []string, err error) {
+// activeLinks returns the published trees by path, and separately the paths of names whose repository has moved away and
+// whose grace has ended.
+func (s *syncer) activeLinks() (links map[string]string, expired []string, err error) {
 	links, err = s.v.links(s.f, s.binding)
 	if err != nil || !s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return links, nil, err
 	}
 	for path, tree := range links {
 		if s.binding.MovedAway.covers(tree) {
-			over = append(over, path)
+			expired = append(expired, path)
 			delete(links, path)
 		}
 	}
-	return links, over, nil
+	return links, expired, nil
 }
 
-// forgetMovedAway throws away the stores of a repository that has left when the last of its trees is gone, and
-// then the departure. Where no other repository has come, all goes but the fence. The caller holds the
-// file lock.
+// forgetMovedAway removes the stores and the tombstone of a repository that has moved away, once its last tree is gone.
+// If no other repository is bound to the path, everything but the fence goes. The caller holds the file lock.
 func (s *syncer) forgetMovedAway() error {
 	left := s.binding.MovedAway
 	if !left.isExpired(s.v.cfg.Grace) {
@@ -102,7 +100,7 @@ func (s *syncer) forgetMovedAway() error {
 	return s.f.writeBinding(s.binding)
 }
 
-// discardStores throws away the generations of the store that are chosen.
+// discardStores discards the chosen store generations.
 func (f folder) discardStores(chosen func(n int) bool) error {
 	generations, err := f.generations()
 	if err != nil {
@@ -119,7 +117,7 @@ func (f folder) discardStores(chosen func(n int) bool) error {
 	return nil
 }
 
-// leave marks the repository as moved away, in one step. The caller holds the file lock.
+// markMovedAway marks the repository as moved away, atomically. The caller holds the file lock.
 func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error {
 	generations, err := f.generations()
 	if err != nil {
@@ -133,8 +131,8 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 	return f.writeBinding(binding{Repo: b.Repo, MovedAway: &left})
 }
 
-// discardAll throws away all that a repository has but its fence, and clones that were adopted. The binding,
-// by which the repository is known, goes last.
+// discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal
+// can be repeated.
 func (f folder) discardAll() error {
 	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.usage(), f.binding()} {
 		if err := f.discard(path); err != nil {
@@ -144,7 +142,7 @@ func (f folder) discardAll() error {
 	return disk.Error("remove", disk.SyncDir(f.dir))
 }
 
-// generationOf returns the generation of the store that a tree reads from; 0 when that cannot be told.
+// generationOf returns the generation of the store that a tree uses, or 0 if unknown.
 func (f folder) generationOf(tree string) int {
 	dir, err := checkout.GitDirOf(f.tree(tree)).Store()
 	if err != nil || filepath.Dir(dir) != f.stores() {

@@ -13,7 +13,7 @@ import (
 	"lockstep/tree"
 )
 
-// mustForget has the grace of what moved away from a path end, and checks that all but the fence goes.
+// mustForget ends the grace of a moved repository, and checks that only the fence stays.
 func (w *world) mustForget(repo string) {
 	w.t.Helper()
 	v := w.volume
@@ -43,7 +43,7 @@ func (w *world) mustForget(repo string) {
 	}
 }
 
-func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
+func TestNewRepositoryAtOldName(t *testing.T) {
 	t.Parallel()
 	for name, fork := range map[string]bool{"of its own": false, "a fork, of the very same commit": true} {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 			w.mustVerifyAt(gadgets)
 			b, _, err := f.readBinding()
 			if must(b, err)(t).MovedAway != nil {
-				t.Error("the departure is remembered for ever")
+				t.Error("the tombstone is still there")
 			}
 			if !fork {
 				return
@@ -124,8 +124,8 @@ func TestAnotherRepositoryComesToTheOldName(t *testing.T) {
 	}
 }
 
-// A remote that never gave anything does not make the old names stay.
-func TestTheOldNamesGoThoughAnotherRemoteWasTried(t *testing.T) {
+// A remote that nothing was fetched from does not keep the old names.
+func TestOldNamesExpireAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -143,7 +143,7 @@ func TestTheOldNamesGoThoughAnotherRemoteWasTried(t *testing.T) {
 }
 
 // Trees that readers have pinned outlive their grace.
-func TestReadersKeepWhatTheyHavePinnedOfAMovedRepository(t *testing.T) {
+func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
@@ -167,7 +167,7 @@ func TestReadersKeepWhatTheyHavePinnedOfAMovedRepository(t *testing.T) {
 	w.volume = v
 }
 
-func TestMoveWithTreesBroughtForward(t *testing.T) {
+func TestMoveWithRecycledTrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{ReuseTrees: true, Grace: 1})
@@ -215,7 +215,7 @@ func TestMoveOfAnAdoptedClone(t *testing.T) {
 	}
 }
 
-func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
+func TestMovedRepositoryIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": noise(t, 1<<20), "b": noise(t, 1<<20)})
@@ -233,7 +233,7 @@ func TestAMovedRepositoryIsCountedOnce(t *testing.T) {
 	}
 }
 
-func TestTheOldNameKeepsItsGrace(t *testing.T) {
+func TestOldNameKeepsGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -252,7 +252,7 @@ func TestTheOldNameKeepsItsGrace(t *testing.T) {
 	}
 }
 
-// age has a departure be as old as that.
+// age sets the age of a tombstone.
 func (w *world) age(f folder, age time.Duration) {
 	w.t.Helper()
 	b, _, err := f.readBinding()
@@ -261,8 +261,8 @@ func (w *world) age(f folder, age time.Duration) {
 	must(0, f.writeBinding(b))(w.t)
 }
 
-// A tidying that died half-way is taken up again, and takes no more than it should.
-func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
+// An interrupted cleanup continues, and deletes nothing else.
+func TestInterruptedTidyAfterMove(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []func(f folder) []string{
 		func(f folder) []string { return []string{f.trees()} },
@@ -286,7 +286,7 @@ func TestTidyingUpAfterAMoveMayDie(t *testing.T) {
 	}
 }
 
-func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
+func TestNewRepositoryAtOldNameInOtherCase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -310,7 +310,7 @@ func TestTheOldNameIsTakenInAnotherSpelling(t *testing.T) {
 }
 
 // What a new repository at the old name has published goes with it; what the old one had keeps its grace.
-func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
+func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -352,7 +352,7 @@ func TestANewRepositoryAtTheOldNameIsRemoved(t *testing.T) {
 	w.mustBeSound(gadgets+"@v1", v1)
 }
 
-func TestAPathBelowAnOldNameIsFreeAfterItsGrace(t *testing.T) {
+func TestPathBelowOldNameIsFreeAfterGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

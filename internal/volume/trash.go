@@ -10,31 +10,32 @@ import (
 	"lockstep/internal/disk"
 )
 
-// discard moves a file or folder out of sight, to be deleted.
+// discard moves a file or folder to the trash, to be deleted later.
 func (f folder) discard(path string) error {
 	if err := os.MkdirAll(f.trash(), 0o755); err != nil {
-		return disk.Error("throw away "+path, err)
+		return disk.Error("discard "+path, err)
 	}
 	err := os.Rename(path, filepath.Join(f.trash(), rand.Text()))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return disk.Error("throw away "+path, err)
+	return disk.Error("discard "+path, err)
 }
 
-// emptyTrash deletes what was thrown away. What resists stays for the next time.
+// emptyTrash deletes the trash. Files that cannot be deleted stay for the next time.
 func (f folder) emptyTrash() { f.emptyTrashUntil(func() bool { return false }) }
 
-func (f folder) emptyTrashUntil(enough func() bool) {
+// emptyTrashUntil stops early once stop returns true.
+func (f folder) emptyTrashUntil(stop func() bool) {
 	entries, err := disk.ReadDir(f.trash())
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
 		path := filepath.Join(f.trash(), entry.Name())
-		parts, _ := disk.ReadDir(path) // of a tree; of anything else none
+		parts, _ := disk.ReadDir(path) // none unless path is a folder
 		for _, part := range parts {
-			if enough() {
+			if stop() {
 				return
 			}
 			_ = os.RemoveAll(filepath.Join(path, part.Name()))
@@ -43,13 +44,11 @@ func (f folder) emptyTrashUntil(enough func() bool) {
 	}
 }
 
-// muchTrash is from how many things on a sync deletes them itself: it throws away no more than others keep
-// up with.
+// muchTrash is the number of trash entries from which a sync deletes them itself, so that the janitor does not fall behind.
 const muchTrash = 16
 
-// janitor deletes what syncs have thrown away, one thing after the other and when they are done: a tree
-// takes as long to delete as to build, and nobody waits for that. What is in the trash is no tree any more,
-// and nobody's: it takes no lease.
+// janitor deletes trash in the background, one entry at a time, because deleting a tree takes as long as building one.
+// It needs no lease: nobody uses what is in the trash.
 type janitor struct {
 	mu      sync.Mutex
 	todo    []folder
@@ -58,7 +57,7 @@ type janitor struct {
 	work    sync.WaitGroup
 }
 
-// see has the folder's trash emptied soon; at once when there is much of it.
+// add queues the folder's trash for deletion, or deletes it now if there is a lot.
 func (j *janitor) add(f folder) {
 	entries, err := disk.ReadDir(f.trash())
 	switch {
@@ -101,7 +100,7 @@ func (j *janitor) isClosed() bool {
 	return j.closed
 }
 
-// close returns when nothing is being deleted any more. What is left is for whoever syncs next.
+// close stops deleting and waits. The next sync deletes the rest.
 func (j *janitor) close() {
 	j.mu.Lock()
 	j.closed = true
@@ -109,5 +108,5 @@ func (j *janitor) close() {
 	j.work.Wait()
 }
 
-// AwaitDeletions returns when everything that syncs have thrown away so far is deleted.
+// AwaitDeletions waits until everything discarded so far is deleted.
 func (v *Volume) AwaitDeletions() { v.janitor.work.Wait() }

@@ -19,35 +19,35 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// Usage is what a repository takes on the volume. Counting all its files is left to [Volume.GC]; a sync
-// adds what it has written itself, or what the file system has lost meanwhile if that is more.
+// Usage is a repository's disk usage. [Volume.GC] measures it by counting all files; a sync adds what it wrote, or the
+// free space lost meanwhile if that is more.
 type Usage struct {
-	Bytes    int64     `json:"bytes"`              // on disk, a file that trees share counted once
-	Files    int64     `json:"files"`              // likewise
-	Trees    int       `json:"trees"`              // published and replaced ones
-	Adopted  []Adopted `json:"adopted,omitempty"`  // clones that were adopted; not in Bytes and Files
-	Measured time.Time `json:"measured,omitzero"`  // when; zero: never
-	Added    int64     `json:"added,omitempty"`    // bytes by which it may have grown since
-	Contents string    `json:"contents,omitempty"` // what there was of trees and stores, to tell whether that changed
+	Bytes    int64     `json:"bytes"`              // on disk; a file that trees share counts once
+	Files    int64     `json:"files"`              // counted like Bytes
+	Trees    int       `json:"trees"`              // published and retired
+	Adopted  []Adopted `json:"adopted,omitempty"`  // adopted clones; not in Bytes and Files
+	Measured time.Time `json:"measured,omitzero"`  // zero: never
+	Added    int64     `json:"added,omitempty"`    // estimated growth since, in bytes
+	Contents string    `json:"contents,omitempty"` // summary of trees and stores, to detect changes
 }
 
-// Adopted is a clone that stood in a published name's place. It is kept until somebody deletes it.
+// Adopted is a clone that a published name replaced. It is kept until an operator deletes it.
 type Adopted struct {
 	Path  string `json:"path"` // relative to the root
 	Bytes int64  `json:"bytes"`
 }
 
-// Space is what a file system has.
+// Space is the size and free space of a file system.
 type Space struct {
-	Size, Free         int64 // bytes; Free is what an ordinary user may still take
-	Inodes, FreeInodes int64 // zero where the file system does not count them
+	Size, Free         int64 // bytes; Free excludes blocks reserved for root
+	Inodes, FreeInodes int64 // zero if the file system does not count them
 }
 
-// Space asks the volume's file system.
+// Space returns the size and free space of the volume's file system.
 func (v *Volume) Space() (Space, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(v.root, &st); err != nil {
-		return Space{}, disk.Error("ask for the volume's free space", err)
+		return Space{}, disk.Error("read the volume's free space", err)
 	}
 	unit := st.Frsize
 	if unit == 0 {
@@ -59,13 +59,12 @@ func (v *Volume) Space() (Space, error) {
 	}, nil
 }
 
-// Usage returns what repo took when it was last measured, and by how much it may have grown since.
-// It reads one small file, and may be zero.
+// Usage returns repo's last measured usage and its estimated growth since. It reads one small file and may be zero.
 func (v *Volume) Usage(repo events.RepoPath) Usage { return v.folder(repo).readUsage() }
 
 func (f folder) usage() string { return filepath.Join(f.dir, "usage") }
 
-// readUsage returns the zero Usage when nothing is known: the file is a note that may be lost.
+// readUsage returns the zero Usage if the file is missing or damaged; it is only a cache.
 func (f folder) readUsage() Usage {
 	var u Usage
 	content, err := os.ReadFile(f.usage())
@@ -75,16 +74,16 @@ func (f folder) readUsage() Usage {
 	return u
 }
 
-// writeUsage replaces the note, without waiting for the disk.
+// writeUsage replaces the file without syncing it to disk.
 func (f folder) writeUsage(u Usage) error {
 	content, err := json.Marshal(u)
 	if err != nil {
 		return err
 	}
-	return disk.Error("note what the repository takes", os.WriteFile(f.usage(), append(content, '\n'), 0o644))
+	return disk.Error("write the repository's usage", os.WriteFile(f.usage(), append(content, '\n'), 0o644))
 }
 
-// measure counts what is in the repository's folder: one system call for each file.
+// measure counts the repository's files, with one system call per file.
 func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 	u := Usage{Measured: time.Now()}
 	contents, trees, err := f.contents()
@@ -114,7 +113,7 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 	return u, nil
 }
 
-// contents says in few words which trees and stores there are, and counts the trees.
+// contents summarizes the trees and stores, and counts the trees.
 func (f folder) contents() (string, int, error) {
 	generations, err := f.generations()
 	if err != nil {
@@ -132,13 +131,13 @@ func (f folder) contents() (string, int, error) {
 	return fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest), len(trees), nil
 }
 
-// tally adds up a folder. A file of several names counts where it is met first; or, if only the folder's
-// own files are to count, where the last of its names is met.
+// tally adds up a folder. A file with several hard links counts once, or with own set, only if all its links are in the
+// folder.
 type tally struct {
 	ctx    context.Context       // of one count
-	skip   string                // folder to leave out
-	own    bool                  // leave out files that have names elsewhere
-	shared map[disk.Inode]uint64 // how many names of a file have been met
+	skip   string                // folder to skip
+	own    bool                  // skip files that have links elsewhere
+	shared map[disk.Inode]uint64 // number of links found so far
 	bytes  int64
 	files  int64
 }
@@ -149,9 +148,9 @@ func (c *tally) count(dir string) error {
 		case c.ctx.Err() != nil:
 			return context.Cause(c.ctx)
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // it went while we counted
+			return nil // deleted meanwhile
 		case errors.Is(err, fs.ErrPermission):
-			return nil // part of a clone that was adopted, and others' own
+			return nil // part of an adopted clone with another owner
 		case err != nil:
 			return err
 		case path == c.skip:
@@ -177,16 +176,16 @@ func (c *tally) add(info fs.FileInfo) {
 	if !info.IsDir() {
 		if key := (disk.Inode{Dev: st.Dev, Ino: st.Ino}); st.Nlink > 1 {
 			c.shared[key]++
-			if met := c.shared[key]; c.own && met < uint64(st.Nlink) || !c.own && met > 1 {
+			if n := c.shared[key]; c.own && n < uint64(st.Nlink) || !c.own && n > 1 {
 				return
 			}
 		}
 		c.files++
 	}
-	c.bytes += st.Blocks * 512 // whatever the file system's own blocks are
+	c.bytes += st.Blocks * 512 // Blocks counts units of 512 bytes
 }
 
-// Total is what all repositories of a volume came to when they were last looked at.
+// Total is the usage of all repositories of a volume at the last patrol.
 type Total struct {
 	Repos     int       `json:"repos"`
 	Trees     int       `json:"trees"`
@@ -209,7 +208,7 @@ func (t *Total) Add(u Usage) {
 
 func (v *Volume) totalPath() string { return filepath.Join(v.root, adminDir, "usage") }
 
-// Total returns what [Volume.SetTotal] was last told by any process; zero when nothing.
+// Total returns the total that any process last passed to [Volume.SetTotal], or zero.
 func (v *Volume) Total() Total {
 	var t Total
 	content, err := os.ReadFile(v.totalPath())
@@ -219,43 +218,42 @@ func (v *Volume) Total() Total {
 	return t
 }
 
-// SetTotal notes what all repositories take, for quotas and figures.
+// SetTotal stores the usage of all repositories, for quotas and metrics.
 func (v *Volume) SetTotal(t Total) error {
 	content, err := json.Marshal(t)
 	if err != nil {
 		return err
 	}
-	return disk.Error("note what all repositories take", disk.Replace(v.totalPath(), append(content, '\n')))
+	return disk.Error("write the volume's usage", disk.Replace(v.totalPath(), append(content, '\n')))
 }
 
-// meter watches over the space that one sync takes.
+// meter tracks the space that one sync uses.
 type meter struct {
 	running bool
-	free    int64 // on the volume when it began
-	own     int64 // bytes that the sync is known to have taken since it was last measured
-	usage   Usage // of the repository, without those
+	free    int64 // free space at the start
+	own     int64 // bytes that the sync wrote since the last measurement
+	usage   Usage // of the repository, without own
 }
 
-// remeasureAfter is how old a measurement must be, or else followed by growth, to be made again before
-// a repository is refused for its size.
+// remeasureAfter is the maximum age of a measurement that a repository may be refused by.
 const remeasureAfter = time.Minute
 
-// admit refuses to begin what there is no room for, and begins to count.
+// checkSpace fails if the volume or the repository is over a limit, else starts the meter.
 func (s *syncer) checkSpace(ctx context.Context) error {
 	if s.upToDate() {
-		return nil // no more than files are to be listed
+		return nil // only changed files will be listed
 	}
 	space, err := s.v.Space()
 	if err != nil {
 		return err
 	}
 	if least := s.v.cfg.MinFreeBytes; space.Free < least {
-		return overQuota(events.Retryable, "the volume has %s free, and min-free-bytes keeps %s: free space, "+
+		return overQuota(events.Retryable, "the volume has %s free, less than min-free-bytes %s: free space, "+
 			"run lockstep repos gc --all, or lower the setting", BytesText(space.Free), BytesText(least))
 	}
 	if most := s.v.cfg.MaxVolumeBytes; most > 0 {
 		if total := s.v.Total(); total.Bytes > most {
-			return overQuota(events.Retryable, "all repositories together take %s, and max-volume-bytes is %s: run "+
+			return overQuota(events.Retryable, "all repositories together use %s, more than max-volume-bytes %s: run "+
 				"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(total.Bytes), BytesText(most))
 		}
 	}
@@ -268,7 +266,7 @@ func (s *syncer) checkSpace(ctx context.Context) error {
 	return s.checkSize(ctx)
 }
 
-// weigh refuses what was fetched to dir, a folder of the repository's, when that makes it too large.
+// checkFetched fails if the objects fetched to dir make the repository too large.
 func (s *syncer) checkFetched(ctx context.Context, dir string) error {
 	if !s.meter.running {
 		return nil
@@ -296,13 +294,12 @@ func (s *syncer) checkSize(ctx context.Context) error {
 	if u.Bytes <= most {
 		return nil
 	}
-	return overQuota(events.Permanent, "it takes %s on the volume, and max-repo-bytes is %s: run lockstep repos gc, "+
+	return overQuota(events.Permanent, "the repository uses %s, more than max-repo-bytes %s: run lockstep repos gc, "+
 		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes), BytesText(most))
 }
 
-// note writes down by how much the repository may have grown: by what it is known to have taken, or by
-// what the volume has lost meanwhile if that is more. It is told of failures, too: what they have fetched
-// may stay.
+// noteGrowth records the repository's estimated growth: what the sync wrote, or the free space lost meanwhile if that
+// is more. It also runs after failures, because fetched objects may stay.
 func (s *syncer) noteGrowth(res SyncResult) {
 	if !s.meter.running {
 		return
@@ -314,10 +311,10 @@ func (s *syncer) noteGrowth(res SyncResult) {
 		s.meter.own = max(s.meter.own, s.meter.free-space.Free)
 	}
 	s.meter.usage.Added += s.meter.own
-	_ = s.f.writeUsage(s.meter.usage) // without it, it is measured again
+	_ = s.f.writeUsage(s.meter.usage) // non-critical: the next GC measures again
 }
 
-// written adds up the changed files of a tree, and its index.
+// written returns the size of a tree's changed files and index.
 func (v *Volume) written(res SyncResult) int64 {
 	sum := tally{shared: map[disk.Inode]uint64{}}
 	add := func(path string) {
@@ -339,7 +336,7 @@ func overQuota(d events.Disposition, format string, args ...any) error {
 	return events.Errorf(d, events.ClassQuota, format, args...)
 }
 
-// BytesText is a number of bytes as people write it.
+// BytesText formats a number of bytes, such as "1.5 MiB".
 func BytesText(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

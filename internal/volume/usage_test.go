@@ -43,7 +43,7 @@ func TestUsageCountsSharedFilesOnce(t *testing.T) {
 	}
 }
 
-func TestGrowthIsNotedAndMeasuredLater(t *testing.T) {
+func TestGrowthIsEstimatedThenMeasured(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -66,7 +66,7 @@ func TestGrowthIsNotedAndMeasuredLater(t *testing.T) {
 	}
 }
 
-func TestARepositoryThatIsTooLargeIsRefused(t *testing.T) {
+func TestRepositoryOverLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -97,8 +97,8 @@ func TestARepositoryThatIsTooLargeIsRefused(t *testing.T) {
 	w.sync("")
 }
 
-// TestGrowthOfOthersDoesNotCount has the note say that the repository may have grown beyond its limit.
-func TestGrowthOfOthersDoesNotCount(t *testing.T) {
+// TestWrongGrowthEstimateIsRemeasured has the note say that the repository may have grown beyond its limit.
+func TestWrongGrowthEstimateIsRemeasured(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -116,7 +116,7 @@ func TestGrowthOfOthersDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestAFullVolumeIsNotFetchedTo(t *testing.T) {
+func TestNoFetchOnFullVolume(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		cfg  Config
@@ -150,7 +150,7 @@ func TestAFullVolumeIsNotFetchedTo(t *testing.T) {
 	}
 }
 
-func TestADamagedNoteIsMadeAgain(t *testing.T) {
+func TestDamagedUsageFileIsRewritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

@@ -16,21 +16,19 @@ import (
 	"lockstep/internal/volume/fsck"
 )
 
-// VerifyRequest asks that all that a repository has on the volume be read and checked.
+// VerifyRequest is a request to check everything that a repository has on the volume.
 type VerifyRequest struct {
 	Repo   events.RepoPath
 	Fence  uint64 // of the lease held on Repo; above zero
-	Repair bool   // mark what is damaged, so that the next sync of each ref replaces it
+	Repair bool   // mark damage, so that the next sync of each ref repairs it
 }
 
-// Verify reads everything that the repository has on the volume: objects inflate and hash to their
-// names, what the store's refs name is complete, and each tree is its commit, file for file. It takes as
-// long as the disk takes to read it. Readers are not disturbed. The caller holds the lease, as for
-// [Volume.Sync].
+// Verify reads everything that the repository has on the volume and checks that objects match their names, refs are
+// complete, and each tree matches its commit. It takes as long as reading it from disk and does not disturb readers. The
+// caller holds the lease, as for [Volume.Sync].
 //
-// A tree that is marked for repair is no longer taken for whole: readers keep it until the next sync of
-// its ref has built another. A store that is marked is followed by a next one, fetched anew. What is so
-// marked, and published no more, is not looked at again.
+// A marked tree counts as incomplete: readers keep it until the next sync of its ref builds another. A marked store is
+// replaced by the next generation, which is fetched in full. Later checks skip marked trees that are not published.
 func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return fsck.Report{}, err
@@ -44,7 +42,7 @@ func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, er
 	return report, nil
 }
 
-// verifier is one Verify on its way.
+// verifier is the state of one Verify.
 type verifier struct {
 	ctx context.Context // of one Verify
 	v   *Volume
@@ -61,7 +59,7 @@ func (c *verifier) run() error {
 	}
 	if _, err := c.f.floor(); err != nil {
 		c.check.Found(c.f.fence(), "%v", err)
-		return nil // without a fence nothing can be done here
+		return nil // nothing can be locked without a fence
 	}
 	if err := c.f.record(c.ctx, c.req.Fence); err != nil {
 		return err
@@ -105,13 +103,13 @@ func notHere(repo events.RepoPath) error {
 	return events.Errorf(events.Permanent, events.ClassNotFound, "%s is not on this volume", repo)
 }
 
-// trees lists the trees to look at: all but those that were marked and that no name links to any more.
+// trees lists the trees to check: all except marked ones that are not published.
 func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 	linked := map[string]bool{}
 	for path, tree := range links {
 		linked[tree] = true
 		if _, err := os.Stat(c.f.tree(tree)); err != nil {
-			c.check.Found(path, "the tree that it links to is not there; sync to build it again")
+			c.check.Found(path, "its tree is missing; sync to build it again")
 		}
 	}
 	entries, err := disk.ReadDir(c.f.trees())
@@ -127,7 +125,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 		marked := errors.Is(err, os.ErrNotExist)
 		switch {
 		case marked && linked[name]:
-			c.check.Found(c.f.tree(name), "it is marked as damaged; sync to replace it")
+			c.check.Found(c.f.tree(name), "marked as damaged; sync to replace it")
 		case !marked:
 			trees = append(trees, name)
 		}
@@ -135,8 +133,8 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 	return trees, nil
 }
 
-// stores groups trees by the store that they read from. The current store is always among them. A tree
-// that names no store is damaged, and not in any group.
+// stores groups trees by the store that they use, and always includes the current store. It reports trees without a
+// store as damaged.
 func (c *verifier) stores(trees []string) (map[string][]string, error) {
 	stores := map[string][]string{}
 	current, err := c.f.currentStore()
@@ -153,7 +151,7 @@ func (c *verifier) stores(trees []string) (map[string][]string, error) {
 			_, err = os.Lstat(filepath.Join(dir, "objects"))
 		}
 		if err != nil || filepath.Dir(dir) != c.f.stores() {
-			c.check.Found(path, "its objects/info/alternates does not lead to a store")
+			c.check.Found(path, "its objects/info/alternates does not point to a store")
 			c.check.NoteDamagedTree(path)
 			continue
 		}
@@ -162,8 +160,8 @@ func (c *verifier) stores(trees []string) (map[string][]string, error) {
 	return stores, nil
 }
 
-// mark has the next sync make anew what is damaged, and whatever reads from it. The caller holds the file
-// lock. A crash half-way leaves the rest unmarked, to be found again.
+// mark makes the next sync replace damaged trees, damaged stores and the trees that use them. The caller holds the file
+// lock. After a crash, the next Verify finds the rest again.
 func (c *verifier) mark() error {
 	current, err := c.f.currentStore()
 	if err != nil {
@@ -197,7 +195,7 @@ func (c *verifier) mark() error {
 	return nil
 }
 
-// beginStore makes a store that has nothing, and is the current one from now on.
+// beginStore creates an empty store and makes it the current one.
 func (f folder) beginStore() error {
 	next, err := f.nextStore()
 	if err != nil {
@@ -206,5 +204,5 @@ func (f folder) beginStore() error {
 	if err := next.ensure(); err != nil {
 		return err
 	}
-	return disk.Error("begin a new store", disk.Replace(filepath.Join(next.dir, "packed-refs"), nil))
+	return disk.Error("create the next store", disk.Replace(filepath.Join(next.dir, "packed-refs"), nil))
 }

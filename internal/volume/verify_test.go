@@ -144,8 +144,8 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsDamagedIsReplaced has two refs, of which one tree is damaged.
-func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
+// TestRepairReplacesOnlyDamage has two refs, of which one tree is damaged.
+func TestRepairReplacesOnlyDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
@@ -175,7 +175,7 @@ func TestOnlyWhatIsDamagedIsReplaced(t *testing.T) {
 	}
 }
 
-func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
+func TestVerifyReportsUnreadableFiles(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		file    func(f folder) string
@@ -199,7 +199,7 @@ func TestVerifyNamesWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestVerifyBoundsWhatItLists(t *testing.T) {
+func TestVerifyLimitsListedProblems(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	files := map[string]string{}
@@ -217,7 +217,7 @@ func TestVerifyBoundsWhatItLists(t *testing.T) {
 	}
 }
 
-func TestVerifyOfWhatIsNotThere(t *testing.T) {
+func TestVerifyOfUnknownRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, err := w.volume.Verify(t.Context(), VerifyRequest{Repo: repoPath(t, widgets), Fence: 1})
@@ -248,8 +248,8 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 	}
 }
 
-// TestOldModesAreNoDamage has files of modes that early versions of Git wrote, and that others write.
-func TestOldModesAreNoDamage(t *testing.T) {
+// TestOldModesAreNotDamage has files of modes that early versions of Git wrote, and that others write.
+func TestOldModesAreNotDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -264,8 +264,8 @@ func TestOldModesAreNoDamage(t *testing.T) {
 	}
 }
 
-// TestReadersKeepWhatIsMarked opens a tree that waits to be replaced.
-func TestReadersKeepWhatIsMarked(t *testing.T) {
+// TestMarkedTreeStaysReadable opens a tree that waits to be replaced.
+func TestMarkedTreeStaysReadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1", "b": "1"})
@@ -286,8 +286,8 @@ func TestReadersKeepWhatIsMarked(t *testing.T) {
 	}
 }
 
-// TestAMissingHistoryIsFound takes a commit out of the middle of one.
-func TestAMissingHistoryIsFound(t *testing.T) {
+// TestMissingCommitIsFound takes a commit out of the middle of one.
+func TestMissingCommitIsFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})

@@ -9,8 +9,7 @@ import (
 	"lockstep/events"
 )
 
-// TestANewerLayoutIsRefused before anything on the volume changes.
-func TestANewerLayoutIsRefused(t *testing.T) {
+func TestNewerLayoutIsRefused(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	w := newWorld(t)
@@ -35,8 +34,8 @@ func TestANewerLayoutIsRefused(t *testing.T) {
 	}
 }
 
-// TestABindingKeepsWhatANewerVersionHasWritten when it is written anew.
-func TestABindingKeepsWhatANewerVersionHasWritten(t *testing.T) {
+// Fields written by a newer version survive a rewrite.
+func TestBindingKeepsUnknownFields(t *testing.T) {
 	t.Parallel()
 	f := folder{t.TempDir()}
 	must(0, os.WriteFile(f.binding(), []byte(`{"mood":["good"],"repo":"acme/widgets","remote":"https://example.com/acme/widgets"}`), 0o644))(t)

@@ -179,16 +179,16 @@ func (v *Volume) readOrMakeID() (string, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if content, err = makeID(path); err != nil {
-			return "", disk.Error("give the volume an id", err)
+			return "", disk.Error("create the volume's ID", err)
 		}
 	}
 	if err != nil {
-		return "", disk.Error("read the volume's id", err)
+		return "", disk.Error("read the volume's ID", err)
 	}
 	id := strings.TrimSpace(string(content))
 	if !idPattern.MatchString(id) {
 		return "", events.Errorf(events.Permanent, events.ClassVolume,
-			"%s does not hold a volume id; restore the file, or delete it to have the volume taken for a new one", path)
+			"%s does not contain a volume ID; restore the file, or delete it to give the volume a new ID", path)
 	}
 	return id, nil
 }

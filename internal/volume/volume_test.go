@@ -66,7 +66,7 @@ func TestReadOnlyVolume(t *testing.T) {
 	w.mustBeSound(widgets, first)
 }
 
-func TestAFileInTheStoresPlace(t *testing.T) {
+func TestFileInPlaceOfTreesFolder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -91,7 +91,7 @@ func TestNoGitIsStarted(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-func TestNothingIsWrittenWhereTheVolumeWas(t *testing.T) {
+func TestNothingIsWrittenBelowMountPoint(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})

@@ -13,8 +13,8 @@ import (
 	"lockstep/events"
 )
 
-// TestNoErrorRepeatsTheRemote has a remote break HTTP itself in ways that net/http quotes.
-func TestNoErrorRepeatsTheRemote(t *testing.T) {
+// TestErrorsHideRemoteText has a remote break HTTP itself in ways that net/http quotes.
+func TestErrorsHideRemoteText(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
 		"no HTTP":        "echo " + secret + "\r\n\r\n",
@@ -63,7 +63,7 @@ func answerRaw(t *testing.T, answer string) (address string) {
 	return listener.Addr().String()
 }
 
-func TestACertificateThatDoesNotVerify(t *testing.T) {
+func TestUntrustedCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := httptest.NewUnstartedServer(nil)
@@ -79,7 +79,7 @@ func TestACertificateThatDoesNotVerify(t *testing.T) {
 	}
 }
 
-func TestDefaultBranchesThatAreNone(t *testing.T) {
+func TestInvalidDefaultBranches(t *testing.T) {
 	t.Parallel()
 	for name, branch := range map[string]string{
 		"two lines":   "refs/heads/a\nb",
@@ -112,8 +112,8 @@ func TestDefaultBranchesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestTheNameOfARedirect is the remote's word, and not repeated.
-func TestTheNameOfARedirect(t *testing.T) {
+// TestErrorHidesRedirectHost is the remote's word, and not repeated.
+func TestErrorHidesRedirectHost(t *testing.T) {
 	t.Parallel()
 	moved := httptest.NewServer(http.RedirectHandler("http://"+secret+".invalid/info/refs", http.StatusFound))
 	defer moved.Close()

@@ -10,10 +10,10 @@ import (
 	"lockstep/internal/disk"
 )
 
-// Report says what was read, and which problems were found.
+// Report is the result of a check.
 type Report struct {
 	Trees    int       `json:"trees"`
-	Files    int64     `json:"files"`   // in trees, each tree's counted
+	Files    int64     `json:"files"`   // in trees; a file in two trees counts twice
 	Objects  int64     `json:"objects"` // in stores
 	Bytes    int64     `json:"bytes"`   // read
 	Found    int       `json:"found"`   // problems
@@ -21,13 +21,13 @@ type Report struct {
 	Marked   []string  `json:"marked,omitempty"` // trees and stores to be replaced, relative to the root
 }
 
-// Problem is one thing that is not as it was made.
+// Problem is one piece of damage.
 type Problem struct {
 	Path string `json:"path"` // relative to the root
 	What string `json:"what"`
 }
 
-// maxProblems is how many problems a report lists. It counts them all.
+// maxProblems is the maximum number of problems listed in a report; Found counts them all.
 const maxProblems = 100
 
 // Checker checks stores and the trees that read from them, one store at a time.
@@ -39,15 +39,15 @@ type Checker struct {
 
 	mu     sync.Mutex // guards what follows
 	report Report
-	hashes map[disk.Inode]object.ID // of files that trees share
+	hashes map[disk.Inode]object.ID // of shared files
 }
 
-// New returns a Checker whose report names paths as relative returns them. The checks end soon once ctx is done.
+// New returns a Checker whose report names paths as relative returns them. Checks stop when ctx is done.
 func New(ctx context.Context, relative func(path string) string) *Checker {
 	return &Checker{ctx: ctx, relative: relative, hashes: map[disk.Inode]object.ID{}}
 }
 
-// Report returns what has been read and found so far.
+// Report returns the results so far.
 func (c *Checker) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,10 +57,10 @@ func (c *Checker) Report() Report {
 // Damaged returns the paths of the trees and stores that have problems.
 func (c *Checker) Damaged() (trees, stores []string) { return c.damagedTrees, c.damagedStores }
 
-// NoteDamagedTree notes that a tree is damaged, having reported why.
+// NoteDamagedTree records that a tree is damaged. The caller has reported why.
 func (c *Checker) NoteDamagedTree(path string) { c.damagedTrees = append(c.damagedTrees, path) }
 
-// Found notes a problem with what is at path.
+// Found reports a problem with path.
 func (c *Checker) Found(path, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,15 +76,15 @@ func (c *Checker) problems() int {
 	return c.report.Found
 }
 
-// read counts bytes that were read and were right.
-func (c *Checker) read(n int64) {
+// addBytes counts bytes read.
+func (c *Checker) addBytes(n int64) {
 	c.mu.Lock()
 	c.report.Bytes += n
 	c.mu.Unlock()
 }
 
-// CheckStore checks the store at dir, and the trees that read from it, given by their paths. The error says that the
-// check could not be completed.
+// CheckStore checks the store at dir and the trees at the given paths that use it. An error means that the check could
+// not be completed.
 func (c *Checker) CheckStore(dir string, trees []string) error {
 	before := c.problems()
 	objects, err := c.checkObjects(dir)

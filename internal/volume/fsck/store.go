@@ -28,7 +28,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// verified is what a store was found to hold. It reads by go-git alone, not by what a sync reads by.
+// verified is the content of a checked store. It is read with go-git, unlike in a sync.
 type verified struct {
 	storage *filesystem.ObjectStorage
 	has     map[object.ID]struct{}
@@ -36,10 +36,10 @@ type verified struct {
 
 func (o *verified) close() { _ = o.storage.Close() }
 
-// verifyPacks is how many packs are open at once, beside those that are being checked.
+// verifyPacks is the maximum number of packs open for reading objects.
 const verifyPacks = 16
 
-// verifyReaders is how many files are read at once.
+// verifyReaders returns how many files are read concurrently.
 func verifyReaders() int { return min(runtime.GOMAXPROCS(0), 8) }
 
 // checkObjects inflates every object in a store and hashes it.
@@ -93,14 +93,14 @@ func (c *Checker) checkLoose(dir string, o *verified) error {
 			if err != nil {
 				c.Found(path, "%v", err)
 			}
-			c.read(n)
+			c.addBytes(n)
 			return nil
 		})
 	}
 	return g.Wait()
 }
 
-// checkLooseObject inflates a loose object, whose name is the hash of all that it inflates to.
+// checkLooseObject inflates a loose object and compares its hash with its name.
 func checkLooseObject(path string, h object.ID) (int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -109,15 +109,15 @@ func checkLooseObject(path string, h object.ID) (int64, error) {
 	defer file.Close()
 	inflated, err := zlib.NewReader(bufio.NewReader(file))
 	if err != nil {
-		return 0, fmt.Errorf("it does not inflate: %w", err)
+		return 0, fmt.Errorf("does not inflate: %w", err)
 	}
 	sum := sha1.New()
 	n, err := io.Copy(sum, inflated)
 	if err != nil {
-		return n, fmt.Errorf("it does not inflate: %w", err)
+		return n, fmt.Errorf("does not inflate: %w", err)
 	}
 	if object.ID(sum.Sum(nil)) != h {
-		return n, errors.New("it hashes to something else than its name")
+		return n, errors.New("hash does not match its name")
 	}
 	return n, nil
 }
@@ -142,15 +142,15 @@ func (c *Checker) checkPacks(dir string, o *verified) error {
 			c.Found(path, "%v", err)
 			continue
 		}
-		c.read(size)
+		c.addBytes(size)
 		index, err := decodePackIndex(filepath.Join(dir, base+".idx"))
 		switch {
 		case err != nil:
-			c.Found(path, "its index cannot be read: %v", err)
+			c.Found(path, "cannot read its index: %v", err)
 		case index.PackfileChecksum != sum:
-			c.Found(path, "its index is another pack's")
+			c.Found(path, "its index belongs to another pack")
 		default:
-			_ = c.checkPacked(path, index, o) // it fails when its context is done, and not else
+			_ = c.checkPacked(path, index, o) // fails only if ctx is done, checked below
 		}
 		if c.ctx.Err() != nil {
 			return context.Cause(c.ctx)
@@ -159,7 +159,7 @@ func (c *Checker) checkPacks(dir string, o *verified) error {
 	return nil
 }
 
-// packSum returns the checksum that a pack ends in, having found it right.
+// packSum verifies and returns the checksum at the end of a pack.
 func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -172,7 +172,7 @@ func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err er
 	}
 	size = info.Size()
 	if size < int64(len(sum)) {
-		return sum, 0, errors.New("it is too short for a pack")
+		return sum, 0, errors.New("too short for a pack")
 	}
 	hasher := sha1.New()
 	body := io.NewSectionReader(file, 0, size-int64(len(sum)))
@@ -183,12 +183,12 @@ func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err er
 		return sum, 0, err
 	}
 	if object.ID(hasher.Sum(nil)) != object.ID(sum) {
-		return sum, 0, errors.New("it does not hash to its checksum")
+		return sum, 0, errors.New("does not match its checksum")
 	}
 	return sum, size, nil
 }
 
-// decodePackIndex reads an index, whose own checksum go-git compares.
+// decodePackIndex reads an index; go-git verifies its checksum.
 func decodePackIndex(path string) (index *idxfile.MemoryIndex, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -204,15 +204,15 @@ func decodePackIndex(path string) (index *idxfile.MemoryIndex, err error) {
 	return index, idxfile.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(index)
 }
 
-// shardObjects is how many objects of a pack are worth a reader, with an index, of their own.
+// shardObjects is the number of objects per concurrent reader of a pack.
 const shardObjects = 5000
 
-// checkPacked inflates every object that a pack's index names.
+// checkPacked checks every object in a pack's index.
 func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verified) error {
 	var names []object.ID
 	entries, err := index.EntriesByOffset()
 	if err != nil {
-		c.Found(path, "its index cannot be read: %v", err)
+		c.Found(path, "cannot read its index: %v", err)
 		return nil
 	}
 	for {
@@ -221,7 +221,7 @@ func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verifi
 			break
 		}
 		if err != nil {
-			c.Found(path, "its index cannot be read: %v", err)
+			c.Found(path, "cannot read its index: %v", err)
 			return nil
 		}
 		names = append(names, entry.Hash)
@@ -236,11 +236,11 @@ func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verifi
 	return g.Wait()
 }
 
-// checkShard inflates some of a pack's objects. go-git's index and reader are not safe for concurrent use.
+// checkShard checks some of a pack's objects with its own index and reader, which are not safe for concurrent use.
 func (c *Checker) checkShard(ctx context.Context, path string, names []object.ID) error {
 	index, err := decodePackIndex(strings.TrimSuffix(path, ".pack") + ".idx")
 	if err != nil {
-		c.Found(path, "its index cannot be read: %v", err)
+		c.Found(path, "cannot read its index: %v", err)
 		return nil
 	}
 	fs := osfs.New(filepath.Dir(path))
@@ -282,12 +282,12 @@ func checkPackedObject(pack *packfile.Packfile, name object.ID) (err error) {
 		return err
 	}
 	if hasher.Sum() != name {
-		return errors.New("it hashes to something else than its name")
+		return errors.New("hash does not match its name")
 	}
 	return nil
 }
 
-// checkRefs makes sure that all that the store's refs name is there, with its history.
+// checkRefs checks that the store's refs are complete, with their histories.
 func (c *Checker) checkRefs(dir string, o *verified) error {
 	path := filepath.Join(dir, "packed-refs")
 	content, err := os.ReadFile(path)
@@ -298,7 +298,7 @@ func (c *Checker) checkRefs(dir string, o *verified) error {
 		c.Found(path, "%v", err)
 		return nil
 	}
-	w := historian{verified: o, ctx: c.ctx, seen: map[object.ID]bool{}, shallow: map[object.ID]bool{}}
+	w := historyChecker{verified: o, ctx: c.ctx, visited: map[object.ID]bool{}, shallow: map[object.ID]bool{}}
 	for _, h := range object.ReadShallow(dir) {
 		w.shallow[h] = true
 	}
@@ -308,11 +308,11 @@ func (c *Checker) checkRefs(dir string, o *verified) error {
 		switch commit := object.ParseID(name); {
 		case strings.HasPrefix(line, "#"):
 		case !ok || !object.IsID(name) || !strings.HasPrefix(ref, "refs/"):
-			c.Found(path, "a line is no ref: %q", line)
+			c.Found(path, "line is not a ref: %q", line)
 		default:
-			err := w.follow(commit)
+			err := w.checkHistory(commit)
 			if err != nil && c.ctx.Err() == nil {
-				c.Found(path, "%s is not complete: %v", ref, err)
+				c.Found(path, "%s is incomplete: %v", ref, err)
 			}
 		}
 		if c.ctx.Err() != nil {
@@ -322,26 +322,26 @@ func (c *Checker) checkRefs(dir string, o *verified) error {
 	return nil
 }
 
-// historian makes sure that histories are complete, and looks at each object once.
-type historian struct {
+// historyChecker checks that histories are complete, visiting each object once.
+type historyChecker struct {
 	*verified
-	ctx     context.Context    // of one Verify
-	shallow map[object.ID]bool // commits whose parents are not there
-	seen    map[object.ID]bool // commits and folders
+	ctx     context.Context    // of one check
+	shallow map[object.ID]bool // commits whose parents are missing
+	visited map[object.ID]bool // commits and folders
 }
 
-// follow looks at a commit, its history and all below it.
-func (w *historian) follow(tip object.ID) error {
+// checkHistory checks a commit, its history and their trees.
+func (w *historyChecker) checkHistory(tip object.ID) error {
 	for todo := []object.ID{tip}; len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if w.seen[h] {
+		if w.visited[h] {
 			continue
 		}
-		w.seen[h] = true
+		w.visited[h] = true
 		commit, err := w.commit(h)
 		if err == nil {
-			err = w.look(commit.TreeHash, "")
+			err = w.checkFolder(commit.TreeHash, "")
 		}
 		if err != nil {
 			return err
@@ -353,15 +353,15 @@ func (w *historian) follow(tip object.ID) error {
 	return nil
 }
 
-// look looks at what is below a folder.
-func (w *historian) look(folder object.ID, path string) error {
-	if w.seen[folder] {
+// checkFolder checks the objects below a folder.
+func (w *historyChecker) checkFolder(folder object.ID, path string) error {
+	if w.visited[folder] {
 		return nil
 	}
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	w.seen[folder] = true
+	w.visited[folder] = true
 	entries, err := w.tree(folder)
 	if err != nil {
 		return err
@@ -370,7 +370,7 @@ func (w *historian) look(folder object.ID, path string) error {
 		_, present := w.has[entry.Hash]
 		switch {
 		case entry.Mode == filemode.Dir:
-			err = w.look(entry.Hash, path+entry.Name+"/")
+			err = w.checkFolder(entry.Hash, path+entry.Name+"/")
 		case !present && entry.Mode != filemode.Submodule:
 			err = fmt.Errorf("%q: object %s is missing", path+entry.Name, entry.Hash)
 		}
@@ -381,7 +381,6 @@ func (w *historian) look(folder object.ID, path string) error {
 	return nil
 }
 
-// commit reads a commit.
 func (o *verified) commit(h object.ID) (commit *object.Commit, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -417,7 +416,7 @@ func (o *verified) tree(h object.ID) (entries []object.TreeEntry, err error) {
 	return tree.Entries, nil
 }
 
-// walkCommit calls fn for every file below a commit, whose path is relative to the tree.
+// walkCommit calls fn for every file of a commit, with its path relative to the tree.
 func (o *verified) walkCommit(ctx context.Context, commit object.ID, fn func(path string, entry object.TreeEntry) error) error {
 	decoded, err := o.commit(commit)
 	if err != nil {
@@ -426,7 +425,7 @@ func (o *verified) walkCommit(ctx context.Context, commit object.ID, fn func(pat
 	return o.walkTree(ctx, decoded.TreeHash, "", fn)
 }
 
-// leavesTree reports whether a symbolic link at a path is one that the policy is about.
+// leavesTree reports whether a symbolic link at a path points out of the tree.
 func (o *verified) leavesTree(at string, link object.ID) (bool, error) {
 	obj, err := o.storage.EncodedObject(plumbing.BlobObject, link)
 	if err != nil {

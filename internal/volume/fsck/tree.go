@@ -22,11 +22,11 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// checkTree compares a tree with its commit: what its .git says, its index, and every file.
+// checkTree compares a tree with its commit: its .git, its index and every file.
 func (c *Checker) checkTree(path string, o *verified) error {
 	ref, commit, ok := checkout.RefAndCommit(path)
 	if !ok {
-		c.Found(path, "its .git does not say what it is a tree of")
+		c.Found(path, "its .git does not name its ref and commit")
 		return nil
 	}
 	if head, err := checkout.GitDirOf(path).Head(); err != nil || head.Commit != commit || head.Ref != "" && head.Ref != ref {
@@ -47,7 +47,7 @@ func (c *Checker) checkTree(path string, o *verified) error {
 	return c.checkExtras(path, wanted)
 }
 
-// wanted is what the commit says that the tree is to have; nil when that cannot be read.
+// wanted returns the files that the commit has in the tree, or nil if the commit cannot be read.
 func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
 	wanted := map[string]object.TreeEntry{}
 	skips := checkout.GitDirOf(path).Links() == checkout.LinksSkip
@@ -65,7 +65,7 @@ func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.Tr
 	case c.ctx.Err() != nil:
 		return nil, context.Cause(c.ctx)
 	case err != nil:
-		c.Found(path, "its commit cannot be read from the store: %v", err)
+		c.Found(path, "cannot read its commit from the store: %v", err)
 		return nil, nil
 	}
 	return wanted, nil
@@ -75,20 +75,20 @@ func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.Tr
 func (c *Checker) checkIndex(file string, wanted map[string]object.TreeEntry) {
 	decoded, err := decodeIndex(file)
 	if err != nil {
-		c.Found(file, "it cannot be read: %v", err)
+		c.Found(file, "cannot be read: %v", err)
 		return
 	}
 	matching := 0
 	for _, entry := range decoded.Entries {
 		want, ok := wanted[entry.Name]
 		if !ok || want.Hash != entry.Hash || want.Mode != entry.Mode {
-			c.Found(file, "%q is not what the commit has there", entry.Name)
+			c.Found(file, "%q does not match the commit", entry.Name)
 			continue
 		}
 		matching++
 	}
 	if matching < len(wanted) {
-		c.Found(file, "%d of %d files are not in it", len(wanted)-matching, len(wanted))
+		c.Found(file, "%d of %d files are missing in it", len(wanted)-matching, len(wanted))
 	}
 }
 
@@ -107,7 +107,7 @@ func decodeIndex(path string) (decoded *index.Index, err error) {
 	return decoded, index.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(decoded)
 }
 
-// checkFiles compares every file that a tree is to have with the commit.
+// checkFiles compares a tree's files with the commit.
 func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry) error {
 	g, ctx := errgroup.WithContext(c.ctx)
 	g.SetLimit(verifyReaders())
@@ -133,13 +133,13 @@ func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEn
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		return errors.New("it is missing")
+		return errors.New("missing")
 	case err != nil:
 		return err
 	}
 	if want.Mode == filemode.Submodule {
 		if !info.IsDir() {
-			return errors.New("it is not the folder of a submodule")
+			return errors.New("not the folder of a submodule")
 		}
 		return nil
 	}
@@ -148,19 +148,19 @@ func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEn
 		return err
 	}
 	if st.Mode&(unix.S_IFMT|0o100) != checkout.FileType(want.Mode) {
-		return fmt.Errorf("it has mode %v, and not that of %s", info.Mode(), want.Mode)
+		return fmt.Errorf("mode is %v, want that of %s", info.Mode(), want.Mode)
 	}
 	sum, err := c.hashOf(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1)
 	if err != nil {
 		return err
 	}
 	if sum != want.Hash {
-		return errors.New("its content is not the commit's")
+		return errors.New("content does not match the commit")
 	}
 	return nil
 }
 
-// hashOf hashes a file as Git does a blob. One that trees share is read once.
+// hashOf returns a file's blob hash. A file that trees share is read once.
 func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key disk.Inode, shared bool) (object.ID, error) {
 	if shared {
 		c.mu.Lock()
@@ -198,7 +198,7 @@ func hashFile(ctx context.Context, path string, info fs.FileInfo) (object.ID, er
 	return hasher.Sum(), err
 }
 
-// checkExtras looks for what is in a tree and not in its commit. Empty folders are nothing to Git.
+// checkExtras reports files that are not in the commit. Git ignores empty folders.
 func (c *Checker) checkExtras(path string, wanted map[string]object.TreeEntry) error {
 	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
 		switch {
@@ -214,7 +214,7 @@ func (c *Checker) checkExtras(path string, wanted map[string]object.TreeEntry) e
 		}
 		name := filepath.ToSlash(strings.TrimPrefix(file, path+string(filepath.Separator)))
 		if _, ok := wanted[name]; !ok {
-			c.Found(file, "it is not in the commit")
+			c.Found(file, "not in the commit")
 		}
 		return nil
 	})
