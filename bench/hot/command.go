@@ -38,7 +38,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench hot\n" +
 			"  go run ./bench hot --peer 'redsync=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs' --json",
-	}, b.check, b.run)
+	}, b.check, rig.OnRedis(&b.redis, b.run))
 	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
 	flags.IntVar(&b.events, "events", 400, "number of events, half of them to one repository")
@@ -91,19 +91,14 @@ type Report struct {
 	Contestants []Result      `json:"contestants"`
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
-	server, err := rig.OpenRedis(ctx, b.redis)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
 	prefix := rig.NewNamespace()
 	tasks := makeTasks(b.events, b.repos)
 	report := Report{
 		Machine: server.Machine(), Events: b.events, Repos: b.repos, Processes: b.Processes, Slots: b.Slots, Work: b.Work,
 		Contestants: make([]Result, len(b.contestants)),
 	}
-	err = env.Alternate(b.rounds, rig.Names(b.contestants), func(round, i int) (err error) {
+	err := env.Alternate(b.rounds, rig.Names(b.contestants), func(round, i int) (err error) {
 		result := &report.Contestants[i]
 		result.Name = b.contestants[i].Name
 		var r Round

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,7 +14,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/config"
 )
 
 // bench holds the flags.
@@ -35,7 +33,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"processor time. Each repository is polled once an hour, spread evenly. Without --redis it starts a private\n" +
 			"redis-server.",
 		Example: "  go run ./bench idle\n  go run ./bench idle --repos 10000 --duration 60s --json",
-	}, b.check, b.run)
+	}, b.check, rig.OnRedis(&b.redis, b.run))
 	rig.RedisFlag(cmd, &b.redis)
 	cmd.Flags().IntVar(&b.repos, "repos", 1000, "number of repositories")
 	cmd.Flags().DurationVar(&b.duration, "duration", 30*time.Second, "how long to leave the worker alone")
@@ -68,32 +66,14 @@ func (r Report) Table(w io.Writer) error {
 	return err
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
 	report := Report{Repos: b.repos, duration: b.duration}
-	server, err := rig.OpenRedis(ctx, b.redis)
+	_, worker, took, stop, err := rig.SyncFleet(ctx, env, server, b.repos)
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	fleet, err := rig.ServeFleet(ctx, filepath.Join(env.Dir, "git"), b.repos)
-	if err != nil {
-		return err
-	}
-	defer fleet.Git.Close()
-	deployment := rig.Deployment{Env: env, Redis: server, Root: filepath.Join(env.Dir, "root")}
-	worker, err := deployment.Start(ctx, "serve", "--roles", config.RoleWorker+","+config.RoleScheduler)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = worker.Kill() }()
-	began := time.Now()
-	if err := fleet.Sync(ctx, server.Client, events.DefaultNamespace); err != nil {
-		return err
-	}
-	report.SyncedIn = time.Since(began)
-	if err := fleet.SpreadPolls(ctx, server.Client); err != nil {
-		return err
-	}
+	defer stop()
+	report.SyncedIn = took
 	before, err := server.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
 	if err != nil {
 		return err

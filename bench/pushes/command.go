@@ -85,6 +85,9 @@ func (b *bench) run(ctx context.Context, env *rig.Env) error {
 	if err != nil {
 		return err
 	}
+	if _, err := env.Lockstep(ctx); err != nil { // do not measure the build
+		return err
+	}
 
 	began := time.Now()
 	workers := make([]*rig.Process, b.processes)

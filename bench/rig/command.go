@@ -56,6 +56,18 @@ func RedisFlag(cmd *cobra.Command, url *string) {
 	cmd.Flags().StringVar(url, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
 }
 
+// OnRedis returns a function for [Command] that opens the Redis at url and calls run.
+func OnRedis(url *string, run func(context.Context, *Env, *Redis) error) func(context.Context, *Env) error {
+	return func(ctx context.Context, env *Env) error {
+		server, err := OpenRedis(ctx, *url)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		return run(ctx, env, server)
+	}
+}
+
 // Show prints a report in the format that --output names, and returns its verdict.
 func (e *Env) Show(report Report) error {
 	var err error

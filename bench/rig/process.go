@@ -22,8 +22,8 @@ import (
 // programVariable names the lockstep binary to measure instead of one that is built.
 const programVariable = "BENCH_LOCKSTEP"
 
-// lockstep returns the path of the lockstep binary to measure. Unless BENCH_LOCKSTEP names one, it is built once.
-func (e *Env) lockstep(ctx context.Context) (string, error) {
+// Lockstep returns the path of the lockstep binary to measure. Unless BENCH_LOCKSTEP names one, it is built once.
+func (e *Env) Lockstep(ctx context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if path := e.Variable(programVariable); path != "" {
@@ -51,7 +51,7 @@ type Process struct {
 
 // StartLockstep starts the lockstep binary, in a folder without a lockstep.yaml and without the variables that configure it.
 func (e *Env) StartLockstep(ctx context.Context, args ...string) (*Process, error) {
-	path, err := e.lockstep(ctx)
+	path, err := e.Lockstep(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/watch"
 )
@@ -110,8 +111,33 @@ func (f *Fleet) Sync(ctx context.Context, client redis.UniversalClient, namespac
 	})
 }
 
-// SpreadPolls schedules the next polls evenly over an hour, as they are when the repositories have been watched for long.
-func (f *Fleet) SpreadPolls(ctx context.Context, client redis.UniversalClient) error {
+// SyncFleet serves a fleet of n repositories below env.Dir, and starts a worker that polls and syncs them. Then it spreads the
+// next polls evenly over an hour, as they are when the repositories have been watched for long. It returns how long the first
+// sync of all took. stop ends the worker and the server.
+func SyncFleet(ctx context.Context, env *Env, server *Redis, n int) (d Deployment, worker *Process, took time.Duration, stop func(), err error) {
+	fleet, err := ServeFleet(ctx, filepath.Join(env.Dir, "git"), n)
+	if err != nil {
+		return d, nil, 0, nil, err
+	}
+	d = Deployment{Env: env, Redis: server, Root: filepath.Join(env.Dir, "root")}
+	worker, err = d.Start(ctx, "serve", "--roles", config.RoleWorker+","+config.RoleScheduler)
+	if err != nil {
+		fleet.Git.Close()
+		return d, nil, 0, nil, err
+	}
+	stop = func() { _ = worker.Kill(); fleet.Git.Close() }
+	began := time.Now()
+	if err = fleet.Sync(ctx, server.Client, events.DefaultNamespace); err == nil {
+		took = time.Since(began)
+		err = fleet.spreadPolls(ctx, server.Client)
+	}
+	if err != nil {
+		stop()
+	}
+	return d, worker, took, stop, err
+}
+
+func (f *Fleet) spreadPolls(ctx context.Context, client redis.UniversalClient) error {
 	now, err := client.Time(ctx).Result()
 	if err != nil {
 		return err

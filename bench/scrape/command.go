@@ -43,7 +43,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"webhooks to a receiver, and measure how many fewer it accepts while it is scraped once a second, and twenty\n" +
 			"times. Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench scrape\n  go run ./bench scrape --repos 1000 --scrapes 100 --rounds 1 -o json",
-	}, b.check, b.run)
+	}, b.check, rig.OnRedis(&b.redis, b.run))
 	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
 	flags.IntVar(&b.repos, "repos", 100_000, "number of repositories in Redis")
@@ -111,12 +111,7 @@ func (r Report) Table(w io.Writer) error {
 	return err
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
-	server, err := rig.OpenRedis(ctx, b.redis)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
 	namespace := rig.NewNamespace()
 	defer server.Clear(ctx, string(namespace))
 	report := Report{Machine: server.Machine(), Repos: b.repos}

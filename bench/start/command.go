@@ -7,17 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/bench/rig"
-	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/config"
 	"lockstep/internal/stats"
 )
 
@@ -37,7 +34,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"with all roles on that Redis and that volume several times, and measure the time until it is ready.\n" +
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench start\n  go run ./bench start --repos 10000 --starts 10 -o json",
-	}, b.check, b.run)
+	}, b.check, rig.OnRedis(&b.redis, b.run))
 	rig.RedisFlag(cmd, &b.redis)
 	cmd.Flags().IntVar(&b.repos, "repos", 1000, "number of repositories")
 	cmd.Flags().IntVar(&b.starts, "starts", 10, "number of starts to measure")
@@ -67,30 +64,13 @@ func (r Report) Table(w io.Writer) error {
 	return err
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
-	server, err := rig.OpenRedis(ctx, b.redis)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	fleet, err := rig.ServeFleet(ctx, filepath.Join(env.Dir, "git"), b.repos)
-	if err != nil {
-		return err
-	}
-	defer fleet.Git.Close()
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
 	env.Progress("syncing %d repositories", b.repos)
-	deployment := rig.Deployment{Env: env, Redis: server, Root: filepath.Join(env.Dir, "root")}
-	worker, err := deployment.Start(ctx, "serve", "--roles", config.RoleWorker+","+config.RoleScheduler)
+	deployment, _, _, stop, err := rig.SyncFleet(ctx, env, server, b.repos)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = worker.Kill() }()
-	if err := fleet.Sync(ctx, server.Client, events.DefaultNamespace); err != nil {
-		return err
-	}
-	if err := fleet.SpreadPolls(ctx, server.Client); err != nil {
-		return err
-	}
+	defer stop()
 	report := Report{Machine: server.Machine(), Repos: b.repos}
 	for i := range b.starts {
 		env.Progress("start %d of %d", i+1, b.starts)

@@ -53,7 +53,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench stream\n  go run ./bench stream --events 200000 --rounds 5 --json\n" +
 			"  go run ./bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
-	}, b.check, b.run)
+	}, b.check, rig.OnRedis(&b.redis, b.run))
 	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
 	flags.IntVar(&b.events, "events", 100_000, "number of events for each contestant in a round")
@@ -75,12 +75,7 @@ func (b *bench) check() error {
 	return nil
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
-	server, err := rig.OpenRedis(ctx, b.redis)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
 	run := b.runSubscribers
 	if b.settle {
 		run = b.runSettled
