@@ -39,8 +39,15 @@ type side interface {
 	Close()
 }
 
-// engineSide is Lockstep.
+// noCleanup is the part of a side that has nothing to clean up.
+type noCleanup struct{}
+
+func (noCleanup) tidy(context.Context) error { return nil }
+func (noCleanup) Close()                     {}
+
+// engineSide is Lockstep. Its next sync tidies up.
 type engineSide struct {
+	noCleanup
 	volume *volume.Volume
 	req    volume.SyncRequest
 	began  time.Time
@@ -111,14 +118,16 @@ func (s *engineSide) tree() string {
 	return filepath.Join(s.volume.Root(), filepath.FromSlash(s.req.Repo.String()))
 }
 
-func (s *engineSide) tidy(context.Context) error { return nil } // the next sync does it
-func (s *engineSide) Close()                     { s.volume.Close() }
+func (s *engineSide) Close() { s.volume.Close() }
 
 // resetSide is a clone that is reset in place. Its readers see it change file by file.
-type resetSide struct{ dir string }
+type resetSide struct {
+	noCleanup
+	dir string
+}
 
 func openResetSide(ctx context.Context, dir, url string) (*resetSide, error) {
-	return &resetSide{dir}, rig.CloneWithGit(ctx, url, dir)
+	return &resetSide{dir: dir}, rig.CloneWithGit(ctx, url, dir)
 }
 
 func (s *resetSide) publish(ctx context.Context) (p Publication, err error) {
@@ -135,12 +144,11 @@ func (s *resetSide) publish(ctx context.Context) (p Publication, err error) {
 	return p, err
 }
 
-func (s *resetSide) tree() string               { return s.dir }
-func (s *resetSide) tidy(context.Context) error { return nil }
-func (s *resetSide) Close()                     {}
+func (s *resetSide) tree() string { return s.dir }
 
 // worktreeSide is a clone with a new work tree for each push, and a symlink to the newest.
 type worktreeSide struct {
+	noCleanup
 	dir string
 	n   int
 }
@@ -185,8 +193,6 @@ func (s *worktreeSide) tidy(ctx context.Context) error {
 	_, err := gitserver.Git(ctx, s.clone(), "", "worktree", "remove", "--force", s.worktree(s.n-1))
 	return err
 }
-
-func (s *worktreeSide) Close() {}
 
 // syncFileSystem waits until everything written to path's file system is on disk.
 func syncFileSystem(path string) error {

@@ -175,26 +175,24 @@ func (b *bench) alone(ctx context.Context, env *rig.Env, server *rig.Redis, name
 	if _, err := Scrape(ctx, addr); err != nil { // warm-up
 		return err
 	}
-	before, err := costs(ctx, service.Cmd.Process.Pid, server)
-	if err != nil {
-		return err
-	}
-	took := make([]time.Duration, b.scrapes)
-	for i := range took {
+	var took []time.Duration
+	report.CPU, report.Commands, err = b.cost(ctx, service.Cmd.Process.Pid, server, func() error {
 		began := time.Now()
 		text, err := Scrape(ctx, addr)
-		if err != nil {
-			return err
-		}
-		took[i], report.Series, report.Bytes = time.Since(began), CountSeries(text), len(text)
-	}
-	after, err := costs(ctx, service.Cmd.Process.Pid, server)
+		took = append(took, time.Since(began))
+		report.Series, report.Bytes = CountSeries(text), len(text)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	report.Took = stats.NewLatency(took).P50
-	report.CPU, report.Commands = after.since(before, b.scrapes)
-	if report.Fresh, report.Asks, err = b.fresh(ctx, server, namespace); err != nil {
+	// What a scrape does in addition if it finds the streams' figures old, measured in this process.
+	report.Fresh, report.Asks, err = b.cost(ctx, os.Getpid(), server, func() error {
+		_, err := telemetry.NewStreams(server.Client, string(namespace), namespace.Changes(), namespace.Results()).Read(ctx)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	report.Every15s = (report.CPU + report.Fresh).Seconds() / 15
@@ -202,47 +200,25 @@ func (b *bench) alone(ctx context.Context, env *rig.Env, server *rig.Redis, name
 	return nil
 }
 
-// fresh measures reading the streams' figures in this process, as a service does if a scrape finds them old.
-func (b *bench) fresh(ctx context.Context, server *rig.Redis, namespace events.Namespace) (cpu time.Duration, commands float64, err error) {
-	before, err := costs(ctx, os.Getpid(), server)
+// cost calls f for each scrape, and returns the processor time of a process and Redis, and the commands to Redis, for one call.
+func (b *bench) cost(ctx context.Context, pid int, server *rig.Redis, f func() error) (cpu time.Duration, commands float64, err error) {
+	cpuBefore, commandsBefore, err := used(ctx, pid, server)
+	for i := 0; i < b.scrapes && err == nil; i++ {
+		err = f()
+	}
 	if err != nil {
 		return 0, 0, err
 	}
-	for range b.scrapes {
-		if _, err := telemetry.NewStreams(server.Client, string(namespace), namespace.Changes(), namespace.Results()).Read(ctx); err != nil {
-			return 0, 0, err
-		}
-	}
-	after, err := costs(ctx, os.Getpid(), server)
-	if err != nil {
-		return 0, 0, err
-	}
-	cpu, commands = after.since(before, b.scrapes)
-	return cpu, commands, nil
+	cpuAfter, commandsAfter, err := used(ctx, pid, server)
+	return (cpuAfter - cpuBefore) / time.Duration(b.scrapes), float64(commandsAfter-commandsBefore) / float64(b.scrapes), err
 }
 
-// cost is what a process and Redis have used so far.
-type cost struct {
-	cpu      time.Duration
-	commands int64
-}
-
-func (c cost) since(before cost, times int) (cpu time.Duration, commands float64) {
-	return (c.cpu - before.cpu) / time.Duration(times), float64(c.commands-before.commands) / float64(times)
-}
-
-func costs(ctx context.Context, pid int, server *rig.Redis) (c cost, err error) {
-	ours, err := rig.CPU(pid)
-	if err != nil {
-		return c, err
-	}
-	theirs, err := server.CPU(ctx)
-	if err != nil {
-		return c, err
-	}
-	c.cpu = ours + theirs
-	_, err = fmt.Sscan(server.Info(ctx, "stats")["total_commands_processed"], &c.commands)
-	return c, err
+// used returns the processor time of a process and Redis so far, and the number of commands.
+func used(ctx context.Context, pid int, server *rig.Redis) (cpu time.Duration, commands int64, err error) {
+	process, errProcess := rig.CPU(pid)
+	redis, errRedis := server.CPU(ctx)
+	_, err = fmt.Sscan(server.Info(ctx, "stats")["total_commands_processed"], &commands)
+	return process + redis, commands, errors.Join(errProcess, errRedis, err)
 }
 
 // Scrape reads a service's metrics as Prometheus does.
