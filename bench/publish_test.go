@@ -11,11 +11,12 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
+	testenv.Long(t) // it syncs the file system, which can take long
 	skipUnderRace(t)
-	t.Parallel()
 	git := proctest.StartGit(t)
 	proctest.Must(git.Generate(t.Context(), "acme/widgets", gitserver.Shape{Files: 40, Bytes: 40_000}))(t)
 	stdout, stderr, code := runProcess(t, "publish", "--sizes", "90", "--repo", git.Dir("acme/widgets"), "--pushes", "3",

@@ -21,8 +21,8 @@ func (r treeRead) isWhole() bool { return r.Missing == 0 && r.Torn == 0 && len(r
 type Figures struct {
 	Reads    int `json:"reads"`
 	Whole    int `json:"whole"`    // reads of a complete tree of one version
-	Missing  int `json:"missing"`  // files, in all reads together
-	Torn     int `json:"torn"`     // likewise
+	Missing  int `json:"missing"`  // missing files, in all reads
+	Torn     int `json:"torn"`     // torn files, in all reads
 	Mixed    int `json:"mixed"`    // reads of several versions
 	Versions int `json:"versions"` // different ones in whole reads
 }

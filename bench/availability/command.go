@@ -84,7 +84,7 @@ type Result struct {
 // SideLockstep is the contestant that must not fail.
 const SideLockstep = "lockstep"
 
-// run gives each contestant a turn, with a repository of its own.
+// run gives each contestant a turn, each with another repository.
 func (b *bench) run(ctx context.Context, env *rig.Env) error {
 	report := Report{Duration: b.duration, Files: b.files, Readers: b.readers, Workers: b.workers}
 	var err error

@@ -22,7 +22,7 @@ type turn struct {
 	*bench
 	git  *gitserver.Server
 	repo string
-	dir  string // of its own
+	dir  string // for its files
 }
 
 // syncer publishes pushes to readers.
@@ -88,9 +88,9 @@ func (t *turn) run(ctx context.Context, start func(*turn) (syncer, error)) (resu
 	return result, s.report(ctx, &result)
 }
 
-// push pushes one version after the other; every tenth time by force, onto the first commit.
+// push pushes one version after the other, every tenth by force onto the first commit.
 func (t *turn) push(during context.Context, s syncer, first string, result *Result) error {
-	ctx := context.WithoutCancel(during) // a push that has begun is done
+	ctx := context.WithoutCancel(during) // finish a push that has begun
 	for n := 1; during.Err() == nil; n++ {
 		edit := gitserver.Edit{Write: t.version(n)}
 		if n%ForcedEvery == 0 {
@@ -110,7 +110,7 @@ func (t *turn) push(during context.Context, s syncer, first string, result *Resu
 	return nil
 }
 
-// path is where the repository has its ith file.
+// path returns the path of the ith file.
 func (t *turn) path(i int) string { return fmt.Sprintf("dir-%d/file-%d.txt", i%10, i) }
 
 const (
@@ -118,7 +118,7 @@ const (
 	versionTail = "end of version %d\n"
 )
 
-// version is what all files are at version n.
+// version returns the content of all files at version n.
 func (t *turn) version(n int) map[string]string {
 	content := fmt.Sprintf(versionHead, n) + strings.Repeat("a line that stays as it is\n", 40) + fmt.Sprintf(versionTail, n)
 	files := make(map[string]string, t.files)
@@ -128,7 +128,7 @@ func (t *turn) version(n int) map[string]string {
 	return files
 }
 
-// readVersion returns the version that a file names, and whether it is all there.
+// readVersion returns the version in a file, and whether the file is complete.
 func readVersion(content []byte) (version int, whole bool) {
 	if _, err := fmt.Sscanf(string(content), versionHead, &version); err != nil {
 		return 0, false
@@ -136,7 +136,7 @@ func readVersion(content []byte) (version int, whole bool) {
 	return version, bytes.HasSuffix(content, fmt.Appendf(nil, versionTail, version))
 }
 
-// read reads the whole tree, over and over.
+// read reads the whole tree repeatedly.
 func (t *turn) read(during context.Context, published string, began time.Time) (reads []treeRead, err error) {
 	for during.Err() == nil {
 		at := time.Since(began)
@@ -151,7 +151,7 @@ func (t *turn) read(during context.Context, published string, began time.Time) (
 	return reads, nil
 }
 
-// readOnce opens the published name, and then reads every file below what it has opened.
+// readOnce opens the published name once and reads every file below it.
 func (t *turn) readOnce(published string) (read treeRead, err error) {
 	tree, err := os.OpenRoot(published)
 	if errors.Is(err, fs.ErrNotExist) {

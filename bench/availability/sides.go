@@ -90,7 +90,7 @@ func (s *resetters) sync(ctx context.Context) {
 	switch {
 	case err == nil:
 		s.commits[head] = true
-	case ctx.Err() == nil: // else the run is over
+	case ctx.Err() == nil: // otherwise the run has ended
 		s.failed++
 	}
 }

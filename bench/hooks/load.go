@@ -23,7 +23,7 @@ import (
 	"lockstep/bench/rig"
 )
 
-// Load is a set of webhooks, one for each repository. Each delivery gets an ID of its own, which GitHub does not sign.
+// Load is a set of webhooks, one for each repository. Each delivery gets a unique ID, which the signature does not cover.
 type Load struct {
 	urls      []string
 	requests  [][]byte // with idPlaceholder

@@ -26,8 +26,8 @@ type Load struct {
 
 var errLimit = errors.New("the processes did not end within the limit")
 
-// Play lets a contestant queue all tasks and then starts its workers. It returns what became of the tasks, and the
-// contestant's version. All keys begin with prefix.
+// Play lets a contestant queue all tasks and then starts its workers. It returns the figures and the contestant's
+// version. All keys begin with prefix.
 func (l Load) Play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, tasks []Task, prefix string) (figures Figures, version string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Limit, errLimit)
 	defer cancel()

@@ -25,7 +25,7 @@ func TestWorkerSpeaksTheProtocol(t *testing.T) {
 	})
 }
 
-// contendingWaiters has a worker of three waiters contend for so long, and returns those who got the key.
+// contendingWaiters runs a worker of three waiters for a duration, and returns the waiters that got the key.
 func contendingWaiters(t *testing.T, server *redistest.Server, d time.Duration) map[int]bool {
 	t.Helper()
 	stdin, start := io.Pipe()
@@ -91,7 +91,7 @@ func TestErrorNamesAPeerThatIsNoWorker(t *testing.T) {
 }
 
 func TestHoldManyLeases(t *testing.T) {
-	server := redistest.StartReal(t) // the embedded one has no processor time of its own
+	server := redistest.StartReal(t) // the embedded one does not report its processor time
 	redis := proctest.Must(rig.OpenRedis(t.Context(), server.URL()))(t)
 	t.Cleanup(redis.Close)
 	const n, lease, d = 300, 500 * time.Millisecond, time.Second

@@ -88,7 +88,7 @@ func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Re
 	return env.Show(report)
 }
 
-// pairsPerSecond repeats pair in several goroutines, each with a key of its own.
+// pairsPerSecond repeats pair in several goroutines, each with another key.
 func pairsPerSecond(ctx context.Context, goroutines int, d time.Duration, key string, pair func(context.Context, string) error) (float64, error) {
 	var count atomic.Int64
 	began := time.Now()

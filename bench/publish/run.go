@@ -19,7 +19,7 @@ import (
 type run struct {
 	*bench
 	git  *gitserver.Server
-	dir  string // of its own
+	dir  string // for its files
 	repo events.RepoPath
 
 	files   int

@@ -30,7 +30,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	cmd := rig.Command(std, &cobra.Command{
 		Use:   "pushes",
 		Short: "Measure what many queued pushes to one repository cost",
-		Long: "Queue many pushes to one real repository, each with a commit of its own, start worker processes, and print\n" +
+		Long: "Queue many pushes to one real repository, each with another commit, start worker processes, and print\n" +
 			"how long it takes until each push has its result, and how many ls-remotes and fetches that takes. It fails\n" +
 			"if a push has no result, or more than one. Needs git and redis-server, of which it starts a private one.",
 		Example: "  go run ./bench pushes\n  go run ./bench pushes --pushes 1000 --processes 4 --json",
@@ -50,7 +50,7 @@ func (b *bench) check() error {
 	return nil
 }
 
-// Report is what became of the pushes.
+// Report is the outcome of the pushes.
 type Report struct {
 	Machine    rig.Machine   `json:"machine"`
 	Pushes     int           `json:"pushes"`

@@ -34,7 +34,7 @@ type bench struct {
 	peers                              []string
 }
 
-// group is the consumer group of every contestant. Each contestant has a stream of its own.
+// group is the consumer group of every contestant. Contestants do not share streams.
 const group = "bench"
 
 // NewCommand returns the command bench stream.
@@ -170,7 +170,7 @@ func (b *bench) compare(env *rig.Env, names []string, measure func(round, i int)
 	return rows, err
 }
 
-// measure lets a contestant consume a stream of its own, and returns its events a second.
+// measure lets a contestant consume a new stream, and returns its events a second.
 func (b *bench) measure(ctx context.Context, server *rig.Redis, take taker) (float64, error) {
 	prefix := string(rig.NewNamespace())
 	topic := prefix + "changes"
@@ -222,7 +222,7 @@ func takeWithLockstep(ctx context.Context, server *rig.Redis, topic string, n in
 	return takeAll(ctx, subscriber, topic, n)
 }
 
-// takeWithStock runs several stock subscribers, each on a connection of its own.
+// takeWithStock runs several stock subscribers, each on another connection.
 func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subscribers int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	messages := make(chan struct{}, n)
