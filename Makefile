@@ -31,36 +31,37 @@ test-soak: ## Run the soak tests: 1,000 pushes, 1,000 killed workers, Redis kill
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
 
-bench-lock: build ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
+bench-lock: ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
 	go -C bench/peers build -o ../../bin/peers .
-	bin/lockstep bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock'
-	bin/lockstep bench lock --uncontended --duration 3s
-	bin/lockstep bench lock --hold-many 10000 --duration 30s
-	bin/lockstep bench lock --faults --duration 15s
+	go run ./bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock'
+	go run ./bench lock --uncontended --duration 3s
+	go run ./bench lock --hold-many 10000 --duration 30s
+	go run ./bench lock --faults --duration 15s
 
-bench-hot: build ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
+bench-hot: ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
 	go -C bench/peers build -o ../../bin/peers .
 	npm ci --prefix bench/peers/bullmq --ignore-scripts --no-audit --no-fund
-	bin/lockstep bench hot --peer 'coalescing=bin/lockstep bench hot-worker --coalesce' --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
+	go build -o bin/bench ./bench
+	bin/bench hot --peer 'coalescing=bin/bench hot-worker --coalesce' --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
 
-bench-stream: build ## Measure events a second, and what queued pushes to one repository cost
+bench-stream: ## Measure events a second, and what queued pushes to one repository cost
 	go -C bench/peers build -o ../../bin/peers .
-	bin/lockstep bench stream --rounds 5
-	bin/lockstep bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
-	bin/lockstep bench pushes
+	go run ./bench stream --rounds 5
+	go run ./bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
+	go run ./bench pushes
 
-bench-publish: build ## Measure how long a push takes to its readers, side by side with git reset and git worktree
-	bin/lockstep bench publish
+bench-publish: ## Measure how long a push takes to its readers, side by side with git reset and git worktree
+	go run ./bench publish
 
-bench-availability: build ## Measure how often readers meet a complete tree while pushes go on
-	bin/lockstep bench availability
+bench-availability: ## Measure how often readers meet a complete tree while pushes go on
+	go run ./bench availability
 
-bench-idle: build ## Measure what a worker takes that keeps many repositories and has nothing to do
-	bin/lockstep bench idle
+bench-idle: ## Measure what a worker takes that keeps many repositories and has nothing to do
+	go run ./bench idle
 
-bench-hooks: build ## Measure webhooks a second against the plainest handler, and what a storm of them with Redis killed comes to
-	bin/lockstep bench hooks
-	bin/lockstep bench hooks --storm 10000
+bench-hooks: ## Measure webhooks a second against the plainest handler, and what a storm of them with Redis killed comes to
+	go run ./bench hooks
+	go run ./bench hooks --storm 10000
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \

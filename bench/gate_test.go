@@ -2,11 +2,10 @@ package main
 
 import "testing"
 
-// longBench skips a benchmark's own test under the race detector, which makes it many times longer; the tests with an
-// embedded Redis run without.
-func longBench(t *testing.T) {
+// skipUnderRace skips the test of a benchmark under the race detector, which makes it many times slower.
+func skipUnderRace(t *testing.T) {
 	t.Helper()
 	if underRace {
-		t.Skip("a benchmark, and the race detector is on")
+		t.Skip("too slow under the race detector")
 	}
 }

@@ -3,27 +3,25 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"lockstep/bench/hot"
-	"lockstep/bench/rig"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
 
-func TestBenchHotLosesAndDoublesNothing(t *testing.T) {
+func TestBenchHotWithoutFaults(t *testing.T) {
 	server := redistest.Start(t)
 	stdout, stderr, code := runProcess(t, "hot", "--redis", server.URL(), "--events", "40", "--repos", "5", "--work", "1ms",
 		"--processes", "2", "--slots", "2", "--rounds", "1", "--peer", "again=bench hot-worker", "--json")
 	if code != term.ExitDone {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	var report hot.HotReport
+	var report hot.Report
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
@@ -42,85 +40,27 @@ func TestBenchHotLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	if left := proctest.Must(server.Client().Keys(t.Context(), "lockstep-bench:*").Result())(t); len(left) > 0 {
-		t.Errorf("it leaves %q", left)
+		t.Errorf("keys left: %q", left)
 	}
 	var table bytes.Buffer
-	if err := report.Print(&table, term.Output{}); err != nil || !strings.Contains(table.String(), "again") {
+	if err := report.Table(&table); err != nil || !strings.Contains(table.String(), "again") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }
 
-// playHot has one process of a peer take part, that is a shell script.
-func playHot(t *testing.T, server *rig.Redis, limit time.Duration, work string) (hot.HotFigures, error) {
-	t.Helper()
-	b := hot.Bench{Processes: 1, Slots: 1, Work: time.Millisecond, Limit: limit}
-	script := `case $1 in queue) cat >/dev/null;; work) ` + work + `;; esac`
-	run := hot.Run{Bench: &b, Who: rig.Contestant{Name: "peer", Argv: []string{"sh", "-c", script, "sh"}}, Tasks: hot.HotTasks(4, 2), Server: server, Prefix: "p:"}
-	figures, _, err := run.Play(t.Context(), term.Streams{})
-	return figures, err
-}
-
-func TestBenchHotCountsWhatAPeerLosesAndDoubles(t *testing.T) {
-	redis := proctest.Must(rig.OpenRedis(t.Context(), redistest.Start(t).URL()))(t)
-	t.Cleanup(redis.Close)
-	for name, tc := range map[string]struct {
-		lines string
-		want  hot.HotFigures
-	}{
-		"each once":   {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 42\n`, hot.HotFigures{}},
-		"one lost":    {`0 10 11 12\n1 20 21 22\n2 30 31 32\n`, hot.HotFigures{Lost: 1}},
-		"not settled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n3 40 41 0\n`, hot.HotFigures{Lost: 1}},
-		"one doubled": {`0 10 11 12\n1 20 21 22\n2 30 31 32\n2 33 34 35\n3 40 41 42\n`, hot.HotFigures{Doubled: 1}},
-		"two at once": {`0 10 90 91\n1 10 90 91\n2 10 90 91\n3 10 90 91\n`, hot.HotFigures{Overlaps: 2}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			proctest.WithLongerTimeouts(t, time.Second, func(limit time.Duration) error {
-				got, err := playHot(t, redis, limit, `echo ready; read start; printf '`+tc.lines+`'; cat >/dev/null`)
-				if err != nil || got.Lost != tc.want.Lost || got.Doubled != tc.want.Doubled || got.Overlaps != tc.want.Overlaps {
-					return fmt.Errorf("got %+v (%s); want the faults of %+v", got, fmt.Sprint(err), tc.want)
-				}
-				return nil
-			})
-		})
-	}
-}
-
-func TestABenchHotPeerThatIsNoWorkerIsNamed(t *testing.T) {
-	redis := proctest.Must(rig.OpenRedis(t.Context(), redistest.Start(t).URL()))(t)
-	t.Cleanup(redis.Close)
-	for name, tc := range map[string]struct {
-		work string
-		want string
-	}{
-		"ends at once":      {`exit 0`, "not ready"},
-		"says other things": {`echo hello`, `hello`},
-		"fails":             {`echo ready; read start; echo out of order >&2; exit 1`, "out of order"},
-		"tells no moments":  {`echo ready; read start; echo done; cat >/dev/null`, `"done"`},
-		"goes on for ever":  {`echo ready; read start; for i in 0 1 2 3; do echo $i 1 2 3; done; exec sleep 60`, "do not end"},
-	} {
-		proctest.WithLongerTimeouts(t, time.Second, func(limit time.Duration) error {
-			_, err := playHot(t, redis, limit, tc.work)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				return fmt.Errorf("a peer that %s: got %s; want %q in it", name, fmt.Sprint(err), tc.want)
-			}
-			return nil
-		})
-	}
-}
-
-func TestBenchHotFailsWhereEventsAreLost(t *testing.T) {
-	sound := hot.HotResult{Name: "sound"}
-	broken := hot.HotResult{Name: "broken", Summary: hot.HotSummary{Lost: 3}}
-	if err := (hot.HotReport{Contestants: []hot.HotResult{sound}}).Verdict(); err != nil {
+func TestBenchHotFailsIfEventsAreLost(t *testing.T) {
+	sound := hot.Result{Name: "sound"}
+	broken := hot.Result{Name: "broken", Summary: hot.Summary{Lost: 3}}
+	if err := (hot.Report{Contestants: []hot.Result{sound}}).Verdict(); err != nil {
 		t.Errorf("got %v; want no error", err)
 	}
-	err := hot.HotReport{Contestants: []hot.HotResult{sound, broken}}.Verdict()
+	err := hot.Report{Contestants: []hot.Result{sound, broken}}.Verdict()
 	if err == nil || term.ExitCode(err) != term.ExitFailed || !strings.Contains(err.Error(), "broken") || strings.Contains(err.Error(), "sound") {
 		t.Errorf("got %v; want one that names who loses events", err)
 	}
 }
 
-func TestBenchHotRefusesNonsense(t *testing.T) {
+func TestBenchHotUsageErrors(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no processes":              {"hot", "--processes", "0"},
 		"no slots":                  {"hot", "--slots", "0"},

@@ -10,6 +10,7 @@ import (
 )
 
 func TestBenchIdle(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)
 	}
@@ -17,7 +18,7 @@ func TestBenchIdle(t *testing.T) {
 	if code != term.ExitDone {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	var result idle.IdleResult
+	var result idle.Report
 	if err := json.Unmarshal([]byte(stdout), &result); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}

@@ -1,6 +1,6 @@
 // Command bench measures Lockstep on this machine, side by side with other programs: go run ./bench.
 //
-// Benchmarks of the service build and start ./cmd/lockstep, or use the binary that BENCH_LOCKSTEP names.
+// Benchmarks of the service build and start ./cmd/lockstep; BENCH_LOCKSTEP names another binary to measure.
 package main
 
 import (

@@ -31,7 +31,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// runProcess runs bench in a process of its own, on this test binary as the lockstep command.
+// runProcess runs bench as a process, with this test binary as the lockstep command.
 func runProcess(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	lockstep, err := exec.LookPath("lockstep")

@@ -11,10 +11,12 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
-	longBench(t)
+	testenv.Long(t) // it syncs the file system, which can take long
+	skipUnderRace(t)
 	git := proctest.StartGit(t)
 	proctest.Must(git.Generate(t.Context(), "acme/widgets", gitserver.Shape{Files: 40, Bytes: 40_000}))(t)
 	stdout, stderr, code := runProcess(t, "publish", "--sizes", "90", "--repo", git.Dir("acme/widgets"), "--pushes", "3",
@@ -22,7 +24,7 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	if code != term.ExitDone {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	var report publish.PublishReport
+	var report publish.Report
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
@@ -32,7 +34,7 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	for _, repo := range report.Repos {
 		for name, n := range map[string]int{publish.SideLinked: 0, publish.SideReused: 3, publish.SideReset: 0, publish.SideWorktree: 0} {
 			if turns := repo.Pushes[name]; len(turns) != 3 || repo.Pushes.Reused(name) != n {
-				t.Errorf("%s, %s: %+v; want 3 pushes, and an older tree brought forward in %d", repo.Name, name, turns, n)
+				t.Errorf("%s, %s: %+v; want 3 pushes, and %d recycled trees", repo.Name, name, turns, n)
 			}
 			for _, p := range repo.Pushes[name] {
 				if p.Seen <= 0 || (name == publish.SideReset) != (p.Synced > p.Seen) {
@@ -60,12 +62,12 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := report.Print(&table, term.Output{}); err != nil || !strings.Contains(table.String(), "widgets: 40 files") || !strings.Contains(table.String(), publish.SideWorktree) {
+	if err := report.Table(&table); err != nil || !strings.Contains(table.String(), "widgets: 40 files") || !strings.Contains(table.String(), publish.SideWorktree) {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }
 
-func TestBenchPublishRefusesNonsense(t *testing.T) {
+func TestBenchPublishUsageErrors(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no pushes":        {"--pushes", "0"},
 		"no rounds":        {"--rounds", "0"},

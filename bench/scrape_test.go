@@ -29,51 +29,50 @@ import (
 	"lockstep/locking"
 )
 
-// asked counts what a client asks of Redis, each command of a pipeline by itself.
-type asked struct{ n atomic.Int64 }
+// commandCount counts the commands that a client sends, including those in pipelines.
+type commandCount struct{ n atomic.Int64 }
 
-func (a *asked) count(cmds ...redis.Cmder) {
+func (a *commandCount) count(cmds ...redis.Cmder) {
 	for _, cmd := range cmds {
-		if name := cmd.Name(); name != "hello" && name != "client" { // as a connection begins
+		if name := cmd.Name(); name != "hello" && name != "client" { // sent on connect
 			a.n.Add(1)
 		}
 	}
 }
 
-func (a *asked) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *commandCount) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (a *asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (a *commandCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		a.count(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (a *asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (a *commandCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		a.count(cmds...)
 		return next(ctx, cmds)
 	}
 }
 
-// TestBeingWatchedCostsTheSameHoweverManyRepositoriesThereAre asks for metrics, and for pages of what operators
-// look at, with ten repositories and with a hundred thousand.
-func TestBeingWatchedCostsTheSameHoweverManyRepositoriesThereAre(t *testing.T) {
+// TestScrapeCostIsIndependentOfRepositories reads metrics and API pages with ten repositories and with a hundred thousand.
+func TestScrapeCostIsIndependentOfRepositories(t *testing.T) {
 	many := 100_000
 	if testing.Short() {
 		many = 2_000
 	}
-	redisServer := redistest.StartReal(t)  // the embedded one answers a SCAN with all keys at once
-	figures := map[int]map[string][2]int{} // by how many there are, then by path: commands, and lines
+	redisServer := redistest.StartReal(t)  // the embedded one returns all keys in one SCAN
+	figures := map[int]map[string][2]int{} // by number of repositories, then by path: commands, and lines
 	for _, n := range []int{10, many} {
-		proctest.Must(0, scrape.KnowRepos(t.Context(), redisServer.Client(), events.DefaultNamespace, n))(t)
-		proctest.Must(0, knowWatches(t.Context(), redisServer.Client(), n))(t)
+		proctest.Must(0, scrape.WriteRepos(t.Context(), redisServer.Client(), events.DefaultNamespace, n))(t)
+		proctest.Must(0, writeWatches(t.Context(), redisServer.Client(), n))(t)
 		figures[n] = map[string][2]int{}
 		for path, most := range map[string]int{
 			"/metrics": 60, "/api/v1/streams": 30, "/api/v1/dead?limit=5": 10,
 			"/api/v1/repos?limit=5": 60, "/api/v1/repos?limit=5&prefix=known/repo-00000": 200, "/api/v1/watches?limit=5": 110,
 		} {
-			handler, count := lookedAt(t, redisServer) // anew: nothing is remembered
+			handler, count := newHandler(t, redisServer) // new: nothing is cached
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil))
 			if w.Code != http.StatusOK {
@@ -82,7 +81,7 @@ func TestBeingWatchedCostsTheSameHoweverManyRepositoriesThereAre(t *testing.T) {
 			commands := int(count.n.Load())
 			figures[n][path] = [2]int{commands, strings.Count(w.Body.String(), "\n")}
 			if commands > most {
-				t.Errorf("%s asks %d commands of Redis with %d repositories, want at most %d", path, commands, n, most)
+				t.Errorf("%s sends %d commands to Redis with %d repositories, want at most %d", path, commands, n, most)
 			}
 		}
 	}
@@ -93,8 +92,8 @@ func TestBeingWatchedCostsTheSameHoweverManyRepositoriesThereAre(t *testing.T) {
 	t.Logf("commands and lines: %v", figures)
 }
 
-// knowWatches writes the registry's index and its polls, as so many watched repositories leave them.
-func knowWatches(ctx context.Context, client redis.UniversalClient, n int) error {
+// writeWatches writes the registry's index and the polls of n watched repositories.
+func writeWatches(ctx context.Context, client redis.UniversalClient, n int) error {
 	namespace := events.DefaultNamespace
 	const atOnce = 200
 	for from := 0; from < n; from += atOnce {
@@ -115,10 +114,10 @@ func knowWatches(ctx context.Context, client redis.UniversalClient, n int) error
 	return nil
 }
 
-// lookedAt is what a process serves to those who look at it.
-func lookedAt(t *testing.T, redisServer *redistest.Server) (http.Handler, *asked) {
+// newHandler returns the HTTP handler of a process and a counter of its Redis commands.
+func newHandler(t *testing.T, redisServer *redistest.Server) (http.Handler, *commandCount) {
 	t.Helper()
-	client, namespace, count := redisServer.Client(), events.DefaultNamespace, &asked{}
+	client, namespace, count := redisServer.Client(), events.DefaultNamespace, &commandCount{}
 	client.AddHook(count)
 	metrics := telemetry.New()
 	figures := telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
@@ -131,7 +130,7 @@ func lookedAt(t *testing.T, redisServer *redistest.Server) (http.Handler, *asked
 	}), count
 }
 
-// TestMetricsNameNoRepositoryAndNoApp has a service sync repositories for several apps, and looks for their names.
+// TestMetricsNameNoRepositoryAndNoApp syncs repositories for several apps, and searches the metrics for their names.
 func TestMetricsNameNoRepositoryAndNoApp(t *testing.T) {
 	git, redisServer := proctest.StartGit(t), redistest.Start(t)
 	p := proctest.Start(t, "serve", "--listen", "127.0.0.1:0", "--redis", redisServer.URL(), "--root", t.TempDir())
@@ -156,16 +155,17 @@ func TestMetricsNameNoRepositoryAndNoApp(t *testing.T) {
 			t.Errorf("metrics name %s", name)
 		}
 	}
-	if n := scrape.SeriesIn(text); n < 100 || n > 1000 {
+	if n := scrape.CountSeries(text); n < 100 || n > 1000 {
 		t.Errorf("%d series, want some, and at most 1,000", n)
 	}
 }
 
 func TestBenchScrapeAndBenchStartReport(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartReal(t)
 	stdout, stderr, code := runProcess(t, "scrape", "--redis", server.URL(), "--repos", "50", "--scrapes", "10", "--rounds", "1",
 		"--duration", "1s", "--connections", "2", "--json")
-	var scraped scrape.ScrapeReport
+	var scraped scrape.Report
 	if err := json.Unmarshal([]byte(stdout), &scraped); err != nil || code != term.ExitDone {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, stdout, stderr)
 	}
@@ -173,7 +173,7 @@ func TestBenchScrapeAndBenchStartReport(t *testing.T) {
 		t.Errorf("%+v; want figures", scraped)
 	}
 	stdout, stderr, code = runProcess(t, "start", "--repos", "3", "--starts", "2", "--json")
-	var started start.StartReport
+	var started start.Report
 	if err := json.Unmarshal([]byte(stdout), &started); err != nil || code != term.ExitDone {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, stdout, stderr)
 	}

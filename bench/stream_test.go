@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-func TestBenchStreamComparesAndLeavesNothing(t *testing.T) {
+func TestBenchStreamComparesAndCleansUp(t *testing.T) {
 	server := redistest.Start(t)
 	for name, tc := range map[string]struct {
 		args []string
@@ -29,7 +29,7 @@ func TestBenchStreamComparesAndLeavesNothing(t *testing.T) {
 			if code != term.ExitDone {
 				t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 			}
-			var report stream.StreamReport
+			var report stream.Report
 			if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 				t.Fatalf("%v in %q", err, stdout)
 			}
@@ -44,13 +44,14 @@ func TestBenchStreamComparesAndLeavesNothing(t *testing.T) {
 				t.Errorf("rows %q; want %q", names, tc.rows)
 			}
 			if left := proctest.Must(server.Client().Keys(t.Context(), "lockstep-bench:*").Result())(t); len(left) > 0 {
-				t.Errorf("it leaves %q", left)
+				t.Errorf("keys left: %q", left)
 			}
 		})
 	}
 }
 
 func TestBenchPushesAnswersEachPushOnce(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("no redis-server in PATH")
 	}
@@ -58,7 +59,7 @@ func TestBenchPushesAnswersEachPushOnce(t *testing.T) {
 	if code != term.ExitDone {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	var report pushes.PushesReport
+	var report pushes.Report
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
@@ -67,7 +68,7 @@ func TestBenchPushesAnswersEachPushOnce(t *testing.T) {
 	}
 }
 
-func TestBenchStreamAndPushesRefuseNonsense(t *testing.T) {
+func TestBenchStreamAndPushesUsageErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"stream", "--events", "0"}, {"stream", "--rounds", "0"}, {"stream", "--slots", "0"}, {"stream", "--peer", "a=b"},
 		{"pushes", "--pushes", "0"}, {"pushes", "--files", "0"}, {"pushes", "--timeout", "0s"}, {"pushes", "more"},

@@ -17,60 +17,62 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// Deployment is one contestant's turn.
-type Deployment struct {
-	*AvailabilityBench
+// turn is one contestant's turn.
+type turn struct {
+	*bench
 	git  *gitserver.Server
 	repo string
-	Dir  string // of its own
+	dir  string // for its files
 }
 
-// syncers bring pushes to readers.
-type syncers interface {
-	// published is the path that readers open. It is there already.
+// syncer publishes pushes to readers.
+type syncer interface {
+	// published returns the path that readers open. It exists already.
 	published() string
 
-	// Run goes on until ctx ends, and returns an error if it cannot.
-	Run(ctx context.Context) error
+	// run works until ctx ends, or returns an error.
+	run(ctx context.Context) error
 
-	// pushed tells of a push.
+	// pushed announces a push.
 	pushed(ctx context.Context, commit string) error
 
-	// report fills in what was done.
-	report(ctx context.Context, result *AvailabilityResult) error
+	// report fills in the syncer's own figures.
+	report(ctx context.Context, result *Result) error
 	stop()
 }
 
 const (
-	pushPause   = 100 * time.Millisecond // between a push and the next
-	readPause   = 10 * time.Millisecond  // between a read and the reader's next: who syncs wants the processor too
-	ForcedEvery = 10                     // pushes
-	stretches   = 40                     // of a run, in the plot
+	pushPause = 100 * time.Millisecond // between pushes
+	readPause = 10 * time.Millisecond  // between the reads of a reader, to leave processor time for syncs
+	stretches = 40                     // of a run, in the plot
+
+	// ForcedEvery is how many pushes there are to a forced one.
+	ForcedEvery = 10
 )
 
-// Play pushes, syncs and reads at once, for as long as the run is to last.
-func (r *Deployment) Play(ctx context.Context, start func(*Deployment) (syncers, error)) (result AvailabilityResult, err error) {
-	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+// run pushes, syncs and reads concurrently for the duration.
+func (t *turn) run(ctx context.Context, start func(*turn) (syncer, error)) (result Result, err error) {
+	if err := os.MkdirAll(t.dir, 0o755); err != nil {
 		return result, err
 	}
-	first, err := r.git.Create(ctx, r.repo, r.Version(0))
+	first, err := t.git.Create(ctx, t.repo, t.version(0))
 	if err != nil {
 		return result, err
 	}
-	s, err := start(r)
+	s, err := start(t)
 	if err != nil {
 		return result, err
 	}
 	defer s.stop()
-	timed, cancel := context.WithTimeout(ctx, r.duration)
+	timed, cancel := context.WithTimeout(ctx, t.duration)
 	defer cancel()
 	g, during := errgroup.WithContext(timed)
-	reads, began := make([][]TreeRead, r.readers), time.Now()
-	g.Go(func() error { return s.Run(during) })
-	g.Go(func() error { return r.push(during, s, first, &result) })
+	reads, began := make([][]treeRead, t.readers), time.Now()
+	g.Go(func() error { return s.run(during) })
+	g.Go(func() error { return t.push(during, s, first, &result) })
 	for i := range reads {
 		g.Go(func() (err error) {
-			reads[i], err = r.Read(during, s.published(), began)
+			reads[i], err = t.read(during, s.published(), began)
 			return err
 		})
 	}
@@ -81,21 +83,21 @@ func (r *Deployment) Play(ctx context.Context, start func(*Deployment) (syncers,
 		return result, context.Cause(ctx)
 	}
 	all := slices.Concat(reads...)
-	result.Availability = JudgeReads(all)
-	result.OverTime = ReadsOverTime(all, r.duration, stretches)
+	result.Figures = countReads(all)
+	result.OverTime = overTime(all, t.duration, stretches)
 	return result, s.report(ctx, &result)
 }
 
-// push pushes one version after the other; every tenth time by force, onto the first commit.
-func (r *Deployment) push(during context.Context, s syncers, first string, result *AvailabilityResult) error {
-	ctx := context.WithoutCancel(during) // a push that has begun is done
+// push pushes one version after the other, every tenth by force onto the first commit.
+func (t *turn) push(during context.Context, s syncer, first string, result *Result) error {
+	ctx := context.WithoutCancel(during) // finish a push that has begun
 	for n := 1; during.Err() == nil; n++ {
-		edit := gitserver.Edit{Write: r.Version(n)}
+		edit := gitserver.Edit{Write: t.version(n)}
 		if n%ForcedEvery == 0 {
 			edit.Parent = first
 			result.Forced++
 		}
-		commit, err := r.git.Commit(ctx, r.repo, gitserver.Main, edit)
+		commit, err := t.git.Commit(ctx, t.repo, gitserver.Main, edit)
 		if err != nil {
 			return err
 		}
@@ -108,25 +110,25 @@ func (r *Deployment) push(during context.Context, s syncers, first string, resul
 	return nil
 }
 
-// Path is where the repository has its ith file.
-func (r *Deployment) Path(i int) string { return fmt.Sprintf("dir-%d/file-%d.txt", i%10, i) }
+// path returns the path of the ith file.
+func (t *turn) path(i int) string { return fmt.Sprintf("dir-%d/file-%d.txt", i%10, i) }
 
 const (
 	versionHead = "version %d\n"
 	versionTail = "end of version %d\n"
 )
 
-// Version is what all files are at version n.
-func (r *Deployment) Version(n int) map[string]string {
+// version returns the content of all files at version n.
+func (t *turn) version(n int) map[string]string {
 	content := fmt.Sprintf(versionHead, n) + strings.Repeat("a line that stays as it is\n", 40) + fmt.Sprintf(versionTail, n)
-	files := make(map[string]string, r.Files)
-	for i := range r.Files {
-		files[r.Path(i)] = content
+	files := make(map[string]string, t.files)
+	for i := range t.files {
+		files[t.path(i)] = content
 	}
 	return files
 }
 
-// readVersion returns the version that a file names, and whether it is all there.
+// readVersion returns the version in a file, and whether the file is complete.
 func readVersion(content []byte) (version int, whole bool) {
 	if _, err := fmt.Sscanf(string(content), versionHead, &version); err != nil {
 		return 0, false
@@ -134,11 +136,11 @@ func readVersion(content []byte) (version int, whole bool) {
 	return version, bytes.HasSuffix(content, fmt.Appendf(nil, versionTail, version))
 }
 
-// Read reads the whole tree, over and over.
-func (r *Deployment) Read(during context.Context, published string, began time.Time) (reads []TreeRead, err error) {
+// read reads the whole tree repeatedly.
+func (t *turn) read(during context.Context, published string, began time.Time) (reads []treeRead, err error) {
 	for during.Err() == nil {
 		at := time.Since(began)
-		read, err := r.ReadOnce(published)
+		read, err := t.readOnce(published)
 		if err != nil {
 			return nil, err
 		}
@@ -149,19 +151,19 @@ func (r *Deployment) Read(during context.Context, published string, began time.T
 	return reads, nil
 }
 
-// ReadOnce opens the published name, and then reads every file below what it has opened.
-func (r *Deployment) ReadOnce(published string) (read TreeRead, err error) {
+// readOnce opens the published name once and reads every file below it.
+func (t *turn) readOnce(published string) (read treeRead, err error) {
 	tree, err := os.OpenRoot(published)
 	if errors.Is(err, fs.ErrNotExist) {
-		read.Missing = r.Files
+		read.Missing = t.files
 		return read, nil
 	}
 	if err != nil {
 		return read, err
 	}
 	defer tree.Close()
-	for i := range r.Files {
-		content, err := tree.ReadFile(r.Path(i))
+	for i := range t.files {
+		content, err := tree.ReadFile(t.path(i))
 		if errors.Is(err, fs.ErrNotExist) {
 			read.Missing++
 			continue

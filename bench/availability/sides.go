@@ -1,49 +1,42 @@
 package availability
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench/lock"
 	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 )
 
-// resetters are workers that all reset one clone in place, each time that they are told of a push.
+// resetters are workers that all reset one clone in place after each push.
 type resetters struct {
-	dir    string // the clone
-	guard  *lock.FaultVolume
-	wanted []chan struct{} // one for each worker; a push that is not yet looked at needs no second look
+	dir    string          // the clone
+	lock   string          // path of a lock file, or ""
+	wanted []chan struct{} // one for each worker, with room for one announcement
 
 	mu      sync.Mutex
 	commits map[string]bool
 	failed  int
 }
 
-// startResets clones the repository. With a lock, one worker at a time resets the clone.
-func startResets(ctx context.Context, r *Deployment, locked bool) (syncers, error) {
-	s := &resetters{dir: filepath.Join(r.Dir, "clone"), commits: map[string]bool{}, wanted: make([]chan struct{}, r.workers)}
+// startResets clones the repository. With locked, one worker at a time resets the clone.
+func startResets(ctx context.Context, t *turn, locked bool) (syncer, error) {
+	s := &resetters{dir: filepath.Join(t.dir, "clone"), commits: map[string]bool{}, wanted: make([]chan struct{}, t.workers)}
 	if locked {
-		s.guard = &lock.FaultVolume{Dir: r.Dir}
+		s.lock = filepath.Join(t.dir, "guard")
 	}
 	for i := range s.wanted {
 		s.wanted[i] = make(chan struct{}, 1)
 	}
-	return s, rig.CloneWithGit(ctx, r.git.URL(r.repo), s.dir)
+	return s, rig.CloneWithGit(ctx, t.git.URL(t.repo), s.dir)
 }
 
 func (s *resetters) published() string { return s.dir }
@@ -59,7 +52,7 @@ func (s *resetters) pushed(context.Context, string) error {
 	return nil
 }
 
-func (s *resetters) Run(ctx context.Context) error {
+func (s *resetters) run(ctx context.Context) error {
 	var g errgroup.Group
 	for _, wanted := range s.wanted {
 		g.Go(func() error {
@@ -76,7 +69,7 @@ func (s *resetters) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// sync fetches and resets, and notes what came of it.
+// sync fetches and resets, and records the outcome.
 func (s *resetters) sync(ctx context.Context) {
 	head := ""
 	reset := func() (err error) {
@@ -87,8 +80,8 @@ func (s *resetters) sync(ctx context.Context) {
 		return err
 	}
 	var err error
-	if s.guard != nil {
-		err = s.guard.Guarded(reset)
+	if s.lock != "" {
+		err = rig.WithFileLock(s.lock, reset)
 	} else {
 		err = reset()
 	}
@@ -97,12 +90,12 @@ func (s *resetters) sync(ctx context.Context) {
 	switch {
 	case err == nil:
 		s.commits[head] = true
-	case ctx.Err() == nil: // else the run is over
+	case ctx.Err() == nil: // otherwise the run has ended
 		s.failed++
 	}
 }
 
-func (s *resetters) report(_ context.Context, result *AvailabilityResult) error {
+func (s *resetters) report(_ context.Context, result *Result) error {
 	result.Syncs, result.Failed = len(s.commits), s.failed
 	return nil
 }
@@ -110,41 +103,28 @@ func (s *resetters) report(_ context.Context, result *AvailabilityResult) error 
 const (
 	killEvery = 2 * time.Second
 	gcEvery   = 1500 * time.Millisecond
-	benchers  = 2 // Lockstep's workers
 )
 
-// Workers are processes of lockstep serve, of which one is killed now and then.
-type Workers struct {
-	*Deployment
-	Std     term.Streams
-	Server  *rig.Redis
-	Program string
-	first   string // commit, published before the run
-	running []*LockstepWorker
+// workers are lockstep processes, one of which is killed from time to time.
+type workers struct {
+	*turn
+	deployment rig.Deployment
+	first      string // commit, published before the run
+	running    [2]*rig.Process
 
 	killed, gcs int
 }
 
-// LockstepWorker is one of them.
-type LockstepWorker struct {
-	Cmd  *exec.Cmd
-	Said bytes.Buffer // not to be read before the process has ended
-}
-
-// startWorkers starts the workers, and returns once they have published the repository as it is.
-func startWorkers(ctx context.Context, r *Deployment, std term.Streams, server *rig.Redis) (syncers, error) {
-	s := &Workers{Deployment: r, Std: std, Server: server, first: r.git.Head(r.repo, "refs/heads/"+gitserver.Main)}
-	var err error
-	if s.Program, err = rig.Program(ctx, std, r.Dir); err != nil {
-		return nil, err
-	}
-	for range benchers {
-		w, err := s.Start(ctx, config.RoleWorker)
-		if err != nil {
+// startWorkers starts the workers, and returns once they have published the repository.
+func startWorkers(ctx context.Context, t *turn, env *rig.Env, server *rig.Redis) (syncer, error) {
+	s := &workers{turn: t, first: t.git.Head(t.repo, "refs/heads/"+gitserver.Main)}
+	s.deployment = rig.Deployment{Env: env, Redis: server, Root: filepath.Join(t.dir, "root")}
+	for i := range s.running {
+		var err error
+		if s.running[i], err = s.start(ctx); err != nil {
 			s.stop()
 			return nil, err
 		}
-		s.running = append(s.running, w)
 	}
 	if err := s.awaitFirst(ctx); err != nil {
 		s.stop()
@@ -153,131 +133,87 @@ func startWorkers(ctx context.Context, r *Deployment, std term.Streams, server *
 	return s, nil
 }
 
-// Command makes a command of this program on the deployment under test.
-func (s *Workers) Command(ctx context.Context, args ...string) *LockstepWorker {
-	args = append(args, "--redis", s.Server.Url, "--root", s.root(), "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")
-	w := &LockstepWorker{Cmd: exec.CommandContext(ctx, s.Program, args...)}
-	w.Cmd.Dir = s.Dir // where no lockstep.yaml is
-	w.Cmd.Env = slices.DeleteFunc(slices.Clone(s.Std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
-	w.Cmd.Stdout, w.Cmd.Stderr = &w.Said, &w.Said
-	return w
+func (s *workers) start(ctx context.Context) (*rig.Process, error) {
+	return s.deployment.Start(ctx, "serve", "--roles", config.RoleWorker)
 }
 
-func (s *Workers) Start(ctx context.Context, roles string) (*LockstepWorker, error) {
-	w := s.Command(ctx, "serve", "--roles", roles)
-	if err := w.Cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start a worker: %w", err)
-	}
-	return w, nil
+func (s *workers) published() string {
+	return filepath.Join(s.deployment.Root, filepath.FromSlash(s.repo))
 }
 
-// Kill returns an error if the worker had ended by itself.
-func (w *LockstepWorker) Kill() error {
-	_ = w.Cmd.Process.Kill()
-	_ = w.Cmd.Wait()
-	if w.Cmd.ProcessState.Exited() {
-		return fmt.Errorf("a worker has ended by itself: %s: it says: %s", w.Cmd.ProcessState, strings.TrimSpace(w.Said.String()))
-	}
-	return nil
-}
-
-func (s *Workers) root() string { return filepath.Join(s.Dir, "root") }
-func (s *Workers) published() string {
-	return filepath.Join(s.root(), filepath.FromSlash(s.repo))
-}
-
-func (s *Workers) stop() {
+func (s *workers) stop() {
 	for _, w := range s.running {
-		_ = w.Kill()
+		if w != nil {
+			_ = w.Kill()
+		}
 	}
-	s.running = nil
 }
 
-func (s *Workers) pushed(ctx context.Context, commit string) error {
+func (s *workers) pushed(ctx context.Context, commit string) error {
 	change, err := events.NewChange(events.Change{URL: s.git.URL(s.repo), Source: "/lockstep/bench", After: commit})
 	if err != nil {
 		return err
 	}
-	_, err = app.Enqueue(ctx, s.Server.Client, events.DefaultNamespace, change) // the Redis is our own
+	_, err = app.Enqueue(ctx, s.deployment.Redis.Client, events.DefaultNamespace, change)
 	return err
 }
 
-// awaitFirst has the first commit published.
-func (s *Workers) awaitFirst(ctx context.Context) error {
+// awaitFirst waits until the first commit is published.
+func (s *workers) awaitFirst(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, rig.RoundGrace, errors.New("the workers publish nothing"))
 	defer cancel()
 	if err := s.pushed(ctx, s.first); err != nil {
 		return err
 	}
-	for {
-		results, err := s.results(ctx)
-		if err != nil || len(results) > 0 {
-			return err
-		}
-		if !app.Sleep(ctx, 10*time.Millisecond) {
-			return context.Cause(ctx)
-		}
-	}
+	return rig.AwaitCount(ctx, 1, 10*time.Millisecond, func() (int64, error) {
+		return s.deployment.Redis.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
+	})
 }
 
-// results reads what the workers have settled.
-func (s *Workers) results(ctx context.Context) ([]events.Result, error) {
-	entries, err := s.Server.Client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Result()
-	if err != nil {
-		return nil, err
-	}
-	results := make([]events.Result, len(entries))
-	for i, entry := range entries {
-		payload, _ := entry.Values["payload"].(string)
-		if results[i], err = events.ParseResult([]byte(payload)); err != nil {
-			return nil, err
-		}
-	}
-	return results, nil
-}
-
-// Run kills the workers in turn, and compacts the store in between.
-func (s *Workers) Run(ctx context.Context) error {
+// run kills the workers in turn, and compacts the store in between.
+func (s *workers) run(ctx context.Context) error {
 	g, during := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.killInTurn(during) })
 	g.Go(func() error { return s.collect(during) })
 	return g.Wait()
 }
 
-func (s *Workers) killInTurn(during context.Context) error {
+func (s *workers) killInTurn(during context.Context) error {
 	for n := 0; app.Sleep(during, killEvery); n++ {
-		i := n % len(s.running)
-		if err := s.running[i].Kill(); err != nil {
+		running := &s.running[n%len(s.running)]
+		if err := (*running).Kill(); err != nil {
 			return err
 		}
 		s.killed++
-		next, err := s.Start(context.WithoutCancel(during), config.RoleWorker) // it outlives the run, up to stop
+		next, err := s.start(context.WithoutCancel(during)) // stop kills it
 		if err != nil {
 			return err
 		}
-		s.running[i] = next
+		*running = next
 	}
 	return nil
 }
 
-func (s *Workers) collect(during context.Context) error {
+func (s *workers) collect(during context.Context) error {
 	for app.Sleep(during, gcEvery) {
-		gc := s.Command(during, "repos", "gc", s.repo)
-		err := gc.Cmd.Run()
+		gc, err := s.deployment.Start(during, "repos", "gc", s.repo)
+		if err == nil {
+			err = gc.Wait()
+		}
 		if during.Err() != nil {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("lockstep repos gc: %w: it says: %s", err, strings.TrimSpace(gc.Said.String()))
+			return err
 		}
 		s.gcs++
 	}
 	return nil
 }
 
-func (s *Workers) report(ctx context.Context, result *AvailabilityResult) error {
+func (s *workers) report(ctx context.Context, result *Result) error {
 	result.Killed, result.GCs = s.killed, s.gcs
-	results, err := s.results(ctx)
+	results, _, err := rig.ReadResults(ctx, s.deployment.Redis.Client, events.DefaultNamespace, "")
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,19 +23,18 @@ import (
 	"lockstep/bench/rig"
 )
 
-// hookLoad is deliveries to send: one body for each repository, and an id of its own for each delivery,
-// as GitHub has it, which does not sign ids.
-type hookLoad struct {
-	urls     []string
-	requests [][]byte // to hub, with idMark for the id
-	body     int
+// Load is a set of webhooks, one for each repository. Each delivery gets a unique ID, which the signature does not cover.
+type Load struct {
+	urls      []string
+	requests  [][]byte // with idPlaceholder
+	bodyBytes int
 }
 
-// idMark stands for a delivery's id, which is as long.
-const idMark = "00000000-0000-0000-0000-000000000000"
+// idPlaceholder has the length of a delivery ID.
+const idPlaceholder = "00000000-0000-0000-0000-000000000000"
 
-func newHookLoad(repos int, secret string) (*hookLoad, error) {
-	l := &hookLoad{}
+func newLoad(repos int, secret string) (*Load, error) {
+	l := &Load{}
 	for i := range repos {
 		name := fmt.Sprintf("bench/repo-%03d", i)
 		url := "https://github.example.com/" + name + ".git"
@@ -42,15 +42,13 @@ func newHookLoad(repos int, secret string) (*hookLoad, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.urls, l.body = append(l.urls, url), len(body)
-		l.requests = append(l.requests, PushRequest(body, secret, idMark))
+		l.urls, l.bodyBytes = append(l.urls, url), len(body)
+		l.requests = append(l.requests, PushRequest(body, secret, idPlaceholder))
 	}
 	return l, nil
 }
 
-func (l *hookLoad) bodyBytes() int { return l.body }
-
-// PushBody is a push of one commit to main, as long as GitHub's.
+// PushBody returns the body of a push of one commit to main, about as long as GitHub's.
 func PushBody(name, url, before, after string) ([]byte, error) {
 	api := "https://api.github.example.com/repos/" + name
 	repository := map[string]any{
@@ -79,7 +77,7 @@ func PushBody(name, url, before, after string) ([]byte, error) {
 	})
 }
 
-// PushRequest is the whole request of a push.
+// PushRequest returns the signed HTTP request of a push to the source hub.
 func PushRequest(body []byte, secret, id string) []byte {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(body)
@@ -91,21 +89,21 @@ func PushRequest(body []byte, secret, id string) []byte {
 	return b.Bytes()
 }
 
-// Send sends deliveries over so many connections, first for the warm-up, which does not count, and returns how long
-// each took of those that were answered in time after that.
-func (l *hookLoad) Send(ctx context.Context, addr string, connections int, during time.Duration) ([]time.Duration, error) {
+// Send sends deliveries over several connections, and returns the latencies of those that begin after the warm-up and end in
+// time.
+func (l *Load) Send(ctx context.Context, addr string, connections int, during time.Duration) ([]time.Duration, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	from := time.Now().Add(rig.WarmUp)
 	to := from.Add(during)
 	each := make([][]time.Duration, connections)
 	for i := range connections {
 		g.Go(func() error {
-			c, err := DialHooks(ctx, addr)
+			c, err := Dial(ctx, addr)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			requests := make([][]byte, len(l.requests)) // of its own, to write ids into
+			requests := make([][]byte, len(l.requests)) // a copy, to write IDs into
 			for n, request := range l.requests {
 				requests[n] = bytes.Clone(request)
 			}
@@ -118,7 +116,7 @@ func (l *hookLoad) Send(ctx context.Context, addr string, connections int, durin
 					return err
 				}
 				if status != 202 {
-					return fmt.Errorf("a delivery is answered with %d %s", status, answer)
+					return fmt.Errorf("delivery answered with %d %s", status, answer)
 				}
 				if ended := time.Now(); began.After(from) && ended.Before(to) {
 					each[i] = append(each[i], ended.Sub(began))
@@ -130,38 +128,35 @@ func (l *hookLoad) Send(ctx context.Context, addr string, connections int, durin
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	var all []time.Duration
-	for _, took := range each {
-		all = append(all, took...)
-	}
-	return all, nil
+	return slices.Concat(each...), nil
 }
 
 const idHeader = "X-GitHub-Delivery: "
 
-// hookConn is a connection to a receiver. It says no more than it has to, so that little of the machine goes
-// to measuring.
-type hookConn struct {
+// Conn is a minimal HTTP client on one connection to a receiver, so that measuring costs little processor time.
+type Conn struct {
 	conn net.Conn
 	from *bufio.Reader
 	stop func() bool
 }
 
-func DialHooks(ctx context.Context, addr string) (*hookConn, error) {
+// Dial connects to a receiver. The connection closes when ctx ends.
+func Dial(ctx context.Context, addr string) (*Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	return &hookConn{conn: conn, from: bufio.NewReader(conn), stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+	return &Conn{conn: conn, from: bufio.NewReader(conn), stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
-func (c *hookConn) Close() {
+// Close closes the connection.
+func (c *Conn) Close() {
 	c.stop()
 	_ = c.conn.Close()
 }
 
-// Send sends a request and returns the status and the body of its answer.
-func (c *hookConn) Send(request []byte) (status int, body []byte, err error) {
+// Send sends a request and returns the status and the body of the response.
+func (c *Conn) Send(request []byte) (status int, body []byte, err error) {
 	if _, err := c.conn.Write(request); err != nil {
 		return 0, nil, err
 	}
@@ -176,10 +171,10 @@ func (c *hookConn) Send(request []byte) (status int, body []byte, err error) {
 		case first:
 			_, code, _ := bytes.Cut(line, []byte(" "))
 			if status, err = strconv.Atoi(string(code[:min(3, len(code))])); err != nil {
-				return 0, nil, fmt.Errorf("the answer begins with %q", line)
+				return 0, nil, fmt.Errorf("response begins with %q", line)
 			}
 		case len(line) == 0 && length < 0:
-			return 0, nil, errors.New("the answer has no length")
+			return 0, nil, errors.New("response has no Content-Length")
 		case len(line) == 0:
 			body = make([]byte, length)
 			_, err = io.ReadFull(c.from, body)

@@ -26,53 +26,74 @@ import (
 	"lockstep/internal/redisx"
 )
 
-// hookSecret is the environment variable with the bare handler's secret.
-const hookSecret = "BENCH_HOOK_SECRET"
+// secretVariable is the environment variable with the secret of the bare handler.
+const secretVariable = "BENCH_HOOK_SECRET"
 
-// StartWatchedReceiver starts a receiver under a prefix, and makes a load of webhooks for it whose repositories are watched there.
-func StartWatchedReceiver(ctx context.Context, std term.Streams, dir string, server *rig.Redis, namespace events.Namespace, repos int, secret string) (*hookLoad, *rig.ServedProcess, error) {
-	load, err := newHookLoad(repos, secret)
+// StartReceiver starts a receiver under a prefix, and makes a load of webhooks for watched repositories.
+func StartReceiver(ctx context.Context, env *rig.Env, server *rig.Redis, namespace events.Namespace, repos int, secret string) (*Load, *rig.Process, string, error) {
+	load, err := newLoad(repos, secret)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
-	if err := WatchAll(ctx, server.Client, namespace, load.urls); err != nil {
-		return nil, nil, err
+	if err := rig.WatchAll(ctx, server.Client, namespace, load.urls); err != nil {
+		return nil, nil, "", err
 	}
-	receiver, err := startHookReceiver(ctx, std, dir, secret, "--redis", server.Url, "--prefix", string(namespace))
-	return load, receiver, err
+	receiver, addr, err := startReceiver(ctx, env, server, namespace, secret)
+	return load, receiver, addr, err
 }
 
-// startHookReceiver starts lockstep serve as a receiver, with its one source below dir.
-func startHookReceiver(ctx context.Context, std term.Streams, dir, secret string, args ...string) (*rig.ServedProcess, error) {
-	hooks, err := WriteSource(dir, secret)
+// startReceiver starts lockstep serve as a receiver with one source, hub.
+func startReceiver(ctx context.Context, env *rig.Env, server *rig.Redis, namespace events.Namespace, secret string) (*rig.Process, string, error) {
+	hooks, err := WriteSource(env.Dir, secret)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	args = append([]string{"serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--hooks", hooks, "--spool", filepath.Join(dir, "spool")}, args...)
-	return rig.StartLockstep(ctx, std, dir, "receiver", args...)
+	return listening(ctx)(env.StartLockstep(ctx, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--hooks", hooks,
+		"--spool", filepath.Join(env.Dir, "spool"), "--redis", server.URL, "--prefix", string(namespace)))
 }
 
-// startBareHandler starts the plainest handler.
-func startBareHandler(ctx context.Context, std term.Streams, redisURL string, namespace events.Namespace, secret string, payload bool) (*rig.ServedProcess, error) {
-	dir, err := os.MkdirTemp("", "lockstep-bench-bare-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	environ := append(slices.Clone(std.Environ), hookSecret+"="+secret)
+// startBareHandler starts the bare handler.
+func startBareHandler(ctx context.Context, env *rig.Env, redisURL string, namespace events.Namespace, secret string, payload bool) (*rig.Process, string, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return rig.StartServed(ctx, environ, self, dir, "bare", "hooks-bare", "--redis", redisURL, "--prefix", string(namespace), fmt.Sprintf("--payload=%v", payload))
+	environ := append(slices.Clone(env.Environ), secretVariable+"="+secret)
+	return listening(ctx)(env.StartProcess(ctx, environ, self, "hooks-bare", "--redis", redisURL, "--prefix", string(namespace), fmt.Sprintf("--payload=%v", payload)))
 }
 
+// listening waits until a process that was just started listens, and returns its address too.
+func listening(ctx context.Context) func(*rig.Process, error) (*rig.Process, string, error) {
+	return func(p *rig.Process, err error) (*rig.Process, string, error) {
+		if err != nil {
+			return nil, "", err
+		}
+		addr, err := p.Listening(ctx)
+		return p, addr, err
+	}
+}
+
+// WriteSource makes a folder of sources that has one, hub, of GitHub.
+func WriteSource(dir, secret string) (hooks string, err error) {
+	hooks = filepath.Join(dir, "hooks")
+	if err := os.MkdirAll(filepath.Join(hooks, "hub"), 0o700); err != nil {
+		return "", err
+	}
+	for name, content := range map[string]string{"forge": "github", "secret": secret} {
+		if err := os.WriteFile(filepath.Join(hooks, "hub", name), []byte(content), 0o600); err != nil {
+			return "", err
+		}
+	}
+	return hooks, nil
+}
+
+// NewBareCommand returns the hidden command of the bare handler.
 func NewBareCommand(std term.Streams) *cobra.Command {
 	var redisURL, prefix string
 	var payload bool
 	cmd := &cobra.Command{
 		Use:    "hooks-bare",
-		Short:  "The other side of bench hooks",
+		Short:  "Handler that bench hooks compares with",
 		Hidden: true,
 		Args:   term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -89,24 +110,23 @@ func NewBareCommand(std term.Streams) *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(std.Stderr, "msg=listening address=%s\n", listener.Addr())
-			srv := &http.Server{Handler: bareHandler(client, namespace.Changes(), []byte(os.Getenv(hookSecret)), payload), ReadHeaderTimeout: 5 * time.Second}
+			srv := &http.Server{Handler: bareHandler(client, namespace.Changes(), []byte(os.Getenv(secretVariable)), payload), ReadHeaderTimeout: 5 * time.Second}
 			return srv.Serve(listener)
 		},
 	}
 	cmd.Flags().StringVar(&redisURL, "redis", "", "`URL` of the Redis to use")
 	cmd.Flags().StringVar(&prefix, "prefix", "", "`prefix` of all keys")
-	cmd.Flags().BoolVar(&payload, "payload", true, "add what was sent, too")
+	cmd.Flags().BoolVar(&payload, "payload", true, "add the body too")
 	return cmd
 }
 
-// bareHandler verifies a GitHub signature and adds the delivery to a stream: its id and event, and with
-// payload what was sent, without which nobody could tell what was pushed. It reads nothing of that, and knows
-// no delivery again.
+// bareHandler verifies a GitHub signature and adds the delivery to a stream: its ID, its event and, with payload, its body.
+// It does not parse the body or deduplicate.
 func bareHandler(client redis.UniversalClient, topic string, secret []byte, payload bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 25<<20))
 		if err != nil {
-			http.Error(w, "the body could not be read", http.StatusBadRequest)
+			http.Error(w, "cannot read the body", http.StatusBadRequest)
 			return
 		}
 		mac := hmac.New(sha256.New, secret)
@@ -121,7 +141,7 @@ func bareHandler(client redis.UniversalClient, topic string, secret []byte, payl
 			values = append(values, "payload", body)
 		}
 		if err := client.XAdd(r.Context(), &redis.XAddArgs{Stream: topic, Values: values}).Err(); err != nil {
-			http.Error(w, "Redis does not take it", http.StatusServiceUnavailable)
+			http.Error(w, "cannot write to Redis", http.StatusServiceUnavailable)
 			return
 		}
 		w.WriteHeader(http.StatusAccepted)

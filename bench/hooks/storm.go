@@ -12,143 +12,130 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench/pushes"
 	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/stats"
 )
 
 const (
-	stormAway   = time.Second            // for which Redis is away each time
-	stormBreath = 500 * time.Millisecond // for which it is there in between
-	stormAgain  = 20                     // each so many deliveries, one is sent twice
+	stormAway  = time.Second            // how long Redis is down each time
+	stormPause = 500 * time.Millisecond // how long Redis is up in between, at least
+	stormTwice = 20                     // every how many deliveries one is sent twice
 )
 
-// hookStorm is a storm of webhooks while it goes on.
-type hookStorm struct {
-	*hooksBench
+// storm is a storm of webhooks in progress.
+type storm struct {
+	*bench
 	git    *gitserver.Server
-	redis  *rig.DurableRedis
-	bench  *rig.Redis
+	redis  *rig.Redis
 	secret string
 	root   string
 	repos  []*stormRepo
 	sent   atomic.Int64
 
 	mu     sync.Mutex
-	pushes map[string]stormPush // that were answered with 202, by their changes' ids
-	report hookStormReport
+	pushes map[string]stormPush // answered with 202, by the change's ID
+	report StormReport
 }
 
-// stormRepo is one repository, its commits in order, the first of them before any push.
+// stormRepo is one repository with its commits in order. The first commit is the one before any push.
 type stormRepo struct {
 	name    string
 	commits []string
 	index   map[string]int
 }
 
-// stormPush is the nth push to a repository, and how many results it has had.
+// stormPush is the nth push to a repository.
 type stormPush struct {
 	repo    *stormRepo
 	n       int
 	results int
 }
 
-// hookStormReport is what came of a storm.
-type hookStormReport struct {
+// StormReport is the outcome of a storm.
+type StormReport struct {
 	Machine    rig.Machine   `json:"machine"`
 	Deliveries int           `json:"deliveries"`
 	Repos      int           `json:"repos"`
 	Kills      int           `json:"redis_kills"`
 	Down       time.Duration `json:"redis_down_ns"`
-	Sending    time.Duration `json:"sending_ns"` // until the last had its answer
+	Sending    time.Duration `json:"sending_ns"` // until the last was answered
 	Took       time.Duration `json:"took_ns"`    // until the last had its result
 	Latency    stats.Latency `json:"latency"`
 	Accepted   int           `json:"accepted"`
 	Spooled    int           `json:"spooled"`
 	Again      int           `json:"sent_again"`
-	Refused    int           `json:"refused"` // answers other than 202; each was sent again
+	Refused    int           `json:"refused"` // answers other than 202, each retried
 	Fetches    int           `json:"fetches"`
 	Unanswered int           `json:"unanswered"`  // deliveries without a result
-	Repeated   int           `json:"repeated"`    // with more than one
-	Early      int           `json:"early"`       // results of a commit before the push, or none
+	Repeated   int           `json:"repeated"`    // deliveries with several results
+	Early      int           `json:"early"`       // results of a commit before the push, or of none
 	Wrong      int           `json:"wrong_trees"` // repositories that are not published at their last push
 }
 
-// runStorm has a storm go over real processes.
-func (b *hooksBench) runStorm(ctx context.Context, std term.Streams, dir string) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, errors.New("the storm does not end"))
+// runStorm runs a storm over real processes.
+func (b *bench) runStorm(ctx context.Context, env *rig.Env) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, errors.New("storm did not end in time"))
 	defer cancel()
-	s := &hookStorm{hooksBench: b, secret: uuid.NewString(), root: filepath.Join(dir, "root"), pushes: map[string]stormPush{}}
-	if s.git, err = gitserver.Start(filepath.Join(dir, "remote")); err != nil {
+	s := &storm{bench: b, secret: uuid.NewString(), root: filepath.Join(env.Dir, "root"), pushes: map[string]stormPush{}}
+	if s.git, err = gitserver.Start(filepath.Join(env.Dir, "remote")); err != nil {
 		return err
 	}
 	defer s.git.Close()
-	fmt.Fprintf(std.Stderr, "make %d repositories\n", b.repos)
+	env.Progress("making %d repositories", b.repos)
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	if s.redis, err = rig.StartDurableRedis(ctx); err != nil {
+	if s.redis, err = rig.OpenDurableRedis(ctx); err != nil {
 		return err
 	}
-	defer os.RemoveAll(s.redis.Dir)
-	defer s.redis.Kill()
-	if s.bench, err = rig.OpenRedis(ctx, "redis://"+s.redis.Addr); err != nil {
-		return err
-	}
-	defer s.bench.Close()
-	s.report.Machine, s.report.Deliveries, s.report.Repos = s.bench.Machine(), b.storm, b.repos
+	defer s.redis.Close()
+	s.report.Machine, s.report.Deliveries, s.report.Repos = s.redis.Machine(), b.storm, b.repos
 	urls := make([]string, len(s.repos))
 	for i, repo := range s.repos {
 		urls[i] = s.git.URL(repo.name)
 	}
-	if err := WatchAll(ctx, s.bench.Client, events.DefaultNamespace, urls); err != nil {
+	if err := rig.WatchAll(ctx, s.redis.Client, events.DefaultNamespace, urls); err != nil {
 		return err
 	}
-	receiver, err := startHookReceiver(ctx, std, dir, s.secret, "--redis", s.bench.Url)
+	receiver, addr, err := startReceiver(ctx, env, s.redis, events.DefaultNamespace, s.secret)
 	if err != nil {
 		return err
 	}
-	defer receiver.Kill()
-	worker, err := rig.StartLockstep(ctx, std, dir, "worker", "serve", "--roles", "worker", "--redis", s.bench.Url, "--root", s.root,
-		"--listen", "127.0.0.1:0")
+	defer func() { _ = receiver.Kill() }()
+	worker, _, err := listening(ctx)(env.StartLockstep(ctx, "serve", "--roles", "worker", "--redis", s.redis.URL, "--root", s.root,
+		"--listen", "127.0.0.1:0"))
 	if err != nil {
 		return err
 	}
-	defer worker.Kill()
-	fmt.Fprintf(std.Stderr, "send %d deliveries\n", b.storm)
-	if err := s.rage(ctx, receiver.Addr); err != nil {
-		return fmt.Errorf("%w: the receiver says: %s", err, receiver.Said())
+	defer func() { _ = worker.Kill() }()
+	env.Progress("sending %d deliveries", b.storm)
+	if err := s.rage(ctx, addr); err != nil {
+		return fmt.Errorf("%w: receiver: %s", err, receiver.Log())
 	}
-	fmt.Fprintln(std.Stderr, "wait for the results")
+	env.Progress("waiting for the results")
 	if err := s.settle(ctx); err != nil {
-		return fmt.Errorf("%w: the receiver says: %s\nthe worker says: %s", err, receiver.Said(), worker.Said())
+		return fmt.Errorf("%w: receiver: %s\nworker: %s", err, receiver.Log(), worker.Log())
 	}
-	if err := s.report.Print(std.Stdout, b.out); err != nil {
-		return err
-	}
-	return s.report.fault()
+	return env.Show(s.report)
 }
 
-// prepare makes the repositories, each with as many commits as it will have pushes, which nobody sees yet.
-func (s *hookStorm) prepare(ctx context.Context) error {
-	for i := range s.hooksBench.repos {
+// prepare makes the repositories, each with as many commits as it will have pushes, none of them on the default branch yet.
+func (s *storm) prepare(ctx context.Context) error {
+	for i := range s.bench.repos {
 		repo := &stormRepo{name: fmt.Sprintf("bench/storm-%03d", i), index: map[string]int{}}
-		count := s.storm / s.hooksBench.repos
-		if i < s.storm%s.hooksBench.repos {
+		count := s.bench.storm / s.bench.repos
+		if i < s.bench.storm%s.bench.repos {
 			count++
 		}
-		b := pushes.Bench{Pushes: count, Files: 20}
-		commits, err := b.Commit(ctx, s.git, repo.name)
+		commits, err := rig.CommitPushes(ctx, s.git, repo.name, 20, count)
 		if err != nil {
 			return err
 		}
@@ -168,8 +155,8 @@ func (s *hookStorm) prepare(ctx context.Context) error {
 	return nil
 }
 
-// push points the default branch at the nth commit, as git does: no reader sees anything in between.
-func (s *hookStorm) push(repo *stormRepo, n int) error {
+// push points the default branch at the nth commit, atomically, as git does.
+func (s *storm) push(repo *stormRepo, n int) error {
 	path := filepath.Join(s.git.Dir(repo.name), "refs", "heads", gitserver.Main)
 	if err := os.WriteFile(path+".lock", []byte(repo.commits[n]+"\n"), 0o644); err != nil {
 		return err
@@ -177,8 +164,8 @@ func (s *hookStorm) push(repo *stormRepo, n int) error {
 	return os.Rename(path+".lock", path)
 }
 
-// rage sends all deliveries, those of a repository in order, and kills Redis twice meanwhile.
-func (s *hookStorm) rage(ctx context.Context, addr string) error {
+// rage sends all deliveries, those of one repository in order, and kills Redis twice meanwhile.
+func (s *storm) rage(ctx context.Context, addr string) error {
 	began := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	var mu sync.Mutex
@@ -200,11 +187,11 @@ func (s *hookStorm) rage(ctx context.Context, addr string) error {
 }
 
 // killRedis kills Redis after a third and after two thirds of the deliveries.
-func (s *hookStorm) killRedis(ctx context.Context) error {
-	for _, after := range []int{s.storm / 3, 2 * s.storm / 3} {
+func (s *storm) killRedis(ctx context.Context) error {
+	for _, after := range []int{s.bench.storm / 3, 2 * s.bench.storm / 3} {
 		for s.sent.Load() < int64(after) {
 			if !app.Sleep(ctx, time.Millisecond) {
-				return nil // the senders know why
+				return nil // the senders return the cause
 			}
 		}
 		down, err := s.redis.Restart(context.WithoutCancel(ctx), false, stormAway)
@@ -213,16 +200,16 @@ func (s *hookStorm) killRedis(ctx context.Context) error {
 		}
 		s.report.Kills++
 		s.report.Down += time.Duration(down.To - down.From)
-		if !app.Sleep(context.WithoutCancel(ctx), stormBreath) {
+		if !app.Sleep(context.WithoutCancel(ctx), stormPause) {
 			return nil
 		}
 	}
 	return nil
 }
 
-// pushAll pushes to a repository, and sends the webhook of each push until it is taken.
-func (s *hookStorm) pushAll(ctx context.Context, addr string, repo *stormRepo) (took []time.Duration, err error) {
-	c, err := DialHooks(ctx, addr)
+// pushAll pushes to a repository, and sends the webhook of each push until it is accepted.
+func (s *storm) pushAll(ctx context.Context, addr string, repo *stormRepo) (took []time.Duration, err error) {
+	c, err := Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +225,7 @@ func (s *hookStorm) pushAll(ctx context.Context, addr string, repo *stormRepo) (
 		id := uuid.NewString()
 		request := PushRequest(body, s.secret, id)
 		times := 1
-		if n%stormAgain == 0 {
+		if n%stormTwice == 0 {
 			times = 2
 		}
 		for sent := 0; sent < times; {
@@ -248,9 +235,9 @@ func (s *hookStorm) pushAll(ctx context.Context, addr string, repo *stormRepo) (
 				return took, errors.Join(context.Cause(ctx), err)
 			}
 			took = append(took, time.Since(began))
-			if !s.note(repo, n, id, sent > 0, status, answer) {
+			if !s.record(repo, n, id, sent > 0, status, answer) {
 				if status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests {
-					return took, fmt.Errorf("a delivery is answered with %d %s", status, answer)
+					return took, fmt.Errorf("delivery answered with %d %s", status, answer)
 				}
 				if !app.Sleep(ctx, 100*time.Millisecond) {
 					return took, context.Cause(ctx)
@@ -264,8 +251,8 @@ func (s *hookStorm) pushAll(ctx context.Context, addr string, repo *stormRepo) (
 	return took, nil
 }
 
-// note counts an answer, and reports whether the delivery was taken.
-func (s *hookStorm) note(repo *stormRepo, n int, id string, again bool, status int, answer []byte) bool {
+// record counts a response, and reports whether the delivery was accepted.
+func (s *storm) record(repo *stormRepo, n int, id string, again bool, status int, answer []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -284,26 +271,20 @@ func (s *hookStorm) note(repo *stormRepo, n int, id string, again bool, status i
 	return true
 }
 
-// settle waits until each delivery has its result, and looks at what is published.
-func (s *hookStorm) settle(ctx context.Context) error {
+// settle waits until each delivery has its result, and checks what is published.
+func (s *storm) settle(ctx context.Context) error {
 	began := time.Now()
-	from, missing := "-", len(s.pushes)
-	read := func() error {
-		entries, err := s.bench.Client.XRange(ctx, events.DefaultNamespace.Results(), from, "+").Result()
-		if err != nil {
+	from, missing := "", len(s.pushes)
+	read := func() (err error) {
+		var results []events.Result
+		if results, from, err = rig.ReadResults(ctx, s.redis.Client, events.DefaultNamespace, from); err != nil {
 			return err
 		}
-		for _, entry := range entries {
-			from = "(" + entry.ID
-			payload, _ := entry.Values["payload"].(string)
-			result, err := events.ParseResult([]byte(payload))
-			if err != nil {
-				return err
-			}
+		for _, result := range results {
 			for _, id := range result.Deliveries {
 				push, ok := s.pushes[id]
 				if !ok {
-					continue // of the look at the remote that a new watch brings
+					continue // the poll after a new watch
 				}
 				if push.results++; push.results == 1 {
 					missing--
@@ -325,13 +306,13 @@ func (s *hookStorm) settle(ctx context.Context) error {
 		}
 	}
 	s.report.Took = s.report.Sending + time.Since(began)
-	// What is doubled comes after what it doubles: all that is left is worked off first.
+	// A second result would follow the first one, so wait until nothing is pending.
 	for idle := false; !idle; {
-		pending, err := s.bench.Client.XPending(ctx, events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
+		pending, err := s.redis.Client.XPending(ctx, events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
 		if err != nil {
 			return err
 		}
-		groups, err := s.bench.Client.XInfoGroups(ctx, events.DefaultNamespace.Changes()).Result()
+		groups, err := s.redis.Client.XInfoGroups(ctx, events.DefaultNamespace.Changes()).Result()
 		if err != nil {
 			return err
 		}
@@ -361,31 +342,28 @@ func (s *hookStorm) settle(ctx context.Context) error {
 	return nil
 }
 
-// fault is what must not be.
-func (r hookStormReport) fault() error {
-	if r.Unanswered+r.Repeated+r.Early+r.Wrong > 0 {
-		return fmt.Errorf("%d deliveries have no result, %d have several, %d results are of an earlier commit or none, %d repositories are not at their last push",
-			r.Unanswered, r.Repeated, r.Early, r.Wrong)
-	}
-	return nil
+// Verdict returns an error unless each delivery has exactly one result, and the right one.
+func (r StormReport) Verdict() error {
+	return rig.Faults(rig.Fault{What: "deliveries without a result", Count: r.Unanswered},
+		rig.Fault{What: "deliveries with several results", Count: r.Repeated},
+		rig.Fault{What: "results of an earlier commit or none", Count: r.Early},
+		rig.Fault{What: "repositories that are not at their last push", Count: r.Wrong})
 }
 
-func (r hookStormReport) Print(w io.Writer, out term.Output) error {
-	if !out.IsTable() {
-		return out.Document(w, r)
-	}
+// Table prints the report for people.
+func (r StormReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d deliveries over %d repositories; Redis killed %d times, away for %.1f s\n\n",
 		r.Machine, r.Deliveries, r.Repos, r.Kills, r.Down.Seconds())
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintf(tw, "all answered after\t%.2f s; p50 %s ms, p99 %s ms, longest %s ms\n", r.Sending.Seconds(), rig.Millis(r.Latency.P50), rig.Millis(r.Latency.P99), rig.Millis(r.Latency.Max))
-	fmt.Fprintf(tw, "all published after\t%.2f s, with %d fetches\n", r.Took.Seconds(), r.Fetches)
-	fmt.Fprintf(tw, "taken by Redis at once\t%d\n", r.Accepted)
-	fmt.Fprintf(tw, "kept on disk meanwhile\t%d\n", r.Spooled)
-	fmt.Fprintf(tw, "sent twice\t%d\n", r.Again)
-	fmt.Fprintf(tw, "refused, and sent again\t%d\n", r.Refused)
-	fmt.Fprintf(tw, "without a result\t%d\n", r.Unanswered)
-	fmt.Fprintf(tw, "with more than one\t%d\n", r.Repeated)
-	fmt.Fprintf(tw, "with an earlier commit\t%d\n", r.Early)
-	fmt.Fprintf(tw, "repositories not at their last push\t%d\n", r.Wrong)
-	return tw.Flush()
+	list := rig.NewList(w)
+	fmt.Fprintf(list, "all answered after\t%.2f s; p50 %s ms, p99 %s ms, longest %s ms\n",
+		r.Sending.Seconds(), rig.Millis(r.Latency.P50), rig.Millis(r.Latency.P99), rig.Millis(r.Latency.Max))
+	fmt.Fprintf(list, "all published after\t%.2f s, with %d fetches\n", r.Took.Seconds(), r.Fetches)
+	for _, row := range []rig.Fault{
+		{What: "accepted by Redis at once", Count: r.Accepted}, {What: "spooled to disk", Count: r.Spooled}, {What: "sent twice", Count: r.Again},
+		{What: "refused, and retried", Count: r.Refused}, {What: "without a result", Count: r.Unanswered}, {What: "with several results", Count: r.Repeated},
+		{What: "with an earlier commit", Count: r.Early}, {What: "repositories not at their last push", Count: r.Wrong},
+	} {
+		fmt.Fprintf(list, "%s\t%d\n", row.What, row.Count)
+	}
+	return list.Flush()
 }

@@ -1,3 +1,4 @@
+// Package hot measures what one busy repository costs all the others.
 package hot
 
 import (
@@ -5,162 +6,124 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 )
 
-// Bench is what the flags of bench hot say.
-type Bench struct {
-	redis            string
-	events, repos    int
-	Processes, Slots int
-	Work, Limit      time.Duration
-	Rounds           int
-	Peers            []string
-	out              term.Output
+// bench holds the flags.
+type bench struct {
+	Load
+	redis                 string
+	events, repos, rounds int
+	peers                 []string
+	contestants           []rig.Contestant
 }
 
+// NewCommand returns the command bench hot.
 func NewCommand(std term.Streams) *cobra.Command {
-	var b Bench
-	cmd := &cobra.Command{
+	var b bench
+	cmd := rig.Command(std, &cobra.Command{
 		Use:   "hot",
 		Short: "Measure what one busy repository costs all the others",
 		Long: "Queue events, half of them to one repository, let several processes work on them, and print how long\n" +
-			"the events of the other repositories took; and the same without the busy one. The work is a pause, done\n" +
+			"the events of the other repositories took; then the same without the busy one. The work is a pause\n" +
 			"under the repository's lock. Peers are commands that speak the same worker protocol, see\n" +
 			"bench/README.md; rounds of all contestants alternate. It fails if an event was lost or done twice, or if\n" +
-			"two were ever worked on at once on one repository.\n\n" +
+			"two workers worked on one repository at once.\n\n" +
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench hot\n" +
 			"  go run ./bench hot --peer 'redsync=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs' --json",
-		Args: term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			contestants, err := b.check()
-			if err != nil {
-				return term.UsageError(err)
-			}
-			app.SilenceRedis()
-			server, err := rig.OpenRedis(cmd.Context(), b.redis)
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			return b.Run(cmd.Context(), std, server, contestants)
-		},
-	}
+	}, b.check, rig.OnRedis(&b.redis, b.run))
+	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
-	flags.StringVar(&b.redis, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
-	flags.IntVar(&b.events, "events", 400, "how many events, half of them to one repository")
-	flags.IntVar(&b.repos, "repos", 100, "how many repositories, the busy one included")
-	flags.IntVar(&b.Processes, "processes", 2, "how many processes work")
-	flags.IntVar(&b.Slots, "slots", 5, "how many events each process works on at once")
-	flags.DurationVar(&b.Work, "work", 20*time.Millisecond, "how long the work on an event takes; whole milliseconds")
-	flags.DurationVar(&b.Limit, "limit", 2*time.Minute, "how long a run may take; what is not settled by then is lost")
-	flags.IntVar(&b.Rounds, "rounds", 5, "how many rounds; the figures are medians")
-	flags.StringArrayVar(&b.Peers, "peer", nil, "another contestant, as `NAME=COMMAND …`; may be repeated")
-	b.out.Add(cmd)
+	flags.IntVar(&b.events, "events", 400, "number of events, half of them to one repository")
+	flags.IntVar(&b.repos, "repos", 100, "number of repositories, including the busy one")
+	flags.IntVar(&b.Processes, "processes", 2, "number of worker processes")
+	flags.IntVar(&b.Slots, "slots", 5, "number of events that each process works on concurrently")
+	flags.DurationVar(&b.Work, "work", 20*time.Millisecond, "how long the work on an event takes, in whole milliseconds")
+	flags.DurationVar(&b.Limit, "limit", 2*time.Minute, "how long a run may take; events not settled by then are lost")
+	flags.IntVar(&b.rounds, "rounds", 5, "number of rounds; the figures are medians")
+	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`; may be repeated")
 	return cmd
 }
 
-// check returns who takes part: this program first.
-func (b *Bench) check() ([]rig.Contestant, error) {
+func (b *bench) check() (err error) {
 	switch {
-	case b.Processes < 1 || b.Slots < 1 || b.Rounds < 1:
-		return nil, errors.New("--processes, --slots and --rounds: want at least 1 of each")
+	case b.Processes < 1 || b.Slots < 1 || b.rounds < 1:
+		return errors.New("--processes, --slots and --rounds: want at least 1 of each")
 	case b.repos < 2 || b.events < 2:
-		return nil, errors.New("--repos and --events: want at least 2 of each, for one is the busy one's")
+		return errors.New("--repos and --events: want at least 2 of each, because one is the busy one's")
 	case b.Work < time.Millisecond || b.Work%time.Millisecond != 0:
-		return nil, fmt.Errorf("--work is %v: want whole milliseconds", b.Work)
+		return fmt.Errorf("--work is %v; want whole milliseconds", b.Work)
 	case b.Limit <= 0:
-		return nil, errors.New("--limit: want a positive duration")
+		return errors.New("--limit: want a positive duration")
 	}
-	return b.Contestants()
+	b.contestants, err = Contestants(b.peers)
+	return err
 }
 
-// Contestants are this program and the peers.
-func (b *Bench) Contestants() ([]rig.Contestant, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	contestants := []rig.Contestant{{Name: "lockstep", Argv: []string{path, "hot-worker"}}}
-	for _, flag := range b.Peers {
-		peer, err := rig.ParsePeer(flag)
-		if err != nil {
-			return nil, err
-		}
-		contestants = append(contestants, peer)
-	}
-	return contestants, nil
+// Contestants returns this program and the peers.
+func Contestants(peers []string) ([]rig.Contestant, error) {
+	return rig.Contestants("hot-worker", peers)
 }
 
-// HotResult is what one contestant did.
-type HotResult struct {
-	Name    string     `json:"name"`
-	Version string     `json:"version,omitempty"`
-	Summary HotSummary `json:"summary"`
-	Rounds  []HotRound `json:"rounds"`
+// Result is one contestant's figures.
+type Result struct {
+	Name    string  `json:"name"`
+	Version string  `json:"version,omitempty"`
+	Summary Summary `json:"summary"`
+	Rounds  []Round `json:"rounds"`
 }
 
-// HotReport is the whole of it.
-type HotReport struct {
+// Report compares the contestants.
+type Report struct {
 	Machine     rig.Machine   `json:"machine"`
 	Events      int           `json:"events"`
 	Repos       int           `json:"repos"`
 	Processes   int           `json:"processes"`
 	Slots       int           `json:"slots"`
 	Work        time.Duration `json:"work_ns"`
-	Contestants []HotResult   `json:"contestants"`
+	Contestants []Result      `json:"contestants"`
 }
 
-// Run lets all contestants work in turn, several times over.
-func (b *Bench) Run(ctx context.Context, std term.Streams, server *rig.Redis, contestants []rig.Contestant) error {
-	// A prefix of its own: nobody who uses this Redis knows it, nor does an earlier run.
-	prefix := "lockstep-bench:{" + uuid.NewString() + "}:"
-	tasks := HotTasks(b.events, b.repos)
-	report := HotReport{
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
+	prefix := rig.NewNamespace()
+	tasks := makeTasks(b.events, b.repos)
+	report := Report{
 		Machine: server.Machine(), Events: b.events, Repos: b.repos, Processes: b.Processes, Slots: b.Slots, Work: b.Work,
-		Contestants: make([]HotResult, len(contestants)),
+		Contestants: make([]Result, len(b.contestants)),
 	}
-	for round := range b.Rounds {
-		for i, who := range contestants {
-			fmt.Fprintf(std.Stderr, "round %d of %d: %s\n", round+1, b.Rounds, who.Name)
-			result := &report.Contestants[i]
-			result.Name = who.Name
-			var r HotRound
-			for _, turn := range []struct {
-				name    string
-				tasks   []Task
-				figures *HotFigures
-			}{{"hot", tasks, &r.Hot}, {"calm", Cold(tasks), &r.Calm}} {
-				var err error
-				// No run meets what another has left behind.
-				run := Run{Bench: b, Who: who, Tasks: turn.tasks, Server: server, Prefix: fmt.Sprintf("%s%d:%d:%s:", prefix, round, i, turn.name)}
-				if *turn.figures, result.Version, err = run.Play(ctx, std); err != nil {
-					return fmt.Errorf("bench %s: %w", who.Name, err)
-				}
-			}
-			result.Rounds = append(result.Rounds, r)
-			result.Summary = SummarizeHot(result.Rounds)
+	err := env.Alternate(b.rounds, rig.Names(b.contestants), func(round, i int) (err error) {
+		result := &report.Contestants[i]
+		result.Name = b.contestants[i].Name
+		var r Round
+		play := func(name string, tasks []Task) (figures Figures, err error) {
+			figures, result.Version, err = b.Play(ctx, env, server, b.contestants[i], tasks, fmt.Sprintf("%s%d:%d:%s:", prefix, round, i, name))
+			return figures, err
 		}
-	}
-	if err := report.Print(std.Stdout, b.out); err != nil {
+		if r.Hot, err = play("hot", tasks); err != nil {
+			return err
+		}
+		if r.Calm, err = play("calm", withoutHot(tasks)); err != nil {
+			return err
+		}
+		result.Rounds = append(result.Rounds, r)
+		result.Summary = summarize(result.Rounds)
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	return report.Verdict()
+	return env.Show(report)
 }
 
-// Verdict is an error if any contestant lost or doubled anything.
-func (r HotReport) Verdict() error {
+// Verdict returns an error if a contestant lost or doubled an event.
+func (r Report) Verdict() error {
 	var errs []error
 	for _, c := range r.Contestants {
 		if err := c.Summary.Err(); err != nil {
@@ -170,17 +133,11 @@ func (r HotReport) Verdict() error {
 	return errors.Join(errs...)
 }
 
-func (r HotReport) Print(w io.Writer, out term.Output) error {
-	if !out.IsTable() {
-		return out.Document(w, r)
-	}
-	rounds := 0
-	for _, c := range r.Contestants {
-		rounds = len(c.Rounds)
-	}
+// Table prints the report for people.
+func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d events over %d repositories, half of them to one; %v of work; %d processes × %d slots; rounds: %d, medians (lowest–highest)\n\n",
-		r.Machine, r.Events, r.Repos, r.Work, r.Processes, r.Slots, rounds)
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+		r.Machine, r.Events, r.Repos, r.Work, r.Processes, r.Slots, len(r.Contestants[0].Rounds))
+	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\tcold p50, s\tcold p99, s\tall done, s\tlost\tdoubled\ttwo at once\t")
 	for _, c := range r.Contestants {
 		s := c.Summary

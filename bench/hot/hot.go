@@ -2,27 +2,25 @@ package hot
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"lockstep/bench/rig"
 	"lockstep/internal/stats"
 )
 
-// Task is one event of the run with a hot repository.
+// Task is one event.
 type Task struct {
 	Event int
 	Repo  string
 	Hot   bool
 }
 
-// HotTasks deals events out over repositories: half of them to one, the hot one, the others evenly
-// over the rest. They come in a random order that is the same each time.
-func HotTasks(events, repos int) []Task {
+// makeTasks spreads events over repositories: half of them to the hot one, the others evenly over the rest, in a random order
+// that is the same each time.
+func makeTasks(events, repos int) []Task {
 	tasks := make([]Task, events)
 	for i := range tasks {
 		if cold := i - events/2; cold >= 0 {
@@ -39,66 +37,58 @@ func HotTasks(events, repos int) []Task {
 	return tasks
 }
 
-// Cold leaves the hot events out, and everything else as it is.
-func Cold(tasks []Task) []Task {
+// withoutHot returns the tasks of all other repositories, in the same order.
+func withoutHot(tasks []Task) []Task {
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Hot })
 }
 
-// Done is one time that the work of an event was done: from the moment it began under the lock of
-// its repository, to its end, to the moment the event was settled. Settled is 0 when it was not.
-type Done struct {
+// done is one time that a worker did the work of an event. Began and Ended are under the repository's lock; Settled is 0
+// if the event was not settled.
+type done struct {
 	Event                 int
 	Began, Ended, Settled int64
 }
 
-// ParseDone reads a line of the worker protocol: <event> <began> <ended> <settled>.
-func ParseDone(line string) (Done, error) {
-	fields := strings.Fields(line)
-	if len(fields) != 4 {
-		return Done{}, fmt.Errorf("done %q has %d fields; want 4", line, len(fields))
+// parseDone reads a line of the worker protocol: <event> <began> <ended> <settled>.
+func parseDone(line string) (done, error) {
+	n, err := rig.ParseNumbers(line)
+	if err != nil {
+		return done{}, err
 	}
-	var n [4]int64
-	for i, f := range fields {
-		var err error
-		if n[i], err = strconv.ParseInt(f, 10, 64); err != nil {
-			return Done{}, fmt.Errorf("done %q: %w", line, err)
-		}
-	}
-	d := Done{Event: int(n[0]), Began: n[1], Ended: n[2], Settled: n[3]}
+	d := done{Event: int(n[0]), Began: n[1], Ended: n[2], Settled: n[3]}
 	if d.Event < 0 || d.Began > d.Ended || d.Settled != 0 && d.Ended > d.Settled {
-		return Done{}, fmt.Errorf("done %q: want an event, and three moments in order", line)
+		return done{}, fmt.Errorf("line %q: want an event, and three times in order", line)
 	}
 	return d, nil
 }
 
-// HotFigures are what became of tasks that were all queued at the start.
-type HotFigures struct {
+// Figures are the figures of one run, in which all tasks were queued at the start.
+type Figures struct {
 	Cold    stats.Latency `json:"cold"`        // from the start to settled, of events not to the hot repository
 	AllDone time.Duration `json:"all_done_ns"` // from the start to the last one settled
 
-	// None of these may be.
+	// Each of these must be 0.
 	Lost     int `json:"lost"`     // events never settled
-	Doubled  int `json:"doubled"`  // events whose work was done more than once
-	Overlaps int `json:"overlaps"` // times that work began on a repository that was being worked on
+	Doubled  int `json:"doubled"`  // events worked on more than once
+	Overlaps int `json:"overlaps"` // times that work began on a repository that another worker was working on
 }
 
-// JudgeHot reads the figures off what all workers did, in any order. An event that is none of the
-// tasks counts as doubled: it is of no use to anybody.
-func JudgeHot(tasks []Task, start int64, done []Done) HotFigures {
+// judge computes the figures from what all workers did, in any order. An event that is not among the tasks counts as doubled.
+func judge(tasks []Task, start int64, all []done) Figures {
 	var (
-		f       HotFigures
+		f       Figures
 		cold    []time.Duration
 		byEvent = make(map[int]Task, len(tasks))
 		times   = make(map[int]int, len(tasks))
 		settled = make(map[int]bool, len(tasks))
-		until   = map[string]int64{} // when the work on a repository has ended
+		until   = map[string]int64{} // when the work on a repository ended
 	)
 	for _, t := range tasks {
 		byEvent[t.Event] = t
 	}
-	done = slices.Clone(done)
-	slices.SortFunc(done, func(a, b Done) int { return cmp.Compare(a.Began, b.Began) })
-	for _, d := range done {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b done) int { return cmp.Compare(a.Began, b.Began) })
+	for _, d := range all {
 		task, known := byEvent[d.Event]
 		if times[d.Event]++; times[d.Event] == 2 || !known {
 			f.Doubled++
@@ -125,15 +115,15 @@ func JudgeHot(tasks []Task, start int64, done []Done) HotFigures {
 	return f
 }
 
-// HotRound is one contestant's turn: with the hot repository, and without.
-type HotRound struct {
-	Hot  HotFigures `json:"hot"`
-	Calm HotFigures `json:"calm"`
+// Round is one contestant's round: with the hot repository, and without.
+type Round struct {
+	Hot  Figures `json:"hot"`
+	Calm Figures `json:"calm"`
 }
 
-// HotSummary is what all rounds of one contestant showed. The ratios are those of a cold event's
-// latency with the hot repository to the one without, in the same round.
-type HotSummary struct {
+// Summary is the summary of a contestant's rounds. Each ratio compares a cold event's latency with the hot repository to that
+// without, in the same round.
+type Summary struct {
 	P50         stats.Range[time.Duration] `json:"cold_p50_ns"`
 	P99         stats.Range[time.Duration] `json:"cold_p99_ns"`
 	AllDone     stats.Range[time.Duration] `json:"all_done_ns"`
@@ -143,25 +133,28 @@ type HotSummary struct {
 	RatioP50    stats.Range[float64]       `json:"ratio_p50"`
 	RatioP99    stats.Range[float64]       `json:"ratio_p99"`
 
-	Lost     int `json:"lost"` // in all rounds, with the hot repository and without; and so on
+	Lost     int `json:"lost"` // in all rounds, with and without the hot repository
 	Doubled  int `json:"doubled"`
 	Overlaps int `json:"overlaps"`
 }
 
-// SummarizeHot takes the rounds together.
-func SummarizeHot(rounds []HotRound) HotSummary {
-	s := HotSummary{
-		P50:         stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.Cold.P50 }),
-		P99:         stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.Cold.P99 }),
-		AllDone:     stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Hot.AllDone }),
-		CalmP50:     stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.Cold.P50 }),
-		CalmP99:     stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.Cold.P99 }),
-		CalmAllDone: stats.RangeOf(rounds, func(r HotRound) time.Duration { return r.Calm.AllDone }),
-		RatioP50:    stats.RangeOf(rounds, func(r HotRound) float64 { return stats.Ratio(r.Hot.Cold.P50, r.Calm.Cold.P50) }),
-		RatioP99:    stats.RangeOf(rounds, func(r HotRound) float64 { return stats.Ratio(r.Hot.Cold.P99, r.Calm.Cold.P99) }),
+// summarize summarizes rounds.
+func summarize(rounds []Round) Summary {
+	times := func(figure func(Round) time.Duration) stats.Range[time.Duration] {
+		return stats.RangeOf(rounds, figure)
+	}
+	s := Summary{
+		P50:         times(func(r Round) time.Duration { return r.Hot.Cold.P50 }),
+		P99:         times(func(r Round) time.Duration { return r.Hot.Cold.P99 }),
+		AllDone:     times(func(r Round) time.Duration { return r.Hot.AllDone }),
+		CalmP50:     times(func(r Round) time.Duration { return r.Calm.Cold.P50 }),
+		CalmP99:     times(func(r Round) time.Duration { return r.Calm.Cold.P99 }),
+		CalmAllDone: times(func(r Round) time.Duration { return r.Calm.AllDone }),
+		RatioP50:    stats.RangeOf(rounds, func(r Round) float64 { return stats.Ratio(r.Hot.Cold.P50, r.Calm.Cold.P50) }),
+		RatioP99:    stats.RangeOf(rounds, func(r Round) float64 { return stats.Ratio(r.Hot.Cold.P99, r.Calm.Cold.P99) }),
 	}
 	for _, r := range rounds {
-		for _, f := range []HotFigures{r.Hot, r.Calm} {
+		for _, f := range []Figures{r.Hot, r.Calm} {
 			s.Lost += f.Lost
 			s.Doubled += f.Doubled
 			s.Overlaps += f.Overlaps
@@ -170,16 +163,8 @@ func SummarizeHot(rounds []HotRound) HotSummary {
 	return s
 }
 
-// Err says what went wrong that never may. It is nil when nothing did.
-func (s HotSummary) Err() error {
-	var errs []error
-	count := func(n int, what string) {
-		if n > 0 {
-			errs = append(errs, fmt.Errorf("%s: %d", what, n))
-		}
-	}
-	count(s.Lost, "events lost")
-	count(s.Doubled, "events done twice")
-	count(s.Overlaps, "two at once on one repository")
-	return errors.Join(errs...)
+// Err returns an error if an event was lost or doubled, or if work overlapped.
+func (s Summary) Err() error {
+	return rig.Faults(rig.Fault{What: "events lost", Count: s.Lost}, rig.Fault{What: "events done twice", Count: s.Doubled},
+		rig.Fault{What: "two at once on one repository", Count: s.Overlaps})
 }

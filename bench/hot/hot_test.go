@@ -1,16 +1,15 @@
-package hot_test
+package hot
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"lockstep/bench/hot"
 	"lockstep/internal/stats"
 )
 
-func TestHalfOfTheEventsAreHotAndTheOthersSpread(t *testing.T) {
-	tasks := hot.HotTasks(400, 100)
+func TestHalfOfTheEventsAreHotAndTheOthersAreSpread(t *testing.T) {
+	tasks := makeTasks(400, 100)
 	perRepo := map[string]int{}
 	alternations := 0
 	for i, task := range tasks {
@@ -35,9 +34,9 @@ func TestHalfOfTheEventsAreHotAndTheOthersSpread(t *testing.T) {
 	}
 }
 
-func TestLeavingOutTheHotEventsChangesNothingElse(t *testing.T) {
-	tasks := hot.HotTasks(40, 10)
-	cold := hot.Cold(tasks)
+func TestWithoutHotChangesNothingElse(t *testing.T) {
+	tasks := makeTasks(40, 10)
+	cold := withoutHot(tasks)
 	if len(tasks) != 40 || len(cold) != 20 {
 		t.Fatalf("%d of %d are cold; want 20 of 40", len(cold), len(tasks))
 	}
@@ -49,11 +48,11 @@ func TestLeavingOutTheHotEventsChangesNothingElse(t *testing.T) {
 }
 
 // doneOf reads lines of the worker protocol.
-func doneOf(t *testing.T, lines ...string) []hot.Done {
+func doneOf(t *testing.T, lines ...string) []done {
 	t.Helper()
-	var all []hot.Done
+	var all []done
 	for _, line := range lines {
-		d, err := hot.ParseDone(line)
+		d, err := parseDone(line)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,57 +61,57 @@ func doneOf(t *testing.T, lines ...string) []hot.Done {
 	return all
 }
 
-func TestFiguresOfARunWithAHotRepository(t *testing.T) {
-	tasks := []hot.Task{
+func TestJudge(t *testing.T) {
+	tasks := []Task{
 		{Event: 0, Repo: "hot", Hot: true}, {Event: 1, Repo: "a"}, {Event: 2, Repo: "b"}, {Event: 3, Repo: "hot", Hot: true}, {Event: 4, Repo: "a"},
 	}
 	for name, tc := range map[string]struct {
 		lines []string
-		want  hot.HotFigures
+		want  Figures
 	}{
-		"nothing was done": {want: hot.HotFigures{Lost: 5}},
+		"nothing was done": {want: Figures{Lost: 5}},
 		"each once, whoever reports first": {
 			lines: []string{"4 125 135 140", "0 100 110 112", "3 110 120 190", "1 102 112 115", "2 103 113 120"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 90},
+			want:  Figures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 90},
 		},
 		"the end of one is the beginning of the next": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 130", "4 110 120 140"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40},
+			want:  Figures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40},
 		},
 		"one is missing": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 130"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 15, P99: 20, Max: 20}, AllDone: 30, Lost: 1},
+			want:  Figures{Cold: stats.Latency{P50: 15, P99: 20, Max: 20}, AllDone: 30, Lost: 1},
 		},
 		"one was done and never settled": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 0", "4 110 120 140"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Lost: 1},
+			want:  Figures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Lost: 1},
 		},
 		"done again because it could not be settled": {
 			lines: []string{"0 100 110 112", "1 100 110 0", "1 140 150 155", "2 100 110 120", "3 110 120 130", "4 110 120 140"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 40, P99: 55, Max: 55}, AllDone: 55, Doubled: 1},
+			want:  Figures{Cold: stats.Latency{P50: 40, P99: 55, Max: 55}, AllDone: 55, Doubled: 1},
 		},
 		"done three times, and settled three times": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "1 130 140 145", "1 150 160 165", "2 100 110 120", "3 110 120 130", "4 110 120 140"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
+			want:  Figures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
 		},
 		"an event from elsewhere": {
 			lines: []string{"0 100 110 112", "1 100 110 115", "2 100 110 120", "3 110 120 130", "4 110 120 140", "7 100 110 999"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
+			want:  Figures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Doubled: 1},
 		},
 		"two at once on two repositories, one inside a long one": {
 			lines: []string{"0 100 130 131", "3 105 110 111", "1 100 110 115", "2 100 110 120", "4 109 120 140"},
-			want:  hot.HotFigures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Overlaps: 2},
+			want:  Figures{Cold: stats.Latency{P50: 20, P99: 40, Max: 40}, AllDone: 40, Overlaps: 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := hot.JudgeHot(tasks, 100, doneOf(t, tc.lines...)); got != tc.want {
+			if got := judge(tasks, 100, doneOf(t, tc.lines...)); got != tc.want {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestALineThatSaysNothingWasDoneIsRefused(t *testing.T) {
+func TestParseDoneRejectsBadLines(t *testing.T) {
 	for name, line := range map[string]string{
 		"empty":               "",
 		"too short":           "0 1 2",
@@ -122,25 +121,25 @@ func TestALineThatSaysNothingWasDoneIsRefused(t *testing.T) {
 		"ended too soon":      "0 3 2 4",
 		"settled before ends": "0 1 3 2",
 	} {
-		if d, err := hot.ParseDone(line); err == nil {
+		if d, err := parseDone(line); err == nil {
 			t.Errorf("%s: %q is %+v; want an error", name, line, d)
 		}
 	}
 }
 
-func TestRatiosAreOfOneRoundAndFaultsOfAll(t *testing.T) {
-	round := func(busy, calm time.Duration) hot.HotRound {
-		return hot.HotRound{
-			Hot:  hot.HotFigures{Cold: stats.Latency{P50: busy, P99: 2 * busy}, AllDone: 5 * busy},
-			Calm: hot.HotFigures{Cold: stats.Latency{P50: calm, P99: 4 * calm}, AllDone: 5 * calm},
+func TestSummarize(t *testing.T) {
+	round := func(busy, calm time.Duration) Round {
+		return Round{
+			Hot:  Figures{Cold: stats.Latency{P50: busy, P99: 2 * busy}, AllDone: 5 * busy},
+			Calm: Figures{Cold: stats.Latency{P50: calm, P99: 4 * calm}, AllDone: 5 * calm},
 		}
 	}
-	rounds := []hot.HotRound{round(20, 10), round(30, 30), round(40, 10)}
+	rounds := []Round{round(20, 10), round(30, 30), round(40, 10)}
 	rounds[0].Hot.Lost, rounds[1].Calm.Lost = 1, 2
 	rounds[1].Hot.Doubled, rounds[2].Calm.Doubled = 3, 4
 	rounds[2].Hot.Overlaps, rounds[0].Calm.Overlaps = 5, 6
-	got := hot.SummarizeHot(rounds)
-	want := hot.HotSummary{
+	got := summarize(rounds)
+	want := Summary{
 		P50:         stats.Range[time.Duration]{Median: 30, Lowest: 20, Highest: 40},
 		P99:         stats.Range[time.Duration]{Median: 60, Lowest: 40, Highest: 80},
 		AllDone:     stats.Range[time.Duration]{Median: 150, Lowest: 100, Highest: 200},
@@ -160,10 +159,10 @@ func TestRatiosAreOfOneRoundAndFaultsOfAll(t *testing.T) {
 			t.Errorf("it says %v; want %q", err, fault)
 		}
 	}
-	if err := hot.SummarizeHot([]hot.HotRound{round(1, 0)}).Err(); err != nil {
+	if err := summarize([]Round{round(1, 0)}).Err(); err != nil {
 		t.Errorf("of a round without faults: %v; want nothing", err)
 	}
-	if got := hot.SummarizeHot(nil); got != (hot.HotSummary{}) {
+	if got := summarize(nil); got != (Summary{}) {
 		t.Errorf("of no rounds: %+v; want zeros", got)
 	}
 }

@@ -28,16 +28,17 @@ import (
 	"lockstep/router"
 )
 
-// hotWorker is one process of bench hot. It is put together as lockstep serve is, of the
-// same parts with the same defaults, but that a pause stands for Git. It speaks the worker protocol.
-type hotWorker struct {
+// worker is one process of bench hot. It has the parts and the defaults of lockstep serve, with a pause instead of Git, and
+// speaks the worker protocol.
+type worker struct {
 	redis, prefix string
 	slots, workMS int
 	coalesce      bool
 }
 
+// NewWorkerCommand returns the hidden command of a worker.
 func NewWorkerCommand(std term.Streams) *cobra.Command {
-	var w hotWorker
+	var w worker
 	cmd := &cobra.Command{
 		Use:       "hot-worker queue|work",
 		Short:     "One process of bench hot",
@@ -52,22 +53,22 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(err)
 			}
 			if args[0] == "queue" {
-				return queueHot(cmd.Context(), server, namespace, cmd.InOrStdin())
+				return queueChanges(cmd.Context(), server, namespace, cmd.InOrStdin())
 			}
-			return w.Run(cmd.Context(), server, namespace, bufio.NewReader(cmd.InOrStdin()), std.Stdout)
+			return w.run(cmd.Context(), server, namespace, bufio.NewReader(cmd.InOrStdin()), std.Stdout)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
 	flags.StringVar(&w.prefix, "prefix", "", "`prefix` of all keys")
-	flags.IntVar(&w.slots, "slots", 5, "how many events to work on at once")
-	flags.BoolVar(&w.coalesce, "coalesce", false, "settle what waits for the same repository along with what was worked on")
-	flags.IntVar(&w.workMS, "work-ms", 20, "how many `milliseconds` the work on an event takes")
+	flags.IntVar(&w.slots, "slots", 5, "number of events to work on concurrently")
+	flags.BoolVar(&w.coalesce, "coalesce", false, "settle events that wait for the same repository together with the one worked on")
+	flags.IntVar(&w.workMS, "work-ms", 20, "`milliseconds` of work on an event")
 	return cmd
 }
 
-// queueHot publishes a change for each line of "<event> <repo>".
-func queueHot(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin io.Reader) error {
+// queueChanges publishes a change for each line of "<event> <repo>".
+func queueChanges(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin io.Reader) error {
 	client := server.Open()
 	defer client.Close()
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
@@ -97,8 +98,8 @@ func queueHot(ctx context.Context, server redisx.Server, namespace events.Namesp
 	return lines.Err()
 }
 
-// Run says that it is ready, waits for the start, and works until standard input ends.
-func (w hotWorker) Run(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin *bufio.Reader, stdout io.Writer) error {
+// run prints ready, waits for the start, and works until standard input ends.
+func (w worker) run(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin *bufio.Reader, stdout io.Writer) error {
 	const grace = 5 * time.Second
 	commands, reader, pubsub := server.Open(), server.Open(), server.Open()
 	defer commands.Close()
@@ -133,102 +134,94 @@ func (w hotWorker) Run(ctx context.Context, server redisx.Server, namespace even
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(stdout, "ready", app.ReadBuild().Version); err != nil {
+	if err := rig.AwaitStart(stdin, stdout); err != nil {
 		return err
-	}
-	if _, err := stdin.ReadString('\n'); err != nil {
-		return fmt.Errorf("wait for the start: %w", err)
 	}
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
-	over := make(chan struct{})
-	go func() { // outlives run only when that fails, and the process ends
-		defer close(over)
+	ended := make(chan struct{})
+	go func() { // outlives run only if run fails, and then the process ends
+		defer close(ended)
 		_, _ = io.Copy(io.Discard, stdin)
 	}()
 	select {
 	case err := <-stopped:
 		return fmt.Errorf("router: %w", errors.Join(err, subscriber.Close()))
-	case <-over:
+	case <-ended:
 	case <-ctx.Done():
 	}
 	return app.Drain(context.WithoutCancel(ctx), grace, r, locker, slots, stopped)
 }
 
-// handler works on changes and prints a line for each time it did, settled or not.
-func (w hotWorker) handler(changes router.Changes, client redis.UniversalClient, stdout io.Writer) message.HandlerFunc {
-	along := settledAlong{client: client, changes: changes, from: "-"}
+// handler works on changes and prints a line for each, settled or not.
+func (w worker) handler(changes router.Changes, client redis.UniversalClient, stdout io.Writer) message.HandlerFunc {
+	covered := covered{client: client, changes: changes}
 	var mu sync.Mutex
-	say := func(d Done) error {
+	report := func(d done) error {
 		mu.Lock()
 		defer mu.Unlock()
 		_, err := fmt.Fprintln(stdout, d.Event, d.Began, d.Ended, d.Settled)
 		return err
 	}
 	return func(msg *message.Message) ([]*message.Message, error) {
-		var done Done
+		var work done
 		watched := changes
 		watched.Handler = func(_ context.Context, job events.Job) (out events.Outcome, err error) {
-			if done.Event, err = strconv.Atoi(job.Change.ID); err != nil {
+			if work.Event, err = strconv.Atoi(job.Change.ID); err != nil {
 				return out, err
 			}
-			if done.Began, err = rig.Monotonic(); err != nil {
+			if work.Began, err = rig.Monotonic(); err != nil {
 				return out, err
 			}
 			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
 			out = pretendSynced(job)
 			if w.coalesce {
 				out.Covers = func(_ context.Context, other events.Job) (events.Outcome, bool) {
-					covered := pretendSynced(other)
-					covered.Result.Until = job.Entry // tells it from one that was worked on
-					return covered, true
+					out := pretendSynced(other)
+					out.Result.Until = job.Entry // marks it as covered
+					return out, true
 				}
 			}
-			done.Ended, err = rig.Monotonic()
+			work.Ended, err = rig.Monotonic()
 			return out, err
 		}
 		produced, err := watched.Handle(msg)
-		if done.Ended == 0 {
+		if work.Ended == 0 {
 			return produced, err
 		}
 		if err != nil {
-			return nil, errors.Join(err, say(done))
+			return nil, errors.Join(err, report(work))
 		}
-		if done.Settled, err = rig.Monotonic(); err != nil {
+		if work.Settled, err = rig.Monotonic(); err != nil {
 			return nil, err
 		}
-		if err := say(done); err != nil || !w.coalesce {
+		if err := report(work); err != nil || !w.coalesce {
 			return produced, err
 		}
-		return produced, along.tell(msg.Context(), say)
+		return produced, covered.report(msg.Context(), report)
 	}
 }
 
-// settledAlong tells of the events that a process has settled along with others. Their results say so:
-// a sibling that was about to be settled may have gone to another process at the last moment.
-type settledAlong struct {
+// covered reports the events that this process has settled together with others. It reads them from the results, because
+// another process may take such an event at the last moment.
+type covered struct {
 	client  redis.UniversalClient
 	changes router.Changes
 	mu      sync.Mutex
-	from    string // where to go on reading the results
+	from    string // ID of the last result read
 }
 
-func (a *settledAlong) tell(ctx context.Context, say func(Done) error) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	entries, err := a.client.XRange(context.WithoutCancel(ctx), a.changes.Namespace.Results(), a.from, "+").Result()
+func (c *covered) report(ctx context.Context, report func(done) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	results, from, err := rig.ReadResults(context.WithoutCancel(ctx), c.client, c.changes.Namespace, c.from)
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		a.from = "(" + entry.ID
-		payload, _ := entry.Values["payload"].(string)
-		result, err := events.ParseResult([]byte(payload))
-		if err != nil {
-			return err
-		}
-		if result.Source != a.changes.Source || result.Until == "" {
+	c.from = from
+	for _, result := range results {
+		if result.Source != c.changes.Source || result.Until == "" {
 			continue
 		}
 		event, err := strconv.Atoi(result.Deliveries[0])
@@ -239,14 +232,14 @@ func (a *settledAlong) tell(ctx context.Context, say func(Done) error) error {
 		if err != nil {
 			return err
 		}
-		if err := say(Done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
+		if err := report(done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pretendSynced is what a sync of one file would have made of the job.
+// pretendSynced returns the outcome of a sync that changes one file.
 func pretendSynced(job events.Job) events.Outcome {
 	commit := strings.Repeat("0", 40-len(job.Change.ID)) + job.Change.ID
 	result := job.Result(events.ResultSynced)

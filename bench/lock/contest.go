@@ -1,14 +1,13 @@
 package lock
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,62 +17,51 @@ import (
 	"lockstep/internal/stats"
 )
 
-// ContestResult is what one contestant did.
-type ContestResult struct {
+// Result is one contestant's figures.
+type Result struct {
 	Name    string     `json:"name"`
 	Version string     `json:"version,omitempty"`
 	Median  HandOffs   `json:"median"`
 	Rounds  []HandOffs `json:"rounds"`
 }
 
-// ContestReport is the whole of it.
-type ContestReport struct {
-	Machine     rig.Machine     `json:"machine"`
-	Processes   int             `json:"processes"`
-	Waiters     int             `json:"waiters"`
-	Hold        time.Duration   `json:"hold_ns"`
-	Duration    time.Duration   `json:"duration_ns"`
-	Contestants []ContestResult `json:"contestants"`
+// Report compares the contestants.
+type Report struct {
+	Machine     rig.Machine   `json:"machine"`
+	Processes   int           `json:"processes"`
+	Waiters     int           `json:"waiters"`
+	Hold        time.Duration `json:"hold_ns"`
+	Duration    time.Duration `json:"duration_ns"`
+	Contestants []Result      `json:"contestants"`
 }
 
-// runContest has all contestants contend in turn, several times over.
-func (b *Bench) runContest(ctx context.Context, std term.Streams, server *rig.Redis, key string) error {
-	self, err := thisProgram()
+// runContest lets all contestants contend in turn.
+func (b *bench) runContest(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
+	contestants, err := rig.Contestants("lock-worker", b.peers)
+	if err != nil {
+		return term.UsageError(err)
+	}
+	report := Report{Machine: server.Machine(), Processes: b.processes, Waiters: b.waiters, Hold: b.hold, Duration: b.duration}
+	report.Contestants = make([]Result, len(contestants))
+	err = env.Alternate(b.rounds, rig.Names(contestants), func(round, i int) error {
+		figures, version, err := b.contend(ctx, env, server, contestants[i], fmt.Sprintf("%s:%d:%d", key, round, i))
+		if err != nil {
+			return err
+		}
+		result := &report.Contestants[i]
+		result.Name, result.Version = contestants[i].Name, version
+		result.Rounds = append(result.Rounds, figures)
+		result.Median = medianHandOffs(result.Rounds)
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	contestants := []rig.Contestant{self}
-	for _, flag := range b.peers {
-		peer, err := rig.ParsePeer(flag)
-		if err != nil {
-			return term.UsageError(err)
-		}
-		contestants = append(contestants, peer)
-	}
-	report := ContestReport{Machine: server.Machine(), Processes: b.Processes, Waiters: b.Waiters, Hold: b.hold, Duration: b.Duration}
-	report.Contestants = make([]ContestResult, len(contestants))
-	for round := range b.rounds {
-		for i, who := range contestants {
-			fmt.Fprintf(std.Stderr, "round %d of %d: %s\n", round+1, b.rounds, who.Name)
-			// No round meets what another has left behind.
-			figures, version, err := b.Contend(ctx, std, server, who, fmt.Sprintf("%s:%d:%d", key, round, i))
-			if err != nil {
-				return fmt.Errorf("bench %s: %w", who.Name, err)
-			}
-			result := &report.Contestants[i]
-			result.Name, result.Version = who.Name, version
-			result.Rounds = append(result.Rounds, figures)
-			result.Median = MedianHandOffs(result.Rounds)
-		}
-	}
-	if err := report.Print(std.Stdout, b.out); err != nil {
-		return err
-	}
-	return report.Verdict()
+	return env.Show(report)
 }
 
-// Verdict is an error if any contestant's lock was none.
-func (r ContestReport) Verdict() error {
+// Verdict returns an error if a contestant's lock ever had two holders.
+func (r Report) Verdict() error {
 	var errs []error
 	for _, c := range r.Contestants {
 		if c.Median.Overlaps > 0 {
@@ -83,46 +71,33 @@ func (r ContestReport) Verdict() error {
 	return errors.Join(errs...)
 }
 
-// Contend is one round of one contestant.
-func (b *Bench) Contend(ctx context.Context, std term.Streams, server *rig.Redis, who rig.Contestant, key string) (HandOffs, string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, rig.WarmUp+b.Duration+rig.RoundGrace, errors.New("its processes do not end"))
+// contend runs one round of one contestant, and returns its figures and version.
+func (b *bench) contend(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, key string) (HandOffs, string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, rig.WarmUp+b.duration+rig.RoundGrace, errors.New("the processes did not end in time"))
 	defer cancel()
-	args := append(who.Argv[1:len(who.Argv):len(who.Argv)], "--redis", server.Url, "--key", key, "--waiters", strconv.Itoa(b.Waiters),
-		"--hold", b.hold.String(), "--duration", (rig.WarmUp + b.Duration).String())
-	workers := make([]*rig.Worker, b.Processes)
-	for i := range workers {
-		w, err := rig.StartWorker(ctx, std, who.Argv[0], args)
-		if err != nil {
-			return HandOffs{}, "", err
-		}
-		defer w.Kill()
-		workers[i] = w
-	}
-	version := ""
-	for _, w := range workers {
-		var err error
-		if version, err = w.Ready(); err != nil {
-			return HandOffs{}, "", w.Explain(ctx, err)
-		}
-	}
-	first, err := rig.Monotonic()
+	workers, version, err := env.StartWorkers(ctx, b.processes, c, "--redis", server.URL, "--key", key, "--waiters", strconv.Itoa(b.waiters),
+		"--hold", b.hold.String(), "--duration", (rig.WarmUp + b.duration).String())
+	defer workers.Kill()
 	if err != nil {
 		return HandOffs{}, "", err
 	}
-	for _, w := range workers {
-		if _, err := io.WriteString(w.Stdin, "\n"); err != nil {
-			return HandOffs{}, "", w.Explain(ctx, err)
-		}
-	}
-	last, err := rig.Monotonic()
+	told, err := workers.Go(ctx)
 	if err != nil {
 		return HandOffs{}, "", err
 	}
-	perProcess := make([][]Grant, len(workers))
+	perProcess := make([][]grant, len(workers))
 	var g errgroup.Group
 	for i, w := range workers {
-		g.Go(func() (err error) {
-			if perProcess[i], err = grantsOf(w, i, b.Waiters); err != nil {
+		g.Go(func() error {
+			err := w.EachLine(func(line string) error {
+				g, err := parseGrant(i, line)
+				if err == nil && g.Waiter >= b.waiters {
+					err = fmt.Errorf("grant %q: there are %d waiters", line, b.waiters)
+				}
+				perProcess[i] = append(perProcess[i], g)
+				return err
+			})
+			if err != nil {
 				return w.Explain(ctx, err)
 			}
 			return nil
@@ -131,49 +106,18 @@ func (b *Bench) Contend(ctx context.Context, std term.Streams, server *rig.Redis
 	if err := g.Wait(); err != nil {
 		return HandOffs{}, "", err
 	}
-	var all []Grant
-	for _, grants := range perProcess {
-		all = append(all, grants...)
+	during := contention{
+		Processes: b.processes, Waiters: b.waiters,
+		Span: rig.Span{From: told.To + rig.WarmUp.Nanoseconds(), To: told.From + (rig.WarmUp + b.duration).Nanoseconds()},
 	}
-	during := Contention{
-		Processes: b.Processes, Waiters: b.Waiters,
-		From: last + rig.WarmUp.Nanoseconds(), To: first + (rig.WarmUp + b.Duration).Nanoseconds(),
-	}
-	return Summarize(during, all), version, nil
+	return summarize(during, slices.Concat(perProcess...)), version, nil
 }
 
-// grants reads the worker's lines and waits for its end.
-func grantsOf(w *rig.Worker, process, waiters int) ([]Grant, error) {
-	var grants []Grant
-	lines := bufio.NewScanner(w.Stdout)
-	for lines.Scan() {
-		g, err := ParseGrant(process, lines.Text())
-		if err != nil {
-			return nil, err
-		}
-		if g.Waiter >= waiters {
-			return nil, fmt.Errorf("grant %q: there are %d waiters", lines.Text(), waiters)
-		}
-		grants = append(grants, g)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, err
-	}
-	w.Ended = true
-	return grants, w.Cmd.Wait()
-}
-
-func (r ContestReport) Print(w io.Writer, out term.Output) error {
-	if !out.IsTable() {
-		return out.Document(w, r)
-	}
-	rounds := 0
-	for _, c := range r.Contestants {
-		rounds = len(c.Rounds)
-	}
+// Table prints the report for people.
+func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d processes × %d waiters, hold %v, %v; rounds: %d, medians (longest wait: of all)\n\n",
-		r.Machine, r.Processes, r.Waiters, r.Hold, r.Duration, rounds)
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+		r.Machine, r.Processes, r.Waiters, r.Hold, r.Duration, len(r.Contestants[0].Rounds))
+	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\t\t\thand-off, ms\t\tbetween processes, ms\t\tlongest\tfewest/most grants\t\t\t")
 	fmt.Fprintln(tw, "\tgrants/s\theld\tp50\tp99\tp50\tp99\twait, s\tper process\tper waiter\toverlaps\t")
 	for _, c := range r.Contestants {

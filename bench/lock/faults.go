@@ -9,26 +9,24 @@ import (
 	"lockstep/bench/rig"
 )
 
-// GapSlack is how much longer than a lease a key may go without a new holder, whatever happens to
-// holders, waiters and messages.
-const GapSlack = time.Second
+// gapSlack is how much longer than a lease a key may be without a new holder, whatever the faults.
+const gapSlack = time.Second
 
-// Write is one attempt to write to the volume that a lock protects, at the begin or the end of a
-// grant: accepted, or refused because a higher fence had written before.
-type Write struct {
+// write is one attempt to write to the volume at the begin or the end of a grant. It is refused if a higher fence has written
+// before.
+type write struct {
 	At             int64
 	Fence          uint64
 	End, Refused   bool
 	PID, Goroutine int
 }
 
-// WriteSize is the length of a write in the log, in bytes. It divides every page, so that a process
-// killed while it appends leaves a whole line or none.
-const WriteSize = 64
+// writeSize is the length of a write in the log, in bytes. It divides a page, so that a killed process leaves a whole line or
+// none.
+const writeSize = 64
 
-// Line is the write as the log has it: <at> <fence> begin|end accepted|refused <pid> <goroutine>,
-// padded with spaces to WriteSize, with its newline.
-func (w Write) Line() string {
+// line formats the write for the log, padded to writeSize: <at> <fence> begin|end accepted|refused <pid> <goroutine>.
+func (w write) line() string {
 	what, outcome := "begin", "accepted"
 	if w.End {
 		what = "end"
@@ -37,44 +35,44 @@ func (w Write) Line() string {
 		outcome = "refused"
 	}
 	line := fmt.Sprintf("%d %d %s %s %d %d", w.At, w.Fence, what, outcome, w.PID, w.Goroutine)
-	return fmt.Sprintf("%-*s\n", WriteSize-1, line)
+	return fmt.Sprintf("%-*s\n", writeSize-1, line)
 }
 
-// ParseWrite reads a line of the log.
-func ParseWrite(line string) (Write, error) {
-	var w Write
+// parseWrite reads a line of the log.
+func parseWrite(line string) (write, error) {
+	var w write
 	var what, outcome, rest string
 	n, _ := fmt.Sscan(line, &w.At, &w.Fence, &what, &outcome, &w.PID, &w.Goroutine, &rest)
 	w.End, w.Refused = what == "end", outcome == "refused"
 	if n != 6 || !w.End && what != "begin" || !w.Refused && outcome != "accepted" {
-		return Write{}, fmt.Errorf("write %q: want a moment, a fence, begin or end, accepted or refused, a pid and a goroutine",
+		return write{}, fmt.Errorf("write %q: want a time, a fence, begin or end, accepted or refused, a pid and a goroutine",
 			strings.TrimSpace(line))
 	}
 	return w, nil
 }
 
-// FaultRun is what happened to one key, and to the Redis its lock is in, while faults were injected.
-type FaultRun struct {
+// faultRun is the record of a run.
+type faultRun struct {
 	rig.Span
 	Lease time.Duration
-	Log   []Write    // in the order of the log
-	Down  []rig.Span // when Redis did not serve; no two at once
+	Log   []write    // in the order of the log
+	Down  []rig.Span // when Redis did not answer; they do not overlap
 }
 
-// FaultFigures are what a run with faults showed.
+// FaultFigures are the figures of a run.
 type FaultFigures struct {
-	Grants          int     `json:"grants"` // that began, refused ones included
+	Grants          int     `json:"grants"` // that began, including refused ones
 	GrantsPerSecond float64 `json:"grants_per_second"`
-	Takeovers       int     `json:"takeovers"` // accepted begins after a holder that had not ended
+	Takeovers       int     `json:"takeovers"` // accepted begins before the last holder's end
 	Refused         int     `json:"refused_stale_writes"`
 
-	// None of these may be.
+	// Each of these must be 0.
 	Inversions int `json:"accepted_fence_inversions"` // accepted writes below an accepted fence
 	TwoOwners  int `json:"fences_with_two_owners"`    // refused or not
 	BegunTwice int `json:"fences_begun_twice"`        // refused or not
 
-	// The longest time without an accepted begin, the start and the end of the run counting as one
-	// each: with the time for which Redis was down, and without, which may be MayGap at most.
+	// The longest time without an accepted begin, including the time during which Redis was down, and without it, which may be
+	// MayGap at most. The start and the end of the run count as begins.
 	LongestGap   time.Duration `json:"longest_gap_ns"`
 	LongestGapUp time.Duration `json:"longest_gap_redis_up_ns"`
 	GapUpAt      time.Duration `json:"longest_gap_redis_up_at_ns"` // since the start of the run
@@ -82,10 +80,10 @@ type FaultFigures struct {
 	Down         time.Duration `json:"redis_down_ns"`
 }
 
-// JudgeFaults reads the figures off the log. Writes after the end of the run, of holders that were
-// stopped until then, count for everything but grants and gaps.
-func JudgeFaults(run FaultRun) FaultFigures {
-	f := FaultFigures{MayGap: run.Lease + GapSlack}
+// judgeFaults computes the figures from the log. Writes after the end of the run count, except for grants and gaps: their holders
+// were stopped until then.
+func judgeFaults(run faultRun) FaultFigures {
+	f := FaultFigures{MayGap: run.Lease + gapSlack}
 	for _, down := range run.Down {
 		f.Down += run.Overlap(down)
 	}
@@ -107,7 +105,7 @@ func JudgeFaults(run FaultRun) FaultFigures {
 		shared  = map[uint64]bool{}
 		begins  = map[uint64]int{}
 		highest uint64
-		open    uint64 // the fence whose begin was accepted last, until its end is
+		open    uint64 // fence of the last accepted begin, 0 after its end
 		began   = run.From
 	)
 	for _, w := range run.Log {
@@ -155,20 +153,13 @@ func JudgeFaults(run FaultRun) FaultFigures {
 	return f
 }
 
-// Err says which promises of the lock were broken. It is nil when none was.
+// Err returns an error for each promise of the lock that was broken.
 func (f FaultFigures) Err() error {
-	var errs []error
-	count := func(n int, what string) {
-		if n > 0 {
-			errs = append(errs, fmt.Errorf("%s: %d", what, n))
-		}
-	}
-	count(f.Inversions, "accepted fence inversions")
-	count(f.TwoOwners, "fences with two owners")
-	count(f.BegunTwice, "fences begun twice")
+	err := rig.Faults(rig.Fault{What: "accepted fence inversions", Count: f.Inversions},
+		rig.Fault{What: "fences with two owners", Count: f.TwoOwners}, rig.Fault{What: "fences begun twice", Count: f.BegunTwice})
 	if f.LongestGapUp > f.MayGap {
-		errs = append(errs, fmt.Errorf("nobody got the key for %v while Redis was up; want at most %v",
+		err = errors.Join(err, fmt.Errorf("nobody got the key for %v while Redis was up; want at most %v",
 			f.LongestGapUp.Round(time.Millisecond), f.MayGap))
 	}
-	return errors.Join(errs...)
+	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"time"
 
@@ -30,27 +29,25 @@ type injectedFault struct {
 	Kind   string        `json:"kind"`
 	At     time.Duration `json:"at_ns"` // since the start of the run
 	PID    int           `json:"pid,omitempty"`
-	Holder bool          `json:"holder,omitempty"` // it was known to hold the key
+	Holder bool          `json:"holder,omitempty"` // it held the key
 }
 
-// faultDriver does to workers and to Redis what must not hurt a lock.
+// faultDriver injects faults into workers and Redis.
 type faultDriver struct {
 	lease, duration time.Duration
-	volume          FaultVolume
-	redis           *rig.DurableRedis
-	bench           *rig.Redis // the same server
+	volume          volume
+	redis           *rig.Redis
 	start           func() (*rig.Worker, error)
 	from            int64
 
 	mu       sync.Mutex
-	workers  []*rig.Worker
-	taken    map[*rig.Worker]bool // by a fault that is under way
+	workers  rig.Workers
+	busy     map[*rig.Worker]bool // with a fault
 	injected []injectedFault
 	down     []rig.Span
 }
 
-// inject injects all kinds of faults, all at once, until the duration is over. Nothing is stopped
-// or away any more when it returns: what a fault has begun it ends, and what it started lives on.
+// inject injects all kinds of faults concurrently for the duration. When it returns, stopped workers have resumed and Redis is up.
 func (d *faultDriver) inject(ctx context.Context) error {
 	g, during := errgroup.WithContext(ctx)
 	during, cancel := context.WithTimeout(during, d.duration)
@@ -62,7 +59,7 @@ func (d *faultDriver) inject(ctx context.Context) error {
 	return g.Wait()
 }
 
-// killWorkers kills one after the other, a fourth of them in mid-hold, and starts others instead.
+// killWorkers kills one worker after the other, a quarter of them while they hold the key, and starts new ones.
 func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 	for app.Sleep(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
 		var victim *rig.Worker
@@ -75,7 +72,7 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 		}
 		victim.Kill()
 		if victim.Cmd.ProcessState.Exited() {
-			return victim.Explain(ctx, errors.New("a worker has ended by itself"))
+			return victim.Explain(ctx, errors.New("worker ended by itself"))
 		}
 		next, err := d.start()
 		if err != nil {
@@ -87,7 +84,7 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 				d.workers[i] = next
 			}
 		}
-		delete(d.taken, victim)
+		delete(d.busy, victim)
 		d.mu.Unlock()
 		if _, err := next.Ready(); err != nil {
 			return next.Explain(ctx, err)
@@ -96,7 +93,7 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 	return nil
 }
 
-// stopWorkers stops one at a time, half of them in mid-hold, for longer than a lease.
+// stopWorkers stops one worker at a time for longer than a lease, half of them while they hold the key.
 func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
 	for app.Sleep(during, d.lease/4+rand.N(d.lease/4)) {
 		var victim *rig.Worker
@@ -109,10 +106,10 @@ func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
 		}
 		app.Sleep(during, d.lease+d.lease/8+rand.N(d.lease/4))
 		if err := victim.Cmd.Process.Signal(unix.SIGCONT); err != nil {
-			return victim.Explain(ctx, fmt.Errorf("resume a worker: %w", err))
+			return victim.Explain(ctx, fmt.Errorf("resume worker: %w", err))
 		}
 		d.mu.Lock()
-		delete(d.taken, victim)
+		delete(d.busy, victim)
 		d.mu.Unlock()
 	}
 	return nil
@@ -121,7 +118,7 @@ func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
 // stopProcess returns once the process has stopped.
 func stopProcess(pid int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		return fmt.Errorf("stop a worker: %w", err)
+		return fmt.Errorf("stop worker: %w", err)
 	}
 	for {
 		var status unix.WaitStatus
@@ -129,9 +126,9 @@ func stopProcess(pid int) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return fmt.Errorf("stop a worker: %w", err)
+			return fmt.Errorf("stop worker: %w", err)
 		case !status.Stopped():
-			return errors.New("a worker has ended by itself")
+			return errors.New("worker ended by itself")
 		default:
 			return nil
 		}
@@ -140,13 +137,13 @@ func stopProcess(pid int) error {
 
 func (d *faultDriver) killSubscriptions(during context.Context) {
 	for app.Sleep(during, 200*time.Millisecond+rand.N(400*time.Millisecond)) {
-		if n, err := d.bench.Client.ClientKillByFilter(during, "TYPE", "pubsub").Result(); err == nil && n > 0 {
-			d.note(FaultPubSub, 0, false)
+		if n, err := d.redis.Client.ClientKillByFilter(during, "TYPE", "pubsub").Result(); err == nil && n > 0 {
+			d.record(FaultPubSub, 0, false)
 		}
 	}
 }
 
-// restartRedis restarts it about four times, with its data and without in turn.
+// restartRedis restarts Redis about four times, with its data and empty in turn.
 func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 	every := max(d.duration/5, d.lease)
 	empty := rand.N(2) == 0
@@ -155,7 +152,7 @@ func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 		if empty {
 			kind = FaultEmpty
 		}
-		d.note(kind, 0, false)
+		d.record(kind, 0, false)
 		down, err := d.redis.Restart(ctx, empty, 100*time.Millisecond+rand.N(300*time.Millisecond))
 		if err != nil {
 			return err
@@ -167,13 +164,12 @@ func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 	return nil
 }
 
-// strike does f to a worker that nothing else is being done to: to the one that holds the key, if it
-// is asked to and finds one soon, or else to any. Nobody is in the guard meanwhile, for what a lock
-// does is measured, not what a process does that stops in mid-write.
+// strike does f to a worker that has no fault: with holder, to the one that holds the key, if it finds one soon; else to any. No
+// worker is in the guard meanwhile, because the lock is under test, not a process stopped in the middle of a write.
 func (d *faultDriver) strike(during context.Context, holder bool, kind string, f func(*rig.Worker) error) error {
 	for deadline := time.Now().Add(100 * time.Millisecond); holder && time.Now().Before(deadline); {
 		hit := false
-		err := d.volume.Guarded(func() error {
+		err := d.volume.guarded(func() error {
 			last, ok, err := d.volume.last()
 			if err != nil || !ok || last.End || last.Refused {
 				return err
@@ -183,7 +179,7 @@ func (d *faultDriver) strike(during context.Context, holder bool, kind string, f
 				return nil
 			}
 			hit = true
-			d.note(kind, last.PID, true)
+			d.record(kind, last.PID, true)
 			return f(victim)
 		})
 		if hit || err != nil {
@@ -193,37 +189,37 @@ func (d *faultDriver) strike(during context.Context, holder bool, kind string, f
 			break
 		}
 	}
-	return d.volume.Guarded(func() error {
+	return d.volume.guarded(func() error {
 		victim := d.take(func(*rig.Worker) bool { return true })
-		d.note(kind, victim.Cmd.Process.Pid, false)
+		d.record(kind, victim.Cmd.Process.Pid, false)
 		return f(victim)
 	})
 }
 
-// take takes any worker that is free and that will do. It is nil when none will.
-func (d *faultDriver) take(will func(*rig.Worker) bool) *rig.Worker {
+// take returns a worker without a fault for which ok returns true, or nil.
+func (d *faultDriver) take(ok func(*rig.Worker) bool) *rig.Worker {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, i := range rand.Perm(len(d.workers)) {
-		if w := d.workers[i]; !d.taken[w] && will(w) {
-			d.taken[w] = true
+		if w := d.workers[i]; !d.busy[w] && ok(w) {
+			d.busy[w] = true
 			return w
 		}
 	}
 	return nil
 }
 
-func (d *faultDriver) note(kind string, pid int, holder bool) {
+func (d *faultDriver) record(kind string, pid int, holder bool) {
 	at, err := rig.Monotonic()
 	if err != nil {
-		panic(err) // it was read before
+		panic(err) // an earlier read succeeded
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.injected = append(d.injected, injectedFault{kind, time.Duration(at - d.from), pid, holder})
 }
 
-// finish lets all workers come to their end.
+// finish ends all workers.
 func (d *faultDriver) finish(ctx context.Context) error {
 	for _, w := range d.workers {
 		_ = w.Stdin.Close()
@@ -236,19 +232,9 @@ func (d *faultDriver) finish(ctx context.Context) error {
 	defer late.Stop()
 	var errs []error
 	for _, w := range d.workers {
-		w.Ended = true
-		if err := w.Cmd.Wait(); err != nil {
-			errs = append(errs, w.Explain(ctx, fmt.Errorf("a worker: %w", err)))
+		if err := w.Wait(); err != nil {
+			errs = append(errs, w.Explain(ctx, fmt.Errorf("worker: %w", err)))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Kill leaves no process behind.
-func (d *faultDriver) Kill() {
-	for _, w := range d.workers {
-		w.Kill()
-	}
-	d.redis.Kill()
-	_ = os.RemoveAll(d.redis.Dir)
 }

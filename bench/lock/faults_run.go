@@ -9,21 +9,19 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/cli/term"
 )
 
-// What a run with faults does unless it is told otherwise.
+// Defaults with --faults.
 const (
 	faultLease     = 2 * time.Second
 	faultDuration  = 15 * time.Second
 	faultProcesses = 6
 )
 
-// FaultReport is the whole of a run with faults.
+// FaultReport is the result of a run with faults.
 type FaultReport struct {
 	Machine   rig.Machine     `json:"machine"`
 	Processes int             `json:"processes"`
@@ -32,53 +30,53 @@ type FaultReport struct {
 	Duration  time.Duration   `json:"duration_ns"`
 	Figures   FaultFigures    `json:"figures"`
 	Faults    []injectedFault `json:"faults"`
+
+	volume volume
 }
 
-// runFaults has processes contend for one key while everything goes wrong, and judges the log of
-// what they wrote.
-func (b *Bench) runFaults(ctx context.Context, std term.Streams, key string) error {
+// runFaults lets processes contend for one key while faults are injected, and judges the log of what they wrote.
+func (b *bench) runFaults(ctx context.Context, env *rig.Env, key string) error {
 	dir, err := os.MkdirTemp("", "lockstep-bench-volume-")
 	if err != nil {
 		return err
 	}
-	report, err := b.contendWithFaults(ctx, std, FaultVolume{Dir: dir}, key)
+	report, err := b.contendWithFaults(ctx, env, volume{dir}, key)
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return fmt.Errorf("bench with faults: %w", err)
 	}
-	if err := report.Print(std.Stdout, b.out); err != nil {
-		_ = os.RemoveAll(dir)
-		return err
-	}
-	if err := report.Figures.Err(); err != nil {
-		return fmt.Errorf("bench with faults: %w\nits log is in %s", err, dir)
-	}
-	return os.RemoveAll(dir)
+	return env.Show(report)
 }
 
-func (b *Bench) contendWithFaults(ctx context.Context, std term.Streams, volume FaultVolume, key string) (FaultReport, error) {
-	report := FaultReport{Processes: b.Processes, Waiters: b.Waiters, Lease: b.lease, Duration: b.Duration}
-	self, err := thisProgram()
+// Verdict returns an error if a promise of the lock was broken. Then it keeps the log, which it removes otherwise.
+func (r FaultReport) Verdict() error {
+	if err := r.Figures.Err(); err != nil {
+		return fmt.Errorf("bench with faults: %w\nthe log is in %s", err, r.volume.dir)
+	}
+	return os.RemoveAll(r.volume.dir)
+}
+
+func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, key string) (FaultReport, error) {
+	report := FaultReport{Processes: b.processes, Waiters: b.waiters, Lease: b.lease, Duration: b.duration, volume: v}
+	self, err := rig.Contestants("faults-worker", nil)
 	if err != nil {
 		return report, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d := &faultDriver{lease: b.lease, duration: b.Duration, volume: volume, taken: map[*rig.Worker]bool{}}
-	if d.redis, err = rig.StartDurableRedis(ctx); err != nil {
+	d := &faultDriver{lease: b.lease, duration: b.duration, volume: v, busy: map[*rig.Worker]bool{}}
+	if d.redis, err = rig.OpenDurableRedis(ctx); err != nil {
 		return report, err
 	}
-	defer d.Kill()
-	if d.bench, err = rig.OpenRedis(ctx, "redis://"+d.redis.Addr); err != nil {
-		return report, err
-	}
-	defer d.bench.Close()
-	report.Machine = d.bench.Machine()
+	defer d.redis.Close()
+	report.Machine = d.redis.Machine()
 
-	args := []string{"faults-worker", "--redis", d.bench.Url, "--key", key, "--volume", volume.Dir,
-		"--waiters", strconv.Itoa(b.Waiters), "--lease", b.lease.String()}
-	d.start = func() (*rig.Worker, error) { return rig.StartWorker(ctx, std, self.Argv[0], args) }
-	for range b.Processes {
+	d.start = func() (*rig.Worker, error) {
+		return env.StartWorker(ctx, self[0], "--redis", d.redis.URL, "--key", key, "--volume", v.dir,
+			"--waiters", strconv.Itoa(b.waiters), "--lease", b.lease.String())
+	}
+	defer func() { d.workers.Kill() }()
+	for range b.processes {
 		w, err := d.start()
 		if err != nil {
 			return report, err
@@ -99,20 +97,20 @@ func (b *Bench) contendWithFaults(ctx context.Context, std term.Streams, volume 
 	if err := d.finish(ctx); err != nil {
 		return report, err
 	}
-	log, err := volume.ReadLog()
+	log, err := v.readLog()
 	if err != nil {
 		return report, err
 	}
 	report.Faults = d.injected
-	report.Figures = JudgeFaults(FaultRun{
-		Span: rig.Span{From: d.from, To: d.from + b.Duration.Nanoseconds()}, Lease: b.lease, Log: log, Down: d.down,
+	report.Figures = judgeFaults(faultRun{
+		Span: rig.Span{From: d.from, To: d.from + b.duration.Nanoseconds()}, Lease: b.lease, Log: log, Down: d.down,
 	})
 	return report, nil
 }
 
-// ReadLog reads all of the log.
-func (v FaultVolume) ReadLog() ([]Write, error) {
-	file, err := os.Open(v.Path("log"))
+// readLog reads the log.
+func (v volume) readLog() ([]write, error) {
+	file, err := os.Open(v.path("log"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -120,10 +118,10 @@ func (v FaultVolume) ReadLog() ([]Write, error) {
 		return nil, err
 	}
 	defer file.Close()
-	var all []Write
+	var all []write
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		w, err := ParseWrite(lines.Text())
+		w, err := parseWrite(lines.Text())
 		if err != nil {
 			return nil, err
 		}
@@ -132,10 +130,8 @@ func (v FaultVolume) ReadLog() ([]Write, error) {
 	return all, lines.Err()
 }
 
-func (r FaultReport) Print(w io.Writer, out term.Output) error {
-	if !out.IsTable() {
-		return out.Document(w, r)
-	}
+// Table prints the report for people.
+func (r FaultReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d processes × %d waiters, one key, lease %v, %v\n\n", r.Machine, r.Processes, r.Waiters, r.Lease, r.Duration)
 	kinds, holders := map[string]int{}, map[string]int{}
 	for _, f := range r.Faults {
@@ -145,7 +141,7 @@ func (r FaultReport) Print(w io.Writer, out term.Output) error {
 		}
 	}
 	f := r.Figures
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\t\tat most\t")
 	for _, kind := range []string{FaultKill, FaultStop, FaultPubSub, FaultRestart, FaultEmpty} {
 		fmt.Fprintf(tw, "%s\t%d\t\t\n", kind, kinds[kind])
@@ -166,33 +162,33 @@ func (r FaultReport) Print(w io.Writer, out term.Output) error {
 	return tw.Flush()
 }
 
-// checkFaults fills in what a run with faults has other defaults for, and refuses what it cannot do.
-func (b *Bench) checkFaults(given func(flag string) bool) error {
+// checkFaults sets the defaults of a run with faults, and returns an error for flags that exclude it.
+func (b *bench) checkFaults(given func(flag string) bool) error {
 	if !b.faults {
 		if given("lease") {
-			return errors.New("--lease is for --faults alone")
+			return errors.New("--lease requires --faults")
 		}
 		return nil
 	}
 	for _, flag := range []string{"redis", "peer", "uncontended", "hold-many", "hold", "rounds"} {
 		if given(flag) {
-			return fmt.Errorf("--%s and --faults do not go together: it restarts a private redis-server, and runs once", flag)
+			return fmt.Errorf("--faults excludes --%s: it restarts a private redis-server, and runs once", flag)
 		}
 	}
 	if !given("duration") {
-		b.Duration = faultDuration
+		b.duration = faultDuration
 	}
 	if !given("processes") {
-		b.Processes = faultProcesses
+		b.processes = faultProcesses
 	}
 	b.lease = cmp.Or(b.lease, faultLease)
 	switch {
-	case b.Processes < 3:
-		return fmt.Errorf("--processes is %d: with --faults it must be at least 3, for one is stopped and another killed", b.Processes)
+	case b.processes < 3:
+		return fmt.Errorf("--processes is %d; with --faults it must be at least 3, because one is stopped and another killed", b.processes)
 	case b.lease < 500*time.Millisecond:
 		return fmt.Errorf("--lease is %v; want at least 500ms", b.lease)
-	case b.Duration < 3*b.lease:
-		return fmt.Errorf("--duration is %v: with --faults it must be at least three leases, %v", b.Duration, 3*b.lease)
+	case b.duration < 3*b.lease:
+		return fmt.Errorf("--duration is %v; with --faults it must be at least three leases, %v", b.duration, 3*b.lease)
 	}
 	return nil
 }

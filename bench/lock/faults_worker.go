@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"lockstep/bench/rig"
 	"lockstep/internal/app"
@@ -22,32 +20,18 @@ import (
 	"lockstep/locking"
 )
 
-// FaultVolume stands for the volume that a lock protects. Nobody writes to it but under its guard,
-// which is one lock of the file system, and nobody whose fence is lower than one it has seen.
-type FaultVolume struct{ Dir string }
+// volume stands for the volume that a lock protects. Each write takes the guard, a lock of the file system, and is refused if a
+// higher fence has written before.
+type volume struct{ dir string }
 
-func (v FaultVolume) Path(name string) string { return filepath.Join(v.Dir, name) }
+func (v volume) path(name string) string { return filepath.Join(v.dir, name) }
 
-// Guarded calls f while nobody else is in the guard, in this process or any other.
-func (v FaultVolume) Guarded(f func() error) error {
-	file, err := os.OpenFile(v.Path("guard"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer file.Close() // and so unlock it
-	for {
-		switch err := unix.Flock(int(file.Fd()), unix.LOCK_EX); {
-		case err == nil:
-			return f()
-		case !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("lock %s: %w", file.Name(), err)
-		}
-	}
-}
+// guarded calls f under the guard.
+func (v volume) guarded(f func() error) error { return rig.WithFileLock(v.path("guard"), f) }
 
-// Highest is the highest fence seen. It may be read outside the guard.
-func (v FaultVolume) Highest() (uint64, error) {
-	text, err := os.ReadFile(v.Path("fence"))
+// highest returns the highest fence that has written. It may be called outside the guard.
+func (v volume) highest() (uint64, error) {
+	text, err := os.ReadFile(v.path("fence"))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
@@ -57,17 +41,17 @@ func (v FaultVolume) Highest() (uint64, error) {
 	return strconv.ParseUint(string(text), 10, 64)
 }
 
-func (v FaultVolume) record(fence uint64) error {
-	if err := os.WriteFile(v.Path("fence.tmp"), strconv.AppendUint(nil, fence, 10), 0o600); err != nil {
+func (v volume) record(fence uint64) error {
+	if err := os.WriteFile(v.path("fence.tmp"), strconv.AppendUint(nil, fence, 10), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(v.Path("fence.tmp"), v.Path("fence"))
+	return os.Rename(v.path("fence.tmp"), v.path("fence"))
 }
 
-// Write appends the begin or the end of a grant to the log, as accepted or as refused.
-func (v FaultVolume) Write(fence uint64, end bool, goroutine int) error {
-	return v.Guarded(func() error {
-		highest, err := v.Highest()
+// write appends the begin or the end of a grant to the log, accepted or refused.
+func (v volume) write(fence uint64, end bool, goroutine int) error {
+	return v.guarded(func() error {
+		highest, err := v.highest()
 		if err != nil {
 			return err
 		}
@@ -76,49 +60,49 @@ func (v FaultVolume) Write(fence uint64, end bool, goroutine int) error {
 				return err
 			}
 		}
-		w := Write{Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
+		w := write{Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
 		if w.At, err = rig.Monotonic(); err != nil {
 			return err
 		}
-		log, err := os.OpenFile(v.Path("log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		log, err := os.OpenFile(v.path("log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = io.WriteString(log, w.Line())
+		_, err = io.WriteString(log, w.line())
 		return errors.Join(err, log.Close())
 	})
 }
 
-// last is the newest write in the log, if there is one. The caller is in the guard.
-func (v FaultVolume) last() (Write, bool, error) {
-	log, err := os.Open(v.Path("log"))
+// last returns the last write in the log, if there is one. The caller must hold the guard.
+func (v volume) last() (write, bool, error) {
+	log, err := os.Open(v.path("log"))
 	if errors.Is(err, os.ErrNotExist) {
-		return Write{}, false, nil
+		return write{}, false, nil
 	}
 	if err != nil {
-		return Write{}, false, err
+		return write{}, false, err
 	}
 	defer log.Close()
-	if _, err := log.Seek(-WriteSize, io.SeekEnd); err != nil {
-		return Write{}, false, err
+	if _, err := log.Seek(-writeSize, io.SeekEnd); err != nil {
+		return write{}, false, err
 	}
 	line, err := io.ReadAll(log)
 	if err != nil {
-		return Write{}, false, err
+		return write{}, false, err
 	}
-	w, err := ParseWrite(string(line))
+	w, err := parseWrite(string(line))
 	return w, err == nil, err
 }
 
-// faultWorker is one process of a run with faults. It prints "ready" and works until its standard
-// input ends.
+// faultWorker is one process of a run with faults. It prints "ready" and works until its standard input ends.
 type faultWorker struct {
 	redis, key string
-	volume     FaultVolume
+	volume     volume
 	waiters    int
 	lease      time.Duration
 }
 
+// NewFaultsWorkerCommand returns the hidden command of a worker of a run with faults.
 func NewFaultsWorkerCommand(std term.Streams) *cobra.Command {
 	var w faultWorker
 	cmd := &cobra.Command{
@@ -128,29 +112,29 @@ func NewFaultsWorkerCommand(std term.Streams) *cobra.Command {
 		Args:   term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			app.SilenceRedis()
-			return w.Run(cmd.Context(), cmd.InOrStdin(), std.Stdout)
+			return w.run(cmd.Context(), cmd.InOrStdin(), std.Stdout)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
-	flags.StringVar(&w.key, "key", "", "what to lock")
-	flags.StringVar(&w.volume.Dir, "volume", "", "`folder` that the lock protects")
-	flags.IntVar(&w.waiters, "waiters", 1, "how many goroutines contend")
+	flags.StringVar(&w.key, "key", "", "key to lock")
+	flags.StringVar(&w.volume.dir, "volume", "", "`folder` that the lock protects")
+	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
 	flags.DurationVar(&w.lease, "lease", faultLease, "how long a lease outlives its holder")
 	return cmd
 }
 
-func (w faultWorker) Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+func (w faultWorker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	server, err := redisx.Parse(w.redis, "")
 	if err != nil {
 		return term.UsageError(err)
 	}
-	locker, closeLocker, err := newBenchLocker(ctx, server, w.lease) // Redis may well be away
+	locker, closeLocker, err := newLocker(ctx, server, w.lease) // without a ping: Redis may be down
 	if err != nil {
 		return err
 	}
 	defer closeLocker()
-	if _, err := fmt.Fprintln(stdout, "ready", app.ReadBuild().Version); err != nil {
+	if err := rig.PrintReady(stdout); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -159,7 +143,7 @@ func (w faultWorker) Run(ctx context.Context, stdin io.Reader, stdout io.Writer)
 	for i := range w.waiters {
 		g.Go(func() error { return w.work(ctx, locker, i) })
 	}
-	go func() { // a read that nothing but the end of input, or of the process, ends
+	go func() { // ends with the input or the process
 		_, _ = io.Copy(io.Discard, stdin)
 		cancel()
 	}()
@@ -171,7 +155,7 @@ func (w faultWorker) work(ctx context.Context, locker *locking.Locker, goroutine
 	req := locking.Request{Key: w.key, Job: strconv.Itoa(goroutine), Operation: "bench"}
 	for ctx.Err() == nil {
 		var err error
-		if req.Floor, err = w.volume.Highest(); err != nil {
+		if req.Floor, err = w.volume.highest(); err != nil {
 			return err
 		}
 		lease, err := locker.Acquire(ctx, req)
@@ -181,15 +165,15 @@ func (w faultWorker) work(ctx context.Context, locker *locking.Locker, goroutine
 		case err != nil:
 			return err
 		}
-		if err := w.volume.Write(lease.Fence(), false, goroutine); err != nil {
+		if err := w.volume.write(lease.Fence(), false, goroutine); err != nil {
 			return err
 		}
 		app.Sleep(lease.Context(), rand.N(3*time.Millisecond))
-		// Also when the lease is lost: a holder that does not look is what the guard is for.
-		if err := w.volume.Write(lease.Fence(), true, goroutine); err != nil {
+		// Write even if the lease is lost: the guard must refuse it.
+		if err := w.volume.write(lease.Fence(), true, goroutine); err != nil {
 			return err
 		}
-		_ = lease.Release(ctx) // what Redis does not hear of lapses
+		_ = lease.Release(ctx) // a lease that it cannot release expires
 	}
 	return nil
 }

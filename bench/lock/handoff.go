@@ -4,45 +4,36 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"lockstep/bench/rig"
 	"lockstep/internal/stats"
 )
 
-// Grant is one time that a waiter held the lock: from the return of its acquire to the moment just
-// before its release. It asked when it first tried, however often it then had to try again.
-type Grant struct {
+// grant is one time that a waiter held the lock: from the return of its acquire to just before its release. Asked is when it
+// first tried.
+type grant struct {
 	Process, Waiter          int
 	Asked, Granted, Released int64
 }
 
-// ParseGrant reads a line of the worker protocol: <waiter> <asked> <granted> <released>.
-func ParseGrant(process int, line string) (Grant, error) {
-	fields := strings.Fields(line)
-	if len(fields) != 4 {
-		return Grant{}, fmt.Errorf("grant %q has %d fields; want 4", line, len(fields))
+// parseGrant reads a line of the worker protocol: <waiter> <asked> <granted> <released>.
+func parseGrant(process int, line string) (grant, error) {
+	n, err := rig.ParseNumbers(line)
+	if err != nil {
+		return grant{}, err
 	}
-	var n [4]int64
-	for i, f := range fields {
-		var err error
-		if n[i], err = strconv.ParseInt(f, 10, 64); err != nil {
-			return Grant{}, fmt.Errorf("grant %q: %w", line, err)
-		}
-	}
-	g := Grant{Process: process, Waiter: int(n[0]), Asked: n[1], Granted: n[2], Released: n[3]}
+	g := grant{Process: process, Waiter: int(n[0]), Asked: n[1], Granted: n[2], Released: n[3]}
 	if g.Waiter < 0 || g.Asked > g.Granted || g.Granted > g.Released {
-		return Grant{}, fmt.Errorf("grant %q: want a waiter, and three moments in order", line)
+		return grant{}, fmt.Errorf("line %q: want a waiter, and three times in order", line)
 	}
 	return g, nil
 }
 
-// Contention is what was contended for: so many waiters in each of so many processes, all of them
-// running from From to To.
-type Contention struct {
+// contention is a contest of the waiters of several processes.
+type contention struct {
 	Processes, Waiters int
-	From, To           int64
+	rig.Span
 }
 
 // HandOffs are the figures of one contest for one lock.
@@ -50,34 +41,32 @@ type HandOffs struct {
 	Grants          int     `json:"grants"`
 	GrantsPerSecond float64 `json:"grants_per_second"`
 
-	// Busy is the share of the time in which the lock was held. Back-to-back holding, without any
-	// time lost between one holder and the next, is 1.
+	// Busy is the share of time in which the lock was held: 1 if no time is lost between holders.
 	Busy float64 `json:"busy"`
 
-	// A hand-off lasts from just before one holder's release to the return of the next one's
-	// acquire. Between counts only those whose two holders were in different processes.
+	// A hand-off lasts from just before a holder's release to the return of the next holder's acquire. Between counts
+	// only those between processes.
 	HandOff stats.Latency `json:"hand_off"`
 	Between stats.Latency `json:"hand_off_between_processes"`
 
-	LongestWait time.Duration `json:"longest_wait_ns"` // also of who was still waiting at the end
+	LongestWait time.Duration `json:"longest_wait_ns"` // including waiters that were still waiting at the end
 	PerProcess  stats.Spread  `json:"grants_per_process"`
 	PerWaiter   stats.Spread  `json:"grants_per_waiter"`
 	Overlaps    int           `json:"overlaps"` // grants made while another holder had not released
 }
 
-// Summarize computes the figures from the grants of all processes, in any order. What happened
-// outside of the contention's time is left out.
-func Summarize(c Contention, grants []Grant) HandOffs {
+// summarize computes the figures from the grants of all processes, in any order. It ignores what happened outside the span.
+func summarize(c contention, grants []grant) HandOffs {
 	grants = slices.Clone(grants)
-	slices.SortFunc(grants, func(a, b Grant) int { return cmp.Compare(a.Granted, b.Granted) })
+	slices.SortFunc(grants, func(a, b grant) int { return cmp.Compare(a.Granted, b.Granted) })
 	var (
 		f            HandOffs
 		busy         int64
 		all, between []time.Duration
-		last         *Grant // the one that was released last
+		last         *grant // released last
 		perProcess   = make([]int, c.Processes)
 		perWaiter    = make([]int, c.Processes*c.Waiters)
-		asking       = slices.Repeat([]int64{c.From}, len(perWaiter)) // since when
+		asking       = slices.Repeat([]int64{c.From}, len(perWaiter)) // start of each waiter's current wait
 	)
 	for i, g := range grants {
 		waiter := g.Process*c.Waiters + g.Waiter
@@ -116,30 +105,34 @@ func Summarize(c Contention, grants []Grant) HandOffs {
 	return f
 }
 
-// MedianHandOffs is the median of each figure over the rounds, but the longest of the longest waits
-// and the sum of the overlaps.
-func MedianHandOffs(rounds []HandOffs) HandOffs {
+// medianHandOffs returns the median of each figure, but the maximum of the longest waits and the sum of the overlaps.
+func medianHandOffs(rounds []HandOffs) HandOffs {
 	if len(rounds) == 0 {
 		return HandOffs{}
 	}
+	count := func(of func(HandOffs) int) int { return stats.MedianOf(rounds, of) }
+	share := func(of func(HandOffs) float64) float64 { return stats.MedianOf(rounds, of) }
 	latency := func(of func(HandOffs) stats.Latency) stats.Latency {
+		at := func(p func(stats.Latency) time.Duration) time.Duration {
+			return stats.MedianOf(rounds, func(f HandOffs) time.Duration { return p(of(f)) })
+		}
 		return stats.Latency{
-			P50: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P50 }),
-			P99: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P99 }),
-			Max: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).Max }),
+			P50: at(func(l stats.Latency) time.Duration { return l.P50 }),
+			P99: at(func(l stats.Latency) time.Duration { return l.P99 }),
+			Max: at(func(l stats.Latency) time.Duration { return l.Max }),
 		}
 	}
 	spread := func(of func(HandOffs) stats.Spread) stats.Spread {
 		return stats.Spread{
-			Fewest: stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Fewest }),
-			Most:   stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Most }),
-			Ratio:  stats.MedianOf(rounds, func(f HandOffs) float64 { return of(f).Ratio }),
+			Fewest: count(func(f HandOffs) int { return of(f).Fewest }),
+			Most:   count(func(f HandOffs) int { return of(f).Most }),
+			Ratio:  share(func(f HandOffs) float64 { return of(f).Ratio }),
 		}
 	}
 	m := HandOffs{
-		Grants:          stats.MedianOf(rounds, func(f HandOffs) int { return f.Grants }),
-		GrantsPerSecond: stats.MedianOf(rounds, func(f HandOffs) float64 { return f.GrantsPerSecond }),
-		Busy:            stats.MedianOf(rounds, func(f HandOffs) float64 { return f.Busy }),
+		Grants:          count(func(f HandOffs) int { return f.Grants }),
+		GrantsPerSecond: share(func(f HandOffs) float64 { return f.GrantsPerSecond }),
+		Busy:            share(func(f HandOffs) float64 { return f.Busy }),
 		HandOff:         latency(func(f HandOffs) stats.Latency { return f.HandOff }),
 		Between:         latency(func(f HandOffs) stats.Latency { return f.Between }),
 		PerProcess:      spread(func(f HandOffs) stats.Spread { return f.PerProcess }),

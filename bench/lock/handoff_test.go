@@ -1,22 +1,21 @@
-package lock_test
+package lock
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"lockstep/bench/lock"
+	"lockstep/bench/rig"
 	"lockstep/internal/stats"
 )
 
 // grants reads lines of "<process> <waiter> <asked> <granted> <released>", as merged from workers.
-func grants(t *testing.T, lines ...string) []lock.Grant {
+func grants(t *testing.T, lines ...string) []grant {
 	t.Helper()
-	var all []lock.Grant
+	var all []grant
 	for _, line := range lines {
 		process, rest, _ := strings.Cut(line, " ")
-		g, err := lock.ParseGrant(int(process[0]-'0'), rest)
+		g, err := parseGrant(int(process[0]-'0'), rest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,20 +25,20 @@ func grants(t *testing.T, lines ...string) []lock.Grant {
 }
 
 func TestFiguresOfAContest(t *testing.T) {
-	two := lock.Contention{Processes: 2, Waiters: 1, From: 0, To: 100}
+	two := contention{Processes: 2, Waiters: 1, Span: rig.Span{From: 0, To: 100}}
 	for name, tc := range map[string]struct {
-		in    lock.Contention
+		in    contention
 		lines []string
-		want  lock.HandOffs
+		want  HandOffs
 	}{
-		"nobody ever got it": {in: two, want: lock.HandOffs{LongestWait: 100, PerProcess: stats.Spread{Ratio: 1}, PerWaiter: stats.Spread{Ratio: 1}}},
+		"nobody ever got it": {in: two, want: HandOffs{LongestWait: 100, PerProcess: stats.Spread{Ratio: 1}, PerWaiter: stats.Spread{Ratio: 1}}},
 		"taking turns, whichever process reports first": {
 			in: two,
 			lines: []string{
 				"1 0 0 25 45", "1 0 45 75 95", // after 5, and after 10
 				"0 0 0 0 20", "0 0 20 50 65", // after 5
 			},
-			want: lock.HandOffs{
+			want: HandOffs{
 				Grants: 4, Busy: 0.75,
 				HandOff: stats.Latency{P50: 5, P99: 10, Max: 10}, Between: stats.Latency{P50: 5, P99: 10, Max: 10},
 				LongestWait: 35, // of process 0 at the end
@@ -49,7 +48,7 @@ func TestFiguresOfAContest(t *testing.T) {
 		"the same process again does not count as between": {
 			in:    two,
 			lines: []string{"0 0 0 0 10", "0 0 10 11 20", "1 0 0 24 98"},
-			want: lock.HandOffs{
+			want: HandOffs{
 				Grants: 3, Busy: 0.93,
 				HandOff: stats.Latency{P50: 1, P99: 4, Max: 4}, Between: stats.Latency{P50: 4, P99: 4, Max: 4},
 				LongestWait: 80,
@@ -57,9 +56,9 @@ func TestFiguresOfAContest(t *testing.T) {
 			},
 		},
 		"a starved waiter's wait counts though it has no line": {
-			in:    lock.Contention{Processes: 1, Waiters: 2, From: 0, To: 100},
+			in:    contention{Processes: 1, Waiters: 2, Span: rig.Span{From: 0, To: 100}},
 			lines: []string{"0 1 0 0 50", "0 1 50 50 100"},
-			want: lock.HandOffs{
+			want: HandOffs{
 				Grants: 2, Busy: 1, LongestWait: 100,
 				PerProcess: stats.Spread{Fewest: 2, Most: 2, Ratio: 1}, PerWaiter: stats.Spread{Fewest: 0, Most: 2, Ratio: 0},
 			},
@@ -67,15 +66,15 @@ func TestFiguresOfAContest(t *testing.T) {
 		"two holders at once": {
 			in:    two,
 			lines: []string{"0 0 0 0 50", "1 0 0 40 45", "1 0 45 49 100", "0 0 50 100 100"},
-			want: lock.HandOffs{
+			want: HandOffs{
 				Grants: 3, Busy: 1.06, Overlaps: 2, LongestWait: 50,
 				PerProcess: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5}, PerWaiter: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5},
 			},
 		},
 		"what came before and after is left out, but for the wait it cut": {
-			in:    lock.Contention{Processes: 2, Waiters: 1, From: 100, To: 200},
+			in:    contention{Processes: 2, Waiters: 1, Span: rig.Span{From: 100, To: 200}},
 			lines: []string{"0 0 0 10 20", "1 0 0 90 110", "0 0 20 120 150", "1 0 110 210 250"},
-			want: lock.HandOffs{
+			want: HandOffs{
 				Grants: 1, Busy: 0.4,
 				HandOff: stats.Latency{P50: 10, P99: 10, Max: 10}, Between: stats.Latency{P50: 10, P99: 10, Max: 10},
 				LongestWait: 90,
@@ -85,14 +84,14 @@ func TestFiguresOfAContest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.want.GrantsPerSecond = float64(tc.want.Grants) / time.Duration(100).Seconds()
-			if got := lock.Summarize(tc.in, grants(t, tc.lines...)); got != tc.want {
+			if got := summarize(tc.in, grants(t, tc.lines...)); got != tc.want {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestALineThatIsNoGrantIsRefused(t *testing.T) {
+func TestParseGrantRejectsBadLines(t *testing.T) {
 	for name, line := range map[string]string{
 		"empty":            "",
 		"too short":        "0 1 2",
@@ -102,53 +101,26 @@ func TestALineThatIsNoGrantIsRefused(t *testing.T) {
 		"granted too soon": "0 3 2 4",
 		"released before":  "0 1 3 2",
 	} {
-		if g, err := lock.ParseGrant(0, line); err == nil {
+		if g, err := parseGrant(0, line); err == nil {
 			t.Errorf("%s: %q is %+v; want an error", name, line, g)
 		}
 	}
 }
 
-func TestPercentileIsTheNearestRank(t *testing.T) {
-	hundred := make([]int, 100)
-	for i := range hundred {
-		hundred[i] = i + 1
-	}
-	for name, tc := range map[string]struct {
-		values []int
-		p      float64
-		want   int
-	}{
-		"of nothing":             {nil, 0.99, 0},
-		"of one":                 {[]int{7}, 0.01, 7},
-		"99th of a hundred":      {hundred, 0.99, 99},
-		"median of a hundred":    {hundred, 0.5, 50},
-		"the largest":            {hundred, 1, 100},
-		"99th of few is largest": {[]int{1, 2, 3}, 0.99, 3},
-	} {
-		if got := stats.Percentile(tc.values, tc.p); got != tc.want {
-			t.Errorf("%s: got %d; want %d", name, got, tc.want)
-		}
-	}
-	values := []int{9, 1, 5}
-	if got := stats.Median(values); got != 5 || !slices.Equal(values, []int{9, 1, 5}) {
-		t.Errorf("median %d of %v; want 5, and the values as they were", got, values)
-	}
-}
-
 func TestMediansOfRoundsKeepTheWorstWaitAndEveryOverlap(t *testing.T) {
-	rounds := []lock.HandOffs{
+	rounds := []HandOffs{
 		{Grants: 10, Busy: 0.9, Between: stats.Latency{P99: 7}, LongestWait: 3, PerWaiter: stats.Spread{Fewest: 1, Most: 2, Ratio: 0.5}},
 		{Grants: 30, Busy: 0.7, Between: stats.Latency{P99: 9}, LongestWait: 9, Overlaps: 1, PerWaiter: stats.Spread{Fewest: 3, Most: 3, Ratio: 1}},
 		{Grants: 20, Busy: 0.8, Between: stats.Latency{P99: 8}, LongestWait: 4, Overlaps: 2, PerWaiter: stats.Spread{Fewest: 0, Most: 9, Ratio: 0}},
 	}
-	want := lock.HandOffs{
+	want := HandOffs{
 		Grants: 20, Busy: 0.8, Between: stats.Latency{P99: 8}, LongestWait: 9, Overlaps: 3,
 		PerWaiter: stats.Spread{Fewest: 1, Most: 3, Ratio: 0.5},
 	}
-	if got := lock.MedianHandOffs(rounds); got != want {
+	if got := medianHandOffs(rounds); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if got := lock.MedianHandOffs(nil); got != (lock.HandOffs{}) {
+	if got := medianHandOffs(nil); got != (HandOffs{}) {
 		t.Errorf("of no rounds: %+v; want zeros", got)
 	}
 }

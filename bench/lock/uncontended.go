@@ -7,20 +7,18 @@ import (
 	"io"
 	"strconv"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
 	"lockstep/locking"
 )
 
-// The least that a lock with a fence can do: lock sets the key if it is absent and returns the next
-// fence, or 0; unlock deletes the key if it is still ours.
+// The least that a lock with a fence can do: rawLock sets the key if it is absent and returns the next fence, or 0; rawUnlock
+// deletes the key if it has this token.
 var (
 	rawLock = redis.NewScript(`
 		if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
@@ -30,30 +28,30 @@ var (
 		return redis.call('DEL', KEYS[1])`)
 )
 
-// pairsRow compares pairs of acquire and release with pairs of the raw scripts, one key for each
-// goroutine.
-type pairsRow struct {
+// pairs compares pairs of acquire and release with pairs of the raw scripts.
+type pairs struct {
 	Goroutines int     `json:"goroutines"`
 	Locker     float64 `json:"locker_pairs_per_second"`
 	Raw        float64 `json:"raw_pairs_per_second"`
 	Ratio      float64 `json:"ratio"` // median of the rounds' ratios
 }
 
+// PairsReport compares both kinds of pairs.
 type PairsReport struct {
 	Machine  rig.Machine   `json:"machine"`
 	Rounds   int           `json:"rounds"`
 	Duration time.Duration `json:"duration_ns"`
-	Rows     []pairsRow    `json:"rows"`
+	Rows     []pairs       `json:"rows"`
 }
 
 // runUncontended measures both kinds of pairs in turn, with 1 and with 16 goroutines.
-func (b *Bench) runUncontended(ctx context.Context, std term.Streams, server *rig.Redis, key string) error {
+func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
 	locker, closeLocker, err := openLocker(ctx, server.Server, lease10)
 	if err != nil {
 		return err
 	}
 	defer closeLocker()
-	raw := &rawPairs{client: server.Open()} // a client like the Locker's own
+	raw := &rawPairs{client: server.Open()} // configured like the Locker's
 	defer raw.client.Close()
 	ours := func(ctx context.Context, key string) error {
 		lease, err := locker.Acquire(ctx, locking.Request{Key: key, Operation: "bench"})
@@ -62,37 +60,37 @@ func (b *Bench) runUncontended(ctx context.Context, std term.Streams, server *ri
 		}
 		return lease.Release(ctx)
 	}
-	report := PairsReport{Machine: server.Machine(), Rounds: b.rounds, Duration: b.Duration}
+	report := PairsReport{Machine: server.Machine(), Rounds: b.rounds, Duration: b.duration}
 	for _, goroutines := range []int{1, 16} {
-		for _, pair := range []func(context.Context, string) error{ours, raw.pair} { // connections, scripts
+		for _, pair := range []func(context.Context, string) error{ours, raw.pair} { // warm-up
 			if _, err := pairsPerSecond(ctx, goroutines, rig.WarmUp, key, pair); err != nil {
 				return err
 			}
 		}
 		var lockers, raws, ratios []float64
 		for round := range b.rounds {
-			fmt.Fprintf(std.Stderr, "round %d of %d: %d goroutines\n", round+1, b.rounds, goroutines)
-			l, err := pairsPerSecond(ctx, goroutines, b.Duration, key, ours)
+			env.Progress("round %d of %d: %d goroutines", round+1, b.rounds, goroutines)
+			l, err := pairsPerSecond(ctx, goroutines, b.duration, key, ours)
 			if err != nil {
 				return err
 			}
-			r, err := pairsPerSecond(ctx, goroutines, b.Duration, key, raw.pair)
+			r, err := pairsPerSecond(ctx, goroutines, b.duration, key, raw.pair)
 			if err != nil {
 				return err
 			}
 			lockers, raws, ratios = append(lockers, l), append(raws, r), append(ratios, l/r)
 		}
-		report.Rows = append(report.Rows, pairsRow{goroutines, stats.Median(lockers), stats.Median(raws), stats.Median(ratios)})
+		report.Rows = append(report.Rows, pairs{goroutines, stats.Median(lockers), stats.Median(raws), stats.Median(ratios)})
 		if err := raw.forget(ctx, goroutines, key); err != nil {
 			return err
 		}
 	}
-	return report.Print(std.Stdout, b.out)
+	return env.Show(report)
 }
 
-// pairsPerSecond repeats pair in several goroutines, each with a key of its own.
+// pairsPerSecond repeats pair in several goroutines, each with another key.
 func pairsPerSecond(ctx context.Context, goroutines int, d time.Duration, key string, pair func(context.Context, string) error) (float64, error) {
-	var pairs atomic.Int64
+	var count atomic.Int64
 	began := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range goroutines {
@@ -103,12 +101,12 @@ func pairsPerSecond(ctx context.Context, goroutines int, d time.Duration, key st
 					return err
 				}
 			}
-			pairs.Add(n)
+			count.Add(n)
 			return nil
 		})
 	}
 	err := g.Wait()
-	return float64(pairs.Load()) / time.Since(began).Seconds(), err
+	return float64(count.Load()) / time.Since(began).Seconds(), err
 }
 
 func goroutineKey(key string, i int) string { return key + ":" + strconv.Itoa(i) }
@@ -133,7 +131,7 @@ func (r *rawPairs) pair(ctx context.Context, key string) error {
 		return err
 	}
 	if fence == 0 || deleted == 0 {
-		return errors.New("a key that nobody contends for was held, or was not ours")
+		return errors.New("an uncontended key was held, or had another token")
 	}
 	return nil
 }
@@ -148,12 +146,10 @@ func (r *rawPairs) forget(ctx context.Context, goroutines int, key string) error
 	return nil
 }
 
-func (r PairsReport) Print(w io.Writer, out term.Output) error {
-	if !out.IsTable() {
-		return out.Document(w, r)
-	}
+// Table prints the report for people.
+func (r PairsReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\npairs of acquire and release, each goroutine on its own key; rounds: %d of %v, medians\n\n", r.Machine, r.Rounds, r.Duration)
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "goroutines\tpairs/s\traw scripts, pairs/s\tratio\t")
 	for _, row := range r.Rows {
 		fmt.Fprintf(tw, "%d\t%.0f\t%.0f\t%.2f\t\n", row.Goroutines, row.Locker, row.Raw, row.Ratio)

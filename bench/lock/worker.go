@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,22 +20,22 @@ import (
 	"lockstep/locking"
 )
 
-// What locks are measured with: the defaults of the package, and a prefix nobody else uses.
+// The settings of measured locks: the default lease of the package, and a prefix for benchmarks.
 const (
 	lease10     = 10 * time.Second
 	benchPrefix = "lockstep-bench:{0}:"
 )
 
-// lockWorker is one process of a contest. It speaks the worker protocol: it prints "ready" and its
-// version, waits for a newline, contends for the duration, and prints a line for each grant.
-type lockWorker struct {
+// worker is one process of a contest. It speaks the worker protocol of bench/README.md.
+type worker struct {
 	redis, key     string
 	waiters        int
 	hold, duration time.Duration
 }
 
+// NewWorkerCommand returns the hidden command of a worker.
 func NewWorkerCommand(std term.Streams) *cobra.Command {
-	var w lockWorker
+	var w worker
 	cmd := &cobra.Command{
 		Use:    "lock-worker",
 		Short:  "One process of bench lock",
@@ -42,19 +43,19 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 		Args:   term.WrongUse(term.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			app.SilenceRedis()
-			return w.Run(cmd.Context(), cmd.InOrStdin(), std.Stdout)
+			return w.run(cmd.Context(), cmd.InOrStdin(), std.Stdout)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
-	flags.StringVar(&w.key, "key", "", "what to lock")
-	flags.IntVar(&w.waiters, "waiters", 1, "how many goroutines contend")
-	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long each grant is held")
-	flags.DurationVar(&w.duration, "duration", time.Second, "how long to go on asking")
+	flags.StringVar(&w.key, "key", "", "key to lock")
+	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
+	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long to hold each grant")
+	flags.DurationVar(&w.duration, "duration", time.Second, "how long to contend")
 	return cmd
 }
 
-func (w lockWorker) Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+func (w worker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	server, err := redisx.Parse(w.redis, "")
 	if err != nil {
 		return term.UsageError(err)
@@ -64,21 +65,18 @@ func (w lockWorker) Run(ctx context.Context, stdin io.Reader, stdout io.Writer) 
 		return err
 	}
 	defer closeLocker()
-	if _, err := fmt.Fprintln(stdout, "ready", app.ReadBuild().Version); err != nil {
+	if err := rig.AwaitStart(bufio.NewReader(stdin), stdout); err != nil {
 		return err
-	}
-	if _, err := bufio.NewReader(stdin).ReadString('\n'); err != nil {
-		return fmt.Errorf("wait for the start: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer time.AfterFunc(w.duration, cancel).Stop()
 
-	grants := make([][]Grant, w.waiters) // printed at the end: not to measure the pipe
+	grants := make([][]grant, w.waiters) // printed at the end, so that the pipe is not measured
 	var g errgroup.Group
 	for i := range grants {
 		g.Go(func() (err error) {
-			grants[i], err = w.Contend(ctx, locker, i)
+			grants[i], err = w.contend(ctx, locker, i)
 			return err
 		})
 	}
@@ -86,20 +84,18 @@ func (w lockWorker) Run(ctx context.Context, stdin io.Reader, stdout io.Writer) 
 		return err
 	}
 	out := bufio.NewWriter(stdout)
-	for _, of := range grants {
-		for _, g := range of {
-			fmt.Fprintln(out, g.Waiter, g.Asked, g.Granted, g.Released)
-		}
+	for _, g := range slices.Concat(grants...) {
+		fmt.Fprintln(out, g.Waiter, g.Asked, g.Granted, g.Released)
 	}
 	return out.Flush()
 }
 
-// Contend acquires, holds and releases until ctx ends.
-func (w lockWorker) Contend(ctx context.Context, locker *locking.Locker, waiter int) ([]Grant, error) {
-	var grants []Grant
+// contend acquires, holds and releases until ctx ends.
+func (w worker) contend(ctx context.Context, locker *locking.Locker, waiter int) ([]grant, error) {
+	var grants []grant
 	req := locking.Request{Key: w.key, Job: strconv.Itoa(waiter), Operation: "bench", Wait: w.duration + time.Minute}
 	for ctx.Err() == nil {
-		g := Grant{Waiter: waiter}
+		g := grant{Waiter: waiter}
 		var err error
 		if g.Asked, err = rig.Monotonic(); err != nil {
 			return nil, err
@@ -126,8 +122,7 @@ func (w lockWorker) Contend(ctx context.Context, locker *locking.Locker, waiter 
 	return grants, nil
 }
 
-// openLocker makes a Locker as the service does, with a client each for scripts and for
-// messages, and makes sure that Redis is there.
+// openLocker returns a Locker as the service makes it. It fails if Redis does not answer.
 func openLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
 	client := server.Open()
 	err := client.Ping(ctx).Err()
@@ -135,11 +130,11 @@ func openLocker(ctx context.Context, server redisx.Server, lease time.Duration) 
 	if err != nil {
 		return nil, nil, redisx.Explain(server, err)
 	}
-	return newBenchLocker(ctx, server, lease)
+	return newLocker(ctx, server, lease)
 }
 
-// newBenchLocker is openBenchLocker without that.
-func newBenchLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
+// newLocker returns a Locker with a client each for scripts and for messages.
+func newLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
 	client, pubsub := server.Open(), server.Open()
 	closeClients := func() { _, _ = client.Close(), pubsub.Close() }
 	locker, err := locking.New(locking.Config{Redis: client, PubSub: pubsub, Prefix: benchPrefix, Lease: lease})
@@ -150,7 +145,7 @@ func newBenchLocker(ctx context.Context, server redisx.Server, lease time.Durati
 	return locker, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
-		_ = locker.Close(ctx) // what is still out lapses
+		_ = locker.Close(ctx) // leases that it cannot release expire
 		closeClients()
 	}, nil
 }

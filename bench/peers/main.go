@@ -1,11 +1,10 @@
-// Command peers lets other Redis locks take part in bench lock, and other stream workers in
-// bench hot. It speaks the worker protocols of ../README.md, and shares no code with what it
-// is measured against.
+// Command peers lets other Redis locks take part in bench lock, and other stream workers in bench hot. It speaks the worker
+// protocols of ../README.md, and shares no code with Lockstep.
 //
 //	peers redsync|redislock|rueidislock --redis URL --key KEY --waiters N --hold D --duration D
 //	peers stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
-// It is a module of its own, so that these libraries stay out of the go.mod that users get.
+// It is a module of its own, so that these libraries stay out of Lockstep's go.mod.
 package main
 
 import (
@@ -17,8 +16,8 @@ import (
 	"time"
 )
 
-// lock is a library's lock on the one key. Acquire waits until the lock is had or ctx ends. It may
-// give up earlier with an error that giveUp knows; then it is called again.
+// lock is a library's lock on one key. acquire waits for the lock until ctx ends. It may give up earlier, with an error for
+// which gaveUp returns true; then the worker calls it again.
 type lock interface {
 	acquire(ctx context.Context) (release func() error, err error)
 	gaveUp(err error) bool
@@ -56,11 +55,11 @@ func run(args []string) error {
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	redisURL := flags.String("redis", "", "URL of the Redis to use")
-	key := flags.String("key", "", "what to lock")
+	key := flags.String("key", "", "key to lock")
 	w := worker{stdin: os.Stdin, stdout: os.Stdout, version: version(p.module)}
-	flags.IntVar(&w.waiters, "waiters", 1, "how many goroutines contend")
-	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long each grant is held")
-	flags.DurationVar(&w.duration, "duration", time.Second, "how long to go on asking")
+	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
+	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long to hold each grant")
+	flags.DurationVar(&w.duration, "duration", time.Second, "how long to contend")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -72,7 +71,7 @@ func run(args []string) error {
 	return w.run(ctx, l)
 }
 
-// version is that of the library this program was built with.
+// version returns the version of a library in this program.
 func version(module string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

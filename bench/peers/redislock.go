@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	redislockTTL     = 10 * time.Second      // it has no default; this is lockstep's
-	redislockBackoff = 10 * time.Millisecond // nor for this; waiting longer makes it slower, not fairer
+	redislockTTL     = 10 * time.Second      // there is no default; this is Lockstep's
+	redislockBackoff = 10 * time.Millisecond // there is no default; more makes it slower, not fairer
 )
 
 // redislockLock is redislock with a linear backoff, the retry strategy that its examples show.

@@ -19,11 +19,11 @@ import (
 )
 
 // stock is a contestant of bench hot: Watermill's own router and Redis Streams subscribers,
-// with redsync's lock in the handler, all with their defaults. A subscriber has one message in hand at
-// a time, so each slot is a subscriber.
+// with redsync's lock in the handler, all with their defaults. A subscriber handles one message at a time,
+// so each slot is a subscriber.
 //
-// As stock-results, for bench stream, it does the whole of what Lockstep does: it reads a
-// change's document, publishes a result's with the stock publisher, and keeps the repository's state.
+// As stock-results, for bench stream, it does everything that Lockstep does: it reads a change, publishes a result with the
+// stock publisher, and writes the repository's state.
 type stock struct {
 	redis, prefix string
 	slots         int
@@ -31,7 +31,7 @@ type stock struct {
 	results       bool
 }
 
-// runStock does one part of the worker protocol: queue or work.
+// runStock runs one command of the worker protocol: queue or work.
 func runStock(args []string, results bool) error {
 	if len(args) == 0 || args[0] != "queue" && args[0] != "work" {
 		return fmt.Errorf("stock: want queue or work")
@@ -80,7 +80,7 @@ func (s stock) queue(ctx context.Context, stdin io.Reader) error {
 	return lines.Err()
 }
 
-// run says that it is ready, waits for the start, and works until standard input ends.
+// run prints ready, waits for the start, and works until standard input ends.
 func (s stock) run(ctx context.Context, stdin *bufio.Reader, stdout io.Writer) error {
 	handle, err := s.handler(ctx, stdout)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s stock) run(ctx context.Context, stdin *bufio.Reader, stdout io.Writer) e
 		return err
 	}
 	for i := range s.slots {
-		client, err := openGoRedis(ctx, s.redis) // its own, for a subscriber closes it
+		client, err := openGoRedis(ctx, s.redis) // one for each subscriber, which closes it
 		if err != nil {
 			return err
 		}
@@ -116,8 +116,8 @@ func (s stock) run(ctx context.Context, stdin *bufio.Reader, stdout io.Writer) e
 	return <-stopped
 }
 
-// handler works under the repository's lock. A lock that is not had within redsync's 32 tries is an
-// error, which is a nack, and brings the message back to the same subscriber at once.
+// handler works under the repository's lock. If redsync's 32 tries fail it returns an error, which nacks the message, and the same
+// subscriber gets it again at once.
 func (s stock) handler(ctx context.Context, stdout io.Writer) (message.NoPublishHandlerFunc, error) {
 	client, err := openGoRedis(ctx, s.redis)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s stock) handler(ctx context.Context, stdout io.Writer) (message.NoPublish
 		return nil, err
 	}
 	var mu sync.Mutex
-	say := func(moments ...any) error {
+	report := func(moments ...any) error {
 		mu.Lock()
 		defer mu.Unlock()
 		_, err := fmt.Fprintln(stdout, moments...)
@@ -154,13 +154,13 @@ func (s stock) handler(ctx context.Context, stdout io.Writer) (message.NoPublish
 		ended := monotonic()
 		if s.results {
 			if err := s.publish(msg.Context(), client, publisher, msg.UUID, repo, url); err != nil {
-				return errors.Join(err, release(), say(event, began, ended, 0))
+				return errors.Join(err, release(), report(event, began, ended, 0))
 			}
 		}
 		if err := release(); err != nil {
-			return errors.Join(err, say(event, began, ended, 0))
+			return errors.Join(err, report(event, began, ended, 0))
 		}
-		// The ack follows, and the subscriber does not tell when it is through: this is a bit too good.
-		return say(event, began, ended, monotonic())
+		// The ack comes later, and the subscriber does not report it, so this time is slightly too early.
+		return report(event, began, ended, monotonic())
 	}, nil
 }

@@ -21,7 +21,7 @@ type worker struct {
 	hold, duration time.Duration
 }
 
-// grant is one time that a waiter had the lock, in nanoseconds of CLOCK_MONOTONIC.
+// grant is one time that a waiter held the lock, in nanoseconds of CLOCK_MONOTONIC.
 type grant struct{ asked, granted, released int64 }
 
 func (w worker) run(ctx context.Context, l lock) error {
@@ -34,7 +34,7 @@ func (w worker) run(ctx context.Context, l lock) error {
 	defer cancel()
 	defer time.AfterFunc(w.duration, cancel).Stop()
 
-	grants := make([][]grant, w.waiters) // printed at the end: not to measure the pipe
+	grants := make([][]grant, w.waiters) // printed at the end, so that the pipe is not measured
 	errs := make([]error, w.waiters)
 	var waiting sync.WaitGroup
 	for i := range w.waiters {

@@ -1,3 +1,4 @@
+// Package publish measures how long a push takes to its readers.
 package publish
 
 import (
@@ -16,157 +17,143 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// publishBench is what the flags of bench publish say.
-type publishBench struct {
+// bench holds the flags.
+type bench struct {
 	sizes          []string
 	repo           string
 	pushes, rounds int
-	out            term.Output
+	subjects       []subject
 }
 
+// NewCommand returns the command bench publish.
 func NewCommand(std term.Streams) *cobra.Command {
-	var b publishBench
-	cmd := &cobra.Command{
+	var b bench
+	var cmd *cobra.Command
+	cmd = rig.Command(std, &cobra.Command{
 		Use:   "publish",
 		Short: "Measure how long a push takes to its readers, and a first clone",
 		Long: "Push one file at a time to repositories of several sizes, served by a real Git server, and print how long\n" +
-			"it takes until the tree is readable at its published name: with Lockstep, as it is by default and with\n" +
-			"--tree-reuse; with git fetch and git reset --hard, which changes the tree under its readers; and with git\n" +
-			"fetch, git worktree add and a link that is flipped. All take their turns at each push. Then first clones,\n" +
-			"against git clone --depth 1. It fails if anybody publishes anything else than what was pushed. Needs git.\n\n" +
+			"it takes until the tree is readable at its published name: with Lockstep, by default and with --tree-reuse;\n" +
+			"with git fetch and git reset --hard, which changes the tree under its readers; and with git fetch, git\n" +
+			"worktree add and a symlink that is replaced. At each push the contestants take turns. Then measure first\n" +
+			"clones, against git clone --depth 1. It fails if a contestant publishes anything but the push. Needs git.\n\n" +
 			"A size is redis or git, for a repository of as many files and bytes as theirs, or a number of files.\n" +
-			"TMPDIR says where it all is: on the kind of file system that the volume would be on.",
+			"TMPDIR chooses the file system: use one of the kind that the volume would be on.",
 		Example: "  go run ./bench publish\n" +
 			"  go run ./bench publish --sizes 60,5000 --pushes 10 --json\n" +
 			"  go run ./bench publish --repo https://github.com/redis/redis.git",
-		Args: term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			subjects, err := b.check(cmd.Flags().Changed("sizes"))
-			if err != nil {
-				return term.UsageError(err)
-			}
-			report, err := b.Run(cmd.Context(), std, subjects)
-			if err != nil {
-				return err
-			}
-			return report.Print(std.Stdout, b.out)
-		},
-	}
+	}, func() error { return b.check(cmd.Flags().Changed("sizes")) }, b.run)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&b.sizes, "sizes", []string{"redis", "git", "60", "50000"}, "`sizes` of the repositories to make: redis, git, or a number of files")
-	flags.StringVar(&b.repo, "repo", "", "`URL` or path of a repository whose files are used instead, as its default branch has them")
-	flags.IntVar(&b.pushes, "pushes", 30, "how many pushes to each repository are measured")
-	flags.IntVar(&b.rounds, "rounds", 3, "how many first clones of each repository are measured")
-	b.out.Add(cmd)
+	flags.StringVar(&b.repo, "repo", "", "`URL` or path of a repository whose default branch provides the files instead")
+	flags.IntVar(&b.pushes, "pushes", 30, "number of pushes to measure for each repository")
+	flags.IntVar(&b.rounds, "rounds", 3, "number of first clones to measure for each repository")
 	return cmd
 }
 
-// publishSubject is a repository to measure with: one to make, or a copy of another.
-type publishSubject struct {
+// subject is a repository to measure with: generated, or a copy of another.
+type subject struct {
 	name  string
 	shape gitserver.Shape
-	from  string // URL or path; "" for one to make
+	from  string // URL or path of the original; "" to generate one
 }
 
-// Sizes as of 2026; a repository of a number of files has as many bytes in each as one of 50,000 files
-// and 170 MB.
+// Sizes as of 2026. Generated files have as many bytes on average as in a repository of 50,000 files and 170 MB.
 const (
 	redisFiles, redisBytes = 1_700, 25_000_000
 	gitFiles, gitBytes     = 4_800, 55_000_000
 	bytesPerFile           = 3_400
 )
 
-// check returns what is measured. Sizes that nobody asked for give way to a repository that was named.
-func (b *publishBench) check(sizesGiven bool) ([]publishSubject, error) {
+// check also sets the subjects. The default sizes do not apply with --repo.
+func (b *bench) check(sizesGiven bool) error {
 	if b.pushes < 1 || b.rounds < 1 {
-		return nil, errors.New("--pushes and --rounds: want at least 1 of each")
+		return errors.New("--pushes and --rounds: want at least 1 of each")
 	}
-	var subjects []publishSubject
 	if b.repo == "" || sizesGiven {
 		for _, size := range b.sizes {
-			subject := publishSubject{name: size}
+			sub := subject{name: size}
 			switch size {
 			case "redis":
-				subject.shape = gitserver.Shape{Files: redisFiles, Bytes: redisBytes}
+				sub.shape = gitserver.Shape{Files: redisFiles, Bytes: redisBytes}
 			case "git":
-				subject.shape = gitserver.Shape{Files: gitFiles, Bytes: gitBytes}
+				sub.shape = gitserver.Shape{Files: gitFiles, Bytes: gitBytes}
 			default:
 				files, err := strconv.Atoi(size)
 				if err != nil || files < 2 {
-					return nil, fmt.Errorf("--sizes has %q; want redis, git, or a number of files from 2 on", size)
+					return fmt.Errorf("--sizes has %q; want redis, git, or a number of files of at least 2", size)
 				}
-				subject.shape = gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
+				sub.shape = gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
 			}
-			subjects = append(subjects, subject)
+			b.subjects = append(b.subjects, sub)
 		}
 	}
 	if b.repo != "" {
 		name := strings.TrimSuffix(filepath.Base(strings.TrimSuffix(b.repo, "/")), ".git")
-		subjects = append(subjects, publishSubject{name: name, from: b.repo})
+		b.subjects = append(b.subjects, subject{name: name, from: b.repo})
 	}
-	if len(subjects) == 0 {
-		return nil, errors.New("--sizes is empty, and there is no --repo: nothing to measure with")
+	if len(b.subjects) == 0 {
+		return errors.New("--sizes is empty, and there is no --repo: nothing to measure with")
 	}
-	return subjects, nil
+	return nil
 }
 
-// Run measures one repository after the other.
-func (b *publishBench) Run(ctx context.Context, std term.Streams, subjects []publishSubject) (PublishReport, error) {
-	report := PublishReport{Pushes: b.pushes, Rounds: b.rounds}
+// run measures one repository after the other.
+func (b *bench) run(ctx context.Context, env *rig.Env) error {
+	report := Report{Pushes: b.pushes, Rounds: b.rounds}
 	var err error
-	if report.Machine, err = rig.NewGitMachine(ctx); err != nil {
-		return report, err
+	if report.Machine, err = rig.GitMachine(ctx); err != nil {
+		return err
 	}
-	for _, subject := range subjects {
-		measured, err := b.measure(ctx, std, subject)
+	for _, subject := range b.subjects {
+		measured, err := b.measure(ctx, env, subject)
 		if err != nil {
-			return report, fmt.Errorf("bench %s: %w", subject.name, err)
+			return fmt.Errorf("bench %s: %w", subject.name, err)
 		}
 		report.Repos = append(report.Repos, measured)
 	}
-	report.Compare()
-	return report, nil
+	report.compare()
+	return env.Show(report)
 }
 
 // measure serves a repository, and measures first clones of it and then pushes to it.
-func (b *publishBench) measure(ctx context.Context, std term.Streams, subject publishSubject) (PublishedRepo, error) {
-	dir, err := os.MkdirTemp("", "lockstep-bench-publish-")
+func (b *bench) measure(ctx context.Context, env *rig.Env, subject subject) (Repo, error) {
+	dir, err := os.MkdirTemp(env.Dir, "")
 	if err != nil {
-		return PublishedRepo{}, err
+		return Repo{}, err
 	}
 	defer os.RemoveAll(dir)
 	git, err := gitserver.Start(filepath.Join(dir, "remote"))
 	if err != nil {
-		return PublishedRepo{}, err
+		return Repo{}, err
 	}
 	defer git.Close()
-	fmt.Fprintf(std.Stderr, "%s: make the repository\n", subject.name)
-	r := &PublishRun{publishBench: b, git: git, Dir: dir}
+	env.Progress("%s: making the repository", subject.name)
+	r := &run{bench: b, git: git, dir: dir}
 	if err := r.prepare(ctx, subject); err != nil {
-		return PublishedRepo{}, err
+		return Repo{}, err
 	}
-	measured := PublishedRepo{Name: subject.name, Files: r.files, Bytes: r.bytes}
+	measured := Repo{Name: subject.name, Files: r.files, Bytes: r.bytes, Pushes: Turns{}, Clones: Turns{}}
 	for round := range b.rounds {
-		fmt.Fprintf(std.Stderr, "%s: first clones, round %d of %d\n", subject.name, round+1, b.rounds)
-		if err := r.cloneOnce(ctx, round, &measured); err != nil {
-			return PublishedRepo{}, err
+		env.Progress("%s: first clones, round %d of %d", subject.name, round+1, b.rounds)
+		if err := r.cloneOnce(ctx, round, measured.Clones); err != nil {
+			return Repo{}, err
 		}
 	}
-	fmt.Fprintf(std.Stderr, "%s: %d pushes\n", subject.name, b.pushes)
-	err = r.push(ctx, &measured)
-	return measured, err
+	env.Progress("%s: %d pushes", subject.name, b.pushes)
+	return measured, r.push(ctx, measured.Pushes)
 }
 
-// PublishedRepo is what was measured with one repository.
-type PublishedRepo struct {
+// Repo is the figures of one repository.
+type Repo struct {
 	Name  string `json:"name"`
 	Files int    `json:"files"`
 	Bytes int64  `json:"bytes"`
 
-	Pushes PublishTurns `json:"pushes"`
-	Clones PublishTurns `json:"first_clones"`
+	Pushes Turns `json:"pushes"`
+	Clones Turns `json:"first_clones"`
 
-	// Of Lockstep to the others, each the median of the turns' ratios.
+	// Ratios of Lockstep to the others, each the median of the turns' ratios.
 	LinkedToReset       float64 `json:"linked_to_reset"`
 	LinkedToResetSynced float64 `json:"linked_to_reset_synced"`
 	LinkedToWorktree    float64 `json:"linked_to_worktree"`
@@ -176,6 +163,5 @@ type PublishedRepo struct {
 	CloneToCloneSynced  float64 `json:"first_clone_to_git_clone_synced"`
 }
 
-// PublishTurns are the turns that each contestant had, by its name. What one did in its nth turn, the
-// others did right before or after in theirs.
-type PublishTurns map[string][]Publication
+// Turns are the turns of each contestant, by name. The nth turns of all contestants are consecutive.
+type Turns map[string][]Publication

@@ -7,40 +7,40 @@ import (
 	"lockstep/internal/stats"
 )
 
-// Mark is a step of a sync that was announced, At so long after the sync began.
-type Mark struct {
+// mark is a step of a sync, and when it was reached, since the sync began.
+type mark struct {
 	Step string
 	At   time.Duration
 }
 
-// Returned is the [Mark] of a sync's end.
-const Returned = "returned"
+// returned is the step that marks the end of a sync.
+const returned = "returned"
 
-// The phases of a sync of Lockstep's.
+// The phases of a sync.
 const (
 	PhaseList  = "list"    // the fence is recorded, the remote lists its refs
-	PhaseFetch = "fetch"   // what is missing is fetched, and read
-	PhaseMove  = "move"    // it is moved into the store
-	PhaseBuild = "build"   // the files
-	PhaseIndex = "index"   // the tree's .git
-	PhaseDisk  = "to disk" // wait until all of it is there
-	PhaseFlip  = "flip"    // the name
+	PhaseFetch = "fetch"   // the pack is fetched and read
+	PhaseMove  = "move"    // its objects are moved into the store
+	PhaseBuild = "build"   // the files are written
+	PhaseIndex = "index"   // the tree's .git is written
+	PhaseDisk  = "to disk" // until all of it is on disk
+	PhaseFlip  = "flip"    // the name is flipped
 	PhaseAfter = "after"   // readers see the tree, and older ones are retired
 )
 
-// Phases returns all phases, in the order in which they are done.
+// Phases returns all phases in order.
 func Phases() []string {
 	return []string{PhaseList, PhaseFetch, PhaseMove, PhaseBuild, PhaseIndex, PhaseDisk, PhaseFlip, PhaseAfter}
 }
 
-// SplitPhases returns how long each phase took: a mark ends the phase that is named for it, whichever
-// mark came before. Marks that end none are left out, and so are phases without a mark.
-func SplitPhases(marks []Mark) map[string]time.Duration {
+// splitPhases returns how long each phase took. A mark ends its phase, whatever mark came before. Marks that end no phase are
+// ignored, and phases without a mark omitted.
+func splitPhases(marks []mark) map[string]time.Duration {
 	ends := map[string]string{
 		"listed": PhaseList, "fetched": PhaseFetch, "moved": PhaseMove, "checked out": PhaseBuild, "indexed": PhaseIndex,
-		"built": PhaseDisk, "flipped": PhaseFlip, Returned: PhaseAfter,
+		"built": PhaseDisk, "flipped": PhaseFlip, returned: PhaseAfter,
 	}
-	if !slices.ContainsFunc(marks, func(m Mark) bool { return m.Step == "checked out" }) {
+	if !slices.ContainsFunc(marks, func(m mark) bool { return m.Step == "checked out" }) {
 		ends["built"] = PhaseBuild
 	}
 	phases := map[string]time.Duration{}
@@ -54,27 +54,27 @@ func SplitPhases(marks []Mark) map[string]time.Duration {
 	return phases
 }
 
-// Publication is a push on its way to its readers. All times are from the push on.
+// Publication is the publication of one push. All times are since the push.
 type Publication struct {
 	Seen   time.Duration            `json:"seen_ns"`             // until readers see it
-	Synced time.Duration            `json:"synced_ns,omitempty"` // until it is on disk too, where that comes after
+	Synced time.Duration            `json:"synced_ns,omitempty"` // until it is on disk, if that comes later
 	Phases map[string]time.Duration `json:"phases_ns,omitempty"`
-	Reused bool                     `json:"reused,omitempty"` // an older tree was brought forward
+	Reused bool                     `json:"reused,omitempty"` // an older tree was recycled
 }
 
-// PublishStep is how long it took from the commit in the store to the name flipped, the index apart.
-func (p Publication) PublishStep() time.Duration {
+// publishStep returns the time from the commit in the store to the flipped name, without the index.
+func (p Publication) publishStep() time.Duration {
 	return p.Phases[PhaseBuild] + p.Phases[PhaseDisk] + p.Phases[PhaseFlip]
 }
 
-// Course is how something went that was done several times.
-type Course struct {
+// course is the percentiles of durations.
+type course struct {
 	P50 time.Duration `json:"p50_ns"`
 	P90 time.Duration `json:"p90_ns"`
 }
 
-// NewCourse reads the percentiles off durations, in any order.
-func NewCourse(durations []time.Duration) Course {
+// newCourse computes the percentiles of durations in any order.
+func newCourse(durations []time.Duration) course {
 	sorted := slices.Sorted(slices.Values(durations))
-	return Course{P50: stats.Percentile(sorted, 0.5), P90: stats.Percentile(sorted, 0.9)}
+	return course{P50: stats.Percentile(sorted, 0.5), P90: stats.Percentile(sorted, 0.9)}
 }

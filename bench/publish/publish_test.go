@@ -8,38 +8,38 @@ import (
 	"lockstep/internal/stats"
 )
 
-func TestMarksSplitASyncIntoPhases(t *testing.T) {
+func TestSplitPhases(t *testing.T) {
 	for name, tc := range map[string]struct {
-		marks []Mark
+		marks []mark
 		want  map[string]time.Duration
 	}{
 		"all": {
-			[]Mark{{"fenced", 1}, {"listed", 3}, {"fetched", 7}, {"moved", 8}, {"checked out", 13}, {"indexed", 15}, {"built", 18},
-				{"confirmed", 19}, {"flipped", 20}, {Returned, 26}},
+			[]mark{{"fenced", 1}, {"listed", 3}, {"fetched", 7}, {"moved", 8}, {"checked out", 13}, {"indexed", 15}, {"built", 18},
+				{"confirmed", 19}, {"flipped", 20}, {returned, 26}},
 			map[string]time.Duration{PhaseList: 3, PhaseFetch: 4, PhaseMove: 1, PhaseBuild: 5, PhaseIndex: 2, PhaseDisk: 3, PhaseFlip: 2, PhaseAfter: 6},
 		},
-		"an engine that does not tell of its index": {
-			[]Mark{{"moved", 2}, {"built", 9}, {"flipped", 10}},
+		"no mark for the index": {
+			[]mark{{"moved", 2}, {"built", 9}, {"flipped", 10}},
 			map[string]time.Duration{PhaseMove: 2, PhaseBuild: 7, PhaseFlip: 1},
 		},
 		"the index comes after the flip": {
-			[]Mark{{"moved", 2}, {"checked out", 5}, {"built", 9}, {"flipped", 10}, {"indexed", 14}},
+			[]mark{{"moved", 2}, {"checked out", 5}, {"built", 9}, {"flipped", 10}, {"indexed", 14}},
 			map[string]time.Duration{PhaseMove: 2, PhaseBuild: 3, PhaseDisk: 4, PhaseFlip: 1, PhaseIndex: 4},
 		},
 		"built twice": {
-			[]Mark{{"moved", 2}, {"checked out", 5}, {"moved", 7}, {"checked out", 11}},
+			[]mark{{"moved", 2}, {"checked out", 5}, {"moved", 7}, {"checked out", 11}},
 			map[string]time.Duration{PhaseMove: 4, PhaseBuild: 7},
 		},
 	} {
-		if got := SplitPhases(tc.marks); !maps.Equal(got, tc.want) {
+		if got := splitPhases(tc.marks); !maps.Equal(got, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tc.want)
 		}
 	}
 }
 
-func TestThePublishStepLeavesTheIndexOut(t *testing.T) {
-	p := Publication{Phases: SplitPhases([]Mark{{"moved", 2}, {"checked out", 5}, {"indexed", 105}, {"built", 109}, {"flipped", 110}, {Returned, 200}})}
-	if got := p.PublishStep(); got != 8 {
+func TestPublishStepExcludesTheIndex(t *testing.T) {
+	p := Publication{Phases: splitPhases([]mark{{"moved", 2}, {"checked out", 5}, {"indexed", 105}, {"built", 109}, {"flipped", 110}, {returned, 200}})}
+	if got := p.publishStep(); got != 8 {
 		t.Errorf("got %d, want 8", got)
 	}
 }
@@ -52,7 +52,7 @@ func TestRatiosArePairedTurnByTurn(t *testing.T) {
 	if got := stats.MedianRatio(nil, slow); got != 0 {
 		t.Errorf("of nothing: got %v, want 0", got)
 	}
-	if got := NewCourse([]time.Duration{9, 1, 5, 3, 10, 2, 8, 4, 6, 7}); got != (Course{P50: 5, P90: 9}) {
+	if got := newCourse([]time.Duration{9, 1, 5, 3, 10, 2, 8, 4, 6, 7}); got != (course{P50: 5, P90: 9}) {
 		t.Errorf("got %v, want 5 and 9", got)
 	}
 }

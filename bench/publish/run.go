@@ -15,11 +15,11 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// PublishRun measures with one repository.
-type PublishRun struct {
-	*publishBench
+// run measures one repository.
+type run struct {
+	*bench
 	git  *gitserver.Server
-	Dir  string // of its own
+	dir  string // for its files
 	repo events.RepoPath
 
 	files   int
@@ -28,12 +28,12 @@ type PublishRun struct {
 }
 
 const (
-	warmUpPushes  = 2       // not counted: after the first there is a tree to bring forward
+	warmUpPushes  = 2       // not counted: they leave a tree to recycle
 	largestPushed = 1 << 20 // bytes of a file that a push changes
 )
 
 // prepare makes the repository on the server.
-func (r *PublishRun) prepare(ctx context.Context, subject publishSubject) (err error) {
+func (r *run) prepare(ctx context.Context, subject subject) (err error) {
 	const name = "bench/publish"
 	if r.repo, err = events.ParseRepoPath(name); err != nil {
 		return err
@@ -49,8 +49,8 @@ func (r *PublishRun) prepare(ctx context.Context, subject publishSubject) (err e
 	return r.list(ctx, name)
 }
 
-// copy makes a repository whose one commit has the files of another's default branch.
-func (r *PublishRun) copy(ctx context.Context, name, from string) error {
+// copy makes a repository of one commit with the files of another's default branch.
+func (r *run) copy(ctx context.Context, name, from string) error {
 	if path, err := filepath.Abs(from); err == nil {
 		if _, err := os.Stat(path); err == nil {
 			from = "file://" + path
@@ -69,16 +69,15 @@ func (r *PublishRun) copy(ctx context.Context, name, from string) error {
 	if _, err := r.git.CommitTree(ctx, name, gitserver.Main, tree); err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // or the server would be that, to its clients
+	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // or clients would treat the server as shallow
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // the commit copied has no parent
+		return nil // the copied commit has no parent
 	}
 	return err
 }
 
-// list finds out what the repository has, and chooses the files that pushes change: as many as there are
-// pushes, spread over all regular ones.
-func (r *PublishRun) list(ctx context.Context, name string) error {
+// list counts the repository's files and bytes, and chooses a file for each push, spread over all regular files.
+func (r *run) list(ctx context.Context, name string) error {
 	list, err := r.git.Git(ctx, name, "", "ls-tree", "-r", "-l", "-z", "--full-tree", gitserver.Main)
 	if err != nil {
 		return err
@@ -88,11 +87,11 @@ func (r *PublishRun) list(ctx context.Context, name string) error {
 		about, path, _ := strings.Cut(record, "\t")
 		var mode, kind, hash, length string
 		if _, err := fmt.Sscan(about, &mode, &kind, &hash, &length); err != nil {
-			return fmt.Errorf("git ls-tree says %q: %w", record, err)
+			return fmt.Errorf("git ls-tree printed %q: %w", record, err)
 		}
 		var size int64
 		if _, err := fmt.Sscan(length, &size); err != nil && kind == "blob" {
-			return fmt.Errorf("git ls-tree says %q: %w", record, err)
+			return fmt.Errorf("git ls-tree printed %q: %w", record, err)
 		}
 		r.files++
 		r.bytes += size
@@ -101,7 +100,7 @@ func (r *PublishRun) list(ctx context.Context, name string) error {
 		}
 	}
 	if len(regular) == 0 {
-		return errors.New("the repository has no file that a push could change")
+		return errors.New("the repository has no regular file for a push to change")
 	}
 	for n := range r.pushes + warmUpPushes {
 		r.changed = append(r.changed, regular[n*len(regular)/(r.pushes+warmUpPushes)])
@@ -109,11 +108,11 @@ func (r *PublishRun) list(ctx context.Context, name string) error {
 	return nil
 }
 
-// cloneOnce has all contestants clone the repository for the first time, in turn.
-func (r *PublishRun) cloneOnce(ctx context.Context, round int, into *PublishedRepo) error {
+// cloneOnce lets all contestants make a first clone, in turn.
+func (r *run) cloneOnce(ctx context.Context, round int, turns Turns) error {
 	url := r.git.URL(r.repo.String())
-	dir := filepath.Join(r.Dir, "first")
-	turns := []struct {
+	dir := filepath.Join(r.dir, "first")
+	sides := []struct {
 		name  string
 		clone func() (Publication, error)
 	}{
@@ -136,16 +135,16 @@ func (r *PublishRun) cloneOnce(ctx context.Context, round int, into *PublishedRe
 			return p, err
 		}},
 	}
-	for i := range turns {
-		turn := turns[(i+round)%len(turns)]
-		if err := syncFileSystem(r.Dir); err != nil {
+	for i := range sides {
+		side := sides[(i+round)%len(sides)]
+		if err := syncFileSystem(r.dir); err != nil {
 			return err
 		}
-		p, err := turn.clone()
+		p, err := side.clone()
 		if err != nil {
-			return fmt.Errorf("%s: %w", turn.name, err)
+			return fmt.Errorf("%s: %w", side.name, err)
 		}
-		into.Clones = into.Clones.Add(turn.name, p)
+		turns[side.name] = append(turns[side.name], p)
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
@@ -153,24 +152,16 @@ func (r *PublishRun) cloneOnce(ctx context.Context, round int, into *PublishedRe
 	return nil
 }
 
-func (t PublishTurns) Add(name string, p Publication) PublishTurns {
-	if t == nil {
-		t = PublishTurns{}
-	}
-	t[name] = append(t[name], p)
-	return t
-}
-
-// NamedSide is a contestant in the race of pushes.
-type NamedSide struct {
+// namedSide is a contestant that publishes pushes.
+type namedSide struct {
 	name string
-	publishSide
+	side
 }
 
 // sides opens all contestants on clones of their own.
-func (r *PublishRun) sides(ctx context.Context) (sides []NamedSide, err error) {
+func (r *run) sides(ctx context.Context) (sides []namedSide, err error) {
 	url := r.git.URL(r.repo.String())
-	path := func(name string) string { return filepath.Join(r.Dir, name) }
+	path := func(name string) string { return filepath.Join(r.dir, name) }
 	for _, engine := range []struct {
 		name, dir string
 		reuse     bool
@@ -179,7 +170,7 @@ func (r *PublishRun) sides(ctx context.Context) (sides []NamedSide, err error) {
 		if err != nil {
 			return sides, err
 		}
-		sides = append(sides, NamedSide{engine.name, side})
+		sides = append(sides, namedSide{engine.name, side})
 		if _, err := side.publish(ctx); err != nil {
 			return sides, err
 		}
@@ -189,11 +180,11 @@ func (r *PublishRun) sides(ctx context.Context) (sides []NamedSide, err error) {
 		return sides, err
 	}
 	worktree, err := openWorktreeSide(ctx, path("worktree"), url)
-	return append(sides, NamedSide{SideReset, reset}, NamedSide{SideWorktree, worktree}), err
+	return append(sides, namedSide{SideReset, reset}, namedSide{SideWorktree, worktree}), err
 }
 
-// push pushes one file at a time, and has all contestants publish it, each push beginning with another.
-func (r *PublishRun) push(ctx context.Context, into *PublishedRepo) error {
+// push pushes one file at a time, and lets all contestants publish it. Each push begins with another contestant.
+func (r *run) push(ctx context.Context, turns Turns) error {
 	sides, err := r.sides(ctx)
 	defer func() {
 		for _, side := range sides {
@@ -210,20 +201,20 @@ func (r *PublishRun) push(ctx context.Context, into *PublishedRepo) error {
 		}
 		for i := range sides {
 			side := sides[(i+n)%len(sides)]
-			p, err := r.Turn(ctx, side, path, content)
+			p, err := r.turn(ctx, side, path, content)
 			if err != nil {
 				return fmt.Errorf("push %d: %s: %w", n+1, side.name, err)
 			}
 			if n >= warmUpPushes {
-				into.Pushes = into.Pushes.Add(side.name, p)
+				turns[side.name] = append(turns[side.name], p)
 			}
 		}
 	}
 	return nil
 }
 
-// change pushes a file with another line, and returns its content.
-func (r *PublishRun) change(ctx context.Context, path string, n int) (content string, err error) {
+// change pushes a file with one more line, and returns its content.
+func (r *run) change(ctx context.Context, path string, n int) (content string, err error) {
 	repo := r.repo.String()
 	content, err = r.git.Git(ctx, repo, "", "cat-file", "blob", gitserver.Main+":"+path)
 	if err != nil {
@@ -234,10 +225,10 @@ func (r *PublishRun) change(ctx context.Context, path string, n int) (content st
 	return content, err
 }
 
-// Turn has a contestant publish a push, and makes sure that it has. Nobody pays for what another has
-// written: that is on disk before.
-func (r *PublishRun) Turn(ctx context.Context, side NamedSide, path, content string) (Publication, error) {
-	if err := syncFileSystem(r.Dir); err != nil {
+// turn lets a contestant publish a push, and checks the result. It syncs the file system first, so that no contestant waits for
+// another's writes.
+func (r *run) turn(ctx context.Context, side namedSide, path, content string) (Publication, error) {
+	if err := syncFileSystem(r.dir); err != nil {
 		return Publication{}, err
 	}
 	p, err := side.publish(ctx)
@@ -249,21 +240,21 @@ func (r *PublishRun) Turn(ctx context.Context, side NamedSide, path, content str
 		return p, err
 	}
 	if string(published) != content {
-		return p, fmt.Errorf("%s is not as it was pushed", path)
+		return p, fmt.Errorf("%s does not have the pushed content", path)
 	}
 	return p, side.tidy(ctx)
 }
 
-// seen is when readers saw each of a contestant's turns; synced, when each was on disk too.
-func (t PublishTurns) seen(name string) []time.Duration {
+// seen returns the time until readers saw each push; synced, until each was on disk too.
+func (t Turns) seen(name string) []time.Duration {
 	return t.each(name, func(p Publication) time.Duration { return p.Seen })
 }
 
-func (t PublishTurns) synced(name string) []time.Duration {
+func (t Turns) synced(name string) []time.Duration {
 	return t.each(name, func(p Publication) time.Duration { return p.Synced })
 }
 
-func (t PublishTurns) each(name string, figure func(Publication) time.Duration) []time.Duration {
+func (t Turns) each(name string, figure func(Publication) time.Duration) []time.Duration {
 	durations := make([]time.Duration, len(t[name]))
 	for i, p := range t[name] {
 		durations[i] = figure(p)
@@ -271,7 +262,7 @@ func (t PublishTurns) each(name string, figure func(Publication) time.Duration) 
 	return durations
 }
 
-// Reused is how many of a contestant's turns brought an older tree forward.
-func (t PublishTurns) Reused(name string) int {
+// Reused counts a contestant's turns that recycled an older tree.
+func (t Turns) Reused(name string) int {
 	return len(slices.DeleteFunc(slices.Clone(t[name]), func(p Publication) bool { return !p.Reused }))
 }

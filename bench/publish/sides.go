@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// The contestants, by the names that reports have.
+// The names of the contestants.
 const (
 	SideLinked   = "lockstep"
 	SideReused   = "lockstep --tree-reuse"
@@ -26,28 +26,35 @@ const (
 	SideClone    = "git clone --depth 1"
 )
 
-// publishSide is one way to bring pushes to readers. It is used by one goroutine.
-type publishSide interface {
-	// publish brings what was pushed to readers.
+// side is one way to publish pushes. It is not safe for concurrent use.
+type side interface {
+	// publish publishes what was pushed.
 	publish(ctx context.Context) (Publication, error)
 
-	// tree is the path that readers open.
+	// tree returns the path that readers open.
 	tree() string
 
-	// tidy does what is left to do once readers see the tree.
+	// tidy cleans up after the clock has stopped.
 	tidy(ctx context.Context) error
 	Close()
 }
 
-// engineSide is Lockstep.
+// noCleanup is the part of a side that has nothing to clean up.
+type noCleanup struct{}
+
+func (noCleanup) tidy(context.Context) error { return nil }
+func (noCleanup) Close()                     {}
+
+// engineSide is Lockstep. Its next sync tidies up.
 type engineSide struct {
+	noCleanup
 	volume *volume.Volume
 	req    volume.SyncRequest
 	began  time.Time
-	marks  []Mark
+	marks  []mark
 }
 
-// openEngineSide opens a volume of its own. What a push replaces is spare at once.
+// openEngineSide opens a volume with a grace of almost zero, so that a replaced tree can be recycled at once.
 func openEngineSide(root string, repo events.RepoPath, url string, reuse bool) (*engineSide, error) {
 	s := &engineSide{req: volume.SyncRequest{Repo: repo, URL: url}}
 	var err error
@@ -56,7 +63,7 @@ func openEngineSide(root string, repo events.RepoPath, url string, reuse bool) (
 }
 
 func (s *engineSide) mark(step string) {
-	s.marks = append(s.marks, Mark{Step: step, At: time.Since(s.began)})
+	s.marks = append(s.marks, mark{Step: step, At: time.Since(s.began)})
 }
 
 func (s *engineSide) publish(ctx context.Context) (Publication, error) {
@@ -67,11 +74,11 @@ func (s *engineSide) publish(ctx context.Context) (Publication, error) {
 		return Publication{}, err
 	}
 	if !result.Published {
-		return Publication{}, errors.New("a push was not seen")
+		return Publication{}, errors.New("the sync did not see the push")
 	}
-	s.mark(Returned)
-	s.volume.AwaitDeletions() // or they would be in the way of those whose turn comes next
-	p := Publication{Phases: SplitPhases(s.marks)}
+	s.mark(returned)
+	s.volume.AwaitDeletions() // or they would slow down the next contestant
+	p := Publication{Phases: splitPhases(s.marks)}
 	for _, m := range s.marks {
 		if m.Step == "flipped" {
 			p.Seen = m.At
@@ -81,10 +88,10 @@ func (s *engineSide) publish(ctx context.Context) (Publication, error) {
 	return p, err
 }
 
-// hasOlderFolder reports whether a tree has a folder that was last changed before the moment. One just
-// built has none; one brought forward has, unless the changes are in all of its folders.
+// hasOlderFolder reports whether a tree has a folder that was last changed before the moment. A tree just built has none; a
+// recycled tree has, unless the push changed all folders.
 func hasOlderFolder(tree string, moment time.Time) (found bool, err error) {
-	const coarse = 20 * time.Millisecond // a file system's clock lags behind by a tick
+	const coarse = 20 * time.Millisecond // the clock of a file system lags by up to a tick
 	tree, err = filepath.EvalSymlinks(tree)
 	if err != nil {
 		return false, err
@@ -111,14 +118,16 @@ func (s *engineSide) tree() string {
 	return filepath.Join(s.volume.Root(), filepath.FromSlash(s.req.Repo.String()))
 }
 
-func (s *engineSide) tidy(context.Context) error { return nil } // the next sync does
-func (s *engineSide) Close()                     { s.volume.Close() }
+func (s *engineSide) Close() { s.volume.Close() }
 
 // resetSide is a clone that is reset in place. Its readers see it change file by file.
-type resetSide struct{ dir string }
+type resetSide struct {
+	noCleanup
+	dir string
+}
 
 func openResetSide(ctx context.Context, dir, url string) (*resetSide, error) {
-	return &resetSide{dir}, rig.CloneWithGit(ctx, url, dir)
+	return &resetSide{dir: dir}, rig.CloneWithGit(ctx, url, dir)
 }
 
 func (s *resetSide) publish(ctx context.Context) (p Publication, err error) {
@@ -135,12 +144,11 @@ func (s *resetSide) publish(ctx context.Context) (p Publication, err error) {
 	return p, err
 }
 
-func (s *resetSide) tree() string               { return s.dir }
-func (s *resetSide) tidy(context.Context) error { return nil }
-func (s *resetSide) Close()                     {}
+func (s *resetSide) tree() string { return s.dir }
 
-// worktreeSide is a clone that has a new work tree made for each push, to which a link is flipped.
+// worktreeSide is a clone with a new work tree for each push, and a symlink to the newest.
 type worktreeSide struct {
+	noCleanup
 	dir string
 	n   int
 }
@@ -185,8 +193,6 @@ func (s *worktreeSide) tidy(ctx context.Context) error {
 	_, err := gitserver.Git(ctx, s.clone(), "", "worktree", "remove", "--force", s.worktree(s.n-1))
 	return err
 }
-
-func (s *worktreeSide) Close() {}
 
 // syncFileSystem waits until everything written to path's file system is on disk.
 func syncFileSystem(path string) error {

@@ -1,103 +1,189 @@
 package rig
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/app"
+	"lockstep/internal/config"
 )
 
-const (
-	WarmUp     = 250 * time.Millisecond // all contend, nothing counts
-	RoundGrace = 30 * time.Second       // for processes to start and to end
-)
+// programVariable names the lockstep binary to measure instead of one that is built.
+const programVariable = "BENCH_LOCKSTEP"
 
-// Contestant is a program that speaks the worker protocol of bench/README.md.
-type Contestant struct {
-	Name string
-	Argv []string
-}
-
-func ParsePeer(flag string) (Contestant, error) {
-	name, command, _ := strings.Cut(flag, "=")
-	argv := strings.Fields(command)
-	if name == "" || len(argv) == 0 {
-		return Contestant{}, fmt.Errorf("--peer is %q; want NAME=COMMAND …", flag)
+// Lockstep returns the path of the lockstep binary to measure. Unless BENCH_LOCKSTEP names one, it is built once.
+func (e *Env) Lockstep(ctx context.Context) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if path := e.Variable(programVariable); path != "" {
+		return filepath.Abs(path)
 	}
-	return Contestant{name, argv}, nil
-}
-
-// Worker is one process of a contestant.
-type Worker struct {
-	Cmd    *exec.Cmd
-	Stdin  io.WriteCloser
-	Stdout *bufio.Reader
-	stderr bytes.Buffer // not to be read before the process has ended
-	Ended  bool
-}
-
-func StartWorker(ctx context.Context, std term.Streams, name string, args []string) (*Worker, error) {
-	w := &Worker{Cmd: exec.CommandContext(ctx, name, args...)}
-	w.Cmd.Env, w.Cmd.Stderr = std.Environ, &w.stderr
-	w.Cmd.WaitDelay = time.Second
-	var err error
-	if w.Stdin, err = w.Cmd.StdinPipe(); err != nil {
-		return nil, err
+	if e.program != "" {
+		return e.program, nil
 	}
-	stdout, err := w.Cmd.StdoutPipe()
+	path := filepath.Join(e.Dir, "lockstep")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "lockstep/cmd/lockstep")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build ./cmd/lockstep (run from the repository, or name a binary in %s): %w: %s", programVariable, err, strings.TrimSpace(string(out)))
+	}
+	e.program = path
+	return path, nil
+}
+
+// Process is a process in the background. What it prints goes to a file.
+type Process struct {
+	Cmd     *exec.Cmd
+	logPath string
+	done    chan struct{} // closed when the process has ended
+}
+
+// StartLockstep starts the lockstep binary, in a folder without a lockstep.yaml and without the variables that configure it.
+func (e *Env) StartLockstep(ctx context.Context, args ...string) (*Process, error) {
+	path, err := e.Lockstep(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w.Stdout = bufio.NewReader(stdout)
-	return w, w.Cmd.Start()
+	environ := slices.DeleteFunc(slices.Clone(e.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
+	return e.StartProcess(ctx, environ, path, args...)
 }
 
-// Ready waits for the worker's first line, and returns the version in it.
-func (w *Worker) Ready() (string, error) {
-	line, err := w.Stdout.ReadString('\n')
+// StartProcess starts a program.
+func (e *Env) StartProcess(ctx context.Context, environ []string, path string, args ...string) (*Process, error) {
+	log, err := os.CreateTemp(e.Dir, "process-*.log")
 	if err != nil {
-		return "", fmt.Errorf("a worker is not ready: %w", err)
+		return nil, err
 	}
-	version, ok := strings.CutPrefix(strings.TrimSpace(line), "ready")
-	if !ok {
-		return "", fmt.Errorf("a worker says %q; want ready", line)
+	defer log.Close()
+	p := &Process{Cmd: exec.CommandContext(ctx, path, args...), logPath: log.Name(), done: make(chan struct{})}
+	p.Cmd.Dir, p.Cmd.Env = e.Dir, environ
+	p.Cmd.Stdout, p.Cmd.Stderr = log, log
+	if err := p.Cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(path), err)
 	}
-	return strings.TrimSpace(version), nil
+	go func() { _ = p.Cmd.Wait(); close(p.done) }()
+	return p, nil
 }
 
-func (w *Worker) Kill() {
-	if !w.Ended {
-		w.Ended = true
-		_ = w.Cmd.Process.Kill()
-		_ = w.Cmd.Wait()
+// Listening waits until the process logs the address that it listens on, and returns it. On error it kills the process.
+func (p *Process) Listening(ctx context.Context) (string, error) {
+	for {
+		log, err := os.ReadFile(p.logPath)
+		if err != nil {
+			return "", errors.Join(err, p.Kill())
+		}
+		if _, after, ok := bytes.Cut(log, []byte("msg=listening address=")); ok {
+			if addr, _, whole := bytes.Cut(after, []byte("\n")); whole {
+				return string(addr), nil
+			}
+		}
+		select {
+		case <-p.done:
+			return "", p.failed("ended before it listened")
+		case <-ctx.Done():
+			return "", errors.Join(context.Cause(ctx), p.Kill())
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 }
 
-// Explain ends the process and adds what it had to say, and why it was ended.
-func (w *Worker) Explain(ctx context.Context, err error) error {
-	w.Kill()
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
+// Kill kills the process. It returns an error if the process had ended by itself.
+func (p *Process) Kill() error {
+	_ = p.Cmd.Process.Kill()
+	<-p.done
+	if p.Cmd.ProcessState.Exited() {
+		return p.failed("ended by itself")
 	}
-	if said := strings.TrimSpace(w.stderr.String()); said != "" {
-		return fmt.Errorf("%w: it says: %s", err, said)
-	}
-	return err
+	return nil
 }
 
-// Monotonic is the clock that all processes of this machine share, in nanoseconds.
-func Monotonic() (int64, error) {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0, fmt.Errorf("read the monotonic clock: %w", err)
+// Wait waits for the end of the process. It returns an error if the exit code is not 0.
+func (p *Process) Wait() error {
+	<-p.done
+	if !p.Cmd.ProcessState.Success() {
+		return p.failed("failed")
 	}
-	return t.Nano(), nil
+	return nil
+}
+
+// Stop ends the process with SIGTERM and waits for it.
+func (p *Process) Stop() error {
+	_ = p.Cmd.Process.Signal(unix.SIGTERM)
+	return p.Wait()
+}
+
+func (p *Process) failed(how string) error {
+	return fmt.Errorf("%s %s: %s: %s", filepath.Base(p.Cmd.Path), how, p.Cmd.ProcessState, strings.TrimSpace(p.Log()))
+}
+
+// Log returns the end of what the process has printed.
+func (p *Process) Log() string {
+	log, _ := os.ReadFile(p.logPath)
+	return string(log[max(0, len(log)-2000):])
+}
+
+// Deployment is a Redis and a volume for lockstep processes.
+type Deployment struct {
+	*Env
+	Redis *Redis
+	Root  string
+}
+
+// Start starts a lockstep process on the Redis and the volume.
+func (d Deployment) Start(ctx context.Context, args ...string) (*Process, error) {
+	return d.StartLockstep(ctx, append(args, "--redis", d.Redis.URL, "--root", d.Root, "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")...)
+}
+
+// CPU returns the processor time of a process, in user and kernel mode. Linux counts it in ticks of 10 ms.
+func CPU(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name before it may contain spaces
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name; want at least 13", pid, len(fields))
+	}
+	user, errUser := strconv.ParseInt(fields[11], 10, 64)
+	kernel, errKernel := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+kernel) * 10 * time.Millisecond, errors.Join(errUser, errKernel)
+}
+
+// Memory returns a field of /proc/PID/status, in bytes.
+func Memory(pid int, field string) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, found := strings.Cut(string(status), field+":")
+	var kB int64
+	if _, err := fmt.Sscan(rest, &kB); err != nil || !found {
+		return 0, fmt.Errorf("/proc/%d/status has no %s", pid, field)
+	}
+	return kB << 10, nil
+}
+
+// AwaitCount polls count every few milliseconds until it is at least n.
+func AwaitCount(ctx context.Context, n int64, every time.Duration, count func() (int64, error)) error {
+	for {
+		got, err := count()
+		if err != nil || got >= n {
+			return err
+		}
+		if !app.Sleep(ctx, every) {
+			return fmt.Errorf("after %d of %d: %w", got, n, context.Cause(ctx))
+		}
+	}
 }

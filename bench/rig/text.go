@@ -1,25 +1,44 @@
 package rig
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"lockstep/internal/stats"
 )
 
+// Millis formats a duration in milliseconds, and 0, which stands for no measurement, as a dash.
 func Millis(d time.Duration) string {
 	if d == 0 {
-		return "–" // there was none
+		return "–"
 	}
 	return fmt.Sprintf("%.3f", float64(d)/float64(time.Millisecond))
 }
 
+// SecondsRange formats a median and its range in seconds.
 func SecondsRange(r stats.Range[time.Duration]) string {
 	return fmt.Sprintf("%.3f (%.3f–%.3f)", r.Median.Seconds(), r.Lowest.Seconds(), r.Highest.Seconds())
 }
 
+// RatioRange formats a median ratio and its range.
 func RatioRange(r stats.Range[float64]) string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Median, r.Lowest, r.Highest)
 }
 
-func Ratio(r float64) string { return fmt.Sprintf("%.2f", r) }
+// Fault is something that must not happen, and how often it did.
+type Fault struct {
+	What  string
+	Count int
+}
+
+// Faults returns an error for each fault that happened, or nil.
+func Faults(faults ...Fault) error {
+	var errs []error
+	for _, f := range faults {
+		if f.Count > 0 {
+			errs = append(errs, fmt.Errorf("%s: %d", f.What, f.Count))
+		}
+	}
+	return errors.Join(errs...)
+}

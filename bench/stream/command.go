@@ -1,3 +1,4 @@
+// Package stream measures how many events a second a subscriber delivers.
 package stream
 
 import (
@@ -7,7 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -21,99 +22,93 @@ import (
 	"lockstep/bench/hot"
 	"lockstep/bench/rig"
 	"lockstep/events/stream"
-	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
 )
 
-// streamBench is what the flags of bench stream say.
-type streamBench struct {
-	redis       string
-	events      int
-	subscribers int
-	rounds      int
-	settle      bool
-	slots       int
-	peers       []string
-	out         term.Output
+// bench holds the flags.
+type bench struct {
+	redis                              string
+	events, subscribers, rounds, slots int
+	settle                             bool
+	peers                              []string
 }
 
-// streamGroup is the consumer group of every contestant; each has a stream of its own.
-const streamGroup = "bench"
+// group is the consumer group of every contestant. Contestants do not share streams.
+const group = "bench"
 
+// NewCommand returns the command bench stream.
 func NewCommand(std term.Streams) *cobra.Command {
-	var b streamBench
-	cmd := &cobra.Command{
+	var b bench
+	cmd := rig.Command(std, &cobra.Command{
 		Use:   "stream",
-		Short: "Measure how many events a subscriber delivers a second",
-		Long: "Have one process take a stream of events from Redis with a handler that does nothing: with Lockstep's\n" +
+		Short: "Measure how many events a second a subscriber delivers",
+		Long: "Let one process read a stream of events from Redis with a handler that does nothing: with Lockstep's\n" +
 			"subscriber, with one of watermill-redisstream's, with many of these, and with batches of XREADGROUP\n" +
-			"and XACK by go-redis, which is what any Go program could reach. Rounds of all contestants alternate;\n" +
+			"and XACK by go-redis, the best that a Go program could do. Rounds of all contestants alternate;\n" +
 			"the figures are medians. It fails if an event is left pending.\n\n" +
-			"With --settle each event is to a repository of its own, and is worked on, for no time, under that one's\n" +
-			"lease; then its result, the repository's state and its end are settled. Peers are commands that speak\n" +
-			"the worker protocol of bench hot, see bench/README.md.\n\n" +
+			"With --settle each event is for a repository of its own, and is worked on, for no time, under that\n" +
+			"repository's lease; then its result and the repository's state are written, and it is acknowledged.\n" +
+			"Peers are commands that speak the worker protocol of bench hot, see bench/README.md.\n\n" +
 			"Without --redis it starts a private redis-server.",
-		Example: "  go run ./bench stream\n  bench stream --events 200000 --rounds 5 --json\n" +
+		Example: "  go run ./bench stream\n  go run ./bench stream --events 200000 --rounds 5 --json\n" +
 			"  go run ./bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
-		Args: term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if b.events < 1 || b.subscribers < 1 || b.rounds < 1 || b.slots < 1 {
-				return term.UsageError(errors.New("--events, --subscribers, --rounds and --slots: want at least 1 of each"))
-			}
-			if len(b.peers) > 0 && !b.settle {
-				return term.UsageError(errors.New("--peer is for --settle alone"))
-			}
-			app.SilenceRedis()
-			server, err := rig.OpenRedis(cmd.Context(), b.redis)
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			run := b.Run
-			if b.settle {
-				run = b.runSettled
-			}
-			report, err := run(cmd.Context(), std, server)
-			if err != nil {
-				return err
-			}
-			return report.Print(std.Stdout, b.out)
-		},
-	}
+	}, b.check, rig.OnRedis(&b.redis, b.run))
+	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
-	flags.StringVar(&b.redis, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
-	flags.IntVar(&b.events, "events", 100_000, "how many events each contestant takes in a round")
-	flags.IntVar(&b.subscribers, "subscribers", 64, "how many subscribers \"many\" are")
-	flags.IntVar(&b.rounds, "rounds", 3, "how many rounds")
+	flags.IntVar(&b.events, "events", 100_000, "number of events for each contestant in a round")
+	flags.IntVar(&b.subscribers, "subscribers", 64, "number of stock subscribers in the contestant with many")
+	flags.IntVar(&b.rounds, "rounds", 3, "number of rounds")
 	flags.BoolVar(&b.settle, "settle", false, "measure events that are worked on under a lease and settled with a result")
-	flags.IntVar(&b.slots, "slots", 4*runtime.NumCPU(), "how many events are worked on at once, with --settle")
+	flags.IntVar(&b.slots, "slots", 4*runtime.NumCPU(), "number of events to work on concurrently, with --settle")
 	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`, with --settle; may be repeated")
-	b.out.Add(cmd)
 	return cmd
 }
 
-type StreamReport struct {
+func (b *bench) check() error {
+	if b.events < 1 || b.subscribers < 1 || b.rounds < 1 || b.slots < 1 {
+		return errors.New("--events, --subscribers, --rounds and --slots: want at least 1 of each")
+	}
+	if len(b.peers) > 0 && !b.settle {
+		return errors.New("--peer requires --settle")
+	}
+	return nil
+}
+
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
+	run := b.runSubscribers
+	if b.settle {
+		run = b.runSettled
+	}
+	report, err := run(ctx, env, server)
+	if err != nil {
+		return err
+	}
+	return env.Show(report)
+}
+
+// Report compares the contestants.
+type Report struct {
 	Machine     rig.Machine `json:"machine"`
 	Events      int         `json:"events"`
 	Subscribers int         `json:"subscribers,omitempty"`
-	Slots       int         `json:"slots,omitempty"` // with a lease and a result for each event
+	Slots       int         `json:"slots,omitempty"` // with --settle
 	Rounds      int         `json:"rounds"`
-	Rows        []streamRow `json:"rows"`
+	Rows        []row       `json:"rows"`
 }
 
-// streamRow is one contestant's figures; the first row is Lockstep's.
-type streamRow struct {
+// row is one contestant's figures. The first row is Lockstep's.
+type row struct {
 	Name      string  `json:"name"`
 	PerSecond float64 `json:"events_per_second"`
-	Ratio     float64 `json:"lockstep_ratio"` // how many times as many Lockstep delivers; median of the rounds' ratios
+	Ratio     float64 `json:"lockstep_ratio"` // Lockstep's rate to this one; median of the rounds' ratios
 }
 
-// taker takes all n events of a stream from its group, and returns when Redis knows that they are done.
+// taker consumes n events of a stream, and returns when all are acknowledged.
 type taker func(ctx context.Context, server *rig.Redis, topic string, n int) error
 
-func (b *streamBench) Run(ctx context.Context, std term.Streams, server *rig.Redis) (StreamReport, error) {
-	report := StreamReport{Machine: server.Machine(), Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
+func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
+	report := Report{Machine: server.Machine(), Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
 	contestants := []struct {
 		name string
 		take taker
@@ -132,30 +127,25 @@ func (b *streamBench) Run(ctx context.Context, std term.Streams, server *rig.Red
 		names[i] = c.name
 	}
 	var err error
-	report.Rows, err = b.alternate(std, names, func(_, i int) (float64, error) { return b.measure(ctx, server, contestants[i].take) })
+	report.Rows, err = b.compare(env, names, func(_, i int) (float64, error) { return b.measure(ctx, server, contestants[i].take) })
 	return report, err
 }
 
-// runSettled measures whole workers: lease, result and settlement for each event.
-func (b *streamBench) runSettled(ctx context.Context, std term.Streams, server *rig.Redis) (StreamReport, error) {
-	report := StreamReport{Machine: server.Machine(), Events: b.events, Slots: b.slots, Rounds: b.rounds}
-	load := &hot.Bench{Processes: 1, Slots: b.slots, Rounds: b.rounds, Peers: b.peers, Limit: 5 * time.Minute}
-	contestants, err := load.Contestants()
+// runSettled measures whole workers: a lease, a result and a settlement for each event.
+func (b *bench) runSettled(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
+	report := Report{Machine: server.Machine(), Events: b.events, Slots: b.slots, Rounds: b.rounds}
+	contestants, err := hot.Contestants(b.peers)
 	if err != nil {
 		return report, err
 	}
-	names := make([]string, len(contestants))
-	for i, c := range contestants {
-		names[i] = c.Name
-	}
+	load := hot.Load{Processes: 1, Slots: b.slots, Limit: 5 * time.Minute}
 	tasks := make([]hot.Task, b.events)
 	for i := range tasks {
 		tasks[i] = hot.Task{Event: i, Repo: fmt.Sprintf("bench/repo-%d", i)}
 	}
-	prefix := "lockstep-bench:{" + uuid.NewString() + "}:"
-	report.Rows, err = b.alternate(std, names, func(round, i int) (float64, error) {
-		run := hot.Run{Bench: load, Who: contestants[i], Tasks: tasks, Server: server, Prefix: fmt.Sprintf("%s%d:%d:", prefix, round, i)}
-		figures, _, err := run.Play(ctx, std)
+	prefix := rig.NewNamespace()
+	report.Rows, err = b.compare(env, rig.Names(contestants), func(round, i int) (float64, error) {
+		figures, _, err := load.Play(ctx, env, server, contestants[i], tasks, fmt.Sprintf("%s%d:%d:", prefix, round, i))
 		if err == nil && figures.Lost+figures.Doubled+figures.Overlaps > 0 {
 			err = fmt.Errorf("%d events lost, %d done twice, %d two at once", figures.Lost, figures.Doubled, figures.Overlaps)
 		}
@@ -164,33 +154,27 @@ func (b *streamBench) runSettled(ctx context.Context, std term.Streams, server *
 	return report, err
 }
 
-// alternate measures all contestants in turn, several times over, and compares them with the first.
-func (b *streamBench) alternate(std term.Streams, names []string, measure func(round, i int) (float64, error)) ([]streamRow, error) {
+// compare measures all contestants in turn, and compares them with the first.
+func (b *bench) compare(env *rig.Env, names []string, measure func(round, i int) (float64, error)) ([]row, error) {
 	rates, ratios := make([][]float64, len(names)), make([][]float64, len(names))
-	for round := range b.rounds {
-		for i, name := range names {
-			fmt.Fprintf(std.Stderr, "round %d of %d: %s\n", round+1, b.rounds, name)
-			rate, err := measure(round, i)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			rates[i] = append(rates[i], rate)
-			ratios[i] = append(ratios[i], rates[0][round]/rate)
-		}
-	}
-	rows := make([]streamRow, len(names))
+	err := env.Alternate(b.rounds, names, func(round, i int) error {
+		rate, err := measure(round, i)
+		rates[i] = append(rates[i], rate)
+		ratios[i] = append(ratios[i], rates[0][round]/rate)
+		return err
+	})
+	rows := make([]row, len(names))
 	for i, name := range names {
-		rows[i] = streamRow{name, stats.Median(rates[i]), stats.Median(ratios[i])}
+		rows[i] = row{name, stats.Median(rates[i]), stats.Median(ratios[i])}
 	}
-	return rows, nil
+	return rows, err
 }
 
-// measure has a contestant take a stream of its own, and returns its events a second.
-func (b *streamBench) measure(ctx context.Context, server *rig.Redis, take taker) (float64, error) {
-	id := uuid.NewString()
-	prefix := "lockstep-bench:{" + id + "}:"
+// measure lets a contestant consume a new stream, and returns its events a second.
+func (b *bench) measure(ctx context.Context, server *rig.Redis, take taker) (float64, error) {
+	prefix := string(rig.NewNamespace())
 	topic := prefix + "changes"
-	defer server.Client.Unlink(context.WithoutCancel(ctx), topic, stream.DueKey(prefix, topic, streamGroup))
+	defer server.Client.Unlink(context.WithoutCancel(ctx), topic, stream.DueKey(prefix, topic, group))
 	if err := fillStream(ctx, server.Client, topic, b.events); err != nil {
 		return 0, err
 	}
@@ -199,22 +183,19 @@ func (b *streamBench) measure(ctx context.Context, server *rig.Redis, take taker
 		return 0, err
 	}
 	took := time.Since(began)
-	left, err := server.Client.XPending(ctx, topic, streamGroup).Result()
+	left, err := server.Client.XPending(ctx, topic, group).Result()
 	if err != nil {
 		return 0, err
 	}
 	if left.Count > 0 {
-		return 0, fmt.Errorf("%d of %d events are left pending", left.Count, b.events)
+		return 0, fmt.Errorf("%d of %d events left pending", left.Count, b.events)
 	}
 	return float64(b.events) / took.Seconds(), nil
 }
 
 // fillStream adds n events of a change's size to a stream, and makes the group.
 func fillStream(ctx context.Context, client redis.UniversalClient, topic string, n int) error {
-	payload := make([]byte, 300)
-	for i := range payload {
-		payload[i] = 'x'
-	}
+	payload := strings.Repeat("x", 300)
 	for n > 0 {
 		batch := min(n, 1000)
 		pipe := client.Pipeline()
@@ -226,14 +207,14 @@ func fillStream(ctx context.Context, client redis.UniversalClient, topic string,
 		}
 		n -= batch
 	}
-	return client.XGroupCreate(ctx, topic, streamGroup, "0").Err()
+	return client.XGroupCreate(ctx, topic, group, "0").Err()
 }
 
 func takeWithLockstep(ctx context.Context, server *rig.Redis, topic string, n int) error {
 	client := server.Open()
 	defer client.Close()
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Open(), Prefix: topic[:len(topic)-len("changes")], Group: streamGroup, Log: slog.New(slog.DiscardHandler),
+		Redis: client, Reader: server.Open(), Prefix: topic[:len(topic)-len("changes")], Group: group, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -241,7 +222,7 @@ func takeWithLockstep(ctx context.Context, server *rig.Redis, topic string, n in
 	return takeAll(ctx, subscriber, topic, n)
 }
 
-// takeWithStock runs so many stock subscribers, each on a connection of its own.
+// takeWithStock runs several stock subscribers, each on another connection.
 func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subscribers int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	messages := make(chan struct{}, n)
@@ -255,9 +236,9 @@ func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subs
 				return context.Cause(ctx)
 			}
 		}
-		// One that is closed may drop the acknowledgement that is on its way.
+		// A subscriber that is closed may drop an acknowledgement in flight.
 		for left := int64(1); left > 0; {
-			pending, err := server.Client.XPending(ctx, topic, streamGroup).Result()
+			pending, err := server.Client.XPending(ctx, topic, group).Result()
 			if err != nil {
 				return err
 			}
@@ -270,7 +251,7 @@ func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subs
 			client := server.Open()
 			defer client.Close()
 			subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
-				Client: client, ConsumerGroup: streamGroup, Consumer: uuid.NewString(), BlockTime: 100 * time.Millisecond,
+				Client: client, ConsumerGroup: group, Consumer: uuid.NewString(), BlockTime: 100 * time.Millisecond,
 			}, watermill.NopLogger{})
 			if err != nil {
 				return err
@@ -293,7 +274,7 @@ func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subs
 	return g.Wait()
 }
 
-// takeAll takes n messages from a subscriber with a handler that does nothing.
+// takeAll acknowledges n messages from a subscriber.
 func takeAll(ctx context.Context, subscriber message.Subscriber, topic string, n int) error {
 	messages, err := subscriber.Subscribe(ctx, topic)
 	if err != nil {
@@ -307,13 +288,13 @@ func takeAll(ctx context.Context, subscriber message.Subscriber, topic string, n
 			return errors.Join(context.Cause(ctx), subscriber.Close())
 		}
 	}
-	return subscriber.Close() // with the last acknowledgements
+	return subscriber.Close() // sends the last acknowledgements
 }
 
 func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int) error {
 	client := server.Open()
 	defer client.Close()
-	args := &redis.XReadGroupArgs{Group: streamGroup, Consumer: "batches", Streams: []string{topic, ">"}, Count: 128, Block: -1}
+	args := &redis.XReadGroupArgs{Group: group, Consumer: "batches", Streams: []string{topic, ">"}, Count: 128, Block: -1}
 	for n > 0 {
 		read, err := client.XReadGroup(ctx, args).Result()
 		if err != nil {
@@ -323,7 +304,7 @@ func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int
 		for _, m := range read[0].Messages {
 			ids = append(ids, m.ID)
 		}
-		if err := client.XAck(ctx, topic, streamGroup, ids...).Err(); err != nil {
+		if err := client.XAck(ctx, topic, group, ids...).Err(); err != nil {
 			return err
 		}
 		n -= len(ids)
@@ -331,16 +312,14 @@ func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int
 	return nil
 }
 
-func (r StreamReport) Print(w io.Writer, out term.Output) error {
-	if !out.IsTable() {
-		return out.Document(w, r)
-	}
+// Table prints the report for people.
+func (r Report) Table(w io.Writer) error {
 	what := "events of 300 bytes, a handler that does nothing, one process"
 	if r.Slots > 0 {
-		what = fmt.Sprintf("events, each to a repository of its own: lease, result, settlement; one process × %d slots", r.Slots)
+		what = fmt.Sprintf("events, each for a repository of its own: lease, result, settlement; one process × %d slots", r.Slots)
 	}
 	fmt.Fprintf(w, "%s\n%d %s; rounds: %d, medians\n\n", r.Machine, r.Events, what, r.Rounds)
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
+	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\tevents/s\tlockstep delivers\t")
 	for i, row := range r.Rows {
 		if i == 0 {

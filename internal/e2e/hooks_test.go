@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lockstep/bench/hooks"
+	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
@@ -30,7 +31,7 @@ func startReceiver(t *testing.T, server *redistest.Server, dir string) (p *proct
 // sendPush sends the webhook of a push and returns the response.
 func sendPush(t *testing.T, addr, id, url string) (status int, answer string) {
 	t.Helper()
-	c := proctest.Must(hooks.DialHooks(t.Context(), addr))(t)
+	c := proctest.Must(hooks.Dial(t.Context(), addr))(t)
 	defer c.Close()
 	body := proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), strings.Repeat("c", 40)))(t)
 	status, text, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
@@ -56,7 +57,7 @@ func TestReceiverKilledDuringRedisOutageLosesNoDelivery(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
 	url := "https://example.com/acme/widgets.git"
-	if err := hooks.WatchAll(t.Context(), server.Client(), events.DefaultNamespace, []string{url}); err != nil {
+	if err := rig.WatchAll(t.Context(), server.Client(), events.DefaultNamespace, []string{url}); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -149,7 +149,7 @@ func (a *notifiedApp) await(t *testing.T) http.Header {
 // pushTraced sends a webhook with a traceparent header.
 func pushTraced(t *testing.T, addr, url, head string) {
 	t.Helper()
-	c := proctest.Must(hooks.DialHooks(t.Context(), addr))(t)
+	c := proctest.Must(hooks.Dial(t.Context(), addr))(t)
 	defer c.Close()
 	request := string(hooks.PushRequest(proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), head))(t), testHookSecret, "d1"))
 	request = strings.Replace(request, "Accept: */*\r\n", "Traceparent: 00-"+strings.Repeat("ab", 16)+"-0123456789abcdef-01\r\n", 1)

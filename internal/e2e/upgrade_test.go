@@ -365,7 +365,7 @@ func (u *upgrade) push(receivers []*receiver, n int) {
 		after := proctest.Must(u.git.Commit(u.t.Context(), repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
 		body := proctest.Must(hooks.PushBody(repo, u.git.URL(repo), before, after))(u.t)
 		to, id := receivers[u.pushes%len(receivers)], fmt.Sprintf("d%03d", u.pushes)
-		c := proctest.Must(hooks.DialHooks(u.t.Context(), to.address))(u.t)
+		c := proctest.Must(hooks.Dial(u.t.Context(), to.address))(u.t)
 		status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
 		c.Close()
 		if err != nil || status != http.StatusAccepted {

@@ -1,4 +1,4 @@
-// BullMQ with redlock, as a contestant of lockstep bench hot. It speaks the worker protocol of
+// BullMQ with redlock, as a contestant of bench hot. It speaks the worker protocol of
 // ../../README.md.
 //
 //	node index.mjs queue|work --redis URL --prefix PREFIX [--slots N --work-ms N]
@@ -42,7 +42,7 @@ async function queue() {
   await connection.quit();
 }
 
-// work says that it is ready, waits for the start, and works until standard input ends.
+// work prints ready, waits for the start, and works until standard input ends.
 async function work() {
   const connection = connect();
   const locks = new Redis(flags.redis);
