@@ -142,8 +142,8 @@ func TestMaintenanceCommandsRefuseInvalidRequests(t *testing.T) {
 		says string
 	}{
 		"no Redis":           {[]string{"repos", "gc", "--all"}, term.ExitFailed, "no volume"},
-		"no path":            {[]string{"repos", "gc"}, term.ExitUsage, "or say --all"},
-		"path and --all":     {[]string{"repos", "verify", "acme/widgets", "--all"}, term.ExitUsage, "or say --all"},
+		"no path":            {[]string{"repos", "gc"}, term.ExitUsage, "or use --all"},
+		"path and --all":     {[]string{"repos", "verify", "acme/widgets", "--all"}, term.ExitUsage, "or use --all"},
 		"invalid path":       {[]string{"repos", "verify", "acme/.."}, term.ExitUsage, "not a repository path"},
 		"no volume":          {[]string{"repos", "gc", "--all", "--offline", "--root", filepath.Join(root, "none")}, term.ExitFailed, "no volume"},
 		"unreachable Redis":  {[]string{"repos", "gc", "--all", "--redis", "redis://127.0.0.1:1", "--root", root}, term.ExitUnavailable, "does not answer"},

@@ -196,7 +196,7 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
 	defer silent.Close()
 	_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", "100ms")
-	if code != term.ExitTimedOut || !strings.Contains(stderr, "redis has not taken it within 100ms, and may have it all the same") {
+	if code != term.ExitTimedOut || !strings.Contains(stderr, "redis did not confirm it within 100ms, but may have stored it") {
 		t.Errorf("exit code %d, error %q", code, stderr)
 	}
 }
