@@ -274,7 +274,7 @@ func scrapeAll(t *testing.T) metrics {
 	return all
 }
 
-// exposition returns the answer of such a process to a scrape.
+// exposition returns the metrics of a process, as a scrape would.
 func exposition(t *testing.T) string {
 	t.Helper()
 	ctx := context.Background()

@@ -63,7 +63,7 @@ func TestParseChangeRefusesAsMalformed(t *testing.T) {
 		"CloudEvents: no type":                string(cloudEvent(`"type":"lockstep.change.pushed.v1",`, ``)),
 		"CloudEvents: a short type":           string(cloudEvent(`lockstep.change.pushed.v1`, `pushed`)),
 		"CloudEvents: no version":             string(cloudEvent(`pushed.v1`, `pushed`)),
-		"CloudEvents: somebody else's type":   string(cloudEvent(`lockstep.change.pushed.v1`, `com.github.push`)),
+		"CloudEvents: foreign type":           string(cloudEvent(`lockstep.change.pushed.v1`, `com.github.push`)),
 		"CloudEvents: a content type":         string(cloudEvent(`"application/json"`, `"application/xml"`)),
 		"CloudEvents: a content type is none": string(cloudEvent(`"application/json"`, `";;"`)),
 		"CloudEvents: a bad time":             string(cloudEvent(`2026-11-21T`, `yesterday `)),

@@ -21,22 +21,22 @@ type CircuitStore interface {
 	Failed(ctx context.Context, repo events.RepoPath, fence uint64, p CircuitPolicy) (s CircuitState, opened bool, err error)
 }
 
-// CircuitState is a circuit breaker at a moment. The zero value is closed.
+// CircuitState is a snapshot of a circuit breaker. The zero value is closed.
 type CircuitState struct {
-	Failures int       // in a row, of those that count
-	Trips    int       // how often it opened in a row; 0 while closed
+	Failures int       // consecutive failures of a class that counts
+	Trips    int       // consecutive openings; 0 while closed
 	Until    time.Time // when it half-opens, by Redis' clock; zero while closed
-	Now      time.Time // the moment, by the same clock
+	Now      time.Time // when the state was read, by the same clock
 }
 
 // CircuitPolicy configures a circuit breaker.
 type CircuitPolicy struct {
-	Failures int           // in a row that open it; default 5
-	Open     time.Duration // how long it is open the first time, doubled each time in a row; default 30 s
-	Max      time.Duration // the longest; default 10 min, or Open if that is longer
+	Failures int           // consecutive failures that open it; default 5
+	Open     time.Duration // first open time, doubled on each consecutive opening; default 30 s
+	Max      time.Duration // maximum open time; default 10 min, or Open if that is longer
 }
 
-// CircuitPhase is what a circuit breaker admits.
+// CircuitPhase is the phase of a circuit breaker. It determines which changes are admitted.
 type CircuitPhase string
 
 // The phases.
@@ -46,8 +46,8 @@ const (
 	CircuitHalfOpen CircuitPhase = "half-open" // the next change, as a probe; the lease keeps others out meanwhile
 )
 
-// Circuit is a circuit breaker for repositories: after several failures in a row it leaves a repository alone for a while,
-// so that a remote that is down is not asked for each change.
+// Circuit is a circuit breaker for repositories: after several consecutive failures it rejects changes to a repository for a
+// while, so that changes do not each contact a remote that is down.
 //
 //	closed     all changes are handled. Policy.Failures failures in a row open it
 //	open       changes return to the stream until it half-opens, without an attempt counted; a poll with
@@ -155,7 +155,7 @@ func (c Circuit) worked(ctx context.Context, job events.Job, circuit CircuitStat
 	return outcome
 }
 
-// counts reports whether failures of a class are the remote's.
+// counts reports whether failures of a class are the remote's fault.
 func counts(class events.Class) bool {
 	switch class {
 	case events.ClassNetwork, events.ClassServer, events.ClassCorrupt:

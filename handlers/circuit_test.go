@@ -32,7 +32,7 @@ type gauntlet struct {
 	phases []handlers.CircuitPhase
 }
 
-// newGauntlet also lets the test run in parallel with others.
+// newGauntlet returns a gauntlet and marks the test as parallel.
 func newGauntlet(t *testing.T) *gauntlet {
 	t.Helper()
 	t.Parallel()

@@ -76,13 +76,13 @@ type SyncRequest struct {
 	Depth  events.Depth // of history
 	Fence  uint64       // of the lease held on Repo
 
-	// Base returns the commit to list changed files from, or "" for all. published is that of ref, or "".
+	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
 	Base func(ref events.Ref, published string) string
-	// Known, unless zero, is the remote's ref. If that commit is published, the remote need not be asked.
+	// Known, unless zero, is the remote's ref. If its commit is already published, the remote need not be contacted.
 	Known Tip
 	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
 	Confirm func(context.Context) error
-	// Progress may be called with each phase and how far it is.
+	// Progress, if not nil, is called with the progress of each phase.
 	Progress func(events.Progress)
 }
 
@@ -99,18 +99,18 @@ type SyncResult struct {
 	Path      string        // the published name, relative to the root
 	Tree      string        // the immutable tree, relative to the root
 	Files     []events.File // changed from Before to Commit
-	Full      bool          // Before is unknown by now: Files lists the whole tree
+	Full      bool          // Before is no longer known: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
-	Asked     bool          // the remote was asked
+	Asked     bool          // the remote was contacted
 }
 
 // RemoveRequest is a request to [Repos].
 type RemoveRequest struct {
 	Repo    events.RepoPath
 	Ref     events.Ref // zero for the whole repository
-	Remote  Remote     // to ask; an empty URL is the remote that Repo is bound to
+	Remote  Remote     // remote to check; an empty URL selects the one that Repo is bound to
 	Fence   uint64     // of the lease held on Repo
-	Force   bool       // do not ask the remote
+	Force   bool       // skip the check with the remote
 	Confirm func(context.Context) error
 }
 
@@ -139,8 +139,8 @@ type Refs struct {
 // Published is what readers see of a repository.
 type Published struct {
 	Commits map[events.Ref]string
-	Plain   events.Ref // that the plain name is published for; zero if there is none
-	Remote  string     // that the repository is bound to
+	Plain   events.Ref // ref published under the plain name; zero if none
+	Remote  string     // remote that the repository is bound to
 	Fetched bool       // whether anything was ever fetched from it
 }
 
@@ -197,7 +197,7 @@ func (h *Handlers) afterRefusal(name string, secret Secret, err error) error {
 	return events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)
 }
 
-// redisError is an error of Redis, not of the change.
+// redisError wraps an error that Redis returned, for which the change is not at fault.
 func redisError(err error) error {
 	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
 }

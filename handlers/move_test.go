@@ -116,7 +116,7 @@ func TestDuplicateMoveKeepsManualSync(t *testing.T) {
 	}
 }
 
-// The forge still redirects the old name, and a sync under it comes before the move is retried.
+// The forge still redirects the old name, and a sync of the old name runs before the move is retried.
 func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()

@@ -23,7 +23,7 @@ import (
 //	a watched ref has moved       a sync for each app that watches it and has not received the commit
 //	an app never received it      likewise
 //	the volume differs            likewise
-//	nobody watches it             nothing
+//	it has no watches             nothing
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)

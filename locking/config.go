@@ -56,7 +56,7 @@ type Config struct {
 	// Worker identifies this process to others. The default consists of host name, pid and a random part.
 	Worker string
 
-	// Cluster says that Redis is a cluster. It is implied by a *redis.ClusterClient.
+	// Cluster must be true if Redis is a cluster. A *redis.ClusterClient implies it.
 	Cluster bool
 
 	Log      *slog.Logger // optional; silent by default

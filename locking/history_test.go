@@ -56,7 +56,7 @@ func (h *history) add(client int, what step, call, ret int64) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: what, Call: call, Return: ret})
 }
 
-// Processes acquire, release and die at random. The history of what they saw must be linearizable to a lock.
+// Processes acquire, release and die at random. The recorded history must be linearizable with respect to a lock.
 func TestHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
 	const processes, each, rounds = 4, 3, 12
@@ -65,7 +65,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range processes {
 		p := start(t, server, fmt.Sprint("w", n), lease(500*time.Millisecond))
-		// Every second process dies during the test, with its leases.
+		// Every other process dies during the test and abandons its leases.
 		dies := make(chan struct{})
 		if n%2 == 1 {
 			wg.Go(func() {
@@ -89,7 +89,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
 					call = h.now()
 					select {
-					case <-dies: // never released: it expires at some time, or never
+					case <-dies: // not released: the lease may or may not expire
 						h.add(client, step{fence: got.Fence()}, call, math.MaxInt64)
 						return
 					default:

@@ -30,7 +30,7 @@ func dial(t testing.TB, url string) redis.UniversalClient {
 	return client
 }
 
-// at makes a process use another Redis than the server it was started with.
+// at makes a process use another Redis server.
 func at(t testing.TB, url string) func(*locking.Config) {
 	return func(cfg *locking.Config) {
 		cfg.Redis.(*tap).Redis = dial(t, url)

@@ -10,7 +10,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// Commit settles a message together with its outputs; a handler ends with it. Over Lockstep's own subscriber that is one
+// Commit settles a message together with its outputs. A handler returns its result. Over Lockstep's own subscriber that is one
 // atomic step, which fails unless all of the message's leases are still held. If nobody waits for the first lease, the
 // same step releases it: check the message's context before doing more work under it. Over any other Pub/Sub, Commit
 // returns the outputs for the route's publisher, and publishing and the ack are two steps. The outputs carry the trace of

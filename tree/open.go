@@ -50,7 +50,7 @@ func isTreeName(name string) bool {
 }
 
 // isFolderOf reports whether owner/name below .lockstep/repos is a repository's folder. Further slashes of its path are
-// written %2F; a name over 200 bytes is cut and ends in a hash.
+// encoded as %2F; a name over 200 bytes is cut and ends in a hash.
 func isFolderOf(owner, name string, repo events.RepoPath) bool {
 	wantOwner, rest, _ := strings.Cut(repo.Key(), "/")
 	want := strings.ReplaceAll(rest, "/", "%2F")

@@ -136,7 +136,7 @@ func (r Report) Verdict() error {
 	return errors.New("bench availability: no result for Lockstep")
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d files of one version, pushed repeatedly; %d readers; %v each\n\n", r.Machine, r.Files, r.Readers, r.Duration)
 	tw := rig.NewTable(w)

@@ -146,7 +146,7 @@ func (b *bench) runRounds(ctx context.Context, env *rig.Env) error {
 	return env.Show(report)
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d connections, bodies of %d bytes, %d repositories, %v; rounds: %d, medians\n\n",
 		r.Machine, r.Connections, r.Body, r.Repos, r.Duration, len(r.Lockstep.PerSecond))

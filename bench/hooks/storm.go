@@ -350,7 +350,7 @@ func (r StormReport) Verdict() error {
 		rig.Fault{What: "repositories that are not at their last push", Count: r.Wrong})
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r StormReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d deliveries over %d repositories; Redis killed %d times, away for %.1f s\n\n",
 		r.Machine, r.Deliveries, r.Repos, r.Kills, r.Down.Seconds())

@@ -133,7 +133,7 @@ func (r Report) Verdict() error {
 	return errors.Join(errs...)
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d events over %d repositories, half of them to one; %v of work; %d processes × %d slots; rounds: %d, medians (lowest–highest)\n\n",
 		r.Machine, r.Events, r.Repos, r.Work, r.Processes, r.Slots, len(r.Contestants[0].Rounds))

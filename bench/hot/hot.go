@@ -138,7 +138,7 @@ type Summary struct {
 	Overlaps int `json:"overlaps"`
 }
 
-// summarize summarizes rounds.
+// summarize returns the range of each figure over all rounds.
 func summarize(rounds []Round) Summary {
 	times := func(figure func(Round) time.Duration) stats.Range[time.Duration] {
 		return stats.RangeOf(rounds, figure)

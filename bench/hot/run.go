@@ -63,8 +63,8 @@ func queue(ctx context.Context, env *rig.Env, c rig.Contestant, tasks []Task, ar
 	return nil
 }
 
-// watch reads what the workers print, and ends them when all tasks are settled. Work that is not reported when the limit is
-// over counts as not done.
+// watch reads what the workers print, and stops them when all tasks are settled. Work that is not reported before
+// ctx is done counts as not done.
 func watch(ctx context.Context, workers rig.Workers, tasks int) ([]done, error) {
 	var (
 		mu      sync.Mutex

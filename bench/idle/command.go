@@ -1,4 +1,4 @@
-// Package idle measures what an idle worker costs that keeps many repositories.
+// Package idle measures the cost of an idle worker with many repositories.
 package idle
 
 import (
@@ -47,7 +47,7 @@ func (b *bench) check() error {
 	return nil
 }
 
-// Report is what an idle worker costs.
+// Report is the cost of an idle worker.
 type Report struct {
 	Repos    int           `json:"repos"`
 	SyncedIn time.Duration `json:"synced_in_ns"`
@@ -59,7 +59,7 @@ type Report struct {
 	duration time.Duration
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%d watched repositories, synced in %v\nidle for %v: %.2f %% of a core with %d polls, %d MB of memory (peak %d MB)\n",
 		r.Repos, r.SyncedIn.Round(time.Millisecond), r.duration, 100*r.Core, r.Polls, r.RSS>>20, r.Peak>>20)
@@ -89,7 +89,7 @@ func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error 
 	return env.Show(report)
 }
 
-// measure leaves the worker alone for the duration.
+// measure records the worker's CPU time and memory while it is idle for the duration.
 func (b *bench) measure(ctx context.Context, pid int, report *Report) error {
 	before, err := rig.CPU(pid)
 	if err != nil {

@@ -35,7 +35,7 @@ type Report struct {
 	Contestants []Result      `json:"contestants"`
 }
 
-// runContest lets all contestants contend in turn.
+// runContest runs the contestants one after another.
 func (b *bench) runContest(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
 	contestants, err := rig.Contestants("lock-worker", b.peers)
 	if err != nil {
@@ -113,7 +113,7 @@ func (b *bench) contend(ctx context.Context, env *rig.Env, server *rig.Redis, c 
 	return summarize(during, slices.Concat(perProcess...)), version, nil
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d processes × %d waiters, hold %v, %v; rounds: %d, medians (longest wait: of all)\n\n",
 		r.Machine, r.Processes, r.Waiters, r.Hold, r.Duration, len(r.Contestants[0].Rounds))

@@ -130,7 +130,7 @@ func (v volume) readLog() ([]write, error) {
 	return all, lines.Err()
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r FaultReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d processes × %d waiters, one key, lease %v, %v\n\n", r.Machine, r.Processes, r.Waiters, r.Lease, r.Duration)
 	kinds, holders := map[string]int{}, map[string]int{}

@@ -113,7 +113,7 @@ func now(ctx context.Context, server *rig.Redis) (moment, error) {
 	return m, err
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r HoldReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d leases of %v held for %.1f s, %d lost\n\n", r.Machine, r.Leases, r.Lease, r.Duration.Seconds(), r.Lost)
 	tw := rig.NewTable(w)

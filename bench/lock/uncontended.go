@@ -146,7 +146,7 @@ func (r *rawPairs) forget(ctx context.Context, goroutines int, key string) error
 	return nil
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r PairsReport) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\npairs of acquire and release, each goroutine on its own key; rounds: %d of %v, medians\n\n", r.Machine, r.Rounds, r.Duration)
 	tw := rig.NewTable(w)

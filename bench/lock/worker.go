@@ -122,7 +122,7 @@ func (w worker) contend(ctx context.Context, locker *locking.Locker, waiter int)
 	return grants, nil
 }
 
-// openLocker returns a Locker as the service makes it. It fails if Redis does not answer.
+// openLocker returns a Locker configured like the service's. It fails if Redis does not answer.
 func openLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
 	client := server.Open()
 	err := client.Ping(ctx).Err()
@@ -133,7 +133,7 @@ func openLocker(ctx context.Context, server redisx.Server, lease time.Duration) 
 	return newLocker(ctx, server, lease)
 }
 
-// newLocker returns a Locker with a client each for scripts and for messages.
+// newLocker returns a Locker with separate clients for scripts and for messages.
 func newLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
 	client, pubsub := server.Open(), server.Open()
 	closeClients := func() { _, _ = client.Close(), pubsub.Close() }

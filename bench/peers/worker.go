@@ -21,7 +21,7 @@ type worker struct {
 	hold, duration time.Duration
 }
 
-// grant is one time that a waiter held the lock, in nanoseconds of CLOCK_MONOTONIC.
+// grant is a period during which a waiter held the lock, in nanoseconds of CLOCK_MONOTONIC.
 type grant struct{ asked, granted, released int64 }
 
 func (w worker) run(ctx context.Context, l lock) error {

@@ -64,7 +64,7 @@ func (r Repo) phase(side, phase string) course {
 	return newCourse(r.Pushes.each(side, func(p Publication) time.Duration { return p.Phases[phase] }))
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintln(w, r.Machine)
 	for _, table := range []func(io.Writer){r.printPushes, r.printPhases, r.printSteps, r.printClones} {

@@ -177,7 +177,7 @@ func (r Report) Verdict() error {
 		rig.Fault{What: "pushes with several results", Count: r.Repeated}, rig.Fault{What: "wrong results", Count: r.Wrong})
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%d queued pushes to one repository, %d worker processes\n\n", r.Machine, r.Pushes, r.Processes)
 	list := rig.NewList(w)

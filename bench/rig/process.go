@@ -183,7 +183,7 @@ func AwaitCount(ctx context.Context, n int64, every time.Duration, count func() 
 			return err
 		}
 		if !app.Sleep(ctx, every) {
-			return fmt.Errorf("after %d of %d: %w", got, n, context.Cause(ctx))
+			return fmt.Errorf("counted %d of %d: %w", got, n, context.Cause(ctx))
 		}
 	}
 }

@@ -63,7 +63,7 @@ type Worker struct {
 	ended  bool
 }
 
-// StartWorker starts a contestant with more arguments.
+// StartWorker starts a contestant with additional arguments.
 func (e *Env) StartWorker(ctx context.Context, c Contestant, args ...string) (*Worker, error) {
 	w := &Worker{Cmd: exec.CommandContext(ctx, c.Argv[0], slices.Concat(c.Argv[1:], args)...)}
 	w.Cmd.Env, w.Cmd.Stderr = e.Environ, &w.stderr
@@ -93,7 +93,7 @@ func (w *Worker) Ready() (string, error) {
 	return strings.TrimSpace(version), nil
 }
 
-// EachLine calls f for each line that the worker prints, and waits for its end.
+// EachLine calls f for each line that the worker prints, then waits for the worker to exit.
 func (w *Worker) EachLine(f func(line string) error) error {
 	lines := bufio.NewScanner(w.stdout)
 	for lines.Scan() {
@@ -113,7 +113,7 @@ func (w *Worker) Wait() error {
 	return w.Cmd.Wait()
 }
 
-// Kill kills the process, unless it has been waited for.
+// Kill kills the process, unless Wait has been called.
 func (w *Worker) Kill() {
 	if !w.ended {
 		_ = w.Cmd.Process.Kill()
@@ -154,7 +154,7 @@ func (e *Env) StartWorkers(ctx context.Context, n int, c Contestant, args ...str
 	return workers, version, nil
 }
 
-// Go tells all workers to begin. It returns the time before the first was told and the time after the last.
+// Go starts the measurement in all workers. It returns the times just before the first start and just after the last.
 func (ws Workers) Go(ctx context.Context) (told Span, err error) {
 	if told.From, err = Monotonic(); err != nil {
 		return told, err

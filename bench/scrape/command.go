@@ -96,7 +96,7 @@ func against(rounds, unwatched []round) (perSecond, each float64) {
 	return stats.Median(rates), stats.Median(costs)
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	onceRate, onceCost := against(r.Once, r.Unwatched)
 	oftenRate, oftenCost := against(r.Often, r.Unwatched)

@@ -48,7 +48,7 @@ func (b *bench) check() error {
 	return nil
 }
 
-// Report is how long starts took.
+// Report holds the durations of the starts.
 type Report struct {
 	Machine rig.Machine     `json:"machine"`
 	Repos   int             `json:"repos"`
@@ -57,7 +57,7 @@ type Report struct {
 	Max     time.Duration   `json:"max_ns"`
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s; %d watched repositories, all on the volume\nready after %s ms (median of %d starts), %s ms at most\n",
 		r.Machine, r.Repos, rig.Millis(r.P50), len(r.Took), rig.Millis(r.Max))

@@ -312,7 +312,7 @@ func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int
 	return nil
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
 	what := "events of 300 bytes, a handler that does nothing, one process"
 	if r.Slots > 0 {

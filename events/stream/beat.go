@@ -9,9 +9,9 @@ import (
 const beatBatch = 256 // maximum number of entries per script call, which bounds how long the call blocks Redis
 
 // beat extends the due times of entries in flight and cancels deliveries that lost their entry. It skips
-// entries taken less than a quarter of the visibility ago, so fast handlers never need a heartbeat.
+// entries delivered less than a quarter of the visibility ago, so fast handlers never need a heartbeat.
 //
-// If Redis does not answer, deliveries go on: the script that finishes an entry checks its owner.
+// If Redis does not answer, deliveries continue: the script that finishes an entry checks its owner.
 func (s *subscription) beat(ctx context.Context) {
 	began := time.Now()
 	held := make(map[string]*Delivery)
@@ -34,7 +34,7 @@ func (s *subscription) beat(ctx context.Context) {
 			}
 			return
 		}
-		s.outage.answered(ctx, s.cfg.Visibility/2) // while the window is full, nobody else may notice
+		s.outage.answered(ctx, s.cfg.Visibility/2) // while the window is full, no other call may detect the recovery
 		for _, id := range lost {
 			held[id].lose()
 		}

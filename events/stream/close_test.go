@@ -87,7 +87,7 @@ func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 	for range 3 {
 		m := b.next() // long before the visibility timeout
 		if got := delivery(t, m).Attempt(); got != 1 {
-			t.Errorf("attempt %d; want 1, closing is nobody's failure", got)
+			t.Errorf("attempt %d; want 1, closing must not count as a failure", got)
 		}
 		m.Ack()
 	}

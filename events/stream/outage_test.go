@@ -251,10 +251,10 @@ func TestAckOfALostDeliveryDoesNotAckTheNext(t *testing.T) {
 	client := server.Client()
 	publish(t, client, 2)
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
-	eventually(t, "both are taken", func() bool { return pending(t, client)["a"] == 2 })
+	eventually(t, "both are delivered", func() bool { return pending(t, client)["a"] == 2 })
 	m := w.next()
 	// The group is recreated, but the reader is busy handing out the other message: the heartbeat first sees
-	// that nobody owns the entry, and only then is it read again.
+	// that the entry has no owner, and only then is it read again.
 	pipe := client.TxPipeline()
 	pipe.XGroupDestroy(ctx, topic, group)
 	pipe.XGroupCreate(ctx, topic, group, "0")

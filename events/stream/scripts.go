@@ -47,7 +47,7 @@ func source(names ...string) (text string) {
 }
 
 // parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses that name, so
-// nobody can finish such an entry before it is taken again.
+// no consumer can finish such an entry before it is delivered again.
 const parked = "(parked)"
 
 var errReply = errors.New("stream: unexpected reply of a script")

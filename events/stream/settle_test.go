@@ -69,11 +69,11 @@ func TestSettleRequiresTheLease(t *testing.T) {
 		gone    bool
 		held    bool
 	}{
-		"held":              {owner: "me", fence: fence, expires: time.Minute, held: true},
-		"expired":           {owner: "me", fence: fence, expires: -time.Millisecond},
-		"another's":         {owner: "you", fence: fence, expires: time.Minute},
-		"a newer fence":     {owner: "me", fence: fence + 1, expires: time.Minute},
-		"nobody's any more": {gone: true},
+		"held":          {owner: "me", fence: fence, expires: time.Minute, held: true},
+		"expired":       {owner: "me", fence: fence, expires: -time.Millisecond},
+		"another owner": {owner: "you", fence: fence, expires: time.Minute},
+		"a newer fence": {owner: "me", fence: fence + 1, expires: time.Minute},
+		"no lease":      {gone: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
@@ -271,11 +271,11 @@ func TestSettleReleasesALeaseNobodyWaitsFor(t *testing.T) {
 		prepare func(client redis.UniversalClient)
 		kept    bool
 	}{
-		"nobody waits":                   {},
-		"somebody waits for it":          {prepare: func(c redis.UniversalClient) { c.ZAdd(ctx, queue, redis.Z{Member: "other"}) }, kept: true},
+		"no waiter":                      {},
+		"waiter":                         {prepare: func(c redis.UniversalClient) { c.ZAdd(ctx, queue, redis.Z{Member: "other"}) }, kept: true},
 		"a sibling is parked":            {prepare: func(c redis.UniversalClient) { publishKeyed(t, c, "k", 2) }, kept: true},
-		"one of another key is parked":   {prepare: func(c redis.UniversalClient) { publishKeyed(t, c, "kk", 2) }},
-		"the lease is another's by then": {prepare: func(c redis.UniversalClient) { c.HSet(ctx, lock, "owner", "other") }, kept: true},
+		"entry of another key is parked": {prepare: func(c redis.UniversalClient) { publishKeyed(t, c, "kk", 2) }},
+		"another owner has the lease":    {prepare: func(c redis.UniversalClient) { c.HSet(ctx, lock, "owner", "other") }, kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)

@@ -127,7 +127,7 @@ func (t *Trimmer) report(ctx context.Context, err error) {
 	case err != nil && !t.failing:
 		t.cfg.Log.WarnContext(ctx, "cannot trim streams, will retry", "error", err)
 	case err == nil && t.failing:
-		t.cfg.Log.InfoContext(ctx, "streams are trimmed again")
+		t.cfg.Log.InfoContext(ctx, "stream trimming recovered")
 	}
 	t.failing = err != nil
 }

@@ -96,7 +96,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 		length  int64
 		want    counts
 	}{
-		"nobody has read": {
+		"no group has read": {
 			prepare: func(t *testing.T, c redis.UniversalClient) { old(t, c, topic, 10); read(t, c, topic, "g", 0) },
 			first:   "1-0", length: 10,
 		},
@@ -367,7 +367,7 @@ func TestTrimmerSurvivesRedisRestart(t *testing.T) {
 	wg.Go(func() { trimmer.Run(ctx) })
 	eventually(t, "the outage is logged", func() bool { return log.count("cannot trim streams") == 1 })
 	server.Restart()
-	eventually(t, "the recovery is logged", func() bool { return log.count("trimmed again") == 1 })
+	eventually(t, "the recovery is logged", func() bool { return log.count("stream trimming recovered") == 1 })
 	old(t, client, topic, 10)
 	eventually(t, "it trims", func() bool { return length(t, client, topic) == 0 })
 	cancel()

@@ -1,4 +1,4 @@
-// Command domain-refresh periodically resolves domains, and never the same one twice at the same time: a cron tick skips a
+// Command domain-refresh periodically resolves domains, with at most one refresh per domain at a time: a cron tick skips a
 // domain that is being refreshed, a manual trigger waits. Any number of processes may share the work. It only uses
 // Lockstep's public packages and does not involve Git.
 //

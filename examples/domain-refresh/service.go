@@ -80,7 +80,7 @@ func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(msg.Context(), "domain refreshed", "domain", domain, "by", msg.Metadata.Get(askedBy), "found", found)
+	s.log.InfoContext(msg.Context(), "domain refreshed", "domain", domain, "by", msg.Metadata.Get(askedBy), "addresses", found)
 	out := message.NewMessage(msg.UUID, []byte(found))
 	out.Metadata.Set("domain", domain)
 	return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{{Stream: done, Message: out}}})

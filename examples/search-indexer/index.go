@@ -38,7 +38,7 @@ func (x *index) past(r events.Result) bool {
 	return r.Fence < max(x.Removed, x.Refs[r.Ref.String()].Fence)
 }
 
-// remove deletes everything older than the removal with that fence.
+// remove deletes all snapshots up to fence, the fence of a removal.
 func (x *index) remove(fence uint64) {
 	x.Removed = max(x.Removed, fence)
 	maps.DeleteFunc(x.Refs, func(_ string, s snapshot) bool { return s.Fence <= fence })

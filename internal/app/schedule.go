@@ -50,7 +50,7 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 	return int(max(group.Lag, 0) + group.Late), nil
 }
 
-// runReconciler reconciles until ctx is done. Of all processes with the volume mounted, the first one to claim an interval does.
+// runReconciler reconciles until ctx is done. The first process with the volume mounted to claim an interval reconciles.
 func runReconciler(ctx context.Context, cfg Config, client redis.UniversalClient) {
 	runEvery(ctx, cfg.ReconcileEvery, func() {
 		if err := reconcile(ctx, cfg, client); err != nil && ctx.Err() == nil {

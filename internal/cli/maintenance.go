@@ -76,7 +76,7 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 		return fn(ctx, maintainer{volume: volume})
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(errors.New("--redis is required: use that of the service, or stop all workers and use --offline"))
+		return term.UsageError(errors.New("--redis is required; use the same URL as the service, or stop all workers and use --offline"))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {

@@ -68,7 +68,7 @@ func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn fun
 		return err
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(errors.New("--redis is required: use that of the service"))
+		return term.UsageError(errors.New("--redis is required; use the same URL as the service"))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {

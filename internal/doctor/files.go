@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// examineFiles checks what the settings name other than Redis and the volume. It skips settings that are not set.
+// examineFiles checks the limits, files and addresses in the settings, except Redis and the volume. It skips empty settings.
 func examineFiles(cfg config.Config, environ []string) []Check {
 	checks := []Check{openFiles(cfg)}
 	if cfg.Credentials != "" {
@@ -120,7 +120,7 @@ func hookSources(cfg config.Config, environ []string) (int, []Check) {
 	return n, []Check{passed(name, "%d", n)}
 }
 
-// spoolDirectory tries what a receiver does there. It takes no lock, so it does not disturb a running receiver.
+// spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
 	const name, advice = "spool", "choose another directory with --spool"
 	at := dir
@@ -151,7 +151,7 @@ func spoolDirectory(dir string) Check {
 	return passed(name, "%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }
 
-// slowSync is the sync time of an overloaded or remote disk.
+// slowSync is the sync time above which a disk is probably overloaded or remote.
 const slowSync = 250 * time.Millisecond
 
 // timedSync returns the fastest of three syncs of a small file in dir, because other writes may delay one.

@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// soaking reports whether LOCKSTEP_SOAK asks for the full length of soak tests. LOCKSTEP_SEED repeats the pushes and
+// soaking reports whether LOCKSTEP_SOAK is set, which runs the soak tests at full length. LOCKSTEP_SEED reproduces the pushes and
 // kills of a run, but not their timing.
 func soaking() bool { return os.Getenv("LOCKSTEP_SOAK") != "" }
 
@@ -51,8 +51,8 @@ func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
 	s.finish(f)
 }
 
-// killWorkers runs kills workers until they are killed, atOnce at a time, during the storm, and counts the kills by kill
-// point.
+// killWorkers starts kills workers during the storm, atOnce at a time, waits until each is killed, and counts the kills by
+// kill point.
 func (s *storm) killWorkers(kills, atOnce int) map[string]int {
 	s.t.Helper()
 	type kill struct {

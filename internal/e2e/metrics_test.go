@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// scraped has the exported samples by name with labels.
+// scraped holds the exported samples, keyed by name with labels.
 type scraped map[string]float64
 
 func samplesOf(t *testing.T, addr string) scraped {

@@ -2,7 +2,7 @@ package forge
 
 import "log/slog"
 
-// Source is a sender of webhooks, with what its deliveries are allowed to do. It receives them at POST /hooks/{Name}.
+// Source is a sender of webhooks, with the permissions of its deliveries. It receives them at POST /hooks/{Name}.
 // Its secrets are never printed.
 type Source struct {
 	Name     string

@@ -7,8 +7,8 @@ import (
 )
 
 // AcceptTokens answers requests for repo with 401 unless they contain one of these tokens, as a Bearer token or as the
-// password of Basic credentials. Another call replaces the tokens, which revokes those left out. Without tokens, requests
-// need none.
+// password of Basic credentials. A later call replaces the tokens and so revokes the old ones. Without tokens, no
+// authentication is required.
 func (s *Server) AcceptTokens(repo string, tokens ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

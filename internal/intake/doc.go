@@ -3,8 +3,8 @@
 //	delivery → its watches (from the registry, cached) → one change per watch → Redis, in one script
 //	                                                   ↘ Redis is unreachable → spool on disk → Redis, in order
 //
-// [NewPlan] computes the changes of a delivery. A repository is identified by its remote, which the forge names; the
-// watches determine the paths at which it is kept. [Intake.Take] reads the remote's watches from the registry or from a
+// [NewPlan] computes the changes of a delivery. A delivery names a repository by its remote; the watches of that
+// remote determine the paths to update. [Intake.Take] reads the remote's watches from the registry or from a
 // cache. The script that adds the changes checks that the watches are current, so a delivery usually costs one round
 // trip. The script also keeps a ledger of delivery IDs and ignores duplicates. This makes it safe to retry when in
 // doubt: a delivery that Redis has accepted although its answer was lost is spooled, and ignored when it is retried.
@@ -12,11 +12,11 @@
 // While the spool contains deliveries of this process, new ones are appended to it, to keep the order. If it is full,
 // they are sent to Redis directly. [Intake.Run] empties the spool:
 //
-//	Redis is unreachable                     the delivery stays first and is retried after 50 ms to 1 s
-//	Redis refuses a delivery                 it moves to the end, until it is older than [Config].Keep
+//	Redis is unreachable                     the delivery stays at the front and is retried after 50 ms to 1 s
+//	Redis refuses a delivery                 it moves to the end; it is dropped once older than [Config].Keep
 //	a delivery on disk cannot be decoded     it is dropped, counted, and logged as an error
-//	the process is killed meanwhile          the delivery is sent again; the ledger ignores it
-//	the process is killed and not restarted  another one with the same directory adopts its deliveries
+//	the process is killed while sending      the delivery is sent again; the ledger ignores it
+//	the process is killed and not restarted  another process with the same directory adopts its deliveries
 //
 // There is no order between concurrent deliveries or between processes. None is needed: a change only says "check the
 // remote".

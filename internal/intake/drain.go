@@ -18,7 +18,7 @@ const (
 	lastPause    = time.Second
 )
 
-// Run sends spooled deliveries, also those of dead processes, to Redis until ctx is done.
+// Run sends spooled deliveries to Redis until ctx is done, including those left behind by dead processes.
 func (in *Intake) Run(ctx context.Context) {
 	if in.cfg.Spool == nil {
 		return

@@ -20,10 +20,10 @@ func (w *world) publishNewer() {
 // awaitLog waits until text was logged.
 func (w *world) awaitLog(text string) {
 	w.t.Helper()
-	w.eventually(func() bool { return strings.Contains(w.log.String(), text) }, "somebody says %q", text)
+	w.eventually(func() bool { return strings.Contains(w.log.String(), text) }, "log contains %q", text)
 }
 
-// Results before it are fed.
+// A result of a newer version is left to a newer process; the results before it are queued.
 func TestResultOfNewerVersionIsLeftToIt(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()

@@ -217,7 +217,8 @@ func deadProblem(err error) error {
 	return err
 }
 
-// deadChangeProblem is deadProblem for a change, which may have been made although Redis does not answer.
+// deadChangeProblem is deadProblem for a request that retries or drops a letter. If Redis does not answer, the script may
+// have run nevertheless.
 func deadChangeProblem(err error) error {
 	if DeadStatus(err) == http.StatusServiceUnavailable {
 		return problem{errors.New("Redis does not answer; check whether the letter is still there, then try again"), http.StatusServiceUnavailable}

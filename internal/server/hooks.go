@@ -41,7 +41,7 @@ type hookAnswer struct {
 	Pong      bool   `json:"pong,omitempty"`      // it was a ping
 }
 
-// receiveHook handles webhook deliveries. It logs one line per delivery, and only data that has been verified.
+// receiveHook handles webhook deliveries. It logs one line per delivery, containing only verified data.
 func receiveHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handler {
 	memory := newBudget(hookMemory)
 	if hooks.Observe == nil {

@@ -321,7 +321,7 @@ func TestDamagedFileIsReplaced(t *testing.T) {
 			return content
 		},
 	} {
-		for _, when := range []string{"while nobody has it", "while it is in use", "when it is adopted"} {
+		for _, when := range []string{"while unused", "while in use", "on adoption"} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				dir := t.TempDir()
 				spoil := func(path string) {
@@ -338,13 +338,13 @@ func TestDamagedFileIsReplaced(t *testing.T) {
 					add(t, s, fmt.Sprintf("%d %s", n, strings.Repeat("x", 500)))
 				}
 				switch when {
-				case "while nobody has it":
+				case "while unused":
 					if err := s.Close(); err != nil {
 						t.Fatal(err)
 					}
 					spoil(filepath.Join(dir, "0.bolt"))
 					s = open(t, dir, spool.Config{})
-				case "while it is in use":
+				case "while in use":
 					spoil(filepath.Join(dir, "0.bolt"))
 					for range 200 { // until the damage is detected
 						items, err := s.Peek(100)
@@ -358,7 +358,7 @@ func TestDamagedFileIsReplaced(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-				case "when it is adopted":
+				case "on adoption":
 					if err := s.Close(); err != nil {
 						t.Fatal(err)
 					}

@@ -34,7 +34,7 @@ func NewStreams(client redis.UniversalClient, prefix string, topics ...string) *
 	return &Streams{redis: client, prefix: prefix, topics: topics}
 }
 
-// Read returns the statistics of each topic, cached for 5 s. It takes at most 2 s, even if ctx is done.
+// Read returns the statistics of each topic, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
 func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -98,8 +98,8 @@ func (t *Traces) Close() {
 	t.exporter.abort()
 }
 
-// Begin starts the span of a one-shot command. Its parent is the span in the environment variable TRACEPARENT, if set,
-// as in traced pipelines. end ends the span with the command's error.
+// Begin starts the span of a one-shot command. Its parent is the span in the environment variable TRACEPARENT, if set:
+// the command then belongs to the trace of the pipeline that runs it. end records the command's error and ends the span.
 func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end func(error)) {
 	if t == nil {
 		return ctx, func(error) {}

@@ -153,7 +153,7 @@ func TestForeignSuffixedNameIsNotReplaced(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// TestUnusedRemoteCanBeRebound first names a remote that never answers.
+// TestUnusedRemoteCanBeRebound first binds the path to a remote that never answers.
 func TestUnusedRemoteCanBeRebound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

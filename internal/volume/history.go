@@ -65,7 +65,7 @@ func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shal
 		whole = distinct(refs)
 	}
 	if s.history.Shallow, err = reachable(ctx, objects, []object.ID{s.plan.Commit}, shallow, whole); err != nil {
-		return fmt.Errorf("%.12s: %w", s.plan.Commit, err)
+		return fmt.Errorf("history of %.12s: %w", s.plan.Commit, err)
 	}
 	refs[s.tip.Ref.String()] = s.plan.Commit
 	all, err := reachable(ctx, objects, distinct(refs), shallow, whole)

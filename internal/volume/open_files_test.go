@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestFilesAreClosed does everything many times, and counts the files that are open.
+// TestFilesAreClosed repeats all operations and checks that the number of open files does not grow.
 func TestFilesAreClosed(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})

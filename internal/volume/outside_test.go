@@ -10,8 +10,8 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// TestLinkPolicyChange changes the policy between two syncs: the next tree is of the new one, though
-// no link has changed, however it is made.
+// TestLinkPolicyChange changes the policy between two syncs. The next tree must follow the new policy,
+// recycled or not, although no link has changed.
 func TestLinkPolicyChange(t *testing.T) {
 	t.Parallel()
 	for _, reuse := range []bool{false, true} {

@@ -51,8 +51,8 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// wasSpare reports whether the published tree is one that was published before, and signs it: by a folder that
-// is empty, which is nothing to Git.
+// wasSpare reports whether the published tree is a recycled one, and marks it with an empty folder, which Git
+// ignores.
 func (w *world) wasSpare() bool {
 	err := os.Mkdir(w.path(widgets, "was-here"), 0o755)
 	if err != nil && !errors.Is(err, os.ErrExist) {
@@ -61,7 +61,7 @@ func (w *world) wasSpare() bool {
 	return err != nil
 }
 
-// inventor makes up edits, and knows what files there are.
+// inventor generates random edits and tracks the existing files.
 type inventor struct {
 	files map[string]string
 	rand  *rand.Rand
@@ -98,7 +98,7 @@ func (h *inventor) path() string {
 	return path
 }
 
-// taken reports whether a path lies above or below that of a file there is.
+// taken reports whether a path is an ancestor or a descendant of an existing file's path.
 func (h *inventor) taken(path string) bool {
 	for other := range h.files {
 		if strings.HasPrefix(other, path+"/") || strings.HasPrefix(path, other+"/") {
@@ -147,7 +147,7 @@ func TestDamagedRecycledTreeIsRebuilt(t *testing.T) {
 			w.create(map[string]string{"dir/changes": "0", "dir/stays": "same"})
 			first := w.sync("")
 			w.push(map[string]string{"dir/changes": "1"})
-			w.sync("") // the first is spare now
+			w.sync("") // retires the first tree
 			must(0, spoil(w.path(first.Tree)))(t)
 			commit := w.push(map[string]string{"dir/changes": "2"})
 			w.sync("")
@@ -157,7 +157,7 @@ func TestDamagedRecycledTreeIsRebuilt(t *testing.T) {
 	}
 }
 
-// TestRecycledTreeGetsNewGitDir has somebody work with Git in a tree, and die.
+// TestRecycledTreeGetsNewGitDir modifies a tree's .git, as a user who runs Git there and crashes would.
 func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,11 +173,11 @@ func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 	}
 	w.wasSpare()
 	w.push(map[string]string{"a": "1"})
-	w.sync("") // the first is spare now
+	w.sync("") // retires the first tree
 	commit := w.push(map[string]string{"a": "2"})
 	w.sync("")
 	if !w.wasSpare() {
-		t.Fatal("it was not brought forward")
+		t.Fatal("the tree was not recycled")
 	}
 	w.mustBeSound(widgets, commit)
 	w.gitIn(widgets, "update-index", "--refresh")
@@ -188,7 +188,7 @@ func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 	}
 }
 
-// TestRefsRecycleOwnTrees has two refs with nothing in common, to be pushed to in turn.
+// TestRefsRecycleOwnTrees pushes alternately to two unrelated refs.
 func TestRefsRecycleOwnTrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

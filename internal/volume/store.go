@@ -126,7 +126,7 @@ func (s store) refs() (map[string]object.ID, error) {
 }
 
 // hold records that the store has a ref's commit at a depth, and the store's shallow commits. It does not sync to disk:
-// what a power failure loses is fetched again. The caller holds the file lock.
+// data lost in a power failure is fetched again. The caller holds the file lock.
 func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallow []object.ID) error {
 	refs, err := s.refs()
 	if err != nil {

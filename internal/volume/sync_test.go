@@ -257,8 +257,8 @@ func TestThinFetch(t *testing.T) {
 	}
 }
 
-// TestTreesAreIndependent moves the volume after its store has changed generation, and takes all
-// trees but one away.
+// TestTreesAreIndependent moves a volume whose store has two generations, and deletes all trees
+// but one.
 func TestTreesAreIndependent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -303,7 +303,7 @@ func TestDeletedStoreIsRecreated(t *testing.T) {
 	w.mustBeSound(widgets, res.After)
 }
 
-// TestStoreIsKeptIfTreeIsUnreadable has a tree not say which store it needs.
+// TestStoreIsKeptIfTreeIsUnreadable makes the alternates file of a tree unreadable.
 func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -315,7 +315,7 @@ func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	must(0, os.WriteFile(filepath.Join(next.dir, "packed-refs"), nil, 0o644))(t)
 	alternates := w.path(res.Tree, ".git/objects/info/alternates")
 	must(0, os.Rename(alternates, alternates+"-away"))(t)
-	must(0, os.Mkdir(alternates, 0o755))(t) // not readable, and yet not missing
+	must(0, os.Mkdir(alternates, 0o755))(t) // exists, but cannot be read
 
 	s := &syncer{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
 	must(0, s.tidy(t.Context()))(t)

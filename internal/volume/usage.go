@@ -235,7 +235,7 @@ type meter struct {
 	usage   Usage // of the repository, without own
 }
 
-// remeasureAfter is the maximum age of a measurement that a repository may be refused by.
+// remeasureAfter is the maximum age of a measurement; an older one is repeated before a repository is refused.
 const remeasureAfter = time.Minute
 
 // checkSpace fails if the volume or the repository is over a limit, else starts the meter.

@@ -77,7 +77,7 @@ func TestFileInPlaceOfTreesFolder(t *testing.T) {
 	mustFail(t, err, events.ClassVolume, events.Retryable)
 }
 
-// TestNoGitIsStarted takes git out of the PATH: only the server may need it.
+// TestNoGitIsStarted removes git from the PATH; only the test server may run it.
 func TestNoGitIsStarted(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})

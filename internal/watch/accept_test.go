@@ -86,14 +86,14 @@ func TestAcceptReturnsStaleForOtherVersions(t *testing.T) {
 			t.Errorf("%s: something changed", name)
 		}
 	}
-	refused("nobody was thought to watch", map[string]string{widgets: ""})
+	refused("a watch was added", map[string]string{widgets: ""})
 	refused("one of two", map[string]string{widgets: old, other: "1"})
 	b.put(of(t, "ci", "acme/widgets", ""))
 	refused("one more", map[string]string{widgets: old})
 	b.remove(docs.Key(), of(t, "ci", "acme/widgets", "").Key())
-	refused("nobody any more", map[string]string{widgets: old})
+	refused("the last watch was removed", map[string]string{widgets: old})
 	b.put(docs)
-	refused("the very same watch, put again", map[string]string{widgets: old})
+	refused("the same watch was added again", map[string]string{widgets: old})
 	in.Versions = b.versions("acme/widgets")
 	in.Versions[other] = ""
 	if got := b.accept(in); got != watch.Accepted {

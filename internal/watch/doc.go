@@ -37,7 +37,7 @@
 //
 // # Why scripts
 //
-// Between reading the watches and queueing a change, somebody may start or stop watching. Each script does both in one
+// Between reading the watches and queueing a change, watches may be added or removed. Each script does both in one
 // step, and the position of its entry in the stream of changes records the order. It runs every check that can fail before
 // its first write.
 //

@@ -9,7 +9,7 @@
 --         until the next poll is due in ms, 0 if one is overdue and -1 if there is none
 -- Fails with WRONGTYPE if poll or changes has another type, and with OOM; then every due repository stays scheduled.
 --
--- A repository is due at the earliest nine tenths of its interval after the last poll was requested by anybody. A set
+-- A repository becomes due no earlier than nine tenths of its interval after its last poll request. A set
 -- may be scheduled too early (it was just written, or the default interval has grown); it is then rescheduled. A set
 -- without an interval is checked again in an hour. A set that is missing or not a hash is unscheduled.
 

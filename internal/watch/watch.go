@@ -35,7 +35,7 @@ type Watch struct {
 
 	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
 
-	// Silenced says since when and why the app is no longer notified; empty while it is.
+	// Silenced records when and why notifications to the app were disabled; empty while they are enabled.
 	Silenced string `json:"silenced,omitempty"`
 }
 

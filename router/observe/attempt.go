@@ -19,13 +19,13 @@ type Attempt struct {
 	published, settled time.Time // zero until then
 
 	mu       sync.Mutex
-	returned bool // the handler has, and its progress counts no more
+	returned bool // the handler has returned; later progress is ignored
 	phase    events.Phase
 	span     trace.Span       // of the phase; nil before the first
 	units    map[string]int64 // what the phase has done, by unit
-	fetched  time.Time        // when the last phase ended in which the remote lists or sends
+	fetched  time.Time        // end of the last phase in which the remote lists refs or sends objects
 	earlier  int64            // bytes received in earlier fetches
-	received int64            // and in the last one
+	received int64            // bytes received in the last fetch
 }
 
 // onlyPhase is the phase of the types of change that have a single one.
@@ -52,7 +52,7 @@ func (a *Attempt) progress(p events.Progress) {
 	}
 }
 
-// record notes a progress. It is false when the handler has returned.
+// record records progress. It returns false if the handler has returned.
 func (a *Attempt) record(p events.Progress) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *Attempt) record(p events.Progress) bool {
 		a.units[p.Unit] = p.Done
 	}
 	if p.Phase == events.PhaseFetch && p.Unit == "bytes" {
-		if p.Done < a.received { // everything is fetched once more
+		if p.Done < a.received { // the fetch has restarted
 			a.earlier += a.received
 		}
 		a.received = p.Done

@@ -69,7 +69,7 @@ func TestStages(t *testing.T) {
 			if ok != (tc.total >= 0) || ok && total != time.Duration(tc.total)*time.Millisecond {
 				t.Errorf("total %v %t, want %d ms", total, ok, tc.total)
 			}
-			for range ended.Stages { // breaking is allowed
+			for range ended.Stages { // must tolerate an early break
 				break
 			}
 		})

@@ -59,7 +59,7 @@ func (o *Output) String() string {
 // Type is part of [pflag.Value].
 func (o *Output) Type() string { return "form" }
 
-// IsTable reports whether the output is for people.
+// IsTable reports whether the output is a table, not JSON.
 func (o *Output) IsTable() bool { return o.String() == formTable }
 
 // Show prints data, or its table: one row per line, cells separated by tabs.

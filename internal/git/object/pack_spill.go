@@ -44,7 +44,7 @@ func (s *spill) ReadAt(b []byte, offset int64) (int, error) {
 	return n, disk.Error("read a temporary file", err)
 }
 
-// free returns the disk space of a part to the file system, if that supports it.
+// free releases the disk space of a range of the file, if the file system supports it.
 func (s *spill) free(at, size int64) {
 	if s.file != nil && size > 0 {
 		_ = unix.Fallocate(int(s.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, size)

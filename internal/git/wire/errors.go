@@ -118,13 +118,13 @@ func networkCause(err error) error {
 
 func certificateFault(err error) error {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return errors.New("its certificate is signed by an unknown authority")
+		return errors.New("the certificate is signed by an unknown authority")
 	}
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return errors.New("its certificate is for another host")
+		return errors.New("the certificate is for another host")
 	}
 	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
-		return errors.New("its certificate has expired, or is not valid yet")
+		return errors.New("the certificate has expired or is not valid yet")
 	}
-	return errors.New("its certificate does not verify")
+	return errors.New("the certificate cannot be verified")
 }
