@@ -55,7 +55,7 @@ func TestInputErrorsAreOneActionableLine(t *testing.T) {
 		"missing CA file":                  {args: append(serve, "--ca-file", "nowhere"), code: term.ExitUsage, want: "ca-file: open nowhere"},
 		"missing known-hosts file":         {args: append(serve, "--known-hosts", "nowhere"), code: term.ExitUsage, want: "known-hosts: open nowhere"},
 		"missing credentials directory":    {args: append(serve, "--credentials", "nowhere"), code: term.ExitUsage, want: "credentials: stat nowhere"},
-		"an invalid proxy":                 {args: append(serve, "--proxy", "nonsense"), code: term.ExitUsage, want: "proxy: want a URL, as http://proxy.example.org:3128"},
+		"an invalid proxy":                 {args: append(serve, "--proxy", "nonsense"), code: term.ExitUsage, want: "proxy: want a URL such as http://proxy.example.org:3128"},
 		"invalid hosts":                    {args: append(serve, "--hosts", "a/b"), code: term.ExitUsage, want: `hosts: "a/b" is not a host name`},
 		"invalid hosts for notifications":  {args: append(serve, "--notify-hosts", "***"), code: term.ExitUsage, want: `notify-hosts: "***" is not a host name`},
 		"a lock-wait shorter than a lease": {args: append(serve, "--lock-wait", "1s"), code: term.ExitUsage, want: "raise lock-wait or lower lease"},
