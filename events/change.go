@@ -23,7 +23,7 @@ const (
 	ChangeDue     ChangeType = "lockstep.change.due.v1"     // a poll is due: ask the remote whether a watched ref has moved
 )
 
-// Operation returns the type in a word: sync, remove, move or poll.
+// Operation returns the type as a single word: sync, remove, move or poll.
 func (t ChangeType) Operation() string {
 	switch t {
 	case ChangeRemoved:

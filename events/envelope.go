@@ -128,7 +128,7 @@ func ParseChange(document []byte) (Change, error) {
 	return c, nil
 }
 
-// isCloudEvent reports whether document has a specversion, and so is not in the flat form.
+// isCloudEvent reports whether document has a specversion and is therefore not in the flat form.
 func isCloudEvent(document []byte) (bool, error) {
 	if bytes.HasPrefix(document, []byte(`{"specversion":`)) { // as MarshalJSON writes it; avoids parsing twice
 		return true, nil
@@ -195,7 +195,7 @@ func parsePlain(document []byte) (Change, error) {
 	var err error
 	if f.Repo != "" {
 		c.Repo, err = ParseRepoPath(f.Repo)
-	} else if f.URL != "" && c.Type != ChangeMoved { // a move's url is the new one
+	} else if f.URL != "" && c.Type != ChangeMoved { // the url of a move is the new one
 		c.Repo, err = RepoPathFromURL(f.URL)
 	}
 	if err != nil {

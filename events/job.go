@@ -30,7 +30,7 @@ type Job struct {
 	Progress func(Progress)
 }
 
-// Announced returns the commit that the ref names now according to the change, or "". A hash of zeros, by which
+// Announced returns the commit that the ref now names according to the change, or "". A hash of zeros, by which
 // forges report a deleted ref, counts as none.
 func (c Change) Announced() string {
 	if strings.Trim(c.After, "0") == "" {
@@ -58,8 +58,8 @@ type Outcome struct {
 	StateTo map[string]string // fields to set in the state of Change.To
 	Changes []Change          // changes to publish in the same step
 
-	// Covers reports whether this outcome also answers another waiting job for the same repository, and with what
-	// outcome. It is called after the outcome itself is settled, by one goroutine. Optional.
+	// Covers reports whether this outcome also answers another waiting job for the same repository, and returns
+	// that job's outcome. It is called after the outcome itself is settled, by one goroutine. Optional.
 	Covers func(ctx context.Context, other Job) (Outcome, bool)
 }
 

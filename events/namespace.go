@@ -58,7 +58,7 @@ func (n Namespace) Notifications() string { return string(n) + "notify" }
 // Reconcile is the lock of the process that compares registry, state and volume. It also records the last run.
 func (n Namespace) Reconcile() string { return string(n) + "reconcile" }
 
-// Working is the hash of what each worker is working on.
+// Working is the hash of the jobs that workers are handling.
 func (n Namespace) Working() string { return string(n) + "working" }
 
 // Patrol is the lock of the worker that maintains idle repositories. It also records the last run.

@@ -14,8 +14,8 @@ var (
 	resultType = regexp.MustCompile(`^lockstep\.result\.[a-z_]{1,40}\.v[1-9][0-9]{0,3}$`)
 )
 
-// newer returns an error if the document's type looks like one of ours but is not known to this version, and nil
-// otherwise. It takes precedence over other parse errors, which a newer format would explain.
+// newer returns an error if the document's type matches our naming scheme but is unknown to this version. It takes
+// precedence over other parse errors, which a newer format would explain.
 func newer[T ~string](document []byte, ours *regexp.Regexp, known []T) error {
 	var probe struct {
 		Type string `json:"type"`

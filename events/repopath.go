@@ -12,7 +12,7 @@ var ErrBadRepoPath = errors.New("not a repository path")
 
 const (
 	maxRepoPath    = 512 // bytes
-	maxRepoSegment = 100 // bytes; leaves room for "@ref" within a file name's 255
+	maxRepoSegment = 100 // bytes; leaves room for "@ref" within the 255 bytes of a file name
 	maxRepoDepth   = 20  // segments; GitLab's limit on nested groups
 )
 

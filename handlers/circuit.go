@@ -43,29 +43,29 @@ type CircuitPhase string
 const (
 	CircuitClosed   CircuitPhase = "closed"    // everything
 	CircuitOpen     CircuitPhase = "open"      // nothing
-	CircuitHalfOpen CircuitPhase = "half-open" // the next change, as a probe; the lease keeps others out meanwhile
+	CircuitHalfOpen CircuitPhase = "half-open" // rejects changes except the next one, a probe; the lease serializes them
 )
 
 // Circuit is a circuit breaker for repositories: after several consecutive failures it rejects changes to a repository for a
 // while, so that changes do not each contact a remote that is down.
 //
-//	closed     all changes are handled. Policy.Failures failures in a row open it
-//	open       changes return to the stream until it half-opens, without an attempt counted; a poll with
+//	closed     all changes are handled; Policy.Failures consecutive failures open it
+//	open       changes return to the stream until it half-opens, and no attempt is counted. A poll with
 //	           on_busy=skip is skipped, so that polls do not pile up
-//	half-open  the next change is the probe; the lease admits one at a time. Success closes the
-//	           circuit, a failure opens it for twice as long
+//	half-open  the next change is a probe; the lease admits one at a time. Success closes the
+//	           circuit, failure opens it for twice as long
 //
-// Only the classes network, server and corrupt count. The others do not open or reset the circuit: the remote answered
-// (one app's bad credential must not stop the others), the fault is ours, or nothing was tried.
+// Only the classes network, server and corrupt count. Other failures neither open nor reset the circuit: the remote answered
+// (one app's bad credential must not block the others), the fault is local, or the remote was never contacted.
 //
-// A success is a poll, or an outcome that sets state; an outcome without state, such as that of an outdated change, proves
-// nothing. The reset is part of the outcome and takes effect when the change is settled. A forced removal asks no remote
-// and is always admitted.
+// A success is a poll, or an outcome that sets state. An outcome without state, such as that of an outdated change, does not
+// count. The circuit is reset in the step that settles the change. A forced removal does not contact the remote, so it is
+// always admitted.
 type Circuit struct {
 	Store  CircuitStore
 	Policy CircuitPolicy
 	Log    *slog.Logger // default slog.Default
-	// Observe is called with each new phase, once for each probe of a half-open circuit. Optional.
+	// Observe is called on each change of phase, and for each probe of a half-open circuit. Optional.
 	Observe func(to CircuitPhase)
 }
 
@@ -115,7 +115,7 @@ func refused(job events.Job, circuit CircuitState) error {
 	}
 }
 
-// failed counts a failure, if its class counts. If that opens the circuit, the retry waits until it half-opens.
+// failed counts a failure if its class counts. If the circuit opens, the retry is delayed until it half-opens.
 func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	class := events.ClassOf(err)
 	if !counts(class) {

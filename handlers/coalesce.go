@@ -10,22 +10,22 @@ import (
 	"lockstep/internal/state"
 )
 
-// Coalescing compares IDs of stream entries, never clocks. Right before a sync asks the remote, it reads the last ID of the
-// stream of changes. The remote's answer then covers every change up to that entry for the same ref, remote and credential.
-// It is valid once its sync is settled, and as long as the tree on disk is still that commit.
+// Coalescing compares IDs of stream entries, never clocks. Right before a sync contacts the remote, it reads the ID of the
+// last entry in the stream of changes. The remote's answer then covers every change up to that entry for the same ref, remote
+// and credential. The answer is valid once its sync is settled, and while the tree on disk is still at its commit.
 //
-// A change may announce a commit that the answer does not have. Either another push has followed, or the remote lags behind
-// its own webhook. The latter is possible only for the newest such change of a ref: the remote is asked again a few times,
-// with a backoff, and then its answer is accepted. The newest change is tracked per app, since an app learns of a commit
-// only from its own results.
+// A change may announce a commit that the answer lacks: either another push has followed, or the remote lags behind its own
+// webhook. A lag is possible only for the newest such change of a ref. Then the sync is retried a few times with a backoff,
+// and the last answer is accepted. The newest change is tracked per app, since an app learns of a commit only from its own
+// results.
 
 const (
-	behindBackoff    = 200 * time.Millisecond // before the remote is asked again; doubles each time
+	behindBackoff    = 200 * time.Millisecond // before the first retry; doubles each time
 	maxBehindRetries = 5                      // 6.2 s in total
 )
 
-// answeredBy returns an answer that a job can use. An answer newer than the stream is not used: Redis lost its data, and
-// IDs may have started again at an earlier time.
+// answeredBy returns a stored answer that covers the job. It ignores an answer newer than the stream: Redis lost its data,
+// and IDs may have restarted from an earlier time.
 func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRef, bool) {
 	change := job.Change
 	answer, ok := known.RemoteRef(change.URL, change.Ref, change.Credential)
@@ -38,7 +38,7 @@ func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRe
 	return state.RemoteRef{}, false
 }
 
-// announces reports whether no newer job is known that announces a commit for its ref.
+// announces reports whether the job is the newest known one that announces a commit for its ref.
 func announces(job events.Job, known state.Repo) bool {
 	return job.Change.Announced() != "" && !events.EntryAfter(known.Newest(job.Change.Ref, job.Change.App), job.Entry)
 }
@@ -78,8 +78,8 @@ func refName(ref events.Ref) string {
 	return ref.String()
 }
 
-// covering returns a function that settles other jobs with a sync's answer: those of the same app, with a result without
-// changes. Other apps receive their changes on their own turn, for which the remote is not asked.
+// covering returns a function that settles other jobs of the same app with a sync's answer, as results without changes. Jobs
+// of other apps run on their own turn, without contacting the remote.
 func covering(job events.Job, known state.Repo, answer state.RemoteRef, result events.Result) func(context.Context, events.Job) (events.Outcome, bool) {
 	if answer.Until == "" {
 		return nil
@@ -110,7 +110,7 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 		case change.After != answer.Commit && !events.EntryAfter(newest, other.Entry):
 			return events.Outcome{}, false // the remote may lag behind
 		}
-		if change.Watched != job.Change.Watched { // a ref that was asked for by hand is kept longer
+		if change.Watched != job.Change.Watched { // a ref requested manually is kept longer
 			askedBy := state.OriginFields(change, result.Ref)
 			maps.Copy(askedBy, fields)
 			fields = askedBy

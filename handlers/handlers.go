@@ -7,7 +7,7 @@ import (
 	"lockstep/internal/credential"
 )
 
-// Repos are the clones on a volume. Errors carry an [events.Disposition] and class.
+// Repos manages the clones on a volume. Its errors carry an [events.Disposition] and class.
 type Repos interface {
 	// Sync fetches one ref and publishes its tree.
 	Sync(ctx context.Context, req SyncRequest) (SyncResult, error)
@@ -21,15 +21,15 @@ type Repos interface {
 	Published(repo events.RepoPath) (Published, bool, error)
 }
 
-// States are the states of repositories in Redis.
+// States reads and writes the state of repositories in Redis.
 type States interface {
-	// Fields returns the fields that earlier outcomes have set in a repository's state; none if it is unknown.
+	// Fields returns the fields that earlier outcomes have set in a repository's state, or none if it is unknown.
 	Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error)
-	// SetMisses stores in the state how often the commit that an entry announces for ref was missing at the remote.
+	// SetMisses stores how often the remote lacked the commit that an entry announces for ref.
 	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, times int) error
 }
 
-// Credentials resolve the names of credentials.
+// Credentials resolves credential names to secrets.
 type Credentials interface {
 	// Resolve returns the secret for a name, if it may be sent to the remote. The empty name is anonymous.
 	Resolve(ctx context.Context, name, remote string) (Secret, error)
@@ -37,9 +37,9 @@ type Credentials interface {
 	Refused(name string, secret Secret) bool
 }
 
-// Watches are the registry of watches.
+// Watches is the registry of watches.
 type Watches interface {
-	// Of returns the watches of a repository.
+	// Of returns the watches on a repository.
 	Of(ctx context.Context, repo events.RepoPath) ([]Watch, error)
 	// Move moves the watches of a repository to another path and remote.
 	Move(ctx context.Context, from, to events.RepoPath, url string) error
@@ -73,8 +73,8 @@ type SyncRequest struct {
 	Repo   events.RepoPath
 	Remote Remote
 	Ref    events.Ref   // zero for the remote's default branch
-	Depth  events.Depth // of history
-	Fence  uint64       // of the lease held on Repo
+	Depth  events.Depth // history to fetch
+	Fence  uint64       // fence of the lease on Repo
 
 	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
 	Base func(ref events.Ref, published string) string
@@ -109,7 +109,7 @@ type RemoveRequest struct {
 	Repo    events.RepoPath
 	Ref     events.Ref // zero for the whole repository
 	Remote  Remote     // remote to check; an empty URL selects the one that Repo is bound to
-	Fence   uint64     // of the lease held on Repo
+	Fence   uint64     // fence of the lease on Repo
 	Force   bool       // skip the check with the remote
 	Confirm func(context.Context) error
 }
@@ -155,7 +155,7 @@ type Watch struct {
 	Foreign    bool // the URL comes from a webhook's payload
 }
 
-// Selector selects refs.
+// Selector selects refs of a repository.
 type Selector interface {
 	IsDefault() bool             // it selects the remote's default branch
 	Matches(ref events.Ref) bool // it selects ref by name
@@ -197,7 +197,7 @@ func (h *Handlers) afterRefusal(name string, secret Secret, err error) error {
 	return events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)
 }
 
-// redisError wraps an error that Redis returned, for which the change is not at fault.
+// redisError wraps an error returned by Redis, so that the change is not blamed for it.
 func redisError(err error) error {
 	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
 }

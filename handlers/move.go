@@ -10,10 +10,10 @@ import (
 	"lockstep/internal/state"
 )
 
-// Move moves a clone, its watches and its state to another path, under the leases of both. The change is a hint: the
-// volume, or the remotes if there is no clone, must confirm that it is the same repository. Each of the three steps (disk,
-// registry, state) can be repeated, so the next attempt completes a move whose worker died. By then, a clone at the old
-// path is either another repository, which keeps its watches, or the same one under its old name, which is removed.
+// Move moves a clone, its watches and its state to another path, under the leases on both paths. The change is a hint: the
+// volume, or the remotes if there is no clone, must confirm that both are the same repository. Each of the three steps (disk,
+// registry, state) is idempotent, so the next attempt completes a move whose worker died. A clone found at the old path by
+// then is either another repository, which keeps its watches, or the same one under its old name, which is removed.
 func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	remote, err := h.remote(ctx, change.URL, change.Credential, change.Foreign)
@@ -30,7 +30,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	moved, err := h.Repos.Move(ctx, MoveRequest{
 		From: change.Repo, To: change.To, Remote: remote, FormerSecret: former, Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm,
 	})
-	var successor Published // what is at the old path now, since an earlier attempt at this move
+	var successor Published // published at the old path since an earlier attempt at this move
 	succeeded := false
 	if err == nil && !change.To.Equal(change.Repo) {
 		successor, succeeded, err = h.Repos.Published(change.Repo)
@@ -63,14 +63,14 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{Result: result, State: fields}, nil
 	}
 	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}
-	if moved.Path != "" && !known.Synced().IsZero() { // else it was removed there before this was settled
+	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
 		outcome.StateTo = known.MovedFields(there, change.To, change.URL, job.FenceTo)
 	}
 	if succeeded {
 		rest, err := events.NewChange(events.Change{
 			ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
 			URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
-			Force: successor.Fetched, // if nothing was fetched, the removal finds nothing, or asks about a later sync
+			Force: successor.Fetched, // if nothing was fetched, there is nothing to remove, or a later sync to check
 		})
 		if err != nil {
 			return events.Outcome{}, err
@@ -112,8 +112,8 @@ func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (Secr
 }
 
 // checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
-// clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, as
-// when it redirects there, or be gone, unless something was fetched from it since.
+// clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, for
+// example because it redirects there, or be gone, unless something was fetched from it since.
 func (h *Handlers) checkSame(ctx context.Context, change events.Change, remote Remote, successor Published) error {
 	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
@@ -149,7 +149,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, remote R
 	}
 	for _, before := range befores {
 		if !maps.Equal(before.Commits, after.Commits) {
-			// Or somebody pushed between the two listings: then the next attempt finds them equal.
+			// Or a push arrived between the two listings; then the next attempt finds them equal.
 			return events.Errorf(events.Retryable, events.ClassConflict, "move %s: it still exists, and %s is another repository", change.Repo, change.To)
 		}
 	}

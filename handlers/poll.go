@@ -12,18 +12,18 @@ import (
 	"lockstep/events"
 )
 
-// Poll lists the remote's refs and requests a sync of each watched ref that is not at the remote's commit: on the volume,
-// or as last given to the app. This catches missed webhooks and lost clones and results. The requests are published in the
-// step that settles the poll, and each sync proves its own app's credential: the poll may have used another app's.
+// Poll lists the remote's refs and requests a sync of each watched ref whose commit differs from the one on the volume or
+// the one last reported to the app. This catches missed webhooks and lost clones and results. The requests are published in
+// the step that settles the poll. Each sync checks its own app's credential: the poll may have used another app's.
 //
-//	the repository is not found   a failure is reported and the clone kept: a forge says the same to a token that may
-//	                              no longer see it. The forge's own webhook removes it
-//	a published ref is gone       its removal is requested, which asks again; not for the default branch
-//	a published ref is unwatched  likewise, if it was published for watches only; of a pattern, the last refs are watched
-//	a watched ref has moved       a sync for each app that watches it and has not received the commit
+//	the repository is not found   a failure is reported and the clone kept: a forge answers the same to a token that
+//	                              lost access. The forge's own webhook removes the clone
+//	a published ref is gone       its removal is requested, which checks again; not for the default branch
+//	a published ref is unwatched  likewise, if it was published for watches only; a pattern watches its latest refs
+//	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
 //	an app never received it      likewise
 //	the volume differs            likewise
-//	it has no watches             nothing
+//	there are no watches          nothing
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)
@@ -46,7 +46,7 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	return events.Outcome{Result: result, Changes: changes}, nil
 }
 
-// source is a remote and the name of the credential for it.
+// source is a remote and the name of its credential.
 type source struct {
 	url, credential string
 	foreign         bool
@@ -54,7 +54,7 @@ type source struct {
 
 func sourceOf(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
 
-// listAsAnyone lists the refs with the first watch's credential that the remote admits, and returns that watch.
+// listAsAnyone lists the refs using the first watch whose credential the remote accepts, and returns that watch.
 func (h *Handlers) listAsAnyone(ctx context.Context, repo events.RepoPath, watches []Watch) (Watch, Refs, error) {
 	var first error
 	tried := map[source]bool{}
@@ -85,7 +85,7 @@ func (h *Handlers) listRefs(ctx context.Context, repo events.RepoPath, from sour
 }
 
 // missing returns the changes that bring the volume and the apps up to date with the remote's refs. admitted is the watch
-// whose credential the remote admits.
+// whose credential the remote accepted.
 func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) ([]events.Change, error) {
 	repo := job.Change.Repo
 	known, err := h.known(ctx, repo)
@@ -140,12 +140,12 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	return changes, nil
 }
 
-// nextID is the ID of the next change. It is the same in each attempt at the same entry.
+// nextID returns the ID of the next change. It is the same on every attempt at the same entry.
 func nextID(job events.Job, changes []events.Change) string {
 	return fmt.Sprintf("poll/%s/%d", job.Entry, len(changes)+1)
 }
 
-const maxRefs = 20 // how many refs a pattern selects, and keeps published: the last ones by version
+const maxRefs = 20 // maximum refs that a pattern selects and keeps published: the latest by version
 
 // selected returns the remote's refs that a watch selects.
 func selected(s Selector, refs Refs) []events.Ref {
@@ -164,7 +164,7 @@ func selected(s Selector, refs Refs) []events.Ref {
 	})
 }
 
-// latest returns the last refs, by version, that a selector matches.
+// latest returns the latest refs, by version, that a selector matches.
 func latest(s Selector, refs iter.Seq[events.Ref]) []events.Ref {
 	var matching []events.Ref
 	for ref := range refs {

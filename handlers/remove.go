@@ -8,10 +8,10 @@ import (
 	"lockstep/internal/state"
 )
 
-// Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers of its tree keep it for
-// the usual grace. The change is a hint. Unless it is forced, the remote is asked, and what is still there is kept; if it
-// is forced, the registry is asked, and what is watched is kept. A deleted clone leaves a tombstone in its state, by which
-// older changes are recognized as past.
+// Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers may use its tree for the
+// usual grace period. The change is a hint: unless it is forced, Remove keeps anything that the remote still has; if it is
+// forced, Remove keeps anything that is still watched. A deleted clone leaves a tombstone in its state, which identifies
+// older changes as outdated.
 func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	remote := Remote{URL: change.URL, Foreign: change.Foreign}

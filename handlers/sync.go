@@ -10,7 +10,7 @@ import (
 )
 
 // Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this ref. It
-// reuses earlier answers of the remote, see coalesce.go. A change older than the clone's removal is reported as removed.
+// reuses earlier answers of the remote (see coalesce.go). A change older than the clone's removal is reported as removed.
 func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	known, err := h.known(ctx, change.Repo)
@@ -78,7 +78,7 @@ func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo,
 	return state.RepoOf(fields), nil
 }
 
-// replaced returns the state's fields of refs that are no longer published because the default branch is another now.
+// replaced returns the state fields of refs that are no longer published because the default branch has changed.
 func (h *Handlers) replaced(known state.Repo, change events.Change, now events.Ref) (drop []string, err error) {
 	if !change.Ref.IsZero() || known.Head(now) != "" || len(known.Heads()) == 0 {
 		return nil, nil
@@ -95,8 +95,8 @@ func (h *Handlers) replaced(known state.Repo, change events.Change, now events.R
 	return drop, nil
 }
 
-// baseFor returns the commit from which an app receives changes: the last one that it received. The nameless app reads
-// the volume itself, so its base is what is published.
+// baseFor returns the commit to report changes from: the last one that the app received. The nameless app reads the volume
+// itself, so its base is the published commit.
 func baseFor(known state.Repo, app string) func(ref events.Ref, published string) string {
 	return func(ref events.Ref, published string) string {
 		if given := known.Given(app, ref); given != "" || app != "" {

@@ -10,8 +10,8 @@ import (
 )
 
 // The registry is read under the repository's lease. Removing a watch deletes it from the registry and requests the removal
-// of the clone in the same step. So a sync that still finds the watch ends before that removal, and a sync after the
-// removal finds none. A watch that is added again meanwhile is found by the removal, or requests a sync after it.
+// of the clone in the same step. So a sync that still finds the watch ends before that removal, and a later sync finds none.
+// If the watch is added again meanwhile, either the removal finds it or the watch requests a sync after the removal.
 
 func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, error) {
 	watches, err := h.Watches.Of(ctx, repo)
@@ -57,8 +57,8 @@ func (h *Handlers) checkUnwatched(ctx context.Context, change events.Change) err
 	return events.Errorf(events.Permanent, events.ClassConflict, "it is watched by %s; remove the watch first, with lockstep watch rm", appsOf(watches))
 }
 
-// kept returns the published refs that a selector keeps: for the default branch, the one that the plain name is published
-// for; for a pattern, the last ones by version.
+// kept returns the published refs that a selector keeps: for the default branch, the ref published under the plain name;
+// for a pattern, the latest ones by version.
 func kept(s Selector, published Published) []events.Ref {
 	if s.IsDefault() {
 		return []events.Ref{published.Plain}

@@ -26,9 +26,9 @@ const (
 	renewalBatch = 200 // maximum leases per script call, which bounds how long it blocks Redis
 )
 
-// Redis is what a Locker needs of a client. Every [redis.UniversalClient] implements it. The client should not retry by
-// itself (MaxRetries: -1), because that hides from the Locker how long Redis has been away. It should honour deadlines
-// (ContextTimeoutEnabled), or a hanging Redis keeps Acquire waiting longer than Request.Wait.
+// Redis is the client interface that a Locker needs. Every [redis.UniversalClient] implements it. The client should not
+// retry by itself (MaxRetries: -1), because retries hide from the Locker how long Redis has been unavailable. It should honour
+// deadlines (ContextTimeoutEnabled), or an unresponsive Redis keeps Acquire waiting longer than Request.Wait.
 type Redis interface {
 	redis.Scripter
 	Subscriber

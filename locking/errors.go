@@ -22,7 +22,7 @@ var (
 	// ErrUnavailable: Redis did not answer during the whole wait. The error wraps the last failure.
 	ErrUnavailable = errors.New("redis unavailable")
 
-	// errReleased is how a lease ends that was not lost. A caller that keeps using it gets ErrLost.
+	// errReleased ends a lease that was not lost. A caller that keeps using the lease gets ErrLost.
 	errReleased = fmt.Errorf("%w: it was released", ErrLost)
 )
 

@@ -50,7 +50,7 @@ func (l *Lease) Key() string { return l.req.Key }
 // Fence returns the number of this grant, which is higher than that of every earlier grant of the key.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Context returns a context that Release cancels, or the loss of the lease, with cause ErrLost.
+// Context returns a context that is cancelled by Release or, with cause ErrLost, when the lease is lost.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Confirm asks Redis whether the lease is held, and renews it. It returns nil if the lease is held, or if

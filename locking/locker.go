@@ -56,7 +56,7 @@ func New(cfg Config) (*Locker, error) {
 // The lease's context derives from ctx, but the lease stays held after ctx is done, until it is released.
 //
 // Acquire returns a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable or the cause of ctx's cancellation. When ctx
-// is done it first waits for a pending call to Redis, at most 2 s. A failed request leaves nothing behind in Redis.
+// is done it first waits up to 2 s for a pending call to Redis. A failed request leaves nothing behind in Redis.
 func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
 	switch {
 	case err == nil && a.verdict == granted && l.begin(t, a):
 		return
-	case ctx.Err() != nil: // not Redis' fault
+	case ctx.Err() != nil: // not a failure of Redis
 		a, err = answer{}, nil
 	}
 	l.work.Go(func() { l.acquireFor(t, a, err) })

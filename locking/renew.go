@@ -29,7 +29,7 @@ func (l *Locker) keepRenewing(ctx context.Context) {
 }
 
 // renewals returns the leases to renew now, most urgent first, and the time of the next renewal. It includes
-// leases due within half an interval, so that all leases soon renew together.
+// leases due within half an interval, so that leases due soon are renewed together.
 func (l *Locker) renewals(now time.Time) (due []*Lease, next time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +146,7 @@ func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("reclaim %s: %w", lease.req.Key, err)
-	case mine == 1 && lease.ended() != nil: // released meanwhile, while Redis did not know the lease
+	case mine == 1 && lease.ended() != nil: // released while Redis did not know the lease
 		_, err := l.callRelease(ctx, lease.req.Key, lease.token, nil)
 		return err
 	case mine == 1:

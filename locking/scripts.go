@@ -29,7 +29,7 @@ var (
 	forceScript   = script("clock", "force")
 )
 
-// script joins files of the folder lua.
+// script joins files of the lua folder.
 func script(names ...string) *redis.Script {
 	source := ""
 	for _, name := range names {
@@ -42,7 +42,7 @@ func script(names ...string) *redis.Script {
 	return redis.NewScript(source)
 }
 
-// verdict is Redis' answer about a token.
+// verdict is Redis' reply about a token.
 type verdict string
 
 const (
@@ -65,14 +65,14 @@ type answer struct {
 // deadline returns when the lease ends by the local clock.
 func (a answer) deadline() time.Time { return a.reading.when(a.expires) }
 
-// reading relates Redis' clock to the local one. local was taken before Redis read its clock, so a deadline
+// reading relates Redis' clock to the local one. local was read before Redis read its clock, so a deadline
 // computed from it is never too late.
 type reading struct {
 	local time.Time
 	redis int64 // µs
 }
 
-// when converts a time of Redis to a local time that is not later.
+// when converts a time of Redis' clock to a local time that is not later.
 func (r reading) when(micros int64) time.Time {
 	return r.local.Add(time.Duration(micros-r.redis) * time.Microsecond)
 }
@@ -100,7 +100,7 @@ func (l *Locker) callRelease(ctx context.Context, key, token string, next *ticke
 	return l.call(ctx, releaseScript, token, next.token, next.requester.req, "")
 }
 
-// call runs a script with the arguments of queue.lua. req is the request of the token wanted.
+// call runs a script with the arguments of queue.lua. req is the request that token is for.
 func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted string, req Request, mode string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

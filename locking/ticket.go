@@ -8,7 +8,7 @@ import (
 )
 
 // ticket is a process' place in the queue of a key, or an attempt to get one. One goroutine runs acquireFor for
-// it; a message may settle it first.
+// it; a hand-over message may settle it first.
 type ticket struct {
 	queue   *waitQueue
 	token   string
@@ -16,7 +16,7 @@ type ticket struct {
 	settled chan struct{} // closed when a waiter has the lease
 
 	// Guarded by Locker.mu.
-	requester *waiter // the waiter that Redis knows the ticket is for
+	requester *waiter // the waiter that Redis has registered for the ticket
 	idle      bool    // no call is in progress, and Redis last reported the ticket as queued
 	reading   reading // Redis' clock at that time
 }
@@ -102,8 +102,8 @@ func (l *Locker) ask(t *ticket, wait time.Duration) (answer, error) {
 	return l.callAcquire(l.ctx, t.token, req)
 }
 
-// begin passes a grant to its requester, if that is still the first waiter and the grant cannot have expired
-// meanwhile. It reports whether the ticket is settled.
+// begin passes a grant to its requester if the requester is still the first waiter and the grant cannot have
+// expired meanwhile. It reports whether the ticket is settled.
 func (l *Locker) begin(t *ticket, a answer) bool {
 	l.mu.Lock()
 	defer l.unlockAndWarn(t.queue)
@@ -131,9 +131,9 @@ func (l *Locker) settle(t *ticket, a answer) bool {
 	return true
 }
 
-// onHandOver handles a grant received by message. If the grant may have expired, or may be for another waiter, it only
-// pokes the ticket: polling returns the same grant or a better one. So it does while a call for the ticket is in
-// progress, which could otherwise be granted a lease that nobody uses.
+// onHandOver handles a grant received by message. It only pokes the ticket if the grant may have expired or may be for
+// another waiter: polling returns the same grant or a better one. It does the same while a call for the ticket is in
+// progress, because that call could otherwise be granted a lease that is never used.
 func (l *Locker) onHandOver(t *ticket, a answer) {
 	l.mu.Lock()
 	a.reading = t.reading
@@ -148,7 +148,7 @@ func (l *Locker) onHandOver(t *ticket, a answer) {
 }
 
 // releaseAndAdvance releases token in Redis and starts the queue's next ticket, if any. It retries for
-// releaseTimeout while Redis fails, and advances in any case. Until then it keeps the token registered, so that
+// releaseTimeout while Redis fails, and advances in any case. Until then the token stays registered, so that
 // a late message about its grant is not taken for a stray one.
 func (l *Locker) releaseAndAdvance(ctx context.Context, q *waitQueue, token string) (answer, error) {
 	l.mu.Lock()
@@ -168,7 +168,7 @@ func (l *Locker) releaseAndAdvance(ctx context.Context, q *waitQueue, token stri
 	defer l.mu.Unlock()
 	delete(l.tickets, token)
 	delete(l.leases, token)
-	if next != nil && l.ctx.Err() != nil { // Close has given up, so nobody waits any more
+	if next != nil && l.ctx.Err() != nil { // Close has given up, so no request waits any more
 		delete(l.tickets, next.token)
 		l.mu.Unlock()
 		_, _ = l.callRelease(ctx, q.key, next.token, nil)

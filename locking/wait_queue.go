@@ -62,7 +62,7 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 	return nil, nil
 }
 
-// leave removes w from its queue, unless it already has an outcome. It also returns what w was waiting for.
+// leave removes w from its queue, unless it already has an outcome. It also returns the queue's holder and last error.
 func (l *Locker) leave(w *waiter) (holder Holder, lastErr error, left bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *Locker) noteFailure(q *waitQueue, err error) {
 	}
 }
 
-// noteHeld records the holder, refuses a first waiter with the policy Skip, and returns when to poll again.
+// noteHeld records the holder, refuses a first waiter that has the policy Skip, and returns when to poll again.
 func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	q := t.queue
 	l.mu.Lock()
@@ -125,7 +125,7 @@ func (l *Locker) holderOf(q *waitQueue) Holder {
 	return q.holder
 }
 
-// unlockAndWarn releases mu, then logs once for each waiter that it has to wait.
+// unlockAndWarn releases mu, then logs each wait that has not been logged yet.
 func (l *Locker) unlockAndWarn(q *waitQueue) {
 	holder := l.holderOf(q)
 	var waiting []*waiter

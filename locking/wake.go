@@ -27,7 +27,7 @@ func (l *Locker) listen(ctx context.Context) {
 	}
 }
 
-// hear returns when the subscription fails.
+// hear receives messages until the subscription fails.
 func (l *Locker) hear(ctx context.Context, subscription *redis.PubSub) {
 	for asked := false; ; {
 		message, err := subscription.ReceiveTimeout(ctx, listenIdle)
@@ -46,13 +46,13 @@ func (l *Locker) hear(ctx context.Context, subscription *redis.PubSub) {
 		case *redis.Message:
 			l.wake(m.Payload)
 		case *redis.Subscription:
-			l.pokeAll() // messages sent while it was disconnected are lost
+			l.pokeAll() // messages sent while disconnected are lost
 		}
 	}
 }
 
-// wake passes a grant to its ticket. If nobody waits for it any more, because the request timed out before Redis
-// ran it, the grant is released at once.
+// wake passes a grant to its ticket. If no ticket waits for it any more, because the request timed out before
+// Redis ran it, the grant is released immediately.
 func (l *Locker) wake(payload string) {
 	if token, forced := strings.CutPrefix(payload, forcedMark); forced {
 		l.revoke(token)

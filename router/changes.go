@@ -14,7 +14,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// Changes fits an [events.Handler] into a [Route]. The lock is keyed by repository path; the result and the repository's
+// Changes adapts an [events.Handler] to a [Route]. The lock is keyed by repository path. The result and the repository's
 // state are settled in one step with the change.
 type Changes struct {
 	Namespace events.Namespace
@@ -24,7 +24,7 @@ type Changes struct {
 	Log       *slog.Logger                          // required
 }
 
-// Request asks for the lease on a change's repository and, for a move, on the new path too.
+// Request returns the locks for a change: its repository and, for a move, the new path too.
 func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	change, err := parseOnce(msg)
 	if err != nil {
@@ -122,18 +122,18 @@ func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stre
 	return s, nil
 }
 
-// Failed returns the result of a change that is given up for cause.
+// Failed returns the result of a change that is given up because of cause.
 func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stream.Output {
 	change, err := parseOnce(msg)
 	if err != nil {
-		return nil // there is no repository to name; the dead letter has the cause
+		return nil // no repository to report on; the dead letter records the cause
 	}
 	delivery, _ := stream.DeliveryOf(msg)
 	j := job(msg, delivery, nil, change)
 	j.Attempt = attempts
 	result := j.Result(events.ResultFailed)
 	if skippedPoll(change, cause) {
-		result.Type = events.ResultPolled // the next poll makes up for it
+		result.Type = events.ResultPolled // the next poll catches up
 	}
 	result.Source = c.Source
 	result.Class, result.Error = events.ClassOf(cause), observe.OneLine(cause)
@@ -197,7 +197,7 @@ func parse(msg *message.Message) (events.Change, error) {
 	return change, err
 }
 
-// job makes the handler's job. delivery may be nil and leases empty.
+// job returns the handler's job. delivery may be nil and leases empty.
 func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases, change events.Change) events.Job {
 	j := events.Job{
 		Change: change, Entry: msg.UUID, Attempt: 1,

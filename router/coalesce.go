@@ -13,7 +13,7 @@ import (
 
 const siblingsPerStep = 100 // how many waiting changes are read, and settled, in one step
 
-// Key is a change's key for [stream.SubscriberConfig]: its repository, as for the lock.
+// Key returns a change's key for [stream.SubscriberConfig]: its repository, as for the lock.
 func (c *Changes) Key(msg *message.Message) string {
 	change, err := parseOnce(msg)
 	if err != nil {
@@ -22,7 +22,7 @@ func (c *Changes) Key(msg *message.Message) string {
 	return change.Repo.Key()
 }
 
-// answer is a change that is settled, while its repository's lease is held and other changes may be settled along with it.
+// answer is a settled change whose lease is still held, so that other changes may be settled with it.
 type answer struct {
 	change   events.Change
 	delivery *stream.Delivery
@@ -31,8 +31,8 @@ type answer struct {
 	covers   func(context.Context, events.Job) (events.Outcome, bool)
 }
 
-// settleCovered settles the waiting changes that an outcome answers too. It stops at a page of siblings of which it
-// settles none. Changes that remain, for this or any other reason, have their own turn.
+// settleCovered settles the waiting changes that an outcome also answers. It stops at the first page of siblings without
+// any such change. The remaining changes are handled on their own turn.
 func (c *Changes) settleCovered(ctx context.Context, a answer) {
 	log := c.Log.With("repo", a.change.Repo.String())
 	guard := stream.Guard(a.lease.Guard())

@@ -10,9 +10,9 @@ import (
 	"lockstep/router/observe"
 )
 
-// Commit settles a message together with its outputs. A handler returns its result. Over Lockstep's own subscriber that is one
-// atomic step, which fails unless all of the message's leases are still held. If nobody waits for the first lease, the
-// same step releases it: check the message's context before doing more work under it. Over any other Pub/Sub, Commit
+// Commit settles a message together with its outputs. A handler returns its result. With Lockstep's own subscriber this is one
+// atomic step, which fails unless all of the message's leases are still held. If nothing waits for the first lease, the
+// same step releases it: check the message's context before doing more work under it. With any other Pub/Sub, Commit
 // returns the outputs for the route's publisher, and publishing and the ack are two steps. The outputs carry the trace of
 // the message's context, if there is one.
 //
@@ -46,7 +46,7 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 	}
 	err = delivery.Settle(ctx, what)
 	if errors.Is(err, stream.ErrGuard) && leases.Confirm(ctx) == nil {
-		// The lease expired during a Redis outage, nobody else acquired it, and Confirm has renewed it.
+		// The lease expired during a Redis outage, no other request acquired it, and Confirm has renewed it.
 		err = delivery.Settle(ctx, what)
 	}
 	if errors.Is(err, stream.ErrGuard) {

@@ -19,16 +19,16 @@ import (
 // Disposer decides what an error means for its message, by the table in the package documentation.
 type Disposer struct {
 	Retry Retry
-	// Failed returns what to publish about a message that is given up because of err, or nil. Optional.
+	// Failed returns the messages to publish when a message is given up because of err, or nil. Optional.
 	Failed func(msg *message.Message, err error, attempts int) []stream.Output
-	// OnGiveUp is called after a message was given up and that is settled. It is not called for a message that another
-	// consumer has taken over meanwhile. Optional.
+	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another consumer has taken
+	// over the message meanwhile. Optional.
 	OnGiveUp func(msg *message.Message, err error, attempts int)
 	Log      *slog.Logger // default slog.Default
 }
 
 // Middleware applies the disposer. With Lockstep's own subscriber it returns an error only if it could not carry out its
-// decision. Over another Pub/Sub it returns the handler's error and requests the delay in the message's metadata.
+// decision. With another Pub/Sub it returns the handler's error and requests the delay in the message's metadata.
 func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	d.Retry = d.Retry.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.Default())
@@ -62,14 +62,14 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// lapseFactor times MaxAttempts limits the attempts of a message that all lapse without an error: it may be what kills the
-// process. The limit is high because a dying process costs every message in flight an attempt, even those that only wait.
+// lapseFactor times MaxAttempts limits the attempts of a message that lapse without an error: handling it may kill the
+// process. The limit is high because a dying process costs every message in flight an attempt, even waiting ones.
 const lapseFactor = 8
 
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
 // The delay of a message for a newer version doubles newerDoublings times, since the next process to read it may be newer,
-// and then once every newerPatience deliveries, since a newer process may be days away.
+// and then once every newerPatience deliveries, since the upgrade may be days away.
 const (
 	newerDoublings = 4
 	newerPatience  = 64
@@ -82,7 +82,7 @@ func (r Retry) newer(delivered int) time.Duration {
 // disposeTimeout bounds the attempts to record a decision in Redis.
 const disposeTimeout = 10 * time.Second
 
-// metadataAttempt counts attempts for a Pub/Sub that redelivers the same message in memory.
+// metadataAttempt counts attempts with a Pub/Sub that redelivers the same message in memory.
 const metadataAttempt = "lockstep_attempt"
 
 func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
@@ -135,7 +135,7 @@ func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delive
 	return delivery.Nack(ctx, wait, failed)
 }
 
-// giveUp settles a message with its failed result and, if a reason is given, makes a dead letter.
+// giveUp settles a message with its failed result and, if a reason is given, dead-letters it.
 func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
 	var s stream.Settlement
 	if d.Failed != nil {

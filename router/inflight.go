@@ -10,8 +10,8 @@ import (
 	"lockstep/router/observe"
 )
 
-// inFlight is the router's data about a message while it is handled. Watermill passes handlers and middlewares a message
-// and nothing else, so the data is a value of the message's context. Only this file puts it there and reads it.
+// inFlight is the router's data about a message while it is handled. Watermill passes nothing but the message to handlers
+// and middlewares, so the data is a value of the message's context. Only this file accesses it.
 type inFlight struct {
 	observed *observe.Delivery
 	leases   locking.Leases // set by Lock

@@ -22,7 +22,7 @@ type RequestFunc func(msg *message.Message) ([]locking.Request, error)
 
 // Lock is the middleware that handles one message at a time per key, across all processes. The message's context is
 // cancelled when a lease is lost; [Leases] returns the leases. If they cannot be acquired in time, the error wraps
-// [locking.ErrTimeout] and has the disposition [events.Contention]: the message is retried, and nothing has failed.
+// [locking.ErrTimeout] and has the disposition [events.Contention], so the retry does not count as a failed attempt.
 func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -45,7 +45,7 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			defer func() {
 				flight.leases = nil
 				msg.SetContext(before)
-				// A lease that cannot be released expires; the handler's outcome stands.
+				// A lease that cannot be released expires; the handler's outcome still counts.
 				_ = leases.Release(before)
 			}()
 			produced, err := next(msg)

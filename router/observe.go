@@ -6,7 +6,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// Observe is the middleware that reports each delivery to an observer. It belongs outside all others.
+// Observe is the middleware that reports each delivery to an observer. It must be the outermost one.
 func Observe(observer *observe.Observer, topic string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

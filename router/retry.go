@@ -23,8 +23,8 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// tooOld reports whether a message is older than MaxAge, by the time in its entry ID. If a publisher chose an implausible
-// ID, it compares the number of deliveries with the number of longest delays that fit into MaxAge.
+// tooOld reports whether a message is older than MaxAge, by the time in its entry ID. If the ID has no plausible time, it
+// compares the number of deliveries with the number of maximum delays that fit into MaxAge.
 func (r Retry) tooOld(entry string, delivered int) bool {
 	published := observe.EntryTime(entry)
 	if published.IsZero() {
@@ -34,7 +34,7 @@ func (r Retry) tooOld(entry string, delivered int) bool {
 }
 
 // delay returns the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc
-// Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015), which picks a random half to all of it.
+// Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015): at random between half and all of it.
 func (r Retry) delay(n int) time.Duration {
 	d := r.Max
 	if shift := max(n, 1) - 1; shift < 62 && r.Base <= r.Max>>shift { // the same as Base<<shift <= Max, which may overflow

@@ -36,7 +36,7 @@ type Route struct {
 // Config configures New.
 type Config struct {
 	Routes       []Route
-	CloseTimeout time.Duration // of Close, which should be longer than the subscribers' Grace; default 30 s
+	CloseTimeout time.Duration // timeout of Close; should be longer than the subscribers' Grace; default 30 s
 	Log          *slog.Logger  // default slog.Default
 }
 

@@ -15,7 +15,7 @@ import (
 // Slots limits how many messages a process handles concurrently. Routes that share a Slots share the limit.
 type Slots struct {
 	busy    chan struct{}
-	waiting atomic.Int64 // messages that wait for a slot and nothing else
+	waiting atomic.Int64 // messages that wait only for a slot
 	closed  chan struct{}
 	once    sync.Once
 }
@@ -25,11 +25,11 @@ func NewSlots(n int) *Slots {
 	return &Slots{busy: make(chan struct{}, max(n, 1)), closed: make(chan struct{})}
 }
 
-// waitingPerSlot limits how many messages wait for a slot: enough to keep every slot busy while more are read, few enough
-// to leave the rest to other processes.
+// waitingPerSlot limits how many messages wait for a slot: enough to keep every slot busy while more are read, but few
+// enough to leave the rest to other processes.
 const waitingPerSlot = 4
 
-// Room returns how many more messages could soon have a slot, for [stream.SubscriberConfig].
+// Room returns how many more messages could soon get a slot, for [stream.SubscriberConfig].
 func (s *Slots) Room() int { return waitingPerSlot*cap(s.busy) - int(s.waiting.Load()) }
 
 // Middleware waits for a free slot. It belongs inside Lock: a message that waits for a lease must not occupy a slot.
@@ -63,7 +63,7 @@ func (s *Slots) enter(ctx context.Context) error {
 	}
 }
 
-// Close admits no more messages: those that wait return to the stream, those with a slot continue.
+// Close admits no more messages: waiting ones return to the stream, those with a slot continue.
 func (s *Slots) Close() { s.once.Do(func() { close(s.closed) }) }
 
 var errStopping = events.Errorf(events.Contention, events.ClassShutdown, "this process is stopping")

@@ -78,14 +78,14 @@ func (v volume) open(tree, name string) (_ *Tree, err error) {
 		return nil, err
 	}
 	t.commit, err = t.line("lockstep-commit")
-	if errors.Is(err, ErrGone) { // built by an earlier version, which wrote no such file and had depth 1
+	if errors.Is(err, ErrGone) { // built by an earlier version, which wrote no depth file and always used depth 1
 		t.commit, err = t.line("shallow")
 	}
 	if err != nil {
 		return nil, err
 	}
 	ref, err := t.line("lockstep-ref")
-	if errors.Is(err, ErrGone) { // found damaged; it stays published until a sync replaces it
+	if errors.Is(err, ErrGone) { // marked as damaged; it stays published until a sync replaces it
 		ref, err = t.line("lockstep-damaged")
 	}
 	if err != nil {

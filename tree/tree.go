@@ -48,7 +48,7 @@ func openName(root, name string) (*Tree, error) {
 		return nil, err
 	}
 	defer v.close()
-	// A tree may be recycled after its name was read and before it is pinned. Then the name links to another tree.
+	// A tree may be recycled between reading its name and pinning it. The name then links to another tree.
 	for range tries {
 		path, err := v.published(name, repo)
 		if err != nil {
@@ -62,7 +62,7 @@ func openName(root, name string) (*Tree, error) {
 	return nil, fmt.Errorf("%w, but the name still links to it: if the volume is a network mount that caches names, set tree-grace longer than the cache", ErrGone)
 }
 
-// tries limits how often Open reads the name. A tree is not replaced that often meanwhile.
+// tries limits how often Open reads the name. A tree is never replaced that often during one call.
 const tries = 100
 
 // OpenResult opens the tree that a synced result names, whatever is published now.

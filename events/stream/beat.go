@@ -29,12 +29,12 @@ func (s *subscription) beat(ctx context.Context) {
 			return err
 		})
 		if err != nil {
-			if !noGroup(err) { // read recreates the group
+			if !noGroup(err) { // read re-creates the group
 				s.outage.failed(ctx, err)
 			}
 			return
 		}
-		s.outage.answered(ctx, s.cfg.Visibility/2) // while the window is full, no other call may detect the recovery
+		s.outage.answered(ctx, s.cfg.Visibility/2) // while the window is full, no other call detects the recovery
 		for _, id := range lost {
 			held[id].lose()
 		}
@@ -70,8 +70,8 @@ func (s *subscription) sweep(ctx context.Context) {
 	s.removeDeadConsumers(ctx)
 }
 
-// removeDeadConsumers removes consumers, such as those of killed processes, that have been idle for long and
-// have nothing pending. It is safe for live consumers: reading recreates their names.
+// removeDeadConsumers removes consumers, such as those of killed processes, that have long been idle and
+// have nothing pending. It is safe for live consumers: reading re-creates them.
 func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
 		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()

@@ -45,10 +45,10 @@ type SubscriberConfig struct {
 	// called before each read. While it returns 0, it is called again when a message finishes and every 100 ms. Optional.
 	Room func() int
 
-	// Key returns what a message is about, usually the key of its lock. At most KeyLimit messages with the same key are in
-	// flight, so that one key cannot fill the window. The others are parked, and delivered when there is room: see
-	// [Delivery.Siblings]. The limit does not apply to the key "", nor if Key is nil. A key must not contain NUL. Key is
-	// called once per message, before anything else uses it, and may set a context derived from the message's own.
+	// Key returns the subject of a message, usually the key of its lock. At most KeyLimit messages with the same key are in
+	// flight, so that one key cannot fill the window. The others are parked until there is room: see [Delivery.Siblings].
+	// The limit does not apply to the key "", nor if Key is nil. A key must not contain NUL. Key is called once per message,
+	// before anything else uses it, and may set a context derived from the message's own.
 	Key      func(*message.Message) string
 	KeyLimit int // maximum messages in flight per key; default an eighth of Window
 
@@ -56,8 +56,8 @@ type SubscriberConfig struct {
 	Grace      time.Duration // how long Close waits for handlers before it cancels them; default 25 s
 	Sweep      time.Duration // interval of the search for pending entries without a due time; default 30 s
 
-	// Backoff returns the delay after a nack that does not specify one. The default doubles from 1 s to
-	// 1 min, and picks a random delay from the upper half of that.
+	// Backoff returns the delay after a nack that does not specify one. By default the delay doubles from 1 s to
+	// 1 min, and is chosen at random from its upper half.
 	Backoff func(attempt int) time.Duration
 
 	// Unmarshaller decodes an entry's fields; an error makes the entry a dead letter. The default
@@ -87,7 +87,7 @@ type Observer interface {
 	Delivered(stream string, attempt, inFlight int)
 	// Finished is called when a delivery ends, after being in flight for took.
 	Finished(stream string, outcome Outcome, took time.Duration)
-	// Lapsed is called when an entry was not finished by its previous consumer, which died, hung or was cut off.
+	// Lapsed is called for an entry that its previous consumer did not finish because it died, hung or was cut off.
 	Lapsed(stream, consumer string)
 }
 

@@ -87,8 +87,8 @@ func NewDeadLetters(cfg DeadLettersConfig) (*DeadLetters, error) {
 	return &DeadLetters{cfg}, nil
 }
 
-// List stops after scanning lettersLooked letters or lettersBytes bytes, lettersAtOnce letters at a time, even if it
-// has found fewer than requested.
+// List stops after scanning lettersLooked letters or lettersBytes bytes, reading lettersAtOnce letters at a time, even
+// if it has found fewer than requested.
 const (
 	lettersLooked = 10_000
 	lettersBytes  = 32 << 20
@@ -96,7 +96,7 @@ const (
 	lettersMost   = 1_000
 )
 
-// List returns the letters that q selects. A page with a Next may be short or even empty.
+// List returns the letters that q selects. A page may be short or even empty and still have a Next.
 func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
 	limit := cmp.Or(q.Limit, lettersAtOnce)
 	if limit < 0 || limit > lettersMost {
@@ -191,9 +191,9 @@ type Retried struct {
 }
 
 // Retry adds the letters' entries to their original streams again, with the original fields and therefore the original
-// message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a letter that is gone does
-// nothing, so after an error it is safe to call Retry again with the same IDs. It returns the outcome of each ID, in
-// order, up to the first error of Redis. If any ID is invalid it returns [ErrBadID] and does nothing.
+// message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a missing letter does nothing, so
+// after an error it is safe to call Retry again with the same IDs. It returns the outcome of each ID, in order, up to
+// the first Redis error. If any ID is invalid it returns [ErrBadID] and does nothing.
 //
 // The new entry is at the end of the stream. Every group receives it, even groups that settled the original.
 func (d *DeadLetters) Retry(ctx context.Context, ids ...string) ([]Retried, error) {
@@ -273,7 +273,7 @@ func checkIDs(ids ...string) error {
 	return nil
 }
 
-// parseLetter parses what the settle script wrote. It ignores fields that it cannot parse.
+// parseLetter parses a letter written by the settle script. It ignores fields that it cannot parse.
 func parseLetter(e redis.XMessage) Letter {
 	l := Letter{ID: e.ID, Original: make(map[string]string)}
 	for name, value := range e.Values {

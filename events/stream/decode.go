@@ -15,7 +15,7 @@ import (
 // failed attempt. The redelivery delay is that of Watermill's components/delay, if the metadata contains one.
 const MetadataUncounted = "lockstep_uncounted"
 
-// decode makes a message of an entry. It never panics: other programs may have written the entry.
+// decode converts an entry to a message. It never panics: other programs may have written the entry.
 func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	values := make(map[string]any, len(e.fields)/2)
 	for i := 0; i+1 < len(e.fields); i += 2 {
@@ -31,7 +31,7 @@ func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	if msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata)
 	}
-	// Only the consumer may say how a nack is meant, not the publisher.
+	// Only the consumer may set how a nack counts, not the publisher.
 	for _, key := range []string{MetadataUncounted, delay.DelayedForKey, delay.DelayedUntilKey} {
 		delete(msg.Metadata, key)
 	}

@@ -38,7 +38,7 @@ type Delivery struct {
 	ctx     context.Context  // context of the message
 	cancel  context.CancelCauseFunc
 
-	busy atomic.Bool // is being or was finished, so a heartbeat may miss the entry
+	busy atomic.Bool // is being or has been finished, so a heartbeat may miss the entry
 	lost atomic.Bool // the handler was cancelled because another consumer owns the entry
 	mu   sync.Mutex  // held while finishing
 	how  Outcome     // empty until finished
@@ -69,13 +69,13 @@ func (d *Delivery) Entry() string { return d.entry }
 // consumer died, hung or was cut off, count as attempts; deferred ones do not.
 func (d *Delivery) Attempt() int { return d.attempt }
 
-// Delivered returns how often the entry has been delivered, this time and deferred deliveries included.
+// Delivered returns how often the entry has been delivered, including this delivery and deferred ones.
 func (d *Delivery) Delivered() int { return d.times }
 
-// Began returns when this consumer took the entry.
+// Began returns when this consumer received the entry.
 func (d *Delivery) Began() time.Time { return d.since }
 
-// Latest returns the ID most recently assigned in the stream. That entry may be gone.
+// Latest returns the ID most recently assigned in the stream. Its entry may already be deleted.
 func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
 	err = withTimeout(ctx, func(ctx context.Context) error {
 		id, err = d.sub.group.latest(ctx)
@@ -145,7 +145,7 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	return fmt.Errorf("finish entry %s of %s: %w", d.entry, d.Stream(), err)
 }
 
-// claim records how the message's own Ack or Nack finishes the delivery, unless it is already finished.
+// claim records that the message's own Ack or Nack finishes the delivery, unless it is already finished.
 func (d *Delivery) claim(how Outcome) bool {
 	d.busy.Store(true)
 	d.mu.Lock()

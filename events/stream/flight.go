@@ -7,7 +7,7 @@ import (
 )
 
 // flight tracks the deliveries in flight, from the moment an entry is taken until its end is written to Redis.
-// Their number is limited by the window and, per key, by keyLimit.
+// It limits them to the window and, per key, to keyLimit.
 type flight struct {
 	freed    chan struct{} // has a token if a delivery may have left since the last receive
 	keyLimit int
@@ -73,7 +73,7 @@ func (f *flight) leave(d *Delivery) (hasCapacity bool) {
 	return hasCapacity
 }
 
-// capacity returns how many more deliveries of key may enter, or 0 until half of the limit is free, so that
+// capacity returns how many more deliveries of key may enter. It returns 0 until half of the limit is free, so that
 // one call to Redis unparks several entries. The caller holds mu.
 func (f *flight) capacity(key string) int {
 	if n := len(f.byKey[key]); n <= f.keyLimit/2 {

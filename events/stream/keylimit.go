@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Entries over the per-key limit are parked: they go into the parked index with a delay after which they are
+// Entries over the per-key limit are parked: they are added to the parked index with a delay after which they are
 // redelivered in any case, and are unparked early when half of the limit is free.
 
 func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
@@ -41,7 +41,7 @@ func (s *subscription) unpark(ctx context.Context) {
 			s.flight.markOverLimit(key)
 		}
 	}
-	if err != nil && !noGroup(err) { // take recreates the group
+	if err != nil && !noGroup(err) { // take re-creates the group
 		s.outage.failed(ctx, err)
 	}
 }

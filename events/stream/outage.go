@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	tryTimeout = 5 * time.Second // of one script call, which is never cancelled earlier: its reply would be lost
+	tryTimeout = 5 * time.Second // timeout of one script call, which is never cancelled earlier: its reply would be lost
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
 
-	// aftermath is how long calls may keep failing after Redis answered again: they were in progress when it
-	// went away, or need a new connection, which the pool refuses until its probe, once a second, succeeds.
+	// aftermath is how long calls may keep failing after Redis has recovered: they were in progress when the outage
+	// began, or need a new connection, which the pool refuses until its probe, once a second, succeeds.
 	aftermath = 2 * time.Second
 )
 
-// outage detects when Redis becomes unavailable and available again, and logs each transition once however many
-// goroutines notice it.
+// outage detects when Redis becomes unavailable and available again, and logs each transition once, no matter how
+// many goroutines notice it.
 type outage struct {
 	log *slog.Logger
 
@@ -36,7 +36,7 @@ type outage struct {
 	longEnd  time.Time // when the last long outage ended
 }
 
-// failed records a failed call. Within the aftermath of an outage it leaves logging to a later retry.
+// failed records a failed call. Within the aftermath of an outage it does not log; a later retry will.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
 	if o.since.IsZero() {
@@ -71,7 +71,7 @@ func (o *outage) answered(ctx context.Context, long time.Duration) {
 	}
 }
 
-// recent reports whether a long outage is in progress or ended less than that duration ago.
+// recent reports whether a long outage is in progress or ended less than long ago.
 func (o *outage) recent(long time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -79,7 +79,7 @@ func (o *outage) recent(long time.Duration) bool {
 }
 
 // retry repeats an idempotent call while Redis is unavailable, until ctx is done. If ctx is already done it tries
-// once: the call writes finished work, and the script decides whether that is still valid.
+// once: the call records finished work, and the script decides whether it is still valid.
 func (o *outage) retry(ctx context.Context, call func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := withTimeout(ctx, call)

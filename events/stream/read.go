@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// An idle consumer polls the due index every pollInterval, because it learns only that way about due times set
-// or left behind by other consumers. While the index is empty, a due time can only come from a new entry,
+// An idle consumer polls the due index every pollInterval, because only a poll detects due times set or left
+// behind by other consumers. While the index is empty, a due time can only come from a new entry,
 // which the watcher reports, so idlePollInterval is enough to notice a deleted group.
 const (
 	pollInterval     = 100 * time.Millisecond
@@ -28,7 +28,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 			continue
 		}
 		if s.overdue() {
-			s.beat(stop) // or our own entries would look lapsed to us
+			s.beat(stop) // otherwise our own entries would look lapsed
 		}
 		s.unpark(stop)
 		share := s.dueShare(count, turn)
@@ -55,7 +55,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 	}
 }
 
-// take ignores the end of the subscription: entries that it took are better given back than left to lapse.
+// take ignores the end of the subscription: entries already taken are better given back than left to lapse.
 func (s *subscription) take(count, share int) (got takeResult, err error) {
 	err = withTimeout(s.base, func(ctx context.Context) error {
 		got, err = s.group.take(ctx, count, share, s.cfg.Visibility.Milliseconds())
@@ -78,8 +78,8 @@ func (s *subscription) dueShare(count, turn int) int {
 	return count
 }
 
-// holdingOff reports whether Redis was away long enough for entries of live consumers to lapse. From its first
-// answer, due entries are left alone for a while so that their consumers can send heartbeats.
+// holdingOff reports whether Redis was unavailable long enough for entries of live consumers to lapse. After its first
+// reply, due entries are left alone for a while so that their consumers can send heartbeats.
 func (s *subscription) holdingOff() bool {
 	return s.outage.recent(s.cfg.Visibility / 2)
 }
@@ -112,7 +112,7 @@ func (s *subscription) idle(stop context.Context, nextMS int64) {
 	}
 }
 
-// recover handles an error of take. It recreates a group that is gone.
+// recover handles an error of take. It re-creates a missing group.
 func (s *subscription) recover(ctx context.Context, err error) {
 	if !noGroup(err) {
 		s.outage.failed(ctx, err)
@@ -126,7 +126,7 @@ func (s *subscription) recover(ctx context.Context, err error) {
 		"Redis lost its data, or the group was deleted", "stream", s.group.stream)
 }
 
-// admit turns entries into deliveries, which are in flight and get heartbeats from here on.
+// admit turns entries into deliveries. From then on they are in flight and get heartbeats.
 func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 	admitted := make([]*Delivery, 0, len(entries))
 	var overLimit []*Delivery
@@ -194,7 +194,7 @@ func (s *subscription) deliver(stop context.Context, d *Delivery) {
 }
 
 // stillMine reports whether an entry just taken is already in flight here and must not be delivered twice: it
-// lapsed because our heartbeats were late, or the group was recreated.
+// lapsed because our heartbeats were late, or the group was re-created.
 func (s *subscription) stillMine(former *Delivery, e entry) bool {
 	switch e.origin {
 	case ":" + s.group.consumer:

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lua contains the scripts. The head of each file documents arguments, replies and errors.
+// lua contains the scripts. The header of each file documents its arguments, replies and errors.
 //
 //go:embed *.lua
 var lua embed.FS
@@ -46,7 +46,7 @@ func source(names ...string) (text string) {
 	return text
 }
 
-// parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses that name, so
+// parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses this name, so
 // no consumer can finish such an entry before it is delivered again.
 const parked = "(parked)"
 
@@ -124,7 +124,7 @@ func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) 
 	return t, nil
 }
 
-// parseEntry parses an entry of want parts: ID and fields and, unless the entry is new, its history.
+// parseEntry parses an entry of want parts: ID, fields and, unless the entry is new, its history.
 func parseEntry(raw any, want int) (e entry, ok bool) {
 	parts, ok := raw.([]any)
 	if !ok || len(parts) != want {
@@ -269,7 +269,7 @@ type parkedEntry struct {
 	label string
 }
 
-// unpark makes up to limit parked entries of key due that may be unparked early. Below limit, there are no more.
+// unpark makes up to limit parked entries of key due, of those that may be unparked early. A result below limit means there are no more.
 func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) {
 	return unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, g.name, parked,
 		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()

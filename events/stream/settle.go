@@ -12,15 +12,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Settlement is what to write when an entry is finished. On Cluster, all keys share the stream's hash tag.
+// Settlement is the data to write when an entry is finished. On Cluster, all keys share the stream's hash tag.
 type Settlement struct {
 	Guard   *Guard       // lease that must be held; optional
 	Also    []Guard      // further leases that must be held
 	Outputs []Output     // messages to publish, in order
 	State   []HashUpdate // hashes to update
 
-	// OnRelease, if not nil, requests that the same step release the Guard's lease, unless someone waits
-	// for it in the guard's Queue or as a parked sibling. It is called if the lease was released.
+	// OnRelease, if not nil, requests that the same step release the Guard's lease, unless other requests wait
+	// for it in the guard's Queue or as parked siblings. It is called if the lease was released.
 	OnRelease func()
 }
 
@@ -54,8 +54,8 @@ type Reason struct {
 	Attempts int    // 0 means Delivery.Attempt
 }
 
-// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. Otherwise it changes nothing
-// and returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success does nothing and
+// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. On error it changes nothing and
+// returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success does nothing and
 // returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
@@ -120,7 +120,7 @@ type deadLetter struct {
 type settleCall struct {
 	guard    *Guard
 	also     []Guard
-	giveBack bool   // release the guard's lease unless someone waits for it
+	giveBack bool   // release the guard's lease unless others wait for it
 	key      string // key of the entry
 	n        int    // number of entries
 	keys     []string
@@ -138,7 +138,7 @@ const (
 	leaseReturned = "returned" // follows the verdicts if the script released the lease
 )
 
-// add adds an entry, which must be pending under owner, and what to write for it.
+// add adds an entry, which must be pending under owner, and the data to write for it.
 func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
 	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {

@@ -17,7 +17,7 @@ type Sibling struct {
 	delivery *Delivery // nil if parked
 }
 
-// SiblingSettlement is what to write for a sibling.
+// SiblingSettlement is the data to write for a sibling.
 type SiblingSettlement struct {
 	Sibling Sibling
 	Outputs []Output     // messages to publish, in order
@@ -28,7 +28,7 @@ type SiblingSettlement struct {
 
 // Siblings returns a page of about limit waiting entries with the same key, and the token of the next page. The token
 // is "" for the first page, and after the last. An entry that changes state meanwhile may be missed or returned twice.
-// The holder of a lease on the key can settle the siblings that its work answers with [Delivery.SettleSiblings].
+// The holder of a lease on the key can settle the siblings that its work also answers with [Delivery.SettleSiblings].
 func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblings []Sibling, next string, err error) {
 	if d.key == "" {
 		return nil, "", nil
@@ -101,7 +101,7 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 }
 
 // SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many it
-// settled. It skips siblings that another consumer owns by now. For those that this consumer owns, it cancels the
+// settled. It skips siblings that another consumer owns by now. For siblings that this consumer owns, it cancels the
 // message's context with the cause [ErrSettled]. If the lease is not held, it settles none and returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	for part := range slices.Chunk(batch, settledAtOnce) {

@@ -56,7 +56,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	s.running.Add(1)
 	s.opened[topic]++
-	// Two subscriptions to one stream need two consumers to keep their entries apart.
+	// Two subscriptions to one stream need separate consumers to keep their entries apart.
 	consumer := s.cfg.Consumer
 	if n := s.opened[topic]; n > 1 {
 		consumer = fmt.Sprintf("%s#%d", consumer, n)

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-const flushTimeout = 5 * time.Second // how long a closing subscription tries to write the ends of its deliveries to Redis
+const flushTimeout = 5 * time.Second // how long a closing subscription tries to write the ends of its deliveries
 
 // subscription is one consumer of one stream, from Subscribe until it is drained. Its goroutines:
 //
@@ -47,7 +47,7 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 	}
 }
 
-// run is the life of a subscription. It returns when every goroutine that it started has ended.
+// run runs a subscription. It returns when every goroutine that it started has ended.
 func (s *subscription) run(stop context.Context) {
 	watcher := newWatcher(s)
 	beating, stopBeating := context.WithCancel(context.Background())
@@ -82,7 +82,7 @@ func (s *subscription) run(stop context.Context) {
 	close(s.out)
 }
 
-// drain returns when nothing is in flight, or after the grace period, when it has cancelled everything.
+// drain returns when nothing is in flight or, after cancelling everything, at the end of the grace period.
 func (s *subscription) drain() {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()

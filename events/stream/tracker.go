@@ -14,7 +14,7 @@ import (
 	"lockstep/events"
 )
 
-// ErrBadEntry means that a text is not the ID of a stream entry, such as "1795223511284-0".
+// ErrBadEntry means that a string is not the ID of a stream entry, such as "1795223511284-0".
 var ErrBadEntry = errors.New("stream: not an entry id")
 
 // ChangeState is the state of a change.
@@ -55,8 +55,8 @@ func NewTracker(cfg TrackerConfig) (*Tracker, error) {
 }
 
 const (
-	recheckInterval = 5 * time.Second // of Wait: the change may be settled without a result, or lost with Redis
-	maxScan         = 10_000          // results searched from the time of the change on, and from the newest back
+	recheckInterval = 5 * time.Second // of Wait: the change may be settled without a result, or lost by Redis
+	maxScan         = 10_000          // results to search, both forward from the time of the change and back from the newest
 	scanBatch       = 200
 )
 

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	trimAtOnce  = 10_000 // entries per script call, so as not to block Redis for long
-	trimCounted = 100    // unsettled ones among them, which the script must inspect one by one
-	trimCalls   = 5_000  // per stream and pass, so that a fast-growing stream does not delay the others
+	trimAtOnce  = 10_000 // maximum entries per script call, so as not to block Redis for long
+	trimCounted = 100    // maximum unsettled entries per call, which the script inspects one by one
+	trimCalls   = 5_000  // maximum calls per stream and pass, so that a fast-growing stream does not delay the others
 )
 
 // Retention limits the length of a stream. Entries that every group has settled are removed when they are
@@ -45,7 +45,7 @@ type TrimmerConfig struct {
 	Dead    string        // dead stream, default Prefix + "dead"
 	DeadAge time.Duration // maximum age of a letter, default 30 days
 
-	// DeadLen should be well below SubscriberConfig.DeadCap, which Redis enforces at once and without counting.
+	// DeadLen should be well below SubscriberConfig.DeadCap, which Redis enforces immediately and without counting.
 	DeadLen int64 // maximum number of letters, default 50,000
 
 	Every   time.Duration // trim interval, default 1 min
@@ -58,7 +58,7 @@ type Trim struct {
 	Stream  string
 	Dead    bool             // whether it is the dead stream
 	Settled int64            // removed entries that every group had settled
-	Aged    int64            // entries removed for their age: of a stream without groups, or dead letters
+	Aged    int64            // entries removed by age: of a stream without groups, or dead letters
 	Capped  int64            // entries removed because the stream was too long
 	Lost    map[string]int64 // how many of Capped each group had not settled
 	Bytes   int64            // memory of the stream, as estimated by Redis; -1 if unknown, and for the dead stream

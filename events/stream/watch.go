@@ -35,7 +35,7 @@ func newWatcher(s *subscription) *watcher {
 	return w
 }
 
-// after requests a wake-up, once, for entries after the one with that ID.
+// after requests a single wake-up for entries after the given ID.
 func (w *watcher) after(id string) {
 	if w.watching.CompareAndSwap(false, true) {
 		w.requests <- id
@@ -73,8 +73,8 @@ func (w *watcher) wait(stop context.Context, id string) {
 	}
 }
 
-// fail records an error. When Redis is away, read notices by itself and asks for no wake-up until it has taken
-// something, so several consecutive failures mean that only this client is broken.
+// fail records an error. When Redis is unavailable, read notices by itself and requests no wake-up until it has taken
+// an entry, so several consecutive failures mean that only this client is broken.
 func (w *watcher) fail(stop context.Context, err error) {
 	if w.failed++; w.failed == 5 {
 		w.s.log.WarnContext(stop, "cannot wait for new entries, polling instead: check the Reader and the user's permissions",

@@ -10,7 +10,7 @@ import (
 // Watermarks are the positions of the newest and the oldest unsettled entry of a stream.
 type Watermarks struct {
 	Latest    string // ID of the newest entry; "0-0" if there is none
-	Unsettled string // ID of the oldest entry that some group has not settled, read or not; "" if there is none
+	Unsettled string // ID of the oldest entry that at least one group has not settled, read or not; "" if there is none
 }
 
 // ReadWatermarks reads the watermarks of the stream called topic. In a stream without groups every entry counts

@@ -16,14 +16,14 @@ import (
 	"lockstep/internal/disk"
 )
 
-// A plain clone of the repository that is to be published in its place is adopted: a link is created and atomically
-// exchanged for the clone, so readers of the name always see one or the other. The clone moves to adopted/{fence} with
-// everything in it, and stays there until somebody deletes it.
+// A plain clone at the path where its repository is to be published is adopted: a link is created and atomically
+// exchanged for the clone, so readers of the name always see one or the other. The clone moves to adopted/{fence}
+// with all its files, and stays there until an operator deletes it.
 
 // adopted is the folder for adopted clones.
 func (f folder) adopted() string { return filepath.Join(f.dir, "adopted") }
 
-const maxConfigBytes = 1 << 20 // of a clone's .git/config
+const maxConfigBytes = 1 << 20 // maximum size of a clone's .git/config
 
 // checkClone refuses to replace a folder unless it is a clone that can be adopted.
 func (v *Volume) checkClone(f folder, name, remote string) error {

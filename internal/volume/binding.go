@@ -56,8 +56,8 @@ func (f folder) writeBinding(b binding) error {
 	return disk.Error("write the repository's binding", disk.Replace(f.binding(), append(content, '\n')))
 }
 
-// bind returns repo's binding, creating it if necessary, and refuses a remote other than the bound one. A remote that nothing
-// was ever fetched from, such as a mistyped one, is replaced.
+// bind returns repo's binding, creating it if necessary, and refuses a remote other than the bound one. It replaces a bound
+// remote that nothing was ever fetched from, such as a mistyped one.
 func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64) (binding, error) {
 	b, ok, err := f.readBinding()
 	if err != nil {
@@ -167,8 +167,8 @@ func (v *Volume) checkName(f folder, name string) error {
 	return v.checkNameFor(f, name, b.Remote)
 }
 
-// checkNameFor refuses to publish a name that is in use by anything but our link or a clone of remote that can be adopted,
-// or that is below something that is not a plain folder.
+// checkNameFor refuses to publish a name that is taken by anything but our link or a clone of remote that can be adopted,
+// or whose parent is not a plain folder.
 func (v *Volume) checkNameFor(f folder, name, remote string) error {
 	if err := v.checkParents(name); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/disk"
 )
 
-// isDue reports whether tidy has anything to do, judging by a few folders. It needs no lock: once our fence is recorded, no
+// isDue reports whether tidy has work to do, judging by a few folders. It needs no lock: once our fence is recorded, no
 // other holder changes names, marks or stores.
 func (s *syncer) isDue() (bool, error) {
 	if s.binding.MovedAway != nil && s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
@@ -51,7 +51,7 @@ func (f folder) hasDueMark(linked map[string]bool, grace time.Duration) (bool, e
 	return false, nil
 }
 
-// sampled is how many of the 256 object folders are read to estimate the loose objects; "git gc --auto" reads one.
+// sampled is the number of object folders, of 256, read to estimate the loose objects; "git gc --auto" reads one.
 const sampled = 16
 
 // refetchMark is a file in a store that requests a full fetch into the next store.

@@ -68,7 +68,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	f.emptyTrash()
-	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is gone now
+	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is now gone
 		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
 	}
 	if err := f.guarded(ctx, req.Fence, f.sweepAdopted); err != nil {
@@ -109,7 +109,7 @@ func (v *Volume) usageNow(ctx context.Context, f folder) (u Usage, known bool, e
 	return u, false, err
 }
 
-// IsTidy reports whether [Volume.GC] has nothing to do for repo, judging by a few folders. It needs no lease.
+// IsTidy reports whether [Volume.GC] has no work to do for repo, judging by a few folders. It needs no lease.
 func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	f := v.folder(repo)
 	known := f.readUsage()

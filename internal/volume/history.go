@@ -54,7 +54,7 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 	return ends, nil
 }
 
-// hold records the plan's commit in the store, and how much of its history a tree has.
+// hold records the plan's commit in the store, and the depth of its history.
 func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
 	refs, err := in.refs()
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	slashInName   = "%2F"
 )
 
-// folder is a repository's folder. Only this file names what is in it.
+// folder is a repository's folder. All names in it are defined in this file.
 type folder struct{ dir string }
 
 func (v *Volume) folder(repo events.RepoPath) folder {

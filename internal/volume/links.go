@@ -50,8 +50,8 @@ func linkTarget(f folder, path, tree string) string {
 	return target
 }
 
-// names returns the names to publish a ref under; the first is the one to report. The default branch has the plain name, and
-// keeps a suffixed name that it had before.
+// names returns the names to publish a ref under; the first is the one to report. The default branch gets the plain name,
+// and keeps a suffixed name if it already has one.
 func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 	plain := b.Repo.String()
 	suffixed := plain + "@" + t.Ref.Suffix()

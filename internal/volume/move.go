@@ -16,8 +16,8 @@ type MoveRequest struct {
 	URL      string    // the new remote
 	Auth     wire.Auth // for the new remote, used only for this operation; zero is anonymous
 	OldAuth  wire.Auth // likewise for the old remote, because credentials must not be shared between remotes
-	Fence    uint64    // of the lease held on From; above zero
-	ToFence  uint64    // of the lease held on To; may be 0 if the paths differ only in case
+	Fence    uint64    // fence of the lease on From; above zero
+	ToFence  uint64    // fence of the lease on To; may be 0 if the paths differ only in case
 
 	Foreign bool // as in [SyncRequest]
 
@@ -124,7 +124,7 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 	return MoveResult{Moved: true}.withPublished(m.v, m.to), nil
 }
 
-// begin reports whether there is a repository at From, and fails if the move is invalid whatever the remote says.
+// begin reports whether there is a repository at From, and fails if the move is invalid regardless of the remote.
 func (m *mover) begin() (here bool, err error) {
 	if err := wire.CheckURL(m.req.URL); err != nil {
 		return false, err
@@ -158,7 +158,7 @@ func (m *mover) hasMoved() bool {
 	return err == nil && bound && b.check(m.req.URL) == nil
 }
 
-// withPublished adds what the plain name is published for.
+// withPublished sets Path and Tree from the published plain name.
 func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 	if !r.Moved {
 		return r

@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// build builds at To each published tree of From, unless To has the name already.
+// build builds at To each published tree of From, unless To already has the name.
 func (m *mover) build(ctx context.Context) error {
 	if err := m.linkCurrentStore(ctx); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (m *mover) linkCurrentStore(ctx context.Context) error {
 	return nil
 }
 
-// storeFor returns the store at To for one of From's trees. It links an older generation that the tree uses, but never beyond
-// To's current store, which it would replace.
+// storeFor returns the store at To for one of From's trees. If the tree uses an older generation, it links that one, unless
+// the generation is newer than To's current store, which it would replace.
 func (m *mover) storeFor(ctx context.Context, tree string) (store, error) {
 	n := m.from.generationOf(tree)
 	theirs, mine := m.from.generation(n), m.targetStore(n)

@@ -23,7 +23,7 @@ func sameHost(old, now string) error {
 
 // checkSameRepo checks that the new remote is the repository at From. It is if the old remote is gone or has the same refs,
 // because forges redirect old names. It also is if only the new remote lists a commit that is published at From: then
-// another repository has taken the old name. If both list one, one is a fork of the other and neither has moved.
+// another repository has taken the old name. If both list such a commit, one is a fork of the other and neither has moved.
 func (m *mover) checkSameRepo(ctx context.Context) error {
 	now, err := m.listRemote(ctx, m.req.URL, m.req.Auth)
 	if err != nil {
@@ -38,7 +38,7 @@ func (m *mover) checkSameRepo(ctx context.Context) error {
 	case now.hasPublished && !was.hasPublished, now.hasPublished && was.equals(now):
 		return nil
 	}
-	again, err := m.listRemote(ctx, m.req.URL, m.req.Auth) // there may have been a push in between
+	again, err := m.listRemote(ctx, m.req.URL, m.req.Auth) // a push may have arrived in between
 	switch {
 	case err != nil:
 		return err

@@ -10,9 +10,9 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// claim locks a retired tree against readers. ok is false if one has it pinned; otherwise no reader can pin it until release,
-// before which the caller moves it away. The caller holds the file lock. Trees of older versions without a pin file count
-// as unpinned.
+// claim locks a retired tree against readers. ok is false if a reader has it pinned; otherwise no reader can pin it until
+// release, and the caller must move it away first. The caller holds the file lock. Trees of older versions without a pin
+// file count as unpinned.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	// NFS requires a file to be open for writing to lock it exclusively.
 	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)

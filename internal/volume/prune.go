@@ -106,8 +106,8 @@ func (s store) requestRefetch() error {
 // looseObjects describes the loose objects of a store.
 type looseObjects struct {
 	unneeded     []string // paths
-	kept, byRefs int64    // bytes on disk of the others, and of those that the refs need
-	count        int      // number of the others
+	kept, byRefs int64    // bytes on disk of the needed ones, and of those that the refs need
+	count        int      // number of needed ones
 }
 
 func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err error) {
@@ -144,7 +144,7 @@ func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err err
 	return loose, nil
 }
 
-// need says what needs an object.
+// need is the reason for keeping an object.
 type need int
 
 const (

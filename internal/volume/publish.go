@@ -12,8 +12,8 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// publish builds the plan's tree out of readers' sight and links every name to it. It returns the tree's path relative
-// to the root.
+// publish builds the plan's tree where readers cannot see it, and links every name to it. It returns the tree's path
+// relative to the root.
 func (s *syncer) publish(ctx context.Context) (tree string, published bool, err error) {
 	err = s.build(ctx)
 	if !s.refetched && worthRefetching(ctx, err) {
@@ -60,7 +60,7 @@ func (s *syncer) build(ctx context.Context) error {
 	}
 	s.v.done("checked out")
 	err = s.writeGitDir(dst, files)
-	if errors.Is(err, checkout.ErrBadManifest) { // of a recycled tree
+	if errors.Is(err, checkout.ErrBadManifest) { // the manifest of a recycled tree
 		if files, err = s.checkOutAnew(ctx, dst); err == nil {
 			err = s.writeGitDir(dst, files)
 		}
@@ -126,7 +126,7 @@ func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 		return err
 	}
 	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
-	if err == nil { // Git would use whatever somebody left in the .git of a recycled tree
+	if err == nil { // Git would use any files that were left in the .git of a recycled tree
 		err = os.RemoveAll(g.Dir)
 	}
 	if err == nil {

@@ -13,8 +13,8 @@ import (
 // maxRecyclable is the number of retired trees kept for recycling: more than one, so that two refs do not compete.
 const maxRecyclable = 2
 
-// recycle turns a retired tree into the plan's tree at dst by writing only what differs. It returns nil, leaving nothing at
-// dst, if there is no such tree or it is damaged; then the tree must be built.
+// recycle turns a retired tree into the plan's tree at dst by writing only the differences. It returns nil and leaves
+// nothing at dst if there is no suitable tree or the tree is damaged; then the tree must be built.
 func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, error) {
 	if !s.v.cfg.ReuseTrees {
 		return nil, nil
@@ -30,8 +30,8 @@ func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, erro
 	return files, err
 }
 
-// takeReclaimable moves the ref's newest reclaimable tree that is not pinned to dst. The newest one differs least, and
-// another ref's may have nothing in common.
+// takeReclaimable moves the ref's newest reclaimable unpinned tree to dst. The newest one differs least; the trees of
+// other refs may have nothing in common with it.
 func (s *syncer) takeReclaimable(ctx context.Context, dst string) (taken bool, err error) {
 	err = s.f.guarded(ctx, s.req.Fence, func() error {
 		links, err := s.v.links(s.f, s.binding)

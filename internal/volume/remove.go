@@ -16,7 +16,7 @@ type RemoveRequest struct {
 	Repo  events.RepoPath
 	URL   string    // the remote; defaults to the bound one
 	Auth  wire.Auth // used only for this operation; zero is anonymous
-	Fence uint64    // of the lease held on Repo; above zero
+	Fence uint64    // fence of the lease on Repo; above zero
 	Force bool      // skip the check with the remote
 
 	Foreign bool // as in [SyncRequest]

@@ -15,7 +15,7 @@ type RemoveRefRequest struct {
 	URL   string // the remote; defaults to the bound one
 	Ref   events.Ref
 	Auth  wire.Auth // used only for this operation; zero is anonymous
-	Fence uint64    // of the lease held on Repo; above zero
+	Fence uint64    // fence of the lease on Repo; above zero
 	Force bool      // skip the check with the remote
 	Plain bool      // also remove the plain name if it is published for Ref
 
@@ -98,7 +98,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, req RemoveRefRequest) 
 		return false, err
 	}
 	v.done("unpublished")
-	// The name is gone, so errors from here on are non-critical: the next holder cleans up.
+	// The name is removed, so errors from here on are non-critical: the next holder cleans up.
 	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
 	_ = s.tidy(ctx)
 	v.done("retired")
@@ -128,7 +128,7 @@ func (v *Volume) checkRefGone(ctx context.Context, b binding, req RemoveRefReque
 	return nil
 }
 
-// unpublishRef drops the ref from the store before it removes the names: after a crash, the names show that work is left.
+// unpublishRef drops the ref from the store before it removes the names: after a crash, the names show that work remains.
 // The caller holds the file lock.
 func (v *Volume) unpublishRef(f folder, ref events.Ref, published []string) error {
 	s, err := f.currentStore()

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/disk"
 )
 
-// Horizon says how far consumer groups have settled the results stream.
+// Horizon is the position up to which consumer groups have settled the results stream.
 type Horizon struct {
 	Latest    string // ID of the newest result; "0-0" if there is none
 	Unsettled string // ID of the oldest unsettled result; "" if there is none
@@ -25,9 +25,9 @@ type horizon struct {
 	queried, known bool
 }
 
-// retiredTree is a tree that is no longer published. Its mark file's mtime says since when, and its content is the ID of
-// the newest result at the time. No later result names the tree: results are published under the lease, and the holder
-// that retires a tree publishes none that names it.
+// retiredTree is a tree that is no longer published. The mtime of its mark file is when it was retired, and the content is
+// the ID of the newest result at that time. No later result names the tree: results are published under the lease, and the
+// holder that retires a tree publishes none that names it.
 type retiredTree struct {
 	name      string
 	age       time.Duration // since it was retired
@@ -39,8 +39,8 @@ func (r retiredTree) isNamed(h horizon) bool {
 	return !h.known || r.lastNamed == "" || h.Unsettled != "" && !events.EntryAfter(h.Unsettled, r.lastNamed)
 }
 
-// queryHorizon queries the horizon at most once per sync, and only if there is a tree to retire or one that only an
-// unsettled result protects. It runs under the lease, but before the file lock, which must not be held that long.
+// queryHorizon queries the horizon at most once per sync, and only if there is a tree to retire or a tree that only an
+// unsettled result protects. It runs under the lease but before taking the file lock, because the query may be slow.
 func (s *syncer) queryHorizon(ctx context.Context) error {
 	if s.v.cfg.Results == nil || s.horizon.queried {
 		return nil

@@ -22,10 +22,10 @@ type SyncRequest struct {
 	URL   string       // the remote, http, https or ssh, without credentials in it
 	Ref   events.Ref   // zero for the remote's default branch
 	Auth  wire.Auth    // used only for this operation; zero is anonymous
-	Fence uint64       // of the lease held on Repo; above zero
+	Fence uint64       // fence of the lease on Repo; above zero
 	Depth events.Depth // minimum history; existing history is never cut
 
-	// Foreign says that the URL is untrusted, because it comes from a webhook's payload.
+	// Foreign marks the URL as untrusted, because it comes from a webhook's payload.
 	Foreign bool
 
 	// Base returns the commit to list changed files from, or "" for all files. It is called once the ref is resolved;
@@ -51,7 +51,7 @@ type Tip struct {
 	Commit string     // empty in the zero Tip
 }
 
-// SyncResult says what is published after a [Volume.Sync].
+// SyncResult describes the published tree after a [Volume.Sync].
 type SyncResult struct {
 	Ref       events.Ref    // the ref, never zero
 	Before    string        // base of Files; "" for none

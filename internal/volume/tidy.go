@@ -10,9 +10,9 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// tidy retires trees that are no longer published, and discards unneeded retired trees and stores and the leftovers of
-// crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence. If there is
-// nothing to do, as after most syncs, it takes no lock.
+// tidy retires trees that are no longer published, and discards retired trees and stores that are no longer needed, and
+// leftovers of crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence. If
+// there is nothing to do, as after most syncs, it takes no lock.
 func (s *syncer) tidy(ctx context.Context) error {
 	due, err := s.isDue()
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *syncer) discardReclaimable(links map[string]string) error {
 	return nil
 }
 
-// leftovers returns the paths of all unfinished work, which belongs to crashed or stale holders: the caller has none yet.
+// leftovers returns the paths of all unfinished work. It belongs to crashed or stale holders: the caller has none yet.
 func (f folder) leftovers() (paths []string, err error) {
 	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
 	places := map[string]func(name string) bool{
@@ -125,7 +125,7 @@ func (f folder) dropStores() error {
 	for _, tree := range trees {
 		store, err := checkout.GitDirOf(f.tree(tree.Name())).Store()
 		if err != nil {
-			return nil // unknown which store it uses: keep them all
+			return nil // unknown which store the tree uses: keep them all
 		}
 		needed[store] = true
 	}

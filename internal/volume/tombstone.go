@@ -11,8 +11,8 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// tombstone describes a repository that has moved away. Its names stay published for a grace, then its trees are retired
-// like replaced ones. Meanwhile another repository may be bound to the path, with a new store.
+// tombstone describes a repository that has moved away. Its names stay published for a grace period, then its trees are
+// retired like replaced ones. Meanwhile another repository may be bound to the path, with a new store.
 //
 // It is part of the binding's file, so that a repository changes from present to moved atomically.
 type tombstone struct {
@@ -40,7 +40,7 @@ func (d *tombstone) lastStore() int {
 	return d.Store
 }
 
-// isExpired reports whether the grace of the names has ended.
+// isExpired reports whether the grace period of the names has ended.
 func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
 
 // movedAwayStores returns [tombstone.lastStore], or 0 if the binding is damaged.
@@ -57,8 +57,8 @@ func (f folder) hasTombstone() bool {
 	return err == nil && b.MovedAway != nil
 }
 
-// activeLinks returns the published trees by path, and separately the paths of names whose repository has moved away and
-// whose grace has ended.
+// activeLinks returns the published trees by path. The paths of names whose repository has moved away and whose grace
+// period has ended are returned separately.
 func (s *syncer) activeLinks() (links map[string]string, expired []string, err error) {
 	links, err = s.v.links(s.f, s.binding)
 	if err != nil || !s.binding.MovedAway.isExpired(s.v.cfg.Grace) {

@@ -25,7 +25,7 @@ func (f folder) discard(path string) error {
 // emptyTrash deletes the trash. Files that cannot be deleted stay for the next time.
 func (f folder) emptyTrash() { f.emptyTrashUntil(func() bool { return false }) }
 
-// emptyTrashUntil stops early once stop returns true.
+// emptyTrashUntil is emptyTrash, except that it stops early once stop returns true.
 func (f folder) emptyTrashUntil(stop func() bool) {
 	entries, err := disk.ReadDir(f.trash())
 	if err != nil {
@@ -44,11 +44,11 @@ func (f folder) emptyTrashUntil(stop func() bool) {
 	}
 }
 
-// muchTrash is the number of trash entries from which a sync deletes them itself, so that the janitor does not fall behind.
+// muchTrash is the number of trash entries at which a sync deletes them itself, so that the janitor does not fall behind.
 const muchTrash = 16
 
 // janitor deletes trash in the background, one entry at a time, because deleting a tree takes as long as building one.
-// It needs no lease: nobody uses what is in the trash.
+// It needs no lease: trash is not in use.
 type janitor struct {
 	mu      sync.Mutex
 	todo    []folder

@@ -131,8 +131,8 @@ func (f folder) contents() (string, int, error) {
 	return fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest), len(trees), nil
 }
 
-// tally adds up a folder. A file with several hard links counts once, or with own set, only if all its links are in the
-// folder.
+// tally adds up a folder. A file with several hard links counts once; if own is set, it counts only if all its links are
+// in the folder.
 type tally struct {
 	ctx    context.Context       // of one count
 	skip   string                // folder to skip
@@ -298,8 +298,8 @@ func (s *syncer) checkSize(ctx context.Context) error {
 		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes), BytesText(most))
 }
 
-// noteGrowth records the repository's estimated growth: what the sync wrote, or the free space lost meanwhile if that
-// is more. It also runs after failures, because fetched objects may stay.
+// noteGrowth records the repository's estimated growth: the bytes written by the sync, or the free space lost meanwhile
+// if that is more. It also runs after failures, because fetched objects may stay.
 func (s *syncer) noteGrowth(res SyncResult) {
 	if !s.meter.running {
 		return

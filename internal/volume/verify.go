@@ -27,7 +27,7 @@ type VerifyRequest struct {
 // complete, and each tree matches its commit. It takes as long as reading it from disk and does not disturb readers. The
 // caller holds the lease, as for [Volume.Sync].
 //
-// A marked tree counts as incomplete: readers keep it until the next sync of its ref builds another. A marked store is
+// A marked tree counts as incomplete: it stays published until the next sync of its ref builds another. A marked store is
 // replaced by the next generation, which is fetched in full. Later checks skip marked trees that are not published.
 func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
@@ -44,7 +44,7 @@ func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, er
 
 // verifier is the state of one Verify.
 type verifier struct {
-	ctx context.Context // of one Verify
+	ctx context.Context // context of the Verify call
 	v   *Volume
 	f   folder
 	req VerifyRequest

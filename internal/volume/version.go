@@ -13,7 +13,7 @@ import (
 
 const (
 	layoutName = "layout" // file with the layout version
-	layout     = 1        // increased when an older program could do harm
+	layout     = 1        // incremented when an older program could corrupt the volume
 )
 
 // checkLayout refuses a volume with a newer layout before anything on it changes. A volume without a layout file has

@@ -63,7 +63,7 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 	return d, true, err
 }
 
-// Published says which commits a repository's names are published at.
+// Published lists the commits at which a repository's names are published.
 type Published struct {
 	Commits map[events.Ref]string
 	Plain   events.Ref // ref of the plain name; zero if there is no plain name

@@ -21,7 +21,7 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// Config configures a Volume and limits what a sync may use. Zero fields take the defaults.
+// Config configures a Volume and limits the resources of a sync. Zero fields take the defaults.
 type Config struct {
 	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
 	KeepNamed  time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
@@ -43,12 +43,12 @@ type Config struct {
 	MinFreeBytes   int64 // minimum free space for a fetch; 0: no limit
 
 	// Results returns how far results are settled. It is called at most once per sync, under the lease, and must not
-	// return a cached answer. If it is nil, results keep no tree.
+	// return a cached answer. If it is nil, unsettled results protect no tree.
 	Results func(context.Context) (Horizon, error)
 
-	Net wire.Config // how remotes are reached
+	Net wire.Config // network access to remotes
 
-	// Step, if not nil, is called with the name of each finished step, for tests of crashes.
+	// Step is called with the name of each finished step, for crash tests. Optional.
 	Step func(name string)
 }
 

@@ -170,7 +170,7 @@ type writer struct {
 	links   LinkPolicy
 }
 
-// LinkPolicy says how to treat symbolic links that point out of the tree or into its .git. Lockstep follows none of
+// LinkPolicy is the policy for symbolic links that point out of the tree or into its .git. Lockstep follows none of
 // them, and results mark them; readers of the tree may follow them.
 type LinkPolicy string
 

@@ -23,7 +23,7 @@ func GitDirOf(tree string) GitDir { return GitDir{filepath.Join(tree, ".git")} }
 // Index returns the path of the index that Git uses.
 func (g GitDir) Index() string { return filepath.Join(g.Dir, "index") }
 
-// Manifest returns the path of the index as written when the tree was built.
+// Manifest returns the path of the index as it was written when the tree was built.
 func (g GitDir) Manifest() string { return filepath.Join(g.Dir, "lockstep-index") }
 
 // treeConfig ignores the ctime of files: it changes with the link count when trees share a file.
@@ -110,7 +110,7 @@ func (g GitDir) Store() (string, error) {
 	return filepath.Dir(filepath.Join(objects, strings.TrimSpace(string(line)))), err
 }
 
-// indexLead is added to the modification time of the index. Git reads files again that are as new as the index,
+// indexLead is added to the modification time of the index. Git re-reads files that are as new as the index,
 // which would slow down the first "git status".
 const indexLead = 2 * time.Second
 
@@ -179,7 +179,7 @@ func (g GitDir) refAndCommit() (ref, commit string, ok bool) {
 // Ref returns the path of the file that marks a tree as complete: see RefAndCommit.
 func (g GitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
 
-// BuiltFor returns the ref of a tree, also of one that is marked as damaged.
+// BuiltFor returns the ref of a tree, even if the tree is marked as damaged.
 func (g GitDir) BuiltFor() (events.Ref, error) {
 	line, err := os.ReadFile(g.Ref())
 	if errors.Is(err, os.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Plan describes how to build a commit's tree from the last one. All new names and objects have been checked;
-// those of the last tree were checked when it was built.
+// names and objects of the last tree were checked when it was built.
 type Plan struct {
 	Commit      object.ID
 	tree        object.ID
@@ -76,7 +76,7 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	return p, nil
 }
 
-// check verifies that the blobs of all changed files are present, and the number of files.
+// check verifies that the blobs of all changed files are present, and that the tree is within the file limit.
 func (p *Plan) check(objects *object.Store, limit int) error {
 	size := 0
 	if p.incremental {

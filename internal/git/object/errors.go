@@ -7,8 +7,8 @@ import (
 	"lockstep/events"
 )
 
-// Corruptf returns an error for missing or damaged objects: retryable, of ClassCorrupt. It keeps the class of a
-// wrapped error that has one.
+// Corruptf returns an error for missing or damaged objects: retryable, of ClassCorrupt. If it wraps an error that
+// has a class, it keeps that class.
 func Corruptf(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if _, ok := errors.AsType[*events.Error](err); ok {

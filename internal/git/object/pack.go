@@ -214,7 +214,7 @@ func (r *receiver) addInflated(size int64) error {
 	return nil
 }
 
-// confirmQuota verifies the checksum of a pack that exceeds a limit: if it is wrong, the pack was damaged in
+// confirmQuota verifies the checksum of a pack that exceeds a limit. If it is wrong, the pack was damaged in
 // transit and its declared sizes are meaningless.
 func (r *receiver) confirmQuota(err error) error {
 	if events.ClassOf(err) != events.ClassQuota {

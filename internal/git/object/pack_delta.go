@@ -155,7 +155,7 @@ func (w *resolver) resolvePacked(e *packed) error {
 	return w.resolveTree(root)
 }
 
-// resolveStored resolves the deltas on an object of the store. An object that the store lacks may still be the
+// resolveStored resolves the deltas on an object of the store. An object missing from the store may still be the
 // result of another delta.
 func (w *resolver) resolveStored(h ID) error {
 	root := base{}
@@ -201,8 +201,8 @@ func (w *resolver) load(c *content, h ID) error {
 	return err
 }
 
-// resolveTree resolves all deltas on root, the deltas on those, and so on. It drops a base before it descends
-// into the last delta on it, so that a chain of any length holds at most two contents.
+// resolveTree resolves all deltas on root, recursively. It drops a base before it descends into the last delta on it,
+// so that a chain of any length holds at most two contents.
 func (w *resolver) resolveTree(root base) error {
 	stack := []base{root}
 	for len(stack) > 0 {

@@ -22,8 +22,8 @@ import (
 )
 
 // fullObjects are objects that the installed pack contains in full although the fetched pack does not: the
-// bases that a thin pack lacks (as with git index-pack --fix-thin), and deltas with a large object among
-// their bases, because go-git would hold that in memory to read them.
+// bases missing from a thin pack (as with git index-pack --fix-thin), and deltas with a large object among
+// their bases, because go-git would hold the large object in memory to read them.
 type fullObjects struct {
 	spill                     // the objects in pack format
 	entries map[int32]section // replace deltas

@@ -26,7 +26,7 @@ func OpenQuarantine(dir string) (Quarantine, error) {
 	return Quarantine{dir}, nil
 }
 
-// Limits bounds what a fetched pack may cost.
+// Limits bounds the resources that a fetched pack may use.
 type Limits struct {
 	MaxFileBytes     int64         // in one file
 	MaxInflatedBytes int64         // in all objects of the pack
@@ -65,7 +65,7 @@ func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, pro
 }
 
 // Release moves the quarantine's objects into the store, a bare repository. Objects are named by their content, so
-// the store may already have them, and others may move the same objects at the same time.
+// the store may already have them, and concurrent releases may move the same objects.
 func (q Quarantine) Release(store string) error {
 	return disk.Error("move fetched objects into the store", q.release(store))
 }
@@ -89,7 +89,7 @@ func (q Quarantine) release(store string) error {
 		if err != nil {
 			return err
 		}
-		// Not MkdirAll, which would recreate a store that is being removed.
+		// Not MkdirAll, which would re-create a store that is being removed.
 		if err := os.Mkdir(filepath.Join(to, group.Name()), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
