@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// openDashboard starts the dashboard, which shows what the API serves. The returned function stops it.
+// openDashboard starts the dashboard, which shows the data that the API serves. The returned function stops it.
 func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient, listener net.Listener, api server.Config) (*dashboard.Dashboard, func(), error) {
 	namespace := cfg.Namespace()
 	states := state.NewStore(client, namespace)
@@ -62,7 +62,7 @@ func (s *repoSizes) size(repo events.RepoPath) (int64, bool) {
 	return usage.Bytes + usage.Added, !usage.Measured.IsZero() || usage.Added > 0
 }
 
-// open returns the volume, nil while there is none. It tries again at most every 5 s.
+// open returns the volume, or nil while there is none. It retries at most every 5 s.
 func (s *repoSizes) open() *volume.Volume {
 	s.mu.Lock()
 	defer s.mu.Unlock()

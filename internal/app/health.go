@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// Handlers of a process, as health checks and metrics name them.
+// Handlers of a process, as named by health checks and metrics.
 const (
 	changesHandler   = "changes"
 	schedulerHandler = "scheduler"
@@ -41,12 +41,12 @@ func newHealth(cfg Config) *health {
 		}
 	}
 	if hb := h.heartbeats[hooksHandler]; hb != nil {
-		hb.irregular = true // one turn drains many deliveries, however slow Redis is
+		hb.irregular = true // one iteration drains many deliveries, however slow Redis is
 	}
 	return h
 }
 
-// heartbeat returns the heartbeat of a handler, nil if there is none.
+// heartbeat returns the heartbeat of a handler, or nil if there is none.
 func (h *health) heartbeat(handler string) *heartbeat {
 	if h == nil {
 		return nil
@@ -60,7 +60,7 @@ func (h *health) volumeOpened(id string) {
 	}
 }
 
-// healthChecks returns the checks behind /livez and /readyz of a process that starts to stop when running ends. It is
+// healthChecks returns the checks for /livez and /readyz. The process begins to stop when running ends. It is
 //
 //   - live unless one of its own loops hangs: a failing dependency is no reason for a restart;
 //   - ready when it can accept work: all its handlers run, and Redis answers or webhooks can be spooled to disk. A missing

@@ -10,19 +10,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// heartbeat records whether a handler runs and when its loop last made progress. The loop beats on every turn, and no turn
-// blocks for long. All setters accept a nil heartbeat.
+// heartbeat records whether a handler runs and when its loop last made progress. The loop beats on every iteration, and no
+// iteration blocks for long. All setters accept a nil heartbeat.
 type heartbeat struct {
-	irregular bool // a turn may take arbitrarily long: do not judge the handler by its silence
+	irregular bool // an iteration may take arbitrarily long: silence does not mean that the handler hangs
 
 	mu   sync.Mutex
 	why  error     // why the handler is not running; nil while it runs
 	last time.Time // last beat or state change
-	hung time.Time // when it was first found silent while Redis answered; zero if it was not
+	hung time.Time // when silence was first detected while Redis answered; zero if it was not
 }
 
 const (
-	maxSilence = time.Minute     // longer than any turn takes, Redis timeouts included
+	maxSilence = time.Minute     // longer than any iteration takes, Redis timeouts included
 	hangAfter  = 2 * time.Minute // a handler silent this much longer while Redis answers has hung
 )
 
@@ -66,8 +66,8 @@ func (h *heartbeat) ready() error {
 	return h.why
 }
 
-// alive returns an error if the handler hangs: it stays silent although ping reports, call after call, that Redis answers. A
-// process must not be restarted because of a dependency.
+// alive returns an error if the handler hangs: it stays silent although repeated calls of ping report that Redis answers. A
+// process must not be restarted because a dependency fails.
 func (h *heartbeat) alive(ping func() error) error {
 	if h.silence() <= maxSilence {
 		return nil

@@ -37,7 +37,7 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	}
 	h := &hookReceiver{client: cfg.Redis.Open()} // not shared, so that webhooks never wait for a connection
 	var spooled func() (int, int64)
-	if cfg.Config.Redis != "" && cfg.Spool != "" { // an embedded Redis lives and dies with this process
+	if cfg.Config.Redis != "" && cfg.Spool != "" { // an embedded Redis stops with this process
 		if h.spool, err = spool.Open(cfg.Spool, spool.Config{MaxBytes: cfg.SpoolMaxBytes, Log: cfg.Log}); err != nil {
 			_ = h.client.Close()
 			return nil, fmt.Errorf("%w; choose another directory with --spool", err)

@@ -24,8 +24,8 @@ func Collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, re
 	return result, err
 }
 
-// WithLease runs fn while holding the lease of a repository. With a nil locker it takes no lease and uses the next fence:
-// no worker may be running.
+// WithLease runs fn while holding the lease of a repository. With a nil locker it acquires no lease and uses the next fence;
+// then no worker may be running.
 func WithLease(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, operation string,
 	ifHeld locking.Policy, fn func(ctx context.Context, fence uint64) error) error {
 	floor, err := vol.Floor(repo)

@@ -16,7 +16,7 @@ import (
 )
 
 // patrol maintains repositories that no sync touches: it drops replaced trees after their grace period, removes leftovers of
-// crashed workers and measures every repository. One worker of a deployment patrols at a time, one repository after the other,
+// crashed workers and measures every repository. One worker of a deployment patrols at a time, one repository after another,
 // each under its lease. It skips repositories whose lease is held.
 type patrol struct {
 	volume   *volume.Volume
@@ -29,7 +29,7 @@ type patrol struct {
 	freed    func(bytes int64)
 }
 
-// patrolStats sums up one patrol.
+// patrolStats are the totals of one patrol.
 type patrolStats struct {
 	total               volume.Total
 	freed               int64

@@ -39,8 +39,8 @@ func runScheduler(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// backlog counts the changes that wait for a worker. Parked changes do not count: while one remote is unavailable, polls of the
-// others must go on.
+// backlog counts the changes waiting for a worker. Parked changes do not count: while one remote is unavailable, others
+// must still be polled.
 func backlog(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (int, error) {
 	figures, err := stream.Stats(ctx, client, string(namespace), namespace.Changes())
 	if err != nil {
@@ -50,7 +50,7 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 	return int(max(group.Lag, 0) + group.Late), nil
 }
 
-// runReconciler reconciles until ctx is done. The first process with the volume mounted to claim an interval reconciles.
+// runReconciler reconciles until ctx is done. In each interval, the first process with a mounted volume to claim it reconciles.
 func runReconciler(ctx context.Context, cfg Config, client redis.UniversalClient) {
 	runEvery(ctx, cfg.ReconcileEvery, func() {
 		if err := reconcile(ctx, cfg, client); err != nil && ctx.Err() == nil {

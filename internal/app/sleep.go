@@ -18,8 +18,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// runEvery calls fn about once per interval until ctx is done, never if the interval is 0. Jitter spreads processes that were
-// started together.
+// runEvery calls fn about once per interval until ctx is done, or never if the interval is 0. Jitter spreads out processes
+// that start together.
 func runEvery(ctx context.Context, interval time.Duration, fn func()) {
 	if interval == 0 {
 		return

@@ -16,17 +16,17 @@ import (
 // for them, watchdog keep-alives.
 type systemdNotifier struct {
 	socket      string        // NOTIFY_SOCKET
-	watchdog    time.Duration // how soon systemd expects the next keep-alive; 0 disables keep-alives
+	watchdog    time.Duration // timeout after which systemd expects a keep-alive; 0 disables keep-alives
 	live, ready *server.Health
 	log         *slog.Logger
 }
 
 const (
 	notifyUntilReady = 200 * time.Millisecond // interval of reports until the process is ready
-	notifyWhenReady  = 10 * time.Second       // afterwards; half the watchdog's time if that is shorter
+	notifyWhenReady  = 10 * time.Second       // afterwards; half the watchdog timeout if that is shorter
 )
 
-// watchdogTimeout returns the timeout that systemd set for this process, 0 for none.
+// watchdogTimeout returns the timeout that systemd set for this process, or 0 if none.
 func watchdogTimeout(getenv func(string) string) time.Duration {
 	if pid := getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0
@@ -38,7 +38,7 @@ func watchdogTimeout(getenv func(string) string) time.Duration {
 	return time.Duration(usec) * time.Microsecond
 }
 
-// Run reports until ctx is done. The process starts to stop when running ends.
+// Run reports until ctx is done. The process begins to stop when running ends.
 func (s systemdNotifier) Run(ctx, running context.Context) {
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: s.socket, Net: "unixgram"})
 	if err != nil {

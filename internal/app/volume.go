@@ -34,7 +34,7 @@ func ResultWatermarks(client redis.UniversalClient, namespace events.Namespace) 
 	}
 }
 
-// ClaimVolume registers the volume as that of the deployment. It returns an error if another volume is registered.
+// ClaimVolume registers the volume as the deployment's. It returns an error if another volume is registered.
 func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume) error {
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
@@ -51,8 +51,8 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	return nil
 }
 
-// ViewVolume opens the deployment's volume for reading. It returns nil if cfg.Root is not that volume or is not mounted: commands
-// that only read Redis run anywhere.
+// ViewVolume opens the deployment's volume for reading. It returns nil if cfg.Root is not that volume or is not mounted, because
+// commands that only read Redis may run anywhere.
 func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*volume.Volume, error) {
 	vol, err := volume.ViewVolume(cfg.Root)
 	if errors.Is(err, volume.ErrNoVolume) {
@@ -65,7 +65,7 @@ func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalCl
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	if err == nil && id != vol.ID() { // a Redis that lost its data knows no volume: accept any
+	if err == nil && id != vol.ID() { // if Redis lost its data it knows no volume: accept any
 		return nil, nil
 	}
 	return vol, nil

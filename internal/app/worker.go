@@ -31,7 +31,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// Config configures a process beyond its settings.
+// Config configures a process. It adds dependencies to its settings.
 type Config struct {
 	config.Config
 	Redis   redisx.Server
@@ -47,7 +47,7 @@ type Config struct {
 	Progress func(events.Progress) // called with the progress of each job; optional
 }
 
-// RunWorker handles changes until ctx is done, then drains. It waits for Redis if that is unavailable at the start.
+// RunWorker handles changes until ctx is done, then drains. It waits if Redis is unavailable at the start.
 func RunWorker(ctx context.Context, cfg Config) error {
 	name := cfg.Worker
 	if name == "" {
@@ -176,7 +176,7 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 	}
 }
 
-// Drain waits up to the grace period for jobs in flight. Changes that wait for a lease or a slot return to the stream at once.
+// Drain waits up to the grace period for jobs in flight. Changes waiting for a lease or a slot return to the stream at once.
 func Drain(ctx context.Context, grace time.Duration, r *message.Router, locker *locking.Locker, slots *router.Slots, stopped <-chan error) error {
 	slots.Close()
 	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)

@@ -16,8 +16,8 @@ import (
 // errForgotten means that a published change can no longer get a result.
 var errForgotten = errors.New("the change is gone from Redis without a result: Redis lost its data, or the change was settled and trimmed")
 
-// await waits for the result of the change in this stream entry. It survives Redis outages and ends early only with ctx or if the
-// change is lost.
+// await waits for the result of the change in this stream entry. It survives Redis outages, and returns early only if ctx ends or
+// the change is lost.
 func await(ctx context.Context, client redis.UniversalClient, cfg config.Config, entry string) (events.Result, error) {
 	tracker, err := app.NewTracker(client, cfg.Namespace())
 	if err != nil {

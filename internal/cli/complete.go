@@ -187,7 +187,7 @@ func leases(ctx context.Context, cfg config.Config, client redis.UniversalClient
 	return names, err
 }
 
-// completePublished completes a name below the root, then a command.
+// completePublished completes a published name below the root, followed by a command.
 func completePublished(std term.Streams) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 || cmd.Flags().Changed("result") {

@@ -58,7 +58,7 @@ func (f *deadFlags) query(dead *stream.DeadLetters) (stream.Query, error) {
 	return q, nil
 }
 
-// validate wants letters to be selected either by id or by flags.
+// validate returns an error unless letters are selected either by id or by flags.
 func (f *deadFlags) validate(ids []string) error {
 	filtered := f.repo != "" || f.reason != ""
 	switch {
@@ -188,7 +188,7 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 	})
 }
 
-// newDeadAction completes a command that applies fn to the selected letters.
+// newDeadAction sets up a command that applies fn to the selected letters.
 func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	fn func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error) *cobra.Command {
 	var flags deadFlags
@@ -221,8 +221,8 @@ func onDead(cmd *cobra.Command, std term.Streams, fn func(context.Context, *stre
 	})
 }
 
-// ids returns the given ids or those of the selected letters, oldest first. It is a snapshot: a letter that fails again is not
-// retried forever.
+// ids returns the given ids or those of the selected letters, oldest first. It takes a snapshot, so that a letter that fails
+// again is not retried forever.
 func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters, args []string) ([]string, error) {
 	if len(args) > 0 {
 		return args, nil

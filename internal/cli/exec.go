@@ -96,7 +96,7 @@ func readResult(file string) (events.Result, error) {
 	return events.ParseResult(document)
 }
 
-// treeError gives errors of package tree their exit code and advice.
+// treeError adds exit codes and advice to errors of package tree.
 func treeError(err error) error {
 	switch {
 	case errors.Is(err, events.ErrBadRepoPath):

@@ -86,8 +86,8 @@ func readyURL(listen string) (string, error) {
 	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: "/readyz"}).String(), nil
 }
 
-// askHealth returns the first line of a 200 response; otherwise it is part of the error. It uses no proxy and follows no redirects,
-// because the check is about one process.
+// askHealth returns the first line of a 200 response; for other responses the line is part of the error. It uses no proxy and
+// follows no redirects, because the check is for one process.
 func askHealth(ctx context.Context, target string) (string, error) {
 	client := http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},

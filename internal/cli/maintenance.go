@@ -53,7 +53,7 @@ func (f *maintenanceFlags) repos(args []string) ([]events.RepoPath, error) {
 	return repos, nil
 }
 
-// onVolume opens the volume and, unless offline, a locker of the deployment for fn.
+// onVolume runs fn with the volume and, unless offline, a locker of the deployment.
 func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(context.Context, maintainer) error) error {
 	cfg, err := settings(cmd, std)
 	if err != nil {
@@ -66,7 +66,7 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 	volumeConfig := app.VolumeConfig(cfg)
 	if f.offline {
 		volumeConfig.Results = func(context.Context) (volume.Horizon, error) {
-			return volume.Horizon{}, errors.New("offline") // keeps trees named by results as long as possible
+			return volume.Horizon{}, errors.New("offline") // protects trees named by results for as long as possible
 		}
 		volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 		if err != nil {

@@ -118,7 +118,7 @@ func (d *display) Run(ctx context.Context) {
 	}
 }
 
-// follow shows the progress of a change that a service handles, or of the change it waits for, until stop is called.
+// follow shows the progress of a change that a service handles, or of the change that it waits for, until stop is called.
 func (d *display) follow(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	states := state.NewStore(client, cfg.Namespace())
@@ -151,7 +151,7 @@ func progressOf(all []state.Activity, change events.Change) (found events.Progre
 	return found
 }
 
-// label returns the name of a phase, "" if unknown. A fetch has two, by unit.
+// label returns the name of a phase, or "" if unknown. A fetch has two names, by unit.
 func label(p events.Progress) string {
 	if p.Phase == events.PhaseFetch && p.Unit == "objects" {
 		return "take in"
@@ -159,7 +159,7 @@ func label(p events.Progress) string {
 	return labels[p.Phase]
 }
 
-// amount formats the work done in a phase, "" if it is not counted.
+// amount formats the work done in a phase, or returns "" if it is not counted.
 func amount(p events.Progress) string {
 	switch {
 	case p.Unit == "bytes":

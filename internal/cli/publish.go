@@ -137,14 +137,14 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// publishedChange is the output without --wait.
+// publishedChange is the output of publish without --wait.
 type publishedChange struct {
 	ID    string `json:"id"`
 	Repo  string `json:"repo"`
 	Entry string `json:"entry"`
 }
 
-// publishAndWait prints the result like sync does, except that a removal is a success.
+// publishAndWait prints the result as sync does, except that a removal counts as success.
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)

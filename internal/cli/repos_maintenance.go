@@ -16,8 +16,8 @@ import (
 	"lockstep/locking"
 )
 
-// newMaintenanceCommand completes a command that runs fn on the selected repositories. fn returns a table with a row for each and
-// the number of failures; failed completes the sentence "2 of 3 repositories …".
+// newMaintenanceCommand sets up a command that runs fn on the selected repositories. fn returns a table with a row for each, and
+// the number of failures. failed is the end of the message "2 of 3 repositories …".
 func newMaintenanceCommand[T term.Table](std term.Streams, cmd *cobra.Command, failed func() string,
 	fn func(context.Context, maintainer, []events.RepoPath) (table T, rows, failures int)) *cobra.Command {
 	var flags maintenanceFlags

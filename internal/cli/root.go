@@ -60,8 +60,8 @@ func withFlags(cmd *cobra.Command, settings config.Group, out *term.Output) *cob
 	return cmd
 }
 
-// onRedis runs fn with a client of the configured Redis. It fails if none is configured, or with advice if Redis does not answer
-// within the timeout.
+// onRedis runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not
+// answer within the timeout.
 func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
 	cfg, err := settings(cmd, std)
 	if err != nil {

@@ -89,7 +89,7 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// syncThrough has the workers of a running service handle the change.
+// syncThrough lets the workers of a running service handle the change.
 func syncThrough(ctx context.Context, cfg config.Config, change events.Change, progress *display) (events.Result, error) {
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -109,7 +109,7 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 		return events.Result{}, err
 	}
 	defer embedded.Close()
-	cfg.Grace = 0 // an interrupted sync has no reason to finish
+	cfg.Grace = 0 // an interrupted sync need not finish
 	var result events.Result
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

@@ -29,7 +29,7 @@ type visitor struct {
 	name    string    // "token", "localhost", or the user named by a proxy; "" if anonymous
 	binding string    // identity that forms are bound to; "" for API clients, which need no form token
 	expires time.Time // when the session ends; zero without a session
-	logout  bool      // has a session that can be ended
+	logout  bool      // whether there is a session to end
 }
 
 // admin reports whether the visitor may make changes and see data that the API shows only with its token.
@@ -94,7 +94,7 @@ func (a *access) origin(r *http.Request) netip.Addr {
 	return client
 }
 
-// secure reports whether the browser uses TLS: directly, through a trusted proxy that says so, or according to the
+// secure reports whether the browser uses TLS: directly, according to a trusted proxy, or according to the
 // Origin header, which pages cannot forge.
 func (a *access) secure(r *http.Request) bool {
 	return r.TLS != nil || a.proxied(r) && r.Header.Get("X-Forwarded-Proto") == "https" ||

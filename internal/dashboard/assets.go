@@ -67,7 +67,7 @@ func (a assets) url(name string) (string, error) {
 	return "/dashboard/static/" + file.hash + "/" + name, nil
 }
 
-// serve serves an embedded file. While replicas of two versions run, a page may request the other version's file:
+// serve serves an embedded file. During an upgrade, a page may request a file of the other version:
 // it gets this version's, marked as not cacheable.
 func (a assets) serve(w http.ResponseWriter, r *http.Request) {
 	file, ok := a[r.PathValue("name")]

@@ -17,7 +17,7 @@ type attempts struct {
 	now func() time.Time
 
 	mu         sync.Mutex
-	minute     int64                // since 1970
+	minute     int64                // minutes since 1970
 	perNetwork map[netip.Prefix]int // at most maxAttempts entries
 	total      int
 }
@@ -53,6 +53,6 @@ func network(a netip.Addr) netip.Prefix {
 	if a.Is6() {
 		bits = 64
 	}
-	p, _ := a.Prefix(bits) // zero for the zero Addr
+	p, _ := a.Prefix(bits) // the zero Prefix for the zero Addr
 	return p
 }

@@ -15,7 +15,7 @@ const (
 )
 
 // stream sends the parts of a page to a browser as they change. It replaces the connection's deadlines, which suit
-// short requests, by one per write. It ends with the session or the dashboard, or when the browser falls behind.
+// short requests, with a deadline per write. It ends with the session or the dashboard, or when the browser falls behind.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	p, v := d.pages[r.URL.Query().Get("page")], d.access.visitor(r)
 	if p == nil || p.load == nil {

@@ -16,15 +16,15 @@ const (
 	readTimeout     = 5 * time.Second
 	maxClients      = 64
 	reservedClients = 16 // of maxClients, reserved for admins
-	maxQueued       = 32 // parts that a client may fall behind
-	maxExpensive    = 2  // expensive pages loaded at once: for anonymous visitors, and again for admins
+	maxQueued       = 32 // queued parts after which a client is dropped
+	maxExpensive    = 2  // expensive pages loaded concurrently, separately for anonymous visitors and admins
 )
 
 var errFull = errors.New("too many browsers follow the dashboard; close some, or connect to another process")
 
 var errBusy = errors.New("too many lists are being loaded; retrying")
 
-// hub loads and renders pages and sends them to the clients that follow them.
+// hub loads and renders pages and sends them to subscribed clients.
 type hub struct {
 	ctx        context.Context // done when the dashboard stops
 	log        *slog.Logger
@@ -80,7 +80,7 @@ func (h *hub) wait() {
 	h.background.Wait()
 }
 
-// load loads a page's data. Expensive pages wait for their turn; errBusy reports that it did not come in time.
+// load loads a page's data. Expensive pages wait for a semaphore; errBusy means that the wait was too long.
 func (h *hub) load(ctx context.Context, p *page, query url.Values, admin bool) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -136,7 +136,7 @@ func (h *hub) subscribe(p *page, query url.Values, admin bool) (c *client, unsub
 	}, nil
 }
 
-// refresh loads, renders and sends a view again and again until ctx is done.
+// refresh repeatedly loads, renders and sends a view until ctx is done.
 func (h *hub) refresh(ctx context.Context, v *view) {
 	for {
 		start := time.Now()
@@ -150,7 +150,7 @@ func (h *hub) refresh(ctx context.Context, v *view) {
 		}
 		h.publish(v, v.render(data, err))
 		pause := pauseAfter(spent, v.page.every)
-		if err != nil { // the time was spent waiting for a timeout, and clients wait for the recovery
+		if err != nil { // the load may have used up its timeout, and clients wait for the recovery
 			pause = min(pause, h.retryEvery)
 		}
 		select {

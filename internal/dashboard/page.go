@@ -18,7 +18,7 @@ import (
 type page struct {
 	name, path, title string
 	every             time.Duration // refresh interval
-	expensive         bool          // limits how many are loaded at once
+	expensive         bool          // limited number loaded concurrently
 	params            []string      // query parameters
 	parts             []string      // templates of the live parts
 	load              func(ctx context.Context, q url.Values, admin bool) (any, error)
@@ -35,7 +35,7 @@ type partData struct {
 type pageData struct {
 	partData
 	Page, Title string
-	ParentTab   string        // tab of a page that has none of its own
+	ParentTab   string        // tab that a page without its own tab belongs to
 	Alert       template.HTML // why there is no data
 	EventsURL   string        // stream of the page's live parts; "" for a static page
 	Flash       string
@@ -198,7 +198,7 @@ func (d *Dashboard) notFound(w http.ResponseWriter, r *http.Request) {
 }
 
 // flashCookie holds a message about the last action for the next page. It is a cookie rather than a query parameter,
-// so that a link from another site cannot make the dashboard show a message.
+// so that links from other sites cannot make the dashboard show a message.
 const flashCookie = "lockstep-note"
 
 func (d *Dashboard) setFlash(w http.ResponseWriter, text string) {

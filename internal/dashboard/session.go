@@ -23,9 +23,9 @@ const (
 	plainCookie  = "lockstep"
 )
 
-// sessions issues and verifies session cookies and CSRF tokens. Sessions are signed with a key derived from the API
-// token instead of being stored: every replica accepts them, and changing the token ends all of them. Without a token
-// there are no sessions, and the process signs CSRF tokens with a random key.
+// sessions issues and verifies session cookies and CSRF tokens. Sessions are not stored but signed with a key derived from
+// the API token, so every replica accepts them, and changing the token ends all of them. Without a token there are no
+// sessions, and CSRF tokens are signed with a random key.
 type sessions struct {
 	key      []byte
 	disabled bool

@@ -26,12 +26,12 @@ const (
 	historyBytes    = 8 << 20 // approximate limit of the history read at the start
 	historyResults  = 5000
 	measureInterval = 10 * time.Second
-	tailBlock       = time.Second // how long XREAD blocks, and so how long a shutdown may take
+	tailBlock       = time.Second // how long XREAD blocks, and therefore how long a shutdown may take
 	tailPause       = 100 * time.Millisecond
 	tailTimeout     = 5 * time.Second
 )
 
-// tail follows the results stream while pages need it, with one reader for all pages. When it cannot keep up, it reads
+// tail follows the results stream while pages need it, with one reader for all pages. If it falls behind, it reads
 // only the newest results and weights them to account for the skipped ones.
 type tail struct {
 	redis redis.UniversalClient
@@ -180,7 +180,7 @@ func (t *tail) measure(ctx context.Context) (newest string, added int64, err err
 	t.skew = clock.Sub(local)
 	t.mu.Unlock()
 	info, err := t.redis.XInfoStream(ctx, t.topic).Result()
-	if err != nil && !strings.Contains(err.Error(), "no such key") { // there is no result yet
+	if err != nil && !strings.Contains(err.Error(), "no such key") { // there are no results yet
 		return "", 0, err
 	}
 	t.measured = time.Now()
@@ -253,7 +253,7 @@ func (t *tail) addEntries(entries []redis.XMessage, weight float64) {
 func (t *tail) add(s settled, weight float64) {
 	t.window.add(s.At, s.kind, s.delay(), weight)
 	if s.polled {
-		return // the poll found no change
+		return // the poll found no changes
 	}
 	if len(t.recent) < recentKept {
 		t.recent = append(t.recent, settled{})

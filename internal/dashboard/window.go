@@ -91,7 +91,7 @@ func (w *window) perMinute(now time.Time) float64 {
 	if w.from.After(since) {
 		since = w.from
 	}
-	if !until.After(since) { // less than one bucket is known, because there are so many results
+	if !until.After(since) { // less than one bucket is known because results arrive so fast
 		until = now
 	}
 	n := 0.0

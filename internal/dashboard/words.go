@@ -20,7 +20,7 @@ func templateFuncs(a assets) template.FuncMap {
 
 // clip sanitizes untrusted text and truncates it to at most n characters.
 func clip(n int, text string) string {
-	text = sanitize(text[:min(len(text), utf8.UTFMax*(n+1))], "") // sanitize only as much of a long text as is needed
+	text = sanitize(text[:min(len(text), utf8.UTFMax*(n+1))], "") // sanitize no more of a long text than needed
 	if runes := []rune(text); len(runes) > n {
 		return string(runes[:n-1]) + "…"
 	}

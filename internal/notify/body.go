@@ -31,7 +31,7 @@ func bodyOf(r events.Result) ([]byte, error) {
 	return longestFit(len(deliveries), func(n int) events.Result { r.Deliveries = deliveries[:n]; return r })
 }
 
-// longestFit returns the longest document that fits of those with 0 to n elements; the one with 0 if none fits.
+// longestFit returns the longest document within maxBody that has at most n elements, or the one with none if none fits.
 func longestFit(n int, with func(int) events.Result) (body []byte, err error) {
 	fits := sort.Search(n, func(i int) bool {
 		document, _ := json.Marshal(with(i + 1))

@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-// quiet lists the classes of failures that apps are not notified of: nothing is wrong with the repository and another
+// quiet lists the classes of failures that apps are not notified of: the repository is fine and another
 // result follows, or the app no longer watches it.
 var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched, events.ClassShutdown}
 
@@ -34,7 +34,7 @@ func about(r events.Result) events.RepoPath {
 	return r.Repo
 }
 
-// recipients returns the watches to notify of a result: of each app, the one that selects the ref best.
+// recipients returns the watches to notify of a result: for each app, the one that selects the ref most specifically.
 func recipients(r events.Result, set watch.Set) []watch.Watch {
 	best := map[string]watch.Watch{}
 	for _, w := range set.Watches {
@@ -64,7 +64,7 @@ func selects(s watch.Selector, r events.Result) int {
 	case whole: // concerns every watch of the repository
 		return 1
 	case s.IsDefault():
-		// A tree published under the plain name is that of the default branch. A failure has no such name: it counts for
+		// A tree published under the plain name belongs to the default branch. A failure has no published name: it counts for
 		// the default branch unless another watch of the app selects its ref.
 		switch {
 		case r.Ref.IsZero(), r.Type == events.ResultSynced && !strings.Contains(r.Path, "@"):

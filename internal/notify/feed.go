@@ -17,7 +17,7 @@ import (
 
 const (
 	feedAtOnce = 32          // entries per read
-	feedItems  = 1_000       // no further result is added to a batch with so many items
+	feedItems  = 1_000       // a batch with this many items gets no further result
 	feedBlock  = time.Second // maximum duration of a blocking read
 	feedPause  = 500 * time.Millisecond
 )
@@ -33,7 +33,7 @@ func (n *Notifier) feed(ctx context.Context) {
 	}
 }
 
-// feedNext waits for entries and feeds them, unless another process has done so.
+// feedNext waits for entries and feeds them, unless another process already has.
 func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if *last == "" {
 		position, err := n.position(ctx)
@@ -57,7 +57,7 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 		return err
 	}
 	if b.newer != nil && len(b.results)+len(b.putBack) == 0 {
-		*last = "" // the process that reads it advances the group
+		*last = "" // the process that reads the entry advances the group
 		return b.newer
 	}
 	behind, lost, err := n.outbox.feed(ctx, b)
@@ -120,8 +120,8 @@ func (n *Notifier) checkPosition(ctx context.Context, last *string) error {
 	return n.restore(ctx, *last)
 }
 
-// restore recreates a deleted or lost group at the last position that this process knows, so some results may be sent
-// again with the same IDs. A stream that ends before last is a new one: the group starts at its beginning.
+// restore re-creates a missing group at the last position that this process knows, so some results may be sent again
+// with the same IDs. If the stream ends before last it is a new one, and the group starts at its beginning.
 func (n *Notifier) restore(ctx context.Context, last string) error {
 	newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
 	if err != nil {
@@ -140,7 +140,7 @@ func (n *Notifier) restore(ctx context.Context, last string) error {
 	return nil
 }
 
-// batch computes the items of entries, at least of the first one.
+// batch computes the items of entries. It processes at least one entry.
 func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream) (batch, error) {
 	b := batch{last: last}
 	sets := map[string]watch.Set{}
@@ -176,7 +176,7 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 }
 
 // add adds the notifications of a result to a batch. It skips entries that are not results. For some time, it leaves a
-// result of an unknown newer type to a process that knows it.
+// result of an unknown newer type to processes of a newer version.
 func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets map[string]watch.Set) error {
 	payload, _ := entry.Values["payload"].(string)
 	result, err := events.ParseResult([]byte(payload))

@@ -12,20 +12,20 @@ const (
 	// itemVersion is incremented when older programs would misinterpret an item or could not decode it.
 	itemVersion = 1
 
-	// newerWait is how long an item of a newer version is left to a process of that version. It is short, because
+	// newerWait is how long an item of a newer version is left to processes of that version. It is short, because
 	// the item blocks those queued after it.
 	newerWait = 5 * time.Minute
 )
 
 var errNewer = errors.New("it is for a newer version")
 
-// recent reports whether an entry was added recently enough that a process of a newer version may still take it. An entry
-// from the future, with an invented ID, was not.
+// recent reports whether an entry was added recently enough that a process of a newer version may still take it. It
+// returns false for an entry from the future, whose ID was made up.
 func (n *Notifier) recent(entry string) bool {
 	return time.Since(events.EntryTime(entry)).Abs() <= n.cfg.newer
 }
 
-// isNewer reads what items of all versions have.
+// isNewer reads the fields that items of all versions have.
 func isNewer(text string) (entry string, newer bool) {
 	var i struct {
 		Version int    `json:"version"`

@@ -64,7 +64,7 @@ type Config struct {
 
 	claim time.Duration // duration of a claim; shorter in tests
 	hold  time.Duration // how long items outlive their watch; see outbox.held
-	newer time.Duration // how long items of a newer version are left to that version
+	newer time.Duration // how long items of a newer version are left to it
 }
 
 // Outcomes of attempts, for [Config.Observe].
@@ -73,7 +73,7 @@ const (
 	OutcomeFailed    = "failed"    // will be retried
 	OutcomeGivenUp   = "given up"  // dead letter: no attempts left
 	OutcomeGone      = "gone"      // dead letter: the app answered 410
-	OutcomeUnwatched = "unwatched" // dropped: the watch, or its URL, is gone
+	OutcomeUnwatched = "unwatched" // dropped: the watch or its URL no longer exists
 )
 
 const (
@@ -87,7 +87,7 @@ type Notifier struct {
 	cfg    Config
 	outbox outbox
 	client *http.Client
-	wake   chan struct{} // signals that there may be something to claim
+	wake   chan struct{} // signals that items may be due
 
 	feeding, sending outage
 }
@@ -151,7 +151,7 @@ func (n *Notifier) wakeSender() {
 	}
 }
 
-// outage logs the begin and the end of an outage. It is not safe for concurrent use.
+// outage logs the start and end of an outage. It is not safe for concurrent use.
 type outage struct {
 	log   *slog.Logger
 	cause string

@@ -34,7 +34,7 @@ var (
 
 var errReply = errors.New("unexpected reply of a script")
 
-// item is a queued notification. It contains what a dead letter needs, but no secret and no URL.
+// item is a queued notification. It contains the data that a dead letter needs, but no secret and no URL.
 type item struct {
 	Version int `json:"version"`
 
@@ -84,7 +84,7 @@ type putBack struct {
 }
 
 // feed queues a batch. If the group's last delivered ID is not b.last, it changes nothing and returns that ID as behind.
-// lost is the number of items that became dead letters because an outbox was full.
+// lost is the number of items dead-lettered because an outbox was full.
 func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, err error) {
 	upto := b.last
 	if n := len(b.results); n > 0 {
@@ -192,12 +192,12 @@ const (
 type settlement struct {
 	what     string
 	delay    time.Duration
-	reason   string // of a dead letter, like err and attempts
+	reason   string // reason for a dead letter, like err and attempts
 	err      string
 	attempts int
 }
 
-// settle records the outcome of a claim. It is safe to call again if no answer was received.
+// settle records the outcome of a claim. It is safe to call again if it got no reply.
 func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
 	args := append([]any{}, o.common...)
 	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, s.err, s.attempts)
@@ -213,7 +213,7 @@ func (o outbox) movedTo(ctx context.Context, repo events.RepoPath) (string, erro
 	return to, err
 }
 
-// held returns how much longer items without a watch are kept; 0 means that they may be dropped. They are kept for some
+// held returns how much longer to keep items without a watch; 0 means that they may be dropped. They are kept for some
 // time because the watches of a renamed repository move before the rename appears in the stream.
 func (o outbox) held(ctx context.Context, c claim) (time.Duration, error) {
 	mark := o.prefix + "unwatched:" + c.app + " " + c.repo

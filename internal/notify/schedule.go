@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-const jitter = 0.2 // maximum relative change of a delay, so that apps that failed together are not retried together
+const jitter = 0.2 // maximum relative change of a delay, so that apps that fail together are not retried together
 
 const maxRetryAfter = 24 * time.Hour
 
@@ -17,8 +17,8 @@ func DefaultSchedule() []time.Duration {
 		2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour}
 }
 
-// nextDelay returns the delay after the given number of failed attempts, at least one; false if there are no attempts
-// left. random is between 0 and 1. A retryAfter greater than 0 replaces the scheduled delay if it is longer than that
+// nextDelay returns the delay after the given number of failed attempts, at least one, or false if no attempts are
+// left. random is between 0 and 1. A positive retryAfter replaces the scheduled delay if it is longer than that
 // delay's minimum; it is limited to a day.
 func nextDelay(schedule []time.Duration, failed int, random float64, retryAfter time.Duration) (time.Duration, bool) {
 	if failed >= len(schedule) {

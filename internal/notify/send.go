@@ -29,7 +29,7 @@ type inFlight struct {
 	slow  map[string]time.Time // slow apps, with the time of their last slow post
 }
 
-const slowFor = time.Hour // how long an app counts as slow, unless it is fast meanwhile
+const slowFor = time.Hour // how long an app counts as slow, unless it is fast in the meantime
 
 func (f *inFlight) begin(app string) {
 	f.posts++
@@ -50,7 +50,7 @@ func (f *inFlight) end(l landing) {
 	}
 }
 
-// landing reports that a post has ended.
+// landing is the end of a post.
 type landing struct {
 	app             string
 	attempted, slow bool // whether the app was called, and took at least a third of the timeout
@@ -155,7 +155,7 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	case w.Silenced != "":
 		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed}, errors.New("the watch is silenced: " + w.Silenced)
 	}
-	if !time.Now().Before(ends) { // the claim might end during the post
+	if !time.Now().Before(ends) { // the claim might expire during the post
 		return "", settlement{what: isBack}, errLate
 	}
 	retryAfter, err := n.post(ctx, w, c.item)

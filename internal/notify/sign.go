@@ -29,7 +29,7 @@ func signature(secrets []string, id string, at time.Time, body []byte) (string, 
 				return "", errSecret // the decoder's error may contain a part of the secret
 			}
 		}
-		if len(key) == 0 { // anybody could create that signature
+		if len(key) == 0 { // anyone could create that signature
 			return "", errSecret
 		}
 		mac := hmac.New(sha256.New, key)

@@ -33,13 +33,13 @@ func (n *Notifier) traceOf(entry redis.XMessage) traceContext {
 	if text("traceparent") != "" {
 		from = propagation.MapCarrier{"traceparent": text("traceparent"), "tracestate": text("tracestate")}
 	}
-	// Extract and Inject drop what is invalid.
+	// Extract and Inject drop invalid values.
 	valid := propagation.MapCarrier{}
 	propagator.Inject(propagator.Extract(context.Background(), from), valid)
 	return traceContext{valid["traceparent"], valid["tracestate"]}
 }
 
-// trace begins the span of one attempt. end records its outcome and ends it.
+// trace begins the span of one attempt. The returned function records the outcome and ends the span.
 func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end func(outcome string, err error)) {
 	if n.cfg.Tracer == nil {
 		return ctx, func(string, error) {}

@@ -16,8 +16,8 @@ const adminWriteTimeout = 5 * time.Minute // long because clients choose how lon
 //	GET /debug/pprof/…     profiles, on the loopback interface; on any other address with the API token only
 //	GET /metrics, /livez, /readyz
 //
-// It uses only Live, Ready, Metrics, Token and Log of cfg. [Serve] does not offer profiles, because they reveal what
-// the process works on and slow it down.
+// It uses only Live, Ready, Metrics, Token and Log of cfg. [Serve] does not offer profiles, because they expose the
+// work of the process and slow it down.
 func ServeAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Loopback = Loopback(listener)
 	srv := newServer(AdminHandler(cfg), cfg.Log)

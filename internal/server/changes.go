@@ -90,8 +90,8 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	return min(wait, maxWait), nil
 }
 
-// follow waits for the result of a change until running is done, or looks it up if wait is 0. It also looks the change
-// up if the wait was too short to learn its state.
+// follow waits for the result of a change until running is done, or looks it up if wait is 0. It also looks up the change
+// if wait ends before its state is known.
 func follow(ctx, running context.Context, changes Changes, entry string, wait time.Duration) (stream.Progress, error) {
 	if wait > 0 {
 		waitCtx, cancel := context.WithTimeout(ctx, wait)

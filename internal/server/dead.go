@@ -39,7 +39,7 @@ type DeadLetter struct {
 	Type string `json:"type,omitempty"`
 	App  string `json:"app,omitempty"`
 	Ref  string `json:"ref,omitempty"`
-	Job  string `json:"job,omitempty"` // ID of the change or the result
+	Job  string `json:"job,omitempty"` // ID of the change or result
 
 	Stream   string `json:"stream"`
 	Group    string `json:"group"`
@@ -48,7 +48,7 @@ type DeadLetter struct {
 
 	Event     json.RawMessage `json:"event,omitempty"`     // the change or the result; only for a single letter
 	Fields    map[string]int  `json:"fields,omitempty"`    // field sizes in bytes by name, if the entry could not be read
-	Truncated string          `json:"truncated,omitempty"` // how much of the entry was kept, if not all
+	Truncated string          `json:"truncated,omitempty"` // how much of the entry was kept, if truncated
 }
 
 // NewDeadLetter converts a letter of dead. It includes the event only if full is set.
@@ -218,7 +218,7 @@ func deadProblem(err error) error {
 }
 
 // deadChangeProblem is deadProblem for a request that retries or drops a letter. If Redis does not answer, the script may
-// have run nevertheless.
+// still have run.
 func deadChangeProblem(err error) error {
 	if DeadStatus(err) == http.StatusServiceUnavailable {
 		return problem{errors.New("Redis does not answer; check whether the letter is still there, then try again"), http.StatusServiceUnavailable}

@@ -16,7 +16,7 @@ type Check struct {
 
 	// Alternative names a check that can replace this one: failures are critical only if both fail.
 	Alternative string
-	// DependsOn names a check without which this one's failure is reported but not critical.
+	// DependsOn names another check. This check's failure is critical only if that one passes.
 	DependsOn string
 	// NonCritical marks a check whose failure is reported but does not affect the process' health.
 	NonCritical bool
@@ -25,8 +25,8 @@ type Check struct {
 const (
 	checkTimeout = time.Second
 
-	// Results are cached, so that dependencies are checked at most once a second however many requests arrive. Failures
-	// expire sooner, so that a start is not held up.
+	// Results are cached, so that dependencies are checked at most once a second no matter how many requests arrive.
+	// Failures expire sooner, so as not to delay startup.
 	passTTL = time.Second
 	failTTL = time.Second / 10
 )

@@ -37,7 +37,7 @@ type hookAnswer struct {
 	Accepted  int    `json:"accepted,omitempty"`  // number of changes published
 	Spooled   bool   `json:"spooled,omitempty"`   // stored on disk until Redis is available
 	Duplicate bool   `json:"duplicate,omitempty"` // already accepted before
-	Ignored   string `json:"ignored,omitempty"`   // why it causes no change
+	Ignored   string `json:"ignored,omitempty"`   // why it caused no change
 	Pong      bool   `json:"pong,omitempty"`      // it was a ping
 }
 
@@ -135,7 +135,7 @@ func (h *hook) refuseBody(err error) {
 	}
 }
 
-// refuse responds to a delivery that is not processed. It logs nothing of the request, because anybody can send one.
+// refuse responds to a delivery that is not processed. It logs nothing from the request, because its sender is unverified.
 func (h *hook) refuse(status int, outcome string, err error) {
 	h.outcome = outcome
 	h.log.InfoContext(h.r.Context(), "webhook refused", "source", h.src.Name, "outcome", outcome, "error", err)

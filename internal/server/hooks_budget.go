@@ -31,7 +31,7 @@ func (b *budget) reserve(bytes int) bool {
 }
 
 // read reads a request's body. It reserves memory as data arrives, starting with 64 KiB and doubling, instead of
-// trusting Content-Length. The caller must call release when it no longer needs the body, also after an error.
+// trusting Content-Length. The caller must call release when it no longer needs the body, even after an error.
 func (b *budget) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	reserved := 0
 	release = func() { b.used.Add(-int64(reserved)) }

@@ -76,7 +76,7 @@ func showLock(locks Locks) http.Handler {
 	})
 }
 
-// releaseLock releases the lease with the fence in the request, and so never a newer one.
+// releaseLock releases the lease with the fence in the request, and therefore never a newer one.
 func releaseLock(locks Locks) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))

@@ -9,7 +9,7 @@ import (
 )
 
 // sharedLocks caches the list of locks. Listing scans every key in Redis and needs no authentication, so only one call
-// at a time lists, and its result is cached long enough to keep listing below a twentieth of Redis' time.
+// lists at a time, and its result is cached long enough to keep listing below a twentieth of Redis' time.
 type sharedLocks struct {
 	Locks
 
@@ -21,8 +21,8 @@ type sharedLocks struct {
 	last    []locking.Status
 }
 
-// ShareLocks returns Locks with a cached List. A list may be up to twenty times as old as the time it takes to make,
-// but never older than the last ForceRelease. Other methods are not cached.
+// ShareLocks returns Locks with a cached List. A list may be cached for twenty times as long as it took to make, but
+// never beyond the next ForceRelease. Other methods are not cached.
 func ShareLocks(locks Locks) Locks {
 	return &sharedLocks{Locks: locks, turn: make(chan struct{}, 1)}
 }

@@ -41,7 +41,7 @@ type Config struct {
 	Publisher message.Publisher // publishes changes
 	Topic     string            // stream of changes
 	Changes   Changes
-	Repos     Repos // also needs Locks
+	Repos     Repos // requires Locks
 	Locks     Locks
 	Dead      Dead
 	Streams   Streams
@@ -265,7 +265,7 @@ func answering(answer func(r *http.Request) (body any, err error)) http.Handler 
 	})
 }
 
-// failWith responds with a problem. For any other error it says that Redis does not answer and nothing was changed.
+// failWith responds with a problem. Any other error is reported as Redis being unavailable, with nothing changed.
 func failWith(w http.ResponseWriter, err error) {
 	if p, ok := errors.AsType[problem](err); ok {
 		fail(w, p.status, p.error)

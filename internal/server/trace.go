@@ -66,8 +66,8 @@ func describeChange(ctx context.Context, change events.Change) {
 	}
 }
 
-// trace starts the span of an authenticated delivery, with the time of its arrival. It ignores trace headers, because
-// they are not covered by the signature.
+// trace starts the span of an authenticated delivery at its arrival time. It ignores trace headers, because
+// the signature does not cover them.
 func (h *hook) trace(tracer trace.Tracer, start time.Time, d forge.Delivery) trace.Span {
 	if tracer == nil {
 		return trace.SpanFromContext(context.Background())

@@ -40,7 +40,7 @@ const (
 	reportExpiry = time.Minute     // older reports are deleted
 )
 
-// jobReport is a worker's report of one change. It has durations, because the worker's clock may be wrong.
+// jobReport is a worker's report of one change. It contains durations, because the worker's clock may be wrong.
 type jobReport struct {
 	Repo      string `json:"repo"`
 	Job       string `json:"job"`

@@ -61,7 +61,7 @@ func (r *Reporter) Begin(job *events.Job) {
 	}
 }
 
-// Progress sets how far a job is.
+// Progress records the progress of a job.
 func (r *Reporter) Progress(job *events.Job, p events.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,7 @@ func (r *Reporter) write(ctx context.Context, args ...any) bool {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	err := activityScript.Run(ctx, r.redis, []string{r.key}, args...).Err()
-	if err != nil && !errors.Is(err, redis.Nil) { // the script returns nothing
+	if err != nil && !errors.Is(err, redis.Nil) { // the script returns no value
 		r.log.DebugContext(ctx, "activity report not written", "error", fmt.Errorf("write %s: %w", r.key, err))
 		return false
 	}

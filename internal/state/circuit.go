@@ -33,7 +33,7 @@ type CircuitPhase string
 const (
 	CircuitClosed   CircuitPhase = "closed"    // allows every change
 	CircuitOpen     CircuitPhase = "open"      // allows none
-	CircuitHalfOpen CircuitPhase = "half-open" // allows the next change as a probe, whose lease excludes others
+	CircuitHalfOpen CircuitPhase = "half-open" // allows the next change as a probe; its lease excludes others
 )
 
 // Circuit is the state of a repository's circuit breaker at one moment. The zero value is closed.

@@ -9,13 +9,13 @@
 //	synced              time of the last settled sync, RFC 3339
 //	head:{ref}          published commit of ref
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
-//	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the last answer of the remote for ref with that credential:
+//	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
 //	newest:{ref}:{app}  newest known entry that announces a commit of ref to app
 //	look:{ref}          "{entry} {n} {entry} {n} …": how often the commit announced by an entry was missing at the
 //	                    remote, for the newest 32 such entries, oldest first
 //	watched:{ref}       "1" once a watch has requested a sync of ref
-//	byhand:{ref}        "1" once somebody else has
+//	byhand:{ref}        "1" once a sync of ref was requested other than by a watch
 //	tombstone           stream entry of the removal that deleted the clone
 //	failures            consecutive failures that count; "0" or absent after a success
 //	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
@@ -130,7 +130,7 @@ func (r Repo) RemoteRef(url string, ref events.Ref, credential string) (RemoteRe
 func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[NewestField(ref, app)] }
 
 // Misses returns how often the commit announced by an entry for ref was missing at the remote. If the entry is older
-// than all entries whose count is kept, it returns math.MaxInt, so that the caller gives up on it.
+// than all entries with a stored count, it returns math.MaxInt, so that the caller gives up on it.
 func (r Repo) Misses(ref events.Ref, entry string) int {
 	counts := strings.Fields(r.fields[lookField(ref)])
 	for i := 0; i+1 < len(counts); i += 2 {
@@ -145,7 +145,7 @@ func (r Repo) Misses(ref events.Ref, entry string) int {
 	return 0
 }
 
-const maxMissEntries = 32 // entries per ref whose misses are kept; each app has its own entries
+const maxMissEntries = 32 // entries per ref whose misses are stored; each app has its own entries
 
 // SetMisses stores the number returned by [Repo.Misses]. The caller must hold the repository's lease.
 func (s *Store) SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error {

@@ -31,16 +31,16 @@ type Verdict string
 const (
 	Accepted  Verdict = "accepted"  // its changes are in the stream
 	Duplicate Verdict = "duplicate" // the delivery was accepted before; nothing changed
-	Stale     Verdict = "stale"     // the watches have changed; nothing was accepted. Recompute the changes
+	Stale     Verdict = "stale"     // the watches have changed and nothing was accepted: recompute the changes
 )
 
 const (
 	defaultKeep   = 72 * time.Hour
-	maxDeliveries = 200_000 // remembered for each source
+	maxDeliveries = 200_000 // deliveries remembered for each source
 	maxDelivery   = 200     // bytes; a longer ID is hashed
 )
 
-// Delivery is a webhook delivery with the changes that it leads to.
+// Delivery is a webhook delivery and the changes computed from it.
 type Delivery struct {
 	Source   string            // scope of the ID
 	ID       string            // deduplicates deliveries; "" disables it
@@ -50,9 +50,9 @@ type Delivery struct {
 }
 
 // Accept adds the changes to the stream and the ID to its source's ledger, which keeps the last 200,000, in one step.
-// It also notes in the repository's state which entry announced a commit last, so that a worker with an earlier
+// It also records in the repository's state the newest entry that announces a commit, so that a worker with an earlier
 // entry knows that the remote may no longer have its commit. After a Redis error the changes may or may not be in the
-// stream: accept the delivery again, its ID deduplicates it.
+// stream; it is safe to accept the delivery again, because its ID deduplicates it.
 func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
 	if d.ID != "" && d.Source == "" {
 		return "", errors.New("accept: a delivery with an ID requires a source")

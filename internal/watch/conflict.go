@@ -19,7 +19,7 @@ func checkCount(repo events.RepoPath, n int) error {
 	return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern", repo, n, maxWatches)
 }
 
-// twoRemotes returns the conflict of two watches of a path whose remotes differ, if only in case.
+// twoRemotes returns the conflict error of two watches of a path whose remotes differ, even if only in case.
 func twoRemotes(w, other Watch) error {
 	if strings.EqualFold(events.CanonicalRemote(w.URL), events.CanonicalRemote(other.URL)) {
 		return conflict("%s is watched at %s by app %s; use the same case in the URL", w.Repo, events.CanonicalRemote(other.URL), other.App)

@@ -27,7 +27,7 @@ var (
 
 const source = "/lockstep/watch" // source of the changes that the registry queues
 
-// maxTries limits the attempts to write a set while others write it too. Each conflict means that one of them succeeded.
+// maxTries limits the attempts to write a set despite concurrent writers. Each conflict means that one writer succeeded.
 const maxTries = 200
 
 var (
@@ -35,9 +35,9 @@ var (
 	errReply = errors.New("unexpected reply of a script")
 )
 
-// edit lets change modify the documents of a repository's watches, by field, and writes the result. It calls change
-// again after a conflict. If something changed and announce is set, it queues a poll, or the removal of the clone if no
-// watch is left. Without announce, change must not remove the last watch.
+// edit calls change to modify the documents of a repository's watches, by field, and writes the result. It calls change
+// again after a conflict. If the documents changed and announce is set, it queues a poll, or the removal of the clone if
+// no watch is left. Without announce, change must not remove the last watch.
 func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool, change func(docs map[string]string) error) error {
 	return r.untilWritten(ctx, repo, func() error {
 		was, err := r.load(ctx, repo)
@@ -109,13 +109,13 @@ func (w rewrite) args() []any {
 	return append(append(args, len(set)), set...)
 }
 
-// remotes returns the remote keys before and after the write. If there is none before or none after, both are the same.
+// remotes returns the remote keys before and after the write. If one of them does not exist, both are the same.
 func (w rewrite) remotes() (before, after string) {
 	after = cmp.Or(remoteKeyOf(w.docs), w.was.at)
 	return cmp.Or(w.was.at, after), after
 }
 
-// remoteKeyOf returns the key of the remote that the watches name, "" if none can be decoded.
+// remoteKeyOf returns the key of the watches' remote, or "" if no watch can be decoded.
 func remoteKeyOf(docs map[string]string) string {
 	for _, doc := range docs {
 		if w, err := parse([]byte(doc)); err == nil {
@@ -125,7 +125,7 @@ func remoteKeyOf(docs map[string]string) string {
 	return ""
 }
 
-// pollOf returns the shortest interval that a watch names, 0 if none does, and "1" if a watch uses the default
+// pollOf returns the shortest interval that a watch sets, or 0 if none does, and "1" if a watch uses the default
 // interval, else "0". A watch that cannot be decoded counts as using the default.
 func pollOf(docs map[string]string) (every time.Duration, usual string) {
 	usual = "0"

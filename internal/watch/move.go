@@ -74,8 +74,8 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 	return n, nil
 }
 
-// withTransportOf returns the URL of the remote at moved for the transport that the watch has used, SSH or HTTP, because
-// its credential only works with that one. It returns moved if the URLs might name different repositories.
+// withTransportOf returns the URL of the remote at moved for the transport, SSH or HTTP, of the URL used, because the
+// watch's credential works only with that one. It returns moved if the URLs might name different repositories.
 func withTransportOf(moved, used string) string {
 	if isSSH(moved) == isSSH(used) {
 		return moved
@@ -106,7 +106,7 @@ func (c contents) checkRemote(remote string) error {
 	return nil
 }
 
-// document returns the JSON that the registry stores. It returns an error for a watch that could not be decoded again.
+// document returns the JSON that the registry stores. It returns an error for a watch that could not be decoded later.
 func (w Watch) document() (string, error) {
 	w, err := New(w)
 	if err != nil {
@@ -130,9 +130,9 @@ func (w Watch) replacing(old string) (string, error) {
 	return string(whole), err
 }
 
-// Silence stops notifications of a watch and notes since when and why, such as "2026-11-21T18:00:00Z answered 410
-// Gone". It keeps an earlier note and queues no change. Putting the watch without [Watch.Silenced] resumes
-// notifications. Silence does nothing if the watch is gone or its NotifyURL has changed.
+// Silence stops notifications of a watch and records when and why, such as "2026-11-21T18:00:00Z answered 410
+// Gone". It keeps an earlier record and queues no change. Putting the watch without [Watch.Silenced] resumes
+// notifications. Silence does nothing if the watch does not exist or its NotifyURL has changed.
 func (r *Registry) Silence(ctx context.Context, w Watch, why string) error {
 	field := w.Key().field()
 	return r.edit(ctx, w.Repo, false, func(docs map[string]string) error {

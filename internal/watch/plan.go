@@ -13,7 +13,7 @@ type Plan struct {
 }
 
 // Plan compares watches with the registry. With prune, it removes unlisted watches of the same apps. It returns the
-// errors that the registry would return. Watches stay silenced unless their NotifyURL changes.
+// errors that [Registry.Apply] would return. Watches stay silenced unless their NotifyURL changes.
 func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan, error) {
 	wanted, apps := map[string]bool{}, map[string]bool{}
 	for _, w := range watches {
@@ -51,7 +51,7 @@ func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan,
 		if err != nil {
 			return Plan{}, err
 		}
-		before, _ := was.document() // "" if there was none
+		before, _ := was.document() // "" if it did not exist
 		switch {
 		case !ok:
 			plan.Add = append(plan.Add, w)

@@ -60,8 +60,8 @@ func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
 	return Set{Version: kept.version, Watches: watches}, err
 }
 
-// ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. Not all of them need be
-// the [SameRemote]. The sets are read one by one, after the version. If one changes meanwhile, the version is outdated,
+// ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. They are not necessarily
+// the [SameRemote]. The version is read first, then the sets one by one. If one changes meanwhile, the version is outdated,
 // and [Registry.Accept] returns [Stale] for changes computed from them.
 func (r *Registry) ByRemote(ctx context.Context, url string) (RemoteWatches, error) {
 	remote := RemoteKey(url)
@@ -101,16 +101,16 @@ func (r *Registry) Keys(ctx context.Context, repo events.RepoPath, app string) (
 }
 
 // Put adds watches, replacing those with the same [Key], and returns how many changed. It writes the watches of one
-// repository and queues a poll of it in one step. It validates all watches before the first write. An error of a later
-// repository leaves the earlier ones written; calling Put again is safe. It returns an error for a path above or below
+// repository and queues a poll of it in one step. All watches are validated before the first write. If a write fails,
+// earlier repositories stay written; calling Put again is safe. Put returns an error for a path above or below
 // another watched path, two remotes at one path, and more than 1,000 watches of a repository.
 func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err error) {
 	changed, _, err = r.Apply(ctx, watches, nil)
 	return changed, err
 }
 
-// Add puts an automatic watch like [Registry.Put], unless its path is already watched. Then nothing changes, and Add
-// returns an error if the path is watched at another remote.
+// Add puts an automatic watch like [Registry.Put], but does nothing if its path is already watched. It returns an
+// error if the path is watched at another remote.
 func (r *Registry) Add(ctx context.Context, w Watch) error {
 	w, err := New(w)
 	if err != nil {
@@ -175,7 +175,7 @@ type edit struct {
 	repo   events.RepoPath
 	put    map[string]string // documents by field
 	remove []Key
-	first  Watch // the first one to put
+	first  Watch // first watch to put
 }
 
 // editsOf groups the work by repository. It returns an error for an invalid watch and for conflicting watches.

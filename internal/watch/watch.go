@@ -23,7 +23,7 @@ type Watch struct {
 	URL        string          `json:"url"`                  // the remote, without credentials
 	Ref        Selector        `json:"ref,omitzero"`         // zero for the default branch
 	Credential string          `json:"credential,omitempty"` // name of the credential to fetch with; empty for none
-	Depth      events.Depth    `json:"depth,omitempty"`      // how much history
+	Depth      events.Depth    `json:"depth,omitempty"`      // history to fetch
 	Poll       Interval        `json:"poll,omitzero"`        // zero for the setting poll-every
 
 	// NotifyURL receives the results, if not empty. NotifySecret names the credential that signs them.

@@ -151,7 +151,7 @@ func (o *Store) EncodedObject(t plumbing.ObjectType, h ID) (plumbing.EncodedObje
 	return nil, plumbing.ErrObjectNotFound
 }
 
-// get searches the packs first, which hold most objects.
+// get searches the packs first because they hold most objects.
 func (o *Store) get(p *repo, h ID) (plumbing.EncodedObject, error) {
 	k, err := p.packOf(h)
 	if err != nil {
@@ -193,7 +193,7 @@ func (o *Store) Has(h ID) (bool, error) {
 	return false, nil
 }
 
-// readLoose reads a loose object. Of a large one it reads only the header.
+// readLoose reads a loose object. For a large object it reads only the header.
 func readLoose(path string, h ID) (plumbing.EncodedObject, error) {
 	reader, err := openLoose(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -334,8 +334,7 @@ func (o *Store) Tree(h ID) ([]TreeEntry, error) {
 	return tree.Entries, nil
 }
 
-// canonicalMode returns the mode for a checkout. The only permission of a file that matters is whether its owner
-// may execute it.
+// canonicalMode returns the mode for a checkout. The only file permission that matters is the owner's execute bit.
 func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
 	switch mode & 0o170000 {
 	case filemode.Dir, filemode.Submodule, filemode.Symlink:
@@ -386,7 +385,7 @@ func (o *Store) ReadLink(h ID) (string, error) {
 	return target.String(), nil
 }
 
-// sink records write errors, to tell them from read errors.
+// sink records write errors, to distinguish them from read errors.
 type sink struct {
 	w   io.Writer
 	err error

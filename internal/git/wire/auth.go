@@ -54,7 +54,7 @@ func (a Auth) httpMethod() transport.AuthMethod {
 	return nil
 }
 
-// checkScheme returns an error if the credential is of no use for a URL's scheme.
+// checkScheme returns an error if the credential cannot be used with a URL's scheme.
 func (a Auth) checkScheme(scheme string) error {
 	switch {
 	case scheme == "ssh" && a.SSHKey == "" && a.IsZero():

@@ -18,8 +18,8 @@ import (
 	"lockstep/internal/egress"
 )
 
-// remoteError classifies a failed request to the remote at host. fault is the first error of the monitor, err the one
-// that go-git returned. The result contains no text from the remote.
+// remoteError classifies a failed request to the remote at host. fault is the first error recorded by the monitor, err
+// the error that go-git returned. The result contains no text from the remote.
 func remoteError(ctx context.Context, host string, auth Auth, fault, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("request to %s: %w", host, context.Cause(ctx))

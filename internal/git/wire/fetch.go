@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// maxHaves is the most commits that a request names as already present.
+// maxHaves is the maximum number of commits that a request names as already present.
 const maxHaves = 64
 
 // FetchRequest describes a fetch.
@@ -76,8 +76,8 @@ func shallowAfter(before []object.ID, update packp.ShallowUpdate) []object.ID {
 	return after
 }
 
-// request names only capabilities that the remote offers, because some servers refuse others. It includes thin-pack
-// even without haves, because Dulwich requires it. A server without shallow sends the full history.
+// request uses only capabilities that the remote offers, because some servers refuse others. It includes thin-pack
+// even without haves, because Dulwich requires it. A server without shallow support sends the full history.
 func (r *Session) request(want FetchRequest) (*packp.UploadPackRequest, error) {
 	offered := r.refs.Capabilities
 	request := packp.NewUploadPackRequestFromCapabilities(offered)
@@ -98,7 +98,7 @@ func (r *Session) request(want FetchRequest) (*packp.UploadPackRequest, error) {
 	return request, errors.Join(errs...)
 }
 
-// deepen returns a depth in Git protocol.
+// deepen converts a depth to the Git protocol.
 func deepen(d events.Depth) packp.DepthCommits {
 	if d == events.DepthFull {
 		return 1<<31 - 1 // Git's value for unlimited

@@ -78,8 +78,8 @@ func parseKnownHosts(lines string) (ssh.HostKeyCallback, error) {
 	return knownhosts.New(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// algorithms returns the algorithms of the keys known for address, so that a server with several keys presents one
-// of them. It returns nil, which means all algorithms, if no key is known.
+// algorithms returns the algorithms of the keys known for address, so that a server with several keys presents a known
+// one. It returns nil, which means all algorithms, if no key is known.
 func (k hostKeys) algorithms(address string) (algorithms []string) {
 	none, err := ssh.NewPublicKey(make(ed25519.PublicKey, ed25519.PublicKeySize))
 	if err != nil {

@@ -16,11 +16,11 @@ const (
 	dialTimeout   = 10 * time.Second
 	tlsTimeout    = 10 * time.Second
 	headerTimeout = 60 * time.Second // a large server may count objects for a long time
-	idleTimeout   = 60 * time.Second // without a byte of the response body
-	maxAdvert     = 64 << 20         // bytes of a list of refs
-	maxPrologue   = 8 << 20          // bytes of pkt-lines before the pack
-	gracePeriod   = 10 * time.Minute // before minRate applies to a response body
-	minRate       = 16 << 10         // bytes per second
+	idleTimeout   = 60 * time.Second // maximum time without a byte of the response body
+	maxAdvert     = 64 << 20         // maximum bytes of a list of refs
+	maxPrologue   = 8 << 20          // maximum bytes of pkt-lines before the pack
+	gracePeriod   = 10 * time.Minute // time before minRate applies to a response body
+	minRate       = 16 << 10         // minimum bytes per second
 )
 
 // statusError is an HTTP status that is neither success nor a redirect.
@@ -53,7 +53,7 @@ var (
 )
 
 // monitor carries the requests of one operation. It limits the size, idle time and rate of responses and records the
-// first error, because go-git loses the types of errors and reads the whole body of an error response.
+// first error, because go-git discards error types and reads the whole body of an error response.
 type monitor struct {
 	next    http.RoundTripper // HTTP transport; nil for SSH
 	maxPack int64
@@ -89,7 +89,7 @@ func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// limit limits a response, either a list of refs or a pack. body must end once cancel, which cancels ctx, is called.
+// limit limits a response, either a list of refs or a pack. Reads of body must end once cancel, which cancels ctx, is called.
 func (w *monitor) limit(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool) *limitedBody {
 	b := &limitedBody{
 		body: body, wire: w, ctx: ctx, left: w.maxPack, tooLong: errTooLong, deadline: time.Now().Add(gracePeriod),
@@ -205,7 +205,7 @@ func (b *limitedBody) Close() error {
 	return b.body.Close()
 }
 
-// prologue limits the pkt-lines of a response outside a side-band. They name commits, and go-git keeps all of them in
+// prologue limits the pkt-lines of a response outside a side-band. They name commits, all of which go-git keeps in
 // memory.
 type prologue struct {
 	left  int    // bytes left for such lines

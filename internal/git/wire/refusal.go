@@ -19,7 +19,7 @@ type refusal struct {
 
 func (e *refusal) Error() string { return "the remote refused the request" }
 
-// Texts of Git, GitHub, GitLab, Bitbucket, Azure DevOps and Gitea. A line must mention the repository: a shell also
+// Messages of Git, GitHub, GitLab, Bitbucket, Azure DevOps and Gitea. A line must mention the repository: a shell also
 // prints "not found", and a repository that is not found may be removed.
 var (
 	notFoundText = regexp.MustCompile(`(?i)\b(repository|project)\b.*(not found|not exist|not be found)|` +

@@ -85,7 +85,7 @@ func (r *Session) List(ctx context.Context) (err error) {
 	return err
 }
 
-// fault classifies an error; ctx is the caller's, reqCtx that of the request.
+// fault classifies an error. ctx is the caller's context, reqCtx the request's.
 func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -101,7 +101,7 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 	return remoteError(ctx, r.host, r.auth, fault, err)
 }
 
-// ForgetRefs frees the listed refs, of which there may be a million. A fetch does not need them.
+// ForgetRefs frees the listed refs, which may number a million. A fetch does not need them.
 func (r *Session) ForgetRefs() { r.refs.References, r.refs.Peeled = nil, nil }
 
 // Close closes the connection and all responses.
@@ -163,7 +163,7 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 }
 
 // defaultBranch returns the full name of the remote's default branch, or "". If the server does not advertise it, it
-// is the branch that points to the commit of HEAD, preferably main or master.
+// picks a branch that points to the commit of HEAD, preferably main or master.
 func (r *Session) defaultBranch() string {
 	for _, symref := range r.refs.Capabilities.Get(capability.SymRef) {
 		if target, ok := strings.CutPrefix(symref, "HEAD:"); ok {
@@ -187,7 +187,7 @@ func (r *Session) defaultBranch() string {
 	return ""
 }
 
-// CheckURL returns an error unless url is that of a Git remote over HTTP, HTTPS or SSH.
+// CheckURL returns an error unless url is the URL of a Git remote over HTTP, HTTPS or SSH.
 func CheckURL(url string) error {
 	if err := events.CheckRemote(url); err != nil {
 		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)

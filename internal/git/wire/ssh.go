@@ -36,7 +36,7 @@ type sshSession struct {
 	auth    Auth
 	wire    *monitor
 
-	listed *uploadPack // waits for a request after listing its refs; may be nil
+	listed *uploadPack // waiting for a request after listing its refs; may be nil
 }
 
 // AdvertisedReferencesContext lists the refs and keeps the connection open.
@@ -91,7 +91,7 @@ func (s *sshSession) UploadPack(ctx context.Context, req *packp.UploadPackReques
 	return response, nil
 }
 
-// Close closes the connection if it waits for a request.
+// Close closes the connection if it is waiting for a request.
 func (s *sshSession) Close() error {
 	if s.listed != nil {
 		_ = s.listed.Close()
@@ -274,7 +274,7 @@ func (c *uploadPack) Close() error {
 	return nil
 }
 
-// recordExit records why the output ended early, if it did: the text on standard error or the exit status.
+// recordExit records why the output ended early, if it did, from standard error or the exit status.
 func (c *uploadPack) recordExit(w *monitor, listing bool) {
 	if !c.ended || w.firstError() != nil || w.errLine() != "" {
 		return
