@@ -16,6 +16,7 @@ import (
 	"lockstep/internal/app"
 )
 
+// Times around each measurement.
 const (
 	WarmUp     = 250 * time.Millisecond // at the start of a measurement, not counted
 	RoundGrace = 30 * time.Second       // for processes to start and to end

@@ -26,6 +26,7 @@ var Roles = []string{RoleReceiver, RoleWorker, RoleNotifier, RoleScheduler}
 // Group is a set of settings that a command accepts as flags.
 type Group int
 
+// The groups.
 const (
 	Common  Group = 1 << iota // commands that connect to Redis
 	Working                   // commands that run a worker

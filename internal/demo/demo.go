@@ -24,6 +24,7 @@ type Options struct {
 	Out      term.Output
 }
 
+// Defaults and limits of the demonstration.
 const (
 	DefaultAddress = "127.0.0.1:0" // address of the dashboard for --web without a value
 	Longest        = 24 * time.Hour

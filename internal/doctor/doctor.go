@@ -76,6 +76,7 @@ func Examine(ctx context.Context, cfg config.Config, environ []string) Checks {
 // Checks prints as a table.
 type Checks []Check
 
+// Table prints one check per row.
 func (l Checks) Table(w io.Writer) {
 	marks := map[string]rune{VerdictOK: term.MarkGood, VerdictWarn: term.MarkWarn, VerdictFail: term.MarkBad}
 	for _, c := range l {

@@ -13,7 +13,7 @@ func NotifySocket(t *testing.T) (socket string, next func() string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "notify")
 	conn := Must(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	return socket, func() string {
 		t.Helper()
 		Must(0, conn.SetReadDeadline(time.Now().Add(time.Minute)))(t)

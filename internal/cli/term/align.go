@@ -78,6 +78,7 @@ func width(cell string) int {
 	return n
 }
 
+// Rendered returns a cell with its color marks as escape sequences, or without them, and without control characters.
 func Rendered(cell string, colours bool) string {
 	var b strings.Builder
 	for _, r := range cell {

@@ -32,6 +32,7 @@ func OneArg(cmd *cobra.Command, args []string) error {
 	return OneArgAtMost(cmd, args)
 }
 
+// OneArgAtMost accepts no argument or the one that the command's use names.
 func OneArgAtMost(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return fmt.Errorf("takes one %s, and got %q too", argument(cmd), args[1])

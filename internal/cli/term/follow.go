@@ -13,10 +13,10 @@ import (
 	"lockstep/internal/redisx"
 )
 
-const (
-	Forever     = 100 * 365 * 24 * time.Hour // timeout of commands that run until interrupted
-	statusEvery = 2 * time.Second
-)
+// Forever is the timeout of commands that run until interrupted.
+const Forever = 100 * 365 * 24 * time.Hour
+
+const statusEvery = 2 * time.Second
 
 // Table is data that prints as a table.
 type Table interface{ Table(w io.Writer) }

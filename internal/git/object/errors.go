@@ -27,7 +27,7 @@ func Quotaf(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassQuota, format, args...)
 }
 
-// RecoverCorrupt, when deferred, turns a panic of go-git on damaged objects into an error of ClassCorrupt.
+// RecoverCorrupt turns, when deferred, a panic of go-git on damaged objects into an error of ClassCorrupt.
 func RecoverCorrupt(err *error) {
 	if cause := recover(); cause != nil {
 		*err = Corruptf("read Git objects: panic: %v", cause)
