@@ -27,7 +27,7 @@ type lockState struct {
 	last uint64
 }
 
-// model is the specification: at most one holder, and fences that only grow.
+// model is the specification: at most one holder, and increasing fences.
 var model = porcupine.Model{
 	Init: func() any { return lockState{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -113,7 +113,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// This shows that the check can fail.
+// The checker must reject invalid histories.
 func TestModelRejectsInvalidHistories(t *testing.T) {
 	t.Parallel()
 	op := func(acquired bool, fence uint64, call, ret int64) porcupine.Operation {

@@ -400,7 +400,7 @@ func TestPausedProcessReturnsItsClaims(t *testing.T) {
 	w.publish(synced(t, "0//docs acme/a", "docs", "acme/a"), synced(t, "1//docs acme/a", "docs", "acme/a"))
 	<-p.begun
 	stopped := make(chan struct{})
-	go func() { stop(); close(stopped) }() // it starts nothing new, but has not finished this
+	go func() { stop(); close(stopped) }() // it starts no new posts, but the current one is still in flight
 	w.run()
 	w.await(OutcomeDelivered, 2)
 	let()
