@@ -26,8 +26,8 @@ import (
 
 const (
 	stormAway  = time.Second            // how long Redis is down each time
-	stormPause = 500 * time.Millisecond // how long Redis is up in between, at least
-	stormTwice = 20                     // every how many deliveries one is sent twice
+	stormPause = 500 * time.Millisecond // minimum time that Redis is up in between
+	stormTwice = 20                     // one of this many deliveries is sent twice
 )
 
 // storm is a storm of webhooks in progress.

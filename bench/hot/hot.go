@@ -42,7 +42,7 @@ func withoutHot(tasks []Task) []Task {
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Hot })
 }
 
-// done is one time that a worker did the work of an event. Began and Ended are under the repository's lock; Settled is 0
+// done records that a worker has done the work of an event. Began and Ended are under the repository's lock; Settled is 0
 // if the event was not settled.
 type done struct {
 	Event                 int

@@ -69,7 +69,7 @@ func (r *run) copy(ctx context.Context, name, from string) error {
 	if _, err := r.git.CommitTree(ctx, name, gitserver.Main, tree); err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // or clients would treat the server as shallow
+	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // otherwise clients would treat the server as shallow
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // the copied commit has no parent
 	}
@@ -262,7 +262,7 @@ func (t Turns) each(name string, figure func(Publication) time.Duration) []time.
 	return durations
 }
 
-// Reused counts a contestant's turns that recycled an older tree.
+// Reused counts the turns in which a contestant recycled an older tree.
 func (t Turns) Reused(name string) int {
 	return len(slices.DeleteFunc(slices.Clone(t[name]), func(p Publication) bool { return !p.Reused }))
 }

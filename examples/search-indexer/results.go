@@ -38,7 +38,7 @@ func key(msg *message.Message) string {
 	return result.Repo.Key()
 }
 
-// request asks for the lease on a result's repository. A result to skip has a lease to itself.
+// request asks for the lease on a result's repository. A skipped result gets a separate lease.
 func request(msg *message.Message) ([]locking.Request, error) {
 	if kind, skip := skipped(msg); skip {
 		return []locking.Request{{Key: "skipped/" + msg.UUID, Job: msg.UUID, Operation: kind}}, nil
