@@ -83,13 +83,13 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 					call := h.now()
 					got, err := p.Acquire(t.Context(), locking.Request{Key: "k", Job: fmt.Sprint(client)})
 					if err != nil {
-						return // closed: nothing was granted
+						return // closed without a grant
 					}
 					h.add(client, step{acquired: true, fence: got.Fence()}, call, h.now())
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
 					call = h.now()
 					select {
-					case <-dies: // not released: the lease may or may not expire
+					case <-dies: // not released: the lease may expire during the test or not
 						h.add(client, step{fence: got.Fence()}, call, math.MaxInt64)
 						return
 					default:

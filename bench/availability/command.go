@@ -71,7 +71,7 @@ type Result struct {
 	Name string `json:"name"`
 	Figures
 	Pushes int `json:"pushes"`
-	Forced int `json:"forced"` // of these
+	Forced int `json:"forced"` // forced pushes
 
 	Syncs  int `json:"syncs"`  // commits published, each counted once
 	Failed int `json:"failed"` // failed attempts, such as index.lock conflicts

@@ -59,7 +59,7 @@ type faultRun struct {
 	Down  []rig.Span // periods when Redis did not answer; they do not overlap
 }
 
-// FaultFigures are the figures of a run.
+// FaultFigures has the figures of a run.
 type FaultFigures struct {
 	Grants          int     `json:"grants"` // begun grants, including refused ones
 	GrantsPerSecond float64 `json:"grants_per_second"`
@@ -71,8 +71,8 @@ type FaultFigures struct {
 	TwoOwners  int `json:"fences_with_two_owners"`    // refused or not
 	BegunTwice int `json:"fences_begun_twice"`        // refused or not
 
-	// The longest time without an accepted begin, including the time during which Redis was down, and without it, which may be
-	// MayGap at most. The start and the end of the run count as begins.
+	// The longest time without an accepted begin: in total, and excluding the time during which Redis was down, which must not
+	// exceed MayGap. The start and the end of the run count as begins.
 	LongestGap   time.Duration `json:"longest_gap_ns"`
 	LongestGapUp time.Duration `json:"longest_gap_redis_up_ns"`
 	GapUpAt      time.Duration `json:"longest_gap_redis_up_at_ns"` // since the start of the run

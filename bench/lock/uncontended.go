@@ -28,7 +28,7 @@ var (
 		return redis.call('DEL', KEYS[1])`)
 )
 
-// pairs compares pairs of acquire and release with pairs of the raw scripts.
+// pairs compares acquire and release through a Locker with the raw scripts.
 type pairs struct {
 	Goroutines int     `json:"goroutines"`
 	Locker     float64 `json:"locker_pairs_per_second"`

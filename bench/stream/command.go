@@ -97,7 +97,7 @@ type Report struct {
 	Rows        []row       `json:"rows"`
 }
 
-// row is one contestant's figures. The first row is Lockstep's.
+// row has the figures of one contestant. The first row is Lockstep's.
 type row struct {
 	Name      string  `json:"name"`
 	PerSecond float64 `json:"events_per_second"`

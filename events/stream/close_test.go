@@ -108,7 +108,7 @@ func TestConsumerWithPendingEntriesIsNotRemoved(t *testing.T) {
 	publish(t, client, 1)
 	m := a.next()
 	ctx := context.Background()
-	// Another program reads an entry on its behalf.
+	// An external XCLAIM assigns consumer a an entry that it does not track.
 	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
 	eventually(t, "a has both", func() bool { return pending(t, client)["a"] == 2 })
 	a.next().Ack()

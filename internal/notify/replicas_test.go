@@ -93,7 +93,7 @@ func (w *world) child() (kill func()) {
 	return kill
 }
 
-// Processes that are killed repeatedly lose and reorder nothing.
+// Repeated kills neither lose nor reorder results.
 func TestRepeatedlyKilledProcesses(t *testing.T) {
 	w := newWorld(t)
 	var posts atomic.Int64
@@ -250,7 +250,7 @@ func TestShutdown(t *testing.T) {
 			if tc.waiting == 0 {
 				return
 			}
-			w.run() // it was returned and is due immediately
+			w.run() // the returned item is due immediately
 			w.await(OutcomeDelivered, 1)
 			posts := apps.await(atLeast(2))
 			if posts[0].id() != posts[1].id() {

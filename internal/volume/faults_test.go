@@ -293,7 +293,7 @@ func TestDamagedStoreIsRefetched(t *testing.T) {
 	}
 }
 
-// loseTrees deletes the trees, so that all files must be written from the damaged pack.
+// loseTrees deletes the trees, so that all files must be read from the damaged pack.
 func loseTrees(t *testing.T, pack string) {
 	must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
 }

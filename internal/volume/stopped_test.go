@@ -134,7 +134,7 @@ func (w *world) stopAt(step string) stoppedSync {
 	}
 }
 
-// resume resumes the process and waits for it. It must be stale unless it had published.
+// resume resumes the process and waits for it. It must fail as stale unless it had published.
 func (s stoppedSync) resume(t *testing.T, step string) {
 	t.Helper()
 	must(0, s.cmd.Process.Signal(syscall.SIGCONT))(t)
