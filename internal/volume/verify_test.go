@@ -45,8 +45,8 @@ func one(t *testing.T, pattern ...string) string {
 	return found[0]
 }
 
-// TestDamageIsFoundAndRepaired damages one file. Verify must find the damage, and find nothing once it is
-// marked and synced.
+// TestDamageIsFoundAndRepaired damages one part of a repository. Verify must find the damage, and find
+// nothing once it is marked and synced.
 func TestDamageIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
