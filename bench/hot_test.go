@@ -33,7 +33,7 @@ func TestBenchHotWithoutFaults(t *testing.T) {
 			t.Errorf("%s: %+v (%v); want a round without faults", c.Name, c, err)
 		}
 		for _, r := range c.Rounds {
-			// One at a time, the 20 hot events take this long at least.
+			// The minimum time for the 20 hot events, one at a time.
 			if r.Hot.AllDone < 20*time.Millisecond || r.Hot.Cold.Max > r.Hot.AllDone || r.Calm.Cold.Max != r.Calm.AllDone {
 				t.Errorf("%s: %+v; want the hot ones counted in all done alone", c.Name, r)
 			}

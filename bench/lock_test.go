@@ -98,7 +98,7 @@ func TestBenchLockUncontendedComparesWithRawScripts(t *testing.T) {
 
 func TestBenchLockWithFaults(t *testing.T) {
 	testenv.Long(t)
-	redistest.StartReal(t).Stop() // or skip: there must be a redis-server, though not this one
+	redistest.StartReal(t).Stop() // skips the test without redis-server; the benchmark starts its own
 	stdout, stderr, code := runProcess(t, "lock", "--faults", "--processes", "3", "--waiters", "2",
 		"--duration", "3s", "--lease", "500ms", "--json")
 	if code != term.ExitDone {

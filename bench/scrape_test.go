@@ -62,7 +62,7 @@ func TestScrapeCostIsIndependentOfRepositories(t *testing.T) {
 	if testing.Short() {
 		many = 2_000
 	}
-	redisServer := redistest.StartReal(t)  // the embedded one returns all keys in one SCAN
+	redisServer := redistest.StartReal(t)  // the embedded Redis returns all keys in one SCAN
 	figures := map[int]map[string][2]int{} // by number of repositories, then by path: commands, and lines
 	for _, n := range []int{10, many} {
 		proctest.Must(0, scrape.WriteRepos(t.Context(), redisServer.Client(), events.DefaultNamespace, n))(t)

@@ -52,8 +52,8 @@ func image(t *testing.T) (root string, environ []string) {
 	return root, environ
 }
 
-// run returns a command of the image in a container: user 65532 without capabilities, a read-only root, and nothing else but
-// the two volumes.
+// run returns a command of the image in a container: user 65532 without capabilities, a read-only root, and no mounts
+// except the two volumes.
 func run(ctx context.Context, root string, environ []string, args ...string) *exec.Cmd {
 	const contain = `set -e
 root=$1; shift

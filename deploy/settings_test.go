@@ -228,7 +228,7 @@ func podIn(t *testing.T, path string) pod {
 	return p
 }
 
-// loadWith loads settings like a process with these variables, except for secrets, whose files do not exist here.
+// loadWith loads settings like a process with these variables, but skips secrets, whose files do not exist here.
 func loadWith(t *testing.T, file string, variables []variable) config.Config {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")

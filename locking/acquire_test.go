@@ -184,7 +184,7 @@ func TestGrantDuringCancellationIsReleased(t *testing.T) {
 	holder, waiter, third := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
 	awaitSubscription(t, waiter, holder)
 	fastest := time.Hour
-	for range 3 { // the machine may be slow for a while
+	for range 3 { // the machine may be slow temporarily
 		held := must(t, holder, "k", "37")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := queueUp(t, waiter, ctx, locking.Request{Key: "k", Job: "42"})

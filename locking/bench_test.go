@@ -25,7 +25,7 @@ func BenchmarkUncontended(b *testing.B) {
 			release(b, must(b, p, "k", "1"))
 		}
 	})
-	// The minimum for a lock with a fence, for comparison.
+	// A minimal lock with a fence, for comparison.
 	b.Run("raw", func(b *testing.B) {
 		client := server.Client()
 		keys := []string{"{t}:raw"}

@@ -14,7 +14,7 @@ var (
 	ReclaimHash = reclaimScript.Hash()
 )
 
-// RenewAll renews every lease that is out.
+// RenewAll renews every held lease.
 func RenewAll(ctx context.Context, l *Locker) error {
 	l.mu.Lock()
 	leases := slices.Collect(maps.Values(l.leases))

@@ -17,7 +17,7 @@ import (
 	"lockstep/locking"
 )
 
-// assertFree checks that nobody holds key.
+// assertFree checks that key is not held.
 func assertFree(t *testing.T, p process, key string) {
 	t.Helper()
 	l, err := p.Acquire(t.Context(), locking.Request{Key: key, IfHeld: locking.Skip})
@@ -69,8 +69,8 @@ func TestReleaseWorksWhileRedisIsOutOfMemory(t *testing.T) {
 	assertFree(t, b, "alone")
 }
 
-// A message hands b the lease while its poll is still in transit. If the lease began and ended before Redis got
-// that poll, the poll would be granted the free lease, with nobody to use it.
+// A message hands the lease to b while b's poll is still in transit. If b releases the lease before Redis receives
+// the poll, the poll must not be granted the free lease, because b would not use it.
 func TestPollOvertakenByAMessageIsNotGranted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -282,9 +282,9 @@ func TestNamesAreEscapedAndTruncated(t *testing.T) {
 	}
 }
 
-// These faults cost Redis no data and no holder its lease: connections break, replies are lost, scripts are
-// flushed, writes are refused, Redis hangs for a while. So the locks must exclude each other strictly, and in the
-// end nothing must be left behind.
+// These faults lose neither data nor leases: connections break, replies are lost, scripts are flushed, writes
+// are refused, Redis hangs temporarily. Mutual exclusion must therefore be strict, and nothing may be left behind
+// at the end.
 func TestMutualExclusionThroughFaults(t *testing.T) {
 	server := redistest.StartReal(t)
 	admin := server.Client()

@@ -27,7 +27,7 @@ type lockState struct {
 	last uint64
 }
 
-// model is the specification: at most one holder, and fences that only grow.
+// model is the specification: at most one holder, and increasing fences.
 var model = porcupine.Model{
 	Init: func() any { return lockState{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -83,13 +83,13 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 					call := h.now()
 					got, err := p.Acquire(t.Context(), locking.Request{Key: "k", Job: fmt.Sprint(client)})
 					if err != nil {
-						return // closed: nothing was granted
+						return // closed without a grant
 					}
 					h.add(client, step{acquired: true, fence: got.Fence()}, call, h.now())
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
 					call = h.now()
 					select {
-					case <-dies: // not released: the lease may or may not expire
+					case <-dies: // not released: the lease may expire during the test or not
 						h.add(client, step{fence: got.Fence()}, call, math.MaxInt64)
 						return
 					default:
@@ -113,7 +113,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// This shows that the check can fail.
+// The checker must reject invalid histories.
 func TestModelRejectsInvalidHistories(t *testing.T) {
 	t.Parallel()
 	op := func(acquired bool, fence uint64, call, ret int64) porcupine.Operation {

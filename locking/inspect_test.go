@@ -123,7 +123,7 @@ func TestForceReleaseCancelsTheHolderAndGrantsTheNext(t *testing.T) {
 	server := redistest.Start(t)
 	const delay = 300 * time.Millisecond
 	i := inspector(t, server, delay)
-	w1, w2 := start(t, server, "w1", lease(time.Minute)), start(t, server, "w2", lease(time.Minute)) // too long for them to notice by renewing
+	w1, w2 := start(t, server, "w1", lease(time.Minute)), start(t, server, "w2", lease(time.Minute)) // so long that no renewal detects it
 	held := must(t, w1, "k", "37")
 	next := queueUp(t, w2, t.Context(), locking.Request{Key: "k", Job: "42"})
 

@@ -26,8 +26,8 @@ const (
 	childLease = time.Second
 )
 
-// child acquires "k" and prints so. As "writer" it writes under its fence until the storage refuses it, as "holder"
-// it only holds the lease. It prints how that ends.
+// child acquires "k" and reports it. A "writer" writes under its fence until the storage refuses a write; a "holder"
+// only holds the lease. child prints the outcome.
 func child(role string) int {
 	ctx := context.Background()
 	server, err := redisx.Parse(os.Getenv(childRedis), "")

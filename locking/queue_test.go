@@ -81,7 +81,7 @@ func TestRequestsOfAProcessShareATicket(t *testing.T) {
 		t.Fatal("the holder's process is in the queue too")
 	}
 
-	// A process alone passes the lease on to itself, in the round trip that releases it.
+	// A process without competitors hands the lease to its own next request, in the round trip of the release.
 	polls, released := a.calls.count(locking.AcquireHash), a.calls.count(locking.ReleaseHash)
 	release(t, held)
 	next := soon(t, local[0], "a1").ok(t)
@@ -140,7 +140,7 @@ func TestDeadWaiterIsSkipped(t *testing.T) {
 			a, c := start(t, server, "a", clustered), start(t, server, "c", clustered)
 			far := time.Now().Add(time.Hour).UnixMicro()
 			fastest := time.Hour
-			for range 3 { // the machine may be slow for a while
+			for range 3 { // the machine may be slow temporarily
 				held := must(t, a, "k", "a")
 				client.ZAdd(t.Context(), prefix+"k:queue", member(-1, "dead"), member(-2, "lapsed"))
 				client.HSet(t.Context(), prefix+"k:waiters",
@@ -222,7 +222,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 				n := 0
 				for ctx.Err() == nil {
 					if p.Do(ctx, locking.Request{Key: "k"}, func(context.Context, *locking.Lease) error {
-						grants[i]++ // safe under the lock, as the race detector confirms
+						grants[i]++ // guarded only by the lock
 						return nil
 					}) == nil {
 						n++

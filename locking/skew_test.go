@@ -15,8 +15,8 @@ import (
 	"lockstep/locking"
 )
 
-// skewed is a Redis whose clock is some seconds off, which looks to both sides like a wrong clock of the workers.
-// It records arguments close to the worker's own clock, in any unit.
+// skewed is a Redis whose clock is some seconds off, which has the same effect as a wrong clock of the workers.
+// It records arguments that are close to the worker's clock, in any unit.
 type skewed struct {
 	locking.Redis
 	by   int64
@@ -80,12 +80,12 @@ func TestWrongWorkerClockIsHarmless(t *testing.T) {
 			if off := time.UnixMicro(micros(t, server.Client().HGet(t.Context(), prefix+"k", "since").Val())).Sub(theirs).Abs(); off > time.Minute {
 				t.Fatalf("the lease's beginning is %v off Redis' clock: the skew does not work", off)
 			}
-			_, err := b.Acquire(t.Context(), locking.Request{Key: "k", Wait: 2 * term}) // meanwhile the lease is renewed
+			_, err := b.Acquire(t.Context(), locking.Request{Key: "k", Wait: 2 * term}) // the lease is renewed during the wait
 			wantErr(t, err, locking.ErrTimeout)
 			wantErr(t, l.Confirm(t.Context()), nil)
 
 			byMessage := false
-			for range 5 { // a poll may be as fast
+			for range 5 { // a poll may coincide with a hand-over
 				wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
 				polls := b.calls.count(locking.AcquireHash)
 				release(t, l)
@@ -102,7 +102,7 @@ func TestWrongWorkerClockIsHarmless(t *testing.T) {
 				t.Error("each waiter polled; want the message to be enough")
 			}
 
-			begun := time.Now() // in doubt at the right time, and held again
+			begun := time.Now() // the lease is in doubt at the right time, then held again
 			server.Stop()
 			a.log.await(t, "lease in doubt", 1)
 			if took := time.Since(begun); took < term/2 {
@@ -114,7 +114,7 @@ func TestWrongWorkerClockIsHarmless(t *testing.T) {
 			wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "3"})
 			stopped := make(chan struct{})
 			a.calls.mu.Lock()
-			a.calls.before = func(string, []string) { <-stopped } // from now on the holder is silent
+			a.calls.before = func(string, []string) { <-stopped } // the holder stops sending commands
 			a.calls.mu.Unlock()
 			heir := soon(t, wait, "the heir").ok(t) // much sooner than in an hour
 			if heir.Fence() <= l.Fence() {

@@ -70,8 +70,8 @@ func TestMutualExclusionUnderStress(t *testing.T) {
 	}
 }
 
-// Connections break and Redis restarts, over and over. The storage must still see fences that only grow, and
-// every request must get its turn.
+// Connections break and Redis restarts repeatedly. The storage must only see increasing fences, and every
+// request must be granted.
 func TestFencesHoldThroughFaults(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)

@@ -131,7 +131,7 @@ func TestSentinelFailsOver(t *testing.T) {
 				t.Fatal("a process saw a new master before the promotion")
 			}
 			var next *locking.Lease
-			if len(wait) > 0 { // both have it until the first holder renews, once or twice
+			if len(wait) > 0 { // both hold the lease until the first holder's next renewal or the one after
 				next = (<-wait).ok(t)
 				if !d.write(next.Fence()) {
 					t.Fatal("the storage refused the later grant")
@@ -180,7 +180,7 @@ func TestSentinelFailsOver(t *testing.T) {
 			wantErr(t, next.Confirm(t.Context()), nil)
 			release(t, next)
 
-			for range 8 { // messages come from the new master: one hand-over must need no poll
+			for range 8 { // the new master sends messages: at least one hand-over must not need a poll
 				held := must(t, b, "again", "")
 				wait := queueUp(t, a, t.Context(), locking.Request{Key: "again"})
 				polls := a.calls.count(locking.AcquireHash)
@@ -212,7 +212,7 @@ func TestOnACluster(t *testing.T) {
 
 	t.Run("a lease is handed over in order of arrival, by message", func(t *testing.T) {
 		fastest := time.Hour
-		for range 3 { // a poll may be as fast
+		for range 3 { // a poll may coincide with a hand-over
 			held := must(t, a, "k", "1")
 			second := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
 			third := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "3"})

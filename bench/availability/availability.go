@@ -17,7 +17,7 @@ type treeRead struct {
 // isWhole reports whether the read found a complete tree of one version.
 func (r treeRead) isWhole() bool { return r.Missing == 0 && r.Torn == 0 && len(r.Versions) == 1 }
 
-// Figures is what readers found during a run.
+// Figures counts the reads of a run by outcome.
 type Figures struct {
 	Reads    int `json:"reads"`
 	Whole    int `json:"whole"`    // reads of a complete tree of one version

@@ -1,4 +1,4 @@
-// Package availability measures how often readers find a complete tree while pushes go on.
+// Package availability measures how often readers find a complete tree during pushes.
 package availability
 
 import (
@@ -66,12 +66,12 @@ type Report struct {
 	Contestants []Result      `json:"contestants"`
 }
 
-// Result is what one contestant's readers found.
+// Result has the figures of one contestant's readers.
 type Result struct {
 	Name string `json:"name"`
 	Figures
 	Pushes int `json:"pushes"`
-	Forced int `json:"forced"` // of these
+	Forced int `json:"forced"` // forced pushes
 
 	Syncs  int `json:"syncs"`  // commits published, each counted once
 	Failed int `json:"failed"` // failed attempts, such as index.lock conflicts
@@ -84,7 +84,7 @@ type Result struct {
 // SideLockstep is the contestant that must not fail.
 const SideLockstep = "lockstep"
 
-// run gives each contestant a turn, each with another repository.
+// run gives each contestant a turn, each with its own repository.
 func (b *bench) run(ctx context.Context, env *rig.Env) error {
 	report := Report{Duration: b.duration, Files: b.files, Readers: b.readers, Workers: b.workers}
 	var err error

@@ -43,10 +43,10 @@ type syncer interface {
 
 const (
 	pushPause = 100 * time.Millisecond // between pushes
-	readPause = 10 * time.Millisecond  // between the reads of a reader, to leave processor time for syncs
+	readPause = 10 * time.Millisecond  // between the reads of a reader, to leave CPU time for syncs
 	stretches = 40                     // of a run, in the plot
 
-	// ForcedEvery is how many pushes there are to a forced one.
+	// ForcedEvery is the interval of forced pushes, in pushes.
 	ForcedEvery = 10
 )
 

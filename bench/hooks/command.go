@@ -73,7 +73,7 @@ func (b *bench) check(given func(flag string) bool) error {
 	return nil
 }
 
-// side is one side's figures.
+// side has the figures of one side.
 type side struct {
 	PerSecond []float64     `json:"per_second"` // in each round
 	Median    float64       `json:"median_per_second"`

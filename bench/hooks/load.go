@@ -133,7 +133,7 @@ func (l *Load) Send(ctx context.Context, addr string, connections int, during ti
 
 const idHeader = "X-GitHub-Delivery: "
 
-// Conn is a minimal HTTP client on one connection to a receiver, so that measuring costs little processor time.
+// Conn is a minimal HTTP client on one connection to a receiver, so that it uses little CPU time.
 type Conn struct {
 	conn net.Conn
 	from *bufio.Reader

@@ -26,8 +26,8 @@ import (
 
 const (
 	stormAway  = time.Second            // how long Redis is down each time
-	stormPause = 500 * time.Millisecond // how long Redis is up in between, at least
-	stormTwice = 20                     // every how many deliveries one is sent twice
+	stormPause = 500 * time.Millisecond // minimum time that Redis is up in between
+	stormTwice = 20                     // one of this many deliveries is sent twice
 )
 
 // storm is a storm of webhooks in progress.
@@ -66,8 +66,8 @@ type StormReport struct {
 	Repos      int           `json:"repos"`
 	Kills      int           `json:"redis_kills"`
 	Down       time.Duration `json:"redis_down_ns"`
-	Sending    time.Duration `json:"sending_ns"` // until the last was answered
-	Took       time.Duration `json:"took_ns"`    // until the last had its result
+	Sending    time.Duration `json:"sending_ns"` // until the last response
+	Took       time.Duration `json:"took_ns"`    // until the last result
 	Latency    stats.Latency `json:"latency"`
 	Accepted   int           `json:"accepted"`
 	Spooled    int           `json:"spooled"`
@@ -164,7 +164,7 @@ func (s *storm) push(repo *stormRepo, n int) error {
 	return os.Rename(path+".lock", path)
 }
 
-// rage sends all deliveries, those of one repository in order, and kills Redis twice meanwhile.
+// rage sends all deliveries, in order for each repository, and kills Redis twice in the process.
 func (s *storm) rage(ctx context.Context, addr string) error {
 	began := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
@@ -271,7 +271,7 @@ func (s *storm) record(repo *stormRepo, n int, id string, again bool, status int
 	return true
 }
 
-// settle waits until each delivery has its result, and checks what is published.
+// settle waits for the result of each delivery, and checks the published trees.
 func (s *storm) settle(ctx context.Context) error {
 	began := time.Now()
 	from, missing := "", len(s.pushes)

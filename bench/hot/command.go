@@ -1,4 +1,4 @@
-// Package hot measures what one busy repository costs all the others.
+// Package hot measures how one busy repository affects the others.
 package hot
 
 import (
@@ -72,7 +72,7 @@ func Contestants(peers []string) ([]rig.Contestant, error) {
 	return rig.Contestants("hot-worker", peers)
 }
 
-// Result is one contestant's figures.
+// Result has the figures of one contestant.
 type Result struct {
 	Name    string  `json:"name"`
 	Version string  `json:"version,omitempty"`

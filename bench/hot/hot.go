@@ -42,7 +42,7 @@ func withoutHot(tasks []Task) []Task {
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Hot })
 }
 
-// done is one time that a worker did the work of an event. Began and Ended are under the repository's lock; Settled is 0
+// done records that a worker has done the work of an event. Began and Ended are under the repository's lock; Settled is 0
 // if the event was not settled.
 type done struct {
 	Event                 int
@@ -62,7 +62,7 @@ func parseDone(line string) (done, error) {
 	return d, nil
 }
 
-// Figures are the figures of one run, in which all tasks were queued at the start.
+// Figures has the figures of one run, in which all tasks were queued at the start.
 type Figures struct {
 	Cold    stats.Latency `json:"cold"`        // from the start to settled, of events not to the hot repository
 	AllDone time.Duration `json:"all_done_ns"` // from the start to the last one settled
@@ -70,7 +70,7 @@ type Figures struct {
 	// Each of these must be 0.
 	Lost     int `json:"lost"`     // events never settled
 	Doubled  int `json:"doubled"`  // events worked on more than once
-	Overlaps int `json:"overlaps"` // times that work began on a repository that another worker was working on
+	Overlaps int `json:"overlaps"` // times that work began on a repository while another worker was working on it
 }
 
 // judge computes the figures from what all workers did, in any order. An event that is not among the tasks counts as doubled.
@@ -115,13 +115,13 @@ func judge(tasks []Task, start int64, all []done) Figures {
 	return f
 }
 
-// Round is one contestant's round: with the hot repository, and without.
+// Round has the figures of one contestant with the hot repository and without it.
 type Round struct {
 	Hot  Figures `json:"hot"`
 	Calm Figures `json:"calm"`
 }
 
-// Summary is the summary of a contestant's rounds. Each ratio compares a cold event's latency with the hot repository to that
+// Summary summarizes a contestant's rounds. Each ratio compares a cold event's latency with the hot repository to that
 // without, in the same round.
 type Summary struct {
 	P50         stats.Range[time.Duration] `json:"cold_p50_ns"`

@@ -17,7 +17,7 @@ import (
 	"lockstep/bench/rig"
 )
 
-// Load is how contestants work on queued tasks.
+// Load configures how contestants work on queued tasks.
 type Load struct {
 	Processes, Slots int
 	Work             time.Duration // on each task

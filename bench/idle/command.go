@@ -51,7 +51,7 @@ func (b *bench) check() error {
 type Report struct {
 	Repos    int           `json:"repos"`
 	SyncedIn time.Duration `json:"synced_in_ns"`
-	Core     float64       `json:"core"`  // processor time, as a share of one core
+	Core     float64       `json:"core"`  // CPU time, as a share of one core
 	Polls    int64         `json:"polls"` // in that time
 	RSS      int64         `json:"rss"`   // bytes
 	Peak     int64         `json:"peak"`  // bytes, since the start of the process

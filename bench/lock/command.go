@@ -1,5 +1,5 @@
-// Package lock measures locks: how a contended lock changes hands, what an uncontended one costs, what many leases cost, and
-// whether a lock holds while faults are injected.
+// Package lock measures locks: the hand-offs of a contended lock, the cost of an uncontended lock and of many leases, and
+// whether a lock stays exclusive while faults are injected.
 package lock
 
 import (
@@ -91,7 +91,7 @@ func (b *bench) run(ctx context.Context, env *rig.Env) error {
 		return err
 	}
 	defer server.Close()
-	key := "lockstep-bench:" + uuid.NewString() // which no other run and no other user of the Redis has
+	key := "lockstep-bench:" + uuid.NewString() // unique for this run
 	switch {
 	case b.uncontended:
 		return b.runUncontended(ctx, env, server, key)

@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/stats"
 )
 
-// Result is one contestant's figures.
+// Result has the figures of one contestant.
 type Result struct {
 	Name    string     `json:"name"`
 	Version string     `json:"version,omitempty"`

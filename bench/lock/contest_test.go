@@ -91,7 +91,7 @@ func TestErrorNamesAPeerThatIsNoWorker(t *testing.T) {
 }
 
 func TestHoldManyLeases(t *testing.T) {
-	server := redistest.StartReal(t) // the embedded one does not report its processor time
+	server := redistest.StartReal(t) // the embedded Redis does not report its CPU time
 	redis := proctest.Must(rig.OpenRedis(t.Context(), server.URL()))(t)
 	t.Cleanup(redis.Close)
 	const n, lease, d = 300, 500 * time.Millisecond, time.Second

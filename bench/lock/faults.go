@@ -56,12 +56,12 @@ type faultRun struct {
 	rig.Span
 	Lease time.Duration
 	Log   []write    // in the order of the log
-	Down  []rig.Span // when Redis did not answer; they do not overlap
+	Down  []rig.Span // periods when Redis did not answer; they do not overlap
 }
 
-// FaultFigures are the figures of a run.
+// FaultFigures has the figures of a run.
 type FaultFigures struct {
-	Grants          int     `json:"grants"` // that began, including refused ones
+	Grants          int     `json:"grants"` // begun grants, including refused ones
 	GrantsPerSecond float64 `json:"grants_per_second"`
 	Takeovers       int     `json:"takeovers"` // accepted begins before the last holder's end
 	Refused         int     `json:"refused_stale_writes"`
@@ -71,8 +71,8 @@ type FaultFigures struct {
 	TwoOwners  int `json:"fences_with_two_owners"`    // refused or not
 	BegunTwice int `json:"fences_begun_twice"`        // refused or not
 
-	// The longest time without an accepted begin, including the time during which Redis was down, and without it, which may be
-	// MayGap at most. The start and the end of the run count as begins.
+	// The longest time without an accepted begin: in total, and excluding the time during which Redis was down, which must not
+	// exceed MayGap. The start and the end of the run count as begins.
 	LongestGap   time.Duration `json:"longest_gap_ns"`
 	LongestGapUp time.Duration `json:"longest_gap_redis_up_ns"`
 	GapUpAt      time.Duration `json:"longest_gap_redis_up_at_ns"` // since the start of the run
@@ -153,7 +153,7 @@ func judgeFaults(run faultRun) FaultFigures {
 	return f
 }
 
-// Err returns an error for each promise of the lock that was broken.
+// Err returns an error for each guarantee of the lock that was broken.
 func (f FaultFigures) Err() error {
 	err := rig.Faults(rig.Fault{What: "accepted fence inversions", Count: f.Inversions},
 		rig.Fault{What: "fences with two owners", Count: f.TwoOwners}, rig.Fault{What: "fences begun twice", Count: f.BegunTwice})

@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/app"
 )
 
-// The kinds of fault.
+// Kinds of faults.
 const (
 	FaultKill    = "kill -9"
 	FaultStop    = "SIGSTOP"
@@ -42,7 +42,7 @@ type faultDriver struct {
 
 	mu       sync.Mutex
 	workers  rig.Workers
-	busy     map[*rig.Worker]bool // with a fault
+	busy     map[*rig.Worker]bool // workers with a fault
 	injected []injectedFault
 	down     []rig.Span
 }
@@ -164,8 +164,8 @@ func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 	return nil
 }
 
-// strike does f to a worker that has no fault: with holder, to the one that holds the key, if it finds one soon; else to any. No
-// worker is in the guard meanwhile, because the lock is under test, not a process stopped in the middle of a write.
+// strike calls f for a worker without a fault. With holder it prefers the worker that holds the key, if it finds it soon. No worker
+// is in the guard during the call, because processes stopped in the middle of a write are not part of the test.
 func (d *faultDriver) strike(during context.Context, holder bool, kind string, f func(*rig.Worker) error) error {
 	for deadline := time.Now().Add(100 * time.Millisecond); holder && time.Now().Before(deadline); {
 		hit := false

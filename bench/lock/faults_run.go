@@ -14,7 +14,7 @@ import (
 	"lockstep/bench/rig"
 )
 
-// Defaults with --faults.
+// Defaults for --faults.
 const (
 	faultLease     = 2 * time.Second
 	faultDuration  = 15 * time.Second
@@ -48,7 +48,7 @@ func (b *bench) runFaults(ctx context.Context, env *rig.Env, key string) error {
 	return env.Show(report)
 }
 
-// Verdict returns an error if a promise of the lock was broken. Then it keeps the log, which it removes otherwise.
+// Verdict returns an error if a guarantee of the lock was broken, and keeps the log; otherwise it removes the log.
 func (r FaultReport) Verdict() error {
 	if err := r.Figures.Err(); err != nil {
 		return fmt.Errorf("bench with faults: %w\nthe log is in %s", err, r.volume.dir)

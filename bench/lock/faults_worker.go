@@ -20,8 +20,8 @@ import (
 	"lockstep/locking"
 )
 
-// volume stands for the volume that a lock protects. Each write takes the guard, a lock of the file system, and is refused if a
-// higher fence has written before.
+// volume simulates the volume that a lock protects. Each write takes the guard, a file lock, and is refused if a higher fence has
+// written before.
 type volume struct{ dir string }
 
 func (v volume) path(name string) string { return filepath.Join(v.dir, name) }

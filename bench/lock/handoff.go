@@ -10,8 +10,8 @@ import (
 	"lockstep/internal/stats"
 )
 
-// grant is one time that a waiter held the lock: from the return of its acquire to just before its release. Asked is when it
-// first tried.
+// grant is a period during which a waiter held the lock, from the return of acquire to just before the release. Asked is the
+// time of its first attempt.
 type grant struct {
 	Process, Waiter          int
 	Asked, Granted, Released int64
@@ -36,7 +36,7 @@ type contention struct {
 	rig.Span
 }
 
-// HandOffs are the figures of one contest for one lock.
+// HandOffs has the figures of one contest for one lock.
 type HandOffs struct {
 	Grants          int     `json:"grants"`
 	GrantsPerSecond float64 `json:"grants_per_second"`

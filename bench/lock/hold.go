@@ -15,7 +15,7 @@ import (
 	"lockstep/locking"
 )
 
-// HoldReport is what it costs to keep leases: renewals, and what both programs use when idle.
+// HoldReport is the cost of held leases: renewals, and the CPU time of both programs when idle.
 type HoldReport struct {
 	Machine  rig.Machine   `json:"machine"`
 	Leases   int           `json:"leases"`
@@ -26,7 +26,7 @@ type HoldReport struct {
 	Redis    usage         `json:"redis"`
 }
 
-// usage is processor time, also as a share of one core.
+// usage is CPU time, also as a share of one core.
 type usage struct {
 	Used  time.Duration `json:"used_ns"`
 	Share float64       `json:"share_of_a_core"`
@@ -95,7 +95,7 @@ func holdMany(ctx context.Context, server *rig.Redis, key string, n int, lease, 
 	return report, nil
 }
 
-// moment is the processor time that this process and Redis have used so far.
+// moment is the CPU time that this process and Redis have used so far.
 type moment struct {
 	at         time.Time
 	own, redis time.Duration

@@ -17,8 +17,8 @@ import (
 	"lockstep/locking"
 )
 
-// The least that a lock with a fence can do: rawLock sets the key if it is absent and returns the next fence, or 0; rawUnlock
-// deletes the key if it has this token.
+// A minimal lock with a fence: rawLock sets the key if it is absent and returns the next fence, or 0; rawUnlock deletes the
+// key if it has the given token.
 var (
 	rawLock = redis.NewScript(`
 		if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
@@ -28,7 +28,7 @@ var (
 		return redis.call('DEL', KEYS[1])`)
 )
 
-// pairs compares pairs of acquire and release with pairs of the raw scripts.
+// pairs compares acquire and release through a Locker with the raw scripts.
 type pairs struct {
 	Goroutines int     `json:"goroutines"`
 	Locker     float64 `json:"locker_pairs_per_second"`
@@ -51,7 +51,7 @@ func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Re
 		return err
 	}
 	defer closeLocker()
-	raw := &rawPairs{client: server.Open()} // configured like the Locker's
+	raw := &rawPairs{client: server.Open()} // configured like the Locker's client
 	defer raw.client.Close()
 	ours := func(ctx context.Context, key string) error {
 		lease, err := locker.Acquire(ctx, locking.Request{Key: key, Operation: "bench"})
@@ -88,7 +88,7 @@ func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Re
 	return env.Show(report)
 }
 
-// pairsPerSecond repeats pair in several goroutines, each with another key.
+// pairsPerSecond repeats pair in several goroutines, each with its own key.
 func pairsPerSecond(ctx context.Context, goroutines int, d time.Duration, key string, pair func(context.Context, string) error) (float64, error) {
 	var count atomic.Int64
 	began := time.Now()

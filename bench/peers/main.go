@@ -4,7 +4,7 @@
 //	peers redsync|redislock|rueidislock --redis URL --key KEY --waiters N --hold D --duration D
 //	peers stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
-// It is a module of its own, so that these libraries stay out of Lockstep's go.mod.
+// It is a separate module, so that these libraries stay out of Lockstep's go.mod.
 package main
 
 import (

@@ -37,7 +37,7 @@ func (l redislockLock) acquire(ctx context.Context) (func() error, error) {
 	return func() error { return got.Release(context.Background()) }, nil
 }
 
-// gaveUp: Obtain retries for no longer than the TTL.
+// gaveUp reports that Obtain has retried for the TTL.
 func (redislockLock) gaveUp(err error) bool {
 	return errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -42,7 +42,7 @@ func (l redsyncLock) acquire(ctx context.Context) (func() error, error) {
 	}, nil
 }
 
-// gaveUp: all tries are used up. The last one's error is then of the kind "already taken".
+// gaveUp reports whether all tries failed: the last error is then of the kind "already taken".
 func (redsyncLock) gaveUp(err error) bool {
 	_, taken := errors.AsType[*redsync.ErrTaken](err)
 	return taken || errors.Is(err, redsync.ErrFailed)

@@ -10,7 +10,7 @@ import (
 )
 
 // rueidisLock is rueidislock as its README shows it for a single Redis of 7.0.5 or later: one key,
-// NOLOOP tracking, and for the rest its defaults (5 s, extended every 2.5 s).
+// NOLOOP tracking, and otherwise its defaults (5 s, extended every 2.5 s).
 type rueidisLock struct {
 	locker rueidislock.Locker
 	key    string
@@ -39,5 +39,5 @@ func (l rueidisLock) acquire(ctx context.Context) (func() error, error) {
 	return func() error { cancel(); return nil }, nil // cancel returns when Redis has answered
 }
 
-// gaveUp: it never does.
+// gaveUp returns false: rueidislock never gives up.
 func (rueidisLock) gaveUp(error) bool { return false }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// worker is the protocol: "ready", a newline from the harness, and a line for each grant.
+// worker implements the worker protocol: "ready", a newline from the harness, and a line for each grant.
 type worker struct {
 	stdin          io.Reader
 	stdout         io.Writer
@@ -82,7 +82,7 @@ func (w worker) contend(ctx context.Context, l lock) ([]grant, error) {
 func monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		panic(err) // every Linux has it
+		panic(err) // available on every Linux
 	}
 	return t.Nano()
 }

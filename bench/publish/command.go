@@ -1,4 +1,4 @@
-// Package publish measures how long a push takes to its readers.
+// Package publish measures how long it takes until readers see a push.
 package publish
 
 import (
@@ -144,7 +144,7 @@ func (b *bench) measure(ctx context.Context, env *rig.Env, subject subject) (Rep
 	return measured, r.push(ctx, measured.Pushes)
 }
 
-// Repo is the figures of one repository.
+// Repo has the figures of one repository.
 type Repo struct {
 	Name  string `json:"name"`
 	Files int    `json:"files"`

@@ -7,7 +7,7 @@ import (
 	"lockstep/internal/stats"
 )
 
-// mark is a step of a sync, and when it was reached, since the sync began.
+// mark is a step of a sync and the time since the sync began.
 type mark struct {
 	Step string
 	At   time.Duration
@@ -33,7 +33,7 @@ func Phases() []string {
 	return []string{PhaseList, PhaseFetch, PhaseMove, PhaseBuild, PhaseIndex, PhaseDisk, PhaseFlip, PhaseAfter}
 }
 
-// splitPhases returns how long each phase took. A mark ends its phase, whatever mark came before. Marks that end no phase are
+// splitPhases returns how long each phase took. A mark ends its phase, regardless of the mark before. Marks that end no phase are
 // ignored, and phases without a mark omitted.
 func splitPhases(marks []mark) map[string]time.Duration {
 	ends := map[string]string{
@@ -67,7 +67,7 @@ func (p Publication) publishStep() time.Duration {
 	return p.Phases[PhaseBuild] + p.Phases[PhaseDisk] + p.Phases[PhaseFlip]
 }
 
-// course is the percentiles of durations.
+// course has percentiles of durations.
 type course struct {
 	P50 time.Duration `json:"p50_ns"`
 	P90 time.Duration `json:"p90_ns"`

@@ -49,7 +49,7 @@ func (r *run) prepare(ctx context.Context, subject subject) (err error) {
 	return r.list(ctx, name)
 }
 
-// copy makes a repository of one commit with the files of another's default branch.
+// copy makes a repository with one commit, which has the files of another repository's default branch.
 func (r *run) copy(ctx context.Context, name, from string) error {
 	if path, err := filepath.Abs(from); err == nil {
 		if _, err := os.Stat(path); err == nil {
@@ -69,7 +69,7 @@ func (r *run) copy(ctx context.Context, name, from string) error {
 	if _, err := r.git.CommitTree(ctx, name, gitserver.Main, tree); err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // or clients would treat the server as shallow
+	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // otherwise clients would treat the server as shallow
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // the copied commit has no parent
 	}
@@ -158,7 +158,7 @@ type namedSide struct {
 	side
 }
 
-// sides opens all contestants on clones of their own.
+// sides opens all contestants, each on its own clone.
 func (r *run) sides(ctx context.Context) (sides []namedSide, err error) {
 	url := r.git.URL(r.repo.String())
 	path := func(name string) string { return filepath.Join(r.dir, name) }
@@ -226,7 +226,7 @@ func (r *run) change(ctx context.Context, path string, n int) (content string, e
 }
 
 // turn lets a contestant publish a push, and checks the result. It syncs the file system first, so that no contestant waits for
-// another's writes.
+// writes of the previous one.
 func (r *run) turn(ctx context.Context, side namedSide, path, content string) (Publication, error) {
 	if err := syncFileSystem(r.dir); err != nil {
 		return Publication{}, err
@@ -245,7 +245,7 @@ func (r *run) turn(ctx context.Context, side namedSide, path, content string) (P
 	return p, side.tidy(ctx)
 }
 
-// seen returns the time until readers saw each push; synced, until each was on disk too.
+// seen returns the times until readers saw each push; synced, the times until each push was also on disk.
 func (t Turns) seen(name string) []time.Duration {
 	return t.each(name, func(p Publication) time.Duration { return p.Seen })
 }
@@ -262,7 +262,7 @@ func (t Turns) each(name string, figure func(Publication) time.Duration) []time.
 	return durations
 }
 
-// Reused counts a contestant's turns that recycled an older tree.
+// Reused counts the turns in which a contestant recycled an older tree.
 func (t Turns) Reused(name string) int {
 	return len(slices.DeleteFunc(slices.Clone(t[name]), func(p Publication) bool { return !p.Reused }))
 }

@@ -28,7 +28,7 @@ const (
 
 // side is one way to publish pushes. It is not safe for concurrent use.
 type side interface {
-	// publish publishes what was pushed.
+	// publish publishes the last push.
 	publish(ctx context.Context) (Publication, error)
 
 	// tree returns the path that readers open.
@@ -39,7 +39,7 @@ type side interface {
 	Close()
 }
 
-// noCleanup is the part of a side that has nothing to clean up.
+// noCleanup is embedded in sides that have nothing to clean up.
 type noCleanup struct{}
 
 func (noCleanup) tidy(context.Context) error { return nil }
@@ -77,7 +77,7 @@ func (s *engineSide) publish(ctx context.Context) (Publication, error) {
 		return Publication{}, errors.New("the sync did not see the push")
 	}
 	s.mark(returned)
-	s.volume.AwaitDeletions() // or they would slow down the next contestant
+	s.volume.AwaitDeletions() // otherwise they would slow down the next contestant
 	p := Publication{Phases: splitPhases(s.marks)}
 	for _, m := range s.marks {
 		if m.Step == "flipped" {

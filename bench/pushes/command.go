@@ -1,4 +1,4 @@
-// Package pushes measures what many queued pushes to one repository cost.
+// Package pushes measures the cost of many queued pushes to one repository.
 package pushes
 
 import (
@@ -60,7 +60,7 @@ type Report struct {
 	Asked      int           `json:"asked"` // ls-remotes
 	Unanswered int           `json:"unanswered"`
 	Repeated   int           `json:"repeated"` // pushes with more than one result
-	Wrong      int           `json:"wrong"`    // results that are no success, or not of the last commit
+	Wrong      int           `json:"wrong"`    // results that failed or are not of the last commit
 }
 
 func (b *bench) run(ctx context.Context, env *rig.Env) error {

@@ -1,5 +1,5 @@
-// Package rig is what benchmarks have in common: their commands and reports, a private Redis, the processes that they
-// start, and the repositories that these work on.
+// Package rig contains the common parts of the benchmarks: commands, reports, a private Redis, processes, and
+// repositories.
 package rig
 
 import (
@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/cli/term"
 )
 
-// Env is the environment that one run of a benchmark works in.
+// Env is the environment of one benchmark run.
 type Env struct {
 	term.Streams
 	Dir string // temporary, removed at the end
@@ -85,7 +85,7 @@ func (e *Env) Show(report Report) error {
 // Progress prints a line to standard error.
 func (e *Env) Progress(format string, args ...any) { fmt.Fprintf(e.Stderr, format+"\n", args...) }
 
-// Alternate calls measure for each contestant in each round, so that all of them meet the same machine.
+// Alternate calls measure for each contestant in each round, so that all run under the same conditions.
 func (e *Env) Alternate(rounds int, names []string, measure func(round, i int) error) error {
 	for round := range rounds {
 		for i, name := range names {

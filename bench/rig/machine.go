@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// Machine is what figures depend on.
+// Machine describes the environment of a measurement.
 type Machine struct {
 	Git      string `json:"git,omitempty"`   // version, if Git takes part
 	Redis    string `json:"redis,omitempty"` // version, if Redis takes part

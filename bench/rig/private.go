@@ -46,7 +46,7 @@ func startPrivateRedis(ctx context.Context, durable bool) (*privateRedis, error)
 	return nil, err
 }
 
-// FreeAddress returns a loopback address that nobody listens on.
+// FreeAddress returns an unused loopback address.
 func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

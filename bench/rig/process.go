@@ -19,7 +19,7 @@ import (
 	"lockstep/internal/config"
 )
 
-// programVariable names the lockstep binary to measure instead of one that is built.
+// programVariable is the environment variable with the lockstep binary to measure instead of building one.
 const programVariable = "BENCH_LOCKSTEP"
 
 // Lockstep returns the path of the lockstep binary to measure. Unless BENCH_LOCKSTEP names one, it is built once.
@@ -42,7 +42,7 @@ func (e *Env) Lockstep(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// Process is a process in the background. What it prints goes to a file.
+// Process is a background process whose output goes to a file.
 type Process struct {
 	Cmd     *exec.Cmd
 	logPath string
@@ -127,7 +127,7 @@ func (p *Process) failed(how string) error {
 	return fmt.Errorf("%s %s: %s: %s", filepath.Base(p.Cmd.Path), how, p.Cmd.ProcessState, strings.TrimSpace(p.Log()))
 }
 
-// Log returns the end of what the process has printed.
+// Log returns the end of the process's output.
 func (p *Process) Log() string {
 	log, _ := os.ReadFile(p.logPath)
 	return string(log[max(0, len(log)-2000):])
@@ -145,7 +145,7 @@ func (d Deployment) Start(ctx context.Context, args ...string) (*Process, error)
 	return d.StartLockstep(ctx, append(args, "--redis", d.Redis.URL, "--root", d.Root, "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")...)
 }
 
-// CPU returns the processor time of a process, in user and kernel mode. Linux counts it in ticks of 10 ms.
+// CPU returns the CPU time of a process, in user and kernel mode. Linux counts it in ticks of 10 ms.
 func CPU(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

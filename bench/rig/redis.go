@@ -90,7 +90,7 @@ func redisInfo(ctx context.Context, client redis.UniversalClient, section string
 	return fields
 }
 
-// CPU returns the processor time that Redis reports in INFO, so it works for a remote server too.
+// CPU returns the CPU time that Redis reports in INFO, so it also works for a remote server.
 func (r *Redis) CPU(ctx context.Context) (time.Duration, error) {
 	info := r.Info(ctx, "cpu")
 	user, errUser := strconv.ParseFloat(info["used_cpu_user"], 64)
@@ -110,7 +110,7 @@ func (r *Redis) Machine() Machine {
 	return m
 }
 
-// NewNamespace returns a namespace that no other run and no other user of the Redis has.
+// NewNamespace returns a namespace that is unique for this run.
 func NewNamespace() events.Namespace {
 	return events.Namespace("lockstep-bench:{" + uuid.NewString() + "}:")
 }

@@ -112,7 +112,7 @@ func (f *Fleet) Sync(ctx context.Context, client redis.UniversalClient, namespac
 }
 
 // SyncFleet serves a fleet of n repositories below env.Dir, and starts a worker that polls and syncs them. Then it spreads the
-// next polls evenly over an hour, as they are when the repositories have been watched for long. It returns how long the first
+// next polls evenly over an hour, as for repositories that have been watched for long. It returns how long the first
 // sync of all took. stop ends the worker and the server.
 func SyncFleet(ctx context.Context, env *Env, server *Redis, n int) (d Deployment, worker *Process, took time.Duration, stop func(), err error) {
 	fleet, err := ServeFleet(ctx, filepath.Join(env.Dir, "git"), n)

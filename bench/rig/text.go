@@ -8,7 +8,7 @@ import (
 	"lockstep/internal/stats"
 )
 
-// Millis formats a duration in milliseconds, and 0, which stands for no measurement, as a dash.
+// Millis formats a duration in milliseconds, or as a dash if it is 0, which means no measurement.
 func Millis(d time.Duration) string {
 	if d == 0 {
 		return "–"
@@ -26,7 +26,7 @@ func RatioRange(r stats.Range[float64]) string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Median, r.Lowest, r.Highest)
 }
 
-// Fault is something that must not happen, and how often it did.
+// Fault is an event that must not happen, and how often it happened.
 type Fault struct {
 	What  string
 	Count int

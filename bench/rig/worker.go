@@ -18,7 +18,7 @@ import (
 
 // Times around each measurement.
 const (
-	WarmUp     = 250 * time.Millisecond // at the start of a measurement, not counted
+	WarmUp     = 250 * time.Millisecond // start of a measurement, not counted
 	RoundGrace = 30 * time.Second       // for processes to start and to end
 )
 

@@ -1,4 +1,4 @@
-// Package scrape measures what it costs a service when Prometheus scrapes it.
+// Package scrape measures the cost of Prometheus scrapes for a service.
 package scrape
 
 import (
@@ -61,7 +61,7 @@ func (b *bench) check() error {
 	return nil
 }
 
-// Report is what being scraped costs.
+// Report is the cost of scrapes.
 type Report struct {
 	Machine  rig.Machine   `json:"machine"`
 	Repos    int           `json:"repos"`
@@ -187,7 +187,7 @@ func (b *bench) alone(ctx context.Context, env *rig.Env, server *rig.Redis, name
 		return err
 	}
 	report.Took = stats.NewLatency(took).P50
-	// What a scrape does in addition if it finds the streams' figures old, measured in this process.
+	// The additional cost of a scrape that finds the streams' figures expired, measured in this process.
 	report.Fresh, report.Asks, err = b.cost(ctx, os.Getpid(), server, func() error {
 		_, err := telemetry.NewStreams(server.Client, string(namespace), namespace.Changes(), namespace.Results()).Read(ctx)
 		return err
@@ -200,7 +200,7 @@ func (b *bench) alone(ctx context.Context, env *rig.Env, server *rig.Redis, name
 	return nil
 }
 
-// cost calls f for each scrape, and returns the processor time of a process and Redis, and the commands to Redis, for one call.
+// cost calls f for each scrape, and returns the CPU time of a process and Redis, and the commands to Redis, per call.
 func (b *bench) cost(ctx context.Context, pid int, server *rig.Redis, f func() error) (cpu time.Duration, commands float64, err error) {
 	cpuBefore, commandsBefore, err := used(ctx, pid, server)
 	for i := 0; i < b.scrapes && err == nil; i++ {
@@ -213,7 +213,7 @@ func (b *bench) cost(ctx context.Context, pid int, server *rig.Redis, f func() e
 	return (cpuAfter - cpuBefore) / time.Duration(b.scrapes), float64(commandsAfter-commandsBefore) / float64(b.scrapes), err
 }
 
-// used returns the processor time of a process and Redis so far, and the number of commands.
+// used returns the CPU time of a process and Redis so far, and the number of commands.
 func used(ctx context.Context, pid int, server *rig.Redis) (cpu time.Duration, commands int64, err error) {
 	process, errProcess := rig.CPU(pid)
 	redis, errRedis := server.CPU(ctx)

@@ -97,7 +97,7 @@ type Report struct {
 	Rows        []row       `json:"rows"`
 }
 
-// row is one contestant's figures. The first row is Lockstep's.
+// row has the figures of one contestant. The first row is Lockstep's.
 type row struct {
 	Name      string  `json:"name"`
 	PerSecond float64 `json:"events_per_second"`
@@ -236,7 +236,7 @@ func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subs
 				return context.Cause(ctx)
 			}
 		}
-		// A subscriber that is closed may drop an acknowledgement in flight.
+		// Closing a subscriber may drop an acknowledgement in flight.
 		for left := int64(1); left > 0; {
 			pending, err := server.Client.XPending(ctx, topic, group).Result()
 			if err != nil {

@@ -1,4 +1,4 @@
-// Package validate has tests alone: that the Kubernetes manifests, the Compose file and the Dockerfile are what Kubernetes,
-// Compose and BuildKit take them for, without any of these at hand. What they say of Lockstep itself, such as its settings
-// and paths, is tested in the package deploy.
+// Package validate only has tests: they check that Kubernetes, Compose and BuildKit accept the Kubernetes manifests, the
+// Compose file and the Dockerfile, without running any of them. Package deploy tests the parts specific to Lockstep, such
+// as settings and paths.
 package validate

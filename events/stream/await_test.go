@@ -141,7 +141,7 @@ func TestAwaitSurvivesRedisRestart(t *testing.T) {
 		_, err := stream.Await(context.Background(), client, results, from, withUUID("x"))
 		got <- err
 	}()
-	<-failed // it has noticed the outage
+	<-failed // the outage was detected
 	server.Restart()
 	add(t, server.Client(), results, "x", "")
 	select {

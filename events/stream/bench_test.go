@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// BenchmarkSubscriber measures delivery to a handler that does nothing, beside the stock subscriber.
+// BenchmarkSubscriber measures delivery to a handler that does nothing, compared with the stock subscriber.
 func BenchmarkSubscriber(b *testing.B) {
 	for name, build := range map[string]func(*redistest.Server) (message.Subscriber, error){
 		"lockstep": func(s *redistest.Server) (message.Subscriber, error) {

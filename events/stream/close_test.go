@@ -74,7 +74,7 @@ func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 	client := server.Client()
 	publish(t, client, 3)
 	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.Visibility = 50*time.Millisecond, time.Minute })
-	hung := a.next() // its handler hangs; two more entries are taken, but not handed out
+	hung := a.next() // its handler hangs; two more entries are read but not delivered
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 3 })
 	b := start(t, server, "b", nil)
 	b.none(20 * time.Millisecond)
@@ -108,7 +108,7 @@ func TestConsumerWithPendingEntriesIsNotRemoved(t *testing.T) {
 	publish(t, client, 1)
 	m := a.next()
 	ctx := context.Background()
-	// Another program assigns it an entry that it does not know.
+	// An external XCLAIM assigns consumer a an entry that it does not track.
 	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
 	eventually(t, "a has both", func() bool { return pending(t, client)["a"] == 2 })
 	a.next().Ack()
@@ -194,7 +194,7 @@ func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	m.Ack() // too late: the entry was given back
+	m.Ack() // too late: the entry was returned
 	if n := pending(t, client)["(parked)"]; n != 1 {
 		t.Errorf("%d entries wait to be delivered again; want 1", n)
 	}

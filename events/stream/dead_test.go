@@ -247,14 +247,14 @@ func TestLetterWithManyFieldsIsRetriedCompletely(t *testing.T) {
 		values = append(values, fmt.Sprintf("f%d", i), "\x00\xff"[i%2:])
 	}
 	values[1] = "text"
-	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}) // undecodable: not text
+	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}) // cannot be decoded: not text
 	eventually(t, "it is a dead letter", func() bool { return length(t, client, dead) == 1 })
 	d := deadLetters(t, client)
 	letter := list(t, d, stream.Query{}).Letters[0]
 	if _, err := d.Message(letter); err == nil || letter.Reason != "undecodable" || len(letter.Original) != 1000 {
 		t.Errorf("%s, %d fields, %v; want undecodable, 1000, an error", letter.Reason, len(letter.Original), err)
 	}
-	if err := w.Close(); err != nil { // so that nobody reads the retried entry
+	if err := w.Close(); err != nil { // so that no worker reads the retried entry
 		t.Fatal(err)
 	}
 	done, err := d.Retry(ctx, letter.ID)

@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/logtest"
 )
 
-// Calls that were in progress, or a pool that refuses connections, still fail after Redis has answered others.
+// Calls in progress or without a pooled connection may fail after others have succeeded again.
 func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

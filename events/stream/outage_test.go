@@ -113,7 +113,7 @@ func TestRedisRestartLosesNothing(t *testing.T) {
 	}
 	<-published
 	eventually(t, "all is settled", func() bool { return enough(total) })
-	// Handlers go on until nothing is left, because duplicates may come last.
+	// Handlers continue until nothing is left, because duplicates may be delivered last.
 	clean(t, client)
 	close(stop)
 	handlers.Wait()
@@ -145,7 +145,7 @@ func TestOutOfMemoryRedisDeliversNothingUntilItRecovers(t *testing.T) {
 	publish(t, client, 1)
 	w.next().Ack()
 	clean(t, client)
-	// Add before setting the limit, which would refuse it, and atomically, so that nobody reads in between.
+	// Add before setting the limit, which would refuse it, and atomically, so that no worker reads in between.
 	pipe := client.TxPipeline()
 	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"repo", "x/y"}})
 	pipe.ConfigSet(ctx, "maxmemory", "1")
@@ -168,7 +168,7 @@ func TestSweepFindsEntryWithoutDueTime(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 1)
-	// A consumer of another kind takes it and dies.
+	// A consumer that is not a Subscriber reads it and dies.
 	client.XGroupCreate(ctx, topic, group, "0")
 	err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "alien", Streams: []string{topic, ">"}, Count: 1}).Err()
 	if err != nil {
@@ -208,7 +208,7 @@ func TestSettleFailsAfterDataLoss(t *testing.T) {
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 1 })
 	publish(t, client, 1)
 	m := w.next()
-	pipe := client.TxPipeline() // all data is lost, and the new group has read beyond m's entry
+	pipe := client.TxPipeline() // simulates data loss, after which the new group has read beyond m's entry
 	pipe.Del(ctx, topic, due, tries)
 	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: "9999999999999-0", Values: []any{"repo", "x/y"}})
 	pipe.XGroupCreate(ctx, topic, group, "0")
@@ -284,7 +284,7 @@ func TestLiveConsumersKeepTheirEntriesAfterALongOutage(t *testing.T) {
 	b := start(t, server, "b", short)
 	a.gate.cut.Store(true)
 	b.gate.cut.Store(true)
-	time.Sleep(1500 * time.Millisecond) // longer than the visibility timeout: m's entry lapses
+	time.Sleep(1500 * time.Millisecond) // longer than the visibility timeout of m's entry
 	b.gate.cut.Store(false)
 	eventually(t, "b is back", func() bool { _, back := b.outages(); return back == 1 })
 	b.none(20 * time.Millisecond)
@@ -343,7 +343,7 @@ func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
-			if reply, _ := c.Val().([]any); len(reply) == 3 { // of take
+			if reply, _ := c.Val().([]any); len(reply) == 3 { // the take script
 				if taken, _ := reply[0].([]any); len(taken) > 10 {
 					cmd.SetErr(context.DeadlineExceeded)
 					return context.DeadlineExceeded

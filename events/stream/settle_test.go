@@ -166,7 +166,7 @@ func TestSettleFailsAfterGroupIsRecreated(t *testing.T) {
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Window = 1 })
 	publish(t, client, 1)
 	m := w.next()
-	// The window is full, so nobody reads the new group.
+	// The window is full, so the new group is not read.
 	client.XGroupDestroy(ctx, topic, group)
 	if err := delivery(t, m).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
 		t.Errorf("without a group: %v; want ErrNotOwner", err)

@@ -66,7 +66,7 @@ func TestEntrySettledBySiblingCannotBeSettledAgain(t *testing.T) {
 	if err := delivery(t, second).Settle(ctx, result()); !errors.Is(err, stream.ErrSettled) {
 		t.Errorf("%v; want ErrSettled", err)
 	}
-	client.XAck(ctx, topic, group, delivery(t, third).Entry()) // as after a settlement whose reply was lost
+	client.XAck(ctx, topic, group, delivery(t, third).Entry()) // as if a settlement's reply had been lost
 	if err := delivery(t, third).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
 		t.Errorf("%v; want ErrNotOwner: what this one was to settle was not written", err)
 	}

@@ -73,9 +73,9 @@ func TestStatisticsReportLagPerGroup(t *testing.T) {
 		t.Errorf("done: %+v", g)
 	}
 	g, ok := s.Group(group)
-	lag := int64(6) // the window stays full while nobody receives the rest
+	lag := int64(6) // the window stays full until the other messages are received
 	if !server.Real {
-		lag = -1 // the embedded Redis does not count
+		lag = -1 // the embedded Redis does not report the lag
 	}
 	if !ok || g.Lag != lag || g.Late != 0 || g.Consumers != 1 || g.Oldest <= 0 || g.Oldest > time.Hour {
 		t.Errorf("workers: %+v", g)
@@ -84,7 +84,7 @@ func TestStatisticsReportLagPerGroup(t *testing.T) {
 		t.Error("there is a group that is not there")
 	}
 
-	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: parked.UUID}) // not an entry ID, so late forever
+	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: parked.UUID}) // not an entry ID, so it stays overdue
 	if g, _ := stats(t, client).Group(group); g.Late != 1 {
 		t.Errorf("%d late; want 1", g.Late)
 	}

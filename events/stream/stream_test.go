@@ -75,7 +75,7 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		go func() { // give back the rest
+		go func() { // return the remaining messages
 			for m := range w.messages {
 				m.Nack()
 			}
@@ -87,13 +87,13 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 	return w
 }
 
-// outages returns how often the worker logged that Redis is away, and that it is back. Tests expect no other errors.
+// outages counts the logged outages and recoveries of Redis. Tests expect no other errors.
 func (w *worker) outages() (away, back int) {
 	text := w.log.String()
 	return strings.Count(text, "level=ERROR"), strings.Count(text, "Redis is back")
 }
 
-// backAgain waits until the worker has logged each outage's end, and checks that there were 1 to most outages.
+// backAgain waits until the worker has logged the end of each outage, and checks that there were 1 to most outages.
 func (w *worker) backAgain(most int) {
 	w.t.Helper()
 	eventually(w.t, "the worker is back", func() bool { away, back := w.outages(); return away == back })
@@ -174,7 +174,7 @@ func pending(t testing.TB, client redis.UniversalClient) map[string]int64 {
 	return p.Consumers
 }
 
-// clean waits until no state of the group's work is left.
+// clean waits until the group has no state left in Redis.
 func clean(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
 	eventually(t, "nothing is pending, due or counted", func() bool {

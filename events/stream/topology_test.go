@@ -34,7 +34,7 @@ func dial(t testing.TB, url string, hooks ...redis.Hook) redis.UniversalClient {
 	return client
 }
 
-// startAt is start for a worker that uses the topology at url, of which server is a part.
+// startAt is start for a worker that uses the topology at url, which includes server.
 func startAt(t testing.TB, url string, server *redistest.Server, name string, change func(*stream.SubscriberConfig)) *worker {
 	t.Helper()
 	g := &gate{}
@@ -190,7 +190,7 @@ func TestSentinelFailsOverUnderLoad(t *testing.T) {
 				s.Replicate()
 			}
 			s.Master.Stop()
-			certain := len(f.entries()) // except one that is being recorded
+			certain := len(f.entries()) // except one that may be in progress
 			eventually(t, "the replica is promoted", s.Promoted)
 			further(300)
 			halt()

@@ -107,7 +107,7 @@ func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 
 func TestProgressFindsAResultAmongManyOthers(t *testing.T) {
 	t.Parallel()
-	for _, others := range []int{450, 12_000} { // a change that waited for long has many results before its own
+	for _, others := range []int{450, 12_000} { // many other results precede that of a change that waited long
 		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
 	}
 }
@@ -158,7 +158,7 @@ func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 				}
 				got <- p
 			}()
-			<-waiting // it has seen the change pending
+			<-waiting // the tracker found the change pending
 			delivery, _ := stream.DeliveryOf(msg)
 			if err := delivery.Settle(context.Background(), tc.settle(delivery)); err != nil {
 				t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// wholeNodes makes "~" as exact as in the embedded Redis: every node has one entry.
+// wholeNodes limits nodes to one entry, so that trimming with "~" is exact, as in the embedded Redis.
 var wholeNodes = []string{"--stream-node-max-entries", "1"}
 
 // old adds n entries with IDs from 1-0 on, older than any retention.

@@ -64,7 +64,7 @@ func (s *service) run(ctx context.Context, every time.Duration, domains []string
 	return g.Wait()
 }
 
-// request locks by domain. Requests by cron skip a busy domain, because another tick follows.
+// request locks by domain. Requests from cron skip a busy domain, because another tick follows.
 func request(msg *message.Message) ([]locking.Request, error) {
 	req := locking.Request{Key: string(msg.Payload), Job: msg.UUID, Operation: "refresh by " + msg.Metadata.Get(askedBy)}
 	if msg.Metadata.Get(askedBy) == "cron" {

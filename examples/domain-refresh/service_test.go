@@ -107,7 +107,7 @@ func TestDomainIsNeverRefreshedConcurrently(t *testing.T) {
 	within(t, f.lost, "cancellation of the holder")
 
 	close(f.proceed)
-	for range 2 { // the one that waited and the retry of the one that lost its lease
+	for range 2 { // the waiting request and the retry of the one that lost its lease
 		within(t, f.begun, "refresh")
 	}
 	for client.XLen(ctx, done).Val() != 2 {

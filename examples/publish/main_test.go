@@ -13,8 +13,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// built is a directory for programs that the tests build once: those in Go, including lockstep, and the one for Node with
-// its packages.
+// built is a directory for programs that the tests build once: the Go programs, including lockstep, and the Node program
+// with its packages.
 var built string
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ var buildGo = sync.OnceValue(func() error {
 	return nil
 })
 
-// installNode copies the program for Node and installs its packages.
+// installNode copies the Node program and installs its packages.
 var installNode = sync.OnceValues(func() (dir string, err error) {
 	dir = filepath.Join(built, "node")
 	if err := os.CopyFS(dir, os.DirFS("node")); err != nil {
@@ -86,7 +86,7 @@ func python(t *testing.T) string {
 	return ""
 }
 
-// node returns the path of the program for Node, next to its packages.
+// node returns the path of the Node program, next to its packages.
 func node(t *testing.T) (program string) {
 	t.Helper()
 	testenv.Long(t) // npm installs packages

@@ -56,7 +56,7 @@ func newWorld(t *testing.T, s strategy) *world {
 	return w
 }
 
-// rebuild rebuilds the index and calls after once each Redis command or pipeline is done.
+// rebuild rebuilds the index and calls after after each Redis command or pipeline.
 func (w *world) rebuild(s strategy, version string, after func()) {
 	w.t.Helper()
 	ix := w.ix

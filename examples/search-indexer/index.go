@@ -33,7 +33,7 @@ type snapshot struct {
 
 type paths map[string]struct{}
 
-// past reports whether a result is older than the index.
+// past reports whether the index is newer than a result.
 func (x *index) past(r events.Result) bool {
 	return r.Fence < max(x.Removed, x.Refs[r.Ref.String()].Fence)
 }

@@ -12,8 +12,8 @@ import (
 	"lockstep/router"
 )
 
-// handle calls follow with a result and settles it. Results arrive at least once, and not in order: one that was retried
-// comes after a later one. Fences grow with each lease on a repository, so comparing them tells which result is later.
+// handle calls follow with a result and settles it. Results arrive at least once and out of order: a retried result may
+// come after a later one. Fences increase with each lease on a repository, so they tell which result is later.
 func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	if kind, skip := skipped(msg); skip {
 		s.log.DebugContext(msg.Context(), "result skipped", "job", msg.UUID, "type", kind)
@@ -29,7 +29,7 @@ func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	return router.Commit(msg, stream.Settlement{})
 }
 
-// key is the repository of a result, for the subscriber and the lock.
+// key returns the repository of a result, for the subscriber and the lock.
 func key(msg *message.Message) string {
 	result, err := events.ParseResult(msg.Payload)
 	if err != nil {
@@ -38,7 +38,7 @@ func key(msg *message.Message) string {
 	return result.Repo.Key()
 }
 
-// request asks for the lease on a result's repository. A result to skip has a lease to itself.
+// request asks for the lease on a result's repository. A skipped result gets a separate lease.
 func request(msg *message.Message) ([]locking.Request, error) {
 	if kind, skip := skipped(msg); skip {
 		return []locking.Request{{Key: "skipped/" + msg.UUID, Job: msg.UUID, Operation: kind}}, nil
@@ -50,7 +50,7 @@ func request(msg *message.Message) ([]locking.Request, error) {
 	return []locking.Request{{Key: result.Repo.Key(), Job: result.ID, Operation: "follow"}}, nil
 }
 
-// skipped reports whether a result is of no use here: a poll, or a type that only a newer worker knows.
+// skipped reports whether a result is irrelevant here: a poll, or a type unknown to this version.
 func skipped(msg *message.Message) (kind string, skip bool) {
 	var document struct {
 		SpecVersion string `json:"specversion"`

@@ -62,7 +62,7 @@ func (s *service) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow updates a repository's index from a result, under its lease, which confirm proves to be held.
+// follow updates a repository's index from a result. The caller holds the lease, and confirm checks that it still does.
 func (s *service) follow(ctx context.Context, r events.Result, confirm func(context.Context) error) error {
 	known, err := s.indexes.load(r.Repo)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 			return nil
 		}
 		known.Refs[r.Ref.String()] = snapshot{Fence: r.Fence}
-	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // it is synced at its new path
+	case r.Type == events.ResultRemoved, r.Type == events.ResultMoved: // a moved repository is synced at its new path
 		known.remove(r.Fence)
 	case r.Type == events.ResultSynced:
 		if known.past(r) {
@@ -93,7 +93,7 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 		return nil // failed: the published tree is unchanged
 	}
 	if err := confirm(ctx); err != nil {
-		return err // another process has the repository, and receives the same result
+		return err // another process holds the lease and receives the same result
 	}
 	if err := s.indexes.save(r.Repo, known); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 }
 
 // read returns the snapshot after from, from the tree that the result names: the published name may be newer. The changed
-// files suffice if from is at the commit that the changes start from. It may not be: results come twice, late, or never
+// files suffice if from is at the commit that the changes start from. It may not be: results arrive twice, late, or never
 // (streams are trimmed), and each app has its own.
 func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	if from.Commit == r.After {

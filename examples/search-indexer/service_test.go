@@ -186,7 +186,7 @@ func TestSearchFindsPushedNotDeleted(t *testing.T) {
 
 	w.push("next", gitserver.Edit{Orphan: true, Write: map[string]string{"README.md": "Gizmos for everybody."}})
 	w.finds("everybody", "main: README.md", "next: README.md")
-	w.push("main", gitserver.Edit{Orphan: true, Write: map[string]string{"NEW.md": "Started over."}}) // by force
+	w.push("main", gitserver.Edit{Orphan: true, Write: map[string]string{"NEW.md": "Started over."}}) // force push
 	w.finds("started", "main: NEW.md")
 	w.finds("everybody", "next: README.md")
 
@@ -215,7 +215,7 @@ func (w *world) last() events.Result {
 	return r
 }
 
-// held stands for a lease that is held.
+// held is a confirm function for a lease that is held.
 func held(context.Context) error { return nil }
 
 func TestReadsTreeWhenChangesAreIncomplete(t *testing.T) {
@@ -237,7 +237,7 @@ func TestReadsTreeWhenChangesAreIncomplete(t *testing.T) {
 			w.finds("apricot", "main: a.md")
 			second := w.last()
 
-			// As if the second result had been lost.
+			// Skip the second result, as if it had been lost.
 			s := w.service
 			s.indexes = indexes(t.TempDir())
 			search := func(word string) int {

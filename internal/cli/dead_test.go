@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestDeadLettersAreShownAndRetried has a malformed and an undecodable change, and repairs the malformed one by hand.
+// TestDeadLettersAreShownAndRetried publishes a malformed and an undecodable change, and repairs the malformed one.
 func TestDeadLettersAreShownAndRetried(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -56,7 +56,7 @@ func TestDeadLettersAreShownAndRetried(t *testing.T) {
 		t.Errorf("drop of a missing letter: %s", out)
 	}
 
-	// Fix the letter by hand, as an operator might.
+	// Repair the dead letter, as an operator would.
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	old := letters()[0].Values
 	old["original:after"] = head
@@ -82,7 +82,7 @@ func TestServiceTrimsAndReportsStreams(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	namespace := events.DefaultNamespace
-	for _, id := range []string{"1-0", "2-0", "*"} { // two are from 1970
+	for _, id := range []string{"1-0", "2-0", "*"} { // the first two IDs are from 1970
 		if err := client.XAdd(ctx, &redis.XAddArgs{Stream: namespace.Dead(), ID: id, Values: []string{"reason", "r"}}).Err(); err != nil {
 			t.Fatal(err)
 		}

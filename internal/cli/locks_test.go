@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestLeasesAreShownAndReleased has one worker hold the lease of a repository whose remote hangs, and another wait for it.
+// TestLeasesAreShownAndReleased has a worker that holds the lease of a repository whose remote hangs, and one that waits.
 func TestLeasesAreShownAndReleased(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -39,7 +39,7 @@ func TestLeasesAreShownAndReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-asked // the holder of the lease sent a request
+	<-asked // until the holder of the lease has sent a request
 
 	locks := func(want int, args ...string) string {
 		t.Helper()
@@ -67,7 +67,7 @@ func TestLeasesAreShownAndReleased(t *testing.T) {
 	if out := locks(term.ExitDone, "release", "acme/widgets", "--fence", fence); !strings.Contains(out, "held by job") {
 		t.Errorf("release:\n%s", out)
 	}
-	<-asked // the next holder sent a request
+	<-asked // until the next holder has sent a request
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the next holder got the lease after %v: it waited for the lease to expire", took)
 	}

@@ -27,7 +27,7 @@ import (
 	"lockstep/internal/state"
 )
 
-// gated is a proxy for the Git server that sends the start of a pack, and the rest once opened.
+// gated is a proxy for the Git server. It sends the start of a pack, and the rest once it is opened.
 type gated struct {
 	*httptest.Server
 	open func()

@@ -20,7 +20,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// TestCircuitBreakerPausesFailingRemote has a remote that fails at first.
+// TestCircuitBreakerPausesFailingRemote uses a remote that fails at first.
 func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)

@@ -92,7 +92,7 @@ func TestOverloadedTailExtrapolatesFromNewestResults(t *testing.T) {
 	}
 	f.settle(synced(t, "acme/one"), time.Millisecond)
 	f.read()
-	f.tail.averageSize = readBytes // so that few results fit into a read
+	f.tail.averageSize = readBytes // so that a read returns few results
 	for i := range 10 * readMinResults {
 		f.settle(synced(t, fmt.Sprintf("acme/r%d", i)), 10*time.Millisecond)
 	}

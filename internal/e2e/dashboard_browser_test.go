@@ -41,7 +41,7 @@ func browser(t *testing.T) context.Context {
 		t.Skip("needs chromium")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute), // to start
+		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute), // to start up
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("no-proxy-server", true), chromedp.Flag("lang", "en-GB"),
 		chromedp.Flag("host-resolver-rules", "MAP "+plainHost+" 127.0.0.1"),
@@ -204,7 +204,7 @@ func (b *tab) await(expression string) {
 	b.t.Fatalf("timed out waiting for %s: %v; text of the page: %s", expression, last, proctest.Tail(b.text(`document.body?.innerText`), 800))
 }
 
-// press presses a key as a person would.
+// press sends a key press.
 func (b *tab) press(key string) {
 	b.t.Helper()
 	b.do(chromedp.KeyEvent(key))

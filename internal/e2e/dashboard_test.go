@@ -266,7 +266,7 @@ func everyPage(t *testing.T, b *board, open func(*testing.T) *tab) {
 	}
 	fence := b.stuck("acme/monorepo")
 	defer b.letGo("acme/monorepo")
-	waiting := func() bool { // once the other worker reads a change
+	waiting := func() bool { // true once the other worker has read a change
 		b.ask("acme/monorepo")
 		return len(b.lock("acme/monorepo").Waiters) > 0
 	}

@@ -98,7 +98,7 @@ func TestChangesOfStoppedWorkerRunElsewhereAtOnce(t *testing.T) {
 		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(repo)}))(t)
 		proctest.Must(0, app.PublishChange(t.Context(), client, events.DefaultNamespace, change))(t)
 	}
-	working := next(t, requests).repo // the other repository waits for the only slot
+	working := next(t, requests).repo // the change to the other repository waits for the only slot
 	proctest.Eventually(t, func() bool {
 		pending, err := client.XPending(t.Context(), events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
 		return err == nil && pending.Count == 2

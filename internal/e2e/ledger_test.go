@@ -136,7 +136,7 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	return l
 }
 
-// behind counts the apps and refs, of 8 × 2 × 2, for which given does not return the head of the ref.
+// behind counts the combinations of repository, ref and app for which given does not return the head of the ref.
 func (s *storm) behind(given func(chain) string) int {
 	n := 0
 	for _, repo := range s.repos {

@@ -157,7 +157,7 @@ func (m *model) killWorkers(ctx context.Context, times int) error {
 			random := rand.New(rand.NewPCG(m.seed, uint64(3+n)))
 			for i := range times / 2 {
 				p := m.serve(fmt.Sprintf("w%d-%d", n, i))
-				app.Sleep(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // a random time
+				app.Sleep(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // at a random time
 				p.Kill()
 			}
 			return nil

@@ -180,7 +180,7 @@ func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
 	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
 		t.Fatal(err)
 	}
-	<-held // the first worker sent a request to the remote
+	<-held // until the first worker has sent a request to the remote
 	if code := first.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d after SIGTERM, want 0", code)
 	}

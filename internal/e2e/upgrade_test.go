@@ -67,7 +67,7 @@ func former(dir string) (program string, err error) {
 		return "", err
 	}
 	program = filepath.Join(dir, "lockstep-former")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/lockstep") // with -trimpath, the next build is cached
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/lockstep") // with -trimpath, builds in other directories use the cache
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", revision, err, out)

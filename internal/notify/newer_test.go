@@ -39,7 +39,7 @@ func TestResultOfNewerVersionIsLeftToIt(t *testing.T) {
 		t.Errorf("the reason is not logged: %s", logged)
 	}
 
-	// A newer version reads it, which advances the group.
+	// A newer version reads the result, which advances the group.
 	read := must(w.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{
 		Group: Group, Consumer: "tomorrow", Streams: []string{namespace.Results(), ">"}, Count: 1, Block: -1,
 	}).Result())(t)
@@ -62,7 +62,7 @@ func TestResultOfNewerVersionIsSkippedAfterAWhile(t *testing.T) {
 	}
 }
 
-// The ID of an entry may have been made up.
+// An entry may have an arbitrary ID.
 func TestResultOfTheFarFutureIsSkipped(t *testing.T) {
 	w, _ := newApp(t)
 	w.run()

@@ -88,7 +88,7 @@ func TestRetryUntilTheAppAnswers(t *testing.T) {
 	}
 }
 
-// One app never answers; the other one must not wait.
+// An app that never answers must not delay the other one.
 func TestSlowAppDoesNotDelayOthers(t *testing.T) {
 	w := newWorld(t)
 	release := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"lockstep/events"
 )
 
-// nobody returns the state of a process without posts in flight.
+// nobody returns the state of an idle process.
 func nobody() inFlight { return inFlight{busy: map[string]int{}, slow: map[string]time.Time{}} }
 
 // fed returns a notifier that is not running and has fed results.
@@ -49,7 +49,7 @@ func (w *world) lapse(app, repo string) {
 	}
 }
 
-// After a claim has ended, its old holder may report a delivery but no failure. The next item is not sent before the new
+// After a claim has ended, its old holder may report a delivery but no failure. The next item is not sent until the new
 // holder has settled.
 func TestSettleAfterTheClaimEnded(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -69,8 +69,8 @@ func TestSettleAfterTheClaimEnded(t *testing.T) {
 			n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/a"))
 			first := w.claimOne(n)
 			w.lapse("docs", "acme/a")
-			second := w.claimOne(n) // in the same millisecond perhaps
-			for range 2 {           // its reply was lost
+			second := w.claimOne(n) // possibly in the same millisecond
+			for range 2 {           // settled twice, as if the first reply had been lost
 				if err := n.outbox.settle(ctx, first, tc.late); err != nil {
 					t.Fatal(err)
 				}
@@ -130,7 +130,7 @@ func TestSlowAppsUseAtMostHalf(t *testing.T) {
 	n := w.fed(results...)
 	n.outbox.cfg.Total, n.outbox.cfg.PerApp = 8, 2
 	f := nobody()
-	for i := range 8 { // each was slow once, and the first still is
+	for i := range 8 { // each app was slow once, and the first still is
 		f.begin(fmt.Sprint("slow", i))
 		f.end(landing{app: fmt.Sprint("slow", i), attempted: true, slow: true})
 	}

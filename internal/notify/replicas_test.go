@@ -93,7 +93,7 @@ func (w *world) child() (kill func()) {
 	return kill
 }
 
-// Processes that are killed repeatedly lose and reorder nothing.
+// Repeated kills neither lose nor reorder results.
 func TestRepeatedlyKilledProcesses(t *testing.T) {
 	w := newWorld(t)
 	var posts atomic.Int64
@@ -250,7 +250,7 @@ func TestShutdown(t *testing.T) {
 			if tc.waiting == 0 {
 				return
 			}
-			w.run() // it was returned and is due immediately
+			w.run() // the returned item is due immediately
 			w.await(OutcomeDelivered, 1)
 			posts := apps.await(atLeast(2))
 			if posts[0].id() != posts[1].id() {
@@ -400,7 +400,7 @@ func TestPausedProcessReturnsItsClaims(t *testing.T) {
 	w.publish(synced(t, "0//docs acme/a", "docs", "acme/a"), synced(t, "1//docs acme/a", "docs", "acme/a"))
 	<-p.begun
 	stopped := make(chan struct{})
-	go func() { stop(); close(stopped) }() // it starts nothing new, but has not finished this
+	go func() { stop(); close(stopped) }() // it starts no new posts, but the current one is still in flight
 	w.run()
 	w.await(OutcomeDelivered, 2)
 	let()

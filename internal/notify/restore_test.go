@@ -6,8 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A stream with lower IDs is read from its beginning: Redis has lost its data, or somebody has repaired a stream with an ID
-// of the far future.
+// A stream with lower IDs is read from its beginning: Redis has lost its data, or an operator has repaired a stream with
+// an ID in the far future.
 func TestNewStreamWithLowerIDs(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
@@ -24,8 +24,8 @@ func TestNewStreamWithLowerIDs(t *testing.T) {
 	}
 }
 
-// The stream continues with IDs lower than the last one that was fed: a replica was promoted that had not received that
-// one and whose clock is behind.
+// The stream continues with IDs lower than the last one that was fed: the promoted replica had not received that entry,
+// and its clock is behind.
 func TestFailoverToReplicaWithOlderGroup(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()

@@ -29,7 +29,7 @@ import (
 const pushOfWidgets = `{"ref":"refs/heads/main","before":"0000000000000000000000000000000000000000","after":"cccccccccccccccccccccccccccccccccccccccc",
 "repository":{"full_name":"acme/widgets","clone_url":"https://example.com/acme/widgets.git","default_branch":"main"}}`
 
-// intakeFunc implements server.Intake by a function.
+// intakeFunc is an adapter to use a function as a server.Intake.
 type intakeFunc func(forge.Delivery) (intake.Outcome, error)
 
 func (f intakeFunc) Take(_ context.Context, _ forge.Source, d forge.Delivery) (intake.Outcome, error) {

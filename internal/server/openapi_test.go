@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// uncovered lists the responses that no test causes, with the reason.
+// uncovered lists the responses that no test triggers, with the reason.
 var uncovered = map[string]string{}
 
 // document is openapi.yaml without additional properties: clients must ignore unknown fields, but the tests must find
@@ -83,7 +83,7 @@ func closeObjects(ref *openapi3.SchemaRef) {
 	closeObjects(s.Items)
 }
 
-// coverage is the set of responses caused by tests, such as "GET /livez 200".
+// coverage is the set of responses triggered by tests, such as "GET /livez 200".
 type coverage struct {
 	mu        sync.Mutex
 	responses map[string]bool

@@ -29,7 +29,7 @@ func recordSpans(sampler sdktrace.Sampler) (trace.Tracer, *tracetest.SpanRecorde
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder), sdktrace.WithSampler(sampler)).Tracer("test"), recorder
 }
 
-// onlyCallers samples only spans whose caller sampled them, which shows whose trace headers are used.
+// onlyCallers samples only spans whose parent is sampled, which shows whose trace headers are used.
 var onlyCallers = sdktrace.ParentBased(sdktrace.NeverSample())
 
 func TestTraceParentIsUsedOnlyWithToken(t *testing.T) {

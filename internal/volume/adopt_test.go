@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// clone has git clone the remote to where it is to be published, and leaves work in it.
+// clone runs git clone at the path to publish, and leaves uncommitted work in the clone.
 func (w *world) clone(url string) (path string) {
 	w.t.Helper()
 	path = w.path(widgets)
@@ -27,7 +27,7 @@ func (w *world) clone(url string) (path string) {
 	return path
 }
 
-// mustKeep checks that a folder is what snapshot said.
+// mustKeep checks that a folder still matches its snapshot.
 func mustKeep(t *testing.T, path string, want map[string]string) {
 	t.Helper()
 	got := snapshot(t, path)
@@ -41,7 +41,7 @@ func mustKeep(t *testing.T, path string, want map[string]string) {
 	}
 }
 
-// snapshot reads a folder with its .git, modes and times.
+// snapshot reads a folder, including its .git, modes and times.
 func snapshot(t *testing.T, root string) map[string]string {
 	t.Helper()
 	entries := map[string]string{}
@@ -114,7 +114,7 @@ func TestAdoptedCloneIsKept(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// TestReadersSeeNoGapDuringAdoption reads the name over and over, meanwhile.
+// TestReadersSeeNoGapDuringAdoption reads the name in a loop during an adoption.
 func TestReadersSeeNoGapDuringAdoption(t *testing.T) {
 	t.Parallel()
 	files := func(version string) map[string]string {
@@ -160,8 +160,8 @@ func TestReadersSeeNoGapDuringAdoption(t *testing.T) {
 	}
 }
 
-// TestExchangeIsAtomic looks at a name all the time while it changes places with another, for
-// often enough that two renames in its stead would be seen.
+// TestExchangeIsAtomic reads a name in a loop while it is exchanged with another, often enough to
+// detect two separate renames.
 func TestExchangeIsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -190,8 +190,8 @@ func TestExchangeIsAtomic(t *testing.T) {
 	reading.Wait()
 }
 
-// readThrough opens the name once and reads everything below the open folder: unlike realpath, that
-// follows a clone that is moved.
+// readThrough opens the name once and reads everything below the open folder. Unlike a resolved path, an
+// open folder stays valid if the clone is moved.
 func readThrough(path string, want int) error {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -338,7 +338,7 @@ func TestRemotesOfAClone(t *testing.T) {
 	}
 }
 
-// TestFailedExchangeKeepsTheClone has the exchange fail only when it is done for good.
+// TestFailedExchangeKeepsTheClone makes the exchange at the published path fail, first before and then after it takes effect.
 func TestFailedExchangeKeepsTheClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -360,7 +360,7 @@ func TestFailedExchangeKeepsTheClone(t *testing.T) {
 	if entries := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).adopted()))(t); len(entries) != 0 {
 		t.Errorf("left behind: %v", entries)
 	}
-	w.volume.exchange = func(a, b string) error { // as a network may have it
+	w.volume.exchange = func(a, b string) error { // as a network file system may do
 		return errors.Join(exchange(a, b), unix.EIO)
 	}
 	w.volume.cfg.Step = nil

@@ -17,7 +17,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// TestInvalidPackResponses has a remote that lists its refs honestly and then sends nonsense.
+// TestInvalidPackResponses uses a remote that lists its refs correctly and then sends invalid packs.
 func TestInvalidPackResponses(t *testing.T) {
 	t.Parallel()
 	const shallow, nak = "0034shallow 1111111111111111111111111111111111111111" + "0000", "0008NAK\n"
@@ -58,7 +58,7 @@ func TestInvalidPackResponses(t *testing.T) {
 	}
 }
 
-// liar passes requests on to a Git server, but while on it answers those for objects itself.
+// liar forwards requests to a Git server, but answers requests for objects itself while it is on.
 type liar struct {
 	url    string
 	answer string
@@ -96,7 +96,7 @@ func mustBeRemotesFault(t *testing.T, err error) {
 	}
 }
 
-// TestDataAfterPackIsRejected appends to a sound pack: go-git does not mind, and Git can read none of it.
+// TestDataAfterPackIsRejected appends data to a valid pack. go-git ignores the data, but Git cannot read such a pack.
 func TestDataAfterPackIsRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -139,8 +139,8 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	}
 }
 
-// TestHavesStartWithTheRefsOwnCommit because a remote hears of a few commits only, and what follows a
-// commit it has not heard of it sends in full.
+// TestHavesStartWithTheRefsOwnCommit checks the order of haves. Only a few are sent, and the remote sends
+// everything that they do not cover.
 func TestHavesStartWithTheRefsOwnCommit(t *testing.T) {
 	t.Parallel()
 	refs := map[string]object.ID{}

@@ -10,8 +10,8 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// BenchmarkSyncOneFile measures a push of one file to its publication. The commit itself is made
-// outside the clock.
+// BenchmarkSyncOneFile measures the sync of a push that changes one file. Creating the commit is not
+// measured.
 func BenchmarkSyncOneFile(b *testing.B) {
 	for _, size := range []int{60, 5000} {
 		b.Run(fmt.Sprintf("files=%d", size), func(b *testing.B) {
@@ -56,7 +56,7 @@ func BenchmarkSyncOneFile(b *testing.B) {
 	}
 }
 
-// BenchmarkLinks measures how long it takes to find what a repository's names name, among an owner's others.
+// BenchmarkLinks measures how long it takes to resolve a repository's names, next to other repositories of the owner.
 func BenchmarkLinks(b *testing.B) {
 	for _, siblings := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("siblings=%d", siblings), func(b *testing.B) {

@@ -71,7 +71,7 @@ func (w *world) published() string {
 	return w.publishedAt(widgets)
 }
 
-// publishedAt is published for another repository.
+// publishedAt is like published, for any repository.
 func (w *world) publishedAt(repo string) string {
 	f := w.volume.folder(repoPath(w.t, repo))
 	b, _, err := f.readBinding()
@@ -79,7 +79,7 @@ func (w *world) publishedAt(repo string) string {
 	return w.volume.current(f, b, repo).commit
 }
 
-// dieAt runs a sync in a child process that kills itself at step.
+// dieAt runs a sync in a child process, which kills itself at the step.
 func (w *world) dieAt(step string) {
 	w.t.Helper()
 	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")

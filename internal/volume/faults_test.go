@@ -172,7 +172,7 @@ func TestPackOverLimit(t *testing.T) {
 func TestTreeOverLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.create(map[string]string{"a": "12345", "b": "12345"}) // one blob, twice
+	w.create(map[string]string{"a": "12345", "b": "12345"}) // two files, one blob
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 9})
 	_, err := w.trySync("")
 	mustFail(t, err, events.ClassQuota, events.Permanent)
@@ -293,7 +293,7 @@ func TestDamagedStoreIsRefetched(t *testing.T) {
 	}
 }
 
-// loseTrees deletes the trees, so that all files must be written from the damaged pack.
+// loseTrees deletes the trees, so that all files must be read from the damaged pack.
 func loseTrees(t *testing.T, pack string) {
 	must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
 }

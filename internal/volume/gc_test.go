@@ -164,7 +164,7 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 	}
 }
 
-// TestTreesInGraceAreTidy has trees that no patrol can do anything about: one in its grace, some to be brought forward.
+// TestTreesInGraceAreTidy has trees that the patrol must keep: one in its grace period, others to be recycled.
 func TestTreesInGraceAreTidy(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{"grace": {}, "spares": {Grace: 1, ReuseTrees: true}} {
@@ -188,7 +188,7 @@ func TestTreesInGraceAreTidy(t *testing.T) {
 	}
 }
 
-// A path may be bound to a remote that never gave anything.
+// A path may be bound to a remote from which nothing was ever fetched.
 func TestGCOfNeverFetchedRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestManyPushes publishes many pushes and checks that the disk usage stays below three times that of a fresh clone.
-// LOCKSTEP_SOAK raises it to 1,000 pushes. It logs how the time of a fetch changes.
+// With LOCKSTEP_SOAK it publishes 1,000 pushes. It logs how the fetch time changes.
 func TestManyPushes(t *testing.T) {
 	t.Parallel()
 	notUnderRace(t)
@@ -57,7 +57,7 @@ func TestManyPushes(t *testing.T) {
 		commit := w.push(edit)
 		w.sync("")
 		if i%each == each-1 {
-			must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server stays as fast
+			must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server does not slow down
 			most = max(most, diskUse(t, w.volume.folder(repoPath(t, widgets)).dir))
 			w.mustBeSound(widgets, commit)
 		}

@@ -17,7 +17,7 @@ func (w *world) syncDepth(ref string, depth events.Depth) SyncResult {
 	return must(w.volume.Sync(w.t.Context(), req))(w.t)
 }
 
-// mustShow checks how many commits "git log" shows in a published tree, and all else with Git.
+// mustShow checks the number of commits that "git log" shows in a published tree, and checks the tree with Git.
 func (w *world) mustShow(name string, commits int) {
 	w.t.Helper()
 	if got := strings.Count(w.gitIn(name, "log", "--format=%H"), "\n") + 1; got != commits {
@@ -54,7 +54,7 @@ func TestDepth(t *testing.T) {
 	}
 	w.mustShow(widgets, 3)
 	push(2)
-	w.syncDepth("", 0) // another app's, which asks for no more
+	w.syncDepth("", 0) // from another app, which does not set a depth
 	w.mustShow(widgets, 3)
 	if res := w.syncDepth("", 2); res.Published {
 		t.Errorf("published again: %+v", res)
@@ -75,7 +75,7 @@ func TestDepth(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// The tree of one ref is deep; that of another, fetched when nobody had asked for more, gets so when it is.
+// One ref was synced with a depth. The tree of another ref is deepened only when its own sync requests a depth.
 func TestDepthOfAnotherRef(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -113,13 +113,13 @@ func TestDepthSurvivesNewStore(t *testing.T) {
 	w.mustShow(widgets, 4)
 }
 
-// TestCompleteHistoryIsNotReadAgain follows a push on a history that is known to be whole.
+// TestCompleteHistoryIsNotReadAgain walks a push on top of a history that is known to be complete.
 func TestCompleteHistoryIsNotReadAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
 	before := object.ParseID(w.push(map[string]string{"a": "1"}))
-	w.syncDepth("", 0) // the first commit is not there
+	w.syncDepth("", 0) // shallow: without the first commit
 	tip := object.ParseID(w.push(map[string]string{"a": "2"}))
 	w.syncDepth("", 0)
 	s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
@@ -127,7 +127,7 @@ func TestCompleteHistoryIsNotReadAgain(t *testing.T) {
 	defer objects.Close()
 	for _, c := range []struct {
 		shallow, whole []object.ID
-		ends           int // -1: it fails
+		ends           int // -1 for an error
 	}{
 		{shallow: []object.ID{before}, ends: 1},
 		{whole: []object.ID{before}, ends: 0},

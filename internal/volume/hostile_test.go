@@ -14,10 +14,10 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestHostileTrees has a remote serve trees that Git itself would not make.
+// TestHostileTrees syncs trees that Git itself would not create.
 func TestHostileTrees(t *testing.T) {
 	t.Parallel()
-	// The hash of an entry is filled in by the name of an object here.
+	// Hash is the name of an object here; commitRaw replaces it with the object's hash.
 	file := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "100644", Name: name, Hash: "file"} }
 	link := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "120000", Name: name, Hash: "link"} }
 	folder := func(name string) gitserver.Entry { return gitserver.Entry{Mode: "40000", Name: name, Hash: "folder"} }
@@ -68,7 +68,7 @@ func (w *world) rawObjects() map[string]string {
 	return objects
 }
 
-// commitRaw commits a tree whose entries name their objects instead of giving hashes.
+// commitRaw commits a tree whose entries have names of objects instead of hashes.
 func (w *world) commitRaw(entries []gitserver.Entry, objects map[string]string) {
 	w.t.Helper()
 	raw := slices.Clone(entries)
@@ -100,8 +100,8 @@ func TestLargeBlobIsStreamedAndChecked(t *testing.T) {
 	w.mustRead(widgets, map[string]string{"large": large + "more", "small": "1", "other": large})
 }
 
-// TestTooLongPathsAreRefused nests folders of long names: a million files at such a depth would be
-// gigabytes of names, out of a pack of a few kilobytes.
+// TestTooLongPathsAreRefused nests folders with long names: a pack of a few kilobytes could expand a
+// million files at this depth to gigabytes of paths.
 func TestTooLongPathsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -151,7 +151,7 @@ func TestTooLargeACommitIsRefused(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-// TestOddModes has entries whose modes Git itself no longer writes, but reads.
+// TestOddModes syncs entries with modes that Git still reads but no longer writes.
 func TestOddModes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -205,7 +205,7 @@ func TestLinksOutOfTheTree(t *testing.T) {
 					t.Errorf("%s is marked %v", file.Path, file.Outside)
 				}
 			}
-			for i := range 4 { // linked, and brought forward
+			for i := range 4 { // linked and recycled trees
 				for path := range links {
 					if _, err := os.Lstat(w.path(widgets, path)); (err == nil) != (policy == checkout.LinksKeep || !outside[path]) {
 						t.Errorf("%s: %v", path, err)

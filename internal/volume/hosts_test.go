@@ -15,13 +15,13 @@ import (
 
 func hashHost(name string) string { return knownhosts.HashHostname(name) }
 
-// TestForeignURLs has a webhook name a server on this machine, over every way to reach one.
+// TestForeignURLs checks that a URL from a webhook cannot reach a server on this machine, over any transport.
 func TestForeignURLs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
-	w.sync("") // a connection is left in the pool, and must not serve the foreign request
+	w.sync("") // leaves a pooled connection, which the foreign request must not reuse
 	_, err := w.volume.Remove(t.Context(), RemoveRequest{Repo: repoPath(t, widgets), URL: w.git.URL(widgets), Fence: w.fence.Add(1), Foreign: true})
 	mustFail(t, err, events.ClassConfig, events.Permanent)
 	for name, req := range map[string]SyncRequest{"http": w.request(""), "ssh": w.sshRequest(server, "")} {
@@ -43,7 +43,7 @@ func TestForeignURLs(t *testing.T) {
 	}
 }
 
-// TestLinkLocalAddressIsRefused is refused before a packet leaves.
+// TestLinkLocalAddressIsRefused checks that a link-local address is refused before connecting.
 func TestLinkLocalAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -59,7 +59,7 @@ func TestLinkLocalAddressIsRefused(t *testing.T) {
 	}
 }
 
-// TestRedirectToPrivateHostIsRefused has a public server, as it were, lead to a private one.
+// TestRedirectToPrivateHostIsRefused redirects from an allowed server to a private one.
 func TestRedirectToPrivateHostIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

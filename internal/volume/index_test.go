@@ -20,7 +20,7 @@ func TestGitReadsTheIndex(t *testing.T) {
 	}
 }
 
-// Somebody adds to a tree's index, which is not theirs to do. Later trees are built of what was published.
+// A user modifies a tree's index. Later trees must be built from the published commit.
 func TestTamperedIndexIsNotReused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -33,7 +33,7 @@ func TestTamperedIndexIsNotReused(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 }
 
-// flipped returns content with one bit changed in its i-th byte.
+// flipped returns content with one bit flipped in byte i.
 func flipped(content []byte, i int) []byte {
 	spoilt := append([]byte(nil), content...)
 	spoilt[i] ^= 0x40

@@ -179,7 +179,7 @@ func repoPath(t *testing.T, s string) events.RepoPath {
 	return must(events.ParseRepoPath(s))(t)
 }
 
-// must returns a function, because Go cannot pass a pair of results together with t.
+// must returns a function, because Go cannot pass two results together with a third argument.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -190,7 +190,7 @@ func must[T any](value T, err error) func(*testing.T) T {
 	}
 }
 
-// soon returns a context with a generous timeout for signals that must come.
+// soon returns a context with a generous timeout, for signals that must arrive.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)

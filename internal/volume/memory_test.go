@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestMemoryOfASync syncs large files in child processes and checks their peak memory, also for a small change to a
-// large file.
+// TestMemoryOfASync syncs large files in child processes and checks their peak memory, including for a small
+// change to a large file.
 func TestMemoryOfASync(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MEMORY_ROOT"); root != "" {
@@ -84,10 +84,10 @@ func syncAlone(t *testing.T, root string) {
 
 const (
 	hugeBlob = 200 << 20 // bytes
-	peakKB   = 100 << 10 // of a process that syncs any of these repositories
+	peakKB   = 100 << 10 // limit for each sync process
 )
 
-// endless is content that compresses well.
+// endless is an endless reader of content that compresses well.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) {
@@ -95,5 +95,5 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// incompressible is content that does not compress.
+// incompressible is an endless reader of content that does not compress.
 func incompressible() io.Reader { return rand.NewChaCha8([32]byte{}) }

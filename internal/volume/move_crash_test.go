@@ -58,7 +58,7 @@ func TestMoveKilledAtEveryStep(t *testing.T) {
 					w.syncAt(gadgets, "")
 					w.mustBeSound(gadgets, main)
 				}
-				cloned := synced && isBefore(step, "linked") // a cloned repository gets no other refs
+				cloned := synced && isBefore(step, "linked") // a clone of the new remote has no other refs
 				res := must(w.volume.Move(t.Context(), w.move()))(t)
 				if !res.Moved || res.Path != gadgets {
 					t.Errorf("repeated request: %+v", res)
@@ -79,7 +79,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_MOVE_STOP_ROOT"); root != "" {
 		moveInProcess(t, root, func() {
-			runtime.LockOSThread() // stop this thread at once, before others run on
+			runtime.LockOSThread() // stop this thread at once, before other threads continue
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 			runtime.UnlockOSThread()
 		})
@@ -116,7 +116,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 				if done && err != nil || !done && (err == nil || !strings.Contains(out.String(), "class stale")) {
 					t.Errorf("the process ended with %v and output\n%s", err, out)
 				}
-				_, again, _ := w.volume.Published(repoPath(t, widgets)) // the old remote was synced, as if it had not moved
+				_, again, _ := w.volume.Published(repoPath(t, widgets)) // the old name was synced again, as if it had not moved
 				if left && again {
 					stop()
 					w.mustBeSound(widgets, main)
@@ -143,7 +143,7 @@ func isBefore(step, other string) bool {
 	return slices.Index(moveSteps, step) < slices.Index(moveSteps, other)
 }
 
-// newMoving is a world whose repository has been renamed at the remote, with two refs published.
+// newMoving returns a world with two published refs, whose repository has been renamed at the remote.
 func newMoving(t *testing.T) (w *world, main, v1 string) {
 	t.Helper()
 	w = newWorld(t)
@@ -176,7 +176,7 @@ func (w *world) read() (stop func()) {
 	return func() { cancel(); reading.Wait() }
 }
 
-// mustBeMoved checks that everything is at the new name now, after the grace, and after the next sync.
+// mustBeMoved checks that everything is at the new name: now, after the grace period, and after the next sync.
 func (w *world) mustBeMoved(main, v1 string) {
 	w.t.Helper()
 	w.mustBeSound(gadgets, main)

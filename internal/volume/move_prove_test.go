@@ -195,7 +195,7 @@ func TestMoveDoesNotLinkPrunedStore(t *testing.T) {
 	w.mustVerifyAt(gadgets)
 }
 
-// The credential is for the new remote: it does not go to the old one, which may be over plain HTTP.
+// The credential belongs to the new remote. It must not be sent to the old one, which may use plain HTTP.
 func TestMoveUsesSeparateCredentials(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -214,11 +214,11 @@ func TestMoveUsesSeparateCredentials(t *testing.T) {
 	}
 }
 
-// The two remotes are asked one after the other, and somebody pushes all the time.
+// A move compares the refs of two remotes, one after the other, while pushes continue.
 func TestPushesDuringMove(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		pushes func(asked int) bool // before the remotes are asked for the so-manyth time
+		pushes func(asked int) bool // called before the nth request to a remote
 		refuse bool
 	}{
 		"one":    {pushes: func(asked int) bool { return asked == 2 }},

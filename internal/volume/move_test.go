@@ -174,7 +174,7 @@ func TestMoveOfUnpublishedRepository(t *testing.T) {
 	w.mustBeSound(gadgets, commit)
 }
 
-// A push to the new name may be synced before anybody hears of the move.
+// A push to the new name may be synced before the move is processed.
 func TestMoveToAlreadySyncedPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

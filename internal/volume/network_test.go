@@ -21,11 +21,11 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// fakeProxy is a proxy for HTTP, by CONNECT and by plain requests, and for SOCKS5. All names are the target's.
+// fakeProxy is an HTTP proxy, with CONNECT and plain requests, and a SOCKS5 proxy. It connects all names to the target.
 type fakeProxy struct {
 	addr   string
-	target string // host:port that every name comes down to
-	login  string // wanted, as user:password, or ""
+	target string // host:port to connect to, for every name
+	login  string // required user:password, or ""
 
 	mu    sync.Mutex
 	asked []string
@@ -118,7 +118,7 @@ func (p *fakeProxy) socks(conn net.Conn, reader *bufio.Reader) bool {
 	}
 	_, _ = io.CopyN(io.Discard, reader, int64(head[1]))
 	_, _ = conn.Write([]byte{5, 0})
-	request := make([]byte, 5) // version, command, reserved, kind of address, its length
+	request := make([]byte, 5) // version, command, reserved, address type, address length
 	if _, err := io.ReadFull(reader, request); err != nil || request[3] != 3 {
 		return false
 	}
@@ -131,7 +131,7 @@ func (p *fakeProxy) socks(conn net.Conn, reader *bufio.Reader) bool {
 	return true
 }
 
-// secureWorld is a world whose server speaks TLS, and the file with its authority.
+// secureWorld returns a world whose server uses TLS, and the file with its CA certificate.
 func secureWorld(t *testing.T) (w *world, caFile string) {
 	t.Helper()
 	w = newWorld(t, gitserver.WithTLS())
@@ -179,7 +179,7 @@ func TestProxy(t *testing.T) {
 				req.URL, want = "ssh://git@git.test/acme/widgets.git", "git.test:22"
 				req.Auth.KnownHosts = "git.test " + strings.SplitN(server.KnownHosts(), " ", 2)[1]
 			}
-			req.Foreign = true // the name is listed: to the proxy it may be an inside one
+			req.Foreign = true // the name must be allowed explicitly: the proxy may resolve it to an internal host
 
 			must(w.volume.Sync(t.Context(), req))(t)
 
@@ -225,7 +225,7 @@ func TestProxyRefusal(t *testing.T) {
 	}
 }
 
-// elsewhere is a server that another redirects to. It lists refs, and sees every request.
+// elsewhere is the target of redirects. It lists refs and records every request.
 type elsewhere struct {
 	mu   sync.Mutex
 	seen []*http.Request
@@ -242,7 +242,7 @@ func (e *elsewhere) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestNoCredentialFollowsARedirect to another host or port, with any kind of credential, on any request.
+// TestNoCredentialFollowsARedirect redirects to another host or port, with each kind of credential, on each request.
 func TestNoCredentialFollowsARedirect(t *testing.T) {
 	t.Parallel()
 	for name, auth := range map[string]wire.Auth{
@@ -318,7 +318,7 @@ func TestForbiddenRedirects(t *testing.T) {
 	}
 }
 
-// viaTLS serves a redirect over the world's own TLS, by way of a reverse proxy's certificate.
+// viaTLS returns the URL of a TLS server that redirects to location, and makes the world trust its certificate.
 func viaTLS(t *testing.T, w *world, location string) string {
 	t.Helper()
 	server := httptest.NewTLSServer(http.RedirectHandler(location, http.StatusFound))

@@ -22,8 +22,8 @@ import (
 )
 
 // TestOtherServers syncs from other server implementations. Dulwich supports shallow and thin packs and refuses
-// capabilities that it did not offer. go-git supports neither shallow nor side-bands nor thin packs: it sends whole
-// histories.
+// capabilities that it did not offer. go-git supports neither shallow fetches nor side-bands nor thin packs: it sends
+// complete histories.
 func TestOtherServers(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*world) string{"dulwich": startDulwich, "go-git": startGoGit} {
@@ -76,7 +76,7 @@ func startDulwich(w *world) string {
 	return server.URL(widgets)
 }
 
-// startGoGit serves with go-git's server, which has no HTTP handler.
+// startGoGit serves repositories over HTTP with go-git's server, which has no HTTP handler.
 func startGoGit(w *world) string {
 	loader := gogitserver.NewFilesystemLoader(osfs.New("/"))
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -123,7 +123,7 @@ func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transp
 	return res.Encode(rw)
 }
 
-// TestGitProtocolErrors come with HTTP status 200.
+// TestGitProtocolErrors tests errors that the remote sends with HTTP status 200.
 func TestGitProtocolErrors(t *testing.T) {
 	t.Parallel()
 	line := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
@@ -160,7 +160,7 @@ func TestGitProtocolErrors(t *testing.T) {
 	}
 }
 
-// TestAcknowledgementFormats has a server that acknowledges each commit that is common.
+// TestAcknowledgementFormats uses a server that acknowledges each common commit.
 func TestAcknowledgementFormats(t *testing.T) {
 	t.Parallel()
 	for name, acks := range map[string]string{

@@ -26,7 +26,7 @@ import (
 	"lockstep/tree"
 )
 
-// at is the synced result that names what a sync has published.
+// at returns the result event of a sync.
 func (w *world) at(res SyncResult) events.Result {
 	w.t.Helper()
 	return events.Result{Type: events.ResultSynced, Repo: repoPath(w.t, widgets), Ref: res.Ref, After: res.After, Path: res.Path, Tree: res.Tree}
@@ -96,7 +96,7 @@ func TestTreeWithoutPinFileIsUnpinned(t *testing.T) {
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
 	first := w.sync("")
-	must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // as earlier versions built it
+	must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // earlier versions did not create it
 	for range 2 {
 		reader := must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
 		if reader.Pin() != nil || reader.Commit() != first.After {
@@ -152,9 +152,9 @@ func TestRemovalWaitsForPinnedTrees(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// TestPinnedTreesStayWhole has many readers, some in processes of their own, open trees by name and by
-// result while others are published and recycled without any grace. Each tree opened must stay whole,
-// by path too, until it is closed; the name must always open.
+// TestPinnedTreesStayWhole opens trees by name and by result from many readers, some in separate processes,
+// while trees are published and recycled without a grace period. Each open tree must stay complete, also by
+// path, until it is closed, and opening the name must never fail.
 func TestPinnedTreesStayWhole(t *testing.T) {
 	if root := os.Getenv("GITREPO_TEST_PIN_ROOT"); root != "" {
 		pinInProcess(t, root)
@@ -236,7 +236,7 @@ func versionFiles(n int) map[string]string {
 	return files
 }
 
-// pinInProcess reads until its standard input ends.
+// pinInProcess is the main function of a reader process. It reads until its standard input ends.
 func pinInProcess(t *testing.T, root string) {
 	var opened, gone atomic.Int64
 	ended := make(chan struct{})
@@ -255,7 +255,7 @@ func pinInProcess(t *testing.T, root string) {
 	}
 }
 
-// readPinned opens a tree, reads it by path, through FS and once more, and closes it.
+// readPinned opens a tree, reads it several times by path and through FS, and closes it.
 func readPinned(root string, r *events.Result, byName bool, opened, gone *atomic.Int64) error {
 	time.Sleep(testenv.Form(time.Millisecond, 0))
 	open := func() (*tree.Tree, error) { return tree.OpenResult(root, *r) }
@@ -294,7 +294,7 @@ func countFiles(fsys fs.FS) error {
 	return err
 }
 
-// TestPinEndsWithProcess kills a reader.
+// TestPinEndsWithProcess checks that killing a reader releases its pins.
 func TestPinEndsWithProcess(t *testing.T) {
 	w := newWorld(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
@@ -325,7 +325,7 @@ func TestPinEndsWithProcess(t *testing.T) {
 	}
 }
 
-// TestPinsThroughAReadOnlyMount needs the right to mount.
+// TestPinsThroughAReadOnlyMount is skipped if mounting is not permitted.
 func TestPinsThroughAReadOnlyMount(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

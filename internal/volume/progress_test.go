@@ -24,7 +24,7 @@ func (o *recorder) take(p events.Progress) {
 	o.all = append(o.all, p)
 }
 
-// phases are the phases in the order in which they began, with the unit that they were counted in.
+// phases returns the phases in the order in which they began, with their units.
 func (o *recorder) phases() []string {
 	var names []string
 	for _, p := range o.all {
@@ -91,7 +91,7 @@ func TestSyncReportsPhases(t *testing.T) {
 			if got := w.watchedSync("").phases(); !slices.Equal(got, []string{"list"}) {
 				t.Errorf("nothing is new: %q, want that it was listed", got)
 			}
-			for n := range 3 { // by then a tree is brought forward, if they are
+			for n := range 3 { // the last one recycles a tree, if enabled
 				w.push(map[string]string{"a": fmt.Sprint(n)})
 				pushed := w.watchedSync("")
 				if got := pushed.phases(); !slices.Equal(got, all) {
@@ -99,7 +99,7 @@ func TestSyncReportsPhases(t *testing.T) {
 				}
 				want := int64(501)
 				if reuse && n == 2 {
-					want = 2 // only what differs from the tree before the last
+					want = 2 // only the files that differ from the recycled tree
 				}
 				if p := pushed.last(events.PhaseBuild, "files"); p.Done != p.Total || p.Done > want {
 					t.Errorf("push %d: built %+v, want all of at most %d files", n, p, want)

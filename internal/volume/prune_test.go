@@ -50,7 +50,7 @@ func TestPruneKeepsWhatTreesNeed(t *testing.T) {
 	if out := must(gitserver.Git(t.Context(), s.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
 		t.Errorf("git fsck in the store: %s", out)
 	}
-	next := w.push(map[string]string{"a": "0"}) // whose blob was pruned
+	next := w.push(map[string]string{"a": "0"}) // needs a blob that was pruned
 	w.sync("")
 	w.mustBeSound(widgets, next)
 }
@@ -94,7 +94,7 @@ func TestStoreRefetch(t *testing.T) {
 	w.mustMatchGitDiff(res)
 	w.mustBeSound(widgets, commit)
 	req = w.request("")
-	req.Base = func(events.Ref, string) string { return begun } // which only the first store has
+	req.Base = func(events.Ref, string) string { return begun } // exists only in the first store
 	if res = must(w.volume.Sync(t.Context(), req))(t); res.Full {
 		t.Errorf("unexpected result %+v", res)
 	}
@@ -103,7 +103,7 @@ func TestStoreRefetch(t *testing.T) {
 		t.Errorf("the store is still %s, with %d loose objects", now.dir, looseCount(t, now))
 	}
 
-	// One that cannot be fetched whole any more goes on as it is.
+	// A repository that can no longer be fetched completely keeps its store.
 	second := must(f.currentStore())(t)
 	must(0, second.requestRefetch())(t)
 	w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 700})
@@ -114,8 +114,8 @@ func TestStoreRefetch(t *testing.T) {
 	}
 }
 
-// TestPruneKeepsTheHistory has a tree that was built before anybody asked for more than one commit. How
-// little of the history Git sees in it says nothing of what others need.
+// TestPruneKeepsTheHistory has a shallow tree, built before a depth of more than one commit was requested.
+// Pruning must keep the history that other trees need.
 func TestPruneKeepsTheHistory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,8 +133,8 @@ func TestPruneKeepsTheHistory(t *testing.T) {
 	w.mustShow(widgets, 5)
 }
 
-// TestLargePushes has each push bring a pack, most of which the next one makes superfluous. The disk holds a
-// few of them, though no patrol comes by.
+// TestLargePushes makes pushes whose packs are mostly superseded by the next one. Even without a patrol, only
+// a few packs may stay on disk.
 func TestLargePushes(t *testing.T) {
 	t.Parallel()
 	notUnderRace(t)
@@ -162,13 +162,13 @@ func TestLargePushes(t *testing.T) {
 	}
 }
 
-// TestFailedRefetchIsNotRetriedEachSync has a repository that cannot be fetched whole any more.
+// TestFailedRefetchIsNotRetriedEachSync has a repository that can no longer be fetched completely.
 func TestFailedRefetchIsNotRetriedEachSync(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	for name, fill := range map[string]func(t *testing.T, s store){
 		"packs": func(t *testing.T, s store) {
-			for i := range maxPacks + 1 { // of nothing new
+			for i := range maxPacks + 1 { // copies of one pack
 				for _, ext := range []string{".pack", ".idx"} {
 					must(0, os.Link(one(t, s.dir, "objects/pack/pack-*"+ext), filepath.Join(s.dir, fmt.Sprintf("objects/pack/copy-%d%s", i, ext))))(t)
 				}

@@ -51,8 +51,8 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// wasSpare reports whether the published tree is a recycled one, and marks it with an empty folder, which Git
-// ignores.
+// wasSpare reports whether the published tree was recycled. It marks the tree with an empty folder, which
+// Git ignores.
 func (w *world) wasSpare() bool {
 	err := os.Mkdir(w.path(widgets, "was-here"), 0o755)
 	if err != nil && !errors.Is(err, os.ErrExist) {
@@ -157,7 +157,7 @@ func TestDamagedRecycledTreeIsRebuilt(t *testing.T) {
 	}
 }
 
-// TestRecycledTreeGetsNewGitDir modifies a tree's .git, as a user who runs Git there and crashes would.
+// TestRecycledTreeGetsNewGitDir modifies a tree's .git, as a crashed Git command of a user would.
 func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -188,7 +188,7 @@ func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 	}
 }
 
-// TestRefsRecycleOwnTrees pushes alternately to two unrelated refs.
+// TestRefsRecycleOwnTrees pushes to two unrelated refs in turn.
 func TestRefsRecycleOwnTrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

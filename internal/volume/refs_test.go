@@ -38,7 +38,7 @@ func TestKnownCommitIsNotFetchedAgain(t *testing.T) {
 	w.sync("")
 	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/twin", commit))(t)
 	req := w.request("twin")
-	req.Fence = w.fence.Load() // the same holder: its trees of one commit must not collide
+	req.Fence = w.fence.Load() // same fence and commit: the trees must not collide
 
 	res := must(w.volume.Sync(t.Context(), req))(t)
 
@@ -67,7 +67,7 @@ func TestDefaultBranchRenamed(t *testing.T) {
 	next := w.commit("trunk", gitserver.Edit{Write: map[string]string{"a": "next"}})
 	w.sync("")
 	w.mustBeSound(widgets, next)
-	w.mustBeSound("acme/widgets@trunk", next) // the name it had before goes along
+	w.mustBeSound("acme/widgets@trunk", next) // its former name is updated too
 	if old := w.sync("main"); old.Path != "acme/widgets@main" || old.After != first {
 		t.Errorf("the former default branch: %+v", old)
 	}

@@ -85,7 +85,7 @@ func TestRemovedRepositoryCanBeSyncedAgain(t *testing.T) {
 	}
 	commit := must(w.git.Create(t.Context(), "acme/other", map[string]string{"b": "1"}))(t)
 	other := w.request("")
-	other.URL = w.git.URL("acme/other") // the path is free for another remote
+	other.URL = w.git.URL("acme/other") // the path can be bound to another remote
 	must(w.volume.Sync(t.Context(), other))(t)
 	w.mustBeSound(widgets, commit)
 }

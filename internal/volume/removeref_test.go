@@ -80,7 +80,7 @@ func TestRemoveRef(t *testing.T) {
 			if isThere(t, w.path(res.Path)) {
 				t.Error("the name is still there")
 			}
-			w.mustBeSound(res.Tree, commit) // for its grace
+			w.mustBeSound(res.Tree, commit) // within its grace period
 			if must(w.volume.RemoveRef(t.Context(), req))(t) {
 				t.Error("removed twice")
 			}
@@ -96,7 +96,7 @@ func TestRemoveRef(t *testing.T) {
 	}
 }
 
-// What only a removed ref needed is pruned, and the ref may come back.
+// Objects that only a removed ref needs are pruned, and the ref can be created again.
 func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,7 +109,7 @@ func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	w.deleteRef("refs/heads/v1")
 	must(w.volume.RemoveRef(t.Context(), w.refRemoval("v1")))(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
-	if freed := before - w.gc(true).Usage.Bytes; freed < 2<<20 { // the tree's file, and the object
+	if freed := before - w.gc(true).Usage.Bytes; freed < 2<<20 { // the file in the tree and its object
 		t.Errorf("freed %d bytes", freed)
 	}
 	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/v1", commit))(t)
@@ -118,7 +118,7 @@ func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	w.mustVerify()
 }
 
-// A default branch that was renamed: the old name of it may go once the new one is published.
+// After a rename of the default branch, the old ref can be removed once the new one is published.
 func TestRemoveFormerDefaultBranch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -183,7 +183,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 	}
 }
 
-// The plain name goes with its ref only when that is asked for, and comes back with the next sync.
+// The plain name is removed with its ref only on request, and the next sync publishes it again.
 func TestRemovePlainName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -199,7 +199,7 @@ func TestRemovePlainName(t *testing.T) {
 	if isThere(t, w.path(widgets)) {
 		t.Error("the plain name is still there")
 	}
-	w.mustBeSound(plain.Tree, main) // for its grace
+	w.mustBeSound(plain.Tree, main) // within its grace period
 	w.mustBeSound(other.Path, dev)
 	w.mustVerify()
 	if p, ok, err := w.volume.Published(repoPath(t, widgets)); err != nil || !ok || !p.Plain.IsZero() || len(p.Commits) != 1 {
@@ -210,7 +210,7 @@ func TestRemovePlainName(t *testing.T) {
 	w.mustVerify()
 }
 
-// A sync that died right after it published another default branch has not noted it.
+// A sync that crashes right after it has published a new default branch has not recorded it.
 func TestRemoveRefKeepsOtherPlainName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// followed is a world whose volume reads its horizon from a results stream.
+// followed is a world whose volume tracks the consumer groups of a results stream.
 type followed struct {
 	*world
 	client  redis.UniversalClient
@@ -33,7 +33,7 @@ func newFollowed(t *testing.T, keep time.Duration) *followed {
 	return w
 }
 
-// settle syncs and adds the result, as the router does.
+// settle syncs and adds the result to the stream, as the router does.
 func (w *followed) settle() (res SyncResult, entry string) {
 	w.t.Helper()
 	res = w.sync("")
@@ -45,7 +45,7 @@ func (w *followed) group(name string) {
 	must(0, w.client.XGroupCreateMkStream(w.t.Context(), results, name, "0").Err())(w.t)
 }
 
-// read has a group read the next results and not settle them.
+// read reads the next result in a group without acknowledging it.
 func (w *followed) read(group string) {
 	w.t.Helper()
 	must(w.client.XReadGroup(w.t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "c", Streams: []string{results, ">"}, Count: 1, Block: -1}).Result())(w.t)

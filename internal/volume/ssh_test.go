@@ -20,7 +20,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// withSSH serves the world's repositories over SSH, too.
+// withSSH also serves the world's repositories over SSH.
 func (w *world) withSSH() *gitserver.SSHServer {
 	w.t.Helper()
 	server := must(w.git.StartSSH())(w.t)
@@ -69,7 +69,7 @@ func TestSyncOverSSH(t *testing.T) {
 	mustLetGo(t, server)
 }
 
-// mustLetGo waits until no connection is left open.
+// mustLetGo waits until all connections are closed.
 func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); server.Open() > 0; time.Sleep(time.Millisecond) {
@@ -79,7 +79,7 @@ func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
 	}
 }
 
-// TestDamagedStoreOverSSH has one Sync fetch twice, for which SSH takes a second connection.
+// TestDamagedStoreOverSSH makes one Sync fetch twice, which needs a second SSH connection.
 func TestDamagedStoreOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,7 +153,7 @@ func TestSSHKeysAndHosts(t *testing.T) {
 	mustLetGo(t, server)
 }
 
-// hashed hides the host's name, as HashKnownHosts does.
+// hashed hashes the host name, as HashKnownHosts does.
 func hashed(line string) string {
 	name, rest, _ := strings.Cut(line, " ")
 	return hashHost(name) + " " + rest
@@ -165,7 +165,7 @@ func encrypted(t *testing.T, key string) string {
 	return string(pem.EncodeToMemory(must(ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte(secret)))(t)))
 }
 
-// TestChangedHostKeyType has known_hosts know a key of a type that the server would not show first.
+// TestChangedHostKeyType lists a host key in known_hosts whose type is not the server's first choice.
 func TestChangedHostKeyType(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -226,7 +226,7 @@ func TestEmptyRepositoryOverSSH(t *testing.T) {
 	mustLetGo(t, server)
 }
 
-// TestRemoveChecksRemoteOverSSH because a repository goes only when the remote itself says that it is gone.
+// TestRemoveChecksRemoteOverSSH checks that a repository is removed only if the remote reports it as missing.
 func TestRemoveChecksRemoteOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -276,7 +276,7 @@ func must2[A, B any](a A, b B, err error) func(*testing.T) (A, B) {
 	}
 }
 
-// TestCancelClosesSSHConnection at each moment: while the refs are listed, and while a pack comes.
+// TestCancelClosesSSHConnection cancels while the refs are listed and while a pack is received.
 func TestCancelClosesSSHConnection(t *testing.T) {
 	t.Parallel()
 	advert := "004b1111111111111111111111111111111111111111 refs/heads/main\x00side-band-64k\n0000"
@@ -310,7 +310,7 @@ func TestCancelClosesSSHConnection(t *testing.T) {
 			if err := <-ended; !errors.Is(err, cause) {
 				t.Errorf("got %v", err)
 			}
-			if took := time.Since(began); took > 30*time.Second { // it would have ended by itself
+			if took := time.Since(began); took > 30*time.Second { // longer could be a timeout instead of the cancellation
 				t.Errorf("it took %v", took)
 			}
 			mustLetGo(t, server)

@@ -21,8 +21,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestStoppedAtEveryStep stops a process at each step of a sync, and resumes it while a newer holder fetches or after that
-// has published. The stopped one must fail as stale and leave nothing behind.
+// TestStoppedAtEveryStep stops a process at each step of a sync, and resumes it while a newer holder fetches or after the newer
+// holder has published. The stopped process must fail as stale and leave nothing behind.
 func TestStoppedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	if root := os.Getenv("GITREPO_TEST_STOP_ROOT"); root != "" {
@@ -77,7 +77,7 @@ func (w *world) mustVerify() {
 	}
 }
 
-// gate delays the first fetch after it was armed.
+// gate delays the first fetch after it is armed.
 type gate struct {
 	mu      sync.Mutex
 	armed   bool
@@ -134,7 +134,7 @@ func (w *world) stopAt(step string) stoppedSync {
 	}
 }
 
-// resume resumes the process and waits for it. It must be stale unless it had published.
+// resume resumes the process and waits for it. It must fail as stale unless it had published.
 func (s stoppedSync) resume(t *testing.T, step string) {
 	t.Helper()
 	must(0, s.cmd.Process.Signal(syscall.SIGCONT))(t)
@@ -155,7 +155,7 @@ func stopAtStep(t *testing.T, root string) {
 	defer v.Close()
 	v.cfg.Step = func(step string) {
 		if step == os.Getenv("GITREPO_TEST_STOP_STEP") {
-			runtime.LockOSThread() // stop this thread at once, before others run on
+			runtime.LockOSThread() // stop this thread at once, before other threads continue
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 			runtime.UnlockOSThread()
 		}

@@ -89,7 +89,7 @@ func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
 	}
 }
 
-// TestHistories updates a branch in every possible way and checks each step with Git.
+// TestHistories updates a branch in all possible ways and checks each step with Git.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	for name, move := range map[string]func(w *world, first, second string) string{
@@ -258,7 +258,7 @@ func TestThinFetch(t *testing.T) {
 }
 
 // TestTreesAreIndependent moves a volume whose store has two generations, and deletes all trees
-// but one.
+// except one.
 func TestTreesAreIndependent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

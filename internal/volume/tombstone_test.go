@@ -13,7 +13,7 @@ import (
 	"lockstep/tree"
 )
 
-// mustForget ends the grace of a moved repository, and checks that only the fence stays.
+// mustForget ends the grace period of a moved repository, and checks that only the fence remains.
 func (w *world) mustForget(repo string) {
 	w.t.Helper()
 	v := w.volume
@@ -72,13 +72,13 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 				t.Errorf("got %+v", res)
 			}
 			w.mustBeSound(widgets, other)
-			w.mustBeSound(widgets+"@v1", v1) // of the one that has left, for its grace
+			w.mustBeSound(widgets+"@v1", v1) // of the moved repository, within its grace period
 			published, ok, err := w.volume.Published(repoPath(t, widgets))
 			if err != nil || !ok || published.Remote != w.git.URL(widgets) || len(published.Commits) != 1 || published.Commits[must(events.ParseRef("main"))(t)] != other {
 				t.Errorf("published: %+v, %v, %v", published, ok, err)
 			}
 			req.Fence, req.ToFence = w.fence.Add(1), w.fence.Add(1)
-			if again := must(w.volume.Move(t.Context(), req))(t); !again.Moved { // the request comes twice
+			if again := must(w.volume.Move(t.Context(), req))(t); !again.Moved { // a duplicate of the request
 				t.Errorf("got %+v", again)
 			}
 			w.mustBeSound(widgets, other)
@@ -109,7 +109,7 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 			if !fork {
 				return
 			}
-			// All is forgotten, and the same request comes once more: the fork has not moved.
+			// The tombstone is gone, and the request is repeated: the fork has not moved.
 			must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
 			w.sync("")
 			must(0, w.git.SetRef(t.Context(), gadgets, "refs/heads/old", commit))(t)
@@ -124,7 +124,7 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 	}
 }
 
-// A remote that nothing was fetched from does not keep the old names.
+// A new remote at the old path does not keep the old names if nothing was fetched from it.
 func TestOldNamesExpireAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -142,7 +142,7 @@ func TestOldNamesExpireAfterFailedSync(t *testing.T) {
 	w.mustVerifyAt(widgets)
 }
 
-// Trees that readers have pinned outlive their grace.
+// Trees that readers have pinned outlive their grace period.
 func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
@@ -276,7 +276,7 @@ func TestInterruptedTidyAfterMove(t *testing.T) {
 		w.sync("")
 		w.rename(widgets, gadgets)
 		must(w.volume.Move(t.Context(), w.move()))(t)
-		must(0, os.Remove(w.path(widgets)))(t) // the name always goes first
+		must(0, os.Remove(w.path(widgets)))(t) // the name is always removed first
 		f := w.volume.folder(repoPath(t, widgets))
 		for _, path := range gone(f) {
 			must(0, os.RemoveAll(path))(t)
@@ -309,7 +309,7 @@ func TestNewRepositoryAtOldNameInOtherCase(t *testing.T) {
 	w.mustBeSound(gadgets+"@v1", v1)
 }
 
-// What a new repository at the old name has published goes with it; what the old one had keeps its grace.
+// Removing a new repository at the old name removes its trees; those of the moved one keep their grace period.
 func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -324,7 +324,7 @@ func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 	w.sync("")
 	w.sync("dev")
 
-	v1Gone := w.refRemoval("v1") // the new one never had it
+	v1Gone := w.refRemoval("v1") // the new repository never had this ref
 	if must(w.volume.RemoveRef(t.Context(), v1Gone))(t) {
 		t.Error("a name of the old one was removed as the new one's")
 	}

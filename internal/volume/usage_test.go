@@ -15,7 +15,7 @@ func (w *world) gc(full bool) GCResult {
 	return must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Full: full}))(w.t)
 }
 
-// noise is what does not pack.
+// noise returns random content, which does not compress.
 func noise(t *testing.T, bytes int) string {
 	t.Helper()
 	b := make([]byte, bytes)
@@ -97,7 +97,7 @@ func TestRepositoryOverLimit(t *testing.T) {
 	w.sync("")
 }
 
-// TestWrongGrowthEstimateIsRemeasured has the note say that the repository may have grown beyond its limit.
+// TestWrongGrowthEstimateIsRemeasured records an estimate that puts the repository over its limit.
 func TestWrongGrowthEstimateIsRemeasured(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -132,7 +132,7 @@ func TestNoFetchOnFullVolume(t *testing.T) {
 			w.sync("")
 			must(0, w.volume.SetTotal(Total{Bytes: 2 << 20}))(t)
 			w.volume = w.open(w.volume.Root(), tc.cfg)
-			w.sync("") // what is there already takes no room
+			w.sync("") // needs no additional space
 			w.push(map[string]string{"a": "2"})
 			fetched := w.git.Stats(widgets).UploadPacks
 

@@ -23,7 +23,7 @@ func (w *world) verify(repair bool) fsck.Report {
 	return must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Repair: repair}))(w.t)
 }
 
-// flipBit changes one bit in a file's middle and leaves its size, its time and its mode.
+// flipBit flips one bit in the middle of a file and keeps its size, modification time and mode.
 func flipBit(t *testing.T, path string, at float64) {
 	t.Helper()
 	info := must(os.Stat(path))(t)
@@ -35,7 +35,7 @@ func flipBit(t *testing.T, path string, at float64) {
 	must(0, os.Chtimes(path, time.Time{}, info.ModTime()))(t)
 }
 
-// one returns the only file that a pattern matches, or the first.
+// one returns the first file that matches a pattern.
 func one(t *testing.T, pattern ...string) string {
 	t.Helper()
 	found := must(filepath.Glob(filepath.Join(pattern...)))(t)
@@ -45,8 +45,8 @@ func one(t *testing.T, pattern ...string) string {
 	return found[0]
 }
 
-// TestDamageIsFoundAndRepaired damages one thing, and wants that found; and, once marked and synced,
-// nothing more to find.
+// TestDamageIsFoundAndRepaired damages one part of a repository. Verify must find the damage, and find
+// nothing once it is marked and synced.
 func TestDamageIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -144,7 +144,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 	}
 }
 
-// TestRepairReplacesOnlyDamage has two refs, of which one tree is damaged.
+// TestRepairReplacesOnlyDamage damages the tree of one of two refs.
 func TestRepairReplacesOnlyDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -227,7 +227,7 @@ func TestVerifyOfUnknownRepository(t *testing.T) {
 	}
 }
 
-// TestVerifyReadsLargePacks has a pack worth more than one reader.
+// TestVerifyReadsLargePacks verifies a pack that is large enough for several readers.
 func TestVerifyReadsLargePacks(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 	}
 }
 
-// TestOldModesAreNotDamage has files of modes that early versions of Git wrote, and that others write.
+// TestOldModesAreNotDamage syncs file modes that early versions of Git and other implementations write.
 func TestOldModesAreNotDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -264,7 +264,7 @@ func TestOldModesAreNotDamage(t *testing.T) {
 	}
 }
 
-// TestMarkedTreeStaysReadable opens a tree that waits to be replaced.
+// TestMarkedTreeStaysReadable opens a tree that is marked for replacement.
 func TestMarkedTreeStaysReadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -286,7 +286,7 @@ func TestMarkedTreeStaysReadable(t *testing.T) {
 	}
 }
 
-// TestMissingCommitIsFound takes a commit out of the middle of one.
+// TestMissingCommitIsFound removes a commit from the middle of the history.
 func TestMissingCommitIsFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -297,7 +297,7 @@ func TestMissingCommitIsFound(t *testing.T) {
 	w.push(map[string]string{"a": "2"})
 	w.syncDepth("", events.DepthFull)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
-	w.gc(false) // so that no tree is of that commit
+	w.gc(false) // so that no tree has that commit checked out
 	if report := w.verify(false); report.Found != 0 {
 		t.Fatalf("before any damage: %+v", report)
 	}

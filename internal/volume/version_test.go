@@ -27,7 +27,7 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 	must(0, os.WriteFile(path, []byte("two"), 0o644))(t)
 	_, err = OpenVolume(root, Config{})
 	mustFail(t, err, events.ClassVolume, events.Permanent)
-	must(0, os.Remove(path))(t) // as an older version leaves it
+	must(0, os.Remove(path))(t) // older versions do not write it
 	w.open(root, Config{})
 	if content := string(must(os.ReadFile(path))(t)); content != "1\n" {
 		t.Errorf("the layout is %q", content)

@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// mountSmall mounts a file system of the given size, and skips the test where that is not permitted.
+// mountSmall mounts a file system of the given size. It skips the test if mounting is not permitted.
 func mountSmall(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"lockstep/events"
 )
 
-// TestErrorsHideRemoteText has a remote break HTTP itself in ways that net/http quotes.
+// TestErrorsHideRemoteText uses a remote that violates HTTP in ways that net/http quotes in its errors.
 func TestErrorsHideRemoteText(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -112,7 +112,7 @@ func TestInvalidDefaultBranches(t *testing.T) {
 	}
 }
 
-// TestErrorHidesRedirectHost is the remote's word, and not repeated.
+// TestErrorHidesRedirectHost checks that errors do not contain a host name chosen by the remote.
 func TestErrorHidesRedirectHost(t *testing.T) {
 	t.Parallel()
 	moved := httptest.NewServer(http.RedirectHandler("http://"+secret+".invalid/info/refs", http.StatusFound))

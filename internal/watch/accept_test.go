@@ -122,7 +122,7 @@ func TestLedgerDropsExpiredDeliveries(t *testing.T) {
 	in := watch.Delivery{Source: "gh", ID: "seen", Keep: time.Hour}
 	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(-61 * time.Minute).UnixMilli()), Member: "seen"})
 	b.fill(2500, now.Add(-2*time.Hour))
-	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} { // expired; just accepted
+	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} { // first expired, then just accepted
 		if got := b.accept(in); got != want {
 			t.Errorf("%d: %s, want %s", i, got, want)
 		}
@@ -131,7 +131,7 @@ func TestLedgerDropsExpiredDeliveries(t *testing.T) {
 	if got := b.accept(in); got != watch.Duplicate {
 		t.Errorf("59 minutes ago: %s", got)
 	}
-	for i := range 2 { // each delivery removes up to a thousand
+	for i := range 2 { // each delivery removes up to a thousand expired ones
 		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("d", i), Keep: time.Hour})
 	}
 	if n := b.client.ZCard(ctx, ledger).Val(); n != 3 {

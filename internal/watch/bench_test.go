@@ -25,7 +25,7 @@ func BenchmarkAccept(b *testing.B) {
 	}
 }
 
-// BenchmarkXAdd is the baseline of BenchmarkAccept: one XADD without any checks.
+// BenchmarkXAdd is the baseline for BenchmarkAccept: one XADD without checks.
 func BenchmarkXAdd(b *testing.B) {
 	r := newBench(b)
 	docs := of(b, "docs", "acme/widgets", "")
@@ -54,7 +54,7 @@ func BenchmarkOf(b *testing.B) {
 	}
 }
 
-// BenchmarkByRemote finds the watches of a remote that is kept at several paths.
+// BenchmarkByRemote finds the watches of a remote that is synced to several paths.
 func BenchmarkByRemote(b *testing.B) {
 	for _, n := range []int{0, 1, 3, 100} {
 		b.Run(fmt.Sprint(n, " paths"), func(b *testing.B) {

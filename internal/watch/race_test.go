@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	left  = "acme/old" // its watches move to right, where nothing else puts any
+	left  = "acme/old" // its watches are moved to right, which has no others
 	right = "acme/new"
 )
 
@@ -184,7 +184,7 @@ func (s *stopwatch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// story is the state of a repository according to the stream so far.
+// story is the state of a repository according to the stream entries read so far.
 type story struct {
 	watched bool
 	relied  *relied

@@ -37,7 +37,7 @@ func TestNewRefusesInvalidWatchesWithoutQuotingURLs(t *testing.T) {
 
 func TestSelectors(t *testing.T) {
 	for text, tc := range map[string]struct {
-		is, matches, not string // "" for refused
+		is, matches, not string // "" if refused
 	}{
 		"main":            {"refs/heads/main", "refs/heads/main", "refs/tags/main"},
 		"refs/tags/v1":    {"refs/tags/v1", "refs/tags/v1", "refs/tags/v10"},

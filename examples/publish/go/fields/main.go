@@ -61,7 +61,7 @@ func run(url, id string) error {
 	}
 	fields := []string{"id", id, "url", url, "ref", "refs/heads/main"}
 	if err := client.XAdd(ctx, &redis.XAddArgs{Stream: changes, Values: fields}).Err(); err != nil {
-		return err // it may have been added nevertheless: retry with the same ID
+		return err // it may still have been added: retry with the same ID
 	}
 	fmt.Println("published", id)
 

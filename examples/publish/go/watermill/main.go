@@ -80,7 +80,7 @@ func run(change event) error {
 		return err
 	}
 	if err := publisher.Publish(changes, message.NewMessage(change.ID, payload)); err != nil {
-		return err // it may have been added nevertheless: retry with the same ID
+		return err // it may still have been added: retry with the same ID
 	}
 	fmt.Println("published", change.ID)
 
