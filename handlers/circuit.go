@@ -41,9 +41,9 @@ type CircuitPhase string
 
 // The phases.
 const (
-	CircuitClosed   CircuitPhase = "closed"    // everything
-	CircuitOpen     CircuitPhase = "open"      // nothing
-	CircuitHalfOpen CircuitPhase = "half-open" // rejects changes except the next one, a probe; the lease serializes them
+	CircuitClosed   CircuitPhase = "closed"    // admits all changes
+	CircuitOpen     CircuitPhase = "open"      // admits none
+	CircuitHalfOpen CircuitPhase = "half-open" // admits the next change as a probe; its lease excludes others
 )
 
 // Circuit is a circuit breaker for repositories: after several consecutive failures it rejects changes to a repository for a

@@ -1,4 +1,4 @@
-// Package handlers does what a change asks for.
+// Package handlers handles changes: it syncs, removes, moves and polls repositories.
 //
 //	h := handlers.Handlers{Repos: repos, States: states, Credentials: credentials, Watches: watches}
 //	circuit := handlers.Circuit{Store: circuits}
@@ -28,9 +28,9 @@
 //	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
 //	the circuit is open                            retried when it half-opens; a poll with on_busy=skip is skipped
 //	the credential is refused                      failed result at once; retried if there may be a better token
-//	a forced removal of what is watched            failed result at once, class conflict
+//	a forced removal of a watched clone or ref     failed result at once, class conflict
 //	a sync for a watch that no longer exists       failed result at once, class unwatched
 //	a removal of what the remote still has         failed result at once, class conflict
 //	a move to another repository                   retried, then a dead letter, class conflict
-//	anything else                                  as the error of [Repos] says
+//	anything else                                  decided by the error of [Repos]
 package handlers

@@ -25,7 +25,7 @@
 //	slots      limits concurrency; a message that waits for a lock occupies no slot
 //	handler    ends in [Commit]
 //
-// [Changes] adapts an [events.Handler] to a route. The router knows nothing of Git.
+// [Changes] adapts an [events.Handler] to a route. The router does not depend on Git.
 //
 // # What it promises
 //
@@ -48,7 +48,7 @@
 //
 // # Changes settled along with another
 //
-// While the lease is still held, [Changes] settles every waiting change that the outcome answers too, each with its
-// own result, as the outcome's Covers decides. This requires Lockstep's own subscriber with [Changes.Key] as its key;
+// While the lease is still held, [Changes] also settles every waiting change that the outcome answers, each with its
+// own result, as decided by the outcome's Covers. This requires Lockstep's own subscriber with [Changes.Key] as its key;
 // otherwise each change has its own turn.
 package router

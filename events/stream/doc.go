@@ -16,7 +16,7 @@
 //		msg.Ack()
 //	}
 //
-// It knows nothing of repositories; any keyed work can run on it. The wire format is that of watermill-redisstream, so any
+// It does not depend on repositories; any keyed work can run on it. The wire format is that of watermill-redisstream, so any
 // Watermill program can be at the other end. Plain fields, as XADD writes them from any language, are accepted too.
 //
 // # What it promises
@@ -54,7 +54,7 @@
 //	                             is back. After an outage longer than visibility/2, lapsed entries are left alone for as
 //	                             long again, so that live consumers can send heartbeats
 //	a reply is lost              the retry of a settlement finds it settled; entries of a lost read lapse
-//	Redis lost the group         the group is recreated and reads the stream from its first entry, with a warning;
+//	Redis lost the group         the group is re-created and reads the stream from its first entry, with a warning;
 //	                             settling an entry that was in flight returns ErrNotOwner
 //	a pending entry is trimmed   its delivery continues and can be settled; it is not redelivered
 //	the due index is lost        a sweep every 30 s gives pending entries a new due time; live consumers keep theirs

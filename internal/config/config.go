@@ -101,7 +101,7 @@ type Config struct {
 	DeadMaxAge      time.Duration `koanf:"dead-max-age"`
 	DeadMaxLength   int           `koanf:"dead-max-length"`
 
-	proxies       []netip.Prefix // trusted-proxies, parsed
+	proxies       []netip.Prefix // parsed trusted-proxies
 	redisPassword string
 	apiToken      string
 	hasHooks      bool // webhook sources are configured
@@ -335,7 +335,7 @@ func hasPassword(redisURL string) bool {
 	return has
 }
 
-// CheckAddress returns an error if address is not host:port. An empty address is valid: do not listen.
+// CheckAddress returns an error if address is not host:port. An empty address is valid and disables listening.
 func CheckAddress(name, address string) error {
 	if address == "" {
 		return nil

@@ -1,6 +1,6 @@
 package config
 
-// InvalidError reports settings that do not fit each other or what they name.
+// InvalidError reports settings that conflict with each other, or that name invalid files or hosts.
 type InvalidError struct{ Err error }
 
 func (e *InvalidError) Error() string { return e.Err.Error() }

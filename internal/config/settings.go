@@ -36,11 +36,11 @@ const (
 	Probing                   // commands that query a running process
 )
 
-// tier says where a setting is documented.
+// tier is where a setting is documented.
 type tier int
 
 const (
-	basic    tier = iota // most deployments look at it
+	basic    tier = iota // relevant to most deployments
 	advanced             // the default suits most deployments
 )
 
@@ -49,7 +49,7 @@ type entry struct {
 	group Group
 	tier  tier
 	value any    // the default; its type is the setting's type
-	shown string // the default as documented; empty: value
+	shown string // the default as documented; empty means value
 	usage string
 }
 

@@ -21,8 +21,8 @@ import (
 	"lockstep/locking"
 )
 
-// board counts what happens. Pushes register their changes before they publish them, so the board detects missing and duplicate
-// results.
+// board counts pushes, changes and results. Changes are registered before they are published, so that the board detects missing
+// and duplicate results.
 type board struct {
 	repos []*sampleRepo // hot repository first
 	named map[string]*sampleRepo
@@ -161,7 +161,7 @@ func (b *board) settled(result events.Result, at time.Time) {
 }
 
 // stall records that a worker was killed while it held these repositories. The worker may have held all current changes; later
-// changes of these repositories wait for the lease, until another worker has settled one.
+// changes of these repositories wait for the lease until another worker has settled one.
 func (b *board) stall(at time.Time, held []*sampleRepo) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +227,7 @@ func (d *demo) follow(ctx context.Context) error {
 	for from := "0"; ctx.Err() == nil; {
 		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
 		if errors.Is(err, redis.Nil) || redisx.Unavailable(err) || ctx.Err() != nil {
-			continue // the embedded Redis is only slow
+			continue // the embedded Redis is just slow
 		}
 		if err != nil {
 			return fmt.Errorf("demo: follow the results: %w", err)

@@ -16,9 +16,9 @@ import (
 	"lockstep/internal/cli/term"
 )
 
-// Options configures the demonstration.
+// Options configures the demo.
 type Options struct {
-	Duration time.Duration // of the pushes; 0: until ctx is done
+	Duration time.Duration // how long to push; 0: until ctx is done
 	Web      string        // address of the dashboard; optional
 	Keep     bool          // keep the files afterwards
 	Out      term.Output
@@ -51,7 +51,7 @@ func (f *Options) Run(ctx context.Context, std term.Streams) error {
 	defer context.AfterFunc(ctx, view.Close)() // after an interrupt, events are plain lines
 
 	until := ctx
-	if f.Duration == 0 { // an interrupt is the regular end
+	if f.Duration == 0 { // an interrupt is the normal end
 		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, fail := context.WithCancelCause(ctx)
@@ -59,7 +59,7 @@ func (f *Options) Run(ctx context.Context, std term.Streams) error {
 	defer handleSecondInterrupt(until, fail)()
 	report, err := f.run(ctx, until, &demo{dir: dir, fail: fail, std: std, view: view})
 	if err != nil {
-		return cmp.Or(context.Cause(ctx), err) // report the cause, not what was cancelled by it
+		return cmp.Or(context.Cause(ctx), err) // report the cause, not the errors that the cancellation led to
 	}
 	view.Close()
 	if err := f.Out.Show(std, report, report.Table); err != nil {
@@ -86,7 +86,7 @@ func handleSecondInterrupt(interrupted context.Context, fail context.CancelCause
 	return func() { forget(); close(over) }
 }
 
-// run ends the demonstration early when until is done, and aborts it when ctx is.
+// run ends the demo early when until is done, and aborts it when ctx is done.
 func (f *Options) run(ctx, until context.Context, d *demo) (summary, error) {
 	if err := d.open(ctx); err != nil {
 		return summary{}, err
@@ -131,7 +131,7 @@ func (f *Options) run(ctx, until context.Context, d *demo) (summary, error) {
 	return d.report(ctx)
 }
 
-// act pushes while the scenes run.
+// act pushes while it runs the scenes.
 func (d *demo) act(ctx, until context.Context, duration time.Duration) error {
 	pushing, stop := context.WithCancel(until)
 	defer stop()

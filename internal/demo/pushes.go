@@ -75,7 +75,7 @@ func (d *demo) push(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-// pushOne commits on top of parent, or of the last commit if that is empty, and publishes a change for each app that watches, as a
+// pushOne commits on top of parent, or of the last commit if parent is empty, and publishes a change for each watching app, as a
 // webhook would.
 func (d *demo) pushOne(ctx context.Context, repo, parent string) error {
 	d.heads.mu.Lock()
@@ -122,7 +122,7 @@ func (d *demo) repack(ctx context.Context) error {
 	return nil
 }
 
-// contents returns a repository's files after a push. Each file names the push, so a reader detects a mix of two.
+// contents returns a repository's files after a push. Each file names the push, so that a reader can detect a mix of two.
 func contents(repo string, number int) map[string]string {
 	files := make(map[string]string, fileCount)
 	for f := range fileCount {

@@ -34,7 +34,7 @@ func (d *demo) readTrees(ctx context.Context) {
 	}
 }
 
-// readTree returns an error unless the published tree is complete: it has exactly the files of one push, the one of its commit.
+// readTree returns an error unless the published tree has exactly the files of the push that made its commit.
 func (d *demo) readTree(repo string) error {
 	tree, commit, err := resolve(filepath.Join(d.root, repo))
 	if err != nil {

@@ -32,7 +32,7 @@ type summary struct {
 	Reads   int     `json:"reads"`
 	Seconds float64 `json:"seconds"`
 
-	// The promises: all must be 0.
+	// Violated promises: all must be 0.
 	Missing     int   `json:"missing"` // results
 	Doubled     int   `json:"doubled"` // duplicate results
 	Failed      int   `json:"failed"`
@@ -44,7 +44,7 @@ type summary struct {
 	Dead        int64 `json:"dead"`
 }
 
-// repoStats sums up some repositories.
+// repoStats are the totals of some repositories.
 type repoStats struct {
 	Pushes    int   `json:"pushes"`
 	Changes   int   `json:"changes"`
@@ -109,7 +109,7 @@ func (d *demo) sum(repos []*sampleRepo) (s repoStats) {
 	return s
 }
 
-// promise is a violation that must not happen and how often it did.
+// promise is a kind of violation that must not happen, and how often it did.
 type promise struct {
 	what  string
 	found int64

@@ -32,7 +32,7 @@ const (
 	fileCount       = 40 // per repository
 	hotRepo         = "demo/hot"
 	forcePushedRepo = "demo/sample-3"
-	remoteLatency   = 50 * time.Millisecond // of each answer of the Git server, as if it were remote
+	remoteLatency   = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
 )
 
 // watchingApps watch the hot repository, each with its own token. The first also watches all others.
@@ -99,7 +99,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// patient raises the client's timeouts: the embedded Redis is as slow as this process.
+// patient raises the client's timeouts, because the embedded Redis is as slow as this process.
 func patient(client redis.UniversalClient) redis.UniversalClient {
 	if c, ok := client.(*redis.Client); ok {
 		return c.WithTimeout(stepTimeout)
@@ -107,7 +107,7 @@ func patient(client redis.UniversalClient) redis.UniversalClient {
 	return client
 }
 
-// Close stops what open and startWorker started, in reverse order.
+// Close stops everything that open and startWorker started, in reverse order.
 func (d *demo) Close() {
 	d.workers.killAll()
 	for len(d.shut) > 0 {

@@ -95,7 +95,7 @@ func (v *liveView) isLive() bool {
 	return v.live
 }
 
-// draw replaces the picture with these rows of cells, cut to the height of the terminal.
+// draw replaces the picture with new rows, cut to the height of the terminal.
 func (v *liveView) draw(picture string) {
 	lines := strings.Split(strings.TrimSuffix(term.Align(picture, true), "\n"), "\n")
 	v.mu.Lock()

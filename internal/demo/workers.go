@@ -32,7 +32,7 @@ type worker struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 
-	expected atomic.Bool // to exit
+	expected atomic.Bool // the exit is expected
 	killed   atomic.Bool
 }
 
@@ -90,7 +90,7 @@ func (d *demo) startWorker(ctx context.Context) error {
 	name := fmt.Sprintf("w%d", len(d.workers.all())+1)
 	cmd := exec.Command(self, "serve", "--redis", d.redis.String(), "--root", d.root, "--credentials", d.credentials(),
 		"--worker", name, "--lease", d.lease.String(), "--tree-grace", "10s", "--min-free-bytes", "0", "--log-level", "error")
-	cmd.Dir = d.dir // has no lockstep.yaml
+	cmd.Dir = d.dir // contains no lockstep.yaml
 	cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	output := d.view.lines(name)
 	cmd.Stdout, cmd.Stderr = output, output
@@ -189,8 +189,8 @@ func (d *demo) heldBy(ctx context.Context, worker string) (held []*sampleRepo, e
 	return held, nil
 }
 
-// duringFetch calls fn during the next fetch of the hot repository, while that waits for its answer. It returns false if until is
-// done first.
+// duringFetch calls fn during the next fetch of the hot repository, while the fetch waits for a response. It returns false if until
+// is done first.
 func (d *demo) duringFetch(ctx, until context.Context, deadline time.Time, fn func() error) (met bool, err error) {
 	result := make(chan error, 1)
 	patience := time.NewTimer(time.Until(deadline))

@@ -44,7 +44,7 @@ func needsVolume(cfg config.Config) bool {
 	return cfg.Has(config.RoleWorker) || cfg.Has(config.RoleScheduler)
 }
 
-// Examine makes all checks. After a timeout it abandons a part together with its goroutine.
+// Examine runs all checks. When a part times out, it abandons the part and its goroutine.
 func Examine(ctx context.Context, cfg config.Config, environ []string) Checks {
 	parts := []struct {
 		name string

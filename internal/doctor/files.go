@@ -154,7 +154,7 @@ func spoolDirectory(dir string) Check {
 // slowSync is the sync time above which a disk is probably overloaded or remote.
 const slowSync = 250 * time.Millisecond
 
-// timedSync returns the fastest of three syncs of a small file in dir, because other writes may delay one.
+// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may delay one.
 func timedSync(dir string) (time.Duration, error) {
 	file, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {

@@ -57,7 +57,7 @@ func examineRedis(ctx context.Context, cfg config.Config) []Check {
 	return checks
 }
 
-// redisSpeed takes the fastest of a few answers, so that a hiccup is no finding.
+// redisSpeed checks the fastest of several response times, so that it does not report a single slow one.
 func redisSpeed(ctx context.Context, client redis.UniversalClient, server redisx.Server, took time.Duration) Check {
 	const name = "redis"
 	for range 4 {
@@ -92,7 +92,7 @@ func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return passed(name, "%s", id)
 }
 
-// RedisClock compares Redis' clock at with the local time at the middle of the call.
+// RedisClock compares Redis' clock with the local time at the middle of the call. at is the time that Redis returned.
 func RedisClock(at, sent time.Time, took time.Duration) Check {
 	const name = "redis clock"
 	apart := at.Sub(sent.Add(took / 2))

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// examineVolume tries, in a temporary directory, what a worker does on the volume.
+// examineVolume tries a worker's file system operations in a temporary directory on the volume.
 func examineVolume(cfg config.Config) []Check {
 	root, err := filepath.Abs(cfg.Root)
 	if err != nil {
@@ -70,7 +70,7 @@ var trials = []trial{
 	{"file locks", "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock", tryFlock},
 }
 
-// tryFlock takes a lock on one descriptor and expects another to be refused.
+// tryFlock locks a file through one descriptor and expects a lock through another to be refused.
 func tryFlock(dir string) error {
 	path := filepath.Join(dir, "lock")
 	first, err := os.Create(path)
@@ -134,7 +134,7 @@ func caseSensitive(dir string) Check {
 	return passed(name, "the file system is case-sensitive")
 }
 
-// fileSystems maps known magic numbers of statfs to names and cautions.
+// fileSystems maps known magic numbers of statfs to names and warnings.
 var fileSystems = map[int64]struct{ name, caution string }{
 	unix.EXT4_SUPER_MAGIC:      {name: "ext4"},
 	unix.XFS_SUPER_MAGIC:       {name: "xfs"},

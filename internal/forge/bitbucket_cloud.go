@@ -87,7 +87,7 @@ func (c cloudRef) ref() string {
 	return ""
 }
 
-// cloudMoved decodes a change of a repository's name. Some updates and transfers do not contain the old name.
+// cloudMoved decodes a rename or transfer of a repository. Some updates and transfers do not contain the old name.
 func (r *reader) cloudMoved(body []byte) error {
 	var updated struct {
 		Changes struct {

@@ -61,7 +61,7 @@ func (r *reader) dcPush(body []byte) error {
 	for _, change := range push.Changes {
 		from, to := change.FromHash, change.ToHash
 		deleted := change.Type == "DELETE" || isZeros(to)
-		if isTag(change.Ref.ID) { // the hash may be that of the tag object
+		if isTag(change.Ref.ID) { // the hash may be the tag object's
 			from, to = "", ""
 		}
 		r.ref(repo, change.Ref.ID, from, to, deleted)
@@ -92,7 +92,7 @@ func (d dcRepository) name() string {
 }
 
 // dcURL returns the clone URL. Like Bitbucket, it builds the path from the key and the slug in lower case. It takes the
-// server from a link, or else from the source's urls.
+// server from a link if there is one, otherwise from the source's urls.
 func (r *reader) dcURL(repo dcRepository) string {
 	base := ""
 	for _, link := range append(repo.Links.Clone, repo.Links.Self...) {

@@ -11,7 +11,7 @@ import (
 func (r *reader) decodeFields(body []byte, fields map[string]any) error {
 	body = bytes.TrimLeft(body, " \t\r\n")
 	if !json.Valid(body) || body[0] != '{' {
-		return r.decode(body, &struct{}{}) // returns the better error
+		return r.decode(body, &struct{}{}) // returns a better error
 	}
 	parents := map[string]bool{}
 	for path := range fields {

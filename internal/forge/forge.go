@@ -1,15 +1,15 @@
 // Package forge verifies and decodes webhooks of Git forges.
 //
 // [Receive] verifies a delivery's signature and converts it to a list of [Event]: a branch or tag was pushed or
-// deleted, the default branch changed, a repository was removed, moved or archived. Other deliveries are not
+// deleted, the default branch changed, or a repository was removed, moved or archived. Other deliveries are not
 // errors, because a forge that receives errors stops sending: [Delivery.Ignored] says why there are no events.
 //
 // A webhook means "check the remote", not "this is what changed", because it may be late, repeated or incomplete.
-// But its content is always valid: a repository's name is a [events.RepoPath]; its URL has passed
+// Its fields are always valid: a repository's name is a [events.RepoPath]; its URL has passed
 // [events.CheckRemote], ends in that name and is among the source's URLs; a ref is a branch or a tag; a commit is a
 // hash.
 //
-// Forges send the event name and the delivery ID in headers that they do not sign. Somebody who has captured a signed
+// Forges send the event name and the delivery ID in headers that they do not sign. An attacker who has captured a signed
 // body can replay it as another event of the same forge, at worst as a removal, which is verified with the remote.
 package forge
 
@@ -80,12 +80,12 @@ type EventKind string
 
 // The kinds of events.
 const (
-	Pushed         EventKind = "pushed"          // Ref may have a new commit; the zero Ref means some refs
+	Pushed         EventKind = "pushed"          // Ref may have a new commit; a zero Ref means that any ref may
 	RefDeleted     EventKind = "ref_deleted"     // Ref was deleted
-	DefaultChanged EventKind = "default_changed" // the default branch is another one
+	DefaultChanged EventKind = "default_changed" // the default branch changed
 	Removed        EventKind = "removed"         // the repository was deleted
 	Moved          EventKind = "moved"           // the repository moved from From to Repo
-	Archived       EventKind = "archived"        // the repository is read-only from now on
+	Archived       EventKind = "archived"        // the repository became read-only
 )
 
 // Event is something that happened to a repository.
@@ -93,7 +93,7 @@ type Event struct {
 	Kind    EventKind       `json:"kind"`
 	Repo    events.RepoPath `json:"repo"`
 	URL     string          `json:"url"`                // clone URL, without credentials
-	Ref     events.Ref      `json:"ref,omitzero"`       // of pushed and ref_deleted; the new branch of default_changed, if known
+	Ref     events.Ref      `json:"ref,omitzero"`       // ref pushed or deleted, or the new default branch, if known
 	Before  string          `json:"before,omitempty"`   // previous commit of Ref, if known
 	After   string          `json:"after,omitempty"`    // new commit of Ref, if known
 	Default events.Ref      `json:"default,omitzero"`   // default branch of a pushed repository, if known
@@ -106,8 +106,8 @@ type Delivery struct {
 	Source  string  `json:"source"`            // name of the [Source]
 	ID      string  `json:"id,omitempty"`      // assigned by the forge, at most 200 printable bytes; "" if there is none
 	Event   string  `json:"event,omitempty"`   // the forge's event name, at most 100 printable bytes
-	Ping    bool    `json:"ping,omitempty"`    // only tests the connection
-	Ignored string  `json:"ignored,omitempty"` // why there are no events, one line
+	Ping    bool    `json:"ping,omitempty"`    // connection test only
+	Ignored string  `json:"ignored,omitempty"` // why there are no events; one line
 	Events  []Event `json:"events,omitempty"`  // at most 1,000
 }
 
@@ -117,7 +117,7 @@ const (
 )
 
 // ErrUnauthorized is wrapped by errors of [Receive] about the signature: it is missing, truncated or wrong, or its
-// timestamp, if the forge signs one, is more than five minutes away from the local clock.
+// signed timestamp, if any, is more than five minutes off the local clock.
 var ErrUnauthorized = errors.New("delivery not authenticated")
 
 // Receive verifies and decodes a delivery to src. body must be the unmodified request body. Errors that do not wrap

@@ -71,7 +71,7 @@ func (r *reader) hubPush(body []byte) error {
 		return nil
 	}
 	deleted = deleted || isZeros(after)
-	if isTag(ref) { // the hash may be that of the tag object
+	if isTag(ref) { // the hash may be the tag object's
 		before, after = "", head
 	}
 	r.ref(repo.withDefault(main), ref, before, after, deleted)

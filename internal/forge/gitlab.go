@@ -68,14 +68,14 @@ func (r *reader) labPush(body []byte) error {
 		return nil
 	}
 	deleted := isZeros(after)
-	if isTag(ref) { // the hash may be that of the tag object
+	if isTag(ref) { // the hash may be the tag object's
 		before, after = "", checkout
 	}
 	r.ref(repo.withDefault(project.DefaultBranch), ref, before, after, deleted)
 	return nil
 }
 
-// labUpdate decodes the summary that is sent once per push, even for pushes of too many refs for an event each.
+// labUpdate decodes the summary sent once per push, even for pushes with too many refs to send an event for each.
 func (r *reader) labUpdate(body []byte) error {
 	var update struct {
 		Project labProject `json:"project"`
@@ -94,7 +94,7 @@ func (r *reader) labUpdate(body []byte) error {
 	}
 	for _, change := range update.Changes {
 		before, after := change.Before, change.After
-		if isTag(change.Ref) { // the hash may be that of the tag object
+		if isTag(change.Ref) { // the hash may be the tag object's
 			before, after = "", ""
 		}
 		r.ref(repo.withDefault(update.Project.DefaultBranch), change.Ref, before, after, isZeros(change.After))

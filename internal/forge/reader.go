@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// maxEvents is the maximum number of events of a delivery. If it has more refs, the first 999 have an event each,
+// maxEvents is the maximum number of events of a delivery. If it has more refs, the first 999 get an event each,
 // followed by one with the zero Ref; polls find the others.
 const maxEvents = 1000
 
@@ -49,14 +49,14 @@ func (repo repository) withDefault(branch string) repository {
 	return repo
 }
 
-// ignore records why something leads to no event. It keeps the first reason.
+// ignore records why a part of the delivery causes no event. It keeps the first reason.
 func (r *reader) ignore(why string) {
 	if r.d.Ignored == "" {
 		r.d.Ignored = why
 	}
 }
 
-// done returns the delivery. It drops the reason to ignore a part if there are events.
+// done returns the delivery. If there are events, it drops the reason.
 func (r *reader) done() Delivery {
 	switch {
 	case len(r.d.Events) > 0 || r.d.Ping:
@@ -87,8 +87,8 @@ func (r *reader) repository(name, remote string) (repository, bool) {
 	return repository{}, false
 }
 
-// ref adds the event of a ref, by its full name. Before and after are dropped unless they are commits; an after of
-// zeros means that the ref was deleted.
+// ref adds an event for a ref, given by its full name. Before and after are dropped unless they are commit hashes; an
+// after of zeros means that the ref was deleted.
 func (r *reader) ref(repo repository, name, before, after string, deleted bool) {
 	ref, err := events.ParseRef(name)
 	if err != nil || !isTag(name) && !strings.HasPrefix(name, "refs/heads/") {
@@ -107,12 +107,12 @@ func (r *reader) ref(repo repository, name, before, after string, deleted bool) 
 	}
 }
 
-// whole adds an event that concerns the whole repository.
+// whole adds an event about the whole repository.
 func (r *reader) whole(kind EventKind, repo repository) {
 	r.d.Events = append(r.d.Events, Event{Kind: kind, Repo: repo.path, URL: repo.url})
 }
 
-// defaultChanged adds an event for a new default branch; "" if the delivery does not name it.
+// defaultChanged adds an event for a new default branch. branch is "" if the delivery does not name it.
 func (r *reader) defaultChanged(repo repository, branch string) {
 	e := Event{Kind: DefaultChanged, Repo: repo.path, URL: repo.url}
 	if branch != "" {
@@ -155,7 +155,7 @@ func (r *reader) moved(name, remote, from, fromURL string) {
 	r.d.Events = append(r.d.Events, Event{Kind: Moved, Repo: to.path, URL: to.url, From: was.path, FromURL: was.url})
 }
 
-// decode decodes a JSON body, or a part of one, into v. Its errors contain nothing of the body.
+// decode decodes a JSON body, or a part of one, into v. Its errors do not quote the body.
 func (r *reader) decode(body []byte, v any) error {
 	err := json.Unmarshal(body, v)
 	if err == nil {
@@ -179,7 +179,7 @@ func commit(hash string) string {
 	return hash
 }
 
-// isTag reports whether a ref is a tag. The hash that forges send for one may be that of the tag object.
+// isTag reports whether a ref is a tag. For a tag, forges may send the hash of the tag object.
 func isTag(ref string) bool { return strings.HasPrefix(ref, "refs/tags/") }
 
 // isZeros reports whether hash is the all-zero hash, which means that there is no commit.

@@ -9,7 +9,7 @@ import (
 )
 
 // endsIn reports whether a remote's path ends in the repository's path, ignoring case and a .git suffix. This prevents
-// a delivery from filling the clone at one path from the repository at another.
+// a delivery from filling a clone with the contents of another repository.
 func endsIn(remote string, path events.RepoPath) bool {
 	_, rest, ok := strings.Cut(remote, "://")
 	if !ok {
@@ -28,7 +28,7 @@ func sibling(of repository, path events.RepoPath) string {
 }
 
 // covers reports whether remote is below one of the prefixes: it has the same scheme, host and port, and its path
-// is equal or continues with a slash.
+// equals the prefix or continues with a slash.
 func covers(prefixes []string, remote string) bool {
 	to, err := url.Parse(remote)
 	if err != nil {

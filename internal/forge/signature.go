@@ -57,7 +57,7 @@ func verifyHex(src Source, name, signature, prefix string, body []byte) error {
 	return nil
 }
 
-// verifyToken verifies a header whose value is the secret itself.
+// verifyToken verifies a header whose value is the secret.
 func verifyToken(src Source, name, token string) error {
 	if token == "" {
 		return unauthorized("the delivery has no " + name)

@@ -2,7 +2,7 @@ package forge
 
 import "log/slog"
 
-// Source is a sender of webhooks, with the permissions of its deliveries. It receives them at POST /hooks/{Name}.
+// Source is a sender of webhooks and the permissions of its deliveries, which are received at POST /hooks/{Name}.
 // Its secrets are never printed.
 type Source struct {
 	Name     string
@@ -10,13 +10,13 @@ type Source struct {
 	Secrets  []string // one, or two during rotation; none only if Unsigned
 	Unsigned bool     // accepts deliveries without a signature
 	URLs     []string // allowed URL prefixes; any URL if empty
-	Auto     *Auto    // nil ignores repositories that nobody watches
+	Auto     *Auto    // nil ignores unwatched repositories
 }
 
-// Auto configures automatic watches for repositories that nobody watches, created at their first event.
+// Auto configures automatic watches, created at the first event of an unwatched repository.
 type Auto struct {
 	App        string
-	Credential string   // by name; empty for none
+	Credential string   // name of the credential; empty for none
 	URLs       []string // allowed URL prefixes
 }
 

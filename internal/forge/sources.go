@@ -15,7 +15,7 @@ import (
 
 const (
 	maxFile        = 64 << 10 // bytes
-	minSecret      = 16       // bytes; a shorter one can be guessed from a single delivery
+	minSecret      = 16       // bytes; a shorter secret can be guessed from a single delivery
 	reloadInterval = time.Second
 )
 
@@ -59,10 +59,10 @@ type slot struct {
 //	{dir}/{name}/autoCredential   LOCKSTEP_HOOK_{NAME}_AUTO_CREDENTIAL
 //	{dir}/{name}/autoURLs         LOCKSTEP_HOOK_{NAME}_AUTO_URLS
 //
-// Variable names use upper case, and "_" for "-" and ".". A source that only has variables is named in lower case. Files
+// Variable names use upper case, and "_" for "-" and ".". A source that has only variables is named in lower case. Files
 // take precedence over variables. If dir is empty, only variables are read. Names that begin with a dot are skipped,
-// because Kubernetes creates them. A source without a secret that is not marked as unsigned, or with invalid settings,
-// is an error, which says what to do and never contains a secret.
+// because Kubernetes creates them. LoadSources returns an error for invalid settings, or if a source has no secret and is
+// not marked as unsigned. The error says what to do and never contains a secret.
 func LoadSources(dir string, environ []string) (*Sources, error) {
 	s := &Sources{dir: dir, env: map[string]string{}, sources: map[string]*slot{}}
 	for _, entry := range environ {
@@ -94,9 +94,9 @@ func (s *Sources) Names() []string {
 	return names
 }
 
-// Get returns a source by name and reports whether it exists. It reloads the source's files if they were loaded more
-// than a second ago, so a new secret takes effect soon; it returns an error if they are invalid now. A new source
-// requires a restart.
+// Get returns a source by name and reports whether it exists. It reloads files that were loaded more than a second
+// ago, so that new secrets take effect soon, and returns an error if they have become invalid. A new source requires a
+// restart.
 func (s *Sources) Get(name string) (Source, bool, error) {
 	held, ok := s.sources[name]
 	if !ok {
@@ -232,7 +232,7 @@ func checkSecret(kind Kind, secret string) error {
 	if kind == Standard || kind == GitLab {
 		var err error
 		if key, err = standardKey(secret); err != nil {
-			return errors.New("the text after whsec_ is not base64") // the decoder's error would contain a part of it
+			return errors.New("the text after whsec_ is not base64") // the decoder's error would quote a part of it
 		}
 	}
 	if len(key) < minSecret {
@@ -263,8 +263,8 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 	return auto, nil
 }
 
-// read returns the content of a file, or else of the variable. An empty file named secret is an error, because it is
-// more likely a mistake than intended.
+// read returns the content of a file or, if there is none, of the variable. An empty file named secret is an error,
+// because it is probably a mistake.
 func (s *Sources) read(name, file string) (string, error) {
 	if s.dir != "" {
 		from := filepath.Join(s.dir, name, file)
@@ -286,7 +286,7 @@ func (s *Sources) read(name, file string) (string, error) {
 	return s.env[variable(name, file)], nil
 }
 
-// where names the file, if sources have a directory, and the variable.
+// where returns the names of the variable and, if sources have a directory, of the file.
 func (s *Sources) where(name, file string) string {
 	if s.dir == "" {
 		return variable(name, file)

@@ -7,8 +7,8 @@ import (
 	"lockstep/events"
 )
 
-// standardEvent is the body of a Standard Webhooks delivery: a document with a type and data. It can be one of our own
-// change documents; their app, credential and force are ignored, because a webhook may not set them.
+// standardEvent is the body of a Standard Webhooks delivery: a document with a type and data. It may be one of our own
+// change documents; its app, credential and force are ignored, because a webhook may not set them.
 type standardEvent struct {
 	Type string `json:"type"`
 	Data struct {

@@ -12,7 +12,7 @@ import (
 // the terminal could interrupt the process between fork and setpgid. Git keeps the signal blocked.
 func startDetached(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	runtime.LockOSThread() // the signal mask belongs to the thread; the process inherits it
+	runtime.LockOSThread() // the signal mask belongs to the thread, and the process inherits it
 	defer runtime.UnlockOSThread()
 	var interrupt, before unix.Sigset_t
 	interrupt.Val[0] = 1 << (unix.SIGINT - 1)

@@ -16,8 +16,8 @@ import (
 // Shape is the size of a repository for [Server.Generate].
 type Shape struct {
 	Files int
-	Bytes int64  // of all files
-	Seed  uint64 // of the random content
+	Bytes int64  // total size of the files
+	Seed  uint64 // seed of the random content
 }
 
 // Generate creates a bare repository with one commit on [Main], which it returns. The files resemble source code: sizes
@@ -34,7 +34,7 @@ func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string
 	var writing sync.WaitGroup
 	writing.Go(func() { writer.CloseWithError(shape.writeTo(writer)) })
 	defer writing.Wait()
-	defer script.Close() // git may exit before it has read everything
+	defer script.Close() // git may exit before reading all input
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.git, "fast-import", "--quiet", "--done", "--date-format=raw")
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = s.Dir(repo), isolatedEnv(), script, &stderr

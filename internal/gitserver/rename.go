@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Rename renames a repository, like a rename or transfer at a forge. Requests for the old name are then answered with 404;
+// Rename renames a repository, like a rename or transfer on a forge. Requests for the old name then get status 404;
 // see [Server.Alias].
 func (s *Server) Rename(repo, to string) error {
 	if err := os.MkdirAll(filepath.Dir(s.Dir(to)), 0o755); err != nil {

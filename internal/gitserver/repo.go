@@ -31,7 +31,7 @@ func (s *Server) Create(ctx context.Context, repo string, files map[string]strin
 	return s.Commit(ctx, repo, Main, Edit{Write: files})
 }
 
-// Delete removes a repository. Requests for it are then answered with 404.
+// Delete removes a repository. Requests for it then get status 404.
 func (s *Server) Delete(repo string) error { return os.RemoveAll(s.Dir(repo)) }
 
 // SetHead sets the default branch.

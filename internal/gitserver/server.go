@@ -45,7 +45,7 @@ type repoState struct {
 	user, password string   // set by RequireAuth; both empty if no credentials are required
 	tokens         []string // see AcceptTokens
 	usedTokens     []string // see TokensSeen
-	status         int      // answered instead of serving, unless 0
+	status         int      // status to respond with instead of serving, unless 0
 }
 
 // Option configures a [Server].
@@ -119,7 +119,7 @@ func (s *Server) RequireAuth(repo, username, password string) {
 	state.user, state.password = username, password
 }
 
-// Answer answers requests for repo with an HTTP status instead of serving them; 0 ends this.
+// Answer responds to requests for repo with an HTTP status instead of serving them; 0 restores normal service.
 func (s *Server) Answer(repo string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ type SSHServer struct {
 	listener net.Listener
 	host     ssh.Signer
 	client   ssh.PublicKey
-	ctx      context.Context // of all sessions
+	ctx      context.Context // context of all sessions
 	stop     context.CancelFunc
 	serving  sync.WaitGroup
 	mu       sync.Mutex
@@ -104,7 +104,7 @@ func (s *SSHServer) KnownHosts() string {
 	return fmt.Sprintf("[%s]:%s %s", host, port, ssh.MarshalAuthorizedKey(s.host.PublicKey()))
 }
 
-// Answer answers all commands with answer; nil ends this.
+// Answer responds to all commands with answer; nil restores normal service.
 func (s *SSHServer) Answer(answer *SSHAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *SSHServer) session(conn net.Conn, channel ssh.Channel, requests <-chan 
 	ctx, cancel := context.WithCancel(s.ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer cancel() // stops the command when the client is gone
+	defer cancel() // stops the command when the client disconnects
 	for request := range requests {
 		var command struct{ Line string }
 		known := request.Type == "exec" && ssh.Unmarshal(request.Payload, &command) == nil
@@ -239,7 +239,7 @@ func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line st
 	if err != nil {
 		return 1
 	}
-	go func() { // ends with the channel
+	go func() { // ends when the channel closes
 		_, _ = io.Copy(stdin, channel)
 		_ = stdin.Close()
 	}()

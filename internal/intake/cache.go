@@ -7,12 +7,12 @@ import (
 	"lockstep/internal/watch"
 )
 
-// cacheWeight limits a cache: each remote counts one, plus one for each of its watches. So it holds ten thousand remotes
-// with nine watches each, some tens of megabytes.
+// cacheWeight limits a cache: each remote counts one, plus one for each of its watches. The limit allows ten thousand
+// remotes with nine watches each, a few dozen megabytes.
 const cacheWeight = 100_000
 
 // cache holds the watches of the most recently used remotes. They may be outdated: the registry checks the version.
-// Remotes without watches are not cached, because their deliveries cause no call that would check the version.
+// Remotes without watches are not cached, because their deliveries make no call that would check the version.
 type cache struct {
 	most int
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	drainBatch   = 256 // deliveries that are removed from the spool at once
+	drainBatch   = 256 // deliveries removed from the spool at once
 	drainTimeout = 5 * time.Second
 	firstPause   = 50 * time.Millisecond
 	lastPause    = time.Second
@@ -49,7 +49,7 @@ func (in *Intake) Run(ctx context.Context) {
 				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
 			}
 			if !refusal {
-				appended = nil // a new delivery would fail, too
+				appended = nil // a new delivery would also fail
 			}
 			retry, wait = time.After(wait), min(2*wait, lastPause)
 		}
@@ -73,8 +73,8 @@ func (in *Intake) adopt(ctx context.Context) {
 	}
 }
 
-// drain sends the oldest deliveries to Redis and returns the number that left the spool. The error is that of the first
-// delivery that has to wait. Deliveries that Redis has accepted but that could not be removed are not sent again.
+// drain sends the oldest deliveries to Redis and returns the number removed from the spool. The error is that of the first
+// delivery that must wait. Deliveries accepted by Redis whose removal failed are not sent again.
 func (in *Intake) drain(ctx context.Context) (n int, err error) {
 	if err := in.drop(); err != nil {
 		return 0, err

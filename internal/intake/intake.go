@@ -23,7 +23,7 @@ import (
 
 const (
 	redisTimeout = 400 * time.Millisecond // for all Redis calls of one delivery
-	spoolTimeout = 500 * time.Millisecond // for the disk, after that
+	spoolTimeout = 500 * time.Millisecond // for the disk write that follows
 	maxStale     = 5                      // attempts while the registry changes concurrently
 )
 
@@ -64,7 +64,7 @@ const (
 	Accepted  = "accepted"  // its changes are in the stream
 	Duplicate = "duplicate" // it was accepted before
 	Ignored   = "ignored"   // it leads to no change
-	Spooled   = "spooled"   // it is on the local disk until Redis is back
+	Spooled   = "spooled"   // it is stored on the local disk until Redis is available
 )
 
 // Outcome is the result of a delivery.
@@ -78,7 +78,7 @@ type Outcome struct {
 // Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second and ignores
 // ctx's cancellation. An error means that neither accepted the delivery; the forge may retry.
 func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) (Outcome, error) {
-	ctx = context.WithoutCancel(ctx) // a client that gives up still wants the delivery accepted
+	ctx = context.WithoutCancel(ctx) // the delivery should be accepted even if the client gives up
 	received := time.Now().UTC()
 	if len(d.Events) == 0 {
 		return Outcome{Result: Ignored, Delivery: d.ID, Why: d.Ignored}, nil
@@ -108,8 +108,8 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 
 var errNoSpool = errors.New("spooling is disabled")
 
-// spooled is the form of a delivery in the spool. Its version is incremented when an older program would handle it
-// differently or not at all. Version and At must stay the same in every version.
+// spooled is a delivery as stored in the spool. Its version is incremented when an older program would misinterpret it
+// or could not decode it. Version and At must stay the same in every version.
 type spooled struct {
 	Version  int                    `json:"version"`
 	At       time.Time              `json:"at"`
@@ -134,7 +134,7 @@ func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Tim
 	return in.cfg.Spool.Append(ctx, item)
 }
 
-// deliver sends a delivery to Redis. Its changes carry the time when it was received.
+// deliver sends a delivery to Redis. Its changes have the time at which it was received.
 func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Delivery, received time.Time) (Outcome, error) {
 	out := Outcome{Delivery: d.ID}
 	fresh := false
@@ -191,7 +191,7 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 	return out, fmt.Errorf("accept delivery: the watches of %s keep changing", d.Events[0].Repo)
 }
 
-// watches returns the watches of a delivery's remotes, by [watch.RemoteKey]; with fresh, none from the cache.
+// watches returns the watches of a delivery's remotes, by [watch.RemoteKey]. If fresh is set, it bypasses the cache.
 func (in *Intake) watches(ctx context.Context, d forge.Delivery, fresh bool) (watches map[string]watch.RemoteWatches, cached bool, err error) {
 	urls := Concerned(d)
 	watches = make(map[string]watch.RemoteWatches, len(urls))
@@ -216,7 +216,7 @@ func (in *Intake) watches(ctx context.Context, d forge.Delivery, fresh bool) (wa
 	return watches, cached, nil
 }
 
-// isRedisError reports whether err comes from Redis or its connection, and not from the registry.
+// isRedisError reports whether err comes from Redis or its connection rather than from the registry.
 func isRedisError(err error) bool {
 	_, answered := errors.AsType[redis.Error](err)
 	return answered || isUnavailable(err)

@@ -19,7 +19,7 @@ const maxChanges = 1000
 type Plan struct {
 	Changes []events.Change
 	Auto    []watch.Watch // to put into the registry first
-	Ignored string        // why nothing is to be done, one line
+	Ignored string        // why there is nothing to do; one line
 }
 
 // Concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
@@ -64,7 +64,7 @@ type planner struct {
 	overflow bool
 }
 
-// target identifies the effect of a change; a delivery has at most one change for each.
+// target identifies the effect of a change. A delivery has at most one change per target.
 type target struct {
 	change         events.ChangeType
 	repo, app, ref string
@@ -104,7 +104,7 @@ func (p *planner) event(e forge.Event) {
 	}
 }
 
-// pushed adds a change for each watch that selects the ref. If no ref is named, the repositories are polled.
+// pushed adds a change for each watch that selects the ref. If the event names no ref, the repositories are polled.
 func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 	if e.Ref.IsZero() {
 		p.poll(watches)
@@ -238,7 +238,7 @@ func (p *planner) refuse(t target, exists bool, err error) {
 	p.ignore(err.Error())
 }
 
-// pollAll replaces too many changes by a poll of each watched repository.
+// pollAll replaces the changes, if there are too many, with a poll of each watched repository.
 func (p *planner) pollAll() {
 	p.plan.Changes, p.overflow = nil, false
 	clear(p.index)
@@ -247,7 +247,7 @@ func (p *planner) pollAll() {
 	}
 }
 
-// ignore records why an event leads to no change. It keeps the first reason.
+// ignore records why an event causes no change. It keeps the first reason.
 func (p *planner) ignore(why string) {
 	if p.plan.Ignored == "" {
 		p.plan.Ignored = why

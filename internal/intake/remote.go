@@ -32,8 +32,8 @@ func isDefault(e forge.Event) answer {
 	return no
 }
 
-// movedURL returns the URL of a watched repository after its move. If the watched URL ends in the old name, it replaces
-// the name, which keeps the transport and port; else it returns the forge's URL.
+// movedURL returns the URL of a watched repository after its move. If the watched URL ends in the old name, only the
+// name is replaced, which keeps the transport and port; otherwise it returns the forge's URL.
 func movedURL(watched string, e forge.Event) string {
 	u, err := url.Parse(watched)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// resume begins the span of a delivery that leaves the spool, in the trace of its arrival. end ends it. Spans of attempts
-// that fail because Redis is unreachable are dropped, as there may be many.
+// resume begins the span of a delivery that leaves the spool, in the trace of its arrival. The returned function ends it.
+// Spans of attempts that fail because Redis is unreachable are dropped, as there may be many.
 func (in *Intake) resume(ctx context.Context, s spooled) (_ context.Context, end func(error)) {
 	if in.cfg.Tracer == nil {
 		return ctx, func(error) {}

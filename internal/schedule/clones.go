@@ -17,7 +17,7 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 		}
 		_, there, err := r.Volume.Published(repo)
 		if err != nil || !there {
-			continue // damaged, which verify reports, or moved
+			continue // damaged, as verify reports, or moved
 		}
 		report.Clones++
 		if watched[repo.Key()] {

@@ -15,7 +15,7 @@ type Due interface {
 // Poller queues polls that are due. Several pollers may share a registry.
 type Poller struct {
 	Due     Due
-	Usual   time.Duration                          // interval of repositories whose watches name none
+	Usual   time.Duration                          // interval of repositories whose watches set none
 	Backlog func(ctx context.Context) (int, error) // number of changes waiting for a worker
 	Observe func(polls int)                        // called with the number of polls queued; optional
 	Log     *slog.Logger
@@ -25,7 +25,7 @@ const (
 	pollsAtOnce = 100
 	maxBacklog  = 5000
 	minSleep    = time.Second
-	maxSleep    = 15 * time.Second // a watch with a shorter interval may be added
+	maxSleep    = 15 * time.Second // a watch with a shorter interval may be added meanwhile
 )
 
 // Run queues polls until ctx is done. It retries while Redis is unreachable.

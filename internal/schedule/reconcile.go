@@ -57,7 +57,7 @@ type Finding struct {
 	Kind   Kind            `json:"kind"`
 	Repo   events.RepoPath `json:"repo"`
 	Detail string          `json:"detail"`
-	Asked  string          `json:"asked,omitempty"` // the change queued to repair it, due or removed; empty if it is only reported
+	Asked  string          `json:"asked,omitempty"` // change queued to repair it, due or removed; empty if it is only reported
 }
 
 // Report is the result of a reconciliation.
@@ -78,7 +78,7 @@ type Reconciler struct {
 	Source   string // of changes, such as "/lockstep/worker/w1"
 	Prune    bool   // also remove clones that were never watched
 	DryRun   bool   // only report
-	Poll     bool   // poll each watched repository, whatever was found
+	Poll     bool   // poll each watched repository regardless of the findings
 	Log      *slog.Logger
 }
 
@@ -139,7 +139,7 @@ func isRegistryFault(err error) bool {
 }
 
 // inspect checks a watched repository. It reads everything before it checks whether the repository is busy: a worker that
-// changed something meanwhile still holds the lease, or has settled with a newer fence than the one read.
+// changed anything meanwhile still holds the lease, or has settled with a newer fence than the one read.
 func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Finding, busy bool, err error) {
 	set, err := r.Registry.Of(ctx, repo)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 const (
 	suffix  = ".bolt"
-	maxFile = 1000 // processes that may share a directory
+	maxFile = 1000 // maximum processes that may share a directory
 )
 
 // openOwn opens the first file of the directory that no process has locked. It may contain items of a dead process.
@@ -94,7 +94,7 @@ func (s *Spool) Adopt() (items int, err error) {
 	return items, nil
 }
 
-// ready makes sure that this process has a file, unless the spool is closed.
+// ready ensures that this process has a file, unless the spool is closed.
 func (s *Spool) ready() error {
 	switch {
 	case s.own == nil:
@@ -105,7 +105,7 @@ func (s *Spool) ready() error {
 	return nil
 }
 
-// replace moves this process's damaged file aside and opens a new one.
+// replace moves this process' damaged file aside and opens a new one.
 func (s *Spool) replace(damage error) error {
 	damaged := s.own
 	s.count(-damaged.items, -damaged.bytes)
@@ -127,7 +127,7 @@ func (s *Spool) forget(f *file) {
 	s.adopted = slices.DeleteFunc(s.adopted, func(other *file) bool { return other == f })
 }
 
-// moveAside renames a damaged file, which keeps it for inspection.
+// moveAside renames a damaged file, to keep it for inspection.
 func (s *Spool) moveAside(path string, damage error) error {
 	aside := strings.TrimSuffix(path, suffix) + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	err := os.Rename(path, aside)

@@ -33,7 +33,7 @@ var (
 // noWait makes bbolt try once to lock the file.
 const noWait = time.Millisecond
 
-// openFile opens a file, and creates it if necessary. It returns [errLocked] or [errDamaged] for these causes.
+// openFile opens a file, creating it if necessary. It returns [errLocked] or [errDamaged] if the file is in use or damaged.
 func openFile(path string) (*file, error) {
 	for {
 		f := &file{path: path}
@@ -162,7 +162,7 @@ func (f *file) close() error {
 	return f.db.Close()
 }
 
-// remove deletes and closes the file. It deletes it first, while it is still locked.
+// remove deletes and closes the file. It deletes the file first, while it is still locked.
 func (f *file) remove() {
 	_ = os.Remove(f.path)
 	_ = f.close()
@@ -181,7 +181,7 @@ func (f *file) abandon() error {
 	return nil
 }
 
-// guard runs fn. It returns [errDamaged] if bbolt reports by an error or a panic that the file is damaged. Reading a
+// guard runs fn. It returns [errDamaged] if an error or panic of bbolt indicates that the file is damaged. Reading a
 // truncated file causes a memory fault.
 func (f *file) guard(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

@@ -13,7 +13,7 @@ type Item struct {
 	file *file
 }
 
-// Peek returns at most most of the oldest items. It returns the same items until they are dropped or requeued.
+// Peek returns up to most of the oldest items. It returns the same items until they are dropped or requeued.
 func (s *Spool) Peek(most int) ([]Item, error) {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -39,8 +39,8 @@ func (s *Spool) Peek(most int) ([]Item, error) {
 // Drop removes items returned by [Spool.Peek].
 func (s *Spool) Drop(items ...Item) error { return s.settle(items, false) }
 
-// Requeue moves items returned by [Spool.Peek] to the end. Items of an adopted file move to this process's file, which is
-// read only once the adopted files are empty. A process killed meanwhile leaves them in both.
+// Requeue moves items returned by [Spool.Peek] to the end. Items of an adopted file move to this process' file, which is
+// read only once the adopted files are empty. If the process is killed during the move, they remain in both.
 func (s *Spool) Requeue(items ...Item) error {
 	var own, adopted []Item
 	var data [][]byte

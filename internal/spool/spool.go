@@ -14,7 +14,7 @@ import (
 
 // Config limits a [Spool].
 type Config struct {
-	MaxBytes int64 // of all items, plus 64 bytes for each; default 1 GiB
+	MaxBytes int64 // total size of the items, plus 64 bytes for each; default 1 GiB
 	MaxItems int   // default 1,000,000
 	Log      *slog.Logger
 }
@@ -42,9 +42,9 @@ type Spool struct {
 	mu           sync.Mutex // guards the following; never held during disk access
 	closed       bool
 	batch        *batch
-	items        int   // of the own file, including those being appended
-	bytes        int64 // of these items
-	itemsAdopted int   // of adopted files
+	items        int   // items in the own file, including those being appended
+	bytes        int64 // total size of these items
+	itemsAdopted int   // items in adopted files
 
 	disk    sync.Mutex // held during disk access; guards the files
 	own     *file
@@ -106,7 +106,7 @@ func (s *Spool) Append(ctx context.Context, item []byte) error {
 	}
 }
 
-// cancel removes an item from its batch unless it is being written: a hanging disk must not fill the memory.
+// cancel removes an item from its batch unless it is being written, so that a hanging disk does not fill the memory.
 func (s *Spool) cancel(b *batch, item []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,10 +172,10 @@ func (s *Spool) Stats() (items int, bytes int64) {
 	return s.items + s.itemsAdopted, s.bytes
 }
 
-// Appended receives a value after items were appended.
+// Appended returns a channel that receives a value after items were appended.
 func (s *Spool) Appended() <-chan struct{} { return s.more }
 
-// Close waits for running appends and closes the files, so that others may adopt them. It deletes empty files.
+// Close waits for appends in progress and closes the files, so that others may adopt them. It deletes empty files.
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -183,7 +183,7 @@ func (s *Spool) Close() error {
 		return nil
 	}
 	s.closed = true
-	close(s.work) // a signal sent before is still received
+	close(s.work) // a signal sent earlier is still received
 	s.mu.Unlock()
 	s.done.Wait()
 	s.disk.Lock()

@@ -235,9 +235,9 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 	return names
 }
 
-// MovedFields returns the fields to set at the new path after a move: everything but the fields that belong to the old
-// path, its remote or its changes. It includes unknown fields written by newer versions. Fields that the new path
-// already has, there, are not overwritten.
+// MovedFields returns the fields to set at the new path after a move: all except those that belong to the old path, its
+// remote or its changes. It includes unknown fields written by newer versions. It does not overwrite fields that the new
+// path already has, which are in there.
 func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
 	fields := map[string]string{"repo": to.String(), "url": url}
 	for name, value := range r.fields {

@@ -28,7 +28,7 @@ func ResultLine(r events.Result) string {
 	return head
 }
 
-// Kind returns the kind in an event type: "synced" in lockstep.result.synced.v1.
+// Kind returns the kind from an event type, such as "synced" from lockstep.result.synced.v1.
 func Kind(eventType string) string {
 	parts := strings.Split(eventType, ".")
 	return parts[max(0, len(parts)-2)]

@@ -72,7 +72,7 @@ type groupStatus struct {
 	OldestMS  int64  `json:"oldest_unsettled_ms"`
 }
 
-// leaseStatus describes the held leases or, if there are too many keys to search, those of activities.
+// leaseStatus describes the held leases or, if there are too many keys to search, only those of activities.
 type leaseStatus struct {
 	Complete  bool          `json:"complete"`
 	Held      int           `json:"held"`
@@ -90,7 +90,7 @@ type failureStatus struct {
 
 type volumeStatus struct {
 	ID   string `json:"id"`
-	Root string `json:"root,omitempty"` // empty if not mounted, as the sizes below
+	Root string `json:"root,omitempty"` // empty if not mounted, like the sizes below
 	Free int64  `json:"free_bytes,omitempty"`
 	Size int64  `json:"size_bytes,omitempty"`
 }
@@ -116,8 +116,8 @@ func Read(ctx context.Context, client redis.UniversalClient, cfg config.Config) 
 	return (&Reader{Redis: client, Config: cfg}).Read(ctx)
 }
 
-// Reader reads the state of a service again and again. A read costs the same however large the service is: it searches for leases
-// and failures for a limited time. If that does not cover all of them, it reuses the findings for a while.
+// Reader reads the state of a service repeatedly. The cost of a read does not depend on the size of the service: it searches for
+// leases and failures for a limited time. If the search was incomplete, it reuses the findings for a while.
 type Reader struct {
 	Redis  redis.UniversalClient
 	Config config.Config
@@ -245,7 +245,7 @@ func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []st
 	for _, activity := range activities[:min(len(activities), 5*maxListed)] {
 		repo, err := events.ParseRepoPath(activity.Repo)
 		if err != nil {
-			continue // not written by a worker
+			continue // not a lease of a worker
 		}
 		lock, err := inspector.Status(ctx, repo.Key())
 		if err != nil {
@@ -329,7 +329,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil // an unknown size does not fail the status
 }
 
-// judge fills in Health and Concerns.
+// judge sets Health and Concerns.
 func (s *Service) judge() {
 	s.Concerns = []string{}
 	concern := func(format string, args ...any) { s.Concerns = append(s.Concerns, fmt.Sprintf(format, args...)) }

@@ -138,7 +138,7 @@ func (s Service) failureRows(w io.Writer) {
 	})
 }
 
-// rows prints the first rows and the number of the others.
+// rows prints the first rows and the number of omitted ones.
 func rows[T any](w io.Writer, all []T, row func(T) string) {
 	shown := all
 	if len(all) > maxRows {

@@ -85,7 +85,7 @@ func (s *Streams) collect(gauge gauge) {
 	}
 	gauge(streamsUp, 1)
 	for i, one := range all {
-		if i == 0 { // the same for each stream
+		if i == 0 { // identical for all streams
 			gauge(deadNow, float64(one.Dead))
 		}
 		gauge(streamLength, float64(one.Length), one.Stream)

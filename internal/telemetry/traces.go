@@ -29,8 +29,8 @@ const flushTimeout = 2 * time.Second
 
 // TracesConfig configures OpenTraces, in addition to the OTEL_* environment variables.
 type TracesConfig struct {
-	Version string       // program version
-	Console io.Writer    // output of OTEL_TRACES_EXPORTER=console; defaults to os.Stderr
+	Version string       // version of the program
+	Console io.Writer    // writer for OTEL_TRACES_EXPORTER=console; defaults to os.Stderr
 	Log     *slog.Logger // logs when sending starts to fail and when it recovers; defaults to slog.Default
 }
 
@@ -98,8 +98,8 @@ func (t *Traces) Close() {
 	t.exporter.abort()
 }
 
-// Begin starts the span of a one-shot command. Its parent is the span in the environment variable TRACEPARENT, if set:
-// the command then belongs to the trace of the pipeline that runs it. end records the command's error and ends the span.
+// Begin starts the span of a one-shot command. Its parent is the span in the environment variable TRACEPARENT, if set,
+// so that the command joins the trace of the pipeline that runs it. end records the command's error and ends the span.
 func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end func(error)) {
 	if t == nil {
 		return ctx, func(error) {}

@@ -11,7 +11,7 @@ import (
 type VolumeFigures struct {
 	Size, Free, FreeInodes int64 // of the file system
 
-	// As of the last patrol.
+	// Measured by the last patrol.
 	Repos, Trees int
 	Bytes        int64     // used by repositories, without adopted clones
 	Adopted      int64     // bytes used by adopted clones
