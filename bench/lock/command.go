@@ -76,8 +76,8 @@ func (b *bench) check() error {
 		return errors.New("--uncontended and --hold-many exclude each other")
 	case len(b.peers) > 0 && (b.uncontended || b.holdMany > 0):
 		return errors.New("--peer excludes --uncontended and --hold-many")
-	case b.holdMany > 0 && b.duration < lease10:
-		return fmt.Errorf("--duration is %v; with --hold-many it must be at least a lease, %v", b.duration, lease10)
+	case b.holdMany > 0 && b.duration < leaseTime:
+		return fmt.Errorf("--duration is %v; with --hold-many it must be at least a lease, %v", b.duration, leaseTime)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ type usage struct {
 
 // runHoldMany holds many leases for the duration.
 func (b *bench) runHoldMany(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
-	report, err := holdMany(ctx, server, key, b.holdMany, lease10, b.duration)
+	report, err := holdMany(ctx, server, key, b.holdMany, leaseTime, b.duration)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ type PairsReport struct {
 
 // runUncontended measures both kinds of pairs in turn, with 1 and with 16 goroutines.
 func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
-	locker, closeLocker, err := openLocker(ctx, server.Server, lease10)
+	locker, closeLocker, err := openLocker(ctx, server.Server, leaseTime)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func rawKeys(key string) []string { return []string{benchPrefix + key, benchPref
 func (r *rawPairs) pair(ctx context.Context, key string) error {
 	key += ":raw"
 	keys, token := rawKeys(key), strconv.FormatInt(r.tokens.Add(1), 36)
-	fence, err := rawLock.Run(ctx, r.client, keys, token, lease10.Milliseconds()).Int64()
+	fence, err := rawLock.Run(ctx, r.client, keys, token, leaseTime.Milliseconds()).Int64()
 	if err != nil {
 		return err
 	}

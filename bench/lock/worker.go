@@ -22,7 +22,7 @@ import (
 
 // The settings of measured locks: the default lease of the package, and a prefix for benchmarks.
 const (
-	lease10     = 10 * time.Second
+	leaseTime   = 10 * time.Second
 	benchPrefix = "lockstep-bench:{0}:"
 )
 
@@ -60,7 +60,7 @@ func (w worker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) erro
 	if err != nil {
 		return term.UsageError(err)
 	}
-	locker, closeLocker, err := openLocker(ctx, server, lease10)
+	locker, closeLocker, err := openLocker(ctx, server, leaseTime)
 	if err != nil {
 		return err
 	}
