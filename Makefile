@@ -20,7 +20,8 @@ test-all: test-race test-large validate-deploy ## Run all tests: long forms, rac
 test-race: ## Run all tests in their long form with the race detector
 	LOCKSTEP_TEST=all go test -race ./... $(TESTFLAGS)
 
-test-large: ## Run the tests that the race detector makes too slow or too large
+test-large: ## Run the tests that the race detector makes too slow or too large, or fails
+	LOCKSTEP_TEST=all go test ./events/stream -run Conformance $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
 
 validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools

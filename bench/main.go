@@ -17,6 +17,7 @@ import (
 	"lockstep/bench/pushes"
 	"lockstep/bench/scrape"
 	"lockstep/bench/start"
+	"lockstep/bench/starve"
 	"lockstep/bench/stream"
 	"lockstep/internal/cli/term"
 )
@@ -41,7 +42,7 @@ func newCommand(std term.Streams) *cobra.Command {
 		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
 		hot.NewCommand(std), hot.NewWorkerCommand(std), pushes.NewCommand(std), stream.NewCommand(std),
 		publish.NewCommand(std), availability.NewCommand(std), idle.NewCommand(std), scrape.NewCommand(std), start.NewCommand(std),
-		hooks.NewCommand(std), hooks.NewBareCommand(std),
+		hooks.NewCommand(std), hooks.NewBareCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std),
 	)
 	return cmd
 }

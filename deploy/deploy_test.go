@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
@@ -288,6 +290,8 @@ func exposition(t *testing.T) string {
 	}
 	m := telemetry.New()
 	m.Export(telemetry.NewStreams(client, string(events.DefaultNamespace), changes))
+	m.ExportHosts(telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(events.DefaultNamespace)}))
+	askHost(t, client, m.HostRequests())
 	m.Stream().Delivered(changes, 1, 1)
 	m.Stream().Finished(changes, stream.Settled, time.Second)
 	m.Stream().Lapsed(changes, "w2")
@@ -318,4 +322,26 @@ func exposition(t *testing.T) string {
 	response := httptest.NewRecorder()
 	m.Handler().ServeHTTP(response, httptest.NewRequest("GET", "/metrics", nil))
 	return response.Body.String()
+}
+
+// askHost sends one request to a host, and another one that has to wait.
+func askHost(t *testing.T, client redis.UniversalClient, observer hosts.Observer) {
+	t.Helper()
+	budgets, err := hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace), Process: "w1", Observer: observer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := hosts.Request{Host: "git.example", Repo: repo, Kind: hosts.Push}
+	permit, err := budgets.Enter(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	permit.Done(t.Context(), hosts.Answer{Status: http.StatusTooManyRequests})
+	if _, err := budgets.Enter(t.Context(), request); err == nil {
+		t.Fatal("a limited credential got a permit")
+	}
 }

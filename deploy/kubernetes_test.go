@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-var update = flag.Bool("update", false, "write what is made of other files anew")
+var update = flag.Bool("update", false, "rewrite the files that are generated from others")
 
 const operatorRules = "kubernetes/components/monitoring/rules.yaml"
 

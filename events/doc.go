@@ -12,25 +12,25 @@
 //	again, err := events.ParseChange(document)
 //	fmt.Println(again.Repo, again.Type.Operation(), err) // acme/widgets sync <nil>
 //
-// # What it promises
+// # Guarantees
 //
 // Input is parsed once, and the types prove it. A [RepoPath] or a [Ref] is safe as a folder name and as part
 // of a Redis key. A [Change] from [ParseChange] or [NewChange] has a remote URL without credentials. The package
 // uses only the standard library and does no I/O, so any program can import it to publish changes or read results.
 //
-// # On the wire
+// # Wire format
 //
 // A change or a result is a CloudEvents 1.0 document in structured JSON mode. Its type ends in a version, as in
 // "lockstep.change.pushed.v1". A version may gain fields, which older readers ignore; a field that changes its
 // meaning gets a new version. [ParseChange] also accepts a flat JSON object (repo, url, ref, …), so that
 // redis-cli or three lines of any language can publish a change.
 //
-// # The states of an event
+// # States of an event
 //
 // A change is delivered, handled by a [Handler], and ends in exactly one [Result]. Until then it can be retried any
 // number of times; each attempt at the same stream entry has the same result ID. See package stream for delivery.
 //
-// # When things fail
+// # Failures
 //
 // The [Disposition] of a handler's error decides what happens to the event:
 //

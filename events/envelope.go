@@ -276,7 +276,7 @@ func (d resultData) check() error {
 	}
 	for _, f := range d.Files {
 		if !fs.ValidPath(f.Path) {
-			return errors.New("a file's path is not one below the tree")
+			return errors.New("a file's path does not lie below the tree")
 		}
 	}
 	return nil

@@ -56,6 +56,7 @@ const (
 	ClassBehind    Class = "behind"    // the remote does not serve the commit of its webhook yet
 	ClassShutdown  Class = "shutdown"  // this process is stopping
 	ClassCircuit   Class = "circuit"   // the repository failed too often in a row and is suspended for a while
+	ClassLimited   Class = "limited"   // the remote's host is at a limit of requests, its own or ours
 	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
 )
 

@@ -49,7 +49,7 @@ func TestCanonicalRemoteIgnoresSpelling(t *testing.T) {
 		"ssh://git@github.com:22/acme/widgets":      "github.com/acme/widgets",
 		"ssh://git@github.com:443/acme/widgets.git": "github.com:443/acme/widgets",
 		"https://github.com:22/acme/widgets":        "github.com:22/acme/widgets",
-		"https://example.com/acme%2Fwidgets":        "example.com/acme%2Fwidgets", // to many a server another than acme/widgets
+		"https://example.com/acme%2Fwidgets":        "example.com/acme%2Fwidgets", // many servers distinguish it from acme/widgets
 		"https://example.com/acme/wid%0agets":       "example.com/acme/wid%0Agets",
 		"https://example.com/acme/wid%20gets/":      "example.com/acme/wid%20gets",
 		"https://example.com/acme/wid%zzgets":       "",

@@ -56,7 +56,8 @@ const (
 //	           circuit, failure opens it for twice as long
 //
 // Only the classes network, server and corrupt count. Other failures neither open nor reset the circuit: the remote answered
-// (one app's bad credential must not block the others), the fault is local, or the remote was never contacted.
+// (one app's bad credential must not block the others), its host is at a limit of requests (see [Hosts]), the fault is local,
+// or the remote was never contacted.
 //
 // A success is a poll, or an outcome that sets state. An outcome without state, such as that of an outdated change, does not
 // count. The circuit is reset in the step that settles the change. A forced removal does not contact the remote, so it is

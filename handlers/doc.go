@@ -12,13 +12,14 @@
 //	}
 //	return r.Run(ctx)
 //
-// # What it promises
+// # Guarantees
 //
-// A handler runs under the repository's lease and in a work slot. It returns an outcome (the result and the state to store),
-// which the router settles in one step with the change, or an error, whose [events.Disposition] decides what happens to the
-// change. It may run again after a crash at any point: repeating it completes the work.
+// A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote admitted by
+// [Hosts] is in flight. It returns an outcome (the result and the state to store), which the router settles in one step with
+// the change, or an error, whose [events.Disposition] decides what happens to the change. It may run again after a crash at
+// any point: repeating it completes the work.
 //
-// The interfaces ([Repos], [States], [Credentials], [Watches], [CircuitStore]) and their types are public, so any program
+// The interfaces ([Repos], [States], [Credentials], [Watches], [Hosts], [CircuitStore]) and their types are public, so any program
 // can implement them. Lockstep's own implementation is a volume and Redis.
 //
 // # Failures
@@ -27,6 +28,7 @@
 //	Redis                                          retried, without an attempt counted
 //	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
 //	the circuit is open                            retried when it half-opens; a poll with on_busy=skip is skipped
+//	the host is at a limit of requests             retried when the host admits it
 //	the credential is refused                      failed result at once; retried if there may be a better token
 //	a forced removal of a watched clone or ref     failed result at once, class conflict
 //	a sync for a watch that no longer exists       failed result at once, class unwatched

@@ -26,7 +26,7 @@ func (memory) Resolve(context.Context, string, string) (handlers.Secret, error) 
 
 func (memory) Refused(string, handlers.Secret) bool { return false }
 
-// Handlers on an implementation of one's own. The router makes the job from a change on the stream.
+// Handlers with a custom implementation of the interfaces. The router makes the job from a change on the stream.
 func Example() {
 	ref, err := events.ParseRef("main")
 	if err != nil {

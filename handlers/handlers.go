@@ -23,7 +23,7 @@ type Repos interface {
 
 // States reads and writes the state of repositories in Redis.
 type States interface {
-	// Fields returns the fields that earlier outcomes have set in a repository's state, or none if it is unknown.
+	// Fields returns the fields that earlier outcomes have set in the state of a repository, none if it has no state.
 	Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error)
 	// SetMisses stores how often the remote lacked the commit that an entry announces for ref.
 	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, times int) error
@@ -50,6 +50,7 @@ type Remote struct {
 	URL     string // http, https or ssh, without credentials
 	Secret  Secret // for this operation only; zero is anonymous
 	Foreign bool   // the URL comes from a webhook's payload, not from the operator
+	Gate    Gate   // admits the requests; nil for no limits
 }
 
 // Secret authenticates to a remote. It prints as a placeholder.
@@ -167,10 +168,17 @@ type Handlers struct {
 	States      States
 	Credentials Credentials
 	Watches     Watches
+
+	// Hosts limits the requests to hosts. While a request is in flight, its job gives back its work slot. Nil disables
+	// both.
+	Hosts Hosts
 }
 
 // Handle calls the handler for the job's type of change.
 func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, error) {
+	if h.Hosts != nil {
+		defer h.Hosts.Leave(ctx, job.Change.Repo)
+	}
 	switch job.Change.Type {
 	case events.ChangePushed:
 		return h.Sync(ctx, job)
@@ -184,9 +192,22 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
 }
 
-func (h *Handlers) remote(ctx context.Context, url, credential string, foreign bool) (Remote, error) {
-	secret, err := h.Credentials.Resolve(ctx, credential, url)
-	return Remote{URL: url, Secret: secret, Foreign: foreign}, err
+// source is a remote and the name of its credential.
+type source struct {
+	url, credential string
+	foreign         bool
+}
+
+func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.Foreign} }
+
+// remote returns the remote that a job may contact.
+func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Remote, error) {
+	secret, err := h.Credentials.Resolve(ctx, from.credential, from.url)
+	remote := Remote{URL: from.url, Secret: secret, Foreign: from.foreign}
+	if h.Hosts != nil {
+		remote.Gate = gate{h.Hosts, job, from.credential}
+	}
+	return remote, err
 }
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.

@@ -16,7 +16,7 @@ import (
 // then is either another repository, which keeps its watches, or the same one under its old name, which is removed.
 func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
-	remote, err := h.remote(ctx, change.URL, change.Credential, change.Foreign)
+	remote, err := h.remote(ctx, job, sourceOf(change))
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
@@ -36,7 +36,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		successor, succeeded, err = h.Repos.Published(change.Repo)
 	}
 	if err == nil && (succeeded || !moved.Moved) {
-		err = h.checkSame(ctx, change, remote, successor)
+		err = h.checkSame(ctx, job, remote, successor)
 	}
 	if err != nil {
 		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
@@ -114,7 +114,8 @@ func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (Secr
 // checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
 // clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, for
 // example because it redirects there, or be gone, unless something was fetched from it since.
-func (h *Handlers) checkSame(ctx context.Context, change events.Change, remote Remote, successor Published) error {
+func (h *Handlers) checkSame(ctx context.Context, job events.Job, remote Remote, successor Published) error {
+	change := job.Change
 	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
 		return err
@@ -124,14 +125,14 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, remote R
 		if was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL); was != is { // the volume has the same rule for clones
 			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch the new one, with lockstep watch add", change.Repo, was, is)
 		}
-		mayBeGone[sourceOf(w)] = true
+		mayBeGone[watched(w)] = true
 	}
 	if successor.Remote != "" {
 		mayBeGone[source{successor.Remote, change.Credential, change.Foreign}] = !successor.Fetched
 	}
 	var befores []Refs
 	for former, gone := range mayBeGone {
-		before, err := h.listRefs(ctx, change.Repo, former)
+		before, err := h.listRefs(ctx, job, former)
 		if gone && events.ClassOf(err) == events.ClassNotFound {
 			continue
 		}
@@ -149,7 +150,7 @@ func (h *Handlers) checkSame(ctx context.Context, change events.Change, remote R
 	}
 	for _, before := range befores {
 		if !maps.Equal(before.Commits, after.Commits) {
-			// Or a push arrived between the two listings; then the next attempt finds them equal.
+			// A push may have arrived between the two listings; then the next attempt finds them equal.
 			return events.Errorf(events.Retryable, events.ClassConflict, "move %s: it still exists, and %s is another repository", change.Repo, change.To)
 		}
 	}

@@ -34,7 +34,7 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	if len(watches) == 0 {
 		return events.Outcome{Result: result}, nil
 	}
-	admitted, refs, err := h.listAsAnyone(ctx, repo, watches)
+	admitted, refs, err := h.listAsAnyone(ctx, job, watches)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
@@ -46,41 +46,39 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	return events.Outcome{Result: result, Changes: changes}, nil
 }
 
-// source is a remote and the name of its credential.
-type source struct {
-	url, credential string
-	foreign         bool
-}
+func watched(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
 
-func sourceOf(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
-
-// listAsAnyone lists the refs using the first watch whose credential the remote accepts, and returns that watch.
-func (h *Handlers) listAsAnyone(ctx context.Context, repo events.RepoPath, watches []Watch) (Watch, Refs, error) {
-	var first error
+// listAsAnyone lists the refs using the first watch whose credential the remote accepts and does not limit, and returns that
+// watch.
+func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []Watch) (Watch, Refs, error) {
+	var first, limited error
 	tried := map[source]bool{}
 	for _, w := range watches {
-		if tried[sourceOf(w)] {
+		if tried[watched(w)] {
 			continue
 		}
-		tried[sourceOf(w)] = true
-		refs, err := h.listRefs(ctx, repo, sourceOf(w))
+		tried[watched(w)] = true
+		refs, err := h.listRefs(ctx, job, watched(w))
 		switch class := events.ClassOf(err); {
 		case err == nil:
 			return w, refs, nil
+		case class == events.ClassLimited:
+			limited = cmp.Or(limited, err)
+			continue
 		case class != events.ClassAuth && class != events.ClassConfig && class != events.ClassNotFound:
 			return w, Refs{}, err
 		}
 		first = cmp.Or(first, err)
 	}
-	return Watch{}, Refs{}, first
+	return Watch{}, Refs{}, cmp.Or(limited, first)
 }
 
-func (h *Handlers) listRefs(ctx context.Context, repo events.RepoPath, from source) (Refs, error) {
-	remote, err := h.remote(ctx, from.url, from.credential, from.foreign)
+func (h *Handlers) listRefs(ctx context.Context, job events.Job, from source) (Refs, error) {
+	remote, err := h.remote(ctx, job, from)
 	if err != nil {
 		return Refs{}, err
 	}
-	refs, err := h.Repos.ListRefs(ctx, repo, remote)
+	refs, err := h.Repos.ListRefs(ctx, job.Change.Repo, remote)
 	return refs, h.afterRefusal(from.credential, remote.Secret, err)
 }
 
@@ -142,7 +140,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.
 func nextID(job events.Job, changes []events.Change) string {
-	return fmt.Sprintf("poll/%s/%d", job.Entry, len(changes)+1)
+	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
 }
 
 const maxRefs = 20 // maximum refs that a pattern selects and keeps published: the latest by version

@@ -19,7 +19,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	if change.Force {
 		err = h.checkUnwatched(ctx, change)
 	} else {
-		remote, err = h.remote(ctx, change.URL, change.Credential, change.Foreign)
+		remote, err = h.remote(ctx, job, sourceOf(change))
 	}
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)

@@ -25,7 +25,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err := h.checkWatched(ctx, change); err != nil {
 		return events.Outcome{}, err
 	}
-	remote, err := h.remote(ctx, change.URL, change.Credential, change.Foreign)
+	remote, err := h.remote(ctx, job, sourceOf(change))
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}

@@ -21,6 +21,7 @@ const (
 	ticketLife   = 10 * time.Second // a waiter that has not polled for this long counts as dead
 	pollEvery    = time.Second
 	callTimeout  = 2 * time.Second
+	warnAfter    = time.Second // how long a request waits for another job before that is logged as a warning
 	retryPause   = 50 * time.Millisecond
 	maxPause     = time.Second
 	renewalBatch = 200 // maximum leases per script call, which bounds how long it blocks Redis

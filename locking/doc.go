@@ -12,19 +12,28 @@
 //			return refresh(ctx, lease.Fence()) // ctx is cancelled if the lease is lost
 //		})
 //
-// # What it promises
+// # Guarantees
 //
 // At most one lease of a key is valid at a time by Redis' clock. Waiting is fair across processes, however many requests
 // each of them has. The storage behind the lock can reject an overtaken holder by comparing fences.
 //
 // A process has at most one place in the queue of a key, its ticket. Its own requests for that key wait behind the ticket
-// in memory. Each starts only when the previous one has released its lease, and gets a grant and a fence of its own. After
-// each grant, a process goes to the end of the queue if others wait; otherwise it passes the lease on to its next request
-// in the round trip that releases it.
+// in memory. Each starts only when the previous one has released its lease, and gets its own grant and fence. After each
+// grant, a process goes to the end of the queue if others wait; otherwise it passes the lease on to its next request in
+// the round trip that releases it.
 //
 // Release is one script: it makes the first live waiter the owner for a short hand-over lease (0.7 s) and wakes only that
 // waiter, by one message. Messages can be lost, so a waiter also polls about once a second, and the first waiter polls when
-// the holder's lease would expire.
+// the holder's lease would expire. Release removes dead waiters on its way. It looks at no more than 4,096 waiters, of which
+// 1,024 may be without a subscription; if none of those can take the lease, it is free: the next request for the key continues
+// after the dead ones, and gets it if no waiter can be reached.
+//
+// A lease that expires goes to the first waiter at once, if the process that asks has had steady contact with Redis: no gap
+// longer than half a lease during the last half lease (5 s at most). Otherwise the fault may have been Redis', and living
+// holders are about to renew: the process leaves expired leases alone until its contact has been steady for so long. A call
+// also carries a deadline by Redis' clock: if Redis runs it after the caller has given up, it changes nothing.
+//
+// A wait is logged at level debug, and after a second as a warning, unless the holder has the same [Request.Group].
 //
 // A fence is the largest of the last fence plus one, Redis' clock in microseconds, and Request.Floor plus one. So it grows
 // even after Redis has lost its data, as long as its clock has not gone back. If that may happen, pass as Floor the highest
@@ -34,7 +43,7 @@
 // An [Inspector] shows who holds a key and who waits, lists held keys, and releases a lease by force.
 // [Locker.AcquireAll] acquires several keys in byte order, so that calls cannot deadlock.
 //
-// # The states of a lease
+// # States of a lease
 //
 //	held      a renewal succeeded less than a lease ago, counted from before the call
 //	in doubt  that time has passed because Redis does not answer. Private work may continue, but nothing may be
@@ -45,9 +54,10 @@
 // A lease in doubt is held again once Redis answers that no other request has owned it, even if it had expired. All leases
 // of a process are renewed together, every quarter of their length.
 //
-// # When things fail
+// # Failures
 //
-//	a holder is killed            its lease expires; the next waiter gets it within lease + 1 s
+//	a holder is killed            its lease expires; the next waiter gets it within lease + 1 s, or half a lease (5 s at most)
+//	                              later if that process has just started or lost touch with Redis
 //	a holder is paused            the next waiter gets the lease; the holder loses it at its next renewal, and until then
 //	                              its fence is too low
 //	a waiter is killed            its message has no subscriber, so it is skipped. Cluster cannot tell: that costs one
@@ -57,13 +67,15 @@
 //	a message is lost             the waiter polls within 1.2 s, or when it has resubscribed
 //	pub/sub does not work         a waiter gets a free or expired lease when it polls, after waiters that can be reached
 //	a reply is lost               every script can be repeated: the token identifies the request
-//	Redis is away, loading, busy  requests wait until their timeout, then fail with ErrUnavailable; leases go from held
+//	Redis is down, loading, busy  requests wait until their timeout, then fail with ErrUnavailable; leases go from held
 //	                              to in doubt, and back
-//	Redis refuses writes          as away; out of memory, leases can still be released and handed over
-//	Redis hangs, then resumes     it runs what it received meanwhile: a lease may be granted to a request that has given
-//	                              up, and expires
-//	Redis restarts with its data  as away: the lease is held again, or lost if a waiter was first. The queue is kept for
-//	                              10 s, then rebuilt as waiters poll
+//	Redis refuses writes          as down; out of memory, leases can still be released and handed over
+//	Redis hangs, then resumes     living holders renew, even if all leases have expired. Requests that have given up
+//	                              meanwhile get nothing, except a free lease on a Locker's first call, which expires.
+//	                              Waiters lose their places after 10 s and queue again
+//	Redis restarts with its data  as down: the lease is held again, or lost if its holder reconnects after half a lease
+//	                              (5 s at most) and a waiter was first. The queue is kept for 10 s, then
+//	                              rebuilt as waiters poll
 //	Redis restarts empty          a holder reclaims its lease with the same fence. If a waiter was first, it has a higher
 //	                              fence, and the holder loses the lease
 //	... twice, while in doubt     the holder may reclaim the lease below a fence it never saw: only storage that compares
@@ -81,7 +93,7 @@
 //
 // Lockers that share a Prefix should have the same Lease; a factor of four is tolerated.
 //
-// # What it does not do
+// # Limits
 //
 // Leases are not reentrant: a request for a key that the same goroutine holds waits for itself. There are no shared (read)
 // leases, and no leases across several Redis masters.

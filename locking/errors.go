@@ -19,6 +19,9 @@ var (
 	// ErrClosed: the Locker is closed.
 	ErrClosed = errors.New("locker is closed")
 
+	// ErrBadRequest: the Request is invalid, and fails again if repeated.
+	ErrBadRequest = errors.New("invalid lock request")
+
 	// ErrUnavailable: Redis did not answer during the whole wait. The error wraps the last failure.
 	ErrUnavailable = errors.New("redis unavailable")
 

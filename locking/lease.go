@@ -196,7 +196,7 @@ func (l *Lease) setHeldUntil(t time.Time) {
 // holder returns the lease's holder as other processes see it. The caller holds mu.
 func (l *Lease) holder() Holder {
 	return Holder{
-		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation,
+		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation, group: l.req.Group,
 		Since: time.UnixMicro(l.since), Fence: l.fence, Remaining: max(0, time.Until(l.deadline)),
 	}
 }

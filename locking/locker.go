@@ -17,6 +17,7 @@ type Locker struct {
 	id      string // prefix of the Locker's tokens
 	channel string // receives its grants
 	terms   []any  // constant arguments of its scripts
+	contact *contact
 	tokens  atomic.Uint64
 
 	ctx         context.Context // background work; cancelled by Close
@@ -42,8 +43,9 @@ func New(cfg Config) (*Locker, error) {
 		return nil, err
 	}
 	l := &Locker{
-		cfg: cfg, id: randomID(8), terms: scriptTerms(cfg), rescheduled: make(chan struct{}, 1), drained: make(chan struct{}),
-		queues: make(map[string]*waitQueue), tickets: make(map[string]*ticket), leases: make(map[string]*Lease),
+		cfg: cfg, id: randomID(8), terms: scriptTerms(cfg), contact: newContact(cfg),
+		rescheduled: make(chan struct{}, 1), drained: make(chan struct{}), queues: make(map[string]*waitQueue),
+		tickets: make(map[string]*ticket), leases: make(map[string]*Lease),
 	}
 	l.channel = cfg.Prefix + "wake:" + l.id
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -55,8 +57,9 @@ func New(cfg Config) (*Locker, error) {
 // Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must Release the lease.
 // The lease's context derives from ctx, but the lease stays held after ctx is done, until it is released.
 //
-// Acquire returns a *TimeoutError, a *HeldError, ErrClosed, ErrUnavailable or the cause of ctx's cancellation. When ctx
-// is done it first waits up to 2 s for a pending call to Redis. A failed request leaves nothing behind in Redis.
+// Acquire returns a *TimeoutError, a *HeldError, ErrBadRequest, ErrClosed, ErrUnavailable or the cause of ctx's
+// cancellation. When ctx is done it first waits up to 2 s for a pending call to Redis. A failed request leaves nothing
+// behind in Redis.
 func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -64,7 +67,7 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if req.Wait == 0 {
 		req.Wait = l.cfg.Wait
 	}
-	req.Job, req.Operation = printable(req.Job), printable(req.Operation)
+	req.Job, req.Operation, req.Group = printable(req.Job), printable(req.Operation), printable(req.Group)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}
@@ -99,15 +102,37 @@ func (l *Locker) wait(ctx context.Context, req Request, began time.Time) (*Lease
 		return o.lease, o.err
 	default:
 	}
-	timer := time.NewTimer(req.Wait - time.Since(began))
-	defer timer.Stop()
-	select {
-	case o := <-w.done:
+	if o := l.await(w, began); o != nil {
 		return o.lease, o.err
-	case <-timer.C:
-	case <-ctx.Done():
 	}
+	return l.giveUp(w, began)
+}
 
+// await returns the outcome of w, or nil at the end of its patience. A timer in this goroutine warns of a long wait.
+func (l *Locker) await(w *waiter, began time.Time) *outcome {
+	timeout := time.NewTimer(w.req.Wait - time.Since(began))
+	defer timeout.Stop()
+	long := time.NewTimer(warnAfter)
+	defer long.Stop()
+	for {
+		select {
+		case o := <-w.done:
+			return &o
+		case <-long.C:
+			if !l.warn(w, began) {
+				long.Reset(warnAfter)
+			}
+		case <-timeout.C:
+			return nil
+		case <-w.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// giveUp withdraws w, whose time is up or whose context is done, unless its outcome has arrived meanwhile.
+func (l *Locker) giveUp(w *waiter, began time.Time) (*Lease, error) {
+	ctx, req := w.ctx, w.req
 	holder, lastErr, left := l.leave(w)
 	if !left { // the outcome arrived meanwhile
 		o := <-w.done

@@ -1,7 +1,6 @@
 package locking
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,11 +16,15 @@ const maxName = 256 // maximum length in bytes of a job ID, an operation and a w
 
 // Request asks for the lease of a key.
 type Request struct {
-	Key string // must not be empty or end in ":queue" or ":waiters"
+	Key string // must not be empty, contain NUL, or end in ":queue" or ":waiters"
 
 	// Job and Operation identify the holder to others, escaped and truncated to 256 bytes.
 	Job       string
 	Operation string
+
+	// Group is optional: requests with the same Group belong together, such as the changes of one webhook delivery.
+	// Waiting for a holder of the same Group is normal, so it is not logged as a warning. It is treated like Job.
+	Group string
 
 	Wait   time.Duration // how long to wait for the lease; 0 means Config.Wait
 	IfHeld Policy        // what to do if the key is held
@@ -40,15 +43,17 @@ const (
 func (r Request) check() error {
 	switch {
 	case r.Key == "":
-		return errors.New("locking: Request.Key is empty")
+		return fmt.Errorf("%w: Key is empty", ErrBadRequest)
+	case strings.ContainsRune(r.Key, 0):
+		return fmt.Errorf("%w: Key is %q; it must not contain NUL", ErrBadRequest, r.Key)
 	case strings.HasSuffix(r.Key, queueSuffix) || strings.HasSuffix(r.Key, waitersSuffix):
-		return fmt.Errorf("locking: Request.Key is %q; this suffix is reserved", r.Key)
+		return fmt.Errorf("%w: Key is %q; this suffix is reserved", ErrBadRequest, r.Key)
 	case r.Wait < 0:
-		return fmt.Errorf("locking: Request.Wait is %v; must not be negative", r.Wait)
+		return fmt.Errorf("%w: Wait is %v; must not be negative", ErrBadRequest, r.Wait)
 	case r.Floor >= maxFloor:
-		return fmt.Errorf("locking: Request.Floor is %d; want less than %d", r.Floor, uint64(maxFloor))
+		return fmt.Errorf("%w: Floor is %d; want less than %d", ErrBadRequest, r.Floor, uint64(maxFloor))
 	case r.IfHeld != WaitInLine && r.IfHeld != Skip:
-		return fmt.Errorf("locking: Request.IfHeld is %d; want WaitInLine or Skip", r.IfHeld)
+		return fmt.Errorf("%w: IfHeld is %d; want WaitInLine or Skip", ErrBadRequest, r.IfHeld)
 	}
 	return nil
 }
@@ -74,6 +79,8 @@ type Holder struct {
 	Since     time.Time // by Redis' clock
 	Fence     uint64
 	Remaining time.Duration // until the lease expires, unless renewed
+
+	group string // the request's Group
 }
 
 // String returns a description such as: job 37 (worker w1, sync).

@@ -20,7 +20,7 @@ const (
 var lua embed.FS
 
 var (
-	acquireScript = script("clock", "atonce", "queue", "acquire")
+	acquireScript = script("clock", "deadline", "atonce", "queue", "acquire")
 	releaseScript = script("free", "clock", "queue", "release")
 	renewScript   = script("clock", "renew")
 	reclaimScript = script("clock", "reclaim")
@@ -50,6 +50,7 @@ const (
 	held    verdict = "held"    // another token owns the lease
 	free    verdict = "free"    // the lease was released
 	gone    verdict = "gone"    // the token did not own the lease
+	late    verdict = "late"    // Redis ran the call after its deadline, without effect
 )
 
 type answer struct {
@@ -65,8 +66,8 @@ type answer struct {
 // deadline returns when the lease ends by the local clock.
 func (a answer) deadline() time.Time { return a.reading.when(a.expires) }
 
-// reading relates Redis' clock to the local one. local was read before Redis read its clock, so a deadline
-// computed from it is never too late.
+// reading relates Redis' clock to the local one. In an answer, local was read before Redis read its clock, so a local
+// deadline computed from it is never too late. In a contact it was read after, so a deadline for Redis is never too late.
 type reading struct {
 	local time.Time
 	redis int64 // µs
@@ -76,6 +77,9 @@ type reading struct {
 func (r reading) when(micros int64) time.Time {
 	return r.local.Add(time.Duration(micros-r.redis) * time.Microsecond)
 }
+
+// at is the inverse of when.
+func (r reading) at(t time.Time) int64 { return r.redis + t.Sub(r.local).Microseconds() }
 
 func (l *Locker) lockKey(key string) string { return l.cfg.Prefix + key }
 
@@ -104,19 +108,26 @@ func (l *Locker) callRelease(ctx context.Context, key, token string, next *ticke
 func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted string, req Request, mode string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	argv := make([]any, 1, 12)
+	argv := make([]any, 1, 16)
 	argv[0] = token
 	argv = append(argv, l.terms...)
 	argv = append(argv, wanted)
+	before := time.Now()
 	if wanted != "" {
 		argv = append(argv, req.Floor, l.channel, l.cfg.Worker, req.Job, req.Operation, mode)
+		deadline, _ := ctx.Deadline()
+		late, lease, handed := l.contact.terms(before, deadline)
+		argv = append(argv, late, req.Group, lease, handed)
 	}
-	before := time.Now()
 	reply, err := script.Run(ctx, l.cfg.Redis, l.keys(req.Key), argv...).Slice()
 	if err != nil {
 		return answer{}, err
 	}
-	return parseAnswer(before, reply)
+	a, err := parseAnswer(before, reply)
+	if err == nil {
+		l.contact.note(time.Now(), a.reading.redis)
+	}
+	return a, err
 }
 
 // scriptTerms returns arguments 2 to 5 of queue.lua.
@@ -138,7 +149,10 @@ func parseAnswer(before time.Time, reply []any) (answer, error) {
 	switch {
 	case len(reply) == 1 && (a.verdict == free || a.verdict == gone):
 		return a, nil
-	case len(reply) == 4 && a.verdict == granted, len(reply) == 9 && a.verdict == held:
+	case len(reply) == 2 && a.verdict == late:
+		a.reading = reading{local: before, redis: number(1)}
+		return a, nil
+	case len(reply) == 4 && a.verdict == granted, len(reply) == 10 && a.verdict == held:
 	default:
 		return answer{}, fmt.Errorf("unexpected reply %q", reply)
 	}
@@ -147,7 +161,7 @@ func parseAnswer(before time.Time, reply []any) (answer, error) {
 	if a.verdict == held {
 		a.rank = number(4)
 		a.holder = Holder{
-			Worker: text(6), Job: text(7), Operation: text(8),
+			Worker: text(6), Job: text(7), Operation: text(8), group: text(9),
 			Since: time.UnixMicro(number(5)), Fence: a.fence,
 			Remaining: max(0, time.Duration(a.expires-number(1))*time.Microsecond),
 		}

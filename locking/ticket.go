@@ -58,6 +58,9 @@ func (l *Locker) acquireFor(t *ticket, a answer, err error) {
 		case a.verdict == held:
 			pause = retryPause
 			wait = l.noteHeld(t, a)
+		case a.verdict == late: // the answer corrects the clock
+			l.cfg.Log.Debug("lock request was late, will retry", "key", t.queue.key)
+			wait, pause = jitter(pause), min(2*pause, maxPause)
 		}
 		a, err = l.ask(t, wait)
 		switch {
@@ -106,7 +109,7 @@ func (l *Locker) ask(t *ticket, wait time.Duration) (answer, error) {
 // expired meanwhile. It reports whether the ticket is settled.
 func (l *Locker) begin(t *ticket, a answer) bool {
 	l.mu.Lock()
-	defer l.unlockAndWarn(t.queue)
+	defer l.unlockAndLog(t.queue)
 	return l.settle(t, a)
 }
 
@@ -141,15 +144,15 @@ func (l *Locker) onHandOver(t *ticket, a answer) {
 		a.reading = reading{local: latest, redis: a.expires} // Redis' clock has jumped
 	}
 	begun := t.idle && l.settle(t, a)
-	l.unlockAndWarn(t.queue)
+	l.unlockAndLog(t.queue)
 	if !begun {
 		t.poke()
 	}
 }
 
-// releaseAndAdvance releases token in Redis and starts the queue's next ticket, if any. It retries for
-// releaseTimeout while Redis fails, and advances in any case. Until then the token stays registered, so that
-// a late message about its grant is not taken for a stray one.
+// releaseAndAdvance releases token in Redis and starts the queue's next ticket, if any. It retries for releaseTimeout
+// while Redis fails, and advances in any case. Until then the token stays registered, so that a late message about
+// its grant is not treated as a grant without a ticket.
 func (l *Locker) releaseAndAdvance(ctx context.Context, q *waitQueue, token string) (answer, error) {
 	l.mu.Lock()
 	next := l.newTicket(q)

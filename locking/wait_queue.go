@@ -24,7 +24,7 @@ type waiter struct {
 	ctx    context.Context
 	req    Request
 	done   chan outcome // has capacity for one outcome
-	warned bool         // whether the wait was logged
+	logged bool         // whether the wait was logged
 }
 
 type outcome struct {
@@ -58,7 +58,7 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 		return nil, &HeldError{Key: w.req.Key, Holder: holder}
 	}
 	q.waiters = append(q.waiters, w)
-	l.unlockAndWarn(q)
+	l.unlockAndLog(q)
 	return nil, nil
 }
 
@@ -106,9 +106,11 @@ func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 		l.mu.Unlock()
 		return 0
 	}
-	l.unlockAndWarn(q)
+	l.unlockAndLog(q)
 	wait := jitter(pollEvery)
 	switch {
+	case a.holder.Remaining == 0: // expired, but its holder may be about to renew it, see contact
+		wait = min(wait, jitter(l.cfg.handover()/4))
 	case a.rank == 0:
 		wait = min(wait, a.holder.Remaining+5*time.Millisecond)
 	case a.rank == 1: // in time for the end of the hand-over lease, if the first waiter is dead or stopped
@@ -125,21 +127,39 @@ func (l *Locker) holderOf(q *waitQueue) Holder {
 	return q.holder
 }
 
-// unlockAndWarn releases mu, then logs each wait that has not been logged yet.
-func (l *Locker) unlockAndWarn(q *waitQueue) {
+// unlockAndLog releases mu, then logs each wait that has not been logged yet.
+func (l *Locker) unlockAndLog(q *waitQueue) {
 	holder := l.holderOf(q)
 	var waiting []*waiter
 	if holder != (Holder{}) {
 		first := len(q.waiters)
-		for first > 0 && !q.waiters[first-1].warned { // earlier waiters have been logged
+		for first > 0 && !q.waiters[first-1].logged { // earlier waiters have been logged
 			first--
-			q.waiters[first].warned = true
+			q.waiters[first].logged = true
 		}
 		waiting = slices.Clone(q.waiters[first:])
 	}
 	l.mu.Unlock()
 	for _, w := range waiting {
-		l.cfg.Log.WarnContext(w.ctx, "waiting for lock", "key", q.key, "job", w.req.Job,
+		l.cfg.Log.DebugContext(w.ctx, "waiting for lock", "key", q.key, "job", w.req.Job,
 			"holder_job", holder.Job, "holder_worker", holder.Worker)
 	}
+}
+
+// warn logs that w has waited for long, unless the holder is unknown or of the same group. It reports whether it did.
+func (l *Locker) warn(w *waiter, began time.Time) bool {
+	l.mu.Lock()
+	q, ok := l.queues[w.req.Key]
+	if !ok || !slices.Contains(q.waiters, w) { // its outcome has arrived
+		l.mu.Unlock()
+		return true
+	}
+	holder := l.holderOf(q)
+	l.mu.Unlock()
+	if holder == (Holder{}) || holder.group != "" && holder.group == w.req.Group {
+		return false
+	}
+	l.cfg.Log.WarnContext(w.ctx, "still waiting for lock", "key", w.req.Key, "job", w.req.Job, "waited", time.Since(began),
+		"holder_job", holder.Job, "holder_worker", holder.Worker)
+	return true
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const listenIdle = 10 * time.Second // how long the subscription may be silent before it is pinged
+const listenIdle = 10 * time.Second // a subscription without an answer for twice as long is replaced
 
 // listen receives hand-over messages until ctx is done.
 func (l *Locker) listen(ctx context.Context) {
@@ -27,17 +27,22 @@ func (l *Locker) listen(ctx context.Context) {
 	}
 }
 
-// hear receives messages until the subscription fails.
+// hear receives messages until the subscription fails. It pings an idle Redis, which also keeps contact steady.
 func (l *Locker) hear(ctx context.Context, subscription *redis.PubSub) {
-	for asked := false; ; {
-		message, err := subscription.ReceiveTimeout(ctx, listenIdle)
+	idle := min(max(l.cfg.Lease/4, minGap/2), listenIdle)
+	for asked, heard := false, time.Now(); ; {
+		message, err := subscription.ReceiveTimeout(ctx, idle)
+		now := time.Now()
 		var network net.Error
 		switch silent := errors.As(err, &network) && network.Timeout(); {
 		case silent && !asked:
 			err = subscription.Ping(ctx)
 			asked = true
+		case silent && now.Sub(heard) < 2*listenIdle:
+			err = nil
 		case err == nil:
-			asked = false
+			asked, heard = false, now
+			l.contact.note(now, 0)
 		}
 		if err != nil {
 			return

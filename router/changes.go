@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -21,7 +22,12 @@ type Changes struct {
 	Source    string // of results, such as "/lockstep/worker/w1"
 	Handler   events.Handler
 	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
-	Log       *slog.Logger                          // required
+
+	// Limited returns an error if no request with this credential may be sent to the host now; see [Changes.Admit]. host
+	// is that of a URL, as by [events.HostPort]; credential may be empty. It must not block. Optional.
+	Limited func(host, credential string) error
+
+	Log *slog.Logger // required
 }
 
 // Request returns the locks for a change: its repository and, for a move, the new path too.
@@ -38,7 +44,7 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	}
 	reqs := make([]locking.Request, len(paths))
 	for i, path := range paths {
-		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation()}
+		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation(), Group: change.Delivery()}
 		if change.OnBusy == events.BusySkip {
 			reqs[i].IfHeld = locking.Skip
 		}
@@ -61,6 +67,25 @@ func (c *Changes) leaveToNewer(msg *message.Message, err error) {
 	c.Log.WarnContext(msg.Context(), "change is left to a newer version; finish the upgrade, or it is a dead letter when it is too old", "job", msg.UUID, "error", err)
 }
 
+// Admit refuses a change whose remote's host is limited for its credential, for [Route].
+func (c *Changes) Admit(msg *message.Message) error {
+	if c.Limited == nil {
+		return nil
+	}
+	change, err := parseOnce(msg)
+	if err != nil {
+		return nil // Request reports it
+	}
+	remote, err := url.Parse(change.URL)
+	switch {
+	case err != nil, remote.Host == "": // a poll uses the remotes of its watches
+		return nil
+	case change.Type == events.ChangeRemoved && change.Force: // does not contact the remote
+		return nil
+	}
+	return c.Limited(events.HostPort(remote), change.Credential)
+}
+
 var errPanicked = errors.New("the handler panicked")
 
 // Handle calls the handler under the change's lease and commits the outcome.
@@ -72,6 +97,7 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	flight := inFlightOf(msg)
 	delivery, _ := stream.DeliveryOf(msg)
 	j := job(msg, delivery, flight.leases, change)
+	j.Yield = flight.slot.yield
 	attempt := flight.observed.Begin(&j)
 	err = errPanicked // unless the handler returns
 	defer func() { attempt.End(err) }()
@@ -206,6 +232,7 @@ func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases,
 		Newest:  func(context.Context) (string, error) { return "", nil },
 
 		Progress: func(events.Progress) {},
+		Yield:    (*slot)(nil).yield,
 	}
 	if delivery != nil {
 		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest

@@ -34,31 +34,39 @@ type answer struct {
 // settleCovered settles the waiting changes that an outcome also answers. It stops at the first page of siblings without
 // any such change. The remaining changes are handled on their own turn.
 func (c *Changes) settleCovered(ctx context.Context, a answer) {
-	log := c.Log.With("repo", a.change.Repo.String())
-	guard := stream.Guard(a.lease.Guard())
 	settled := 0
 	for page, more := "", true; more; more = page != "" {
 		siblings, next, err := a.delivery.Siblings(ctx, page, siblingsPerStep)
 		if err != nil {
-			log.WarnContext(ctx, "cannot list waiting changes; they have their own turn", "error", err)
+			c.Log.WarnContext(ctx, "cannot list waiting changes; they have their own turn", "repo", a.change.Repo.String(), "error", err)
 			return
 		}
 		batch := c.covered(ctx, a, siblings)
 		if len(batch) == 0 && len(siblings) > 0 {
-			return
+			break
 		}
-		n, err := a.delivery.SettleSiblings(ctx, &guard, batch)
-		if n > 0 {
-			settled += n
-			a.observed.CoalescedSoFar(settled)
-			log.InfoContext(ctx, "changes settled along with another", "job", a.change.ID, "changes", n)
-		}
-		if err != nil {
-			log.WarnContext(ctx, "cannot settle waiting changes; they have their own turn", "error", err)
+		if !c.settleBatch(ctx, a, batch, &settled) {
 			return
 		}
 		page = next
 	}
+	// Some that were parked may have been taken meanwhile.
+	c.settleBatch(ctx, a, c.covered(ctx, a, a.delivery.SiblingsInFlight()), &settled)
+}
+
+// settleBatch settles siblings, adds their number to settled, and reports whether to continue.
+func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.SiblingSettlement, settled *int) bool {
+	log, guard := c.Log.With("repo", a.change.Repo.String()), stream.Guard(a.lease.Guard())
+	n, err := a.delivery.SettleSiblings(ctx, &guard, batch)
+	if n > 0 {
+		*settled += n
+		a.observed.CoalescedSoFar(*settled)
+		log.InfoContext(ctx, "changes settled along with another", "job", a.change.ID, "changes", n)
+	}
+	if err != nil {
+		log.WarnContext(ctx, "cannot settle waiting changes; they have their own turn", "error", err)
+	}
+	return err == nil
 }
 
 func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibling) []stream.SiblingSettlement {
@@ -72,6 +80,7 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: a.lease.Fence(), Confirm: a.lease.Confirm, Latest: a.delivery.Latest,
 			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, a.delivery, change) },
 			Progress: func(events.Progress) {},
+			Yield:    (*slot)(nil).yield,
 		})
 		if !ok {
 			continue

@@ -106,13 +106,19 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	case disposition == events.Permanent:
 		log.ErrorContext(ctx, "message failed permanently")
 		return d.giveUp(ctx, msg, delivery, err, "")
-	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered()):
+	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered(), delivery.Now()):
 		log.ErrorContext(ctx, "message is too old to retry, now a dead letter", "max_age", d.Retry.MaxAge)
 		return d.giveUp(ctx, msg, delivery, err, "too old")
 	case events.ClassOf(err) == events.ClassNewer:
 		wait := d.Retry.newer(delivery.Delivered())
 		log.DebugContext(ctx, "message is for a newer version, will retry", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
+	case events.ClassOf(err) == events.ClassLimited && disposition == events.Contention:
+		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
+		log.DebugContext(ctx, "host is limited, will retry", "delay", wait) // may concern thousands of messages
+		request(msg, wait, false)
+		msg.Nack() // the subscriber writes many of these at a time
+		return nil
 	case disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
@@ -130,9 +136,14 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 // giveBack nacks a message. It also leaves the delay in the metadata, for the subscriber to apply if Redis is unavailable
 // for longer than disposeTimeout.
 func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delivery, wait time.Duration, failed bool) error {
+	request(msg, wait, failed)
+	return delivery.Nack(ctx, wait, failed)
+}
+
+// request sets how the subscriber gives back the message once it is nacked.
+func request(msg *message.Message, wait time.Duration, failed bool) {
 	delay.Message(msg, delay.For(wait))
 	msg.Metadata.Set(stream.MetadataUncounted, strconv.FormatBool(!failed))
-	return delivery.Nack(ctx, wait, failed)
 }
 
 // giveUp settles a message with its failed result and, if a reason is given, dead-letters it.

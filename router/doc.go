@@ -21,13 +21,14 @@
 //	observe    reports each delivery to the route's observer: metrics, spans, timelines
 //	dispose    decides what an error means: ack, retry after a delay, failed result or dead letter
 //	recover    turns a panic into an error
+//	admit      refuses a message that could not be handled now, such as one for a remote that limits requests
 //	lock       one message at a time per key, across all processes
-//	slots      limits concurrency; a message that waits for a lock occupies no slot
+//	slots      limits concurrency; a message that waits for a lock occupies no slot, and the key served least recently is next
 //	handler    ends in [Commit]
 //
 // [Changes] adapts an [events.Handler] to a route. The router does not depend on Git.
 //
-// # What it promises
+// # Failures
 //
 //	handler's error               the message                                      counts as an attempt
 //	none                          settled by Commit in one atomic step             –

@@ -14,13 +14,15 @@ import (
 // and middlewares, so the data is a value of the message's context. Only this file accesses it.
 type inFlight struct {
 	observed *observe.Delivery
+	key      string         // of the first lock; set by Lock
 	leases   locking.Leases // set by Lock
+	slot     *slot          // set by Slots
 	change   *events.Change // set by parseOnce
 }
 
 type inFlightKey struct{}
 
-// inFlightOf returns the inFlight of msg. On the first call it adds one to the context.
+// inFlightOf returns the inFlight of msg. The first call adds a new inFlight to the message's context.
 func inFlightOf(msg *message.Message) *inFlight {
 	if flight, ok := msg.Context().Value(inFlightKey{}).(*inFlight); ok {
 		return flight

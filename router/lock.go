@@ -22,7 +22,8 @@ type RequestFunc func(msg *message.Message) ([]locking.Request, error)
 
 // Lock is the middleware that handles one message at a time per key, across all processes. The message's context is
 // cancelled when a lease is lost; [Leases] returns the leases. If they cannot be acquired in time, the error wraps
-// [locking.ErrTimeout] and has the disposition [events.Contention], so the retry does not count as a failed attempt.
+// [locking.ErrTimeout] and has the disposition [events.Contention], so the retry does not count as a failed attempt. An
+// invalid request, such as a key with NUL, is a permanent failure.
 func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -31,6 +32,9 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 				return nil, err
 			}
 			before, flight := msg.Context(), inFlightOf(msg)
+			if len(reqs) > 0 {
+				flight.key = reqs[0].Key
+			}
 			waited := flight.observed.Step(observe.LeaseWait)
 			leases, err := locker.AcquireAll(msg.Context(), reqs...)
 			if err != nil {
@@ -70,6 +74,8 @@ func notAcquired(err error) error {
 		return events.Errorf(events.Permanent, events.ClassBusy, "skipped because of on_busy=skip: %w", err)
 	case errors.Is(err, locking.ErrClosed):
 		return events.Errorf(events.Contention, events.ClassShutdown, "lock: %w", err)
+	case errors.Is(err, locking.ErrBadRequest):
+		return events.Errorf(events.Permanent, events.ClassInternal, "lock: %w", err)
 	}
 	// Redis failed, not the message.
 	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: fmt.Errorf("lock: %w", err)}

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"lockstep/router/observe"
+	"lockstep/events"
 )
 
 // Retry configures the retries of failed messages. Zero fields have their defaults.
@@ -23,14 +23,14 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// tooOld reports whether a message is older than MaxAge, by the time in its entry ID. If the ID has no plausible time, it
-// compares the number of deliveries with the number of maximum delays that fit into MaxAge.
-func (r Retry) tooOld(entry string, delivered int) bool {
-	published := observe.EntryTime(entry)
-	if published.IsZero() {
+// tooOld reports whether a message is older than MaxAge now, according to its entry ID; both times are Redis'. If the ID has
+// no plausible time, it compares the number of deliveries with the number of maximum delays that fit into MaxAge.
+func (r Retry) tooOld(entry string, delivered int, now time.Time) bool {
+	published := events.EntryTime(entry)
+	if published.Year() < 2000 || published.After(now.Add(time.Hour)) {
 		return time.Duration(delivered-1) > r.MaxAge/r.Max
 	}
-	return time.Since(published) > r.MaxAge
+	return now.Sub(published) > r.MaxAge
 }
 
 // delay returns the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc

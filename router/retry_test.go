@@ -58,7 +58,7 @@ func TestImplausibleEntryIDExpires(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			age, turns := time.Duration(0), 1
-			for ; !r.tooOld(entry, turns) && age < 2*r.MaxAge; turns++ {
+			for ; !r.tooOld(entry, turns, time.Now()) && age < 2*r.MaxAge; turns++ {
 				age += r.newer(turns)
 			}
 			if age < r.MaxAge/2 || age > r.MaxAge {
@@ -66,7 +66,7 @@ func TestImplausibleEntryIDExpires(t *testing.T) {
 			}
 		})
 	}
-	if young := strconv.FormatInt(time.Now().UnixMilli(), 10) + "-0"; r.tooOld(young, 1<<20) {
+	if young := strconv.FormatInt(time.Now().UnixMilli(), 10) + "-0"; r.tooOld(young, 1<<20, time.Now()) {
 		t.Error("a recent entry is too old because of its deliveries")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"lockstep/events/stream"
 	"lockstep/router/observe"
 )
 
@@ -24,6 +25,10 @@ type Route struct {
 	// Publisher publishes the messages that the handler returns. Optional: with Lockstep's own subscriber, Commit does.
 	Publisher    message.Publisher
 	PublishTopic string
+
+	// Admit is called before the message's locks are acquired. Its error, usually one of contention, refuses the message.
+	// It must not block. Optional.
+	Admit func(msg *message.Message) error
 
 	Locker  Locker      // optional: nil disables locking
 	Request RequestFunc // returns the locks that a message needs; required with a Locker
@@ -66,6 +71,9 @@ func add(r *message.Router, route Route) error {
 	if (route.Locker == nil) != (route.Request == nil) {
 		return errors.New("Locker and Request must be set together")
 	}
+	if own, ok := route.Subscriber.(*stream.Subscriber); ok {
+		route.Subscriber = own.Draining()
+	}
 	var h *message.Handler
 	if route.Publisher == nil {
 		h = r.AddConsumerHandler(route.Name, route.Topic, route.Subscriber, consume(route.Handler))
@@ -73,6 +81,9 @@ func add(r *message.Router, route Route) error {
 		h = r.AddHandler(route.Name, route.Topic, route.Subscriber, route.PublishTopic, route.Publisher, route.Handler)
 	}
 	h.AddMiddleware(Observe(route.Observer, route.Topic), route.Dispose.Middleware, middleware.Recoverer)
+	if route.Admit != nil {
+		h.AddMiddleware(Admit(route.Admit))
+	}
 	if route.Locker != nil {
 		h.AddMiddleware(Lock(route.Locker, route.Request))
 	}

@@ -231,7 +231,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 		}
 		return answer != nil
 	})
-	stopWhen(t, func() bool { // two were in flight in this process and have spans of their own
+	stopWhen(t, func() bool { // two were in flight in this process and have their own spans
 		n := 0
 		for _, span := range ended(t, recorder, process, 1) {
 			if attr(span, "lockstep.outcome") == "coalesced" && span.Status().Code == codes.Unset {

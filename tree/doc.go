@@ -11,9 +11,10 @@
 //		return err
 //	})
 //
-// It needs only the volume, which may be mounted read-only: neither Redis nor a running Lockstep. It starts no goroutine.
+// It needs only the volume, which may be mounted read-only; it uses neither Redis nor a Lockstep process. It starts no
+// goroutine.
 //
-// # What it promises
+// # Guarantees
 //
 // A tree is one complete commit and never changes. An open [Tree] is pinned: it stays in place, under its path too, until
 // it is closed or the process ends, however long ago it was replaced.

@@ -23,13 +23,13 @@ func (v volume) published(name string, repo events.RepoPath) (string, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return "", ErrNotPublished
 	case errors.Is(err, unix.EINVAL):
-		return "", fmt.Errorf("%w: it is a file or folder that Lockstep did not create", ErrNotPublished)
+		return "", fmt.Errorf("%w: the path is a file or folder that Lockstep did not create", ErrNotPublished)
 	case err != nil:
 		return "", err
 	}
 	tree := path.Join(path.Dir(name), target)
 	if path.IsAbs(target) || checkTreePath(tree, repo) != nil {
-		return "", fmt.Errorf("%w: it is a link that Lockstep did not create", ErrNotPublished)
+		return "", fmt.Errorf("%w: the path is a link that Lockstep did not create", ErrNotPublished)
 	}
 	return tree, nil
 }

@@ -13,7 +13,7 @@ import (
 
 var (
 	// ErrNotPublished means that nothing is published under a name. Test with errors.Is.
-	ErrNotPublished = errors.New("nothing is published there")
+	ErrNotPublished = errors.New("nothing is published under this name")
 
 	// ErrGone means that a tree has been recycled. Open the current one instead: [Open] with the result's Path.
 	ErrGone = errors.New("the tree is gone")

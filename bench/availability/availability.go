@@ -10,8 +10,8 @@ import (
 type treeRead struct {
 	At       time.Duration // when it began, since the start of the run
 	Missing  int           // files that were not there
-	Torn     int           // files that were there in part
-	Versions []int         // different versions that whole files name, in the order read
+	Torn     int           // incomplete files
+	Versions []int         // distinct versions in complete files, in the order read
 }
 
 // isWhole reports whether the read found a complete tree of one version.
@@ -24,7 +24,7 @@ type Figures struct {
 	Missing  int `json:"missing"`  // missing files, in all reads
 	Torn     int `json:"torn"`     // torn files, in all reads
 	Mixed    int `json:"mixed"`    // reads of several versions
-	Versions int `json:"versions"` // different ones in whole reads
+	Versions int `json:"versions"` // distinct versions in complete reads
 }
 
 // countReads counts what the reads found.

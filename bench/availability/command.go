@@ -9,13 +9,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/bench/rig"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gitserver"
 )
 
 // bench holds the flags.
@@ -49,7 +49,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (b *bench) check() error {
+func (b *bench) check(func(string) bool) error {
 	if b.files < 2 || b.readers < 1 || b.workers < 1 || b.duration < time.Second {
 		return errors.New("want --files of 2 or more, --readers and --workers of 1 or more, and a --duration of 1s or more")
 	}
@@ -85,22 +85,20 @@ type Result struct {
 const SideLockstep = "lockstep"
 
 // run gives each contestant a turn, each with its own repository.
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
+func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	report := Report{Duration: b.duration, Files: b.files, Readers: b.readers, Workers: b.workers}
 	var err error
 	if report.Machine, err = rig.GitMachine(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	git, err := gitserver.Start(filepath.Join(env.Dir, "remote"))
+	git, err := env.StartGit()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer git.Close()
-	server, err := rig.OpenRedis(ctx, "")
+	server, err := env.OpenRedis(ctx, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer server.Close()
 	report.Machine.Redis = server.Machine().Redis
 	for i, contestant := range []struct {
 		name  string
@@ -114,26 +112,24 @@ func (b *bench) run(ctx context.Context, env *rig.Env) error {
 		t := &turn{bench: b, git: git, repo: fmt.Sprintf("bench/availability-%d", i), dir: filepath.Join(env.Dir, fmt.Sprint(i))}
 		result, err := t.run(ctx, contestant.start)
 		if err != nil {
-			return fmt.Errorf("bench %s: %w", contestant.name, err)
+			return nil, fmt.Errorf("bench %s: %w", contestant.name, err)
 		}
 		result.Name = contestant.name
 		report.Contestants = append(report.Contestants, result)
 	}
-	return errors.Join(env.Show(report), report.draw(b.plot))
+	return plotted{report, b.plot}, nil
 }
 
 // Verdict returns an error if Lockstep's readers found anything but complete trees of one version.
 func (r Report) Verdict() error {
-	for _, c := range r.Contestants {
-		if c.Name != SideLockstep {
-			continue
-		}
-		if err := c.Err(); err != nil {
-			return fmt.Errorf("bench %s: %w", c.Name, err)
-		}
-		return nil
+	i := slices.IndexFunc(r.Contestants, func(c Result) bool { return c.Name == SideLockstep })
+	if i < 0 {
+		return errors.New("bench availability: no result for Lockstep")
 	}
-	return errors.New("bench availability: no result for Lockstep")
+	if err := r.Contestants[i].Err(); err != nil {
+		return fmt.Errorf("bench %s: %w", SideLockstep, err)
+	}
+	return nil
 }
 
 // Table prints the report as text.
@@ -149,7 +145,15 @@ func (r Report) Table(w io.Writer) error {
 	return tw.Flush()
 }
 
-// draw writes the plot, unless path is "".
+// plotted is a report with a plot. It is not drawn if path is "".
+type plotted struct {
+	Report
+	path string
+}
+
+// Verdict also draws the plot, and returns an error if that fails.
+func (p plotted) Verdict() error { return errors.Join(p.Report.Verdict(), p.draw(p.path)) }
+
 func (r Report) draw(path string) error {
 	if path == "" {
 		return nil

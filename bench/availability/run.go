@@ -38,7 +38,6 @@ type syncer interface {
 
 	// report fills in the syncer's own figures.
 	report(ctx context.Context, result *Result) error
-	stop()
 }
 
 const (
@@ -63,7 +62,6 @@ func (t *turn) run(ctx context.Context, start func(*turn) (syncer, error)) (resu
 	if err != nil {
 		return result, err
 	}
-	defer s.stop()
 	timed, cancel := context.WithTimeout(ctx, t.duration)
 	defer cancel()
 	g, during := errgroup.WithContext(timed)

@@ -18,9 +18,9 @@ import (
 
 // resetters are workers that all reset one clone in place after each push.
 type resetters struct {
-	dir    string          // the clone
-	lock   string          // path of a lock file, or ""
-	wanted []chan struct{} // one for each worker, with room for one announcement
+	dir    string                         // the clone
+	guard  func(reset func() error) error // calls reset, under a file lock or not
+	wanted []chan struct{}                // one for each worker, with room for one announcement
 
 	mu      sync.Mutex
 	commits map[string]bool
@@ -30,8 +30,9 @@ type resetters struct {
 // startResets clones the repository. With locked, one worker at a time resets the clone.
 func startResets(ctx context.Context, t *turn, locked bool) (syncer, error) {
 	s := &resetters{dir: filepath.Join(t.dir, "clone"), commits: map[string]bool{}, wanted: make([]chan struct{}, t.workers)}
+	s.guard = func(reset func() error) error { return reset() }
 	if locked {
-		s.lock = filepath.Join(t.dir, "guard")
+		s.guard = func(reset func() error) error { return rig.WithFileLock(filepath.Join(t.dir, "guard"), reset) }
 	}
 	for i := range s.wanted {
 		s.wanted[i] = make(chan struct{}, 1)
@@ -40,7 +41,6 @@ func startResets(ctx context.Context, t *turn, locked bool) (syncer, error) {
 }
 
 func (s *resetters) published() string { return s.dir }
-func (s *resetters) stop()             {}
 
 func (s *resetters) pushed(context.Context, string) error {
 	for _, wanted := range s.wanted {
@@ -72,19 +72,13 @@ func (s *resetters) run(ctx context.Context) error {
 // sync fetches and resets, and records the outcome.
 func (s *resetters) sync(ctx context.Context) {
 	head := ""
-	reset := func() (err error) {
+	err := s.guard(func() (err error) {
 		if _, err = gitserver.Git(ctx, s.dir, "", "fetch", "--quiet", "--depth", "1"); err != nil {
 			return err
 		}
 		head, err = gitserver.Git(ctx, s.dir, "", "reset", "--hard", "FETCH_HEAD") // "HEAD is now at …"
 		return err
-	}
-	var err error
-	if s.lock != "" {
-		err = rig.WithFileLock(s.lock, reset)
-	} else {
-		err = reset()
-	}
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -122,15 +116,10 @@ func startWorkers(ctx context.Context, t *turn, env *rig.Env, server *rig.Redis)
 	for i := range s.running {
 		var err error
 		if s.running[i], err = s.start(ctx); err != nil {
-			s.stop()
 			return nil, err
 		}
 	}
-	if err := s.awaitFirst(ctx); err != nil {
-		s.stop()
-		return nil, err
-	}
-	return s, nil
+	return s, s.awaitFirst(ctx)
 }
 
 func (s *workers) start(ctx context.Context) (*rig.Process, error) {
@@ -141,20 +130,8 @@ func (s *workers) published() string {
 	return filepath.Join(s.deployment.Root, filepath.FromSlash(s.repo))
 }
 
-func (s *workers) stop() {
-	for _, w := range s.running {
-		if w != nil {
-			_ = w.Kill()
-		}
-	}
-}
-
 func (s *workers) pushed(ctx context.Context, commit string) error {
-	change, err := events.NewChange(events.Change{URL: s.git.URL(s.repo), Source: "/lockstep/bench", After: commit})
-	if err != nil {
-		return err
-	}
-	_, err = app.Enqueue(ctx, s.deployment.Redis.Client, events.DefaultNamespace, change)
+	_, err := rig.Publish(ctx, s.deployment.Redis.Client, events.DefaultNamespace, events.Change{URL: s.git.URL(s.repo), After: commit})
 	return err
 }
 
@@ -165,9 +142,7 @@ func (s *workers) awaitFirst(ctx context.Context) error {
 	if err := s.pushed(ctx, s.first); err != nil {
 		return err
 	}
-	return rig.AwaitCount(ctx, 1, 10*time.Millisecond, func() (int64, error) {
-		return s.deployment.Redis.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
-	})
+	return rig.AwaitResults(ctx, s.deployment.Redis.Client, events.DefaultNamespace, 1, 10*time.Millisecond)
 }
 
 // run kills the workers in turn, and compacts the store in between.
@@ -185,7 +160,7 @@ func (s *workers) killInTurn(during context.Context) error {
 			return err
 		}
 		s.killed++
-		next, err := s.start(context.WithoutCancel(during)) // stop kills it
+		next, err := s.start(context.WithoutCancel(during)) // killed at the end of the run
 		if err != nil {
 			return err
 		}

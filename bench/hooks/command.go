@@ -29,8 +29,7 @@ type bench struct {
 // NewCommand returns the command bench hooks.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	var cmd *cobra.Command
-	cmd = rig.Command(std, &cobra.Command{
+	cmd := rig.Command(std, &cobra.Command{
 		Use:   "hooks",
 		Short: "Measure webhooks a second, and that a storm of webhooks loses none",
 		Long: "Send signed GitHub pushes of 8 KB over kept-alive connections to lockstep serve --roles receiver, and to a\n" +
@@ -41,7 +40,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"receiver and a worker, and kills Redis twice meanwhile. It fails if a delivery that was answered with 202 has\n" +
 			"no result, more than one, or one of an earlier commit. Needs git and redis-server.",
 		Example: "  go run ./bench hooks\n  go run ./bench hooks --rounds 9 --duration 5s --json\n  go run ./bench hooks --storm 10000",
-	}, func() error { return b.check(cmd.Flags().Changed) }, func(ctx context.Context, env *rig.Env) error {
+	}, b.check, func(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		if b.storm > 0 {
 			return b.runStorm(ctx, env)
 		}
@@ -103,25 +102,22 @@ type Report struct {
 }
 
 // runRounds sends deliveries to both sides in turn.
-func (b *bench) runRounds(ctx context.Context, env *rig.Env) error {
-	server, err := rig.OpenRedis(ctx, b.redis)
+func (b *bench) runRounds(ctx context.Context, env *rig.Env) (rig.Report, error) {
+	server, err := env.OpenRedis(ctx, b.redis)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer server.Close()
 	namespace := rig.NewNamespace()
-	defer server.Clear(ctx, string(namespace))
+	env.Cleanup(func() { server.Clear(ctx, string(namespace)) })
 	secret := uuid.NewString()
-	load, receiver, addr, err := StartReceiver(ctx, env, server, namespace, b.repos, secret)
+	load, _, addr, err := StartReceiver(ctx, env, server, namespace, b.repos, secret)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = receiver.Kill() }()
-	bare, bareAddr, err := startBareHandler(ctx, env, server.URL, namespace, secret, !b.idOnly)
+	bareAddr, err := startBareHandler(ctx, env, server.URL, namespace, secret, !b.idOnly)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = bare.Kill() }()
 
 	report := Report{Machine: server.Machine(), Connections: b.connections, Repos: b.repos, Body: load.bodyBytes, Duration: b.duration}
 	sides := []struct {
@@ -129,21 +125,20 @@ func (b *bench) runRounds(ctx context.Context, env *rig.Env) error {
 		*side
 	}{{"lockstep", addr, &report.Lockstep}, {"bare handler", bareAddr, &report.Bare}}
 	for round := range b.rounds {
-		for i := range sides {
-			s := sides[(i+round)%len(sides)]
+		for _, s := range rig.Rotated(sides, round) {
 			env.Progress("round %d of %d: %s", round+1, b.rounds, s.name)
 			took, err := load.Send(ctx, s.addr, b.connections, b.duration)
 			if err != nil {
-				return fmt.Errorf("bench %s: %w", s.name, err)
+				return nil, fmt.Errorf("bench %s: %w", s.name, err)
 			}
 			s.add(took, b.duration)
 			if err := server.Client.Unlink(ctx, namespace.Changes()).Err(); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	report.Ratio = report.Lockstep.Median / report.Bare.Median
-	return env.Show(report)
+	return report, nil
 }
 
 // Table prints the report as text.

@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,7 +20,6 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
 )
@@ -48,29 +46,22 @@ func startReceiver(ctx context.Context, env *rig.Env, server *rig.Redis, namespa
 	if err != nil {
 		return nil, "", err
 	}
-	return listening(ctx)(env.StartLockstep(ctx, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--hooks", hooks,
-		"--spool", filepath.Join(env.Dir, "spool"), "--redis", server.URL, "--prefix", string(namespace)))
+	return env.Serve(ctx, "--roles", "receiver", "--hooks", hooks, "--spool", filepath.Join(env.Dir, "spool"),
+		"--redis", server.URL, "--prefix", string(namespace))
 }
 
-// startBareHandler starts the bare handler.
-func startBareHandler(ctx context.Context, env *rig.Env, redisURL string, namespace events.Namespace, secret string, payload bool) (*rig.Process, string, error) {
+// startBareHandler starts the bare handler and returns its address.
+func startBareHandler(ctx context.Context, env *rig.Env, redisURL string, namespace events.Namespace, secret string, payload bool) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	environ := append(slices.Clone(env.Environ), secretVariable+"="+secret)
-	return listening(ctx)(env.StartProcess(ctx, environ, self, "hooks-bare", "--redis", redisURL, "--prefix", string(namespace), fmt.Sprintf("--payload=%v", payload)))
-}
-
-// listening waits until a process that was just started listens, and returns its address too.
-func listening(ctx context.Context) func(*rig.Process, error) (*rig.Process, string, error) {
-	return func(p *rig.Process, err error) (*rig.Process, string, error) {
-		if err != nil {
-			return nil, "", err
-		}
-		addr, err := p.Listening(ctx)
-		return p, addr, err
+	p, err := env.StartProcess(ctx, environ, self, "hooks-bare", "--redis", redisURL, "--prefix", string(namespace), fmt.Sprintf("--payload=%v", payload))
+	if err != nil {
+		return "", err
 	}
+	return p.Listening(ctx)
 }
 
 // WriteSource makes a folder of sources that has one, hub, of GitHub.
@@ -89,32 +80,26 @@ func WriteSource(dir, secret string) (hooks string, err error) {
 
 // NewBareCommand returns the hidden command of the bare handler.
 func NewBareCommand(std term.Streams) *cobra.Command {
-	var redisURL, prefix string
+	var prefix string
 	var payload bool
-	cmd := &cobra.Command{
-		Use:    "hooks-bare",
-		Short:  "Handler that bench hooks compares with",
-		Hidden: true,
-		Args:   term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			app.SilenceRedis()
-			server, errRedis := redisx.Parse(redisURL, "")
-			namespace, errPrefix := events.ParseNamespace(prefix)
-			if err := errors.Join(errRedis, errPrefix); err != nil {
-				return term.UsageError(err)
-			}
-			client := server.Open()
-			defer client.Close()
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(std.Stderr, "msg=listening address=%s\n", listener.Addr())
-			srv := &http.Server{Handler: bareHandler(client, namespace.Changes(), []byte(os.Getenv(secretVariable)), payload), ReadHeaderTimeout: 5 * time.Second}
-			return srv.Serve(listener)
-		},
-	}
-	cmd.Flags().StringVar(&redisURL, "redis", "", "`URL` of the Redis to use")
+	cmd := rig.WorkerCommand(&cobra.Command{
+		Use:   "hooks-bare",
+		Short: "Handler that bench hooks compares with",
+	}, term.NoArgs, func(_ *cobra.Command, _ []string, server redisx.Server) error {
+		namespace, err := events.ParseNamespace(prefix)
+		if err != nil {
+			return term.UsageError(err)
+		}
+		client := server.Open()
+		defer client.Close()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(std.Stderr, "msg=listening address=%s\n", listener.Addr())
+		srv := &http.Server{Handler: bareHandler(client, namespace.Changes(), []byte(os.Getenv(secretVariable)), payload), ReadHeaderTimeout: 5 * time.Second}
+		return srv.Serve(listener)
+	})
 	cmd.Flags().StringVar(&prefix, "prefix", "", "`prefix` of all keys")
 	cmd.Flags().BoolVar(&payload, "payload", true, "add the body too")
 	return cmd

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,23 +41,22 @@ type storm struct {
 	repos  []*stormRepo
 	sent   atomic.Int64
 
-	mu     sync.Mutex
-	pushes map[string]stormPush // answered with 202, by the change's ID
-	report StormReport
+	mu      sync.Mutex
+	pushes  map[string]stormPush // answered with 202, by the change's ID
+	results rig.Results          // of these
+	report  StormReport
 }
 
 // stormRepo is one repository with its commits in order. The first commit is the one before any push.
 type stormRepo struct {
 	name    string
 	commits []string
-	index   map[string]int
 }
 
 // stormPush is the nth push to a repository.
 type stormPush struct {
-	repo    *stormRepo
-	n       int
-	results int
+	repo *stormRepo
+	n    int
 }
 
 // StormReport is the outcome of a storm.
@@ -76,61 +76,56 @@ type StormReport struct {
 	Fetches    int           `json:"fetches"`
 	Unanswered int           `json:"unanswered"`  // deliveries without a result
 	Repeated   int           `json:"repeated"`    // deliveries with several results
-	Early      int           `json:"early"`       // results of a commit before the push, or of none
+	Early      int           `json:"early"`       // results with a commit older than the push, or without one
 	Wrong      int           `json:"wrong_trees"` // repositories that are not published at their last push
 }
 
 // runStorm runs a storm over real processes.
-func (b *bench) runStorm(ctx context.Context, env *rig.Env) (err error) {
+func (b *bench) runStorm(ctx context.Context, env *rig.Env) (report rig.Report, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, errors.New("storm did not end in time"))
 	defer cancel()
-	s := &storm{bench: b, secret: uuid.NewString(), root: filepath.Join(env.Dir, "root"), pushes: map[string]stormPush{}}
-	if s.git, err = gitserver.Start(filepath.Join(env.Dir, "remote")); err != nil {
-		return err
+	s := &storm{bench: b, secret: uuid.NewString(), root: filepath.Join(env.Dir, "root"), pushes: map[string]stormPush{}, results: rig.Results{}}
+	if s.git, err = env.StartGit(); err != nil {
+		return nil, err
 	}
-	defer s.git.Close()
 	env.Progress("making %d repositories", b.repos)
 	if err := s.prepare(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	if s.redis, err = rig.OpenDurableRedis(ctx); err != nil {
-		return err
+	if s.redis, err = env.OpenDurableRedis(ctx); err != nil {
+		return nil, err
 	}
-	defer s.redis.Close()
 	s.report.Machine, s.report.Deliveries, s.report.Repos = s.redis.Machine(), b.storm, b.repos
 	urls := make([]string, len(s.repos))
 	for i, repo := range s.repos {
 		urls[i] = s.git.URL(repo.name)
 	}
 	if err := rig.WatchAll(ctx, s.redis.Client, events.DefaultNamespace, urls); err != nil {
-		return err
+		return nil, err
 	}
 	receiver, addr, err := startReceiver(ctx, env, s.redis, events.DefaultNamespace, s.secret)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = receiver.Kill() }()
-	worker, _, err := listening(ctx)(env.StartLockstep(ctx, "serve", "--roles", "worker", "--redis", s.redis.URL, "--root", s.root,
-		"--listen", "127.0.0.1:0"))
+	worker, _, err := env.Serve(ctx, "--roles", "worker", "--redis", s.redis.URL, "--root", s.root)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = worker.Kill() }()
 	env.Progress("sending %d deliveries", b.storm)
 	if err := s.rage(ctx, addr); err != nil {
-		return fmt.Errorf("%w: receiver: %s", err, receiver.Log())
+		return nil, fmt.Errorf("%w: receiver: %s", err, receiver.Log())
 	}
 	env.Progress("waiting for the results")
 	if err := s.settle(ctx); err != nil {
-		return fmt.Errorf("%w: receiver: %s\nworker: %s", err, receiver.Log(), worker.Log())
+		return nil, fmt.Errorf("%w: receiver: %s\nworker: %s", err, receiver.Log(), worker.Log())
 	}
-	return env.Show(s.report)
+	return s.report, nil
 }
 
 // prepare makes the repositories, each with as many commits as it will have pushes, none of them on the default branch yet.
 func (s *storm) prepare(ctx context.Context) error {
 	for i := range s.bench.repos {
-		repo := &stormRepo{name: fmt.Sprintf("bench/storm-%03d", i), index: map[string]int{}}
+		repo := &stormRepo{name: fmt.Sprintf("bench/storm-%03d", i)}
 		count := s.bench.storm / s.bench.repos
 		if i < s.bench.storm%s.bench.repos {
 			count++
@@ -144,9 +139,6 @@ func (s *storm) prepare(ctx context.Context) error {
 			return err
 		}
 		repo.commits = append([]string{base}, commits...)
-		for n, commit := range repo.commits {
-			repo.index[commit] = n
-		}
 		if err := s.push(repo, 0); err != nil {
 			return err
 		}
@@ -164,35 +156,30 @@ func (s *storm) push(repo *stormRepo, n int) error {
 	return os.Rename(path+".lock", path)
 }
 
-// rage sends all deliveries, in order for each repository, and kills Redis twice in the process.
+// rage sends all deliveries, in order for each repository, and kills Redis twice meanwhile.
 func (s *storm) rage(ctx context.Context, addr string) error {
 	began := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
-	var mu sync.Mutex
-	var all []time.Duration
-	for _, repo := range s.repos {
-		g.Go(func() error {
-			took, err := s.pushAll(ctx, addr, repo)
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, took...)
+	each := make([][]time.Duration, len(s.repos))
+	for i, repo := range s.repos {
+		g.Go(func() (err error) {
+			each[i], err = s.pushAll(ctx, addr, repo)
 			return err
 		})
 	}
 	killed := make(chan error, 1)
 	go func() { killed <- s.killRedis(ctx) }()
 	err := g.Wait()
-	s.report.Sending, s.report.Latency = time.Since(began), stats.NewLatency(all)
+	s.report.Sending, s.report.Latency = time.Since(began), stats.NewLatency(slices.Concat(each...))
 	return errors.Join(err, <-killed)
 }
 
 // killRedis kills Redis after a third and after two thirds of the deliveries.
 func (s *storm) killRedis(ctx context.Context) error {
-	for _, after := range []int{s.bench.storm / 3, 2 * s.bench.storm / 3} {
-		for s.sent.Load() < int64(after) {
-			if !app.Sleep(ctx, time.Millisecond) {
-				return nil // the senders return the cause
-			}
+	n := int64(s.bench.storm)
+	for _, after := range []int64{n / 3, 2 * n / 3} {
+		if rig.AwaitCount(ctx, after, time.Millisecond, func() (int64, error) { return s.sent.Load(), nil }) != nil {
+			return nil // the senders return the cause
 		}
 		down, err := s.redis.Restart(context.WithoutCancel(ctx), false, stormAway)
 		if err != nil {
@@ -200,9 +187,7 @@ func (s *storm) killRedis(ctx context.Context) error {
 		}
 		s.report.Kills++
 		s.report.Down += time.Duration(down.To - down.From)
-		if !app.Sleep(context.WithoutCancel(ctx), stormPause) {
-			return nil
-		}
+		time.Sleep(stormPause)
 	}
 	return nil
 }
@@ -267,71 +252,31 @@ func (s *storm) record(repo *stormRepo, n int, id string, again bool, status int
 	default:
 		s.report.Accepted++
 	}
-	s.pushes["hub/"+id+"/0"] = stormPush{repo: repo, n: n}
+	change := "hub/" + id + "/0"
+	s.pushes[change], s.results[change] = stormPush{repo, n}, 0
 	return true
 }
 
 // settle waits for the result of each delivery, and checks the published trees.
 func (s *storm) settle(ctx context.Context) error {
 	began := time.Now()
-	from, missing := "", len(s.pushes)
-	read := func() (err error) {
-		var results []events.Result
-		if results, from, err = rig.ReadResults(ctx, s.redis.Client, events.DefaultNamespace, from); err != nil {
-			return err
-		}
-		for _, result := range results {
-			for _, id := range result.Deliveries {
-				push, ok := s.pushes[id]
-				if !ok {
-					continue // the poll after a new watch
-				}
-				if push.results++; push.results == 1 {
-					missing--
-				}
-				s.pushes[id] = push
-				if at, ok := push.repo.index[result.After]; result.Type != events.ResultSynced || !ok || at < push.n {
-					s.report.Early++
-				}
-			}
-		}
-		return nil
-	}
-	for missing > 0 {
-		if err := read(); err != nil {
-			return err
-		}
-		if !app.Sleep(ctx, 10*time.Millisecond) {
-			return fmt.Errorf("%w: %d deliveries have no result", context.Cause(ctx), missing)
-		}
+	from := ""
+	err := rig.AwaitCount(ctx, int64(len(s.pushes)), 10*time.Millisecond, func() (answered int64, err error) {
+		from, err = s.readResults(ctx, from)
+		unanswered, _ := s.results.Count()
+		return int64(len(s.pushes) - unanswered), err
+	})
+	if err != nil {
+		return fmt.Errorf("await the results: %w", err)
 	}
 	s.report.Took = s.report.Sending + time.Since(began)
-	// A second result would follow the first one, so wait until nothing is pending.
-	for idle := false; !idle; {
-		pending, err := s.redis.Client.XPending(ctx, events.DefaultNamespace.Changes(), events.WorkersGroup).Result()
-		if err != nil {
-			return err
-		}
-		groups, err := s.redis.Client.XInfoGroups(ctx, events.DefaultNamespace.Changes()).Result()
-		if err != nil {
-			return err
-		}
-		idle = pending.Count == 0 && len(groups) > 0 && groups[0].Lag == 0
-		if !idle && !app.Sleep(ctx, 10*time.Millisecond) {
-			return fmt.Errorf("%w: %d changes are pending", context.Cause(ctx), pending.Count)
-		}
-	}
-	if err := read(); err != nil {
+	if err := s.awaitIdle(ctx); err != nil { // a second result would follow the first one
 		return err
 	}
-	for _, push := range s.pushes {
-		switch {
-		case push.results == 0:
-			s.report.Unanswered++
-		case push.results > 1:
-			s.report.Repeated++
-		}
+	if _, err := s.readResults(ctx, from); err != nil {
+		return err
 	}
+	s.report.Unanswered, s.report.Repeated = s.results.Count()
 	for _, repo := range s.repos {
 		s.report.Fetches += s.git.Stats(repo.name).UploadPacks
 		head, err := gitserver.Git(ctx, filepath.Join(s.root, repo.name), "", "rev-parse", "HEAD")
@@ -340,6 +285,40 @@ func (s *storm) settle(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// readResults counts the results after the entry with ID from, and returns the ID of the last entry.
+func (s *storm) readResults(ctx context.Context, from string) (string, error) {
+	results, from, err := rig.ReadResults(ctx, s.redis.Client, events.DefaultNamespace, from)
+	for _, result := range results {
+		for _, id := range result.Deliveries {
+			push, ok := s.pushes[id]
+			if !ok {
+				continue // the poll after a new watch
+			}
+			s.results[id]++
+			if result.Type != events.ResultSynced || slices.Index(push.repo.commits, result.After) < push.n {
+				s.report.Early++
+			}
+		}
+	}
+	return from, err
+}
+
+// awaitIdle waits until no change is pending.
+func (s *storm) awaitIdle(ctx context.Context) error {
+	for {
+		groups, err := s.redis.Client.XInfoGroups(ctx, events.DefaultNamespace.Changes()).Result()
+		if err != nil {
+			return err
+		}
+		if len(groups) > 0 && groups[0].Pending == 0 && groups[0].Lag == 0 {
+			return nil
+		}
+		if !app.Sleep(ctx, 10*time.Millisecond) {
+			return fmt.Errorf("%w: changes are still pending", context.Cause(ctx))
+		}
+	}
 }
 
 // Verdict returns an error unless each delivery has exactly one result, and the right one.

@@ -18,7 +18,6 @@ import (
 // bench holds the flags.
 type bench struct {
 	Load
-	redis                 string
 	events, repos, rounds int
 	peers                 []string
 	contestants           []rig.Contestant
@@ -27,7 +26,7 @@ type bench struct {
 // NewCommand returns the command bench hot.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := rig.RedisCommand(std, &cobra.Command{
 		Use:   "hot",
 		Short: "Measure what one busy repository costs all the others",
 		Long: "Queue events, half of them to one repository, let several processes work on them, and print how long\n" +
@@ -38,8 +37,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench hot\n" +
 			"  go run ./bench hot --peer 'redsync=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs' --json",
-	}, b.check, rig.OnRedis(&b.redis, b.run))
-	rig.RedisFlag(cmd, &b.redis)
+	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.IntVar(&b.events, "events", 400, "number of events, half of them to one repository")
 	flags.IntVar(&b.repos, "repos", 100, "number of repositories, including the busy one")
@@ -52,7 +50,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (b *bench) check() (err error) {
+func (b *bench) check(func(string) bool) (err error) {
 	switch {
 	case b.Processes < 1 || b.Slots < 1 || b.rounds < 1:
 		return errors.New("--processes, --slots and --rounds: want at least 1 of each")
@@ -91,7 +89,7 @@ type Report struct {
 	Contestants []Result      `json:"contestants"`
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
 	prefix := rig.NewNamespace()
 	tasks := makeTasks(b.events, b.repos)
 	report := Report{
@@ -116,10 +114,7 @@ func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error 
 		result.Summary = summarize(result.Rounds)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return env.Show(report)
+	return report, err
 }
 
 // Verdict returns an error if a contestant lost or doubled an event.

@@ -64,7 +64,7 @@ func parseDone(line string) (done, error) {
 
 // Figures has the figures of one run, in which all tasks were queued at the start.
 type Figures struct {
-	Cold    stats.Latency `json:"cold"`        // from the start to settled, of events not to the hot repository
+	Cold    stats.Latency `json:"cold"`        // from the start until settled, of events for the other repositories
 	AllDone time.Duration `json:"all_done_ns"` // from the start to the last one settled
 
 	// Each of these must be 0.
@@ -140,16 +140,13 @@ type Summary struct {
 
 // summarize returns the range of each figure over all rounds.
 func summarize(rounds []Round) Summary {
-	times := func(figure func(Round) time.Duration) stats.Range[time.Duration] {
-		return stats.RangeOf(rounds, figure)
-	}
 	s := Summary{
-		P50:         times(func(r Round) time.Duration { return r.Hot.Cold.P50 }),
-		P99:         times(func(r Round) time.Duration { return r.Hot.Cold.P99 }),
-		AllDone:     times(func(r Round) time.Duration { return r.Hot.AllDone }),
-		CalmP50:     times(func(r Round) time.Duration { return r.Calm.Cold.P50 }),
-		CalmP99:     times(func(r Round) time.Duration { return r.Calm.Cold.P99 }),
-		CalmAllDone: times(func(r Round) time.Duration { return r.Calm.AllDone }),
+		P50:         stats.RangeOf(rounds, func(r Round) time.Duration { return r.Hot.Cold.P50 }),
+		P99:         stats.RangeOf(rounds, func(r Round) time.Duration { return r.Hot.Cold.P99 }),
+		AllDone:     stats.RangeOf(rounds, func(r Round) time.Duration { return r.Hot.AllDone }),
+		CalmP50:     stats.RangeOf(rounds, func(r Round) time.Duration { return r.Calm.Cold.P50 }),
+		CalmP99:     stats.RangeOf(rounds, func(r Round) time.Duration { return r.Calm.Cold.P99 }),
+		CalmAllDone: stats.RangeOf(rounds, func(r Round) time.Duration { return r.Calm.AllDone }),
 		RatioP50:    stats.RangeOf(rounds, func(r Round) float64 { return stats.Ratio(r.Hot.Cold.P50, r.Calm.Cold.P50) }),
 		RatioP99:    stats.RangeOf(rounds, func(r Round) float64 { return stats.Ratio(r.Hot.Cold.P99, r.Calm.Cold.P99) }),
 	}

@@ -1,18 +1,13 @@
 package hot
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"slices"
+	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
 )
@@ -51,14 +46,18 @@ func (l Load) Play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.C
 
 // queue lets the contestant queue all tasks.
 func queue(ctx context.Context, env *rig.Env, c rig.Contestant, tasks []Task, args ...string) error {
-	var lines, stderr bytes.Buffer
+	w, err := env.StartWorker(ctx, c, append([]string{"queue"}, args...)...)
+	if err != nil {
+		return err
+	}
+	var lines strings.Builder
 	for _, t := range tasks {
 		fmt.Fprintln(&lines, t.Event, t.Repo)
 	}
-	cmd := exec.CommandContext(ctx, c.Argv[0], slices.Concat(c.Argv[1:], []string{"queue"}, args)...)
-	cmd.Env, cmd.Stdin, cmd.Stderr = env.Environ, &lines, &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("queue the events: %w: stderr: %s", err, strings.TrimSpace(stderr.String()))
+	_, _ = io.WriteString(w.Stdin, lines.String()) // fails if the worker has ended, which EachLine reports
+	_ = w.Stdin.Close()
+	if err := (rig.Workers{w}).EachLine(ctx, func(int, string) error { return nil }); err != nil {
+		return fmt.Errorf("queue the events: %w", err)
 	}
 	return nil
 }
@@ -66,18 +65,13 @@ func queue(ctx context.Context, env *rig.Env, c rig.Contestant, tasks []Task, ar
 // watch reads what the workers print, and stops them when all tasks are settled. Work that is not reported before
 // ctx is done counts as not done.
 func watch(ctx context.Context, workers rig.Workers, tasks int) ([]done, error) {
-	var (
-		mu      sync.Mutex
-		all     []done
-		settled = map[int]bool{}
-	)
-	read := func(text string) error {
-		d, err := parseDone(text)
+	var all []done
+	settled := map[int]bool{}
+	err := workers.EachLine(ctx, func(_ int, line string) error {
+		d, err := parseDone(line)
 		if err != nil {
 			return err
 		}
-		mu.Lock()
-		defer mu.Unlock()
 		all = append(all, d)
 		if d.Settled == 0 || settled[d.Event] {
 			return nil
@@ -88,21 +82,9 @@ func watch(ctx context.Context, workers rig.Workers, tasks int) ([]done, error) 
 			}
 		}
 		return nil
+	})
+	if errors.Is(err, errLimit) && len(settled) < tasks {
+		return all, nil
 	}
-	var g errgroup.Group
-	for _, w := range workers {
-		g.Go(func() error {
-			if err := w.EachLine(read); err != nil && ctx.Err() == nil {
-				return w.Explain(ctx, err)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	if ctx.Err() != nil && (len(settled) == tasks || !errors.Is(context.Cause(ctx), errLimit)) {
-		return nil, context.Cause(ctx)
-	}
-	return all, nil
+	return all, err
 }

@@ -22,8 +22,9 @@ func playPeer(t *testing.T, server *rig.Redis, limit time.Duration, work string)
 }
 
 func TestPlayCountsLostAndDoubledEvents(t *testing.T) {
-	redis := proctest.Must(rig.OpenRedis(t.Context(), redistest.Start(t).URL()))(t)
-	t.Cleanup(redis.Close)
+	env := &rig.Env{}
+	t.Cleanup(env.Close)
+	redis := proctest.Must(env.OpenRedis(t.Context(), redistest.Start(t).URL()))(t)
 	for name, tc := range map[string]struct {
 		lines string
 		want  Figures
@@ -47,8 +48,9 @@ func TestPlayCountsLostAndDoubledEvents(t *testing.T) {
 }
 
 func TestErrorNamesAPeerThatIsNoWorker(t *testing.T) {
-	redis := proctest.Must(rig.OpenRedis(t.Context(), redistest.Start(t).URL()))(t)
-	t.Cleanup(redis.Close)
+	env := &rig.Env{}
+	t.Cleanup(env.Close)
+	redis := proctest.Must(env.OpenRedis(t.Context(), redistest.Start(t).URL()))(t)
 	for name, tc := range map[string]struct {
 		work string
 		want string

@@ -31,7 +31,7 @@ import (
 // worker is one process of bench hot. It has the parts and the defaults of lockstep serve, with a pause instead of Git, and
 // speaks the worker protocol.
 type worker struct {
-	redis, prefix string
+	prefix        string
 	slots, workMS int
 	coalesce      bool
 }
@@ -39,27 +39,21 @@ type worker struct {
 // NewWorkerCommand returns the hidden command of a worker.
 func NewWorkerCommand(std term.Streams) *cobra.Command {
 	var w worker
-	cmd := &cobra.Command{
+	cmd := rig.WorkerCommand(&cobra.Command{
 		Use:       "hot-worker queue|work",
 		Short:     "One process of bench hot",
-		Hidden:    true,
 		ValidArgs: []string{"queue", "work"},
-		Args:      term.WrongUse(cobra.MatchAll(term.OneArg, cobra.OnlyValidArgs)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			app.SilenceRedis()
-			server, errRedis := redisx.Parse(w.redis, "")
-			namespace, errPrefix := events.ParseNamespace(w.prefix)
-			if err := errors.Join(errRedis, errPrefix); err != nil {
-				return term.UsageError(err)
-			}
-			if args[0] == "queue" {
-				return queueChanges(cmd.Context(), server, namespace, cmd.InOrStdin())
-			}
-			return w.run(cmd.Context(), server, namespace, bufio.NewReader(cmd.InOrStdin()), std.Stdout)
-		},
-	}
+	}, cobra.MatchAll(term.OneArg, cobra.OnlyValidArgs), func(cmd *cobra.Command, args []string, server redisx.Server) error {
+		namespace, err := events.ParseNamespace(w.prefix)
+		if err != nil {
+			return term.UsageError(err)
+		}
+		if args[0] == "queue" {
+			return queueChanges(cmd.Context(), server, namespace, cmd.InOrStdin())
+		}
+		return w.run(cmd.Context(), server, namespace, bufio.NewReader(cmd.InOrStdin()), std.Stdout)
+	})
 	flags := cmd.Flags()
-	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
 	flags.StringVar(&w.prefix, "prefix", "", "`prefix` of all keys")
 	flags.IntVar(&w.slots, "slots", 5, "number of events to work on concurrently")
 	flags.BoolVar(&w.coalesce, "coalesce", false, "settle events that wait for the same repository together with the one worked on")
@@ -71,10 +65,6 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 func queueChanges(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin io.Reader) error {
 	client := server.Open()
 	defer client.Close()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
-	if err != nil {
-		return err
-	}
 	ref, err := events.ParseRef("main")
 	if err != nil {
 		return err
@@ -82,16 +72,8 @@ func queueChanges(ctx context.Context, server redisx.Server, namespace events.Na
 	lines := bufio.NewScanner(stdin)
 	for lines.Scan() {
 		event, repo, _ := strings.Cut(lines.Text(), " ")
-		change, err := events.NewChange(events.Change{ID: event, Source: "/lockstep/bench", URL: "https://example.com/" + repo + ".git", Ref: ref})
-		if err != nil {
-			return err
-		}
-		msg, err := stream.ChangeMessage(change)
-		if err != nil {
-			return err
-		}
-		msg.SetContext(ctx)
-		if err := publisher.Publish(namespace.Changes(), msg); err != nil {
+		change := events.Change{ID: event, URL: "https://example.com/" + repo + ".git", Ref: ref}
+		if _, err := rig.Publish(ctx, client, namespace, change); err != nil {
 			return err
 		}
 	}
@@ -171,9 +153,7 @@ func (w worker) handler(changes router.Changes, client redis.UniversalClient, st
 			if work.Event, err = strconv.Atoi(job.Change.ID); err != nil {
 				return out, err
 			}
-			if work.Began, err = rig.Monotonic(); err != nil {
-				return out, err
-			}
+			work.Began = rig.Monotonic()
 			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
 			out = pretendSynced(job)
 			if w.coalesce {
@@ -183,8 +163,8 @@ func (w worker) handler(changes router.Changes, client redis.UniversalClient, st
 					return out, true
 				}
 			}
-			work.Ended, err = rig.Monotonic()
-			return out, err
+			work.Ended = rig.Monotonic()
+			return out, nil
 		}
 		produced, err := watched.Handle(msg)
 		if work.Ended == 0 {
@@ -193,9 +173,7 @@ func (w worker) handler(changes router.Changes, client redis.UniversalClient, st
 		if err != nil {
 			return nil, errors.Join(err, report(work))
 		}
-		if work.Settled, err = rig.Monotonic(); err != nil {
-			return nil, err
-		}
+		work.Settled = rig.Monotonic()
 		if err := report(work); err != nil || !w.coalesce {
 			return produced, err
 		}
@@ -228,10 +206,7 @@ func (c *covered) report(ctx context.Context, report func(done) error) error {
 		if err != nil {
 			return err
 		}
-		now, err := rig.Monotonic()
-		if err != nil {
-			return err
-		}
+		now := rig.Monotonic()
 		if err := report(done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
 			return err
 		}

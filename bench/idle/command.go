@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,6 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	redis    string
 	repos    int
 	duration time.Duration
 }
@@ -26,21 +26,20 @@ type bench struct {
 // NewCommand returns the command bench idle.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := rig.RedisCommand(std, &cobra.Command{
 		Use:   "idle",
 		Short: "Measure an idle worker that keeps and polls many repositories",
 		Long: "Watch many small repositories and let one worker sync them, then leave it alone and measure its memory and its\n" +
 			"processor time. Each repository is polled once an hour, spread evenly. Without --redis it starts a private\n" +
 			"redis-server.",
 		Example: "  go run ./bench idle\n  go run ./bench idle --repos 10000 --duration 60s --json",
-	}, b.check, rig.OnRedis(&b.redis, b.run))
-	rig.RedisFlag(cmd, &b.redis)
+	}, b.check, b.run)
 	cmd.Flags().IntVar(&b.repos, "repos", 1000, "number of repositories")
 	cmd.Flags().DurationVar(&b.duration, "duration", 30*time.Second, "how long to leave the worker alone")
 	return cmd
 }
 
-func (b *bench) check() error {
+func (b *bench) check(func(string) bool) error {
 	if b.repos < 1 || b.duration < time.Second {
 		return errors.New("want at least one repository, and 1s")
 	}
@@ -66,46 +65,36 @@ func (r Report) Table(w io.Writer) error {
 	return err
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
-	report := Report{Repos: b.repos, duration: b.duration}
-	_, worker, took, stop, err := rig.SyncFleet(ctx, env, server, b.repos)
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
+	worker, took, err := rig.Deployment{Env: env, Redis: server, Root: filepath.Join(env.Dir, "root")}.SyncFleet(ctx, b.repos)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer stop()
-	report.SyncedIn = took
+	report := Report{Repos: b.repos, SyncedIn: took, duration: b.duration}
 	before, err := server.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := b.measure(ctx, worker.Cmd.Process.Pid, &report); err != nil {
-		return err
-	}
-	after, err := server.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
+	pid := worker.Cmd.Process.Pid
+	cpuBefore, err := rig.CPU(pid)
 	if err != nil {
-		return err
-	}
-	report.Polls = after - before
-	return env.Show(report)
-}
-
-// measure records the worker's CPU time and memory while it is idle for the duration.
-func (b *bench) measure(ctx context.Context, pid int, report *Report) error {
-	before, err := rig.CPU(pid)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	if !app.Sleep(ctx, b.duration) {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	after, err := rig.CPU(pid)
+	cpuAfter, err := rig.CPU(pid)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	report.Core = (after - before).Seconds() / b.duration.Seconds()
+	report.Core = (cpuAfter - cpuBefore).Seconds() / b.duration.Seconds()
 	if report.RSS, err = rig.Memory(pid, "VmRSS"); err != nil {
-		return err
+		return nil, err
 	}
-	report.Peak, err = rig.Memory(pid, "VmHWM")
-	return err
+	if report.Peak, err = rig.Memory(pid, "VmHWM"); err != nil {
+		return nil, err
+	}
+	after, err := server.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
+	report.Polls = after - before
+	return report, err
 }

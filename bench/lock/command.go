@@ -30,8 +30,7 @@ type bench struct {
 // NewCommand returns the command bench lock.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	var cmd *cobra.Command
-	cmd = rig.Command(std, &cobra.Command{
+	cmd := rig.Command(std, &cobra.Command{
 		Use:   "lock",
 		Short: "Measure how a contended lock changes hands, and what an uncontended one costs",
 		Long: "Let several processes contend for one key and print the number of grants, how long the key took from one\n" +
@@ -48,7 +47,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"  go run ./bench lock --uncontended\n" +
 			"  go run ./bench lock --hold-many 10000 --duration 30s --json\n" +
 			"  go run ./bench lock --faults --duration 60s",
-	}, func() error { return errors.Join(b.checkFaults(cmd.Flags().Changed), b.check()) }, b.run)
+	}, func(given func(flag string) bool) error { return errors.Join(b.checkFaults(given), b.check()) }, b.run)
 	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
 	flags.IntVar(&b.processes, "processes", 8, "number of processes that contend")
@@ -82,21 +81,20 @@ func (b *bench) check() error {
 	return nil
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
+func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	if b.faults {
 		return b.runFaults(ctx, env, "bench")
 	}
-	server, err := rig.OpenRedis(ctx, b.redis)
+	server, err := env.OpenRedis(ctx, b.redis)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer server.Close()
 	key := "lockstep-bench:" + uuid.NewString() // unique for this run
 	switch {
 	case b.uncontended:
 		return b.runUncontended(ctx, env, server, key)
 	case b.holdMany > 0:
-		return b.runHoldMany(ctx, env, server, key)
+		return holdMany(ctx, server, key, b.holdMany, leaseTime, b.duration)
 	default:
 		return b.runContest(ctx, env, server, key)
 	}

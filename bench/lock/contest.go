@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
 	"lockstep/internal/cli/term"
@@ -36,10 +33,10 @@ type Report struct {
 }
 
 // runContest runs the contestants one after another.
-func (b *bench) runContest(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
+func (b *bench) runContest(ctx context.Context, env *rig.Env, server *rig.Redis, key string) (rig.Report, error) {
 	contestants, err := rig.Contestants("lock-worker", b.peers)
 	if err != nil {
-		return term.UsageError(err)
+		return nil, term.UsageError(err)
 	}
 	report := Report{Machine: server.Machine(), Processes: b.processes, Waiters: b.waiters, Hold: b.hold, Duration: b.duration}
 	report.Contestants = make([]Result, len(contestants))
@@ -54,10 +51,7 @@ func (b *bench) runContest(ctx context.Context, env *rig.Env, server *rig.Redis,
 		result.Median = medianHandOffs(result.Rounds)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return env.Show(report)
+	return report, err
 }
 
 // Verdict returns an error if a contestant's lock ever had two holders.
@@ -85,32 +79,23 @@ func (b *bench) contend(ctx context.Context, env *rig.Env, server *rig.Redis, c 
 	if err != nil {
 		return HandOffs{}, "", err
 	}
-	perProcess := make([][]grant, len(workers))
-	var g errgroup.Group
-	for i, w := range workers {
-		g.Go(func() error {
-			err := w.EachLine(func(line string) error {
-				g, err := parseGrant(i, line)
-				if err == nil && g.Waiter >= b.waiters {
-					err = fmt.Errorf("grant %q: there are %d waiters", line, b.waiters)
-				}
-				perProcess[i] = append(perProcess[i], g)
-				return err
-			})
-			if err != nil {
-				return w.Explain(ctx, err)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
+	var grants []grant
+	err = workers.EachLine(ctx, func(process int, line string) error {
+		g, err := parseGrant(process, line)
+		if err == nil && g.Waiter >= b.waiters {
+			err = fmt.Errorf("grant %q: there are %d waiters", line, b.waiters)
+		}
+		grants = append(grants, g)
+		return err
+	})
+	if err != nil {
 		return HandOffs{}, "", err
 	}
 	during := contention{
 		Processes: b.processes, Waiters: b.waiters,
 		Span: rig.Span{From: told.To + rig.WarmUp.Nanoseconds(), To: told.From + (rig.WarmUp + b.duration).Nanoseconds()},
 	}
-	return summarize(during, slices.Concat(perProcess...)), version, nil
+	return summarize(during, grants), version, nil
 }
 
 // Table prints the report as text.

@@ -43,7 +43,7 @@ func contendingWaiters(t *testing.T, server *redistest.Server, d time.Duration) 
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "ready") {
 		t.Fatalf("the first line is %q; want ready (%v)", lines.Text(), lines.Err())
 	}
-	began := proctest.Must(rig.Monotonic())(t)
+	began := rig.Monotonic()
 	if _, err := io.WriteString(start, "\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +72,9 @@ func contendingWaiters(t *testing.T, server *redistest.Server, d time.Duration) 
 func TestErrorNamesAPeerThatIsNoWorker(t *testing.T) {
 	server := redistest.Start(t)
 	b := bench{processes: 2, waiters: 1, duration: time.Second}
-	redis := proctest.Must(rig.OpenRedis(t.Context(), server.URL()))(t)
-	t.Cleanup(redis.Close)
+	env := &rig.Env{}
+	t.Cleanup(env.Close)
+	redis := proctest.Must(env.OpenRedis(t.Context(), server.URL()))(t)
 	for name, tc := range map[string]struct {
 		argv []string
 		want string
@@ -92,8 +93,9 @@ func TestErrorNamesAPeerThatIsNoWorker(t *testing.T) {
 
 func TestHoldManyLeases(t *testing.T) {
 	server := redistest.StartReal(t) // the embedded Redis does not report its CPU time
-	redis := proctest.Must(rig.OpenRedis(t.Context(), server.URL()))(t)
-	t.Cleanup(redis.Close)
+	env := &rig.Env{}
+	t.Cleanup(env.Close)
+	redis := proctest.Must(env.OpenRedis(t.Context(), server.URL()))(t)
 	const n, lease, d = 300, 500 * time.Millisecond, time.Second
 	report := proctest.Must(holdMany(t.Context(), redis, "k", n, lease, d))(t)
 	if report.Leases != n || report.Lost != 0 || report.Duration < d || report.Locker.Used <= 0 || report.Redis.Used <= 0 {

@@ -9,7 +9,7 @@ import (
 	"lockstep/bench/rig"
 )
 
-// gapSlack is how much longer than a lease a key may be without a new holder, whatever the faults.
+// gapSlack is the time, in addition to a lease, that a key may be without a new holder during any fault.
 const gapSlack = time.Second
 
 // write is one attempt to write to the volume at the begin or the end of a grant. It is refused if a higher fence has written
@@ -80,8 +80,8 @@ type FaultFigures struct {
 	Down         time.Duration `json:"redis_down_ns"`
 }
 
-// judgeFaults computes the figures from the log. Writes after the end of the run count, except for grants and gaps: their holders
-// were stopped until then.
+// judgeFaults computes the figures from the log. Grants and gaps exclude writes after the end of the run, whose holders were
+// stopped until then; the other figures include them.
 func judgeFaults(run faultRun) FaultFigures {
 	f := FaultFigures{MayGap: run.Lease + gapSlack}
 	for _, down := range run.Down {

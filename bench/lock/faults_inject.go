@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,17 +35,18 @@ type injectedFault struct {
 
 // faultDriver injects faults into workers and Redis.
 type faultDriver struct {
-	lease, duration time.Duration
-	volume          volume
-	redis           *rig.Redis
-	start           func() (*rig.Worker, error)
-	from            int64
+	*bench
+	volume volume
+	redis  *rig.Redis
+	start  func() (*rig.Worker, error)
+	from   int64
 
 	mu       sync.Mutex
 	workers  rig.Workers
 	busy     map[*rig.Worker]bool // workers with a fault
 	injected []injectedFault
-	down     []rig.Span
+
+	down []rig.Span // times without Redis
 }
 
 // inject injects all kinds of faults concurrently for the duration. When it returns, stopped workers have resumed and Redis is up.
@@ -62,11 +64,7 @@ func (d *faultDriver) inject(ctx context.Context) error {
 // killWorkers kills one worker after the other, a quarter of them while they hold the key, and starts new ones.
 func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 	for app.Sleep(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
-		var victim *rig.Worker
-		err := d.strike(during, rand.N(4) == 0, FaultKill, func(w *rig.Worker) error {
-			victim = w
-			return w.Cmd.Process.Kill()
-		})
+		victim, err := d.strike(during, rand.N(4) == 0, FaultKill, func(pid int) error { return unix.Kill(pid, unix.SIGKILL) })
 		if err != nil {
 			return err
 		}
@@ -79,11 +77,7 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 			return err
 		}
 		d.mu.Lock()
-		for i, w := range d.workers {
-			if w == victim {
-				d.workers[i] = next
-			}
-		}
+		d.workers[slices.Index(d.workers, victim)] = next
 		delete(d.busy, victim)
 		d.mu.Unlock()
 		if _, err := next.Ready(); err != nil {
@@ -96,11 +90,7 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 // stopWorkers stops one worker at a time for longer than a lease, half of them while they hold the key.
 func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
 	for app.Sleep(during, d.lease/4+rand.N(d.lease/4)) {
-		var victim *rig.Worker
-		err := d.strike(during, rand.N(2) == 0, FaultStop, func(w *rig.Worker) error {
-			victim = w
-			return stopProcess(w.Cmd.Process.Pid)
-		})
+		victim, err := d.strike(during, rand.N(2) == 0, FaultStop, stopProcess)
 		if err != nil {
 			return err
 		}
@@ -157,43 +147,39 @@ func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.mu.Lock()
 		d.down = append(d.down, down)
-		d.mu.Unlock()
 	}
 	return nil
 }
 
-// strike calls f for a worker without a fault. With holder it prefers the worker that holds the key, if it finds it soon. No worker
-// is in the guard during the call, because processes stopped in the middle of a write are not part of the test.
-func (d *faultDriver) strike(during context.Context, holder bool, kind string, f func(*rig.Worker) error) error {
+// strike calls f for a worker without a fault, and returns it. With holder it prefers the worker that holds the key, if it finds it
+// soon. No worker is in the guard during the call, because processes stopped in the middle of a write are not part of the test.
+func (d *faultDriver) strike(during context.Context, holder bool, kind string, f func(pid int) error) (victim *rig.Worker, err error) {
 	for deadline := time.Now().Add(100 * time.Millisecond); holder && time.Now().Before(deadline); {
-		hit := false
 		err := d.volume.guarded(func() error {
-			last, ok, err := d.volume.last()
-			if err != nil || !ok || last.End || last.Refused {
+			last, err := d.volume.last()
+			if err != nil || last == (write{}) || last.End || last.Refused {
 				return err
 			}
-			victim := d.take(func(w *rig.Worker) bool { return w.Cmd.Process.Pid == last.PID })
-			if victim == nil {
+			if victim = d.take(func(w *rig.Worker) bool { return w.Cmd.Process.Pid == last.PID }); victim == nil {
 				return nil
 			}
-			hit = true
 			d.record(kind, last.PID, true)
-			return f(victim)
+			return f(last.PID)
 		})
-		if hit || err != nil {
-			return err
+		if victim != nil || err != nil {
+			return victim, err
 		}
 		if !app.Sleep(during, 500*time.Microsecond) {
 			break
 		}
 	}
-	return d.volume.guarded(func() error {
-		victim := d.take(func(*rig.Worker) bool { return true })
+	err = d.volume.guarded(func() error {
+		victim = d.take(func(*rig.Worker) bool { return true })
 		d.record(kind, victim.Cmd.Process.Pid, false)
-		return f(victim)
+		return f(victim.Cmd.Process.Pid)
 	})
+	return victim, err
 }
 
 // take returns a worker without a fault for which ok returns true, or nil.
@@ -210,13 +196,10 @@ func (d *faultDriver) take(ok func(*rig.Worker) bool) *rig.Worker {
 }
 
 func (d *faultDriver) record(kind string, pid int, holder bool) {
-	at, err := rig.Monotonic()
-	if err != nil {
-		panic(err) // an earlier read succeeded
-	}
+	at := time.Duration(rig.Monotonic() - d.from)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.injected = append(d.injected, injectedFault{kind, time.Duration(at - d.from), pid, holder})
+	d.injected = append(d.injected, injectedFault{kind, at, pid, holder})
 }
 
 // finish ends all workers.
@@ -224,12 +207,11 @@ func (d *faultDriver) finish(ctx context.Context) error {
 	for _, w := range d.workers {
 		_ = w.Stdin.Close()
 	}
-	late := time.AfterFunc(rig.RoundGrace, func() {
+	defer time.AfterFunc(rig.RoundGrace, func() {
 		for _, w := range d.workers {
 			_ = w.Cmd.Process.Kill()
 		}
-	})
-	defer late.Stop()
+	}).Stop()
 	var errs []error
 	for _, w := range d.workers {
 		if err := w.Wait(); err != nil {

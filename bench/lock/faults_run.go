@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"lockstep/bench/rig"
@@ -35,17 +35,17 @@ type FaultReport struct {
 }
 
 // runFaults lets processes contend for one key while faults are injected, and judges the log of what they wrote.
-func (b *bench) runFaults(ctx context.Context, env *rig.Env, key string) error {
+func (b *bench) runFaults(ctx context.Context, env *rig.Env, key string) (rig.Report, error) {
 	dir, err := os.MkdirTemp("", "lockstep-bench-volume-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	report, err := b.contendWithFaults(ctx, env, volume{dir}, key)
 	if err != nil {
 		_ = os.RemoveAll(dir)
-		return fmt.Errorf("bench with faults: %w", err)
+		return nil, fmt.Errorf("bench with faults: %w", err)
 	}
-	return env.Show(report)
+	return report, nil
 }
 
 // Verdict returns an error if a guarantee of the lock was broken, and keeps the log; otherwise it removes the log.
@@ -62,35 +62,21 @@ func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, k
 	if err != nil {
 		return report, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	d := &faultDriver{lease: b.lease, duration: b.duration, volume: v, busy: map[*rig.Worker]bool{}}
-	if d.redis, err = rig.OpenDurableRedis(ctx); err != nil {
+	d := &faultDriver{bench: b, volume: v, busy: map[*rig.Worker]bool{}}
+	if d.redis, err = env.OpenDurableRedis(ctx); err != nil {
 		return report, err
 	}
-	defer d.redis.Close()
 	report.Machine = d.redis.Machine()
 
-	d.start = func() (*rig.Worker, error) {
-		return env.StartWorker(ctx, self[0], "--redis", d.redis.URL, "--key", key, "--volume", v.dir,
-			"--waiters", strconv.Itoa(b.waiters), "--lease", b.lease.String())
+	args := []string{
+		"--redis", d.redis.URL, "--key", key, "--volume", v.dir, "--waiters", strconv.Itoa(b.waiters), "--lease", b.lease.String(),
 	}
+	d.start = func() (*rig.Worker, error) { return env.StartWorker(ctx, self[0], args...) }
 	defer func() { d.workers.Kill() }()
-	for range b.processes {
-		w, err := d.start()
-		if err != nil {
-			return report, err
-		}
-		d.workers = append(d.workers, w)
-	}
-	for _, w := range d.workers {
-		if _, err := w.Ready(); err != nil {
-			return report, w.Explain(ctx, err)
-		}
-	}
-	if d.from, err = rig.Monotonic(); err != nil {
+	if d.workers, _, err = env.StartWorkers(ctx, b.processes, self[0], args...); err != nil {
 		return report, err
 	}
+	d.from = rig.Monotonic()
 	if err := d.inject(ctx); err != nil {
 		return report, err
 	}
@@ -109,25 +95,19 @@ func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, k
 }
 
 // readLog reads the log.
-func (v volume) readLog() ([]write, error) {
-	file, err := os.Open(v.path("log"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+func (v volume) readLog() (all []write, err error) {
+	log, err := os.ReadFile(v.path("log"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	defer file.Close()
-	var all []write
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		w, err := parseWrite(lines.Text())
+	for line := range strings.Lines(string(log)) {
+		w, err := parseWrite(line)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, w)
 	}
-	return all, lines.Err()
+	return all, nil
 }
 
 // Table prints the report as text.

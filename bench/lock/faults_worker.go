@@ -60,10 +60,7 @@ func (v volume) write(fence uint64, end bool, goroutine int) error {
 				return err
 			}
 		}
-		w := write{Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
-		if w.At, err = rig.Monotonic(); err != nil {
-			return err
-		}
+		w := write{At: rig.Monotonic(), Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
 		log, err := os.OpenFile(v.path("log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 		if err != nil {
 			return err
@@ -73,50 +70,44 @@ func (v volume) write(fence uint64, end bool, goroutine int) error {
 	})
 }
 
-// last returns the last write in the log, if there is one. The caller must hold the guard.
-func (v volume) last() (write, bool, error) {
+// last returns the last write in the log, zero if there is none. The caller must hold the guard.
+func (v volume) last() (write, error) {
 	log, err := os.Open(v.path("log"))
 	if errors.Is(err, os.ErrNotExist) {
-		return write{}, false, nil
+		return write{}, nil
 	}
 	if err != nil {
-		return write{}, false, err
+		return write{}, err
 	}
 	defer log.Close()
 	if _, err := log.Seek(-writeSize, io.SeekEnd); err != nil {
-		return write{}, false, err
+		return write{}, err
 	}
 	line, err := io.ReadAll(log)
 	if err != nil {
-		return write{}, false, err
+		return write{}, err
 	}
-	w, err := parseWrite(string(line))
-	return w, err == nil, err
+	return parseWrite(string(line))
 }
 
 // faultWorker is one process of a run with faults. It prints "ready" and works until its standard input ends.
 type faultWorker struct {
-	redis, key string
-	volume     volume
-	waiters    int
-	lease      time.Duration
+	key     string
+	volume  volume
+	waiters int
+	lease   time.Duration
 }
 
 // NewFaultsWorkerCommand returns the hidden command of a worker of a run with faults.
 func NewFaultsWorkerCommand(std term.Streams) *cobra.Command {
 	var w faultWorker
-	cmd := &cobra.Command{
-		Use:    "faults-worker",
-		Short:  "One process of bench lock --faults",
-		Hidden: true,
-		Args:   term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			app.SilenceRedis()
-			return w.run(cmd.Context(), cmd.InOrStdin(), std.Stdout)
-		},
-	}
+	cmd := rig.WorkerCommand(&cobra.Command{
+		Use:   "faults-worker",
+		Short: "One process of bench lock --faults",
+	}, term.NoArgs, func(cmd *cobra.Command, _ []string, server redisx.Server) error {
+		return w.run(cmd.Context(), server, cmd.InOrStdin(), std.Stdout)
+	})
 	flags := cmd.Flags()
-	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
 	flags.StringVar(&w.key, "key", "", "key to lock")
 	flags.StringVar(&w.volume.dir, "volume", "", "`folder` that the lock protects")
 	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
@@ -124,11 +115,7 @@ func NewFaultsWorkerCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (w faultWorker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-	server, err := redisx.Parse(w.redis, "")
-	if err != nil {
-		return term.UsageError(err)
-	}
+func (w faultWorker) run(ctx context.Context, server redisx.Server, stdin io.Reader, stdout io.Writer) error {
 	locker, closeLocker, err := newLocker(ctx, server, w.lease) // without a ping: Redis may be down
 	if err != nil {
 		return err

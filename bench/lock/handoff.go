@@ -110,29 +110,24 @@ func medianHandOffs(rounds []HandOffs) HandOffs {
 	if len(rounds) == 0 {
 		return HandOffs{}
 	}
-	count := func(of func(HandOffs) int) int { return stats.MedianOf(rounds, of) }
-	share := func(of func(HandOffs) float64) float64 { return stats.MedianOf(rounds, of) }
 	latency := func(of func(HandOffs) stats.Latency) stats.Latency {
-		at := func(p func(stats.Latency) time.Duration) time.Duration {
-			return stats.MedianOf(rounds, func(f HandOffs) time.Duration { return p(of(f)) })
-		}
 		return stats.Latency{
-			P50: at(func(l stats.Latency) time.Duration { return l.P50 }),
-			P99: at(func(l stats.Latency) time.Duration { return l.P99 }),
-			Max: at(func(l stats.Latency) time.Duration { return l.Max }),
+			P50: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P50 }),
+			P99: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P99 }),
+			Max: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).Max }),
 		}
 	}
 	spread := func(of func(HandOffs) stats.Spread) stats.Spread {
 		return stats.Spread{
-			Fewest: count(func(f HandOffs) int { return of(f).Fewest }),
-			Most:   count(func(f HandOffs) int { return of(f).Most }),
-			Ratio:  share(func(f HandOffs) float64 { return of(f).Ratio }),
+			Fewest: stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Fewest }),
+			Most:   stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Most }),
+			Ratio:  stats.MedianOf(rounds, func(f HandOffs) float64 { return of(f).Ratio }),
 		}
 	}
 	m := HandOffs{
-		Grants:          count(func(f HandOffs) int { return f.Grants }),
-		GrantsPerSecond: share(func(f HandOffs) float64 { return f.GrantsPerSecond }),
-		Busy:            share(func(f HandOffs) float64 { return f.Busy }),
+		Grants:          stats.MedianOf(rounds, func(f HandOffs) int { return f.Grants }),
+		GrantsPerSecond: stats.MedianOf(rounds, func(f HandOffs) float64 { return f.GrantsPerSecond }),
+		Busy:            stats.MedianOf(rounds, func(f HandOffs) float64 { return f.Busy }),
 		HandOff:         latency(func(f HandOffs) stats.Latency { return f.HandOff }),
 		Between:         latency(func(f HandOffs) stats.Latency { return f.Between }),
 		PerProcess:      spread(func(f HandOffs) stats.Spread { return f.PerProcess }),

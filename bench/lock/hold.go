@@ -32,18 +32,10 @@ type usage struct {
 	Share float64       `json:"share_of_a_core"`
 }
 
-// runHoldMany holds many leases for the duration.
-func (b *bench) runHoldMany(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
-	report, err := holdMany(ctx, server, key, b.holdMany, leaseTime, b.duration)
-	if err != nil {
-		return err
-	}
-	return env.Show(report)
-}
-
 // Verdict returns an error if a lease was lost.
 func (r HoldReport) Verdict() error { return rig.Faults(rig.Fault{What: "leases lost", Count: r.Lost}) }
 
+// holdMany holds n leases for a duration.
 func holdMany(ctx context.Context, server *rig.Redis, key string, n int, lease, d time.Duration) (HoldReport, error) {
 	report := HoldReport{Machine: server.Machine(), Leases: n, Lease: lease}
 	locker, closeLocker, err := openLocker(ctx, server.Server, lease)

@@ -45,12 +45,13 @@ type PairsReport struct {
 }
 
 // runUncontended measures both kinds of pairs in turn, with 1 and with 16 goroutines.
-func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Redis, key string) error {
+func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Redis, key string) (rig.Report, error) {
 	locker, closeLocker, err := openLocker(ctx, server.Server, leaseTime)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer closeLocker()
+	env.Cleanup(func() { server.Clear(ctx, benchPrefix+key) })
 	raw := &rawPairs{client: server.Open()} // configured like the Locker's client
 	defer raw.client.Close()
 	ours := func(ctx context.Context, key string) error {
@@ -61,31 +62,29 @@ func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Re
 		return lease.Release(ctx)
 	}
 	report := PairsReport{Machine: server.Machine(), Rounds: b.rounds, Duration: b.duration}
+	both := []func(context.Context, string) error{ours, raw.pair}
 	for _, goroutines := range []int{1, 16} {
-		for _, pair := range []func(context.Context, string) error{ours, raw.pair} { // warm-up
+		for _, pair := range both { // warm-up
 			if _, err := pairsPerSecond(ctx, goroutines, rig.WarmUp, key, pair); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		var lockers, raws, ratios []float64
+		var rates [2][]float64
+		var ratios []float64
 		for round := range b.rounds {
 			env.Progress("round %d of %d: %d goroutines", round+1, b.rounds, goroutines)
-			l, err := pairsPerSecond(ctx, goroutines, b.duration, key, ours)
-			if err != nil {
-				return err
+			for i, pair := range both {
+				rate, err := pairsPerSecond(ctx, goroutines, b.duration, key, pair)
+				if err != nil {
+					return nil, err
+				}
+				rates[i] = append(rates[i], rate)
 			}
-			r, err := pairsPerSecond(ctx, goroutines, b.duration, key, raw.pair)
-			if err != nil {
-				return err
-			}
-			lockers, raws, ratios = append(lockers, l), append(raws, r), append(ratios, l/r)
+			ratios = append(ratios, rates[0][round]/rates[1][round])
 		}
-		report.Rows = append(report.Rows, pairs{goroutines, stats.Median(lockers), stats.Median(raws), stats.Median(ratios)})
-		if err := raw.forget(ctx, goroutines, key); err != nil {
-			return err
-		}
+		report.Rows = append(report.Rows, pairs{goroutines, stats.Median(rates[0]), stats.Median(rates[1]), stats.Median(ratios)})
 	}
-	return env.Show(report)
+	return report, nil
 }
 
 // pairsPerSecond repeats pair in several goroutines, each with its own key.
@@ -117,11 +116,9 @@ type rawPairs struct {
 	tokens atomic.Int64
 }
 
-func rawKeys(key string) []string { return []string{benchPrefix + key, benchPrefix + key + ":fence"} }
-
 func (r *rawPairs) pair(ctx context.Context, key string) error {
-	key += ":raw"
-	keys, token := rawKeys(key), strconv.FormatInt(r.tokens.Add(1), 36)
+	key = benchPrefix + key + ":raw"
+	keys, token := []string{key, key + ":fence"}, strconv.FormatInt(r.tokens.Add(1), 36)
 	fence, err := rawLock.Run(ctx, r.client, keys, token, leaseTime.Milliseconds()).Int64()
 	if err != nil {
 		return err
@@ -132,16 +129,6 @@ func (r *rawPairs) pair(ctx context.Context, key string) error {
 	}
 	if fence == 0 || deleted == 0 {
 		return errors.New("an uncontended key was held, or had another token")
-	}
-	return nil
-}
-
-// forget deletes the fences.
-func (r *rawPairs) forget(ctx context.Context, goroutines int, key string) error {
-	for i := range goroutines {
-		if err := r.client.Del(ctx, rawKeys(goroutineKey(key, i)+":raw")...).Err(); err != nil {
-			return err
-		}
 	}
 	return nil
 }

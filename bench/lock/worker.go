@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
 	"lockstep/locking"
@@ -28,7 +27,7 @@ const (
 
 // worker is one process of a contest. It speaks the worker protocol of bench/README.md.
 type worker struct {
-	redis, key     string
+	key            string
 	waiters        int
 	hold, duration time.Duration
 }
@@ -36,18 +35,13 @@ type worker struct {
 // NewWorkerCommand returns the hidden command of a worker.
 func NewWorkerCommand(std term.Streams) *cobra.Command {
 	var w worker
-	cmd := &cobra.Command{
-		Use:    "lock-worker",
-		Short:  "One process of bench lock",
-		Hidden: true,
-		Args:   term.WrongUse(term.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			app.SilenceRedis()
-			return w.run(cmd.Context(), cmd.InOrStdin(), std.Stdout)
-		},
-	}
+	cmd := rig.WorkerCommand(&cobra.Command{
+		Use:   "lock-worker",
+		Short: "One process of bench lock",
+	}, term.NoArgs, func(cmd *cobra.Command, _ []string, server redisx.Server) error {
+		return w.run(cmd.Context(), server, cmd.InOrStdin(), std.Stdout)
+	})
 	flags := cmd.Flags()
-	flags.StringVar(&w.redis, "redis", "", "`URL` of the Redis to use")
 	flags.StringVar(&w.key, "key", "", "key to lock")
 	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
 	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long to hold each grant")
@@ -55,11 +49,7 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (w worker) run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-	server, err := redisx.Parse(w.redis, "")
-	if err != nil {
-		return term.UsageError(err)
-	}
+func (w worker) run(ctx context.Context, server redisx.Server, stdin io.Reader, stdout io.Writer) error {
 	locker, closeLocker, err := openLocker(ctx, server, leaseTime)
 	if err != nil {
 		return err
@@ -95,11 +85,7 @@ func (w worker) contend(ctx context.Context, locker *locking.Locker, waiter int)
 	var grants []grant
 	req := locking.Request{Key: w.key, Job: strconv.Itoa(waiter), Operation: "bench", Wait: w.duration + time.Minute}
 	for ctx.Err() == nil {
-		g := grant{Waiter: waiter}
-		var err error
-		if g.Asked, err = rig.Monotonic(); err != nil {
-			return nil, err
-		}
+		g := grant{Waiter: waiter, Asked: rig.Monotonic()}
 		lease, err := locker.Acquire(ctx, req)
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			break
@@ -107,13 +93,9 @@ func (w worker) contend(ctx context.Context, locker *locking.Locker, waiter int)
 		if err != nil {
 			return nil, err
 		}
-		if g.Granted, err = rig.Monotonic(); err != nil {
-			return nil, err
-		}
+		g.Granted = rig.Monotonic()
 		time.Sleep(w.hold)
-		if g.Released, err = rig.Monotonic(); err != nil {
-			return nil, err
-		}
+		g.Released = rig.Monotonic()
 		if err := lease.Release(ctx); err != nil {
 			return nil, err
 		}
@@ -125,9 +107,8 @@ func (w worker) contend(ctx context.Context, locker *locking.Locker, waiter int)
 // openLocker returns a Locker configured like the service's. It fails if Redis does not answer.
 func openLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
 	client := server.Open()
-	err := client.Ping(ctx).Err()
-	_ = client.Close()
-	if err != nil {
+	defer client.Close()
+	if err := client.Ping(ctx).Err(); err != nil {
 		return nil, nil, redisx.Explain(server, err)
 	}
 	return newLocker(ctx, server, lease)

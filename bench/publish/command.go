@@ -28,8 +28,7 @@ type bench struct {
 // NewCommand returns the command bench publish.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	var cmd *cobra.Command
-	cmd = rig.Command(std, &cobra.Command{
+	cmd := rig.Command(std, &cobra.Command{
 		Use:   "publish",
 		Short: "Measure how long a push takes to its readers, and a first clone",
 		Long: "Push one file at a time to repositories of several sizes, served by a real Git server, and print how long\n" +
@@ -42,7 +41,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Example: "  go run ./bench publish\n" +
 			"  go run ./bench publish --sizes 60,5000 --pushes 10 --json\n" +
 			"  go run ./bench publish --repo https://github.com/redis/redis.git",
-	}, func() error { return b.check(cmd.Flags().Changed("sizes")) }, b.run)
+	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&b.sizes, "sizes", []string{"redis", "git", "60", "50000"}, "`sizes` of the repositories to make: redis, git, or a number of files")
 	flags.StringVar(&b.repo, "repo", "", "`URL` or path of a repository whose default branch provides the files instead")
@@ -58,34 +57,31 @@ type subject struct {
 	from  string // URL or path of the original; "" to generate one
 }
 
-// Sizes as of 2026. Generated files have as many bytes on average as in a repository of 50,000 files and 170 MB.
-const (
-	redisFiles, redisBytes = 1_700, 25_000_000
-	gitFiles, gitBytes     = 4_800, 55_000_000
-	bytesPerFile           = 3_400
-)
+// namedShapes are sizes as of 2026.
+var namedShapes = map[string]gitserver.Shape{
+	"redis": {Files: 1_700, Bytes: 25_000_000},
+	"git":   {Files: 4_800, Bytes: 55_000_000},
+}
+
+// bytesPerFile is the average in a repository of 50,000 files and 170 MB.
+const bytesPerFile = 3_400
 
 // check also sets the subjects. The default sizes do not apply with --repo.
-func (b *bench) check(sizesGiven bool) error {
+func (b *bench) check(given func(flag string) bool) error {
 	if b.pushes < 1 || b.rounds < 1 {
 		return errors.New("--pushes and --rounds: want at least 1 of each")
 	}
-	if b.repo == "" || sizesGiven {
+	if b.repo == "" || given("sizes") {
 		for _, size := range b.sizes {
-			sub := subject{name: size}
-			switch size {
-			case "redis":
-				sub.shape = gitserver.Shape{Files: redisFiles, Bytes: redisBytes}
-			case "git":
-				sub.shape = gitserver.Shape{Files: gitFiles, Bytes: gitBytes}
-			default:
+			shape, named := namedShapes[size]
+			if !named {
 				files, err := strconv.Atoi(size)
 				if err != nil || files < 2 {
 					return fmt.Errorf("--sizes has %q; want redis, git, or a number of files of at least 2", size)
 				}
-				sub.shape = gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
+				shape = gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
 			}
-			b.subjects = append(b.subjects, sub)
+			b.subjects = append(b.subjects, subject{name: size, shape: shape})
 		}
 	}
 	if b.repo != "" {
@@ -99,21 +95,21 @@ func (b *bench) check(sizesGiven bool) error {
 }
 
 // run measures one repository after the other.
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
+func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	report := Report{Pushes: b.pushes, Rounds: b.rounds}
 	var err error
 	if report.Machine, err = rig.GitMachine(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	for _, subject := range b.subjects {
 		measured, err := b.measure(ctx, env, subject)
 		if err != nil {
-			return fmt.Errorf("bench %s: %w", subject.name, err)
+			return nil, fmt.Errorf("bench %s: %w", subject.name, err)
 		}
 		report.Repos = append(report.Repos, measured)
 	}
 	report.compare()
-	return env.Show(report)
+	return report, nil
 }
 
 // measure serves a repository, and measures first clones of it and then pushes to it.

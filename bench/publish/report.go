@@ -18,8 +18,8 @@ type Report struct {
 	Rounds  int         `json:"rounds"`
 	Repos   []Repo      `json:"repos"`
 
-	// Ratios of the publish step of the repository with most files to that of the one with fewest, without the index: with
-	// reused trees, and without. 0 if there is one repository.
+	// Ratios of the publish step (without the index) in the repository with the most files to that in the one with the
+	// fewest: with reused trees, and without. 0 if there is only one repository.
 	LargestToSmallestReused float64 `json:"largest_to_smallest_reused,omitempty"`
 	LargestToSmallestLinked float64 `json:"largest_to_smallest_linked,omitempty"`
 }

@@ -135,8 +135,7 @@ func (r *run) cloneOnce(ctx context.Context, round int, turns Turns) error {
 			return p, err
 		}},
 	}
-	for i := range sides {
-		side := sides[(i+round)%len(sides)]
+	for _, side := range rig.Rotated(sides, round) {
 		if err := syncFileSystem(r.dir); err != nil {
 			return err
 		}
@@ -199,8 +198,7 @@ func (r *run) push(ctx context.Context, turns Turns) error {
 		if err != nil {
 			return err
 		}
-		for i := range sides {
-			side := sides[(i+n)%len(sides)]
+		for _, side := range rig.Rotated(sides, n) {
 			p, err := r.turn(ctx, side, path, content)
 			if err != nil {
 				return fmt.Errorf("push %d: %s: %w", n+1, side.name, err)

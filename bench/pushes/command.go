@@ -13,9 +13,7 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/gitserver"
 )
 
 // bench holds the flags.
@@ -43,7 +41,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (b *bench) check() error {
+func (b *bench) check(func(string) bool) error {
 	if b.pushes < 1 || b.processes < 1 || b.files < 1 || b.timeout <= 0 {
 		return errors.New("--pushes, --processes, --files and --timeout: want at least 1 of each")
 	}
@@ -63,30 +61,28 @@ type Report struct {
 	Wrong      int           `json:"wrong"`    // results that failed or are not of the last commit
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) error {
+func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	server, err := rig.OpenRedis(ctx, "")
+	server, err := env.OpenRedis(ctx, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer server.Close()
-	git, err := gitserver.Start(filepath.Join(env.Dir, "remote"))
+	git, err := env.StartGit()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer git.Close()
 	const repo = "bench/pushes"
 	commits, err := rig.CommitPushes(ctx, git, repo, b.files, b.pushes)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	results, err := queue(ctx, server, git.URL(repo), commits)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := env.Lockstep(ctx); err != nil { // do not measure the build
-		return err
+		return nil, err
 	}
 
 	began := time.Now()
@@ -95,15 +91,11 @@ func (b *bench) run(ctx context.Context, env *rig.Env) error {
 		workers[i], err = env.StartLockstep(ctx, "serve", "--roles", "worker", "--redis", server.URL, "--root", filepath.Join(env.Dir, "root"),
 			"--log-level", "error")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		defer func() { _ = workers[i].Stop() }()
 	}
-	err = rig.AwaitCount(ctx, int64(b.pushes), 5*time.Millisecond, func() (int64, error) {
-		return server.Client.XLen(ctx, events.DefaultNamespace.Results()).Result()
-	})
-	if err != nil {
-		return fmt.Errorf("await the results: %w\n%s", err, workers[0].Log())
+	if err := rig.AwaitResults(ctx, server.Client, events.DefaultNamespace, int64(b.pushes), 5*time.Millisecond); err != nil {
+		return nil, fmt.Errorf("await the results: %w\n%s", err, workers[0].Log())
 	}
 	stats := git.Stats(repo)
 	report := Report{
@@ -113,41 +105,25 @@ func (b *bench) run(ctx context.Context, env *rig.Env) error {
 	for _, worker := range workers {
 		_ = worker.Stop()
 	}
-	if err := report.count(ctx, server, results, commits[len(commits)-1]); err != nil {
-		return err
-	}
-	return env.Show(report)
+	err = report.count(ctx, server, results, commits[len(commits)-1])
+	return report, err
 }
 
-// queue publishes a change for each commit. It returns a map of the changes' IDs, to count results in.
-func queue(ctx context.Context, server *rig.Redis, url string, commits []string) (results map[string]int, err error) {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: server.Client})
-	if err != nil {
-		return nil, err
-	}
-	results = make(map[string]int, len(commits))
+// queue publishes a change for each commit, and returns the count of each change's results, 0.
+func queue(ctx context.Context, server *rig.Redis, url string, commits []string) (rig.Results, error) {
+	results := rig.Results{}
 	for _, commit := range commits {
-		change, err := events.NewChange(events.Change{URL: url, Source: "/lockstep/bench", After: commit})
+		change, err := rig.Publish(ctx, server.Client, events.DefaultNamespace, events.Change{URL: url, After: commit})
 		if err != nil {
-			return nil, err
-		}
-		msg, err := stream.ChangeMessage(change)
-		if err != nil {
-			return nil, err
-		}
-		if err := publisher.Publish(events.DefaultNamespace.Changes(), msg); err != nil {
 			return nil, err
 		}
 		results[change.ID] = 0
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 	}
 	return results, nil
 }
 
 // count counts the results of each change.
-func (r *Report) count(ctx context.Context, server *rig.Redis, counts map[string]int, last string) error {
+func (r *Report) count(ctx context.Context, server *rig.Redis, counts rig.Results, last string) error {
 	results, _, err := rig.ReadResults(ctx, server.Client, events.DefaultNamespace, "")
 	if err != nil {
 		return err
@@ -160,14 +136,7 @@ func (r *Report) count(ctx context.Context, server *rig.Redis, counts map[string
 			counts[id]++
 		}
 	}
-	for _, n := range counts {
-		switch {
-		case n == 0:
-			r.Unanswered++
-		case n > 1:
-			r.Repeated++
-		}
-	}
+	r.Unanswered, r.Repeated = counts.Count()
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"text/tabwriter"
 
@@ -14,6 +15,7 @@ import (
 
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
+	"lockstep/internal/redisx"
 )
 
 // Env is the environment of one benchmark run.
@@ -21,9 +23,24 @@ type Env struct {
 	term.Streams
 	Dir string // temporary, removed at the end
 
-	out     term.Output
-	mu      sync.Mutex
-	program string // path of the lockstep binary, "" until one is needed
+	out      term.Output
+	mu       sync.Mutex
+	program  string // path of the lockstep binary, "" until one is needed
+	cleanups []func()
+}
+
+// Cleanup adds a function to call at the end of the run. The function that was added last is called first.
+func (e *Env) Cleanup(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cleanups = append(e.cleanups, f)
+}
+
+// Close calls the functions that Cleanup added.
+func (e *Env) Close() {
+	for _, cleanup := range slices.Backward(e.cleanups) {
+		cleanup()
+	}
 }
 
 // Report is the result of a benchmark. If it also has a method Verdict() error, the command fails with that error.
@@ -31,14 +48,17 @@ type Report interface {
 	Table(w io.Writer) error
 }
 
+// check validates the flags, and may set defaults. given reports whether a flag was set.
+type check = func(given func(flag string) bool) error
+
 // Command completes the command of a benchmark. The command exits with a usage error if check returns an error; otherwise it
-// calls run.
-func Command(std term.Streams, cmd *cobra.Command, check func() error, run func(context.Context, *Env) error) *cobra.Command {
+// calls run, prints the report in the format that --output names, and returns its verdict.
+func Command(std term.Streams, cmd *cobra.Command, check check, run func(context.Context, *Env) (Report, error)) *cobra.Command {
 	env := &Env{Streams: std}
 	env.out.Add(cmd)
 	cmd.Args = term.WrongUse(term.NoArgs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if err := check(); err != nil {
+		if err := check(cmd.Flags().Changed); err != nil {
 			return term.UsageError(err)
 		}
 		app.SilenceRedis()
@@ -46,9 +66,27 @@ func Command(std term.Streams, cmd *cobra.Command, check func() error, run func(
 			return err
 		}
 		defer os.RemoveAll(env.Dir)
-		return run(cmd.Context(), env)
+		defer env.Close()
+		report, err := run(cmd.Context(), env)
+		if err != nil {
+			return err
+		}
+		return env.show(report)
 	}
 	return cmd
+}
+
+// RedisCommand is like [Command], and adds --redis. It passes that Redis to run, or a private one.
+func RedisCommand(std term.Streams, cmd *cobra.Command, check check, run func(context.Context, *Env, *Redis) (Report, error)) *cobra.Command {
+	var url string
+	RedisFlag(cmd, &url)
+	return Command(std, cmd, check, func(ctx context.Context, env *Env) (Report, error) {
+		server, err := env.OpenRedis(ctx, url)
+		if err != nil {
+			return nil, err
+		}
+		return run(ctx, env, server)
+	})
 }
 
 // RedisFlag adds --redis to a command.
@@ -56,21 +94,24 @@ func RedisFlag(cmd *cobra.Command, url *string) {
 	cmd.Flags().StringVar(url, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
 }
 
-// OnRedis returns a function for [Command] that opens the Redis at url and calls run.
-func OnRedis(url *string, run func(context.Context, *Env, *Redis) error) func(context.Context, *Env) error {
-	return func(ctx context.Context, env *Env) error {
-		server, err := OpenRedis(ctx, *url)
+// WorkerCommand completes the hidden command of a process that a benchmark starts, and adds --redis. It passes that Redis to run.
+func WorkerCommand(cmd *cobra.Command, args cobra.PositionalArgs, run func(*cobra.Command, []string, redisx.Server) error) *cobra.Command {
+	var url string
+	cmd.Flags().StringVar(&url, "redis", "", "`URL` of the Redis to use")
+	cmd.Hidden, cmd.Args = true, term.WrongUse(args)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		app.SilenceRedis()
+		server, err := redisx.Parse(url, "")
 		if err != nil {
-			return err
+			return term.UsageError(err)
 		}
-		defer server.Close()
-		return run(ctx, env, server)
+		return run(cmd, args, server)
 	}
+	return cmd
 }
 
-// Show prints a report in the format that --output names, and returns its verdict.
-func (e *Env) Show(report Report) error {
-	var err error
+// show prints a report, and returns its verdict.
+func (e *Env) show(report Report) (err error) {
 	if e.out.IsTable() {
 		err = report.Table(e.Stdout)
 	} else {
@@ -96,6 +137,12 @@ func (e *Env) Alternate(rounds int, names []string, measure func(round, i int) e
 		}
 	}
 	return nil
+}
+
+// Rotated returns the items in order, beginning with another one in each round.
+func Rotated[T any](items []T, round int) []T {
+	first := round % len(items)
+	return slices.Concat(items[first:], items[:first])
 }
 
 // NewTable returns a writer that aligns tab-separated cells to the right. The caller must flush it.

@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,19 +18,20 @@ import (
 
 // privateRedis is a redis-server on a free port.
 type privateRedis struct {
+	env             *Env
 	path, addr, dir string
-	durable         bool
-	cmd             *exec.Cmd
-	log             bytes.Buffer // complete once the process has ended
+	args            []string // added to the command line
+	process         *Process
 }
 
-func startPrivateRedis(ctx context.Context, durable bool) (*privateRedis, error) {
+// OpenPrivateRedis starts a private redis-server with additional arguments.
+func (e *Env) OpenPrivateRedis(ctx context.Context, args ...string) (*Redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, term.UsageError(errors.New("there is no redis-server in PATH to start a private one; install it, or use --redis where the benchmark has it"))
 	}
-	p := &privateRedis{path: path, durable: durable}
-	if p.dir, err = os.MkdirTemp("", "lockstep-bench-redis-"); err != nil {
+	p := &privateRedis{env: e, path: path, args: args}
+	if p.dir, err = os.MkdirTemp(e.Dir, "redis-"); err != nil {
 		return nil, err
 	}
 	for range 5 { // another process may take the port before redis-server binds it
@@ -39,10 +39,13 @@ func startPrivateRedis(ctx context.Context, durable bool) (*privateRedis, error)
 			break
 		}
 		if err = p.launch(ctx); err == nil {
-			return p, nil
+			r, err := e.OpenRedis(ctx, "redis://"+p.addr)
+			if err == nil {
+				r.private = p
+			}
+			return r, err
 		}
 	}
-	_ = os.RemoveAll(p.dir)
 	return nil, err
 }
 
@@ -61,33 +64,29 @@ func (p *privateRedis) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"--bind", "127.0.0.1", "--port", port, "--dir", p.dir, "--save", "", "--appendonly", "no"}
-	if p.durable {
-		args = append(args[:len(args)-1], "yes", "--appendfsync", "always")
+	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", p.dir, "--save", ""}, p.args...)
+	process, err := p.env.StartProcess(ctx, nil, p.path, args...)
+	if err != nil {
+		return err
 	}
-	p.log.Reset()
-	p.cmd = exec.CommandContext(ctx, p.path, args...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("start redis-server: %w", err)
-	}
+	p.process = process
 	if err := p.await(ctx); err != nil {
-		p.kill()
-		return fmt.Errorf("redis-server does not start: %w\n%s", err, p.log.String())
+		_ = p.process.Kill()
+		return fmt.Errorf("redis-server does not start: %w\n%s", err, p.process.Log())
 	}
 	return nil
 }
 
 // await returns once this server, and no other process on its port, has loaded its data and answers.
 func (p *privateRedis) await(ctx context.Context) error {
-	client := redis.NewClient(&redis.Options{Addr: p.addr, MaxRetries: -1})
-	defer client.Close()
+	r := &Redis{Client: redis.NewClient(&redis.Options{Addr: p.addr, MaxRetries: -1})}
+	defer r.Client.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		switch redisInfo(ctx, client, "server")["process_id"] {
-		case strconv.Itoa(p.cmd.Process.Pid):
-			if client.Ping(ctx).Err() == nil {
+		switch r.Info(ctx, "server")["process_id"] {
+		case strconv.Itoa(p.process.Cmd.Process.Pid):
+			if r.Client.Ping(ctx).Err() == nil {
 				return nil
 			}
 		case "":
@@ -100,11 +99,12 @@ func (p *privateRedis) await(ctx context.Context) error {
 	}
 }
 
-func (p *privateRedis) restart(ctx context.Context, empty bool, away time.Duration) (down Span, err error) {
-	if down.From, err = Monotonic(); err != nil {
-		return down, err
-	}
-	p.kill()
+// Restart kills the private server, waits, and starts it again, with its data or empty. It returns the time during
+// which the server did not answer.
+func (r *Redis) Restart(ctx context.Context, empty bool, away time.Duration) (down Span, err error) {
+	p := r.private
+	down.From = Monotonic()
+	_ = p.process.Kill()
 	if empty {
 		if err := errors.Join(os.RemoveAll(p.dir), os.Mkdir(p.dir, 0o700)); err != nil {
 			return down, err
@@ -113,19 +113,7 @@ func (p *privateRedis) restart(ctx context.Context, empty bool, away time.Durati
 	if !app.Sleep(ctx, away) {
 		return down, context.Cause(ctx)
 	}
-	if err := p.launch(ctx); err != nil {
-		return down, err
-	}
-	down.To, err = Monotonic()
+	err = p.launch(ctx)
+	down.To = Monotonic()
 	return down, err
-}
-
-func (p *privateRedis) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
-func (p *privateRedis) stop() {
-	p.kill()
-	_ = os.RemoveAll(p.dir)
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +15,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 
+	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/config"
 )
@@ -49,6 +53,15 @@ type Process struct {
 	done    chan struct{} // closed when the process has ended
 }
 
+// Serve starts lockstep serve on a free port, and waits until it listens. It returns the address too.
+func (e *Env) Serve(ctx context.Context, args ...string) (p *Process, addr string, err error) {
+	if p, err = e.StartLockstep(ctx, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...); err != nil {
+		return nil, "", err
+	}
+	addr, err = p.Listening(ctx)
+	return p, addr, err
+}
+
 // StartLockstep starts the lockstep binary, in a folder without a lockstep.yaml and without the variables that configure it.
 func (e *Env) StartLockstep(ctx context.Context, args ...string) (*Process, error) {
 	path, err := e.Lockstep(ctx)
@@ -59,7 +72,7 @@ func (e *Env) StartLockstep(ctx context.Context, args ...string) (*Process, erro
 	return e.StartProcess(ctx, environ, path, args...)
 }
 
-// StartProcess starts a program.
+// StartProcess starts a program, and kills it at the end of the run.
 func (e *Env) StartProcess(ctx context.Context, environ []string, path string, args ...string) (*Process, error) {
 	log, err := os.CreateTemp(e.Dir, "process-*.log")
 	if err != nil {
@@ -73,6 +86,7 @@ func (e *Env) StartProcess(ctx context.Context, environ []string, path string, a
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(path), err)
 	}
 	go func() { _ = p.Cmd.Wait(); close(p.done) }()
+	e.Cleanup(func() { _ = p.Kill() })
 	return p, nil
 }
 
@@ -96,6 +110,24 @@ func (p *Process) Listening(ctx context.Context) (string, error) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// Get returns the body of a URL. It returns an error for any status but 200.
+func Get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("get %s: %s: %.200s", url, resp.Status, body)
+	}
+	return string(body), err
 }
 
 // Kill kills the process. It returns an error if the process had ended by itself.
@@ -173,6 +205,11 @@ func Memory(pid int, field string) (int64, error) {
 		return 0, fmt.Errorf("/proc/%d/status has no %s", pid, field)
 	}
 	return kB << 10, nil
+}
+
+// AwaitResults polls the number of results until it is at least n.
+func AwaitResults(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, n int64, every time.Duration) error {
+	return AwaitCount(ctx, n, every, func() (int64, error) { return client.XLen(ctx, namespace.Results()).Result() })
 }
 
 // AwaitCount polls count every few milliseconds until it is at least n.

@@ -26,18 +26,18 @@ type Redis struct {
 	private *privateRedis // nil if the caller named a server
 }
 
-// OpenRedis connects to the Redis at url, or starts a private one if url is empty.
-func OpenRedis(ctx context.Context, url string) (*Redis, error) {
+// OpenRedis connects to the Redis at url until the end of the run, or starts a private one if url is empty.
+func (e *Env) OpenRedis(ctx context.Context, url string) (*Redis, error) {
 	if url == "" {
-		return openPrivate(ctx, false)
+		return e.OpenPrivateRedis(ctx)
 	}
 	server, err := redisx.Parse(url, "")
 	if err != nil {
 		return nil, term.UsageError(err)
 	}
 	r := &Redis{Server: server, URL: url, Client: server.Open()}
+	e.Cleanup(func() { _ = r.Client.Close() })
 	if err := r.Client.Ping(ctx).Err(); err != nil {
-		r.Close()
 		return nil, redisx.Explain(server, err)
 	}
 	return r, nil
@@ -45,44 +45,14 @@ func OpenRedis(ctx context.Context, url string) (*Redis, error) {
 
 // OpenDurableRedis starts a private redis-server that writes each command to disk before it answers, and that can be
 // restarted.
-func OpenDurableRedis(ctx context.Context) (*Redis, error) { return openPrivate(ctx, true) }
-
-func openPrivate(ctx context.Context, durable bool) (*Redis, error) {
-	private, err := startPrivateRedis(ctx, durable)
-	if err != nil {
-		return nil, err
-	}
-	r, err := OpenRedis(ctx, "redis://"+private.addr)
-	if err != nil {
-		private.stop()
-		return nil, err
-	}
-	r.private = private
-	return r, nil
-}
-
-// Close closes the client and stops a private server.
-func (r *Redis) Close() {
-	_ = r.Client.Close()
-	if r.private != nil {
-		r.private.stop()
-	}
-}
-
-// Restart kills the private server, waits, and starts it again, with its data or empty. It returns the time during
-// which the server did not answer.
-func (r *Redis) Restart(ctx context.Context, empty bool, away time.Duration) (Span, error) {
-	return r.private.restart(ctx, empty, away)
+func (e *Env) OpenDurableRedis(ctx context.Context) (*Redis, error) {
+	return e.OpenPrivateRedis(ctx, "--appendonly", "yes", "--appendfsync", "always")
 }
 
 // Info returns a section of INFO. Fields that the server does not report are missing.
 func (r *Redis) Info(ctx context.Context, section string) map[string]string {
-	return redisInfo(ctx, r.Client, section)
-}
-
-func redisInfo(ctx context.Context, client redis.UniversalClient, section string) map[string]string {
 	fields := map[string]string{}
-	for line := range strings.Lines(client.Info(ctx, section).Val()) {
+	for line := range strings.Lines(r.Client.Info(ctx, section).Val()) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[name] = value
 		}
@@ -128,13 +98,25 @@ func (r *Redis) Clear(ctx context.Context, prefix string) {
 	}
 }
 
+// Results counts the results of each expected change, by its ID.
+type Results map[string]int
+
+// Count returns how many changes have no result, and how many have more than one.
+func (r Results) Count() (unanswered, repeated int) {
+	for _, n := range r {
+		switch {
+		case n == 0:
+			unanswered++
+		case n > 1:
+			repeated++
+		}
+	}
+	return unanswered, repeated
+}
+
 // ReadResults reads the results after the entry with ID from; "" reads all of them. It returns the ID of the last entry.
 func ReadResults(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, from string) ([]events.Result, string, error) {
-	start := "-"
-	if from != "" {
-		start = "(" + from
-	}
-	entries, err := client.XRange(ctx, namespace.Results(), start, "+").Result()
+	entries, err := client.XRange(ctx, namespace.Results(), "("+cmp.Or(from, "0"), "+").Result()
 	if err != nil {
 		return nil, from, err
 	}

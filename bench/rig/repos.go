@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/app"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/watch"
@@ -23,6 +23,15 @@ import (
 func CloneWithGit(ctx context.Context, url, dir string, args ...string) error {
 	_, err := gitserver.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
 	return err
+}
+
+// StartGit starts a Git server, and stops it at the end of the run.
+func (e *Env) StartGit() (*gitserver.Server, error) {
+	git, err := gitserver.Start(filepath.Join(e.Dir, "remote"))
+	if err == nil {
+		e.Cleanup(git.Close)
+	}
+	return git, err
 }
 
 // CommitPushes makes a repository of some files with a commit for each push, and returns these commits in order.
@@ -35,7 +44,7 @@ func CommitPushes(ctx context.Context, git *gitserver.Server, repo string, files
 	if err != nil {
 		return nil, err
 	}
-	var script bytes.Buffer
+	var script strings.Builder
 	for i := range pushes {
 		fmt.Fprintf(&script, "commit refs/heads/%s\ncommitter Bench <bench@example.com> %d +0000\ndata 4\npush\n", gitserver.Main, 1_700_000_000+i)
 		if i == 0 {
@@ -61,38 +70,29 @@ func CommitPushes(ctx context.Context, git *gitserver.Server, repo string, files
 
 // Fleet is many small repositories on a Git server: one repository under many names.
 type Fleet struct {
-	Git *gitserver.Server
+	git *gitserver.Server
 	n   int
 }
 
-// ServeFleet starts a server of n repositories. The caller must close Git.
-func ServeFleet(ctx context.Context, dir string, n int) (*Fleet, error) {
-	git, err := gitserver.Start(dir)
+// ServeFleet serves n repositories until the end of the run.
+func (e *Env) ServeFleet(ctx context.Context, n int) (*Fleet, error) {
+	git, err := e.StartGit()
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{git, n}
-	if err := f.create(ctx); err != nil {
-		git.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func (f *Fleet) create(ctx context.Context) error {
 	files := map[string]string{}
 	for i := range 20 {
 		files[fmt.Sprintf("dir-%d/file-%d.txt", i%4, i)] = strings.Repeat("a line of text\n", 20)
 	}
-	if _, err := f.Git.Create(ctx, fleetRepo(0), files); err != nil {
-		return err
+	if _, err := git.Create(ctx, fleetRepo(0), files); err != nil {
+		return nil, err
 	}
-	for i := 1; i < f.n; i++ {
-		if err := os.Symlink(filepath.Base(f.Git.Dir(fleetRepo(0))), f.Git.Dir(fleetRepo(i))); err != nil {
-			return err
+	for i := 1; i < n; i++ {
+		if err := git.Alias(fleetRepo(i), fleetRepo(0)); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return &Fleet{git, n}, nil
 }
 
 func fleetRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
@@ -101,40 +101,30 @@ func fleetRepo(i int) string { return fmt.Sprintf("bench/idle-%d", i) }
 func (f *Fleet) Sync(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
 	urls := make([]string, f.n)
 	for i := range urls {
-		urls[i] = f.Git.URL(fleetRepo(i))
+		urls[i] = f.git.URL(fleetRepo(i))
 	}
 	if err := WatchAll(ctx, client, namespace, urls); err != nil {
 		return err
 	}
-	return AwaitCount(ctx, 2*int64(f.n), 50*time.Millisecond, func() (int64, error) { // a result for the poll, one for the sync
-		return client.XLen(ctx, namespace.Results()).Result()
-	})
+	return AwaitResults(ctx, client, namespace, 2*int64(f.n), 50*time.Millisecond) // one for the poll, one for the sync
 }
 
-// SyncFleet serves a fleet of n repositories below env.Dir, and starts a worker that polls and syncs them. Then it spreads the
-// next polls evenly over an hour, as for repositories that have been watched for long. It returns how long the first
-// sync of all took. stop ends the worker and the server.
-func SyncFleet(ctx context.Context, env *Env, server *Redis, n int) (d Deployment, worker *Process, took time.Duration, stop func(), err error) {
-	fleet, err := ServeFleet(ctx, filepath.Join(env.Dir, "git"), n)
+// SyncFleet serves a fleet of n repositories, and starts a worker that polls and syncs them. Then it spreads the next polls
+// evenly over an hour, as for repositories that have been watched for long. It returns how long the first sync of all took.
+func (d Deployment) SyncFleet(ctx context.Context, n int) (worker *Process, took time.Duration, err error) {
+	fleet, err := d.ServeFleet(ctx, n)
 	if err != nil {
-		return d, nil, 0, nil, err
+		return nil, 0, err
 	}
-	d = Deployment{Env: env, Redis: server, Root: filepath.Join(env.Dir, "root")}
-	worker, err = d.Start(ctx, "serve", "--roles", config.RoleWorker+","+config.RoleScheduler)
-	if err != nil {
-		fleet.Git.Close()
-		return d, nil, 0, nil, err
+	if worker, err = d.Start(ctx, "serve", "--roles", config.RoleWorker+","+config.RoleScheduler); err != nil {
+		return nil, 0, err
 	}
-	stop = func() { _ = worker.Kill(); fleet.Git.Close() }
 	began := time.Now()
-	if err = fleet.Sync(ctx, server.Client, events.DefaultNamespace); err == nil {
-		took = time.Since(began)
-		err = fleet.spreadPolls(ctx, server.Client)
+	if err := fleet.Sync(ctx, d.Redis.Client, events.DefaultNamespace); err != nil {
+		return worker, 0, err
 	}
-	if err != nil {
-		stop()
-	}
-	return d, worker, took, stop, err
+	took = time.Since(began)
+	return worker, took, fleet.spreadPolls(ctx, d.Redis.Client)
 }
 
 func (f *Fleet) spreadPolls(ctx context.Context, client redis.UniversalClient) error {
@@ -151,6 +141,16 @@ func (f *Fleet) spreadPolls(ctx context.Context, client redis.UniversalClient) e
 		return nil
 	})
 	return err
+}
+
+// Publish publishes a change with the source /lockstep/bench.
+func Publish(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (events.Change, error) {
+	change.Source = "/lockstep/bench"
+	change, err := events.NewChange(change)
+	if err != nil {
+		return change, err
+	}
+	return change, app.PublishChange(ctx, client, namespace, change)
 }
 
 // WatchAll adds one watch for each repository.

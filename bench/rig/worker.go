@@ -11,7 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/internal/app"
 )
@@ -94,8 +97,8 @@ func (w *Worker) Ready() (string, error) {
 	return strings.TrimSpace(version), nil
 }
 
-// EachLine calls f for each line that the worker prints, then waits for the worker to exit.
-func (w *Worker) EachLine(f func(line string) error) error {
+// eachLine calls f for each line that the worker prints, then waits for the worker to exit.
+func (w *Worker) eachLine(f func(line string) error) error {
 	lines := bufio.NewScanner(w.stdout)
 	for lines.Scan() {
 		if err := f(lines.Text()); err != nil {
@@ -157,16 +160,34 @@ func (e *Env) StartWorkers(ctx context.Context, n int, c Contestant, args ...str
 
 // Go starts the measurement in all workers. It returns the times just before the first start and just after the last.
 func (ws Workers) Go(ctx context.Context) (told Span, err error) {
-	if told.From, err = Monotonic(); err != nil {
-		return told, err
-	}
+	told.From = Monotonic()
 	for _, w := range ws {
 		if _, err := io.WriteString(w.Stdin, "\n"); err != nil {
 			return told, w.Explain(ctx, err)
 		}
 	}
-	told.To, err = Monotonic()
-	return told, err
+	told.To = Monotonic()
+	return told, nil
+}
+
+// EachLine calls f for each line that each worker prints, one at a time, then waits for all workers to exit.
+func (ws Workers) EachLine(ctx context.Context, f func(worker int, line string) error) error {
+	var g errgroup.Group
+	var mu sync.Mutex
+	for i, w := range ws {
+		g.Go(func() error {
+			err := w.eachLine(func(line string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return f(i, line)
+			})
+			if err != nil {
+				return w.Explain(ctx, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // Kill kills all workers.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,7 +26,6 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	redis                               string
 	repos, scrapes, connections, rounds int
 	duration                            time.Duration
 }
@@ -35,7 +33,7 @@ type bench struct {
 // NewCommand returns the command bench scrape.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := rig.RedisCommand(std, &cobra.Command{
 		Use:   "scrape",
 		Short: "Measure what it costs to be scraped by Prometheus",
 		Long: "Write the state of many repositories to Redis, and let a service with all roles sync some; then scrape its\n" +
@@ -43,8 +41,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"webhooks to a receiver, and measure how many fewer it accepts while it is scraped once a second, and twenty\n" +
 			"times. Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench scrape\n  go run ./bench scrape --repos 1000 --scrapes 100 --rounds 1 -o json",
-	}, b.check, rig.OnRedis(&b.redis, b.run))
-	rig.RedisFlag(cmd, &b.redis)
+	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.IntVar(&b.repos, "repos", 100_000, "number of repositories in Redis")
 	flags.IntVar(&b.scrapes, "scrapes", 500, "number of scrapes to measure")
@@ -54,7 +51,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (b *bench) check() error {
+func (b *bench) check(func(string) bool) error {
 	if b.repos < 0 || b.scrapes < 1 || b.connections < 1 || b.rounds < 1 || b.duration < time.Second {
 		return errors.New("want at least one of each, and 1s")
 	}
@@ -70,8 +67,8 @@ type Report struct {
 	Took     time.Duration `json:"took_ns"`     // one scrape, median
 	CPU      time.Duration `json:"cpu_ns"`      // of service and Redis, for one scrape
 	Commands float64       `json:"commands"`    // to Redis, for one scrape
-	Fresh    time.Duration `json:"fresh_ns"`    // more processor time for a scrape that finds the streams' figures 5 s old
-	Asks     float64       `json:"fresh_asks"`  // more commands for such a scrape
+	Fresh    time.Duration `json:"fresh_ns"`    // additional CPU time of a scrape that must read the streams' figures again
+	Asks     float64       `json:"fresh_asks"`  // additional commands of such a scrape
 	Every15s float64       `json:"core_at_15s"` // share of a core, of service and Redis
 	Every1s  float64       `json:"core_at_1s"`
 
@@ -111,21 +108,19 @@ func (r Report) Table(w io.Writer) error {
 	return err
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
 	namespace := rig.NewNamespace()
-	defer server.Clear(ctx, string(namespace))
+	env.Cleanup(func() { server.Clear(ctx, string(namespace)) })
 	report := Report{Machine: server.Machine(), Repos: b.repos}
 	env.Progress("writing the state of %d repositories to Redis", b.repos)
 	if err := WriteRepos(ctx, server.Client, namespace, b.repos); err != nil {
-		return err
+		return nil, err
 	}
 	if err := b.alone(ctx, env, server, namespace, &report); err != nil {
-		return err
+		return nil, err
 	}
-	if err := b.underLoad(ctx, env, server, namespace, &report); err != nil {
-		return err
-	}
-	return env.Show(report)
+	err := b.underLoad(ctx, env, server, namespace, &report)
+	return report, err
 }
 
 // WriteRepos writes the state of n repositories, as syncs leave it.
@@ -153,21 +148,16 @@ func WriteRepos(ctx context.Context, client redis.UniversalClient, namespace eve
 
 // alone scrapes an idle service with all roles that has synced some repositories.
 func (b *bench) alone(ctx context.Context, env *rig.Env, server *rig.Redis, namespace events.Namespace, report *Report) error {
-	fleet, err := rig.ServeFleet(ctx, filepath.Join(env.Dir, "git"), 50)
+	fleet, err := env.ServeFleet(ctx, 50)
 	if err != nil {
 		return err
 	}
-	defer fleet.Git.Close()
-	service, err := env.StartLockstep(ctx, "serve", "--listen", "127.0.0.1:0", "--redis", server.URL, "--prefix", string(namespace),
-		"--root", filepath.Join(env.Dir, "root"), "--log-level", "info")
+	service, addr, err := env.Serve(ctx, "--redis", server.URL, "--prefix", string(namespace), "--root", filepath.Join(env.Dir, "root"),
+		"--log-level", "info")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = service.Kill() }()
-	addr, err := service.Listening(ctx)
-	if err != nil {
-		return err
-	}
+	defer func() { _ = service.Kill() }() // before webhooks are measured
 	if err := fleet.Sync(ctx, server.Client, namespace); err != nil {
 		return err
 	}
@@ -223,20 +213,7 @@ func used(ctx context.Context, pid int, server *rig.Redis) (cpu time.Duration, c
 
 // Scrape reads a service's metrics as Prometheus does.
 func Scrape(ctx context.Context, addr string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("scrape: %s: %.200s", resp.Status, text)
-	}
-	return string(text), err
+	return rig.Get(ctx, "http://"+addr+"/metrics")
 }
 
 // CountSeries counts the samples of a scrape.
@@ -256,20 +233,20 @@ func (b *bench) underLoad(ctx context.Context, env *rig.Env, server *rig.Redis, 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = receiver.Kill() }()
+	intervals := []struct {
+		every  time.Duration
+		rounds *[]round
+	}{{0, &report.Unwatched}, {time.Second, &report.Once}, {50 * time.Millisecond, &report.Often}}
 	for n := range b.rounds {
 		env.Progress("round %d of %d", n+1, b.rounds)
-		rounds := map[time.Duration]round{}
-		intervals := []time.Duration{0, time.Second, 50 * time.Millisecond}
-		for i := range intervals {
-			every := intervals[(i+n)%len(intervals)]
+		for _, interval := range rig.Rotated(intervals, n) {
 			before, err := rig.CPU(receiver.Cmd.Process.Pid)
 			if err != nil {
 				return err
 			}
 			watching, stop := context.WithCancel(ctx)
 			done := make(chan struct{})
-			go func() { defer close(done); scrapeEvery(watching, addr, every) }()
+			go func() { defer close(done); scrapeEvery(watching, addr, interval.every) }()
 			took, err := load.Send(ctx, addr, b.connections, b.duration)
 			stop()
 			<-done
@@ -284,14 +261,11 @@ func (b *bench) underLoad(ctx context.Context, env *rig.Env, server *rig.Redis, 
 			if err != nil {
 				return err
 			}
-			rounds[every] = round{float64(len(took)) / b.duration.Seconds(), (after - before) / time.Duration(max(entries, 1))}
+			*interval.rounds = append(*interval.rounds, round{float64(len(took)) / b.duration.Seconds(), (after - before) / time.Duration(max(entries, 1))})
 			if err := server.Client.Unlink(ctx, namespace.Changes()).Err(); err != nil {
 				return err
 			}
 		}
-		report.Unwatched = append(report.Unwatched, rounds[0])
-		report.Once = append(report.Once, rounds[time.Second])
-		report.Often = append(report.Often, rounds[50*time.Millisecond])
 	}
 	return nil
 }

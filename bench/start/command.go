@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,28 +20,26 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	redis         string
 	repos, starts int
 }
 
 // NewCommand returns the command bench start.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := rig.RedisCommand(std, &cobra.Command{
 		Use:   "start",
 		Short: "Measure how long a service takes to be ready",
 		Long: "Watch many small repositories and let one worker sync them, as bench idle does; then start a service\n" +
 			"with all roles on that Redis and that volume several times, and measure the time until it is ready.\n" +
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench start\n  go run ./bench start --repos 10000 --starts 10 -o json",
-	}, b.check, rig.OnRedis(&b.redis, b.run))
-	rig.RedisFlag(cmd, &b.redis)
+	}, b.check, b.run)
 	cmd.Flags().IntVar(&b.repos, "repos", 1000, "number of repositories")
 	cmd.Flags().IntVar(&b.starts, "starts", 10, "number of starts to measure")
 	return cmd
 }
 
-func (b *bench) check() error {
+func (b *bench) check(func(string) bool) error {
 	if b.repos < 1 || b.starts < 1 {
 		return errors.New("want at least one repository, and one start")
 	}
@@ -64,24 +62,23 @@ func (r Report) Table(w io.Writer) error {
 	return err
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
 	env.Progress("syncing %d repositories", b.repos)
-	deployment, _, _, stop, err := rig.SyncFleet(ctx, env, server, b.repos)
-	if err != nil {
-		return err
+	deployment := rig.Deployment{Env: env, Redis: server, Root: filepath.Join(env.Dir, "root")}
+	if _, _, err := deployment.SyncFleet(ctx, b.repos); err != nil {
+		return nil, err
 	}
-	defer stop()
 	report := Report{Machine: server.Machine(), Repos: b.repos}
 	for i := range b.starts {
 		env.Progress("start %d of %d", i+1, b.starts)
 		took, err := measure(ctx, deployment)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		report.Took = append(report.Took, took)
 	}
 	report.P50, report.Max = stats.Median(report.Took), slices.Max(report.Took)
-	return env.Show(report)
+	return report, nil
 }
 
 // measure starts a service, and stops it when it is ready.
@@ -105,15 +102,8 @@ func awaitReady(ctx context.Context, url string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		if _, err := rig.Get(ctx, url); err == nil {
+			return nil
 		}
 		if !app.Sleep(ctx, 2*time.Millisecond) {
 			return fmt.Errorf("service is not ready: %w", context.Cause(ctx))

@@ -9,11 +9,11 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -28,7 +28,6 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	redis                              string
 	events, subscribers, rounds, slots int
 	settle                             bool
 	peers                              []string
@@ -40,7 +39,7 @@ const group = "bench"
 // NewCommand returns the command bench stream.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := rig.RedisCommand(std, &cobra.Command{
 		Use:   "stream",
 		Short: "Measure how many events a second a subscriber delivers",
 		Long: "Let one process read a stream of events from Redis with a handler that does nothing: with Lockstep's\n" +
@@ -53,8 +52,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"Without --redis it starts a private redis-server.",
 		Example: "  go run ./bench stream\n  go run ./bench stream --events 200000 --rounds 5 --json\n" +
 			"  go run ./bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
-	}, b.check, rig.OnRedis(&b.redis, b.run))
-	rig.RedisFlag(cmd, &b.redis)
+	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.IntVar(&b.events, "events", 100_000, "number of events for each contestant in a round")
 	flags.IntVar(&b.subscribers, "subscribers", 64, "number of stock subscribers in the contestant with many")
@@ -65,7 +63,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (b *bench) check() error {
+func (b *bench) check(func(string) bool) error {
 	if b.events < 1 || b.subscribers < 1 || b.rounds < 1 || b.slots < 1 {
 		return errors.New("--events, --subscribers, --rounds and --slots: want at least 1 of each")
 	}
@@ -75,16 +73,11 @@ func (b *bench) check() error {
 	return nil
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) error {
-	run := b.runSubscribers
+func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
 	if b.settle {
-		run = b.runSettled
+		return b.runSettled(ctx, env, server)
 	}
-	report, err := run(ctx, env, server)
-	if err != nil {
-		return err
-	}
-	return env.Show(report)
+	return b.runSubscribers(ctx, env, server)
 }
 
 // Report compares the contestants.
@@ -101,7 +94,7 @@ type Report struct {
 type row struct {
 	Name      string  `json:"name"`
 	PerSecond float64 `json:"events_per_second"`
-	Ratio     float64 `json:"lockstep_ratio"` // Lockstep's rate to this one; median of the rounds' ratios
+	Ratio     float64 `json:"lockstep_ratio"` // ratio of Lockstep's rate to this one; median of the rounds
 }
 
 // taker consumes n events of a stream, and returns when all are acknowledged.
@@ -109,25 +102,10 @@ type taker func(ctx context.Context, server *rig.Redis, topic string, n int) err
 
 func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
 	report := Report{Machine: server.Machine(), Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
-	contestants := []struct {
-		name string
-		take taker
-	}{
-		{"lockstep", takeWithLockstep},
-		{"one stock subscriber", func(ctx context.Context, s *rig.Redis, topic string, n int) error {
-			return takeWithStock(ctx, s, topic, n, 1)
-		}},
-		{fmt.Sprintf("%d stock subscribers", b.subscribers), func(ctx context.Context, s *rig.Redis, topic string, n int) error {
-			return takeWithStock(ctx, s, topic, n, b.subscribers)
-		}},
-		{"go-redis, batches", takeWithBatches},
-	}
-	names := make([]string, len(contestants))
-	for i, c := range contestants {
-		names[i] = c.name
-	}
+	names := []string{"lockstep", "one stock subscriber", fmt.Sprintf("%d stock subscribers", b.subscribers), "go-redis, batches"}
+	takers := []taker{takeWithLockstep, takeWithStock(1), takeWithStock(b.subscribers), takeWithBatches}
 	var err error
-	report.Rows, err = b.compare(env, names, func(_, i int) (float64, error) { return b.measure(ctx, server, contestants[i].take) })
+	report.Rows, err = b.compare(env, names, func(_, i int) (float64, error) { return b.measure(ctx, server, takers[i]) })
 	return report, err
 }
 
@@ -183,14 +161,20 @@ func (b *bench) measure(ctx context.Context, server *rig.Redis, take taker) (flo
 		return 0, err
 	}
 	took := time.Since(began)
-	left, err := server.Client.XPending(ctx, topic, group).Result()
+	left, err := pending(ctx, server, topic)
+	if err == nil && left > 0 {
+		err = fmt.Errorf("%d of %d events left pending", left, b.events)
+	}
+	return float64(b.events) / took.Seconds(), err
+}
+
+// pending returns how many events are delivered but not acknowledged.
+func pending(ctx context.Context, server *rig.Redis, topic string) (int64, error) {
+	summary, err := server.Client.XPending(ctx, topic, group).Result()
 	if err != nil {
 		return 0, err
 	}
-	if left.Count > 0 {
-		return 0, fmt.Errorf("%d of %d events left pending", left.Count, b.events)
-	}
-	return float64(b.events) / took.Seconds(), nil
+	return summary.Count, nil
 }
 
 // fillStream adds n events of a change's size to a stream, and makes the group.
@@ -219,63 +203,6 @@ func takeWithLockstep(ctx context.Context, server *rig.Redis, topic string, n in
 	if err != nil {
 		return err
 	}
-	return takeAll(ctx, subscriber, topic, n)
-}
-
-// takeWithStock runs several stock subscribers, each on another connection.
-func takeWithStock(ctx context.Context, server *rig.Redis, topic string, n, subscribers int) error {
-	g, ctx := errgroup.WithContext(ctx)
-	messages := make(chan struct{}, n)
-	enough := make(chan struct{})
-	g.Go(func() error {
-		defer close(enough)
-		for range n {
-			select {
-			case <-messages:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		// Closing a subscriber may drop an acknowledgement in flight.
-		for left := int64(1); left > 0; {
-			pending, err := server.Client.XPending(ctx, topic, group).Result()
-			if err != nil {
-				return err
-			}
-			left = pending.Count
-		}
-		return nil
-	})
-	for range subscribers {
-		g.Go(func() error {
-			client := server.Open()
-			defer client.Close()
-			subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
-				Client: client, ConsumerGroup: group, Consumer: uuid.NewString(), BlockTime: 100 * time.Millisecond,
-			}, watermill.NopLogger{})
-			if err != nil {
-				return err
-			}
-			out, err := subscriber.Subscribe(ctx, topic)
-			if err != nil {
-				return err
-			}
-			for {
-				select {
-				case m := <-out:
-					m.Ack()
-					messages <- struct{}{}
-				case <-enough:
-					return subscriber.Close()
-				}
-			}
-		})
-	}
-	return g.Wait()
-}
-
-// takeAll acknowledges n messages from a subscriber.
-func takeAll(ctx context.Context, subscriber message.Subscriber, topic string, n int) error {
 	messages, err := subscriber.Subscribe(ctx, topic)
 	if err != nil {
 		return errors.Join(err, subscriber.Close())
@@ -289,6 +216,53 @@ func takeAll(ctx context.Context, subscriber message.Subscriber, topic string, n
 		}
 	}
 	return subscriber.Close() // sends the last acknowledgements
+}
+
+// takeWithStock returns a taker with several stock subscribers, each on another connection.
+func takeWithStock(subscribers int) taker {
+	return func(ctx context.Context, server *rig.Redis, topic string, n int) error {
+		g, ctx := errgroup.WithContext(ctx)
+		var taken atomic.Int64
+		enough := make(chan struct{})
+		for range subscribers {
+			g.Go(func() error {
+				client := server.Open()
+				defer client.Close()
+				subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
+					Client: client, ConsumerGroup: group, Consumer: uuid.NewString(), BlockTime: 100 * time.Millisecond,
+				}, watermill.NopLogger{})
+				if err != nil {
+					return err
+				}
+				messages, err := subscriber.Subscribe(ctx, topic)
+				if err != nil {
+					return err
+				}
+				for {
+					select {
+					case m, open := <-messages:
+						if !open {
+							return context.Cause(ctx)
+						}
+						m.Ack()
+						if taken.Add(1) < int64(n) {
+							continue
+						}
+						// Closing a subscriber may drop an acknowledgement in flight.
+						for left := int64(1); left > 0; {
+							if left, err = pending(ctx, server, topic); err != nil {
+								return err
+							}
+						}
+						close(enough)
+					case <-enough:
+						return subscriber.Close()
+					}
+				}
+			})
+		}
+		return g.Wait()
+	}
 }
 
 func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int) error {

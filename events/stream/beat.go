@@ -47,12 +47,13 @@ func (s *subscription) overdue() bool {
 	return s.flight.len() > 0 && time.Since(time.Unix(0, s.lastBeat.Load())) > s.cfg.Visibility/2
 }
 
-// sweep assigns a due time to pending entries that have none, and removes dead consumers.
+// sweep assigns a due time to pending entries that have none, and removes dead consumers. Every eighth sweep is thorough.
 func (s *subscription) sweep(ctx context.Context) {
-	from, total := "-", int64(0)
+	from, total, thorough := "-", int64(0), s.sweeps%8 == 7
+	s.sweeps++
 	for from != "" && ctx.Err() == nil {
 		err := withTimeout(ctx, func(ctx context.Context) error {
-			repaired, next, err := s.group.sweep(ctx, from, s.cfg.Visibility.Milliseconds())
+			repaired, next, err := s.group.sweep(ctx, from, s.cfg.Visibility.Milliseconds(), thorough)
 			from, total = next, total+repaired
 			return err
 		})

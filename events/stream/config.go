@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -32,25 +33,28 @@ type SubscriberConfig struct {
 	// "lockstep:{0}:".
 	Prefix string
 
-	Group    string // consumer group; a new group starts at the stream's first entry
+	Group    string // consumer group
+	Start    string // where a new group starts: "0" at the stream's first entry (default), "$" after its last, or after an ID
 	Consumer string // name of this consumer, unique within the group; default host, pid and a random part
 
 	Dead    string // dead-letter stream; default Prefix + "dead"
 	DeadCap int64  // approximate maximum length of Dead, default 100,000
 
-	Window int // maximum messages in flight, default 1024
-	Batch  int // maximum messages per read, default 128
+	Window int   // maximum messages in flight, default 1024; 1 handles one message at a time
+	Bytes  int64 // no more is read while the messages in flight have this many bytes, default 32 MiB
+	Batch  int   // maximum messages per read, default 128
 
 	// Room returns how many more messages this process could start soon; the rest is left to other consumers. It is
 	// called before each read. While it returns 0, it is called again when a message finishes and every 100 ms. Optional.
 	Room func() int
 
 	// Key returns the subject of a message, usually the key of its lock. At most KeyLimit messages with the same key are in
-	// flight, so that one key cannot fill the window. The others are parked until there is room: see [Delivery.Siblings].
-	// The limit does not apply to the key "", nor if Key is nil. A key must not contain NUL. Key is called once per message,
-	// before anything else uses it, and may set a context derived from the message's own.
+	// flight, and one while more than half of the window is in use, so that a few keys cannot fill the window. The others
+	// are parked until there is room: see [Delivery.Siblings]. The limit does not apply to the key "", nor if Key is nil. A
+	// message whose key contains NUL, or for which Key panics, becomes a dead letter. Key is called once per message, before
+	// anything else uses it, and may set a context derived from the message's own.
 	Key      func(*message.Message) string
-	KeyLimit int // maximum messages in flight per key; default an eighth of Window
+	KeyLimit int // maximum messages in flight per key, default 4
 
 	Visibility time.Duration // an entry without a heartbeat for this long is redelivered; default 10 s
 	Grace      time.Duration // how long Close waits for handlers before it cancels them; default 25 s
@@ -78,7 +82,7 @@ const (
 	Nacked   Outcome = "nacked"   // given back after a failed attempt
 	Deferred Outcome = "deferred" // given back without counting an attempt
 	Dead     Outcome = "dead"     // dead-lettered
-	Lost     Outcome = "lost"     // another consumer owns the entry, or its fate is unknown
+	Lost     Outcome = "lost"     // another consumer owns the entry, or it is unknown how it ended
 )
 
 // Observer receives events of a Subscriber, for metrics. It must be safe for concurrent use and return quickly.
@@ -104,7 +108,9 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.DeadCap = cmp.Or(c.DeadCap, 100_000)
 	c.Window = cmp.Or(c.Window, 1024)
 	c.Batch = cmp.Or(c.Batch, 128)
-	c.KeyLimit = cmp.Or(c.KeyLimit, max(1, c.Window/8))
+	c.Bytes = cmp.Or(c.Bytes, 32<<20)
+	c.KeyLimit = cmp.Or(c.KeyLimit, min(4, c.Window))
+	c.Start = cmp.Or(c.Start, "0")
 	c.Visibility = cmp.Or(c.Visibility, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 25*time.Second)
 	c.Sweep = cmp.Or(c.Sweep, 30*time.Second)
@@ -124,6 +130,7 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	if c.Observer == nil {
 		c.Observer = noObserver{}
 	}
+	c.contain()
 	switch {
 	case c.Redis == nil:
 		return c, errors.New("stream: SubscriberConfig.Redis is required")
@@ -133,6 +140,10 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 		return c, fmt.Errorf("stream: SubscriberConfig.Consumer must not be %q, which owns parked entries", parked)
 	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
 		return c, fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
+	case c.Bytes < 0:
+		return c, fmt.Errorf("stream: Bytes %d is negative", c.Bytes)
+	case c.Start != "$" && !startID.MatchString(c.Start):
+		return c, fmt.Errorf("stream: Start %q is invalid; want 0, $ or an entry ID", c.Start)
 	case c.KeyLimit < 0 || c.KeyLimit > c.Window:
 		return c, fmt.Errorf("stream: KeyLimit %d out of range; want 1 to the window, %d", c.KeyLimit, c.Window)
 	case c.Visibility < 10*time.Millisecond:
@@ -142,6 +153,8 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	}
 	return c, nil
 }
+
+var startID = regexp.MustCompile(`^\d{1,20}(-\d{1,20})?$`)
 
 // uniqueConsumer returns a name that no earlier process on this host has used.
 func uniqueConsumer() string {

@@ -32,6 +32,7 @@ type Delivery struct {
 	key     string
 	attempt int
 	times   int
+	bytes   int64
 	since   time.Time
 	msg     *message.Message
 	meta    message.Metadata // as published; handlers may change the message's own
@@ -74,6 +75,9 @@ func (d *Delivery) Delivered() int { return d.times }
 
 // Began returns when this consumer received the entry.
 func (d *Delivery) Began() time.Time { return d.since }
+
+// Now returns the current time by Redis' clock, with which the IDs of entries begin.
+func (d *Delivery) Now() time.Time { return d.sub.group.clock.now() }
 
 // Latest returns the ID most recently assigned in the stream. Its entry may already be deleted.
 func (d *Delivery) Latest(ctx context.Context) (id string, err error) {

@@ -19,22 +19,30 @@
 // It does not depend on repositories; any keyed work can run on it. The wire format is that of watermill-redisstream, so any
 // Watermill program can be at the other end. Plain fields, as XADD writes them from any language, are accepted too.
 //
-// # What it promises
+// # Guarantees
 //
 // Every entry is delivered at least once and settled at most once, even if consumers die at any moment. One script writes
 // its outputs, its state and its acknowledgement, after checking that this consumer still owns the entry, which XACK does
 // not check, and that the lease of the [Guard], if any, is held.
 //
-// An entry that cannot be decoded becomes a dead letter. A failed attempt counts when it is nacked, a lapsed one when the
-// entry is taken again; a deferred delivery does not count, see [MetadataUncounted]. The handler decides when to give up,
-// with [Delivery.DeadLetter].
+// An entry that cannot be decoded, or for which Key panics or returns a key with NUL, becomes a dead letter. A panic in Room,
+// Backoff or the Observer is logged. The handler decides when to give up, with [Delivery.DeadLetter].
 //
-// A consumer reads in batches that double while they are full, up to its window, and leaves to others what its Room does
-// not allow for. At most KeyLimit messages with the same Key are in flight. The others are parked in an index by key, and
-// unparked when half of the limit is free. A handler can read the waiting entries of its key and settle them together with
-// its own: [Delivery.Siblings].
+// An attempt counts when the handler failed, which is when the message is nacked, or when its process died or hung: when
+// another consumer, or a new process with the same name, takes the lapsed entry. A deferred delivery does not count, see
+// [MetadataUncounted], nor does an entry that lapses and returns to the same process, because the reply of a read was lost.
 //
-// # The states of an entry
+// A consumer reads in batches that double while they are full, up to its window. It takes no more entries than its Room
+// allows, and leaves the rest to other consumers. It reads no more while its messages in flight have as many bytes as Bytes
+// allows, and at most 8 MiB at a time; the last entries of a read may exceed either. A read that Redis runs so late that the
+// consumer may have given up takes nothing: it has a deadline by Redis' clock.
+//
+// At most KeyLimit messages with the same Key are in flight, 4 by default, and one while more than half of the window is in
+// use. The others are parked in an index by key. New entries of the key are parked behind them, and the oldest is unparked
+// when there is room. A handler can read the waiting entries of its key and settle them together with its own:
+// [Delivery.Siblings]. [Subscriber.Wake] makes waiting entries due at once.
+//
+// # States of an entry
 //
 // Every entry that the group has read has a due time, at which it is redelivered unless it is finished. Due times are in
 // Redis and use its clock, so they survive every process, and a delay costs neither a goroutine nor a place in the window.
@@ -45,30 +53,35 @@
 //	lapsed     the due time has passed     no heartbeat: its consumer died, hung or was cut off
 //	finished   removed                     by the script that acknowledges the entry
 //
-// # When things fail
+// # Failures
 //
 //	a consumer dies              its entries lapse and go to others, within visibility + 100 ms
 //	a consumer hangs or is cut   the same; when it resumes, its contexts are cancelled with cause ErrNotOwner, and it
 //	off                          cannot finish these entries
-//	Redis is away                handlers continue; idempotent scripts are retried; one log line when it goes, one when it
-//	                             is back. After an outage longer than visibility/2, lapsed entries are left alone for as
-//	                             long again, so that live consumers can send heartbeats
-//	a reply is lost              the retry of a settlement finds it settled; entries of a lost read lapse
-//	Redis lost the group         the group is re-created and reads the stream from its first entry, with a warning;
+//	Redis is down                handlers continue; idempotent scripts are retried; one log line when it goes, one when it
+//	                             is back. After an outage longer than visibility/2, lapsed entries are left alone for
+//	                             another visibility/2, so that live consumers can send heartbeats
+//	Redis hangs                  the same; reads that it runs after their deadline take nothing, and no attempt is counted
+//	                             for entries that return to their consumer
+//	a reply is lost              the retry of a settlement finds it settled; entries of a lost read lapse, uncounted
+//	Redis lost the group         the group is re-created where it starts, by default at the first entry, with a warning;
 //	                             settling an entry that was in flight returns ErrNotOwner
+//	a group is deleted           the Trimmer removes its keys after two passes without it; a live consumer re-creates it
 //	a pending entry is trimmed   its delivery continues and can be settled; it is not redelivered
-//	the due index is lost        a sweep every 30 s gives pending entries a new due time; live consumers keep theirs
+//	the due index is lost        a sweep every 30 s gives pending entries a new due time; live consumers keep theirs. Every
+//	                             eighth sweep inspects all entries, in case the index has due times of entries that are gone
 //	a consumer never leaves      the sweep removes its name once it has nothing pending and has long been idle
 //	a group stops reading        the Trimmer keeps its entries up to its cap, then counts and logs what it drops
-//	a read times out on huge     the next read is of one entry, then of twice as many each time
-//	entries
+//	a read times out             the next read is of one entry, then of twice as many each time
+//	Subscribe's ctx ends         the messages' contexts end with it, what is not acked is given back uncounted, and the
+//	                             channel is closed, at once
 //	the process stops            Close: reading ends, handlers have the grace period, and the rest is given back uncounted
 //	                             and delivered elsewhere within 100 ms
 //
 // What Redis itself may lose (a second or two without appendfsync always, acknowledged writes in a failover) is lost here
 // too.
 //
-// # What it does not do
+// # Limits
 //
 // It does not keep the order of entries that are nacked or lapse. It does not run handlers exactly once: an entry may be
 // redelivered while its previous handler still runs, but only one of them can settle it. It does not run one message per

@@ -98,3 +98,54 @@ func ExampleDelivery_Settle() {
 	fmt.Println(client.XLen(ctx, "shop:{0}:indexed").Val(), client.HGet(ctx, "shop:{0}:item:tea", "orders").Val())
 	// Output: 1 1
 }
+
+// One message at a time, in order: Window 1. Other Watermill subscribers call it Concurrency: 1. A nacked message comes
+// again after its delay, so that later messages may overtake it.
+func ExampleSubscriberConfig_oneAtATime() {
+	server, err := redisx.StartEmbedded()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	client := server.Open()
+	defer client.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		panic(err)
+	}
+	for i := range 4 {
+		if err := publisher.Publish("shop:{0}:orders", message.NewMessage(fmt.Sprintf("order-%d", i), nil)); err != nil {
+			panic(err)
+		}
+	}
+	first := client.XRange(ctx, "shop:{0}:orders", "-", "+").Val()[0].ID
+
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: client, Prefix: "shop:{0}:", Group: "ledger",
+		Window: 1,
+		Start:  first, // a new group starts after this entry; "0" is the first entry, "$" the end of the stream
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer subscriber.Close()
+	messages, err := subscriber.Subscribe(ctx, "shop:{0}:orders")
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		msg := <-messages
+		fmt.Println(msg.UUID)
+		msg.Ack() // the next message is read after this
+	}
+	cancel() // ends the subscription at once, and closes the channel
+	_, open := <-messages
+	fmt.Println(open)
+	// Output:
+	// order-1
+	// order-2
+	// order-3
+	// false
+}

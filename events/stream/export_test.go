@@ -3,7 +3,18 @@ package stream
 import "github.com/redis/go-redis/v9"
 
 // Settles reports whether a command runs the settle script.
-func Settles(cmd redis.Cmder) bool {
+func Settles(cmd redis.Cmder) bool { return runs(cmd, settleScript, "groups", "settle") }
+
+// Takes reports whether a command runs the take script.
+func Takes(cmd redis.Cmder) bool { return runs(cmd, takeScript, "take") }
+
+// Unparks reports whether a command runs the unpark script.
+func Unparks(cmd redis.Cmder) bool { return runs(cmd, unparkScript, "unpark") }
+
+// Forgets reports whether a command runs the forget script.
+func Forgets(cmd redis.Cmder) bool { return runs(cmd, forgetScript, "groups", "forget") }
+
+func runs(cmd redis.Cmder, script *redis.Script, names ...string) bool {
 	args := cmd.Args()
-	return len(args) > 1 && (args[1] == settleScript.Hash() || args[1] == source("groups", "settle"))
+	return len(args) > 1 && (args[1] == script.Hash() || args[1] == source(names...))
 }

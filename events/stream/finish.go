@@ -56,8 +56,8 @@ func (s *subscription) nacked(d *Delivery) ending {
 	return end
 }
 
-// finish writes endings to Redis, each batch being those that arrived during the previous write. It returns when
-// the channel is closed and everything is written. Once ctx is done it does not retry.
+// finish writes endings to Redis in batches: each has the endings that arrived during the previous write. It returns
+// when the channel is closed and everything is written. Once ctx is done it does not retry.
 func (s *subscription) finish(ctx context.Context) {
 	for end := range s.endings {
 		batch := []ending{end}

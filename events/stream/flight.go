@@ -7,30 +7,33 @@ import (
 )
 
 // flight tracks the deliveries in flight, from the moment an entry is taken until its end is written to Redis.
-// It limits them to the window and, per key, to keyLimit.
+// It counts them and their bytes, and limits them per key to keyLimit. While more than half of the window is in use, the
+// limit is one, so that there is room for other keys.
 type flight struct {
-	freed    chan struct{} // has a token if a delivery may have left since the last receive
-	keyLimit int
+	freed            chan struct{} // has a token if a delivery may have left since the last receive
+	window, keyLimit int
 
 	mu        sync.Mutex
 	count     int
+	held      int64 // bytes
 	byEntry   map[string]*Delivery
 	byKey     map[string]map[string]*Delivery
 	overLimit map[string]bool // keys with parked entries that are waiting for capacity
 }
 
-func newFlight(keyLimit int) *flight {
+func newFlight(window, keyLimit int) *flight {
 	return &flight{
-		freed: make(chan struct{}, 1), keyLimit: keyLimit,
+		freed: make(chan struct{}, 1), window: window, keyLimit: keyLimit,
 		byEntry: make(map[string]*Delivery), byKey: make(map[string]map[string]*Delivery), overLimit: make(map[string]bool),
 	}
 }
 
-// hasCapacity reports whether another delivery of key may enter. If not, the key is marked as over the limit.
-func (f *flight) hasCapacity(key string) bool {
+// hasCapacity reports whether another delivery of key may enter. If not, the key is marked as over the limit. New entries
+// wait while parked ones of their key do.
+func (f *flight) hasCapacity(key string, isNew bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if key == "" || len(f.byKey[key]) < f.keyLimit {
+	if key == "" || f.capacity(key) > 0 && !(isNew && f.overLimit[key]) {
 		return true
 	}
 	f.overLimit[key] = true
@@ -44,6 +47,7 @@ func (f *flight) enter(d *Delivery) (former *Delivery) {
 	former = f.byEntry[d.entry]
 	f.byEntry[d.entry] = d
 	f.count++
+	f.held += d.bytes
 	if d.key != "" {
 		if f.byKey[d.key] == nil {
 			f.byKey[d.key] = make(map[string]*Delivery)
@@ -57,6 +61,7 @@ func (f *flight) enter(d *Delivery) (former *Delivery) {
 func (f *flight) leave(d *Delivery) (hasCapacity bool) {
 	f.mu.Lock()
 	f.count--
+	f.held -= d.bytes
 	if f.byEntry[d.entry] == d {
 		delete(f.byEntry, d.entry)
 		delete(f.byKey[d.key], d.entry)
@@ -73,13 +78,13 @@ func (f *flight) leave(d *Delivery) (hasCapacity bool) {
 	return hasCapacity
 }
 
-// capacity returns how many more deliveries of key may enter. It returns 0 until half of the limit is free, so that
-// one call to Redis unparks several entries. The caller holds mu.
+// capacity returns how many more deliveries of key may enter. The caller holds mu.
 func (f *flight) capacity(key string) int {
-	if n := len(f.byKey[key]); n <= f.keyLimit/2 {
-		return f.keyLimit - n
+	limit := f.keyLimit
+	if 2*f.count > f.window {
+		limit = 1
 	}
-	return 0
+	return max(0, limit-len(f.byKey[key]))
 }
 
 // keysWithCapacity returns the keys over the limit that have capacity again, with that capacity, and unmarks them.
@@ -106,6 +111,12 @@ func (f *flight) len() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.count
+}
+
+func (f *flight) bytes() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held
 }
 
 func (f *flight) find(entry string) *Delivery {

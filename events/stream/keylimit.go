@@ -2,13 +2,15 @@ package stream
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
 // Entries over the per-key limit are parked: they are added to the parked index with a delay after which they are
-// redelivered in any case, and are unparked early when half of the limit is free.
+// redelivered in any case, and are unparked early, oldest first, when a delivery of their key ends.
 
 func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
 	for batch := range slices.Chunk(overLimit, endingsAtOnce) {
@@ -16,7 +18,7 @@ func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
 		for i, d := range batch {
 			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early}
 		}
-		s.write(ctx, "send away", len(backs), make(map[string]bool), func(ctx context.Context) ([]string, error) {
+		s.write(ctx, "park", len(backs), make(map[string]bool), func(ctx context.Context) ([]string, error) {
 			return s.group.nack(ctx, backs)
 		})
 	}
@@ -27,21 +29,40 @@ func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
 }
 
+// unpark makes parked entries of the keys that have capacity again due.
 func (s *subscription) unpark(ctx context.Context) {
-	var err error
-	for key, room := range s.flight.keysWithCapacity() {
-		n := room
-		if err == nil {
-			err = withTimeout(ctx, func(ctx context.Context) (err error) {
-				n, err = s.group.unpark(ctx, key, room)
-				return err
-			})
+	free := s.flight.keysWithCapacity()
+	for keys := range slices.Chunk(slices.Collect(maps.Keys(free)), endingsAtOnce) {
+		var more []bool
+		err := withTimeout(ctx, func(ctx context.Context) (err error) {
+			more, err = s.group.unpark(ctx, keys, free)
+			return err
+		})
+		for i, key := range keys {
+			if err != nil || more[i] {
+				s.flight.markOverLimit(key)
+			}
 		}
-		if err != nil || n == room { // there may be more
-			s.flight.markOverLimit(key)
+		if err != nil && !noGroup(err) { // take re-creates the group
+			s.outage.failed(ctx, err)
 		}
 	}
-	if err != nil && !noGroup(err) { // take re-creates the group
-		s.outage.failed(ctx, err)
+}
+
+// Wake makes the oldest and the newest waiting entries of each key due now, because what they wait for has come: entries that
+// were given back with a delay and uncounted. Entries that wait because an attempt failed keep their delay. It returns the
+// keys without such entries: theirs may still be on the way back to the stream.
+func (s *Subscriber) Wake(ctx context.Context, topic string, keys []string) (absent []string, err error) {
+	g := s.group(topic, s.cfg.Consumer)
+	for batch := range slices.Chunk(keys, endingsAtOnce) {
+		err := withTimeout(ctx, func(ctx context.Context) error {
+			some, err := g.wake(ctx, batch)
+			absent = append(absent, some...)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("wake entries of %s: %w", topic, err)
+		}
 	}
+	return absent, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 const (
@@ -237,4 +239,224 @@ func TestRoomLeavesTheRestToOtherConsumers(t *testing.T) {
 	room.Store(1)
 	full.next().Ack()
 	clean(t, client)
+}
+
+func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
+	t.Parallel()
+	const total = 200
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", keyed(16, 1, time.Minute))
+	publishKeyed(t, client, "hot", 20)
+	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range total {
+		m := w.next()
+		if want := fmt.Sprintf("hot-%d", i); m.UUID != want {
+			t.Fatalf("%s comes; want %s", m.UUID, want)
+		}
+		if i+20 < total { // a new entry at the moment at which the key has capacity again
+			next := message.NewMessage(fmt.Sprintf("hot-%d", i+20), []byte("{}"))
+			next.Metadata.Set("key", "hot")
+			if err := p.Publish(topic, next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.Ack()
+	}
+	nothingParked(t, client)
+}
+
+func TestHalfAFullWindowHasOneDeliveryPerKey(t *testing.T) {
+	t.Parallel()
+	const window, each = 64, 10
+	keys := testenv.Form(200, 600)
+	server := redistest.Start(t)
+	client := server.Client()
+	for i := range keys {
+		publishKeyed(t, client, fmt.Sprintf("hot%d", i), each)
+	}
+	publishKeyed(t, client, "cold", 1)
+	w := start(t, server, "a", keyed(window, 4, time.Minute))
+	var held []*message.Message
+	for len(held) < window {
+		held = append(held, w.next())
+	}
+	w.none(100 * time.Millisecond)
+	byKey := map[string]int{}
+	for _, m := range held {
+		byKey[byMetadata(m)]++
+	}
+	several := 0
+	for key, n := range byKey {
+		if n > 4 {
+			t.Errorf("%d deliveries of %s; want 4 at most", n, key)
+		}
+		if n > 1 {
+			several += n
+		}
+	}
+	if several > window/2+1 { // the deliveries that enter while less than half of the window is in use
+		t.Errorf("%d deliveries of keys with several, %d keys; want half of the window at most", several, len(byKey))
+	}
+	// The oldest delivery ends at a time, so the window stays full.
+	before := 0
+	for cold := false; !cold; before++ {
+		held[0].Ack()
+		m := w.next()
+		held = append(held[1:], m)
+		cold = byMetadata(m) == "cold"
+	}
+	if before > keys*each*3/4 {
+		t.Errorf("the cold key comes after %d of %d other deliveries; want three quarters of them at most", before, keys*each)
+	}
+	for _, m := range held {
+		m.Ack()
+	}
+}
+
+// counted counts the calls of the unpark script.
+type counted struct {
+	redistest.RoundTrips // for the other hooks
+	unparks              atomic.Int64
+}
+
+func (c *counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if stream.Unparks(cmd) {
+			c.unparks.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestManyKeysAreUnparkedWithFewCalls(t *testing.T) {
+	t.Parallel()
+	const keys = 1000
+	server := redistest.Start(t)
+	client, hook := server.Client(), &counted{}
+	for range 2 {
+		for i := range keys {
+			publishKeyed(t, client, fmt.Sprintf("k%d", i), 1)
+		}
+	}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		keyed(4*keys, 1, time.Minute)(c)
+		c.Redis.AddHook(hook)
+	})
+	var held []*message.Message
+	for range keys {
+		held = append(held, w.next())
+	}
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == keys })
+	before := hook.unparks.Load()
+	for _, m := range held {
+		m.Ack()
+	}
+	for range keys {
+		w.next().Ack()
+	}
+	nothingParked(t, client)
+	if n := hook.unparks.Load() - before; n == 0 || n > keys/10 {
+		t.Errorf("%d calls to unpark %d entries of as many keys; want %d at most", n, keys, keys/10)
+	}
+}
+
+func TestWake(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", keyed(8, 3, time.Minute))
+	publishKeyed(t, client, "key", 3)
+	waiting, failed, owned := w.next(), w.next(), w.next()
+	for msg, counted := range map[*message.Message]bool{waiting: false, failed: true} {
+		if err := delivery(t, msg).Nack(ctx, time.Hour, counted); err != nil {
+			t.Fatal(err)
+		}
+		msg.Ack() // has no effect
+	}
+	eventually(t, "two wait", func() bool { return pending(t, client)["(parked)"] == 2 })
+	w.none(100 * time.Millisecond)
+	score := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val()
+
+	absent, err := w.Wake(ctx, topic, []string{"absent", "key", "another"})
+	if err != nil || fmt.Sprint(absent) != "[absent another]" {
+		t.Fatalf("no entries of %q wait, %v; want only key to have some", absent, err)
+	}
+	again := w.next()
+	if d := delivery(t, again); again.UUID != waiting.UUID || d.Attempt() != 1 {
+		t.Errorf("%s comes, attempt %d; want %s, which waited an hour, as attempt 1", again.UUID, d.Attempt(), waiting.UUID)
+	}
+	w.none(100 * time.Millisecond) // the failed one keeps its delay
+	if now := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val(); now != score {
+		t.Errorf("the owned entry is due at %.0f; want %.0f as before", now, score)
+	}
+	again.Ack()
+	owned.Ack()
+}
+
+func TestWakeAfterAnEarlierFailure(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.Start(t)
+	w := start(t, server, "a", keyed(64, 8, time.Minute))
+	publishKeyed(t, server.Client(), "key", 5)
+	nack := func(m *message.Message, delay time.Duration, failed bool) {
+		if err := delivery(t, m).Nack(ctx, delay, failed); err != nil {
+			t.Fatal(err)
+		}
+		m.Ack() // has no effect
+	}
+	for range 4 { // older than the one that waits
+		nack(w.next(), time.Hour, true)
+	}
+	nack(w.next(), 0, true)
+	again := w.next()
+	nack(again, time.Hour, false)
+	if _, err := w.Wake(ctx, topic, []string{"key"}); err != nil {
+		t.Fatal(err)
+	}
+	woken := w.next()
+	if d := delivery(t, woken); woken.UUID != again.UUID || d.Attempt() != 2 {
+		t.Errorf("%s comes, attempt %d; want %s, which failed once before it had to wait", woken.UUID, d.Attempt(), again.UUID)
+	}
+	w.none(100 * time.Millisecond)
+	woken.Ack()
+}
+
+func TestWakeReachesTheNewest(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", keyed(256, 32, time.Minute))
+	const total = 12
+	publishKeyed(t, client, "key", total)
+	var all []*message.Message
+	for range total {
+		all = append(all, w.next())
+	}
+	for _, msg := range all {
+		if err := delivery(t, msg).Nack(context.Background(), time.Hour, false); err != nil {
+			t.Fatal(err)
+		}
+		msg.Ack() // has no effect
+	}
+
+	if _, err := w.Wake(context.Background(), topic, []string{"key"}); err != nil {
+		t.Fatal(err)
+	}
+	const woken = 8
+	var got []string
+	for range woken {
+		msg := w.next()
+		got = append(got, msg.UUID)
+		msg.Ack()
+	}
+	if newest := all[total-1].UUID; !slices.Contains(got, newest) {
+		t.Errorf("%v come; want %s among them", got, newest)
+	}
+	w.none(100 * time.Millisecond) // not all of a key that has many
 }

@@ -30,17 +30,21 @@ type outage struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	since    time.Time // zero while Redis answers
+	last     time.Time // when Redis last answered
+	since    time.Time // zero while Redis answers, else when it last did
 	reported bool      // unavailability was logged, recovery not yet
 	backAt   time.Time // when recovery was last logged
 	longEnd  time.Time // when the last long outage ended
 }
 
-// failed records a failed call. Within the aftermath of an outage it does not log; a later retry will.
+// failed records a failed call. Shortly after a recovery (see aftermath) it does not log: if the failure lasts, a
+// later call logs it.
 func (o *outage) failed(ctx context.Context, err error) {
 	o.mu.Lock()
 	if o.since.IsZero() {
-		o.since = time.Now()
+		if o.since = o.last; o.last.IsZero() {
+			o.since = time.Now()
+		}
 	}
 	first := !o.reported && time.Since(o.backAt) >= aftermath
 	o.reported = o.reported || first
@@ -57,17 +61,17 @@ func (o *outage) failed(ctx context.Context, err error) {
 // answered records a successful call. An outage of at least the given duration is long.
 func (o *outage) answered(ctx context.Context, long time.Duration) {
 	o.mu.Lock()
-	since, reported := o.since, o.reported
-	if !since.IsZero() && time.Since(since) >= long {
-		o.longEnd = time.Now()
+	since, reported, now := o.since, o.reported, time.Now()
+	if !since.IsZero() && now.Sub(since) >= long {
+		o.longEnd = now
 	}
 	if reported {
-		o.backAt = time.Now()
+		o.backAt = now
 	}
-	o.since, o.reported = time.Time{}, false
+	o.last, o.since, o.reported = now, time.Time{}, false
 	o.mu.Unlock()
 	if reported {
-		o.log.InfoContext(ctx, "Redis is back", "away", time.Since(since).Round(time.Millisecond))
+		o.log.InfoContext(ctx, "Redis is back", "away", now.Sub(since).Round(time.Millisecond))
 	}
 }
 

@@ -335,39 +335,3 @@ func TestBrokenReaderFallsBackToPolling(t *testing.T) {
 		t.Errorf("Redis went away %d times and came back %d times; want neither; log:\n%s", away, back, w.log)
 	}
 }
-
-// narrow is a connection on which replies with more than a few entries time out.
-type narrow struct{ gate }
-
-func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
-			if reply, _ := c.Val().([]any); len(reply) == 3 { // the take script
-				if taken, _ := reply[0].([]any); len(taken) > 10 {
-					cmd.SetErr(context.DeadlineExceeded)
-					return context.DeadlineExceeded
-				}
-			}
-		}
-		return err
-	}
-}
-
-func TestHugeEntriesAreReadOneByOne(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	publish(t, client, 40)
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		c.Visibility = 200 * time.Millisecond
-		c.Redis.AddHook(&narrow{})
-	})
-	seen := map[string]bool{}
-	for len(seen) < 40 {
-		m := w.next()
-		seen[m.UUID] = true
-		m.Ack()
-	}
-	clean(t, client)
-}

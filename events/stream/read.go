@@ -16,14 +16,18 @@ const (
 	idlePollInterval = time.Second
 )
 
-const firstBatch = 8 // doubles while batches are full, so that consumers that start together share a backlog
+const (
+	firstBatch = 8       // doubles while batches are full, so that consumers that start together share a backlog
+	readBytes  = 8 << 20 // bytes of one read, which bounds how long it blocks Redis; the last entries may exceed it
+)
 
-// read takes entries and hands them out until stop is done. It never exceeds the window.
+// read takes entries and hands them out until stop is done. It never exceeds the window, and its bytes by one read at most.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
 	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
 	for turn := 0; stop.Err() == nil; turn++ {
 		count := min(s.cfg.Window-s.flight.len(), s.cfg.Room(), batch)
-		if count <= 0 {
+		bytes := min(s.cfg.Bytes-s.flight.bytes(), readBytes)
+		if count <= 0 || bytes <= 0 {
 			s.full(stop)
 			continue
 		}
@@ -32,23 +36,25 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		}
 		s.unpark(stop)
 		share := s.dueShare(count, turn)
-		got, err := s.take(count, share)
+		got, deliveries, err := s.take(stop, count, share, bytes)
 		if err != nil {
 			s.recover(stop, err)
 			sleep(stop, wait)
-			// Many huge entries may exceed the timeout: restart with one.
+			// Entries may be too large to arrive in time: restart with one.
 			wait, batch = min(2*wait, lastRetry), 1
 			continue
 		}
-		wait, batch = firstRetry, min(2*batch, s.cfg.Batch)
+		wait = firstRetry
 		if len(got.entries) < count {
-			batch = min(firstBatch, s.cfg.Batch)
+			batch = min(batch, firstBatch)
+		} else {
+			batch = min(2*batch, s.cfg.Batch)
 		}
-		s.outage.answered(stop, s.cfg.Visibility/2)
-		for _, d := range s.admit(stop, got.entries) {
+		s.settleRest(stop, deliveries)
+		for _, d := range deliveries.admitted {
 			s.deliver(stop, d)
 		}
-		if len(got.entries) < count && (got.next != 0 || s.holdingOff()) {
+		if len(got.entries) == 0 && (got.next != 0 || s.holdingOff()) {
 			watcher.after(got.last)
 			s.idle(stop, got.next)
 		}
@@ -56,12 +62,18 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 }
 
 // take ignores the end of the subscription: entries already taken are better given back than left to lapse.
-func (s *subscription) take(count, share int) (got takeResult, err error) {
+func (s *subscription) take(stop context.Context, count, share int, bytes int64) (got takeResult, all taken, err error) {
+	s.taking.Lock()
+	defer s.taking.Unlock()
 	err = withTimeout(s.base, func(ctx context.Context) error {
-		got, err = s.group.take(ctx, count, share, s.cfg.Visibility.Milliseconds())
+		got, err = s.group.take(ctx, count, share, bytes, s.cfg.Visibility)
 		return err
 	})
-	return got, err
+	if err == nil {
+		s.outage.answered(stop, s.cfg.Visibility/2)
+		all = s.admit(stop, got.entries)
+	}
+	return got, all, err
 }
 
 // dueShare returns how many of count entries may come from the due index. Due entries go first but leave a
@@ -122,15 +134,24 @@ func (s *subscription) recover(ctx context.Context, err error) {
 		s.outage.failed(ctx, err)
 		return
 	}
-	s.log.WarnContext(ctx, "consumer group recreated, the stream is read again from its first entry: "+
-		"Redis lost its data, or the group was deleted", "stream", s.group.stream)
+	s.log.WarnContext(ctx, "consumer group recreated, entries are delivered again: Redis lost its data, or the group was deleted",
+		"stream", s.group.stream, "after", s.group.start)
 }
 
-// admit turns entries into deliveries. From then on they are in flight and get heartbeats.
-func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
-	admitted := make([]*Delivery, 0, len(entries))
-	var overLimit []*Delivery
-	var undecodable []func()
+// taken are the deliveries of the entries that one call took.
+type taken struct {
+	admitted  []*Delivery // to be handed out; they are in flight and get heartbeats
+	overLimit []*Delivery // to be parked
+	poison    []poisoned  // to be dead-lettered
+}
+
+type poisoned struct {
+	*Delivery
+	cause error
+}
+
+// admit turns entries into deliveries.
+func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 	for _, e := range entries {
 		if former := s.flight.find(e.id); former != nil && s.stillMine(former, e) {
 			continue
@@ -140,36 +161,47 @@ func (s *subscription) admit(ctx context.Context, entries []entry) []*Delivery {
 			s.log.WarnContext(ctx, "entry lapsed: its previous consumer died, hung or was cut off",
 				"stream", s.group.stream, "entry", e.id, "had_by", had, "attempt", e.failed+1)
 		}
-		d := &Delivery{sub: s, entry: e.id, attempt: e.failed + 1, times: e.times, since: time.Now()}
-		msg, err := decode(s.cfg.Unmarshaller, e)
-		if err != nil {
-			undecodable = append(undecodable, func() { s.deadLetterUndecodable(ctx, d, err) })
+		d := &Delivery{sub: s, entry: e.id, attempt: e.failed + 1, times: e.times, bytes: e.bytes(), since: time.Now()}
+		if err := d.open(e); err != nil {
+			all.poison = append(all.poison, poisoned{d, err})
 			continue
 		}
-		d.ctx, d.cancel = context.WithCancelCause(context.WithValue(s.base, deliveryKey{}, d))
-		d.msg = msg
-		if len(msg.Metadata) > 0 {
-			d.meta = maps.Clone(msg.Metadata)
+		if e.more {
+			s.flight.markOverLimit(d.key) // the consumer that parked it may be gone
 		}
-		msg.SetContext(d.ctx)
-		if d.key = s.cfg.Key(msg); !s.flight.hasCapacity(d.key) {
+		if !s.flight.hasCapacity(d.key, e.origin == "new") {
 			d.cancel(nil)
-			overLimit = append(overLimit, d)
+			all.overLimit = append(all.overLimit, d)
 			continue
-		}
-		if e.origin == "parked" && d.key != "" {
-			s.flight.markOverLimit(d.key) // the consumer that parked it may be gone, and there may be more
 		}
 		if former := s.flight.enter(d); former != nil {
 			former.lose()
 		}
-		admitted = append(admitted, d)
+		all.admitted = append(all.admitted, d)
 	}
-	s.park(ctx, overLimit)
-	for _, one := range undecodable { // last, because it may be slow and the others have heartbeats now
-		one()
+	return all
+}
+
+// settleRest parks what is over the limit and dead-letters what cannot be read.
+func (s *subscription) settleRest(ctx context.Context, all taken) {
+	s.park(ctx, all.overLimit)
+	for _, p := range all.poison {
+		s.deadLetterUndecodable(ctx, p.Delivery, p.cause)
 	}
-	return admitted
+}
+
+// open decodes the entry of d.
+func (d *Delivery) open(e entry) (err error) {
+	d.ctx, d.cancel = context.WithCancelCause(context.WithValue(d.sub.base, deliveryKey{}, d))
+	if d.msg, err = decode(d.sub.cfg.Unmarshaller, e); err != nil {
+		return err
+	}
+	if len(d.msg.Metadata) > 0 {
+		d.meta = maps.Clone(d.msg.Metadata)
+	}
+	d.msg.SetContext(d.ctx)
+	d.key, err = d.sub.cfg.keyOf(d.msg)
+	return err
 }
 
 // deliver hands a message out, or gives it back if the subscription is stopping.
@@ -180,16 +212,14 @@ func (s *subscription) deliver(stop context.Context, d *Delivery) {
 			s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len())
 			s.attends.Go(func() { s.awaitHandler(d) })
 			return
-		case <-d.ctx.Done(): // lost, or settled by a sibling
-			s.release(d, cmp.Or(d.Outcome(), Lost))
-			return
+		case <-d.ctx.Done(): // lost, settled by a sibling, or the subscription ends
 		case <-stop.Done():
 		}
 	}
-	if d.claim(Deferred) {
+	if !d.lost.Load() && d.claim(Deferred) {
 		s.endings <- ending{d: d, how: Deferred}
 	} else {
-		s.release(d, d.Outcome())
+		s.release(d, cmp.Or(d.Outcome(), Lost))
 	}
 }
 
@@ -206,6 +236,7 @@ func (s *subscription) stillMine(former *Delivery, e entry) bool {
 }
 
 func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, cause error) {
+	defer d.cancel(nil)
 	err := d.DeadLetter(ctx, Reason{Reason: "undecodable", Error: cause.Error()}, Settlement{})
 	if err != nil {
 		s.log.ErrorContext(ctx, "cannot dead-letter an undecodable entry; it will be redelivered",

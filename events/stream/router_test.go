@@ -11,11 +11,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
-	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
-	"lockstep/internal/testenv"
 )
 
 func TestWatermillRouter(t *testing.T) {
@@ -109,7 +107,7 @@ func TestClosingARouterLetsHandlersSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	working, goOn := make(chan struct{}), make(chan struct{})
-	router.AddConsumerHandler("work", topic, subscriber, func(m *message.Message) error {
+	router.AddConsumerHandler("work", topic, subscriber.Draining(), func(m *message.Message) error {
 		close(working)
 		<-goOn
 		d, _ := stream.DeliveryOf(m)
@@ -140,31 +138,4 @@ func TestClosingARouterLetsHandlersSettle(t *testing.T) {
 	if n := length(t, client, results); n != 1 {
 		t.Errorf("%d results; want 1", n)
 	}
-}
-
-// Watermill's own suite for a Pub/Sub.
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartReal(t)
-	client := server.Client()
-	build := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
-		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
-		if err != nil {
-			t.Fatal(err)
-		}
-		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-			Redis: client, Reader: server.Client(), Group: group, Grace: 100 * time.Millisecond,
-			Backoff: func(int) time.Duration { return 0 },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return publisher, subscriber
-	}
-	tests.TestPubSub(t, tests.Features{
-		ConsumerGroups: true, Persistent: true, GuaranteedOrderWithSingleSubscriber: true,
-		NewSubscriberReceivesOldMessages: true, ForceShort: !testenv.All(),
-	}, func(t *testing.T) (message.Publisher, message.Subscriber) {
-		return build(t, watermill.NewShortUUID())
-	}, build)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -31,6 +32,7 @@ var (
 	settleScript     = redis.NewScript(source("groups", "settle"))
 	locateScript     = redis.NewScript(source("groups", "locate"))
 	trimScript       = redis.NewScript(source("groups", "trim"))
+	forgetScript     = redis.NewScript(source("groups", "forget"))
 	watermarksScript = redis.NewScript(source("groups", "watermarks"))
 )
 
@@ -62,11 +64,38 @@ type group struct {
 	parkedLabels string // HASH: entry ID -> label
 	name         string
 	consumer     string
+	start        string // ID after which a new group starts
+	clock        *clock
+	subscribed   int64 // time of initialize by Redis' clock, ms
 }
 
-// create creates the group, starting at the stream's first entry, and the stream. It does nothing if the group exists.
+// initialize creates the group and the stream, unless they exist, and reads Redis' clock.
+func (g *group) initialize(ctx context.Context) error {
+	if g.start == "$" { // a group that is re-created later continues from here
+		info, err := g.redis.XInfoStream(ctx, g.stream).Result()
+		if err != nil && !noKey(err) {
+			return fmt.Errorf("read the end of stream %s: %w", g.stream, err)
+		}
+		g.start = "0"
+		if err == nil {
+			g.start = info.LastGeneratedID
+		}
+	}
+	if err := g.create(ctx); err != nil {
+		return err
+	}
+	now, err := g.redis.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("read the clock of Redis: %w", err)
+	}
+	g.subscribed = now.UnixMilli()
+	g.clock.set(g.subscribed)
+	return nil
+}
+
+// create creates the group and the stream. It does nothing if the group exists.
 func (g *group) create(ctx context.Context) error {
-	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, "0").Err()
+	err := g.redis.XGroupCreateMkStream(ctx, g.stream, g.name, g.start).Err()
 	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
 		return fmt.Errorf("create group %s of stream %s: %w", g.name, g.stream, err)
 	}
@@ -86,6 +115,7 @@ type entry struct {
 	failed int      // failed attempts
 	times  int      // deliveries, including this one
 	origin string   // "new", "parked", or ":" followed by the consumer under which it lapsed
+	more   bool     // further parked entries of its key may be unparked
 	fields []string // name, value, name, value, …
 }
 
@@ -95,22 +125,36 @@ type takeResult struct {
 	last    string // ID of the stream's last entry
 }
 
-// take reads up to count entries, of which up to share come from the due index.
-func (g *group) take(ctx context.Context, count, share int, visibilityMS int64) (takeResult, error) {
+// errLate means that Redis ran a take so late that consumers may have been unable to send heartbeats. It took nothing.
+var errLate = errors.New("Redis was slow to run the script")
+
+// take reads up to count entries, of which up to share come from the due index, and stops once it has read the given number
+// of bytes.
+func (g *group) take(ctx context.Context, count, share int, bytes int64, visibility time.Duration) (takeResult, error) {
+	deadline := g.clock.deadline(min(tryTimeout, max(time.Second, visibility/2)))
 	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels},
-		g.name, g.consumer, parked, count, share, visibilityMS).Slice()
+		g.name, g.consumer, parked, count, share, visibility.Milliseconds(), bytes, deadline, g.subscribed).Slice()
 	if err != nil {
 		return takeResult{}, err
 	}
-	if len(reply) != 4 {
+	if len(reply) > 0 {
+		if now, ok := reply[0].(int64); ok {
+			g.clock.set(now)
+		}
+	}
+	switch len(reply) {
+	case 5:
+	case 1:
+		return takeResult{}, errLate
+	default:
 		return takeResult{}, fmt.Errorf("take: %w", errReply)
 	}
 	var t takeResult
-	t.next, _ = reply[2].(int64)
-	t.last, _ = reply[3].(string)
+	t.next, _ = reply[3].(int64)
+	t.last, _ = reply[4].(string)
 	sound := t.last != ""
-	for i, parts := range []int{5, 2} { // redelivered entries, then new ones
-		list, ok := reply[i].([]any)
+	for i, parts := range []int{6, 2} { // redelivered entries, then new ones
+		list, ok := reply[1+i].([]any)
 		sound = sound && ok
 		for _, raw := range list {
 			e, ok := parseEntry(raw, parts)
@@ -138,8 +182,17 @@ func parseEntry(raw any, want int) (e entry, ok bool) {
 		times, _ := parts[3].(int64)
 		e.failed, e.times = int(failed), int(times)
 		e.origin, _ = parts[4].(string)
+		e.more = parts[5] == int64(1)
 	}
 	return e, ok && e.id != "" && e.origin != ""
+}
+
+// bytes returns the size of the entry's fields and values.
+func (e entry) bytes() (n int64) {
+	for _, field := range e.fields {
+		n += int64(len(field))
+	}
+	return n
 }
 
 // beat extends the due times of ids and returns those that this consumer no longer owns.
@@ -180,13 +233,16 @@ const (
 	early    = "early"    // was never handed out, and may be unparked before the delay ends
 )
 
-// label returns the entry's member of the parked index, "" without a key. Labels sort by key, kind and age.
+// label returns the entry's member of the parked index, "" without a key. Labels sort by key, kind and age. Those of failed
+// attempts come before others that must wait.
 func (b giveBack) label() string {
 	switch {
 	case b.key == "":
 		return ""
 	case b.how == early:
 		return labelOf(b.key, mayUnpark) + sortable(b.id)
+	case b.how == failed:
+		return labelOf(b.key, mustWait) + afterFailure + sortable(b.id)
 	}
 	return labelOf(b.key, mustWait) + sortable(b.id)
 }
@@ -201,6 +257,8 @@ func sortable(id string) string {
 const (
 	mayUnpark = '+'
 	mustWait  = '-'
+
+	afterFailure = "!" // after mustWait: a failed attempt, so Wake ignores the entry; less than any letter
 )
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
@@ -213,10 +271,15 @@ func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, e
 	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}, args...).StringSlice()
 }
 
-// sweep repairs the due index for one batch of pending entries, and returns where to continue, or "".
-func (g *group) sweep(ctx context.Context, from string, visibilityMS int64) (repaired int64, next string, err error) {
+// sweep repairs the due index for one batch of pending entries, and returns where to continue, or "". Unless it is
+// thorough, it trusts an index that has as many due times as there are pending entries.
+func (g *group) sweep(ctx context.Context, from string, visibilityMS int64, thorough bool) (repaired int64, next string, err error) {
 	const batch = 1000
-	reply, err := sweepScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.name, visibilityMS, from, batch).Slice()
+	all := 0
+	if thorough {
+		all = 1
+	}
+	reply, err := sweepScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.name, visibilityMS, from, batch, all).Slice()
 	if err != nil || len(reply) != 2 {
 		return 0, "", err
 	}
@@ -269,11 +332,47 @@ type parkedEntry struct {
 	label string
 }
 
-// unpark makes up to limit parked entries of key due, of those that may be unparked early. A result below limit means there are no more.
-func (g *group) unpark(ctx context.Context, key string, limit int) (int, error) {
-	return unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, g.name, parked,
-		"["+labelOf(key, mayUnpark), "("+labelOf(key, mayUnpark+1), labelOf(key, mustWait), limit).Int()
+// unpark makes parked entries due, of those that may be unparked early: up to limits[key] of each key. It reports for
+// each key whether there are more.
+func (g *group) unpark(ctx context.Context, keys []string, limits map[string]int) (more []bool, err error) {
+	args := append(make([]any, 0, 3+3*len(keys)), g.name, parked, len(keys))
+	for _, key := range keys {
+		args = append(args, labelOf(key, mayUnpark), labelOf(key, mustWait), limits[key])
+	}
+	more, err = unparkScript.Run(ctx, g.redis, g.parkedKeys(), args...).BoolSlice()
+	if err == nil && len(more) != len(keys) {
+		err = fmt.Errorf("unpark: %w", errReply)
+	}
+	return more, err
 }
+
+// wake makes the oldest and the newest parked entries of the keys due, of those that wait without having failed. It returns the keys
+// without such entries.
+func (g *group) wake(ctx context.Context, keys []string) (absent []string, err error) {
+	args := append(make([]any, 0, 3+len(keys)), g.name, parked, 0)
+	for _, key := range keys {
+		args = append(args, labelOf(key, mustWait))
+	}
+	found, err := unparkScript.Run(ctx, g.redis, g.parkedKeys(), args...).BoolSlice()
+	if err == nil && len(found) != len(keys) {
+		err = fmt.Errorf("wake: %w", errReply)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, key := range keys {
+		if !found[i] {
+			absent = append(absent, key)
+		}
+	}
+	return absent, nil
+}
+
+func (g *group) parkedKeys() []string {
+	return []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}
+}
+
+func noKey(err error) bool { return err != nil && strings.Contains(err.Error(), "no such key") }
 
 func texts(raw any) ([]string, bool) {
 	list, ok := raw.([]any)

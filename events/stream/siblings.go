@@ -28,14 +28,14 @@ type SiblingSettlement struct {
 
 // Siblings returns a page of about limit waiting entries with the same key, and the token of the next page. The token
 // is "" for the first page, and after the last. An entry that changes state meanwhile may be missed or returned twice.
-// The holder of a lease on the key can settle the siblings that its work also answers with [Delivery.SettleSiblings].
+// With [Delivery.SettleSiblings], the holder of a lease on the key can settle the siblings that its work also answers.
 func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblings []Sibling, next string, err error) {
 	if d.key == "" {
 		return nil, "", nil
 	}
 	kind, after := byte(mayUnpark), ""
 	if page == "" {
-		siblings = d.inFlight()
+		siblings = d.SiblingsInFlight()
 	} else {
 		kind, after = page[0], page[1:]
 	}
@@ -58,7 +58,7 @@ func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
 	if d.key == "" {
 		return nil, nil
 	}
-	siblings := d.inFlight()
+	siblings := d.SiblingsInFlight()
 	for _, kind := range []byte{mayUnpark, mustWait} {
 		found, _, err := d.parked(ctx, kind, "", true, limit)
 		if err != nil {
@@ -69,8 +69,11 @@ func (d *Delivery) Newest(ctx context.Context, limit int) ([]Sibling, error) {
 	return siblings, nil
 }
 
-// inFlight returns the siblings that this consumer owns, oldest first.
-func (d *Delivery) inFlight() []Sibling {
+// SiblingsInFlight returns the siblings that this consumer owns, oldest first. They include those that were parked when
+// [Delivery.Siblings] returned them and have been taken since.
+func (d *Delivery) SiblingsInFlight() []Sibling {
+	d.sub.taking.RLock() // wait for entries that are on their way from Redis
+	defer d.sub.taking.RUnlock()
 	var siblings []Sibling
 	for _, other := range d.sub.flight.of(d.key) {
 		if other != d && !other.busy.Load() && !other.lost.Load() {

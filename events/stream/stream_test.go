@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,8 +34,16 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == restartMain {
+		if err := restart(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	testenv.Parallel(16)
 	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/pubsub/tests.TestReconnect.func2"), // never ends
 		// Watermill's suite leaves unread messages behind, and the stock subscriber sleeps on after Close.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"),
@@ -75,7 +84,8 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		go func() { // return the remaining messages
+		w.gate.cut.Store(false) // or Close waits until it gives up
+		go func() {             // return the remaining messages
 			for m := range w.messages {
 				m.Nack()
 			}

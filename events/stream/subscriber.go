@@ -37,15 +37,17 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	}, nil
 }
 
-// SubscribeInitialize creates the stream called topic and the group, at its first entry, unless they exist.
+// SubscribeInitialize creates the stream called topic and the group, unless they exist.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	return withTimeout(context.Background(), s.group(topic, s.cfg.Consumer).create)
+	return withTimeout(context.Background(), s.group(topic, s.cfg.Consumer).initialize)
 }
 
-// Subscribe delivers the messages of the stream called topic until ctx is done or the Subscriber is
-// closed, and then drains as described at [Subscriber.Close]. A message's context carries ctx's values. It
-// ends when the message is acked or nacked, when another consumer owns the entry (cause [ErrNotOwner]), or
-// at the end of the grace period (cause [ErrClosed]), but not with ctx.
+// Subscribe delivers the messages of the stream called topic until ctx is done or the Subscriber is closed.
+//
+// ctx is the parent of each message's context. When it ends, what is not acked is given back at once, to be redelivered
+// uncounted, and the channel is closed. To let handlers finish, use [Subscriber.Close], which grants them the grace period.
+// A message's context also ends when the message is acked or nacked, when another consumer owns the entry (cause
+// [ErrNotOwner]), or at the end of the grace period (cause [ErrClosed]).
 //
 // Subscribe returns an error if Redis does not answer. After that it waits for an unavailable Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -64,11 +66,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Unlock()
 
 	group := s.group(topic, consumer)
-	if err := withTimeout(ctx, group.create); err != nil {
+	if err := withTimeout(ctx, group.initialize); err != nil {
 		s.running.Done()
 		return nil, err
 	}
-	sub := newSubscription(s, group, context.WithoutCancel(ctx))
+	sub := newSubscription(s, group, ctx)
 	stop, cancel := context.WithCancel(ctx)
 	unlink := context.AfterFunc(s.closing, cancel)
 	go func() {
@@ -80,11 +82,21 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
+// Draining returns the Subscriber without regard to the end of Subscribe's ctx: only [Subscriber.Close] ends a subscription,
+// and grants handlers the grace period. A Watermill router needs this to drain, because its Close ends that ctx first.
+func (s *Subscriber) Draining() message.Subscriber { return draining{s} }
+
+type draining struct{ *Subscriber }
+
+func (d draining) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return d.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
+}
+
 func (s *Subscriber) group(topic, consumer string) *group {
 	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.Group) }
 	return &group{
 		redis: s.cfg.Redis, stream: topic, name: s.cfg.Group, consumer: consumer,
-		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"),
+		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"), start: s.cfg.Start, clock: new(clock),
 	}
 }
 

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -24,13 +25,15 @@ type subscription struct {
 	group  *group
 	outage *outage
 	log    *slog.Logger
-	base   context.Context // parent of the messages' contexts
+	base   context.Context // parent of the messages' contexts; its end ends the subscription without grace
 
 	out      chan *message.Message
 	flight   *flight
+	taking   sync.RWMutex // held from taking entries to adding them to flight
 	endings  chan ending
 	attends  sync.WaitGroup
 	wake     chan struct{} // has a token if read should try again
+	sweeps   int           // sweeps so far
 	lastBeat atomic.Int64  // start of the last successful heartbeat round, Unix ns
 
 	graceOver context.Context // done when the grace period ends
@@ -41,7 +44,7 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 	graceOver, abandon := context.WithCancel(context.Background())
 	return &subscription{
 		cfg: s.cfg, group: g, outage: s.outage, log: s.cfg.Log.With("group", g.name, "consumer", g.consumer), base: base,
-		out: make(chan *message.Message), flight: newFlight(s.cfg.KeyLimit), wake: make(chan struct{}, 1),
+		out: make(chan *message.Message), flight: newFlight(s.cfg.Window, s.cfg.KeyLimit), wake: make(chan struct{}, 1),
 		endings:   make(chan ending, s.cfg.Window), // one per delivery in flight, so that a send never blocks
 		graceOver: graceOver, abandon: abandon,
 	}
@@ -74,15 +77,14 @@ func (s *subscription) run(stop context.Context) {
 	s.unpark(stop) // other consumers can take these at once
 	stopBeating()
 	beat.Wait()
-	watch.Wait()
-
 	if err := withTimeout(stop, func(ctx context.Context) error { return s.group.leave(ctx, s.group.consumer) }); err != nil && !unavailable(err) && !noGroup(err) {
 		s.log.Warn("cannot leave the consumer group", "stream", s.group.stream, "error", err)
 	}
 	close(s.out)
+	watch.Wait() // a blocked read may take a second to return
 }
 
-// drain returns when nothing is in flight or, after cancelling everything, at the end of the grace period.
+// drain returns when nothing is in flight or, after cancelling everything, at the end of the grace period or of base.
 func (s *subscription) drain() {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -91,9 +93,11 @@ func (s *subscription) drain() {
 		case <-s.flight.freed:
 			continue
 		case <-grace.C:
+		case <-s.base.Done():
 		}
+		cause := cmp.Or(context.Cause(s.base), ErrClosed)
 		for _, d := range s.flight.all() {
-			d.cancel(ErrClosed)
+			d.cancel(cause)
 		}
 		s.abandon()
 		return

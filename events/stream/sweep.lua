@@ -4,10 +4,11 @@
 --
 -- KEYS    1 stream   2 due index
 -- ARGV    1 group   2 visibility, ms; also the minimum idle time   3 ID to start at, "-" for the first
---         4 maximum number of entries, at least 2
+--         4 maximum number of entries, at least 2   5 1 to inspect them although there are as many due times as
+--         pending entries; due times of entries that are no longer pending can hide missing ones
 -- Returns {number repaired, ID of the last entry inspected}; the ID is empty at the end of the list.
 -- Refuses with NOGROUP if the group or the stream does not exist.
-if ARGV[3] == '-' and redis.call('XPENDING', KEYS[1], ARGV[1])[1] <= redis.call('ZCARD', KEYS[2]) then
+if ARGV[5] ~= '1' and ARGV[3] == '-' and redis.call('XPENDING', KEYS[1], ARGV[1])[1] == redis.call('ZCARD', KEYS[2]) then
   return {0, ''}
 end
 local time = redis.call('TIME')

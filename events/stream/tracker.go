@@ -101,7 +101,8 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 	}
 }
 
-// follow waits up to recheckInterval for a result after the entry last. Without one, the Progress is zero.
+// follow waits up to recheckInterval for the result of the change, among the results after ID last. If none arrives,
+// the Progress is zero.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
 	slice, cancel := context.WithTimeout(ctx, recheckInterval)
 	defer cancel()

@@ -39,7 +39,7 @@ type Retention struct {
 // TrimmerConfig configures a [Trimmer]. Redis is required.
 type TrimmerConfig struct {
 	Redis   redis.UniversalClient // never closed
-	Prefix  string                // prefix of the default of Dead; default "lockstep:{0}:"
+	Prefix  string                // that of the Subscribers, for the keys of deleted groups and the default of Dead
 	Streams []Retention           // streams to trim, besides the dead stream
 
 	Dead    string        // dead stream, default Prefix + "dead"
@@ -65,12 +65,13 @@ type Trim struct {
 }
 
 // Trimmer keeps streams from growing without bound. It removes entries that every group has settled, and
-// unsettled ones only if a stream exceeds its maximum length. Any number of processes may trim the same
-// streams. The cost of a pass is proportional to the number of groups and removed entries.
+// unsettled ones only if a stream exceeds its maximum length. It also removes the keys of deleted groups. Any number of
+// processes may trim the same streams. The cost of a pass is proportional to the number of groups and removed entries.
 type Trimmer struct {
 	cfg     TrimmerConfig
-	failing bool            // the last pass failed
-	large   map[string]bool // streams over MaxBytes
+	failing bool                      // the last pass failed
+	large   map[string]bool           // streams over MaxBytes
+	groups  map[string]map[string]int // stream -> group seen -> passes since it is missing
 }
 
 // NewTrimmer returns a Trimmer.
@@ -102,7 +103,7 @@ func NewTrimmer(cfg TrimmerConfig) (*Trimmer, error) {
 		streams[i] = r
 	}
 	cfg.Streams = streams
-	return &Trimmer{cfg: cfg, large: make(map[string]bool)}, nil
+	return &Trimmer{cfg: cfg, large: make(map[string]bool), groups: make(map[string]map[string]int)}, nil
 }
 
 // Run trims at once and then at every interval until ctx is done. It logs a failure once, and the recovery.
@@ -132,12 +133,16 @@ func (t *Trimmer) report(ctx context.Context, err error) {
 	t.failing = err != nil
 }
 
-// Pass trims each stream once. A failure on one stream does not affect the others. It must not be called
-// concurrently, nor while Run is active.
+// Pass trims each stream once, and removes the keys of groups that were deleted. A failure on one stream does not affect
+// the others. It must not be called concurrently, nor while Run is active.
 func (t *Trimmer) Pass(ctx context.Context) error {
 	errs := []error{t.trimDead(ctx)}
 	for _, r := range t.cfg.Streams {
-		errs = append(errs, t.trim(ctx, r))
+		err := t.trim(ctx, r)
+		if err == nil {
+			err = t.forgetDeletedGroups(ctx, r.Topic)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

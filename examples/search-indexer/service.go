@@ -102,9 +102,9 @@ func (s *service) follow(ctx context.Context, r events.Result, confirm func(cont
 	return nil
 }
 
-// read returns the snapshot after from, from the tree that the result names: the published name may be newer. The changed
-// files suffice if from is at the commit that the changes start from. It may not be: results arrive twice, late, or never
-// (streams are trimmed), and each app has its own.
+// read returns the snapshot of a result. It reads the tree that the result names, because the published name may link to
+// a newer one. If the snapshot from is at the commit that the result starts from, the changed files suffice. It may be at
+// another commit: results arrive twice, late, or never (streams are trimmed), and each app has its own.
 func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	if from.Commit == r.After {
 		from.Fence = r.Fence
@@ -135,8 +135,8 @@ func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 	return next, nil
 }
 
-// retired reports whether the result's tree is gone although the volume is there: it was replaced by a newer tree, or the
-// repository was removed. A later result reports it.
+// retired reports whether the result's tree is gone although the volume is mounted: a newer tree replaced it, or the
+// repository was removed. A later result reports which.
 func (s *service) retired(r events.Result) bool {
 	_, volume := os.Stat(filepath.Join(s.root, ".lockstep"))
 	_, tree := os.Stat(filepath.Join(s.root, filepath.FromSlash(r.Tree)))

@@ -7,6 +7,8 @@
 // A stop drains: /readyz fails, the worker returns waiting changes to the stream, jobs in flight get the grace period, and HTTP
 // closes last.
 //
+// # Failures
+//
 //	failure                          effect
 //	Redis unavailable at the start   the worker waits; /readyz fails unless webhooks can be spooled
 //	Redis unavailable later          handlers retry; /livez stays OK

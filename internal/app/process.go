@@ -147,6 +147,8 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	}
 	figures := streamMetrics(cfg, client)
 	cfg.Metrics.Export(figures)
+	limits := hostMetrics(cfg, client)
+	cfg.Metrics.ExportHosts(limits)
 	waiters := cfg.Redis.Open() // not shared: a request that waits for a result blocks a connection
 	defer waiters.Close()
 	tracker, err := NewTracker(waiters, namespace)
@@ -155,7 +157,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	}
 	httpConfig := server.Config{
 		Changes: tracker, Repos: state.NewStore(client, namespace),
-		Locks: server.ShareLocks(inspector), Dead: dead, Streams: figures, Watches: watch.NewRegistry(client, namespace),
+		Locks: server.ShareLocks(inspector), Dead: dead, Streams: figures, Hosts: limits, Watches: watch.NewRegistry(client, namespace),
 		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"),
 	}
@@ -187,6 +189,7 @@ func serveAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 		client := cfg.Redis.Open()
 		defer client.Close()
 		cfg.Metrics.Export(streamMetrics(cfg, client))
+		cfg.Metrics.ExportHosts(hostMetrics(cfg, client))
 	}
 	return server.ServeAdmin(ctx, listener, server.Config{
 		Live: cfg.live, Ready: cfg.ready, Metrics: cfg.Metrics.Handler(), Token: cfg.APIToken(), Log: cfg.Log,

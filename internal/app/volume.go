@@ -45,7 +45,7 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	}
 	if id != volume.ID() {
 		return fmt.Errorf("root %s is volume %s, but workers under prefix %s publish to volume %s: mount that one, "+
-			"choose another --prefix or, if that volume is lost for good, delete the key %s",
+			"choose another --prefix or, if that volume is lost permanently, delete the key %s",
 			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
 	}
 	return nil

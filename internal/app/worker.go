@@ -92,16 +92,25 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	reporter := state.NewReporter(commands, namespace, name, log)
 	credentials := credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport()))
 	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
+	var subscriber *stream.Subscriber
+	budgets, err := hostBudgets(cfg, commands, name, log, func(ctx context.Context, keys []string) ([]string, error) {
+		return subscriber.Wake(ctx, namespace.Changes(), keys)
+	})
+	if err != nil {
+		return err
+	}
+	limits := backend.NewHosts(budgets)
+	handle.Hosts = limits
 	circuit := handlers.Circuit{
 		Store: backend.Circuits{Store: states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: log,
 		Observe: func(to handlers.CircuitPhase) { cfg.Metrics.Circuit(state.CircuitPhase(to)) },
 	}
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
-		Floor: volume.Floor, Log: log,
+		Floor: volume.Floor, Limited: limits.Limited, Log: log,
 	}
 	slots := router.NewSlots(cfg.Slots)
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+	subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
 		Group: events.WorkersGroup, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: func() int { hb.beat(); return slots.Room() },
 		Log: log, Observer: cfg.Metrics.Stream(),
@@ -113,7 +122,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		Log: log, CloseTimeout: cfg.Grace + drainMargin,
 		Routes: []router.Route{{
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-			Locker: locker, Request: changes.Request, Slots: slots,
+			Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
 			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter)},
 			Dispose: router.Disposer{
 				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: log,
@@ -133,11 +142,12 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, interval: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
 		}.Run(maintaining)
 	})
-	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // keeps reporting during the drain
-	background.Go(func() { reporter.Run(reporting) })
+	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
+	background.Go(func() { reporter.Run(draining) })
+	background.Go(func() { budgets.Run(draining) })
 	defer cfg.Metrics.Volume(volumeFigures(volume))()
 	defer background.Wait()
-	defer stopReporting()
+	defer stopDraining()
 	defer stopMaintaining()
 
 	stopped := make(chan error, 1)

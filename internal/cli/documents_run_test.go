@@ -53,6 +53,7 @@ var documents = map[string]document{
 			"lockstep watch import watches.yaml": "uses the file in docs/watches.md",
 			"# stop all workers;":                "uses another volume",
 			"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "needs an adopted clone",
+			"HOST ": "output of lockstep status",
 		},
 		exits: map[string]int{
 			"lockstep repos show owner/name": term.ExitFailed, // unknown repository

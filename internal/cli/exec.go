@@ -37,7 +37,7 @@ func newExecCommand(std term.Streams) *cobra.Command {
 			"A result is one JSON document from the results stream. The command replaces the lockstep process, so input,\n" +
 			"output, signals and exit code are its own. It runs in the tree and gets the tree's absolute path, its commit and its\n" +
 			"ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF.\n\n" +
-			"Exit codes when the command does not run: 1 nothing is published there or the volume failed, 2 wrong usage,\n" +
+			"Exit codes when the command does not run: 1 nothing is published under the name or the volume failed, 2 wrong usage,\n" +
 			"3 the result's tree is gone, 126 the command cannot be run, 127 command not found.",
 		Example: "  lockstep exec acme/widgets --root /srv/repos -- git log -1\n" +
 			"  lockstep exec acme/widgets@release%2F1.2 -- sh -c 'find . -name \"*.md\" | indexer --commit \"$LOCKSTEP_COMMIT\"'\n" +
@@ -102,7 +102,7 @@ func treeError(err error) error {
 	case errors.Is(err, events.ErrBadRepoPath):
 		return term.UsageError(err)
 	case errors.Is(err, tree.ErrGone):
-		return &term.ExitError{Code: exitGone, Err: fmt.Errorf("%w; run in the current one, by its name", err)}
+		return &term.ExitError{Code: exitGone, Err: fmt.Errorf("%w; to use the current tree, pass its name instead of --result", err)}
 	case errors.Is(err, tree.ErrNotPublished), errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w; check --root and the name, spelled as on disk, or sync it first", err)
 	}

@@ -161,7 +161,7 @@ func TestExecReturnsExitCodeOfCommand(t *testing.T) {
 		t.Fatal(got)
 	}
 	proctest.Must(0, c.cmd.Process.Signal(syscall.SIGTERM))(t)
-	proctest.Must(fmt.Fprintln(c.in))(t) // a shell runs its trap when read returns
+	_, _ = fmt.Fprintln(c.in) // a shell may run its trap only when read returns; it may also have ended by now
 	if got := c.hear(); got != "asked to end" {
 		t.Error(got)
 	}

@@ -78,7 +78,7 @@ func TestRedisRefusesPassword(t *testing.T) {
 	proctest.Must(server.Client().ConfigSet(t.Context(), "requirepass", "sesame").Result())(t)
 	password := filepath.Join(t.TempDir(), "password")
 	proctest.Must(0, os.WriteFile(password, []byte("hunter2\n"), 0o600))(t)
-	const want = "refuses; check its password, the user's permissions and --prefix"
+	const want = "refused the command; check its password, the user's permissions and --prefix"
 	for _, args := range [][]string{
 		{"status", "--redis", server.URL()}, {"tail", "--redis", server.URL()}, {"dead", "ls", "--redis", server.URL()},
 		{"locks", "ls", "--redis", server.URL(), "--redis-password-file", password},

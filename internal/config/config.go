@@ -74,6 +74,9 @@ type Config struct {
 	KnownHosts   string        `koanf:"known-hosts"`
 	FetchTimeout time.Duration `koanf:"fetch-timeout"`
 
+	HostRequests int      `koanf:"host-requests"`
+	HostLimits   []string `koanf:"host-limits"`
+
 	CircuitFailures int           `koanf:"circuit-failures"`
 	CircuitOpen     time.Duration `koanf:"circuit-open"`
 
@@ -105,6 +108,7 @@ type Config struct {
 	redisPassword string
 	apiToken      string
 	hasHooks      bool // webhook sources are configured
+	hostLimits    map[string]int
 }
 
 // Load reads and checks the settings. flags may be nil. If path is empty, Load reads [DefaultFile] if it
@@ -222,7 +226,12 @@ func (c *Config) checkWork() error {
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
 	}
+	var err error
+	if c.hostLimits, err = parseHostLimits(separate(c.HostLimits)); err != nil {
+		return err
+	}
 	return cmp.Or(
+		atLeast("host-requests", c.HostRequests, 1, "at least 1"),
 		atLeast("max-attempts", c.MaxAttempts, 1, "at least 1"),
 		atLeast("circuit-failures", c.CircuitFailures, 1, "at least 1"),
 		atLeast("circuit-open", c.CircuitOpen, time.Second, "at least 1s"),

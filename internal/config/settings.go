@@ -76,6 +76,8 @@ var settings = []entry{
 	{"ca-file", Working, basic, "", "none", "PEM `file` of certificate authorities to trust in addition to the system's"},
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
 	{"fetch-timeout", Working, advanced, 30 * time.Minute, "", "maximum `duration` for a remote to send its refs, or its objects"},
+	{"host-requests", Working, advanced, 16, "", "maximum requests in flight to one host, over all processes; fewer while the host is slow or limits them"},
+	{"host-limits", Working, advanced, []string{}, "none", "`HOST=N`, …: maximum requests in flight to these hosts instead of host-requests"},
 	{"circuit-failures", Working, advanced, 5, "", "consecutive failures of a remote or of its objects that open the repository's circuit breaker"},
 	{"circuit-open", Working, advanced, 30 * time.Second, "", "`duration` for which the circuit breaker first stays open; doubles each time, up to 10m or this value if that is longer"},
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept"},

@@ -28,6 +28,7 @@ type Config struct {
 	Repos      Repos
 	Watches    Watches
 	Activities Activities                          // work in progress; optional
+	Hosts      server.Hosts                        // limits of requests to hosts; optional
 	Size       func(events.RepoPath) (int64, bool) // bytes on the local volume, false if unknown; optional
 	PollEvery  time.Duration                       // poll interval of watches that do not set one
 	Guard      server.Guard                        // authenticates admins by token or loopback address

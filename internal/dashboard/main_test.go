@@ -19,6 +19,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/hosts"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -67,6 +68,7 @@ func (d *desk) open(change func(*Config)) *desk {
 		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",
 		Locks: inspector, Dead: dead, Repos: states, Activities: states, Watches: watch.NewRegistry(d.client, namespace),
 		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
+		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
 		Guard:   server.Guard{Token: token, Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
 	}
 	if change != nil {
@@ -223,6 +225,23 @@ func (d *desk) bury(reason, text string, fields map[string]string) (id string) {
 		d.t.Fatal(err)
 	}
 	return id
+}
+
+// ask sends a request to a host, which is answered with the status unless it is 0.
+func (d *desk) ask(host, repo, credential string, status int) {
+	d.t.Helper()
+	budgets, err := hosts.New(hosts.Config{Redis: d.client, Prefix: string(events.DefaultNamespace), Process: "w1"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	path, err := events.ParseRepoPath(repo)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	permit, err := budgets.Enter(d.t.Context(), hosts.Request{Host: host, Credential: credential, Repo: path, Kind: hosts.Push})
+	if err == nil && status != 0 {
+		permit.Done(d.t.Context(), hosts.Answer{Status: status, Header: http.Header{"Retry-After": {"60"}}})
+	}
 }
 
 // followed is a client's event stream.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockstep/events/stream"
+	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
 
@@ -15,7 +16,7 @@ import (
 func (d *Dashboard) livePages() []*page {
 	return []*page{
 		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
-			parts: []string{"tiles", "charts", "edge", "minutes", "busy", "results"}},
+			parts: []string{"tiles", "charts", "edge", "minutes", "busy", "hosts", "results"}},
 		{name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases, parts: []string{"leases"}},
 		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true, load: d.loadDead,
 			params: []string{"repo", "reason", "order", "after"}, parts: []string{"letters"}},
@@ -38,12 +39,14 @@ type overview struct {
 	Kept     int64
 	Dead     int64
 
-	Busy    []state.Activity
-	More    int // number of activities omitted from Busy
-	Recent  []settled
-	Charts  template.HTML // series of completed buckets, as JSON
-	Edge    template.HTML // series of the newest buckets, which still change
-	Minutes []minute
+	Busy      []state.Activity
+	More      int           // number of activities omitted from Busy
+	Hosts     []server.Host // in use, limited or waited for
+	MoreHosts int           // number of hosts omitted from Hosts
+	Recent    []settled
+	Charts    template.HTML // series of completed buckets, as JSON
+	Edge      template.HTML // series of the newest buckets, which still change
+	Minutes   []minute
 }
 
 // outcomeCount is the number of results with an outcome in the last 15 min.
@@ -59,7 +62,10 @@ type minute struct {
 	Known         bool
 }
 
-const busyShown = 30
+const (
+	busyShown  = 30
+	hostsShown = 30
+)
 
 func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any, error) {
 	results, err := d.tail.snapshot(ctx)
@@ -86,8 +92,24 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any
 		return nil, err
 	}
 	o.Busy, o.More = first(busyShown, o.Busy)
+	if o.Hosts, err = d.hosts(ctx); err != nil {
+		return nil, err
+	}
+	o.Hosts, o.MoreHosts = first(hostsShown, o.Hosts)
 	o.setFigures(results)
 	return o, nil
+}
+
+// hosts returns the hosts in use, limited or waited for: blocked ones first, then by the number of waiters. It returns none
+// if Config.Hosts is nil.
+func (d *Dashboard) hosts(ctx context.Context) ([]server.Host, error) {
+	if d.cfg.Hosts == nil {
+		return nil, nil
+	}
+	all, err := d.cfg.Hosts.List(ctx)
+	shown := server.NewHosts(all)
+	server.SortHosts(shown)
+	return shown, err
 }
 
 // activities returns the operations in progress, or none if Config.Activities is nil.

@@ -38,6 +38,7 @@ func (d *desk) addHostileData() {
 	failed := synced(d.t, "acme/widgets")
 	failed.Type, failed.Class, failed.Error, failed.Source = events.ResultFailed, events.Class(evil), evil+"\u202e\r\nevent: status\n", "/lockstep/worker/"+evil
 	d.settle(failed, time.Second)
+	d.ask(evil+"\u202e.example", "acme/widgets", evil+"-secret-credential", http.StatusTooManyRequests)
 	w, err := watch.New(watch.Watch{App: "docs", URL: "https://example.org/acme/widgets.git", NotifyURL: "https://hooks.example.org/secret-path", NotifySecret: "signing", Paths: []string{"<script>"}})
 	if err != nil {
 		d.t.Fatal(err)
@@ -136,7 +137,7 @@ func TestAnonymousVisitorsSeeOnlyPublicData(t *testing.T) {
 	withError := synced(t, "acme/secret")
 	withError.Type, withError.Class, withError.Error = events.ResultFailed, events.ClassBusy, "the-text-of-an-error"
 	d.settle(withError, time.Second)
-	hidden := []string{"the-text-of-an-error", "hooks.example.org", "signing", "https://example.org/acme/widgets.git", `name="csrf"`, "danger", "<dialog"}
+	hidden := []string{"the-text-of-an-error", "hooks.example.org", "signing", "https://example.org/acme/widgets.git", `name="csrf"`, "danger", "<dialog", "-secret-credential"}
 	everything := ""
 	for _, page := range d.everyPage() {
 		if strings.Contains(page, "/dead/") {

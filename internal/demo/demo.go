@@ -145,7 +145,7 @@ func (d *demo) act(ctx, until context.Context, duration time.Duration) error {
 	return cmp.Or(err, g.Wait())
 }
 
-// runScenes kills a worker, starts another and force-pushes, in each scene.
+// runScenes runs scenes until the duration ends. In each, it kills a worker, starts another and force-pushes.
 func (d *demo) runScenes(ctx, until context.Context, duration time.Duration) error {
 	scenes, length := max(1, int(duration/sceneLength)), sceneLength
 	if duration > 0 {

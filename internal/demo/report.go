@@ -32,7 +32,7 @@ type summary struct {
 	Reads   int     `json:"reads"`
 	Seconds float64 `json:"seconds"`
 
-	// Violated promises: all must be 0.
+	// Violations: all must be 0.
 	Missing     int   `json:"missing"` // results
 	Doubled     int   `json:"doubled"` // duplicate results
 	Failed      int   `json:"failed"`
@@ -84,7 +84,7 @@ func (d *demo) report(ctx context.Context) (summary, error) {
 		}
 	}
 	r.AsPromised = r.Results == r.Changes
-	for _, p := range r.promises() {
+	for _, p := range r.violations() {
 		r.AsPromised = r.AsPromised && p.found == 0
 	}
 	return r, nil
@@ -109,14 +109,14 @@ func (d *demo) sum(repos []*sampleRepo) (s repoStats) {
 	return s
 }
 
-// promise is a kind of violation that must not happen, and how often it did.
-type promise struct {
+// violation is an event that must not happen, and how often it did.
+type violation struct {
 	what  string
 	found int64
 }
 
-func (r summary) promises() []promise {
-	return []promise{
+func (r summary) violations() []violation {
+	return []violation{
 		{"torn or missing trees", int64(r.Torn)},
 		{"repositories behind their remote", int64(r.Behind)},
 		{"changes without a result", int64(r.Missing)},
@@ -150,7 +150,7 @@ func (r summary) Table(w io.Writer) {
 	fmt.Fprintf(w, "repositories fetched at once\t%7d\tat most\n", r.Parallel)
 	fmt.Fprintf(w, "trees read file by file\t%7d\t\n", r.Reads)
 	fmt.Fprintf(w, "results\t%7d\tof %d changes\n", r.Results, r.Changes)
-	for _, p := range r.promises() {
+	for _, p := range r.violations() {
 		verdict := "as promised"
 		if p.found > 0 {
 			verdict = term.Paint(term.MarkBad, "NOT as promised")

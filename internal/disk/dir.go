@@ -87,7 +87,7 @@ func (d Dir) Symlink(target, name string) error {
 	return nil
 }
 
-// Link creates a hard link to the file with the same name in from. It must not exist in d.
+// Link creates a hard link in d to the file with the same name in from. The name must not exist in d.
 func (d Dir) Link(from Dir, name string) error {
 	if err := unix.Linkat(from.fd, name, d.fd, name, 0); err != nil {
 		return d.failed("link", name, err)

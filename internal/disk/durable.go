@@ -77,7 +77,8 @@ func SyncDir(path string) error {
 	return nil
 }
 
-// fewFiles is the most files that Flush syncs one by one: for more, syncing the whole file system is faster.
+// fewFiles is the maximum number of files that Flush syncs one by one. For more files, syncing the whole file system
+// is faster.
 const fewFiles = 64
 
 // Flush syncs the new folder dir and everything below it; files are the paths of files with new content. It syncs
@@ -98,8 +99,8 @@ func Flush(dir string, files []string) error {
 	return SyncDir(dir)
 }
 
-// keepsOrder reports whether a file system journals all names in order (ext4, XFS, the server of NFS) or does not
-// survive a power cut anyway (tmpfs).
+// keepsOrder reports whether a file system writes names to disk in the order of the calls (ext4, XFS, an NFS server),
+// or loses everything in a power cut anyway (tmpfs).
 func keepsOrder(path string) bool {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {

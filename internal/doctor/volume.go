@@ -28,11 +28,15 @@ func examineVolume(cfg config.Config) []Check {
 		return []Check{refused("volume", "cannot write to %s: %w; let this user write there and mount it read-write", root, err)}
 	}
 	defer os.RemoveAll(dir)
-	checks := []Check{passed("volume", "%s is writable", root), fileSystem(root, cfg)}
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return []Check{refused("file system", "statfs %s: %w", root, err)}
+	}
+	checks := []Check{passed("volume", "%s is writable", root), fileSystem(st, cfg)}
 	for _, trial := range trials {
 		checks = append(checks, trial.on(dir))
 	}
-	return append(checks, syncing(dir), exchangeable(dir), caseSensitive(dir), freeSpace(root, cfg), freeInodes(root))
+	return append(checks, syncing(dir), exchangeable(dir), caseSensitive(dir), freeSpace(st, cfg), freeInodes(st))
 }
 
 // trial is an operation that workers depend on.
@@ -146,12 +150,8 @@ var fileSystems = map[int64]struct{ name, caution string }{
 	unix.CIFS_SUPER_MAGIC:      {"cifs", "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"},
 }
 
-func fileSystem(root string, cfg config.Config) Check {
+func fileSystem(st unix.Statfs_t, cfg config.Config) Check {
 	const name = "file system"
-	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return refused(name, "statfs: %w", err)
-	}
 	kind := int64(uint32(st.Type))
 	if kind == unix.NFS_SUPER_MAGIC {
 		return warned(name, "nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, 60 s by default); "+
@@ -167,12 +167,8 @@ func fileSystem(root string, cfg config.Config) Check {
 	return passed(name, "%s", known.name)
 }
 
-func freeSpace(root string, cfg config.Config) Check {
+func freeSpace(st unix.Statfs_t, cfg config.Config) Check {
 	const name = "free space"
-	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return refused(name, "statfs: %w", err)
-	}
 	unit := max(st.Frsize, 1)
 	free, size := int64(st.Bavail)*unit, int64(st.Blocks)*unit
 	shown := volume.BytesText(free) + " of " + volume.BytesText(size)
@@ -188,12 +184,8 @@ func freeSpace(root string, cfg config.Config) Check {
 // fewInodes is the number of files in one large repository.
 const fewInodes = 100_000
 
-func freeInodes(root string) Check {
+func freeInodes(st unix.Statfs_t) Check {
 	const name = "free inodes"
-	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return refused(name, "statfs: %w", err)
-	}
 	switch {
 	case st.Files == 0:
 		return passed(name, "not counted by this file system")

@@ -18,6 +18,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -42,11 +43,11 @@ type board struct {
 func startBoard(t *testing.T) *board {
 	t.Helper()
 	b := &board{t: t, root: t.TempDir(), hangs: map[string]chan struct{}{}}
-	b.git = proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
+	b.git = proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, service string) {
 		b.mu.Lock()
 		hang := b.hangs[repo]
 		b.mu.Unlock()
-		if hang != nil {
+		if hang != nil && service == "git-upload-pack" { // the list of refs must begin within 15 s
 			select {
 			case <-hang:
 			case <-ctx.Done():
@@ -216,4 +217,13 @@ func (b *board) stage() {
 		}
 	}
 	proctest.Eventually(b.t, func() bool { return len(b.letters()) >= 2 }, "two letters")
+}
+
+// limitHost makes a host limit a credential for a long time.
+func (b *board) limitHost(host string) {
+	b.t.Helper()
+	budgets := proctest.Must(hosts.New(hosts.Config{Redis: b.client, Prefix: string(events.DefaultNamespace), Process: "test"}))(b.t)
+	repo := proctest.Must(events.ParseRepoPath("acme/widgets"))(b.t)
+	permit := proctest.Must(budgets.Enter(b.t.Context(), hosts.Request{Host: host, Credential: "robot", Repo: repo, Kind: hosts.Push}))(b.t)
+	permit.Done(b.t.Context(), hosts.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3600"}}})
 }

@@ -267,7 +267,7 @@ func TestErrorNamesRedisThatRefuses(t *testing.T) {
 	}
 	for _, args := range [][]string{{"status"}, {"serve"}, {"publish", "http://127.0.0.1:1/a/b"}, {"sync", "http://127.0.0.1:1/a/b"}} {
 		_, stderr, code := proctest.RunLockstep(t, nil, append(args, "--redis", server.URL())...)
-		if code != term.ExitFailed || !strings.Contains(stderr, "redis at "+server.URL()+" refuses; check its password") {
+		if code != term.ExitFailed || !strings.Contains(stderr, "redis at "+server.URL()+" refused the command; check its password") {
 			t.Errorf("%s: exit code %d, want 1: %s", args[0], code, stderr)
 		}
 	}

@@ -126,8 +126,8 @@ func (r *reader) defaultChanged(repo repository, branch string) {
 	r.d.Events = append(r.d.Events, e)
 }
 
-// moved adds the event of a repository that moved from from to name. It derives the old URL from the new one if fromURL
-// is empty or does not match.
+// moved adds the event of a repository whose old name is from. It derives the old URL from the new one if fromURL is
+// empty or does not end in the old name.
 func (r *reader) moved(name, remote, from, fromURL string) {
 	to, ok := r.repository(name, remote)
 	if !ok {

@@ -143,7 +143,7 @@ func TestRecordedPayloads(t *testing.T) {
 // Files whose names suggest a push, a ref or a repository must be in recorded.txt, except for these.
 var (
 	aboutRefs = regexp.MustCompile(`push|branch|tag|delete|rename|transfer|destroy|repositor|repo-|project`)
-	elsewise  = regexp.MustCompile(`comment|pull_request|pr_|pr-|pull-request|issue|release|milestone|user|group|team|member|key|label|merge_request|check_|pipeline|emoji|` +
+	unrelated = regexp.MustCompile(`comment|pull_request|pr_|pr-|pull-request|issue|release|milestone|user|group|team|member|key|label|merge_request|check_|pipeline|emoji|` +
 		`stage|project-card|project-column|project\.json$|installation|resource_access|commit-status|vulnerability|system-project-created|fork`)
 )
 
@@ -175,7 +175,7 @@ func TestOtherRecordedPayloadsAreIgnored(t *testing.T) {
 			if listed[file] {
 				continue
 			}
-			if aboutRefs.MatchString(name) && !elsewise.MatchString(name) {
+			if aboutRefs.MatchString(name) && !unrelated.MatchString(name) {
 				t.Errorf("%s is not in testdata/recorded.txt", file)
 			}
 			body, err := os.ReadFile(file)

@@ -5,10 +5,10 @@
 // over TLS ([WithTLS]), over SSH ([Server.StartSSH]) and by Dulwich, an independent implementation of Git
 // ([Server.StartDulwich]).
 //
-// Commits are deterministic: the author is fixed and the date advances by one second per commit. The
-// configuration of the machine and of the user is ignored. The server counts requests per repository, so that
-// a test can verify that a fetch was saved or that two fetches overlapped. It can also delay a request, answer
-// with a given status and require credentials.
+// Commits are deterministic: the author is fixed and the date advances by one second per commit. The configuration of
+// the machine and of the user is ignored. The server counts requests per repository, so that a test can verify that a
+// fetch was avoided or that two fetches overlapped. It can also delay a request, answer with a given status and
+// require credentials.
 //
 // The server does not accept pushes: commits are written directly to the bare repository. It needs a git
 // binary in PATH. It does not import package testing, so commands can use it too.

@@ -13,9 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 const maxRequest = 16 << 20 // bytes; the wants and haves of a fetch are much smaller
@@ -36,7 +38,8 @@ type Server struct {
 	mu       sync.Mutex
 	closed   bool
 	repos    map[string]*repoState
-	maxRepos int // maximum number of repositories in upload-pack at the same time
+	maxRepos int                      // maximum number of repositories in upload-pack at the same time
+	limits   map[string]time.Duration // see LimitToken
 }
 
 // repoState is the state of a repository, guarded by Server.mu.
@@ -72,7 +75,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
-	s := &Server{dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{}}
+	s := &Server{dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{}, limits: map[string]time.Duration{}}
 	for _, opt := range opts {
 		opt(s)
 	}
@@ -162,7 +165,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	status := s.begin(repo, service, r)
+	status, retryAfter := s.begin(repo, service, r)
 	defer s.end(repo, service)
 	if s.before != nil {
 		s.before(r.Context(), repo, service)
@@ -171,6 +174,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case status == http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="gitserver"`)
 		http.Error(w, "credentials, please", status)
+	case retryAfter > 0:
+		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
+		http.Error(w, "too many requests", status)
 	case status != 0:
 		http.Error(w, http.StatusText(status), status)
 	default:

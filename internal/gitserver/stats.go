@@ -3,6 +3,7 @@ package gitserver
 import (
 	"net/http"
 	"slices"
+	"time"
 )
 
 // The services of the smart HTTP protocol.
@@ -17,6 +18,7 @@ type Stats struct {
 	UploadPacks int      // requests for objects
 	Active      int      // upload-packs in flight
 	MaxActive   int      // maximum of Active
+	Limited     int      // requests answered with 429, see LimitToken
 	Credentials []string // distinct Authorization headers, in order of appearance
 }
 
@@ -36,8 +38,8 @@ func (s *Server) MaxRepos() int {
 	return s.maxRepos
 }
 
-// begin counts a request and returns the status to answer it with, or 0 to serve it.
-func (s *Server) begin(repo, service string, r *http.Request) int {
+// begin counts a request and returns the status to answer it with, or 0 to serve it, and the delay of a limited token.
+func (s *Server) begin(repo, service string, r *http.Request) (status int, retryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := s.state(repo)
@@ -56,9 +58,13 @@ func (s *Server) begin(repo, service string, r *http.Request) int {
 	token := tokenOf(r)
 	state.usedTokens = append(state.usedTokens, token)
 	if len(state.tokens) > 0 && !slices.Contains(state.tokens, token) || !state.admits(r) {
-		return http.StatusUnauthorized
+		return http.StatusUnauthorized, 0
 	}
-	return state.status
+	if delay := s.limits[token]; delay > 0 {
+		state.Limited++
+		return http.StatusTooManyRequests, delay
+	}
+	return state.status, 0
 }
 
 func (s *Server) end(repo, service string) {

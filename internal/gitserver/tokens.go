@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // AcceptTokens answers requests for repo with 401 unless they contain one of these tokens, as a Bearer token or as the
@@ -13,6 +14,14 @@ func (s *Server) AcceptTokens(repo string, tokens ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state(repo).tokens = tokens
+}
+
+// LimitToken answers all requests with this token, or without one if it is "", with 429 and a Retry-After of whole seconds,
+// until it is called with 0.
+func (s *Server) LimitToken(token string, retryAfter time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limits[token] = retryAfter
 }
 
 // TokensSeen returns the token of each request for repo, in order; "" for a request without one.

@@ -4,10 +4,10 @@
 //	                                                   ↘ Redis is unreachable → spool on disk → Redis, in order
 //
 // [NewPlan] computes the changes of a delivery. A delivery names a repository by its remote; the watches of that
-// remote determine the paths to update. [Intake.Take] reads the remote's watches from the registry or from a
-// cache. The script that adds the changes checks that the watches are current, so a delivery usually costs one round
-// trip. The script also keeps a ledger of delivery IDs and ignores duplicates. This makes it safe to retry when in
-// doubt: a delivery that Redis has accepted although its answer was lost is spooled, and ignored when it is retried.
+// remote determine the paths to update. [Intake.Take] reads the remote's watches from the registry or from a cache.
+// The script that adds the changes checks that the watches are current, so a delivery usually costs one round trip.
+// The script also keeps a ledger of delivery IDs and ignores duplicates. So it is safe to retry: if Redis accepts a
+// delivery but its reply is lost, the delivery is spooled, and ignored when it is sent again.
 //
 // While the spool contains deliveries of this process, new ones are appended to it, to keep the order. If it is full,
 // they are sent to Redis directly. [Intake.Run] empties the spool:

@@ -158,7 +158,7 @@ func (in *Intake) redeliver(ctx context.Context, item []byte) error {
 	case err != nil && isUnavailable(err):
 		return err
 	case err != nil && time.Since(s.At) > in.cfg.Keep:
-		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, refused for too long", "source", src.Name, "delivery", s.Delivery.ID,
+		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, Redis refused it until it expired", "source", src.Name, "delivery", s.Delivery.ID,
 			"repo", Repo(s.Delivery).String(), "since", s.At, "error", err)
 		in.cfg.Drained("dropped")
 		return nil

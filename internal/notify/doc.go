@@ -4,10 +4,10 @@
 // # Guarantees
 //
 // An app receives the results of a repository in stream order. Each is retried until the app answers 2xx or the
-// schedule ends; then it becomes a dead letter. Deliveries are at least once: duplicates have the same webhook-id.
-// A slow or unreachable app does not delay other apps. A repository does not delay other repositories of the same
-// app, except that they share the app's limit of posts in flight. Slow apps together use at most half of all posts
-// in flight, one each.
+// schedule ends; then it becomes a dead letter. Deliveries are at least once: duplicates have the same webhook-id. A
+// slow or unreachable app does not delay other apps. A repository does not delay other repositories of the same app,
+// except that they share the app's limit on posts in flight. Each slow app gets one post in flight, and all of them
+// together at most half.
 //
 // # Design
 //

@@ -17,10 +17,10 @@ const (
 	newerWait = 5 * time.Minute
 )
 
-var errNewer = errors.New("it is for a newer version")
+var errNewer = errors.New("written by a newer version of lockstep")
 
 // recent reports whether an entry was added recently enough that a process of a newer version may still take it. It
-// returns false for an entry from the future, whose ID was made up.
+// returns false if the ID has a time in the future, because a publisher chose it.
 func (n *Notifier) recent(entry string) bool {
 	return time.Since(events.EntryTime(entry)).Abs() <= n.cfg.newer
 }

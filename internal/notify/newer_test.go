@@ -62,8 +62,8 @@ func TestResultOfNewerVersionIsSkippedAfterAWhile(t *testing.T) {
 	}
 }
 
-// An entry may have an arbitrary ID.
-func TestResultOfTheFarFutureIsSkipped(t *testing.T) {
+// Anyone who can write to Redis can choose an entry's ID. An entry with a time in the future must not block later results.
+func TestResultWithFutureIDIsSkipped(t *testing.T) {
 	w, _ := newApp(t)
 	w.run()
 	must(w.redis.XAdd(t.Context(), &redis.XAddArgs{

@@ -214,7 +214,7 @@ func TestCorruptBox(t *testing.T) {
 	}
 }
 
-// An app over its limit of bytes loses its oldest items.
+// When the outboxes of an app exceed its byte limit, the oldest items are dropped.
 func TestOutboxIsLimitedByBytes(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a", "acme/b")

@@ -15,7 +15,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// A dead HTTP/2 connection is abandoned. Many posts share one, and a timeout of one post does not close it.
+// A dead HTTP/2 connection is abandoned. Posts share a connection, and the timeout of a single post does not close
+// it.
 func TestDeadHTTP2ConnectionIsAbandoned(t *testing.T) {
 	w := newWorld(t)
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {

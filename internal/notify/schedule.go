@@ -18,8 +18,8 @@ func DefaultSchedule() []time.Duration {
 }
 
 // nextDelay returns the delay after the given number of failed attempts, at least one, or false if no attempts are
-// left. random is between 0 and 1. A positive retryAfter replaces the scheduled delay if it is longer than that
-// delay's minimum; it is limited to a day.
+// left. random is between 0 and 1. A positive retryAfter, limited to a day, replaces the scheduled delay if it
+// exceeds that delay's minimum.
 func nextDelay(schedule []time.Duration, failed int, random float64, retryAfter time.Duration) (time.Duration, bool) {
 	if failed >= len(schedule) {
 		return 0, false

@@ -17,7 +17,7 @@ func (e *UnavailableError) Error() string { return e.err.Error() }
 func (e *UnavailableError) Unwrap() error { return e.err }
 
 // Explain adds what to do to the error of a command sent to server. It returns an [UnavailableError] if the server
-// cannot serve, and err itself if Redis has nothing to do with it.
+// cannot serve, an error with advice if Redis refused the command, and otherwise err unchanged.
 func Explain(server Server, err error) error {
 	_, answered := errors.AsType[redis.Error](err)
 	switch unavailable := Unavailable(err); {
@@ -28,7 +28,7 @@ func Explain(server Server, err error) error {
 	case unavailable:
 		return &UnavailableError{fmt.Errorf("redis at %s does not answer; start it, or name another with --redis: %w", server, err)}
 	case answered:
-		return fmt.Errorf("redis at %s refuses; check its password, the user's permissions and --prefix: %w", server, err)
+		return fmt.Errorf("redis at %s refused the command; check its password, the user's permissions and --prefix: %w", server, err)
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func (h *hook) receive(in Intake, memory *budget, tracer trace.Tracer, start tim
 func (h *hook) done(d forge.Delivery, outcome string, changes int, why string) {
 	h.outcome = outcome
 	if ctx := h.r.Context(); h.log.Enabled(ctx, slog.LevelInfo) {
-		h.log.InfoContext(ctx, "webhook", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
+		h.log.InfoContext(ctx, "webhook handled", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
 			"repo", intake.Repo(d).String(), "outcome", outcome, "changes", changes, "why", why)
 	}
 }

@@ -103,7 +103,7 @@ func TestWebhookResponses(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"msg=webhook source=hub event=push delivery=d1 repo=acme/widgets outcome=accepted changes=1",
+		"msg=\"webhook handled\" source=hub event=push delivery=d1 repo=acme/widgets outcome=accepted changes=1",
 		"delivery=d2 repo=acme/others outcome=ignored changes=0 why=\"nobody watches acme/others\"",
 		"msg=\"webhook refused\" source=hub outcome=unauthorized",
 	} {

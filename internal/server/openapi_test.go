@@ -20,6 +20,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -218,7 +219,7 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func everything() server.Config {
 	return server.Config{
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: struct{ server.Repos }{}, Locks: struct{ server.Locks }{},
-		Dead: struct{ server.Dead }{}, Streams: struct{ server.Streams }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
+		Dead: struct{ server.Dead }{}, Streams: struct{ server.Streams }{}, Hosts: struct{ server.Hosts }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
 }
@@ -300,6 +301,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	}
 	cfg.Repos, cfg.Locks, cfg.Dead, cfg.Watches = state.NewStore(client, namespace), inspector, dead, watch.NewRegistry(client, namespace)
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
+	cfg.Hosts = telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(namespace)})
 	handler := documented(t, cfg)
 	redisServer.Stop()
 	var requests sync.WaitGroup

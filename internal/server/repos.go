@@ -91,7 +91,7 @@ func listRepos(repos Repos) http.Handler {
 		var cursor uint64
 		if text := query.Get("after"); text != "" {
 			if cursor, err = strconv.ParseUint(text, 10, 64); err != nil {
-				return nil, badRequest(errors.New("after: want the next value from the previous page"))
+				return nil, badRequest(errors.New("after: want the value of \"next\" in the previous page"))
 			}
 		}
 		page, err := repos.List(r.Context(), query.Get("prefix"), cursor, cmp.Or(limit, 100))

@@ -1,7 +1,7 @@
 // Package server is Lockstep's HTTP API. It accepts changes and webhooks, and serves state, metrics and health checks.
 // openapi.yaml describes every endpoint; [Handler] and [ServeAdmin] serve them.
 //
-// Requests that make changes, or read results, watches or payloads, need the bearer token and get 401 without it. If no
+// Requests that make changes, or read results, hosts, watches or payloads, need the bearer token and get 401 without it. If no
 // token is configured, they get 403 unless both the listener and the request are local. A 202 means that the change is
 // in the Redis stream, as durable as Redis is configured to be. Webhooks are authenticated by their signatures only;
 // their 202 may also mean that the delivery is stored on the local disk until Redis is available.
@@ -45,6 +45,7 @@ type Config struct {
 	Locks     Locks
 	Dead      Dead
 	Streams   Streams
+	Hosts     Hosts
 	Watches   Watches
 	Hooks     *Hooks
 	Dashboard http.Handler // serves / and /dashboard/
@@ -148,6 +149,9 @@ func mount(cfg Config) *routes {
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
+	}
+	if cfg.Hosts != nil {
+		mux.Handle("GET /api/v1/hosts", guarded(cfg, listHosts(cfg.Hosts)))
 	}
 	if cfg.Watches != nil {
 		mux.Handle("GET /api/v1/watches", guarded(cfg, listWatches(cfg.Watches)))

@@ -9,6 +9,8 @@
 // that is not locked. [Spool.Adopt] takes over the files of dead processes: they are drained first, and deleted when
 // they are empty. So each item is returned until some process has dropped it.
 //
+// # Failures
+//
 //	failure                                  effect
 //	killed, or power loss, after Append      the item is kept
 //	killed before Append returned            the item may or may not be kept

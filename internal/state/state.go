@@ -60,7 +60,7 @@ func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	return Repo{fields}, err
 }
 
-// Fields returns the fields of repo's state, none if it is unknown.
+// Fields returns the fields of repo's state, none if it has no state.
 func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
 	fields, err := s.redis.HGetAll(ctx, s.namespace.Repo(repo)).Result()
 	if err != nil {
@@ -149,17 +149,10 @@ const maxMissEntries = 32 // entries per ref whose misses are stored; each app h
 
 // SetMisses stores the number returned by [Repo.Misses]. The caller must hold the repository's lease.
 func (s *Store) SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error {
-	err := s.setMisses(ctx, s.namespace.Repo(repo), lookField(ref), entry, misses)
-	if err != nil {
-		return fmt.Errorf("store in the state of %s that the remote is behind: %w", repo, err)
-	}
-	return nil
-}
-
-func (s *Store) setMisses(ctx context.Context, key, field, entry string, misses int) error {
+	key, field := s.namespace.Repo(repo), lookField(ref)
 	value, err := s.redis.HGet(ctx, key, field).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return err
+		return fmt.Errorf("load from the state of %s that the remote is behind: %w", repo, err)
 	}
 	kept := slices.Collect(slices.Chunk(strings.Fields(value), 2))
 	kept = slices.DeleteFunc(kept, func(pair []string) bool { return pair[0] == entry })
@@ -169,7 +162,10 @@ func (s *Store) setMisses(ctx context.Context, key, field, entry string, misses 
 	}
 	kept = slices.Insert(kept, at, []string{entry, strconv.Itoa(misses)})
 	kept = kept[max(0, len(kept)-maxMissEntries):]
-	return s.redis.HSet(ctx, key, field, strings.Join(slices.Concat(kept...), " ")).Err()
+	if err := s.redis.HSet(ctx, key, field, strings.Join(slices.Concat(kept...), " ")).Err(); err != nil {
+		return fmt.Errorf("store in the state of %s that the remote is behind: %w", repo, err)
+	}
+	return nil
 }
 
 // RemoteRefFields returns the fields to set for a sync that has asked the remote for ref.
@@ -236,8 +232,8 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 }
 
 // MovedFields returns the fields to set at the new path after a move: all except those that belong to the old path, its
-// remote or its changes. It includes unknown fields written by newer versions. It does not overwrite fields that the new
-// path already has, which are in there.
+// remote or its changes. It includes unknown fields written by newer versions. It omits the fields that the new path
+// already has, which are those of there.
 func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
 	fields := map[string]string{"repo": to.String(), "url": url}
 	for name, value := range r.fields {

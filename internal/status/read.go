@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -47,12 +48,14 @@ type Service struct {
 	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
 	Leases        leaseStatus      `json:"leases"`
 	Repos         failureStatus    `json:"repositories"`
-	DeadReasons   map[string]int   `json:"dead_by_reason"` // in the newest 200
-	Notifications int64            `json:"notifications"`  // waiting to be posted
-	Watched       int64            `json:"watched"`        // repositories
+	DeadReasons   map[string]int   `json:"dead_by_reason"`  // in the newest 200
+	Notifications int64            `json:"notifications"`   // waiting to be posted
+	Watched       int64            `json:"watched"`         // repositories
+	Hosts         []server.Host    `json:"hosts,omitempty"` // in use, limited or waited for
 	Volume        *volumeStatus    `json:"volume,omitempty"`
 
-	now time.Time // Redis time
+	now   time.Time // Redis time
+	local time.Time // when the hosts were read
 }
 
 // rate counts the results of the last OverMS.
@@ -145,6 +148,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
+		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
 	} {
 		if err := read(); err != nil {
@@ -292,6 +296,13 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 	return s, nil
 }
 
+func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
+	all, err := reader.List(ctx)
+	s.Hosts, s.local = server.NewHosts(all), time.Now()
+	server.SortHosts(s.Hosts)
+	return err
+}
+
 func readReasons(ctx context.Context, client redis.UniversalClient, cfg config.Config, letters int64) (map[string]int, error) {
 	reasons := map[string]int{}
 	if letters == 0 {
@@ -329,6 +340,17 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil // an unknown size does not fail the status
 }
 
+// limitedHosts returns the number of hosts that have told a credential to wait, or that do not answer.
+func (s *Service) limitedHosts() int {
+	n := 0
+	for _, h := range s.Hosts {
+		if h.Until != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // judge sets Health and Concerns.
 func (s *Service) judge() {
 	s.Concerns = []string{}
@@ -340,6 +362,9 @@ func (s *Service) judge() {
 		if waited := time.Duration(g.OldestMS) * time.Millisecond; waited > longWait {
 			concern("group %s has not settled an entry for %s", term.Printable(g.Group), Duration(waited))
 		}
+	}
+	if n := s.limitedHosts(); n > 0 {
+		concern("hosts limited: %d", n)
 	}
 	if s.Repos.Open > 0 {
 		concern("circuits open: %d", s.Repos.Open)

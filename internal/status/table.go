@@ -56,6 +56,7 @@ func (s Service) Table(w io.Writer) {
 	s.groupRows(w)
 	s.activityRows(w)
 	s.contentionRows(w)
+	s.hostRows(w)
 	s.failureRows(w)
 }
 
@@ -123,6 +124,26 @@ func (s Service) contentionRows(w io.Writer) {
 		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
 }
+
+func (s Service) hostRows(w io.Writer) {
+	if len(s.Hosts) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nHOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS")
+	rows(w, s.Hosts, func(h server.Host) string {
+		reason, left := orNone(term.Printable(h.Reason)), "-"
+		if h.Until != nil {
+			reason, left = term.Paint(term.MarkWarn, reason), "in "+Duration(h.Until.Sub(s.local).Round(time.Second))
+		}
+		names := make([]string, len(h.Limited))
+		for i, c := range h.Limited {
+			names[i] = cmp.Or(term.Printable(c.Credential), "(anonymous)")
+		}
+		return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, reason, left, orNone(strings.Join(names, ", ")))
+	})
+}
+
+func orNone(text string) string { return cmp.Or(text, "-") }
 
 func (s Service) failureRows(w io.Writer) {
 	if len(s.Repos.Worst) == 0 {

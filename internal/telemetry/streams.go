@@ -12,9 +12,32 @@ import (
 )
 
 const (
-	streamsTTL     = 5 * time.Second // bounds how often scrapes cause reads
-	streamsTimeout = 2 * time.Second
+	sharedTTL     = 5 * time.Second // bounds how often scrapes cause reads
+	sharedTimeout = 2 * time.Second
 )
+
+// shared reads state that all processes share, and caches it.
+type shared[T any] struct {
+	mu      sync.Mutex
+	expires time.Time // of last and err
+	last    []T
+	err     error
+}
+
+// get returns the result of a read, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
+func (s *shared[T]) get(ctx context.Context, read func(context.Context) ([]T, error)) ([]T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Before(s.expires) {
+		return s.last, s.err
+	}
+	// Other callers may be waiting for this read, so it does not end with the caller's context.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedTimeout)
+	defer cancel()
+	s.last, s.err = read(ctx)
+	s.expires = time.Now().Add(sharedTTL)
+	return s.last, s.err
+}
 
 // Streams reads the statistics of a deployment's streams on demand, caches them, and exports them as metrics. Every
 // process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
@@ -22,11 +45,7 @@ type Streams struct {
 	redis  redis.UniversalClient
 	prefix string
 	topics []string
-
-	mu      sync.Mutex
-	expires time.Time // of last and err
-	last    []stream.Statistics
-	err     error
+	shared shared[stream.Statistics]
 }
 
 // NewStreams returns Streams for the topics, whose groups store due times under prefix.
@@ -36,25 +55,17 @@ func NewStreams(client redis.UniversalClient, prefix string, topics ...string) *
 
 // Read returns the statistics of each topic, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
 func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Now().Before(s.expires) {
-		return s.last, s.err
-	}
-	// Other callers may be waiting for this read, so it does not end with the caller's context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), streamsTimeout)
-	defer cancel()
-	s.last, s.err = make([]stream.Statistics, 0, len(s.topics)), nil
-	for _, topic := range s.topics {
-		one, err := stream.Stats(ctx, s.redis, s.prefix, topic)
-		if err != nil {
-			s.last, s.err = nil, err
-			break
+	return s.shared.get(ctx, func(ctx context.Context) ([]stream.Statistics, error) {
+		all := make([]stream.Statistics, 0, len(s.topics))
+		for _, topic := range s.topics {
+			one, err := stream.Stats(ctx, s.redis, s.prefix, topic)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
 		}
-		s.last = append(s.last, one)
-	}
-	s.expires = time.Now().Add(streamsTTL)
-	return s.last, s.err
+		return all, nil
+	})
 }
 
 var (

@@ -37,6 +37,7 @@ type Metrics struct {
 	notify       notify
 	schedules    schedules
 	work         work
+	hosts        *hostObserver
 }
 
 // New returns metrics with a new registry.
@@ -62,7 +63,7 @@ func New() *Metrics {
 		changes:      r.counters("lockstep_changes_total", "Processed changes by outcome and error class.", "outcome", "class"),
 		circuits:     r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
 		freed:        r.counter("lockstep_patrol_freed_bytes_total", "Bytes on disk freed by this process's patrols."),
-		trims:        newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r),
+		trims:        newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r), hosts: newHostObserver(r),
 	}
 }
 

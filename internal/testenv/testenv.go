@@ -1,12 +1,17 @@
-// Package testenv chooses how much of a test suite runs: the everyday form, or with LOCKSTEP_TEST=all also
-// the long forms, such as storms, failovers and many processes.
+// Package testenv has helpers for all tests. It also chooses how much of a test suite runs: the everyday form, or with
+// LOCKSTEP_TEST=all also the long forms, such as storms, failovers and many processes.
 package testenv
 
 import (
+	"context"
 	"flag"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"lockstep/events"
 )
 
 // All reports whether LOCKSTEP_TEST=all asks for the long forms.
@@ -33,5 +38,49 @@ func Form[T any](everyday, long T) T {
 func Parallel(n int) {
 	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
 		panic(err)
+	}
+}
+
+// SkipUnderRace skips a test that takes minutes under the race detector; make test-large runs it without.
+func SkipUnderRace(t testing.TB) {
+	t.Helper()
+	if underRace {
+		t.Skip("see make test-large")
+	}
+}
+
+// UnderRace reports whether the race detector is on.
+func UnderRace() bool { return underRace }
+
+// Context returns a context with a generous timeout, for signals that must arrive.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Must returns a function that returns value, or fails the test if err is set: Must(f())(t). It returns a function because
+// Go cannot pass two results together with a third argument.
+func Must[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+// MustFail fails the test unless err has the class and disposition, and one line of text.
+func MustFail(t testing.TB, err error, class events.Class, disposition events.Disposition) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %s", class)
+	}
+	if events.ClassOf(err) != class || events.DispositionOf(err) != disposition {
+		t.Fatalf("got %s, %s (%v), want %s, %s", events.ClassOf(err), events.DispositionOf(err), err, class, disposition)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has more than one line: %v", err)
 	}
 }

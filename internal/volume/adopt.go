@@ -144,7 +144,7 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	if err := f.sweepAdopted(); err != nil {
 		return err
 	}
-	beside, err := f.adoptedDir(fence)
+	beside, err := unusedPath(filepath.Join(f.adopted(), fmt.Sprint(fence)))
 	if err != nil {
 		return err
 	}
@@ -165,22 +165,6 @@ func (v *Volume) adopt(f folder, path, target string, fence uint64) error {
 	}
 	v.done("exchanged")
 	return disk.Error(attempt, errors.Join(disk.SyncDir(f.adopted()), disk.SyncDir(filepath.Dir(path))))
-}
-
-// adoptedDir returns an unused path for a clone.
-func (f folder) adoptedDir(fence uint64) (string, error) {
-	base := filepath.Join(f.adopted(), fmt.Sprint(fence))
-	place := base
-	for n := 2; ; n++ {
-		_, err := os.Lstat(place)
-		if os.IsNotExist(err) {
-			return place, nil
-		}
-		if err != nil {
-			return "", disk.Error("find a path for the clone", err)
-		}
-		place = fmt.Sprintf("%s-%d", base, n)
-	}
 }
 
 // sweepAdopted removes links that were never exchanged. The caller holds the file lock.

@@ -22,8 +22,8 @@ import (
 func (w *world) clone(url string) (path string) {
 	w.t.Helper()
 	path = w.path(widgets)
-	must(0, os.MkdirAll(filepath.Dir(path), 0o755))(w.t)
-	must(gitserver.Git(w.t.Context(), w.t.TempDir(), "", "clone", "--quiet", url, path))(w.t)
+	testenv.Must(0, os.MkdirAll(filepath.Dir(path), 0o755))(w.t)
+	testenv.Must(gitserver.Git(w.t.Context(), w.t.TempDir(), "", "clone", "--quiet", url, path))(w.t)
 	return path
 }
 
@@ -45,7 +45,7 @@ func mustKeep(t *testing.T, path string, want map[string]string) {
 func snapshot(t *testing.T, root string) map[string]string {
 	t.Helper()
 	entries := map[string]string{}
-	must(0, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+	testenv.Must(0, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func snapshot(t *testing.T, root string) map[string]string {
 func (w *world) adoptedClones() []Adopted {
 	w.t.Helper()
 	detail, _, err := w.volume.Describe(repoPath(w.t, widgets))
-	return must(detail.Adopted, err)(w.t)
+	return testenv.Must(detail.Adopted, err)(w.t)
 }
 
 func TestAdoptedCloneIsKept(t *testing.T) {
@@ -86,10 +86,10 @@ func TestAdoptedCloneIsKept(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})
 	path := w.clone(w.git.URL(widgets))
-	must(0, os.WriteFile(filepath.Join(path, "a"), []byte("dirty"), 0o600))(t)
-	must(0, os.WriteFile(filepath.Join(path, "untracked"), []byte("mine"), 0o644))(t)
-	must(0, os.Symlink("nowhere", filepath.Join(path, "link")))(t)
-	must(gitserver.Git(t.Context(), path, "", "branch", "unpushed"))(t)
+	testenv.Must(0, os.WriteFile(filepath.Join(path, "a"), []byte("dirty"), 0o600))(t)
+	testenv.Must(0, os.WriteFile(filepath.Join(path, "untracked"), []byte("mine"), 0o644))(t)
+	testenv.Must(0, os.Symlink("nowhere", filepath.Join(path, "link")))(t)
+	testenv.Must(gitserver.Git(t.Context(), path, "", "branch", "unpushed"))(t)
 	was := snapshot(t, path)
 	commit := w.push(map[string]string{"a": "2"})
 
@@ -105,11 +105,11 @@ func TestAdoptedCloneIsKept(t *testing.T) {
 	next := w.push(map[string]string{"a": "3"})
 	w.sync("")
 	w.mustBeSound(widgets, next)
-	collected := must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Full: true}))(t)
+	collected := testenv.Must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Full: true}))(t)
 	if got := collected.Usage.Adopted; len(got) != 1 || got[0].Bytes == 0 {
 		t.Errorf("adopted %v", got)
 	}
-	must(w.volume.Remove(t.Context(), RemoveRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Force: true}))(t)
+	testenv.Must(w.volume.Remove(t.Context(), RemoveRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Force: true}))(t)
 	mustKeep(t, w.path(clones[0].Path), was)
 	mustBeTidy(t, w)
 }
@@ -128,7 +128,7 @@ func TestReadersSeeNoGapDuringAdoption(t *testing.T) {
 	w.create(files("old"))
 	rounds := testenv.Form(2, 10)
 	for round := range rounds {
-		must(0, os.RemoveAll(w.path("acme")))(t)
+		testenv.Must(0, os.RemoveAll(w.path("acme")))(t)
 		w.volume = w.open(w.volume.Root(), Config{})
 		w.push(files(fmt.Sprint("before ", round)))
 		path := w.clone(w.git.URL(widgets))
@@ -166,8 +166,8 @@ func TestExchangeIsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "name"), filepath.Join(dir, "other")
-	must(0, os.Mkdir(path, 0o755))(t)
-	must(0, os.Symlink(t.TempDir(), other))(t)
+	testenv.Must(0, os.Mkdir(path, 0o755))(t)
+	testenv.Must(0, os.Symlink(t.TempDir(), other))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var reading sync.WaitGroup
 	began := make(chan struct{})
@@ -184,7 +184,7 @@ func TestExchangeIsAtomic(t *testing.T) {
 	})
 	<-began
 	for range 5000 {
-		must(0, exchange(path, other))(t)
+		testenv.Must(0, exchange(path, other))(t)
 	}
 	stop()
 	reading.Wait()
@@ -222,7 +222,7 @@ func TestKilledDuringAdoption(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
 			path := w.clone(w.git.URL(widgets))
-			must(0, os.WriteFile(filepath.Join(path, "untracked"), []byte("mine"), 0o644))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(path, "untracked"), []byte("mine"), 0o644))(t)
 			was := snapshot(t, path)
 			commit := w.push(map[string]string{"a": "2"})
 
@@ -235,8 +235,8 @@ func TestKilledDuringAdoption(t *testing.T) {
 			}
 			w.sync("")
 			w.mustBeSound(widgets, commit)
-			must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1)}))(t)
-			entries := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).adopted()))(t)
+			testenv.Must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1)}))(t)
+			entries := testenv.Must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).adopted()))(t)
 			if len(entries) != 1 || !entries[0].IsDir() {
 				t.Fatalf("kept: %v", entries)
 			}
@@ -250,7 +250,7 @@ func TestClonesThatCannotBeAdopted(t *testing.T) {
 	t.Parallel()
 	secret := "hunter2"
 	rewrite := func(t *testing.T, path, url string) {
-		must(gitserver.Git(t.Context(), path, "", "config", "remote.origin.url", url))(t)
+		testenv.Must(gitserver.Git(t.Context(), path, "", "config", "remote.origin.url", url))(t)
 	}
 	for name, tc := range map[string]struct {
 		arrange func(t *testing.T, w *world, path string)
@@ -262,22 +262,24 @@ func TestClonesThatCannotBeAdopted(t *testing.T) {
 		}, "another remote"},
 		"of a folder": {func(t *testing.T, _ *world, path string) { rewrite(t, path, "/srv/git/acme/widgets") }, "another remote"},
 		"without a remote": {func(t *testing.T, _ *world, path string) {
-			must(gitserver.Git(t.Context(), path, "", "remote", "remove", "origin"))(t)
+			testenv.Must(gitserver.Git(t.Context(), path, "", "remote", "remove", "origin"))(t)
 		}, "without a remote"},
 		"with worktrees": {func(t *testing.T, _ *world, path string) {
-			must(gitserver.Git(t.Context(), path, "", "worktree", "add", "--quiet", filepath.Join(t.TempDir(), "more")))(t)
+			testenv.Must(gitserver.Git(t.Context(), path, "", "worktree", "add", "--quiet", filepath.Join(t.TempDir(), "more")))(t)
 		}, "worktrees"},
 		"a worktree, or a submodule": {func(t *testing.T, _ *world, path string) {
-			must(0, os.Rename(filepath.Join(path, ".git"), path+".gitdir"))(t)
-			must(0, os.WriteFile(filepath.Join(path, ".git"), []byte("gitdir: "+path+".gitdir\n"), 0o644))(t)
+			testenv.Must(0, os.Rename(filepath.Join(path, ".git"), path+".gitdir"))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(path, ".git"), []byte("gitdir: "+path+".gitdir\n"), 0o644))(t)
 		}, "not a clone"},
-		"a bare folder": {func(t *testing.T, _ *world, path string) { must(0, os.RemoveAll(filepath.Join(path, ".git")))(t) }, "not a clone"},
+		"a bare folder": {func(t *testing.T, _ *world, path string) {
+			testenv.Must(0, os.RemoveAll(filepath.Join(path, ".git")))(t)
+		}, "not a clone"},
 		"a damaged configuration": {func(t *testing.T, _ *world, path string) {
-			must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte("[remote \"origin\n\turl = https://"+secret+"@"), 0o644))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte("[remote \"origin\n\turl = https://"+secret+"@"), 0o644))(t)
 		}, "cannot be read"},
 		"a configuration that is a pipe": {func(t *testing.T, _ *world, path string) {
-			must(0, os.Remove(filepath.Join(path, ".git/config")))(t)
-			must(0, unix.Mkfifo(filepath.Join(path, ".git/config"), 0o644))(t)
+			testenv.Must(0, os.Remove(filepath.Join(path, ".git/config")))(t)
+			testenv.Must(0, unix.Mkfifo(filepath.Join(path, ".git/config"), 0o644))(t)
 		}, "without a remote"},
 		"where it is not wanted": {func(_ *testing.T, w *world, _ string) { w.volume.cfg.RefuseClones = true }, "the setting adopt"},
 		"where names cannot be exchanged": {func(_ *testing.T, w *world, _ string) {
@@ -290,19 +292,19 @@ func TestClonesThatCannotBeAdopted(t *testing.T) {
 			w.create(map[string]string{"a": "1"})
 			path := w.clone(w.git.URL(widgets))
 			tc.arrange(t, w, path)
-			before := must(os.Lstat(path))(t)
+			before := testenv.Must(os.Lstat(path))(t)
 			asked := w.git.Stats(widgets).InfoRefs
 
 			_, err := w.trySync("")
 
-			mustFail(t, err, events.ClassConflict, events.Permanent)
+			testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 			if !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "not touched") {
 				t.Errorf("the error does not say why, and what to do: %v", err)
 			}
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats what the clone's configuration says: %v", err)
 			}
-			if !os.SameFile(before, must(os.Lstat(path))(t)) {
+			if !os.SameFile(before, testenv.Must(os.Lstat(path))(t)) {
 				t.Error("it was replaced")
 			}
 			if w.git.Stats(widgets).InfoRefs != asked {
@@ -328,10 +330,10 @@ func TestRemotesOfAClone(t *testing.T) {
 		"https://git.example.org.evil.example/acme/widgets": false,
 	} {
 		path := t.TempDir()
-		must(0, os.Mkdir(filepath.Join(path, ".git"), 0o755))(t)
-		must(0, os.WriteFile(filepath.Join(path, ".git/HEAD"), []byte("ref: refs/heads/main\n"), 0o644))(t)
+		testenv.Must(0, os.Mkdir(filepath.Join(path, ".git"), 0o755))(t)
+		testenv.Must(0, os.WriteFile(filepath.Join(path, ".git/HEAD"), []byte("ref: refs/heads/main\n"), 0o644))(t)
 		config := "[core]\n\tbare = false\n[include]\n\tpath = /dev/zero\n[remote \"origin\"]\n\turl = " + origin + "\n"
-		must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte(config), 0o644))(t)
+		testenv.Must(0, os.WriteFile(filepath.Join(path, ".git/config"), []byte(config), 0o644))(t)
 		if why := whyNotAdopted(path, "https://git.example.org/acme/widgets.git"); (why == "") != same {
 			t.Errorf("%s: %q", origin, why)
 		}
@@ -353,19 +355,19 @@ func TestFailedExchangeKeepsTheClone(t *testing.T) {
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassConflict, events.Permanent)
-	if info := must(os.Lstat(path))(t); !info.IsDir() {
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
+	if info := testenv.Must(os.Lstat(path))(t); !info.IsDir() {
 		t.Error("the clone is gone")
 	}
-	if entries := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).adopted()))(t); len(entries) != 0 {
+	if entries := testenv.Must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).adopted()))(t); len(entries) != 0 {
 		t.Errorf("left behind: %v", entries)
 	}
 	w.volume.exchange = func(a, b string) error { // as a network file system may do
 		return errors.Join(exchange(a, b), unix.EIO)
 	}
 	w.volume.cfg.Step = nil
-	must(0, w.volume.adopt(w.volume.folder(repoPath(t, widgets)), path, "target", 9))(t)
-	if target := must(os.Readlink(path))(t); target != "target" {
+	testenv.Must(0, w.volume.adopt(w.volume.folder(repoPath(t, widgets)), path, "target", 9))(t)
+	if target := testenv.Must(os.Readlink(path))(t); target != "target" {
 		t.Errorf("the link leads to %s", target)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
+	"lockstep/internal/testenv"
 )
 
 // TestInvalidPackResponses uses a remote that lists its refs correctly and then sends invalid packs.
@@ -38,19 +39,19 @@ func TestInvalidPackResponses(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
-			lie := newLiar(t, w.git.URL(widgets), answer)
+			proxy := newAnsweringProxy(t, w.git.URL(widgets), answer)
 			try := func() error {
 				req := w.request("")
-				req.URL = lie.url
+				req.URL = proxy.url
 				_, err := w.volume.Sync(t.Context(), req)
 				return err
 			}
-			lie.on.Store(true)
+			proxy.on.Store(true)
 			mustBeRemotesFault(t, try())
-			lie.on.Store(false)
-			must(0, try())(t)
+			proxy.on.Store(false)
+			testenv.Must(0, try())(t)
 			w.push(map[string]string{"a": "2"})
-			lie.on.Store(true)
+			proxy.on.Store(true)
 			mustBeRemotesFault(t, try())
 			w.mustBeSound(widgets, commit)
 			mustBeTidy(t, w)
@@ -58,34 +59,34 @@ func TestInvalidPackResponses(t *testing.T) {
 	}
 }
 
-// liar forwards requests to a Git server, but answers requests for objects itself while it is on.
-type liar struct {
+// answeringProxy forwards requests to a Git server, but answers requests for objects itself while it is on.
+type answeringProxy struct {
 	url    string
 	answer string
 	on     atomic.Bool
 }
 
-func newLiar(t *testing.T, honestURL, answer string) *liar {
-	target := must(url.Parse(honestURL))(t)
+func newAnsweringProxy(t *testing.T, upstream, answer string) *answeringProxy {
+	target := testenv.Must(url.Parse(upstream))(t)
 	pool := &http.Transport{}
-	honest := &httputil.ReverseProxy{
+	forward := &httputil.ReverseProxy{
 		Transport: pool,
 		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host },
 	}
-	l := &liar{answer: answer}
+	p := &answeringProxy{answer: answer}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost && l.on.Load() {
-			_, _ = rw.Write([]byte(l.answer))
+		if r.Method == http.MethodPost && p.on.Load() {
+			_, _ = rw.Write([]byte(p.answer))
 			return
 		}
-		honest.ServeHTTP(rw, r)
+		forward.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(func() {
 		server.Close()
 		pool.CloseIdleConnections()
 	})
-	l.url = server.URL + target.Path
-	return l
+	p.url = server.URL + target.Path
+	return p
 }
 
 func mustBeRemotesFault(t *testing.T, err error) {
@@ -101,14 +102,14 @@ func TestDataAfterPackIsRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
-	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
+	pack := testenv.Must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
 	pack += strings.Repeat("more", 10)
 	answer := "0034shallow " + w.git.Head(widgets, "refs/heads/main") + "00000008NAK\n" +
 		fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack)
-	lie := newLiar(t, w.git.URL(widgets), answer)
-	lie.on.Store(true)
+	proxy := newAnsweringProxy(t, w.git.URL(widgets), answer)
+	proxy.on.Store(true)
 	req := w.request("")
-	req.URL = lie.url
+	req.URL = proxy.url
 
 	_, err := w.volume.Sync(t.Context(), req)
 
@@ -122,11 +123,11 @@ func TestCancelledWhileReadingAPack(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
-	pack := must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
-	q := must(object.OpenQuarantine(t.TempDir()))(t)
-	file := must(q.CreatePack())(t)
-	must(io.WriteString(file, pack))(t)
-	must(0, file.Close())(t)
+	pack := testenv.Must(w.git.Git(t.Context(), widgets, "HEAD\n", "pack-objects", "--revs", "--stdout", "-q"))(t)
+	q := testenv.Must(object.OpenQuarantine(t.TempDir()))(t)
+	file := testenv.Must(q.CreatePack())(t)
+	testenv.Must(io.WriteString(file, pack))(t)
+	testenv.Must(0, file.Close())(t)
 	cancel(cause)
 	if err := q.Index(ctx, w.volume.cfg.packLimits(), object.Progress{}); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)

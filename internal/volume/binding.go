@@ -59,23 +59,44 @@ func (f folder) writeBinding(b binding) error {
 // bind returns repo's binding, creating it if necessary, and refuses a remote other than the bound one. It replaces a bound
 // remote that nothing was ever fetched from, such as a mistyped one.
 func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64) (binding, error) {
-	b, ok, err := f.readBinding()
-	if err != nil {
-		return binding{}, err
-	}
-	if ok {
-		conflict := b.check(remote)
-		if conflict == nil {
-			return b, nil
-		}
-		if used, err := v.isUsed(f, b); used || err != nil {
-			return binding{}, errors.Join(err, conflict)
-		}
+	b, bound, err := v.checkBound(f, remote)
+	if bound || err != nil {
+		return b, err
 	}
 	if b.MovedAway != nil {
 		repo = b.Repo // its names are still published
 	}
-	return v.bindFirst(ctx, f, binding{Repo: repo, Remote: remote, MovedAway: b.MovedAway}, fence)
+	b = binding{Repo: repo, Remote: remote, MovedAway: b.MovedAway}
+	// Under the volume's bind lock, only one of two conflicting paths is bound.
+	unlock, err := lockFile(ctx, filepath.Join(v.root, adminDir, "bind.lock"))
+	if err != nil {
+		return binding{}, err
+	}
+	defer unlock()
+	if err := v.checkNesting(b.Repo); err != nil {
+		return binding{}, err
+	}
+	if err := v.checkName(f, b.Repo.String(), b.Remote); err != nil {
+		return binding{}, err
+	}
+	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
+}
+
+// checkBound returns a repository's binding, and whether it is to this remote. It refuses another remote that is in use.
+func (v *Volume) checkBound(f folder, remote string) (b binding, bound bool, err error) {
+	b, bound, err = f.readBinding()
+	if !bound || err != nil {
+		return b, false, err
+	}
+	conflict := b.check(remote)
+	if conflict == nil {
+		return b, true, nil
+	}
+	used, err := v.isUsed(f, b)
+	if used && err == nil {
+		err = conflict
+	}
+	return b, false, err
 }
 
 // isUsed reports whether anything was ever fetched from the bound remote.
@@ -87,22 +108,6 @@ func (v *Volume) isUsed(f folder, b binding) (bool, error) {
 	links, err := v.ownLinks(f, b)
 	own := slices.DeleteFunc(generations, func(n int) bool { return n <= b.MovedAway.lastStore() })
 	return len(own)+len(links) > 0, err
-}
-
-// bindFirst binds a free path. It holds the volume's bind lock, so that only one of two conflicting paths is bound.
-func (v *Volume) bindFirst(ctx context.Context, f folder, b binding, fence uint64) (binding, error) {
-	unlock, err := lockFile(ctx, filepath.Join(v.root, adminDir, "bind.lock"))
-	if err != nil {
-		return binding{}, err
-	}
-	defer unlock()
-	if err := v.checkNesting(b.Repo); err != nil {
-		return binding{}, err
-	}
-	if err := v.checkNameFor(f, b.Repo.String(), b.Remote); err != nil {
-		return binding{}, err
-	}
-	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
 }
 
 // check refuses a remote other than the bound one.
@@ -158,18 +163,9 @@ func (v *Volume) checkNesting(repo events.RepoPath) error {
 	return nil
 }
 
-// checkName is checkNameFor the bound remote.
-func (v *Volume) checkName(f folder, name string) error {
-	b, _, err := f.readBinding()
-	if err != nil {
-		return err
-	}
-	return v.checkNameFor(f, name, b.Remote)
-}
-
-// checkNameFor refuses to publish a name that is taken by anything but our link or a clone of remote that can be adopted,
+// checkName refuses to publish a name that is taken by anything but our link or a clone of remote that can be adopted,
 // or whose parent is not a plain folder.
-func (v *Volume) checkNameFor(f folder, name, remote string) error {
+func (v *Volume) checkName(f folder, name, remote string) error {
 	if err := v.checkParents(name); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func TestNestedPathsConflict(t *testing.T) {
@@ -29,12 +30,12 @@ func TestNestedPathsConflict(t *testing.T) {
 			w.create(map[string]string{"a": "1"})
 			req := w.request("")
 			req.Repo = repoPath(t, tc.first)
-			must(w.volume.Sync(t.Context(), req))(t)
+			testenv.Must(w.volume.Sync(t.Context(), req))(t)
 
 			req.Repo = repoPath(t, tc.second)
 			_, err := w.volume.Sync(t.Context(), req)
 
-			mustFail(t, err, events.ClassConflict, events.Permanent)
+			testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 		})
 	}
 }
@@ -46,7 +47,7 @@ func TestSimilarPathsDoNotConflict(t *testing.T) {
 	for _, path := range []string{"acme/widgets", "acme/widgets2/docs", "acme/widget", "g/sub/trees", "g/sub/lock", "g/subs", "acme/trees"} {
 		req := w.request("")
 		req.Repo = repoPath(t, path)
-		must(w.volume.Sync(t.Context(), req))(t)
+		testenv.Must(w.volume.Sync(t.Context(), req))(t)
 		w.mustBeSound(path, commit)
 	}
 }
@@ -55,13 +56,13 @@ func TestPathIsBoundToOneRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
-	must(w.git.Create(t.Context(), "acme/other", map[string]string{"b": "1"}))(t)
+	testenv.Must(w.git.Create(t.Context(), "acme/other", map[string]string{"b": "1"}))(t)
 	w.sync("")
 
 	req := w.request("")
 	req.URL = w.git.URL("acme/other")
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassConflict, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 	if !strings.Contains(err.Error(), "acme/widgets") || !strings.Contains(err.Error(), "acme/other") {
 		t.Errorf("the error does not name both: %v", err)
 	}
@@ -74,7 +75,7 @@ func TestSpellingsOfOnePath(t *testing.T) {
 	commit := w.create(map[string]string{"a": "1"})
 	req := w.request("")
 	req.Repo = repoPath(t, "Acme/Widgets")
-	must(w.volume.Sync(t.Context(), req))(t)
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 
 	res := w.sync("")
 
@@ -87,25 +88,25 @@ func TestSpellingsOfOnePath(t *testing.T) {
 func TestForeignFilesAreNotReplaced(t *testing.T) {
 	t.Parallel()
 	for name, arrange := range map[string]func(t *testing.T, path string){
-		"a clone": func(t *testing.T, path string) { must(0, os.MkdirAll(filepath.Join(path, ".git"), 0o755))(t) },
-		"a file":  func(t *testing.T, path string) { must(0, os.WriteFile(path, []byte("mine"), 0o644))(t) },
-		"a link":  func(t *testing.T, path string) { must(0, os.Symlink("/tmp", path))(t) },
+		"a clone": func(t *testing.T, path string) { testenv.Must(0, os.MkdirAll(filepath.Join(path, ".git"), 0o755))(t) },
+		"a file":  func(t *testing.T, path string) { testenv.Must(0, os.WriteFile(path, []byte("mine"), 0o644))(t) },
+		"a link":  func(t *testing.T, path string) { testenv.Must(0, os.Symlink("/tmp", path))(t) },
 		"an owner": func(t *testing.T, path string) {
-			must(0, os.Remove(filepath.Dir(path)))(t)
-			must(0, os.Symlink(t.TempDir(), filepath.Dir(path)))(t)
+			testenv.Must(0, os.Remove(filepath.Dir(path)))(t)
+			testenv.Must(0, os.Symlink(t.TempDir(), filepath.Dir(path)))(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
-			must(0, os.Mkdir(w.path("acme"), 0o755))(t)
+			testenv.Must(0, os.Mkdir(w.path("acme"), 0o755))(t)
 			arrange(t, w.path(widgets))
 			before, _ := os.Lstat(w.path(widgets))
 
 			_, err := w.trySync("")
 
-			mustFail(t, err, events.ClassConflict, events.Permanent)
+			testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 			if after, _ := os.Lstat(w.path(widgets)); before != nil && !os.SameFile(before, after) {
 				t.Error("it was replaced")
 			}
@@ -124,14 +125,14 @@ func TestOpenVolume(t *testing.T) {
 	if again := w.open(root, Config{}); again.ID() != v.ID() || v.ID() == w.volume.ID() || v.ID() == "" {
 		t.Errorf("ids %q, %q, %q", v.ID(), again.ID(), w.volume.ID())
 	}
-	if entries := must(os.ReadDir(filepath.Join(root, adminDir)))(t); len(entries) != 3 {
+	if entries := testenv.Must(os.ReadDir(filepath.Join(root, adminDir)))(t); len(entries) != 3 {
 		t.Errorf("left behind: %v", entries)
 	}
-	must(0, os.WriteFile(filepath.Join(root, adminDir, "volume"), []byte("\n"), 0o644))(t)
+	testenv.Must(0, os.WriteFile(filepath.Join(root, adminDir, "volume"), []byte("\n"), 0o644))(t)
 	_, err := OpenVolume(root, Config{})
-	mustFail(t, err, events.ClassVolume, events.Permanent)
+	testenv.MustFail(t, err, events.ClassVolume, events.Permanent)
 	_, err = OpenVolume(filepath.Join(root, adminDir, "volume", "x"), Config{})
-	mustFail(t, err, events.ClassVolume, events.Retryable)
+	testenv.MustFail(t, err, events.ClassVolume, events.Retryable)
 }
 
 func TestForeignSuffixedNameIsNotReplaced(t *testing.T) {
@@ -140,14 +141,14 @@ func TestForeignSuffixedNameIsNotReplaced(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.commit("x", gitserver.Edit{})
-	must(0, os.Symlink("/tmp", w.path("acme/widgets@x")))(t)
+	testenv.Must(0, os.Symlink("/tmp", w.path("acme/widgets@x")))(t)
 	fetched := w.git.Stats(widgets).UploadPacks
 	_, err := w.trySync("x")
-	mustFail(t, err, events.ClassConflict, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 	if w.git.Stats(widgets).UploadPacks != fetched {
 		t.Error("it was fetched for nothing")
 	}
-	if target := must(os.Readlink(w.path("acme/widgets@x")))(t); target != "/tmp" {
+	if target := testenv.Must(os.Readlink(w.path("acme/widgets@x")))(t); target != "/tmp" {
 		t.Errorf("it was replaced: %s", target)
 	}
 	mustBeTidy(t, w)
@@ -161,7 +162,7 @@ func TestUnusedRemoteCanBeRebound(t *testing.T) {
 	req := w.request("")
 	req.URL, req.Repo = w.git.URL("acme/gadgets"), repoPath(t, "acme/WIDGETS")
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassNotFound, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
 
 	if res := w.sync(""); res.Path != widgets {
 		t.Errorf("published as %s", res.Path)
@@ -170,7 +171,7 @@ func TestUnusedRemoteCanBeRebound(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 	req.Fence = w.fence.Add(1)
 	_, err = w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassConflict, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 }
 
 // TestConcurrentBindOfNestedPaths has many holders bind nested paths for the first time at once.
@@ -197,7 +198,7 @@ func TestConcurrentBindOfNestedPaths(t *testing.T) {
 				return err
 			})
 		}
-		must(0, g.Wait())(t)
+		testenv.Must(0, g.Wait())(t)
 		if bound.Load() != 1 {
 			t.Errorf("%d paths were bound", bound.Load())
 		}

@@ -27,7 +27,7 @@ var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked o
 // tree and that the next sync repairs the rest.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	if root := os.Getenv("GITREPO_TEST_DIE_ROOT"); root != "" {
+	if root := os.Getenv("LOCKSTEP_TEST_DIE_ROOT"); root != "" {
 		dieAtStep(t, root)
 		return
 	}
@@ -75,16 +75,16 @@ func (w *world) published() string {
 func (w *world) publishedAt(repo string) string {
 	f := w.volume.folder(repoPath(w.t, repo))
 	b, _, err := f.readBinding()
-	must(0, err)(w.t)
+	testenv.Must(0, err)(w.t)
 	return w.volume.current(f, b, repo).commit
 }
 
 // dieAt runs a sync in a child process, which kills itself at the step.
 func (w *world) dieAt(step string) {
 	w.t.Helper()
-	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")
-	cmd.Env = append(os.Environ(), "GITREPO_TEST_DIE_ROOT="+w.volume.Root(), "GITREPO_TEST_DIE_STEP="+step,
-		"GITREPO_TEST_DIE_URL="+w.git.URL(widgets), fmt.Sprintf("GITREPO_TEST_DIE_FENCE=%d", w.fence.Add(1)))
+	cmd := exec.CommandContext(testenv.Context(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")
+	cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_DIE_ROOT="+w.volume.Root(), "LOCKSTEP_TEST_DIE_STEP="+step,
+		"LOCKSTEP_TEST_DIE_URL="+w.git.URL(widgets), fmt.Sprintf("LOCKSTEP_TEST_DIE_FENCE=%d", w.fence.Add(1)))
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -93,16 +93,16 @@ func (w *world) dieAt(step string) {
 }
 
 func dieAtStep(t *testing.T, root string) {
-	v := must(OpenVolume(root, Config{}))(t)
+	v := testenv.Must(OpenVolume(root, Config{}))(t)
 	v.cfg.Step = func(step string) {
-		if step == os.Getenv("GITREPO_TEST_DIE_STEP") {
+		if step == os.Getenv("LOCKSTEP_TEST_DIE_STEP") {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
 	}
 	var fence uint64
-	must(fmt.Sscan(os.Getenv("GITREPO_TEST_DIE_FENCE"), &fence))(t)
-	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("GITREPO_TEST_DIE_URL"), Fence: fence})
+	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
+	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("LOCKSTEP_TEST_DIE_URL"), Fence: fence})
 	t.Fatalf("not killed: %v", err)
 }
 
@@ -131,11 +131,11 @@ func TestStaleAtEveryStep(t *testing.T) {
 			if !errors.Is(err, ErrStale) {
 				t.Fatalf("got %v", err)
 			}
-			mustFail(t, err, events.ClassStale, events.Contention)
+			testenv.MustFail(t, err, events.ClassStale, events.Contention)
 			w.mustBeSound(widgets, newest)
 			mustBeTidy(t, w)
 			_, err = slow.Sync(t.Context(), stale)
-			mustFail(t, err, events.ClassStale, events.Contention)
+			testenv.MustFail(t, err, events.ClassStale, events.Contention)
 			next := w.push(map[string]string{"a": "4"})
 			w.sync("")
 			w.mustBeSound(widgets, next)
@@ -148,18 +148,18 @@ func TestFloor(t *testing.T) {
 	w := newWorld(t)
 	w.create(nil)
 	repo := repoPath(t, widgets)
-	if floor := must(w.volume.Floor(repo))(t); floor != 0 {
+	if floor := testenv.Must(w.volume.Floor(repo))(t); floor != 0 {
 		t.Errorf("floor %d before any sync", floor)
 	}
 	w.fence.Store(41)
 	w.sync("")
-	if floor := must(w.volume.Floor(repo))(t); floor != 42 {
+	if floor := testenv.Must(w.volume.Floor(repo))(t); floor != 42 {
 		t.Errorf("floor %d", floor)
 	}
 	req := w.request("")
 	req.Fence = 7
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassStale, events.Contention)
 	if !strings.Contains(err.Error(), "42") {
 		t.Errorf("the error does not name the newer fence: %v", err)
 	}
@@ -185,7 +185,7 @@ func TestTwoHoldersAtOnce(t *testing.T) {
 	for i := range 10 {
 		w.push(map[string]string{"a": fmt.Sprint(i)})
 	}
-	must(0, g.Wait())(t)
+	testenv.Must(0, g.Wait())(t)
 	last := w.push(map[string]string{"a": "last"})
 	w.sync("")
 	w.mustBeSound(widgets, last)
@@ -278,9 +278,9 @@ func TestFileLockTimeout(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
-	unlock := must(lockFile(t.Context(), w.volume.folder(repoPath(t, widgets)).lock()))(t)
+	unlock := testenv.Must(lockFile(t.Context(), w.volume.folder(repoPath(t, widgets)).lock()))(t)
 	_, err := w.trySync("")
 	unlock()
-	mustFail(t, err, events.ClassBusy, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	w.sync("")
 }

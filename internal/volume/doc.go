@@ -49,7 +49,7 @@
 //	retired     the old tree's grace has begun
 //
 // The cost follows the size of the change: only folders that differ are read, and a new tree costs one link per unchanged
-// file, a recycled tree not even that.
+// file. A recycled tree costs no links.
 //
 // # Steps of a move
 //
@@ -122,6 +122,6 @@
 // # Limits
 //
 // Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A move checks no
-// quota, because links take little space. Remove gives no grace, but waits for pinned trees. LFS files stay pointers, and
-// submodules stay empty folders.
+// quota, because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay pointers,
+// and submodules stay empty folders.
 package volume

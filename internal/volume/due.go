@@ -14,7 +14,7 @@ import (
 // isDue reports whether tidy has work to do, judging by a few folders. It needs no lock: once our fence is recorded, no
 // other holder changes names, marks or stores.
 func (s *syncer) isDue() (bool, error) {
-	if s.binding.MovedAway != nil && s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
+	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return true, nil
 	}
 	if leftovers, err := s.f.leftovers(); err != nil || len(leftovers) > 0 {
@@ -30,21 +30,17 @@ func (s *syncer) isDue() (bool, error) {
 	if unmarked, err := s.f.unlinked(links); err != nil || len(unmarked) > 0 {
 		return true, err
 	}
-	return s.f.hasDueMark(linkedTrees(links), s.v.cfg.Grace)
-}
-
-// hasDueMark reports whether a retired tree is past its grace, gone, or published again.
-func (f folder) hasDueMark(linked map[string]bool, grace time.Duration) (bool, error) {
-	marks, err := disk.ReadDir(f.retired())
+	linked := linkedTrees(links)
+	marks, err := disk.ReadDir(s.f.retired())
 	if err != nil {
 		return false, disk.Error("list the retired trees", err)
 	}
-	for _, mark := range marks {
+	for _, mark := range marks { // due if past its grace, published again, or gone
 		info, err := mark.Info()
-		if err != nil || linked[mark.Name()] || time.Since(info.ModTime()) > grace {
+		if err != nil || linked[mark.Name()] || time.Since(info.ModTime()) > s.v.cfg.Grace {
 			return true, nil
 		}
-		if _, err := os.Lstat(f.tree(mark.Name())); err != nil {
+		if _, err := os.Lstat(s.f.tree(mark.Name())); err != nil {
 			return true, nil
 		}
 	}
@@ -76,27 +72,23 @@ func (s store) needsPrune() bool {
 	if err != nil {
 		return false
 	}
-	last := s.pruned()
-	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
-		space(packs) > 2*max(last.packed, largest(packs))+minLoose || len(packs) > max(maxPacks, 2*last.packs)
-}
-
-// pruned is the state of a store after its last pruning; zero if it was never pruned.
-type pruned struct {
-	loose, packed int64 // bytes on disk
-	packs         int
-}
-
-func (s store) prunedFile() string { return filepath.Join(s.dir, "lockstep-pruned") }
-
-// pruned ignores errors: the file only affects when to prune again.
-func (s store) pruned() (last pruned) {
-	content, err := os.ReadFile(s.prunedFile())
-	if err == nil {
+	last := struct { // after the last pruning; zero if there was none
+		loose, packed int64 // bytes on disk
+		packs         int
+	}{}
+	if content, err := os.ReadFile(filepath.Join(s.dir, prunedName)); err == nil {
 		_, _ = fmt.Sscan(string(content), &last.loose, &last.packed, &last.packs)
 	}
-	return last
+	largest := int64(0)
+	for i := range packs {
+		largest = max(largest, space(packs[i:i+1]))
+	}
+	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
+		space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs)
 }
+
+// prunedName is a file that describes a store after its last pruning. It only affects when to prune again.
+const prunedName = "lockstep-pruned"
 
 // packs lists the packs, without their indexes.
 func (s store) packs() ([]os.DirEntry, error) {
@@ -105,13 +97,6 @@ func (s store) packs() ([]os.DirEntry, error) {
 }
 
 func looseLimit(packs []os.DirEntry) int64 { return max(space(packs)/2, minLoose) }
-
-func largest(files []os.DirEntry) (most int64) {
-	for i := range files {
-		most = max(most, space(files[i:i+1]))
-	}
-	return most
-}
 
 // space returns the disk usage of files.
 func space(names []os.DirEntry) (bytes int64) {

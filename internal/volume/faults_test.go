@@ -15,6 +15,7 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 const secret = "s3cr3t-t0k3n"
@@ -42,10 +43,10 @@ func TestCredentials(t *testing.T) {
 			_, err := w.volume.Sync(t.Context(), req)
 
 			if tc.ok {
-				must(0, err)(t)
+				testenv.Must(0, err)(t)
 				w.mustBeSound(widgets, commit)
 			} else {
-				mustFail(t, err, events.ClassAuth, events.Permanent)
+				testenv.MustFail(t, err, events.ClassAuth, events.Permanent)
 				if !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), secret) {
 					t.Errorf("error: %v", err)
 				}
@@ -67,7 +68,7 @@ func mustHoldNoSecret(t *testing.T, root string) {
 		}
 		return err
 	})
-	must(0, err)(t)
+	testenv.Must(0, err)(t)
 }
 
 func TestCredentialIsNotSentAfterCrossHostRedirect(t *testing.T) {
@@ -80,7 +81,7 @@ func TestCredentialIsNotSentAfterCrossHostRedirect(t *testing.T) {
 	req := w.request("")
 	req.URL, req.Auth = moved.URL+"/acme/widgets.git", wire.Auth{Username: "ada", Password: secret}
 
-	must(w.volume.Sync(t.Context(), req))(t)
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 
 	if seen := w.git.Stats(widgets).Credentials; len(seen) != 0 {
 		t.Errorf("credentials were sent along: %d", len(seen))
@@ -103,7 +104,7 @@ func TestRemoteErrors(t *testing.T) {
 	}{
 		"server error":  {answer(503, "echo "+secret), events.ClassServer, events.Retryable},
 		"forbidden":     {answer(403, "echo "+secret), events.ClassAuth, events.Permanent},
-		"too many":      {answer(429, ""), events.ClassServer, events.Retryable},
+		"too many":      {answer(429, ""), events.ClassLimited, events.Retryable},
 		"a login page":  {answer(200, "<html>log in</html>"), events.ClassServer, events.Retryable},
 		"nothing":       {answer(200, ""), events.ClassServer, events.Retryable},
 		"cut off":       {answer(200, "001e# service=git-upload-pack\n0000004"), events.ClassServer, events.Retryable},
@@ -124,7 +125,7 @@ func TestRemoteErrors(t *testing.T) {
 
 			_, err := w.volume.Sync(t.Context(), req)
 
-			mustFail(t, err, tc.class, tc.disposition)
+			testenv.MustFail(t, err, tc.class, tc.disposition)
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats what the remote said: %v", err)
 			}
@@ -140,12 +141,12 @@ func TestUnreachableRemote(t *testing.T) {
 	server.Close()
 	req.URL = server.URL + "/acme/widgets"
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassNetwork, events.Retryable)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 
 	req.URL = "http://does-not-exist.invalid/acme/widgets"
 	req.Repo = repoPath(t, "acme/other")
 	_, err = w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassNetwork, events.Retryable)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 }
 
 func TestServerErrorThenRecovery(t *testing.T) {
@@ -154,7 +155,7 @@ func TestServerErrorThenRecovery(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.git.Answer(widgets, http.StatusInternalServerError)
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassServer, events.Retryable)
+	testenv.MustFail(t, err, events.ClassServer, events.Retryable)
 	w.git.Answer(widgets, 0)
 	w.mustBeSound(widgets, w.sync("").After)
 }
@@ -165,7 +166,7 @@ func TestPackOverLimit(t *testing.T) {
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})
 	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 	mustBeTidy(t, w)
 }
 
@@ -175,13 +176,13 @@ func TestTreeOverLimit(t *testing.T) {
 	w.create(map[string]string{"a": "12345", "b": "12345"}) // two files, one blob
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 9})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 	mustBeTidy(t, w)
 	w.volume = w.open(t.TempDir(), Config{MaxTreeBytes: 10})
 	w.sync("")
 	w.push(map[string]string{"b": "123456"})
 	_, err = w.trySync("")
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 }
 
 func TestTooManyFiles(t *testing.T) {
@@ -190,7 +191,7 @@ func TestTooManyFiles(t *testing.T) {
 	w.create(map[string]string{"a": "1", "b": "2", "c/d": "3"})
 	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 2})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 	w.volume = w.open(t.TempDir(), Config{MaxTreeFiles: 3, MaxFiles: 2})
 	if res := w.sync(""); len(res.Files) != 2 || !res.Truncated {
 		t.Errorf("unexpected result %+v", res)
@@ -203,12 +204,12 @@ func mustBeTidy(t *testing.T, w *world) {
 	f := w.volume.folder(repoPath(t, widgets))
 	w.volume.AwaitDeletions()
 	for _, dir := range []string{f.quarantines(), f.trash()} {
-		if entries := must(disk.ReadDir(dir))(t); len(entries) != 0 {
+		if entries := testenv.Must(disk.ReadDir(dir))(t); len(entries) != 0 {
 			t.Errorf("%s holds %v", dir, entries)
 		}
 	}
 	for _, dir := range []string{f.trees(), f.dir} {
-		for _, entry := range must(disk.ReadDir(dir))(t) {
+		for _, entry := range testenv.Must(disk.ReadDir(dir))(t) {
 			name := entry.Name()
 			if strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				t.Errorf("%s holds %s", dir, name)
@@ -264,12 +265,12 @@ func TestCancelledWhileFetching(t *testing.T) {
 func TestDamagedStoreIsRefetched(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, pack string){
-		"index cut short": func(t *testing.T, pack string) { must(0, os.Truncate(pack[:len(pack)-4]+"idx", 100))(t) },
-		"pack gone":       func(t *testing.T, pack string) { must(0, os.Remove(pack))(t) },
-		"pack cut short":  func(t *testing.T, pack string) { must(0, os.Truncate(pack, 40))(t); loseTrees(t, pack) },
+		"index cut short": func(t *testing.T, pack string) { testenv.Must(0, os.Truncate(pack[:len(pack)-4]+"idx", 100))(t) },
+		"pack gone":       func(t *testing.T, pack string) { testenv.Must(0, os.Remove(pack))(t) },
+		"pack cut short":  func(t *testing.T, pack string) { testenv.Must(0, os.Truncate(pack, 40))(t); deleteTrees(t, pack) },
 		"pack overwritten": func(t *testing.T, pack string) {
-			must(0, os.WriteFile(pack, make([]byte, 400), 0o644))(t)
-			loseTrees(t, pack)
+			testenv.Must(0, os.WriteFile(pack, make([]byte, 400), 0o644))(t)
+			deleteTrees(t, pack)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -277,9 +278,9 @@ func TestDamagedStoreIsRefetched(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": strings.Repeat("1", 100), "b": "1"})
 			w.sync("")
-			store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-			packs := must(filepath.Glob(filepath.Join(store.dir, "objects/pack/*.pack")))(t)
-			must(0, os.Chmod(packs[0], 0o644))(t)
+			store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+			packs := testenv.Must(filepath.Glob(filepath.Join(store.dir, "objects/pack/*.pack")))(t)
+			testenv.Must(0, os.Chmod(packs[0], 0o644))(t)
 			damage(t, packs[0])
 			commit := w.push(map[string]string{"b": "2"})
 
@@ -293,9 +294,9 @@ func TestDamagedStoreIsRefetched(t *testing.T) {
 	}
 }
 
-// loseTrees deletes the trees, so that all files must be read from the damaged pack.
-func loseTrees(t *testing.T, pack string) {
-	must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
+// deleteTrees deletes the trees, so that all files must be read from the damaged pack.
+func deleteTrees(t *testing.T, pack string) {
+	testenv.Must(0, os.RemoveAll(filepath.Join(pack, "../../../../../trees")))(t)
 }
 
 // TestNoFullFetchFromBusyServer uses a server that lists its refs and then answers 503.
@@ -316,7 +317,7 @@ func TestNoFullFetchFromBusyServer(t *testing.T) {
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassServer, events.Retryable)
+	testenv.MustFail(t, err, events.ClassServer, events.Retryable)
 	if n := w.git.Stats(widgets).UploadPacks - before; n != 1 {
 		t.Errorf("asked %d times", n)
 	}

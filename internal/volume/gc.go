@@ -81,12 +81,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if known && !req.Full && contents == before.Contents {
 		return GCResult{Usage: before}, nil
 	}
-	return v.collected(ctx, f, req, before)
-}
-
-// collected prunes and measures after tidying.
-func (v *Volume) collected(ctx context.Context, f folder, req GCRequest, before Usage) (GCResult, error) {
-	if err := v.prune(ctx, f, req.Fence); err != nil {
+	if err := s.prune(ctx); err != nil {
 		return GCResult{}, err
 	}
 	now, err := v.measure(ctx, f)
@@ -101,7 +96,7 @@ func (v *Volume) collected(ctx context.Context, f folder, req GCRequest, before 
 
 // usageNow returns the repository's usage. known is true if the last measurement is still exact.
 func (v *Volume) usageNow(ctx context.Context, f folder) (u Usage, known bool, err error) {
-	u = f.readUsage()
+	u = readCache[Usage](f.usage())
 	if !u.Measured.IsZero() && u.Added == 0 {
 		return u, true, nil
 	}
@@ -112,7 +107,7 @@ func (v *Volume) usageNow(ctx context.Context, f folder) (u Usage, known bool, e
 // IsTidy reports whether [Volume.GC] has no work to do for repo, judging by a few folders. It needs no lease.
 func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	f := v.folder(repo)
-	known := f.readUsage()
+	known := readCache[Usage](f.usage())
 	contents, _, err := f.contents()
 	if err != nil || known.Measured.IsZero() || known.Added > 0 || known.Contents != contents {
 		return false

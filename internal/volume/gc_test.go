@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 func TestGCDeletesExpiredTreesAndLeftovers(t *testing.T) {
@@ -20,8 +21,8 @@ func TestGCDeletesExpiredTreesAndLeftovers(t *testing.T) {
 	commit := w.push(map[string]string{"a": noise(t, 1<<20)})
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, os.MkdirAll(f.build(1), 0o755))(t)
-	must(0, os.MkdirAll(f.quarantine(1), 0o755))(t)
+	testenv.Must(0, os.MkdirAll(f.build(1), 0o755))(t)
+	testenv.Must(0, os.MkdirAll(f.quarantine(1), 0o755))(t)
 
 	if got := w.gc(false); got.Trees != 0 || got.Usage.Trees != 2 {
 		t.Errorf("within the grace: %+v", got)
@@ -48,11 +49,11 @@ func TestIsTidy(t *testing.T) {
 		t.Error("what is not there is tidy")
 	}
 	for name, untidy := range map[string]func(f folder){
-		"nothing measured":  func(f folder) { must(0, os.Remove(f.usage()))(t) },
-		"a quarantine":      func(f folder) { must(0, os.MkdirAll(f.quarantine(1), 0o755))(t) },
-		"a tree half built": func(f folder) { must(0, os.MkdirAll(f.build(1), 0o755))(t) },
-		"a store too many":  func(f folder) { must(0, os.MkdirAll(f.generation(7).dir, 0o755))(t) },
-		"trash":             func(f folder) { must(0, os.MkdirAll(filepath.Join(f.trash(), "x"), 0o755))(t) },
+		"nothing measured":  func(f folder) { testenv.Must(0, os.Remove(f.usage()))(t) },
+		"a quarantine":      func(f folder) { testenv.Must(0, os.MkdirAll(f.quarantine(1), 0o755))(t) },
+		"a tree half built": func(f folder) { testenv.Must(0, os.MkdirAll(f.build(1), 0o755))(t) },
+		"a store too many":  func(f folder) { testenv.Must(0, os.MkdirAll(f.generation(7).dir, 0o755))(t) },
+		"trash":             func(f folder) { testenv.Must(0, os.MkdirAll(filepath.Join(f.trash(), "x"), 0o755))(t) },
 		"a replaced tree": func(folder) {
 			w.push(map[string]string{"a": noise(t, 10)})
 			w.sync("")
@@ -77,7 +78,7 @@ func TestGCOfUnknownRepository(t *testing.T) {
 	if got := w.gc(true); got.Usage.Bytes != 0 || got.Freed != 0 {
 		t.Errorf("got %+v", got)
 	}
-	if entries := must(os.ReadDir(w.volume.reposDir()))(t); len(entries) != 0 {
+	if entries := testenv.Must(os.ReadDir(w.volume.reposDir()))(t); len(entries) != 0 {
 		t.Errorf("it made %v", entries)
 	}
 }
@@ -89,7 +90,7 @@ func TestStaleGCDoesNothing(t *testing.T) {
 	w.sync("")
 	w.sync("")
 	_, err := w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: 1})
-	mustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassStale, events.Contention)
 }
 
 func TestReposListsAllRepositories(t *testing.T) {
@@ -103,17 +104,17 @@ func TestReposListsAllRepositories(t *testing.T) {
 	for _, path := range want[:3] {
 		req := w.request("")
 		req.Repo = repoPath(t, path)
-		must(w.volume.Sync(t.Context(), req))(t)
+		testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	}
 	for _, path := range want[3:] {
 		f := w.volume.folder(repoPath(t, path))
-		must(0, os.MkdirAll(f.dir, 0o755))(t)
-		must(0, f.writeBinding(binding{Repo: repoPath(t, path), Remote: "https://example.org/x"}))(t)
+		testenv.Must(0, os.MkdirAll(f.dir, 0o755))(t)
+		testenv.Must(0, f.writeBinding(binding{Repo: repoPath(t, path), Remote: "https://example.org/x"}))(t)
 	}
-	must(0, os.MkdirAll(w.volume.folder(repoPath(t, "acme/removed")).dir, 0o755))(t)
+	testenv.Must(0, os.MkdirAll(w.volume.folder(repoPath(t, "acme/removed")).dir, 0o755))(t)
 	damaged := w.volume.folder(repoPath(t, "acme/damaged"))
-	must(0, os.MkdirAll(damaged.dir, 0o755))(t)
-	must(0, os.WriteFile(damaged.binding(), []byte("{"), 0o644))(t)
+	testenv.Must(0, os.MkdirAll(damaged.dir, 0o755))(t)
+	testenv.Must(0, os.WriteFile(damaged.binding(), []byte("{"), 0o644))(t)
 
 	var got []string
 	failed := 0
@@ -144,19 +145,19 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 	old := time.Now().Add(-2 * leftoverAge)
 	admin := w.path(adminDir)
 	for _, name := range []string{"try-old", "try-young"} {
-		must(0, os.MkdirAll(filepath.Join(admin, name, "sub"), 0o755))(t)
+		testenv.Must(0, os.MkdirAll(filepath.Join(admin, name, "sub"), 0o755))(t)
 	}
 	for _, name := range []string{"volume-OLD", "volume-YOUNG", "usage.tmp-old", "bind.lock"} {
-		must(0, os.WriteFile(filepath.Join(admin, name), nil, 0o644))(t)
+		testenv.Must(0, os.WriteFile(filepath.Join(admin, name), nil, 0o644))(t)
 	}
 	for _, name := range []string{"try-old", "volume-OLD", "usage.tmp-old", "bind.lock", "volume", "repos"} {
-		must(0, os.Chtimes(filepath.Join(admin, name), old, old))(t)
+		testenv.Must(0, os.Chtimes(filepath.Join(admin, name), old, old))(t)
 	}
 
-	must(0, w.volume.SweepLeftovers())(t)
+	testenv.Must(0, w.volume.SweepLeftovers())(t)
 
 	var left []string
-	for _, entry := range must(os.ReadDir(admin))(t) {
+	for _, entry := range testenv.Must(os.ReadDir(admin))(t) {
 		left = append(left, entry.Name())
 	}
 	if want := []string{"bind.lock", "layout", "repos", "try-young", "volume", "volume-YOUNG"}; !slices.Equal(left, want) {
@@ -192,9 +193,9 @@ func TestTreesInGraceAreTidy(t *testing.T) {
 func TestGCOfNeverFetchedRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 	if got := w.gc(true); got.Usage.Trees != 0 || got.Usage.Measured.IsZero() {
 		t.Errorf("got %+v", got)
 	}

@@ -19,7 +19,7 @@ import (
 // With LOCKSTEP_SOAK it publishes 1,000 pushes. It logs how the fetch time changes.
 func TestManyPushes(t *testing.T) {
 	t.Parallel()
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	pushes, each := testenv.Form(30, 150), testenv.Form(15, 50)
 	if os.Getenv("LOCKSTEP_SOAK") != "" {
 		pushes = 1000
@@ -57,13 +57,13 @@ func TestManyPushes(t *testing.T) {
 		commit := w.push(edit)
 		w.sync("")
 		if i%each == each-1 {
-			must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server does not slow down
+			testenv.Must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server does not slow down
 			most = max(most, diskUse(t, w.volume.folder(repoPath(t, widgets)).dir))
 			w.mustBeSound(widgets, commit)
 		}
 	}
 	clone := t.TempDir()
-	must(gitserver.Git(t.Context(), clone, "", "clone", "--quiet", "--depth=1", w.git.URL(widgets), "."))(t)
+	testenv.Must(gitserver.Git(t.Context(), clone, "", "clone", "--quiet", "--depth=1", w.git.URL(widgets), "."))(t)
 	fresh := diskUse(t, clone)
 	first, last := median(fetches[1:each+1]), median(fetches[len(fetches)-each:])
 	t.Logf("%d pushes: at most %d bytes, %.1f times a fresh clone; a fetch took %v at first and %v at last", pushes, most,

@@ -18,18 +18,9 @@ func deeper(a, b events.Depth) events.Depth {
 	return b
 }
 
-// reachable follows the history of tips and returns the shallow commits that it ends at. The histories of the whole commits
-// are known to be complete and are skipped. A missing parent of any other commit is an error of ClassCorrupt.
-func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
-	defer object.RecoverCorrupt(&err)
-	cut := make(map[object.ID]bool, len(shallow))
-	for _, h := range shallow {
-		cut[h] = true
-	}
-	visited := make(map[object.ID]bool, len(whole))
-	for _, h := range whole {
-		visited[h] = true
-	}
+// walkHistory calls visit for each commit of the tips' histories that is not in visited yet, and adds it. visit returns the
+// commits to continue with.
+func walkHistory(ctx context.Context, tips []object.ID, visited map[object.ID]bool, visit func(object.ID) ([]object.ID, error)) error {
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -37,21 +28,44 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 		case visited[h]:
 			continue
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		visited[h] = true
+		next, err := visit(h)
+		if err != nil {
+			return err
+		}
+		todo = append(todo, next...)
+	}
+	return nil
+}
+
+func setOf(commits []object.ID) map[object.ID]bool {
+	set := make(map[object.ID]bool, len(commits))
+	for _, h := range commits {
+		set[h] = true
+	}
+	return set
+}
+
+// reachable follows the history of tips and returns the shallow commits that it ends at. The histories of the whole commits
+// are known to be complete and are skipped. A missing parent of any other commit is an error of ClassCorrupt.
+func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
+	defer object.RecoverCorrupt(&err)
+	cut := setOf(shallow)
+	err = walkHistory(ctx, tips, setOf(whole), func(h object.ID) ([]object.ID, error) {
 		if cut[h] {
 			ends = append(ends, h)
-			continue
+			return nil, nil
 		}
 		commit, err := objects.Commit(h)
 		if err != nil {
 			return nil, object.Corruptf("read history: %w", err)
 		}
-		todo = append(todo, commit.ParentHashes...)
-	}
+		return commit.ParentHashes, nil
+	})
 	slices.SortFunc(ends, func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
-	return ends, nil
+	return ends, err
 }
 
 // hold records the plan's commit in the store, and the depth of its history.

@@ -8,13 +8,14 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/object"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func (w *world) syncDepth(ref string, depth events.Depth) SyncResult {
 	w.t.Helper()
 	req := w.request(ref)
 	req.Depth = depth
-	return must(w.volume.Sync(w.t.Context(), req))(w.t)
+	return testenv.Must(w.volume.Sync(w.t.Context(), req))(w.t)
 }
 
 // mustShow checks the number of commits that "git log" shows in a published tree, and checks the tree with Git.
@@ -102,14 +103,14 @@ func TestDepthSurvivesNewStore(t *testing.T) {
 	}
 	w.syncDepth("", 4)
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, must(f.currentStore())(t).requestRefetch())(t)
+	testenv.Must(0, testenv.Must(f.currentStore(nil))(t).requestRefetch())(t)
 	w.push(map[string]string{"a": "last"})
 	w.syncDepth("", 0)
-	if n := must(f.generations())(t); len(n) != 2 {
+	if n := testenv.Must(f.generations())(t); len(n) != 2 {
 		t.Fatalf("generations %v", n)
 	}
 	w.mustShow(widgets, 4)
-	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+	testenv.Must(0, w.prune(f, w.fence.Load()))(t)
 	w.mustShow(widgets, 4)
 }
 
@@ -122,7 +123,7 @@ func TestCompleteHistoryIsNotReadAgain(t *testing.T) {
 	w.syncDepth("", 0) // shallow: without the first commit
 	tip := object.ParseID(w.push(map[string]string{"a": "2"}))
 	w.syncDepth("", 0)
-	s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+	s := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
 	objects := object.Open(s.dir)
 	defer objects.Close()
 	for _, c := range []struct {

@@ -47,10 +47,10 @@ func TestHostileTrees(t *testing.T) {
 
 			_, err := w.trySync("")
 
-			mustFail(t, err, events.ClassHostile, events.Permanent)
+			testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 			w.mustBeSound(widgets, commit)
 			mustBeTidy(t, w)
-			w.mustHoldNothingEvil()
+			w.mustHoldNothingHostile()
 		})
 	}
 }
@@ -60,10 +60,10 @@ func (w *world) rawObjects() map[string]string {
 	w.t.Helper()
 	objects := map[string]string{}
 	for name, content := range map[string]string{"file": "evil", "link": w.volume.Root(), "long": strings.Repeat("x", 5000), "empty": ""} {
-		objects[name] = must(w.git.Blob(w.t.Context(), widgets, content))(w.t)
+		objects[name] = testenv.Must(w.git.Blob(w.t.Context(), widgets, content))(w.t)
 	}
 	for name, entry := range map[string]string{"folder": "x", "escape": ".."} {
-		objects[name] = must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
+		objects[name] = testenv.Must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: entry, Hash: objects["file"]}))(w.t)
 	}
 	return objects
 }
@@ -75,13 +75,13 @@ func (w *world) commitRaw(entries []gitserver.Entry, objects map[string]string) 
 	for i := range raw {
 		raw[i].Hash = objects[raw[i].Hash]
 	}
-	tree := must(w.git.Tree(w.t.Context(), widgets, raw...))(w.t)
-	must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
+	tree := testenv.Must(w.git.Tree(w.t.Context(), widgets, raw...))(w.t)
+	testenv.Must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
 }
 
-func (w *world) mustHoldNothingEvil() {
+func (w *world) mustHoldNothingHostile() {
 	w.t.Helper()
-	for _, name := range must(filepath.Glob(w.path("*")))(w.t) {
+	for _, name := range testenv.Must(filepath.Glob(w.path("*")))(w.t) {
 		if base := filepath.Base(name); base != "acme" && base != adminDir {
 			w.t.Errorf("planted: %s", name)
 		}
@@ -107,17 +107,17 @@ func TestTooLongPathsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	entry := gitserver.Entry{Mode: "100644", Name: "file", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+	entry := gitserver.Entry{Mode: "100644", Name: "file", Hash: testenv.Must(w.git.Blob(t.Context(), widgets, "x"))(t)}
 	for range 17 {
-		tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
+		tree := testenv.Must(w.git.Tree(t.Context(), widgets, entry))(t)
 		entry = gitserver.Entry{Mode: "40000", Name: strings.Repeat("d", 250), Hash: tree}
 	}
-	tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
-	must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
+	tree := testenv.Must(w.git.Tree(t.Context(), widgets, entry))(t)
+	testenv.Must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassHostile, events.Permanent)
+	testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 	w.mustBeSound(widgets, commit)
 }
 
@@ -128,14 +128,14 @@ func TestTooDeepFoldersAreRefused(t *testing.T) {
 	w.sync("")
 	w.push(map[string]string{strings.Repeat("d/", 257) + "file": "1"})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassHostile, events.Permanent)
+	testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 	w.mustBeSound(widgets, commit)
 }
 
-func TestTooLargeACommitIsRefused(t *testing.T) {
+func TestTooLargeCommitIsRefused(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
@@ -144,7 +144,7 @@ func TestTooLargeACommitIsRefused(t *testing.T) {
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 	if n := w.git.Stats(widgets).UploadPacks - fetched; n != 1 {
 		t.Errorf("fetched %d times", n)
 	}
@@ -159,17 +159,17 @@ func TestOddModes(t *testing.T) {
 	w.sync("")
 	for _, mode := range []string{"100664", "100600", "100755", "100777", "0100644", "0", "20000", "60000", "10644", "777777", "40755", "160001"} {
 		t.Run(mode, func(t *testing.T) {
-			entry := gitserver.Entry{Mode: mode, Name: "odd", Hash: must(w.git.Blob(t.Context(), widgets, "x"))(t)}
+			entry := gitserver.Entry{Mode: mode, Name: "odd", Hash: testenv.Must(w.git.Blob(t.Context(), widgets, "x"))(t)}
 			if mode == "40755" {
-				entry.Hash = must(w.git.Tree(t.Context(), widgets, gitserver.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
+				entry.Hash = testenv.Must(w.git.Tree(t.Context(), widgets, gitserver.Entry{Mode: "100664", Name: "b", Hash: entry.Hash}))(t)
 			}
-			tree := must(w.git.Tree(t.Context(), widgets, entry))(t)
-			commit := must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
+			tree := testenv.Must(w.git.Tree(t.Context(), widgets, entry))(t)
+			commit := testenv.Must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, tree))(t)
 
 			_, err := w.trySync("")
 
 			if err != nil {
-				mustFail(t, err, events.ClassHostile, events.Permanent)
+				testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 				return
 			}
 			if got := w.gitIn(widgets, "status", "--porcelain"); got != "" {
@@ -195,11 +195,11 @@ func TestLinksOutOfTheTree(t *testing.T) {
 			w.commit(gitserver.Main, gitserver.Edit{Link: links})
 			res, err := w.trySync("")
 			if policy == checkout.LinksRefuse {
-				mustFail(t, err, events.ClassHostile, events.Permanent)
+				testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 				mustBeTidy(t, w)
 				return
 			}
-			must(0, err)(t)
+			testenv.Must(0, err)(t)
 			for _, file := range res.Files {
 				if file.Outside != outside[file.Path] {
 					t.Errorf("%s is marked %v", file.Path, file.Outside)

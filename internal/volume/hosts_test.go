@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/testenv"
 )
 
 func hashHost(name string) string { return knownhosts.HashHostname(name) }
@@ -23,14 +24,14 @@ func TestForeignURLs(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("") // leaves a pooled connection, which the foreign request must not reuse
 	_, err := w.volume.Remove(t.Context(), RemoveRequest{Repo: repoPath(t, widgets), URL: w.git.URL(widgets), Fence: w.fence.Add(1), Foreign: true})
-	mustFail(t, err, events.ClassConfig, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
 	for name, req := range map[string]SyncRequest{"http": w.request(""), "ssh": w.sshRequest(server, "")} {
 		t.Run(name, func(t *testing.T) {
 			asked := w.git.Stats(widgets)
 			req.Foreign, req.Fence = true, w.fence.Add(1)
 			req.Repo = repoPath(t, "acme/over-"+name)
 			_, err := w.volume.Sync(t.Context(), req)
-			mustFail(t, err, events.ClassConfig, events.Permanent)
+			testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
 			if !strings.Contains(err.Error(), "127.0.0.1 ") || !strings.Contains(err.Error(), "setting hosts") {
 				t.Errorf("error: %v", err)
 			}
@@ -38,7 +39,7 @@ func TestForeignURLs(t *testing.T) {
 				t.Error("the server was asked")
 			}
 			listed := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"127.0.0.0/8"}}})
-			must(listed.Sync(t.Context(), req))(t)
+			testenv.Must(listed.Sync(t.Context(), req))(t)
 		})
 	}
 }
@@ -53,8 +54,8 @@ func TestLinkLocalAddressIsRefused(t *testing.T) {
 			req := w.request("")
 			req.URL = "http://" + host + "/acme/widgets"
 			req.Repo = repoPath(t, "acme/n"+strings.NewReplacer("[", "", "]", "", ":", "-").Replace(host))
-			_, err := v.Sync(soon(t), req)
-			mustFail(t, err, events.ClassConfig, events.Permanent)
+			_, err := v.Sync(testenv.Context(t), req)
+			testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
 		}
 	}
 }
@@ -69,16 +70,16 @@ func TestRedirectToPrivateHostIsRefused(t *testing.T) {
 	req := w.request("")
 	req.URL = moved.URL + "/acme/widgets.git"
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassConfig, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
 	if stats := w.git.Stats(widgets); stats.InfoRefs != 0 {
 		t.Error("the server inside was asked")
 	}
 	from, to := hostOf(t, moved.URL), hostOf(t, w.git.URL(widgets))
 	one := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{from}}})
 	_, err = one.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassConfig, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
 	both := w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{from, to}}})
-	must(both.Sync(t.Context(), req))(t)
+	testenv.Must(both.Sync(t.Context(), req))(t)
 }
 
-func hostOf(t *testing.T, rawURL string) string { return must(url.Parse(rawURL))(t).Host }
+func hostOf(t *testing.T, rawURL string) string { return testenv.Must(url.Parse(rawURL))(t).Host }

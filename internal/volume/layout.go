@@ -21,27 +21,19 @@ const (
 // folder is a repository's folder. All names in it are defined in this file.
 type folder struct{ dir string }
 
+// folder maps "group/sub/name" to "group/sub%2Fname", and "acme/widgets" to itself. Repository paths contain no "%", so
+// names are unique and never nested.
 func (v *Volume) folder(repo events.RepoPath) folder {
-	return folder{filepath.Join(v.reposDir(), filepath.FromSlash(folderName(repo.Key())))}
-}
-
-func (v *Volume) reposDir() string { return filepath.Join(v.root, adminDir, "repos") }
-
-// folderName maps "group/sub/name" to "group/sub%2Fname", and "acme/widgets" to itself. Repository paths contain no
-// "%", so names are unique and never nested.
-func folderName(key string) string {
-	owner, rest, _ := strings.Cut(key, "/")
-	return owner + "/" + joinedName(rest)
-}
-
-func joinedName(rest string) string {
+	owner, rest, _ := strings.Cut(repo.Key(), "/")
 	name := strings.ReplaceAll(rest, "/", slashInName)
 	if len(name) > maxFolderName {
 		sum := sha256.Sum256([]byte(name))
 		name = name[:maxFolderName-20] + "%" + hex.EncodeToString(sum[:8])
 	}
-	return name
+	return folder{filepath.Join(v.reposDir(), owner, name)}
 }
+
+func (v *Volume) reposDir() string { return filepath.Join(v.root, adminDir, "repos") }
 
 func (f folder) lock() string          { return filepath.Join(f.dir, "lock") }
 func (f folder) fence() string         { return filepath.Join(f.dir, "fence") }
@@ -53,8 +45,8 @@ func (f folder) retired() string       { return filepath.Join(f.dir, "retired") 
 func (f folder) quarantines() string   { return filepath.Join(f.dir, "quarantine") }
 func (f folder) trash() string         { return filepath.Join(f.dir, "trash") }
 func (f folder) mark(n string) string  { return filepath.Join(f.retired(), n) }
-func (f folder) flip(n uint64) string  { return filepath.Join(f.dir, flipName(n)) }
-func (f folder) build(n uint64) string { return filepath.Join(f.trees(), buildName(n)) }
+func (f folder) flip(n uint64) string  { return filepath.Join(f.dir, fmt.Sprint(flipPrefix, n)) }
+func (f folder) build(n uint64) string { return filepath.Join(f.trees(), fmt.Sprint(buildPrefix, n)) }
 func (f folder) quarantine(n uint64) string {
 	return filepath.Join(f.quarantines(), fmt.Sprint(n))
 }
@@ -64,22 +56,18 @@ const (
 	flipPrefix  = "flip-"
 )
 
-func buildName(fence uint64) string { return fmt.Sprintf("%s%d", buildPrefix, fence) }
-func flipName(fence uint64) string  { return fmt.Sprintf("%s%d", flipPrefix, fence) }
-
-// treeName returns an unused name for a tree of this fence and commit. One holder may publish several refs of one
-// commit, each with its own tree.
-func (f folder) treeName(fence uint64, commit string) (string, error) {
-	base := fmt.Sprintf("%d-%.12s", fence, commit)
-	name := base
+// unusedPath returns path, or path with a numbered suffix if that exists. One holder may publish several refs of one commit,
+// each with its own tree.
+func unusedPath(path string) (string, error) {
+	unused := path
 	for n := 2; ; n++ {
-		_, err := os.Lstat(f.tree(name))
+		_, err := os.Lstat(unused)
 		if os.IsNotExist(err) {
-			return name, nil
+			return unused, nil
 		}
 		if err != nil {
-			return "", disk.Error("look for a free tree name", err)
+			return "", disk.Error("find an unused name", err)
 		}
-		name = fmt.Sprintf("%s-%d", base, n)
+		unused = fmt.Sprintf("%s-%d", path, n)
 	}
 }

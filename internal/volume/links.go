@@ -72,48 +72,44 @@ func (v *Volume) links(f folder, b binding) (map[string]string, error) {
 	if err != nil {
 		return v.allLinks(f, b)
 	}
-	links := map[string]string{}
 	plain := v.publishedPath(b.Repo.String())
-	if err := v.addLink(links, f, plain); err != nil {
-		return nil, err
-	}
+	paths := []string{plain}
 	for ref := range refs {
-		if err := v.addLink(links, f, plain+"@"+ref.Suffix()); err != nil {
-			return nil, err
-		}
+		paths = append(paths, plain+"@"+ref.Suffix())
 	}
-	return links, nil
+	return v.linksAt(f, paths)
 }
 
 // allLinks is links including links to missing trees. It reads the owner's whole folder.
 func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
-	links := map[string]string{}
 	plain := v.publishedPath(b.Repo.String())
 	siblings, err := disk.ReadDir(filepath.Dir(plain))
 	if err != nil {
 		return nil, disk.Error("list published names", err)
 	}
+	var paths []string
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
-		if sibling.Type() != os.ModeSymlink || !isNameOf(path, plain) {
-			continue
+		if sibling.Type() == os.ModeSymlink && (path == plain || strings.HasPrefix(path, plain+"@")) {
+			paths = append(paths, path)
 		}
-		if err := v.addLink(links, f, path); err != nil {
-			return nil, err
+	}
+	return v.linksAt(f, paths)
+}
+
+// linksAt returns the trees that the paths link to.
+func (v *Volume) linksAt(f folder, paths []string) (map[string]string, error) {
+	links := map[string]string{}
+	for _, path := range paths {
+		tree, err := v.readLink(f, path)
+		if err != nil { // ignoring it would delete its tree
+			return nil, disk.Error("read a published name", err)
+		}
+		if tree != "" {
+			links[path] = tree
 		}
 	}
 	return links, nil
-}
-
-func (v *Volume) addLink(links map[string]string, f folder, path string) error {
-	tree, err := v.readLink(f, path)
-	if err != nil { // ignoring it would delete its tree
-		return disk.Error("read a published name", err)
-	}
-	if tree != "" {
-		links[path] = tree
-	}
-	return nil
 }
 
 // ownLinks is links without those of a repository that has moved away.
@@ -141,10 +137,6 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 		refs[ref] = true
 	}
 	return refs, nil
-}
-
-func isNameOf(path, plain string) bool {
-	return path == plain || len(path) > len(plain) && path[:len(plain)] == plain && path[len(plain)] == '@'
 }
 
 // flip links a published name to a tree with one rename. The caller holds the file lock.

@@ -15,6 +15,8 @@ type ListRefsRequest struct {
 	Auth wire.Auth // used only for this operation; zero is anonymous
 
 	Foreign bool // as in [SyncRequest]
+
+	Gate wire.Gate // as in [SyncRequest]
 }
 
 // ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease. A repository
@@ -35,33 +37,13 @@ func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, 
 	if err := wire.CheckURL(req.URL); err != nil {
 		return wire.Refs{}, err
 	}
-	if err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
+	if _, _, err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
 		return wire.Refs{}, err
 	}
-	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits())
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate))
 	if err != nil {
 		return wire.Refs{}, err
 	}
 	defer r.Close()
 	return r.BranchesAndTags(), nil
-}
-
-// checkBound refuses a remote other than the one bound, as [Volume.bind] does.
-func (v *Volume) checkBound(f folder, remote string) error {
-	b, bound, err := f.readBinding()
-	if err != nil || !bound {
-		return err
-	}
-	conflict := b.check(remote)
-	if conflict == nil {
-		return nil
-	}
-	used, err := v.isUsed(f, b)
-	if err != nil {
-		return err
-	}
-	if used {
-		return conflict
-	}
-	return nil
 }

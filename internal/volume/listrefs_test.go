@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 func (w *world) listRequest() ListRefsRequest {
@@ -20,12 +21,12 @@ func TestListRefsReturnsBranchesAndTags(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/a/b", main))(t)
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/pull/1/head", main))(t)
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/tags/light", main))(t)
-	must(0, w.git.Tag(t.Context(), widgets, "annotated", main))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/a/b", main))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/pull/1/head", main))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/tags/light", main))(t)
+	testenv.Must(0, w.git.Tag(t.Context(), widgets, "annotated", main))(t)
 
-	got := must(w.volume.ListRefs(t.Context(), w.listRequest()))(t)
+	got := testenv.Must(w.volume.ListRefs(t.Context(), w.listRequest()))(t)
 
 	want := map[string]string{"refs/heads/main": main, "refs/heads/a/b": main, "refs/tags/light": main, "refs/tags/annotated": main}
 	if got.Default.String() != "refs/heads/main" || !maps.Equal(got.Commits, want) {
@@ -34,7 +35,7 @@ func TestListRefsReturnsBranchesAndTags(t *testing.T) {
 	if stats := w.git.Stats(widgets); stats.UploadPacks != 0 || stats.InfoRefs != 1 {
 		t.Errorf("asked %+v", stats)
 	}
-	if left := must(os.ReadDir(w.volume.reposDir()))(t); len(left) != 0 {
+	if left := testenv.Must(os.ReadDir(w.volume.reposDir()))(t); len(left) != 0 {
 		t.Errorf("it wrote %v", left)
 	}
 }
@@ -43,10 +44,10 @@ func TestListRefsWithoutADefaultBranch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	main := w.create(map[string]string{"a": "1"})
-	must(0, w.git.SetHead(widgets, "none"))(t)
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/other", main))(t)
-	must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/main"))(t)
-	got := must(w.volume.ListRefs(t.Context(), w.listRequest()))(t)
+	testenv.Must(0, w.git.SetHead(widgets, "none"))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/other", main))(t)
+	testenv.Must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/main"))(t)
+	got := testenv.Must(w.volume.ListRefs(t.Context(), w.listRequest()))(t)
 	if !got.Default.IsZero() || len(got.Commits) != 1 {
 		t.Errorf("got %+v", got)
 	}
@@ -60,18 +61,18 @@ func TestListRefsErrors(t *testing.T) {
 		disposition events.Disposition
 	}{
 		"an empty repository": {arrange: func(w *world) {
-			must(0, w.git.Delete(widgets))(w.t)
-			must(0, w.git.CreateEmpty(w.t.Context(), widgets))(w.t)
+			testenv.Must(0, w.git.Delete(widgets))(w.t)
+			testenv.Must(0, w.git.CreateEmpty(w.t.Context(), widgets))(w.t)
 		}},
-		"not there":           {arrange: func(w *world) { must(0, w.git.Delete(widgets))(w.t) }, class: events.ClassNotFound, disposition: events.Permanent},
+		"not there":           {arrange: func(w *world) { testenv.Must(0, w.git.Delete(widgets))(w.t) }, class: events.ClassNotFound, disposition: events.Permanent},
 		"a credential wanted": {arrange: func(w *world) { w.git.RequireAuth(widgets, "ada", secret) }, class: events.ClassAuth, disposition: events.Permanent},
 		"server down":         {arrange: func(w *world) { w.git.Answer(widgets, http.StatusBadGateway) }, class: events.ClassServer, disposition: events.Retryable},
 		"unreachable":         {arrange: func(w *world) { w.git.Close() }, class: events.ClassNetwork, disposition: events.Retryable},
 		"another remote than the one bound": {arrange: func(w *world) {
-			must(w.git.Create(w.t.Context(), "other/repo", map[string]string{"b": "1"}))(w.t)
+			testenv.Must(w.git.Create(w.t.Context(), "other/repo", map[string]string{"b": "1"}))(w.t)
 			req := w.request("")
 			req.URL = w.git.URL("other/repo")
-			must(w.volume.Sync(w.t.Context(), req))(w.t)
+			testenv.Must(w.volume.Sync(w.t.Context(), req))(w.t)
 		}, class: events.ClassConflict, disposition: events.Permanent},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,10 +82,10 @@ func TestListRefsErrors(t *testing.T) {
 			tc.arrange(w)
 			got, err := w.volume.ListRefs(t.Context(), w.listRequest())
 			if tc.class != "" {
-				mustFail(t, err, tc.class, tc.disposition)
+				testenv.MustFail(t, err, tc.class, tc.disposition)
 				return
 			}
-			if must(got, err)(t).Commits != nil || !got.Default.IsZero() {
+			if testenv.Must(got, err)(t).Commits != nil || !got.Default.IsZero() {
 				t.Errorf("got %+v", got)
 			}
 		})
@@ -111,5 +112,5 @@ func TestListRefsOfTooManyRefs(t *testing.T) {
 	req := w.listRequest()
 	req.URL = server.URL + "/acme/widgets"
 	_, err := w.volume.ListRefs(t.Context(), req)
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 }

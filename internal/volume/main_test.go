@@ -1,14 +1,12 @@
 package volume
 
 import (
-	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -57,12 +55,12 @@ func (w *world) open(root string, cfg Config) *Volume {
 // create makes the repository acme/widgets with these files.
 func (w *world) create(files map[string]string) string {
 	w.t.Helper()
-	return must(w.git.Create(w.t.Context(), widgets, files))(w.t)
+	return testenv.Must(w.git.Create(w.t.Context(), widgets, files))(w.t)
 }
 
 func (w *world) commit(branch string, edit gitserver.Edit) string {
 	w.t.Helper()
-	return must(w.git.Commit(w.t.Context(), widgets, branch, edit))(w.t)
+	return testenv.Must(w.git.Commit(w.t.Context(), widgets, branch, edit))(w.t)
 }
 
 // push commits files to main.
@@ -75,7 +73,7 @@ func (w *world) request(ref string) SyncRequest {
 	w.t.Helper()
 	return SyncRequest{
 		Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets),
-		Ref: must(events.ParseRef(ref))(w.t), Fence: w.fence.Add(1),
+		Ref: testenv.Must(events.ParseRef(ref))(w.t), Fence: w.fence.Add(1),
 	}
 }
 
@@ -86,7 +84,7 @@ func (w *world) trySync(ref string) (SyncResult, error) {
 
 func (w *world) sync(ref string) SyncResult {
 	w.t.Helper()
-	return must(w.trySync(ref))(w.t)
+	return testenv.Must(w.trySync(ref))(w.t)
 }
 
 // path returns the full path of a published name or of something below it.
@@ -96,7 +94,7 @@ func (w *world) path(elem ...string) string {
 
 func (w *world) gitIn(name string, args ...string) string {
 	w.t.Helper()
-	return must(gitserver.Git(w.t.Context(), w.path(name), "", args...))(w.t)
+	return testenv.Must(gitserver.Git(w.t.Context(), w.path(name), "", args...))(w.t)
 }
 
 // mustBeSound checks a published name with Git itself.
@@ -161,47 +159,7 @@ func readTree(t *testing.T, root string) map[string]string {
 	return files
 }
 
-func mustFail(t *testing.T, err error, class events.Class, disposition events.Disposition) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want %s", class)
-	}
-	if events.ClassOf(err) != class || events.DispositionOf(err) != disposition {
-		t.Fatalf("got %s, %s (%v), want %s, %s", events.ClassOf(err), events.DispositionOf(err), err, class, disposition)
-	}
-	if strings.Contains(err.Error(), "\n") {
-		t.Errorf("the error has more than one line: %v", err)
-	}
-}
-
 func repoPath(t *testing.T, s string) events.RepoPath {
 	t.Helper()
-	return must(events.ParseRepoPath(s))(t)
-}
-
-// must returns a function, because Go cannot pass two results together with a third argument.
-func must[T any](value T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
-
-// soon returns a context with a generous timeout, for signals that must arrive.
-func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// notUnderRace leaves CPU-intensive tests with little concurrency to "make test-large", because they take minutes with the
-// race detector.
-func notUnderRace(t *testing.T) {
-	t.Helper()
-	if underRace {
-		t.Skip("see make test-large")
-	}
+	return testenv.Must(events.ParseRepoPath(s))(t)
 }

@@ -19,11 +19,11 @@ import (
 // change to a large file.
 func TestMemoryOfASync(t *testing.T) {
 	t.Parallel()
-	if root := os.Getenv("GITREPO_TEST_MEMORY_ROOT"); root != "" {
+	if root := os.Getenv("LOCKSTEP_TEST_MEMORY_ROOT"); root != "" {
 		syncAlone(t, root)
 		return
 	}
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	testenv.Long(t) // it writes a gigabyte
 	w := newWorld(t)
 	w.create(map[string]string{"small": "1"})
@@ -39,19 +39,19 @@ func TestMemoryOfASync(t *testing.T) {
 func (w *world) commitLarge(content io.Reader) {
 	w.t.Helper()
 	file := filepath.Join(w.t.TempDir(), "large")
-	out := must(os.Create(file))(w.t)
-	must(io.Copy(out, content))(w.t)
-	must(0, out.Close())(w.t)
-	blob := must(w.git.Git(w.t.Context(), widgets, "", "-c", "core.compression=1", "hash-object", "-w", file))(w.t)
-	tree := must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: "large", Hash: blob}))(w.t)
-	must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
+	out := testenv.Must(os.Create(file))(w.t)
+	testenv.Must(io.Copy(out, content))(w.t)
+	testenv.Must(0, out.Close())(w.t)
+	blob := testenv.Must(w.git.Git(w.t.Context(), widgets, "", "-c", "core.compression=1", "hash-object", "-w", file))(w.t)
+	tree := testenv.Must(w.git.Tree(w.t.Context(), widgets, gitserver.Entry{Mode: "100644", Name: "large", Hash: blob}))(w.t)
+	testenv.Must(w.git.CommitTree(w.t.Context(), widgets, gitserver.Main, tree))(w.t)
 }
 
 func (w *world) mustSyncWithin(what string, kB int) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), os.Args[0], "-test.run=^TestMemoryOfASync$")
-	cmd.Env = append(os.Environ(), "GITREPO_TEST_MEMORY_ROOT="+w.volume.Root(), "GITREPO_TEST_MEMORY_URL="+w.git.URL(widgets),
-		fmt.Sprintf("GITREPO_TEST_MEMORY_FENCE=%d", w.fence.Add(1)))
+	cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_MEMORY_ROOT="+w.volume.Root(), "LOCKSTEP_TEST_MEMORY_URL="+w.git.URL(widgets),
+		fmt.Sprintf("LOCKSTEP_TEST_MEMORY_FENCE=%d", w.fence.Add(1)))
 	out, err := cmd.CombinedOutput()
 	_, rest, _ := strings.Cut(string(out), "VmHWM:")
 	var peak int
@@ -69,15 +69,15 @@ func (w *world) mustSyncWithin(what string, kB int) {
 }
 
 func syncAlone(t *testing.T, root string) {
-	v := must(OpenVolume(root, Config{}))(t)
+	v := testenv.Must(OpenVolume(root, Config{}))(t)
 	defer v.Close()
 	var fence uint64
-	must(fmt.Sscan(os.Getenv("GITREPO_TEST_MEMORY_FENCE"), &fence))(t)
-	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("GITREPO_TEST_MEMORY_URL"), Fence: fence})
+	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_MEMORY_FENCE"), &fence))(t)
+	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("LOCKSTEP_TEST_MEMORY_URL"), Fence: fence})
 	if err != nil {
 		fmt.Printf("class %s: %v\n", events.ClassOf(err), err)
 	}
-	status := must(os.ReadFile("/proc/self/status"))(t)
+	status := testenv.Must(os.ReadFile("/proc/self/status"))(t)
 	_, peak, _ := strings.Cut(string(status), "VmHWM:")
 	fmt.Println("VmHWM:", peak)
 }

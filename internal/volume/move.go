@@ -23,6 +23,8 @@ type MoveRequest struct {
 
 	// Confirm is as in [SyncRequest], for both leases.
 	Confirm func(context.Context) error
+
+	Gate wire.Gate // as in [SyncRequest]
 }
 
 // MoveResult is the result of a [Volume.Move].
@@ -106,7 +108,7 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 	if err := m.build(ctx); err != nil {
 		return MoveResult{}, err
 	}
-	if err := m.confirm(ctx); err != nil {
+	if err := m.v.confirm(ctx, m.req.Confirm); err != nil {
 		return MoveResult{}, err
 	}
 	if err := m.to.guarded(ctx, m.req.ToFence, m.flip); err != nil {
@@ -141,8 +143,10 @@ func (m *mover) begin() (here bool, err error) {
 		return false, conflict("%s and %s cannot exist side by side, which is necessary until the old name's grace ends; give the new one another path",
 			m.req.From, m.req.To)
 	}
-	if err := m.v.checkBound(m.to, m.req.URL); err != nil {
-		return false, err
+	if m.to != m.from {
+		if _, _, err := m.v.checkBound(m.to, m.req.URL); err != nil {
+			return false, err
+		}
 	}
 	m.links, err = m.v.ownLinks(m.from, old)
 	return true, err
@@ -182,23 +186,10 @@ func (m *mover) bind(ctx context.Context) (err error) {
 	return m.at.tidy(ctx)
 }
 
-func (m *mover) confirm(ctx context.Context) error {
-	if m.req.Confirm != nil {
-		if err := m.req.Confirm(ctx); err != nil {
-			return fmt.Errorf("confirm the leases: %w", err)
-		}
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("publish: %w", context.Cause(ctx))
-	}
-	m.v.done("confirmed")
-	return nil
-}
-
 // flip publishes the built trees. The caller holds the file lock of To.
 func (m *mover) flip() error {
 	for name := range m.built {
-		if err := m.v.checkName(m.to, name); err != nil {
+		if err := m.v.checkName(m.to, name, m.at.binding.Remote); err != nil {
 			return err
 		}
 	}
@@ -223,29 +214,18 @@ func (m *mover) rename(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("fenced")
-	if err := wire.CheckURL(m.req.URL); err != nil {
-		return MoveResult{}, err
-	}
-	old, bound, err := m.from.readBinding()
-	if err != nil || !bound {
-		return MoveResult{}, err
-	}
-	m.old = old
-	if err := sameHost(old.Remote, m.req.URL); err != nil {
-		return MoveResult{}, err
-	}
-	if m.links, err = m.v.ownLinks(m.from, old); err != nil {
+	if here, err := m.begin(); !here || err != nil {
 		return MoveResult{}, err
 	}
 	if err := m.checkSameRepo(ctx); err != nil {
 		return MoveResult{}, err
 	}
 	m.v.done("listed")
-	if err := m.confirm(ctx); err != nil {
+	if err := m.v.confirm(ctx, m.req.Confirm); err != nil {
 		return MoveResult{}, err
 	}
 	rebind := func() error {
-		b := old
+		b := m.old
 		b.Remote = m.req.URL
 		return m.from.writeBinding(b)
 	}

@@ -25,7 +25,7 @@ func (m *mover) build(ctx context.Context) error {
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {
 		tree, name := m.links[path], m.newName(path)
-		if err := m.v.checkName(m.to, name); err != nil { // fail before building
+		if err := m.v.checkName(m.to, name, m.at.binding.Remote); err != nil { // fail before building
 			return err
 		}
 		if m.v.current(m.to, m.at.binding, name).tree != "" {
@@ -73,11 +73,11 @@ func (m *mover) buildTree(ctx context.Context, tree string) error {
 // linkCurrentStore links From's current store to To, unless To has a store. Each generation has a fixed place at To, so that
 // a repeated move finds it.
 func (m *mover) linkCurrentStore(ctx context.Context) error {
-	mine, err := m.to.currentStore()
+	mine, err := m.to.currentStore(m.at.binding.MovedAway)
 	if err != nil || mine.isBegun() {
 		return err
 	}
-	theirs, err := m.from.currentStore()
+	theirs, err := m.from.currentStore(m.old.MovedAway)
 	if err != nil || !theirs.isBegun() {
 		return err
 	}
@@ -93,7 +93,7 @@ func (m *mover) linkCurrentStore(ctx context.Context) error {
 func (m *mover) storeFor(ctx context.Context, tree string) (store, error) {
 	n := m.from.generationOf(tree)
 	theirs, mine := m.from.generation(n), m.targetStore(n)
-	current, err := m.to.currentStore()
+	current, err := m.to.currentStore(m.at.binding.MovedAway)
 	switch {
 	case err != nil || n == 0 || !theirs.isBegun():
 		return current, err

@@ -29,7 +29,7 @@ var moveSteps = []string{"fenced", "listed", "bound", "linked", "checked out", "
 // name.
 func TestMoveKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	if root := os.Getenv("GITREPO_TEST_MOVE_DIE_ROOT"); root != "" {
+	if root := os.Getenv("LOCKSTEP_TEST_MOVE_DIE_ROOT"); root != "" {
 		moveInProcess(t, root, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} })
 		return
 	}
@@ -59,7 +59,7 @@ func TestMoveKilledAtEveryStep(t *testing.T) {
 					w.mustBeSound(gadgets, main)
 				}
 				cloned := synced && isBefore(step, "linked") // a clone of the new remote has no other refs
-				res := must(w.volume.Move(t.Context(), w.move()))(t)
+				res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 				if !res.Moved || res.Path != gadgets {
 					t.Errorf("repeated request: %+v", res)
 				}
@@ -77,7 +77,7 @@ func TestMoveKilledAtEveryStep(t *testing.T) {
 // move, and resumes the process.
 func TestMoveStoppedAtEveryStep(t *testing.T) {
 	t.Parallel()
-	if root := os.Getenv("GITREPO_TEST_MOVE_STOP_ROOT"); root != "" {
+	if root := os.Getenv("LOCKSTEP_TEST_MOVE_STOP_ROOT"); root != "" {
 		moveInProcess(t, root, func() {
 			runtime.LockOSThread() // stop this thread at once, before other threads continue
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
@@ -92,10 +92,10 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 		names := []string{"the same move", "a sync of the new name", "a sync of the old name"}
 		for _, name := range testenv.Form(names[i%3:][:1], names) {
 			meanwhile := map[string]func(w *world){
-				"the same move":          func(w *world) { must(w.volume.Move(w.t.Context(), w.move()))(w.t) },
+				"the same move":          func(w *world) { testenv.Must(w.volume.Move(w.t.Context(), w.move()))(w.t) },
 				"a sync of the new name": func(w *world) { w.syncAt(gadgets, "") },
 				"a sync of the old name": func(w *world) {
-					must(0, w.git.Alias(widgets, gadgets))(w.t)
+					testenv.Must(0, w.git.Alias(widgets, gadgets))(w.t)
 					w.sync("")
 				},
 			}[name]
@@ -104,12 +104,12 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 				w, main, v1 := newMoving(t)
 				stop := w.read()
 				cmd, out := w.moveProcess("TestMoveStoppedAtEveryStep", "STOP", step)
-				must(0, cmd.Start())(t)
+				testenv.Must(0, cmd.Start())(t)
 				awaitStop(t, cmd)
 
 				meanwhile(w)
 
-				must(0, cmd.Process.Signal(syscall.SIGCONT))(t)
+				testenv.Must(0, cmd.Process.Signal(syscall.SIGCONT))(t)
 				err := cmd.Wait()
 				left := !isBefore(step, "left")
 				done := left || !isBefore(step, "flipped") && name == "a sync of the new name"
@@ -125,7 +125,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 					w.mustVerifyAt(gadgets)
 					return
 				}
-				if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
+				if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
 					t.Errorf("repeated request: %+v", res)
 				}
 				stop()
@@ -184,13 +184,13 @@ func (w *world) mustBeMoved(main, v1 string) {
 	w.mustVerifyAt(gadgets)
 	w.mustForget(widgets)
 	w.mustBeSound(gadgets+"@v1", v1)
-	next := must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
+	next := testenv.Must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, next)
 	w.mustVerifyAt(gadgets)
 	f := w.volume.folder(repoPath(w.t, gadgets))
 	for _, dir := range []string{f.trees(), f.dir} {
-		for _, entry := range must(disk.ReadDir(dir))(w.t) {
+		for _, entry := range testenv.Must(disk.ReadDir(dir))(w.t) {
 			if name := entry.Name(); strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				w.t.Errorf("%s holds %s", dir, name)
 			}
@@ -201,8 +201,8 @@ func (w *world) mustBeMoved(main, v1 string) {
 // moveProcess returns a command that moves in a child process.
 func (w *world) moveProcess(test, what, step string) (*exec.Cmd, *strings.Builder) {
 	w.t.Helper()
-	prefix := "GITREPO_TEST_MOVE_"
-	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^"+test+"$")
+	prefix := "LOCKSTEP_TEST_MOVE_"
+	cmd := exec.CommandContext(testenv.Context(w.t), os.Args[0], "-test.run=^"+test+"$")
 	cmd.Env = append(os.Environ(), prefix+what+"_ROOT="+w.volume.Root(), prefix+"STEP="+step,
 		prefix+"URL="+w.git.URL(gadgets), fmt.Sprintf("%sFENCES=%d %d", prefix, w.fence.Add(1), w.fence.Add(1)))
 	out := &strings.Builder{}
@@ -211,17 +211,17 @@ func (w *world) moveProcess(test, what, step string) (*exec.Cmd, *strings.Builde
 }
 
 func moveInProcess(t *testing.T, root string, atStep func()) {
-	v := must(OpenVolume(root, Config{}))(t)
+	v := testenv.Must(OpenVolume(root, Config{}))(t)
 	defer v.Close()
 	reached := false
 	v.cfg.Step = func(step string) {
-		if step == os.Getenv("GITREPO_TEST_MOVE_STEP") && !reached {
+		if step == os.Getenv("LOCKSTEP_TEST_MOVE_STEP") && !reached {
 			reached = true
 			atStep()
 		}
 	}
-	req := MoveRequest{From: repoPath(t, widgets), To: repoPath(t, gadgets), URL: os.Getenv("GITREPO_TEST_MOVE_URL")}
-	must(fmt.Sscan(os.Getenv("GITREPO_TEST_MOVE_FENCES"), &req.Fence, &req.ToFence))(t)
+	req := MoveRequest{From: repoPath(t, widgets), To: repoPath(t, gadgets), URL: os.Getenv("LOCKSTEP_TEST_MOVE_URL")}
+	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_MOVE_FENCES"), &req.Fence, &req.ToFence))(t)
 	if _, err := v.Move(t.Context(), req); err != nil {
 		t.Fatalf("class %s: %v", events.ClassOf(err), err)
 	}

@@ -14,6 +14,7 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func TestMoveRefusals(t *testing.T) {
@@ -27,17 +28,17 @@ func TestMoveRefusals(t *testing.T) {
 	}{
 		"another repository at the old name and at the new": {
 			arrange: func(w *world) {
-				must(w.git.Create(w.t.Context(), gadgets, map[string]string{"other": "1"}))(w.t)
+				testenv.Must(w.git.Create(w.t.Context(), gadgets, map[string]string{"other": "1"}))(w.t)
 			}, class: events.ClassConflict, disposition: events.Permanent, says: "not the same repository"},
 		"an empty repository at the new name, the old one still there": {
-			arrange: func(w *world) { must(0, w.git.CreateEmpty(w.t.Context(), gadgets))(w.t) },
+			arrange: func(w *world) { testenv.Must(0, w.git.CreateEmpty(w.t.Context(), gadgets))(w.t) },
 			class:   events.ClassConflict, disposition: events.Permanent, says: "not the same repository"},
 		"the new name is another remote's": {
 			arrange: func(w *world) {
-				must(w.git.Create(w.t.Context(), "other/repo", map[string]string{"other": "1"}))(w.t)
+				testenv.Must(w.git.Create(w.t.Context(), "other/repo", map[string]string{"other": "1"}))(w.t)
 				req := w.requestAt(gadgets, "")
 				req.URL = w.git.URL("other/repo")
-				must(w.volume.Sync(w.t.Context(), req))(w.t)
+				testenv.Must(w.volume.Sync(w.t.Context(), req))(w.t)
 				w.rename(widgets, gadgets)
 			}, class: events.ClassConflict, disposition: events.Permanent, says: "give the other repository another path"},
 		"the new remote is not there": {class: events.ClassNotFound, disposition: events.Permanent},
@@ -46,12 +47,12 @@ func TestMoveRefusals(t *testing.T) {
 			class:   events.ClassAuth, disposition: events.Permanent},
 		"a credential wanted by the old one, and nothing in common": {
 			arrange: func(w *world) {
-				must(w.git.Create(w.t.Context(), gadgets, map[string]string{"other": "1"}))(w.t)
+				testenv.Must(w.git.Create(w.t.Context(), gadgets, map[string]string{"other": "1"}))(w.t)
 				w.git.RequireAuth(widgets, "ada", secret)
 			}, class: events.ClassAuth, disposition: events.Permanent, says: "old remote"},
 		"nobody can say what the old one is": {
 			arrange: func(w *world) {
-				must(w.git.Create(w.t.Context(), gadgets, map[string]string{"other": "1"}))(w.t)
+				testenv.Must(w.git.Create(w.t.Context(), gadgets, map[string]string{"other": "1"}))(w.t)
 				w.git.Answer(widgets, http.StatusBadGateway)
 			}, class: events.ClassServer, disposition: events.Retryable, says: "old remote"},
 		"another host": {
@@ -65,7 +66,7 @@ func TestMoveRefusals(t *testing.T) {
 		"a folder of someone else's in the way": {
 			arrange: func(w *world) {
 				w.rename(widgets, gadgets)
-				must(0, os.MkdirAll(w.path(gadgets, "mine"), 0o755))(w.t)
+				testenv.Must(0, os.MkdirAll(w.path(gadgets, "mine"), 0o755))(w.t)
 			}, class: events.ClassConflict, disposition: events.Permanent, says: "is a folder already"},
 		"a stale holder of the old name": {
 			arrange: func(w *world) { w.rename(widgets, gadgets) },
@@ -92,7 +93,7 @@ func TestMoveRefusals(t *testing.T) {
 
 			res, err := w.volume.Move(t.Context(), req)
 
-			mustFail(t, err, tc.class, tc.disposition)
+			testenv.MustFail(t, err, tc.class, tc.disposition)
 			if !strings.Contains(err.Error(), tc.says) || res.Moved {
 				t.Errorf("got %+v, %v", res, err)
 			}
@@ -112,21 +113,21 @@ func TestMoveDetectsSameRepository(t *testing.T) {
 	for name, arrange := range map[string]func(w *world){
 		"the new one has a commit that is published": func(w *world) {
 			w.rename(widgets, gadgets)
-			must(w.git.Create(w.t.Context(), widgets, map[string]string{"someone": "else"}))(w.t)
+			testenv.Must(w.git.Create(w.t.Context(), widgets, map[string]string{"someone": "else"}))(w.t)
 		},
 		"so it has, and the old one may not be seen": func(w *world) {
 			w.rename(widgets, gadgets)
-			must(w.git.Create(w.t.Context(), widgets, map[string]string{"someone": "else"}))(w.t)
+			testenv.Must(w.git.Create(w.t.Context(), widgets, map[string]string{"someone": "else"}))(w.t)
 			w.git.RequireAuth(widgets, "ada", secret)
 		},
 		"the old one is not found": func(w *world) {
 			w.rename(widgets, gadgets)
-			must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
+			testenv.Must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
 		},
 		"the old one lists the same refs": func(w *world) {
 			w.rename(widgets, gadgets)
-			must(0, w.git.Alias(widgets, gadgets))(w.t)
-			must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"a": "2"}}))(w.t)
+			testenv.Must(0, w.git.Alias(widgets, gadgets))(w.t)
+			testenv.Must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"a": "2"}}))(w.t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestMoveDetectsSameRepository(t *testing.T) {
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
 			arrange(w)
-			if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
+			if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
 				t.Error("it was not moved")
 			}
 			w.mustBeSound(gadgets, commit)
@@ -161,10 +162,10 @@ func TestMoveWithLostLeaseChangesNothing(t *testing.T) {
 	if isThere(t, w.path(gadgets)) {
 		t.Error("the new name is published")
 	}
-	if trees := must(disk.ReadDir(w.volume.folder(req.To).trees()))(t); len(trees) != 0 {
+	if trees := testenv.Must(disk.ReadDir(w.volume.folder(req.To).trees()))(t); len(trees) != 0 {
 		t.Errorf("it left %v", trees)
 	}
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, commit)
 }
 
@@ -173,24 +174,24 @@ func TestMoveDoesNotLinkPrunedStore(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
-	must(0, w.git.Rename(widgets, gadgets))(t)
-	must(0, w.git.Alias(widgets, gadgets))(t)
+	testenv.Must(0, w.git.Rename(widgets, gadgets))(t)
+	testenv.Must(0, w.git.Alias(widgets, gadgets))(t)
 	slow := w.open(w.volume.Root(), Config{})
 	req := w.move()
 	var newest string
 	slow.cfg.Step = func(step string) {
 		if step == "bound" {
-			newest = must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+			newest = testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 			w.sync("")
 		}
 	}
 	_, err := slow.Move(t.Context(), req)
-	mustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassStale, events.Contention)
 	w.mustBeSound(widgets, newest)
 	if isThere(t, w.path(gadgets)) {
 		t.Error("the new name is published")
 	}
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, newest)
 	w.mustVerifyAt(gadgets)
 }
@@ -202,10 +203,10 @@ func TestMoveUsesSeparateCredentials(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	asked := len(w.git.TokensSeen(widgets))
-	must(0, w.git.Rename(widgets, gadgets))(t)
+	testenv.Must(0, w.git.Rename(widgets, gadgets))(t)
 	req := w.move()
 	req.Auth, req.OldAuth = wire.Auth{BearerToken: "of the new"}, wire.Auth{BearerToken: "of the old"}
-	must(w.volume.Move(t.Context(), req))(t)
+	testenv.Must(w.volume.Move(t.Context(), req))(t)
 	if seen := w.git.TokensSeen(widgets)[asked:]; !slices.Equal(seen, []string{"of the old"}) {
 		t.Errorf("the old one saw %q", seen)
 	}
@@ -231,26 +232,26 @@ func TestPushesDuringMove(t *testing.T) {
 			w = newWorld(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
 				if asked++; mover && tc.pushes(asked) {
 					edit := gitserver.Edit{Orphan: true, Write: map[string]string{"n": fmt.Sprint(asked)}}
-					must(w.git.Commit(ctx, gadgets, gitserver.Main, edit))(t)
+					testenv.Must(w.git.Commit(ctx, gadgets, gitserver.Main, edit))(t)
 				}
 			}))
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
-			must(0, w.git.Rename(widgets, gadgets))(t)
-			must(0, w.git.Alias(widgets, gadgets))(t)
-			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
+			testenv.Must(0, w.git.Rename(widgets, gadgets))(t)
+			testenv.Must(0, w.git.Alias(widgets, gadgets))(t)
+			testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
 			asked, mover = 0, true
 			res, err := w.volume.Move(t.Context(), w.move())
 			mover = false
 			if !tc.refuse {
-				if !must(res, err)(t).Moved {
+				if !testenv.Must(res, err)(t).Moved {
 					t.Error("it was not moved")
 				}
 				return
 			}
-			mustFail(t, err, events.ClassConflict, events.Retryable)
+			testenv.MustFail(t, err, events.ClassConflict, events.Retryable)
 			w.mustBeSound(widgets, commit)
-			if !must(w.volume.Move(t.Context(), w.move()))(t).Moved {
+			if !testenv.Must(w.volume.Move(t.Context(), w.move()))(t).Moved {
 				t.Error("it was not moved when the pushes had ended")
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 const gadgets = "corp/gadgets" // what acme/widgets is renamed to
@@ -26,7 +27,7 @@ func (w *world) moveBetween(from, to string) MoveRequest {
 
 func (w *world) rename(from, to string) {
 	w.t.Helper()
-	must(0, w.git.Rename(from, to))(w.t)
+	testenv.Must(0, w.git.Rename(from, to))(w.t)
 }
 
 func (w *world) requestAt(repo, ref string) SyncRequest {
@@ -38,17 +39,17 @@ func (w *world) requestAt(repo, ref string) SyncRequest {
 
 func (w *world) syncAt(repo, ref string) SyncResult {
 	w.t.Helper()
-	return must(w.volume.Sync(w.t.Context(), w.requestAt(repo, ref)))(w.t)
+	return testenv.Must(w.volume.Sync(w.t.Context(), w.requestAt(repo, ref)))(w.t)
 }
 
 func (w *world) gcAt(repo string) GCResult {
 	w.t.Helper()
-	return must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1)}))(w.t)
+	return testenv.Must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1)}))(w.t)
 }
 
 func (w *world) mustVerifyAt(repo string) {
 	w.t.Helper()
-	report := must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1)}))(w.t)
+	report := testenv.Must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1)}))(w.t)
 	if report.Found > 0 || report.Objects == 0 || report.Files == 0 {
 		w.t.Errorf("verify %s: %+v", repo, report)
 	}
@@ -57,7 +58,7 @@ func (w *world) mustVerifyAt(repo string) {
 func (w *world) repos() (all []string) {
 	w.t.Helper()
 	for repo, err := range w.volume.Repos() {
-		all = append(all, must(repo, err)(w.t).String())
+		all = append(all, testenv.Must(repo, err)(w.t).String())
 	}
 	slices.Sort(all)
 	return all
@@ -77,14 +78,14 @@ func TestMoveFetchesNothing(t *testing.T) {
 	files := map[string]string{"a": "1", "dir/b": "2", "dir/sub/c": "3"}
 	main := w.create(files)
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}, Exec: map[string]string{"run": "x"}, Link: map[string]string{"link": "v"}})
-	must(0, w.git.Tag(t.Context(), widgets, "t/1", main))(t)
+	testenv.Must(0, w.git.Tag(t.Context(), widgets, "t/1", main))(t)
 	old := w.sync("")
 	w.sync("v1")
 	w.sync("refs/tags/t/1")
 	before := w.fetches(widgets)
 	w.rename(widgets, gadgets)
 
-	res := must(w.volume.Move(t.Context(), w.move()))(t)
+	res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 
 	if !res.Moved || res.Path != gadgets || !strings.HasPrefix(res.Tree, ".lockstep/repos/corp/gadgets/trees/") {
 		t.Errorf("got %+v", res)
@@ -112,16 +113,16 @@ func TestMoveFetchesNothing(t *testing.T) {
 	}
 
 	req := w.removal()
-	if removed := must(w.volume.Remove(t.Context(), req))(t); removed {
+	if removed := testenv.Must(w.volume.Remove(t.Context(), req))(t); removed {
 		t.Error("the old name was removed within its grace")
 	}
 	w.mustBeSound(old.Path, main)
-	again := must(w.volume.Move(t.Context(), w.move()))(t)
+	again := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	if again != res {
 		t.Errorf("the same request again: %+v, want %+v", again, res)
 	}
 
-	next := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	next := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	synced := w.syncAt(gadgets, "")
 	if synced.Before != main || len(synced.Files) != 1 {
 		t.Errorf("the next sync: %+v", synced)
@@ -140,7 +141,7 @@ func TestMoveFetchesNothing(t *testing.T) {
 
 func mustShareFiles(t *testing.T, a, b, file string) {
 	t.Helper()
-	if !os.SameFile(must(os.Stat(a+"/"+file))(t), must(os.Stat(b+"/"+file))(t)) {
+	if !os.SameFile(testenv.Must(os.Stat(a+"/"+file))(t), testenv.Must(os.Stat(b+"/"+file))(t)) {
 		t.Errorf("%s is no hard link", file)
 	}
 }
@@ -150,7 +151,7 @@ func TestMoveOfUnknownRepository(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.rename(widgets, gadgets)
-	if res := must(w.volume.Move(t.Context(), w.move()))(t); res != (MoveResult{}) {
+	if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); res != (MoveResult{}) {
 		t.Errorf("got %+v", res)
 	}
 	if got := w.repos(); len(got) != 0 {
@@ -161,15 +162,15 @@ func TestMoveOfUnknownRepository(t *testing.T) {
 func TestMoveOfUnpublishedRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 	w.rename(widgets, gadgets)
-	if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved || res.Path != "" {
+	if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved || res.Path != "" {
 		t.Errorf("got %+v", res)
 	}
 	w.mustForget(widgets)
-	commit := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "1"}}))(t)
+	commit := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "1"}}))(t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, commit)
 }
@@ -183,10 +184,10 @@ func TestMoveToAlreadySyncedPath(t *testing.T) {
 	w.sync("")
 	w.sync("v1")
 	w.rename(widgets, gadgets)
-	newer := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	newer := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	synced := w.syncAt(gadgets, "")
 
-	res := must(w.volume.Move(t.Context(), w.move()))(t)
+	res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 
 	if want := (MoveResult{Moved: true, Path: synced.Path, Tree: synced.Tree}); res != want {
 		t.Errorf("got %+v, want %+v", res, want)
@@ -207,14 +208,14 @@ func TestMoveThereAndBack(t *testing.T) {
 	w.sync("")
 	w.sync("gone")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
-	next := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	next := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	w.syncAt(gadgets, "")
-	must(0, w.git.DeleteRef(t.Context(), gadgets, "refs/heads/gone"))(t)
-	must(w.volume.RemoveRef(t.Context(), RemoveRefRequest{Repo: repoPath(t, gadgets), Ref: must(events.ParseRef("gone"))(t), Fence: w.fence.Add(1)}))(t)
+	testenv.Must(0, w.git.DeleteRef(t.Context(), gadgets, "refs/heads/gone"))(t)
+	testenv.Must(w.volume.RemoveRef(t.Context(), RemoveRequest{Repo: repoPath(t, gadgets), Ref: testenv.Must(events.ParseRef("gone"))(t), Fence: w.fence.Add(1)}))(t)
 	w.rename(gadgets, widgets)
 
-	res := must(w.volume.Move(t.Context(), w.moveBetween(gadgets, widgets)))(t)
+	res := testenv.Must(w.volume.Move(t.Context(), w.moveBetween(gadgets, widgets)))(t)
 
 	if !res.Moved || res.Path != widgets {
 		t.Errorf("got %+v", res)
@@ -233,11 +234,11 @@ func TestMoveThereAndBack(t *testing.T) {
 	}
 	w.volume = v
 	w.rename(widgets, gadgets)
-	if res := must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
+	if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
 		t.Errorf("there again: %+v", res)
 	}
 	w.mustBeSound(gadgets, next)
-	last := must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
+	last := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, last)
 	w.mustVerifyAt(gadgets)
@@ -251,7 +252,7 @@ func TestMoveToAnotherSpelling(t *testing.T) {
 	w.rename(widgets, "acme/Widgets")
 	req := w.moveBetween(widgets, "acme/Widgets")
 
-	got := must(w.volume.Move(t.Context(), req))(t)
+	got := testenv.Must(w.volume.Move(t.Context(), req))(t)
 
 	if want := (MoveResult{Moved: true, Path: widgets, Tree: res.Tree}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -262,7 +263,7 @@ func TestMoveToAnotherSpelling(t *testing.T) {
 		t.Errorf("got %+v", synced)
 	}
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassConflict, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 }
 
 func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
@@ -275,19 +276,19 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	deep := w.request("")
 	deep.Depth = events.DepthFull
-	must(w.volume.Sync(t.Context(), deep))(t)
+	testenv.Must(w.volume.Sync(t.Context(), deep))(t)
 	w.sync("v1")
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, must(f.currentStore())(t).requestRefetch())(t)
+	testenv.Must(0, testenv.Must(f.currentStore(nil))(t).requestRefetch())(t)
 	main := w.push(map[string]string{"a": "5"})
 	w.sync("")
-	if n := must(f.generations())(t); len(n) != 2 {
+	if n := testenv.Must(f.generations())(t); len(n) != 2 {
 		t.Fatalf("generations %v", n)
 	}
 	before := w.fetches(widgets)
 	w.rename(widgets, gadgets)
 
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 
 	w.mustBeSound(gadgets, main)
 	w.mustBeSound(gadgets+"@v1", v1)
@@ -298,7 +299,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	w.mustForget(widgets)
 	deep = w.requestAt(gadgets, "")
 	deep.Depth = events.DepthFull
-	must(w.volume.Sync(t.Context(), deep))(t)
+	testenv.Must(w.volume.Sync(t.Context(), deep))(t)
 	if n := w.fetches(widgets, gadgets); n != before {
 		t.Errorf("%d fetches more", n-before)
 	}
@@ -313,9 +314,9 @@ func TestMoveSkipsDamagedTree(t *testing.T) {
 	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	res := w.sync("")
 	w.sync("v1")
-	must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
+	testenv.Must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
 	w.rename(widgets, gadgets)
-	got := must(w.volume.Move(t.Context(), w.move()))(t)
+	got := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	if !got.Moved || got.Path != "" {
 		t.Errorf("got %+v", got)
 	}
@@ -336,7 +337,7 @@ func TestPublished(t *testing.T) {
 	w.sync("")
 	w.sync("v1")
 	published, ok, err := w.volume.Published(repoPath(t, widgets))
-	want := map[events.Ref]string{must(events.ParseRef("main"))(t): main, must(events.ParseRef("v1"))(t): v1}
+	want := map[events.Ref]string{testenv.Must(events.ParseRef("main"))(t): main, testenv.Must(events.ParseRef("v1"))(t): v1}
 	if err != nil || !ok || published.Remote != w.git.URL(widgets) || published.Plain.String() != "refs/heads/main" || !maps.Equal(published.Commits, want) {
 		t.Errorf("got %+v, %v, %v", published, ok, err)
 	}
@@ -348,12 +349,12 @@ func TestMoveAdoptsClone(t *testing.T) {
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.rename(widgets, gadgets)
-	must(0, os.MkdirAll(w.path("corp"), 0o755))(t)
-	must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "--quiet", w.git.URL(gadgets), w.path(gadgets)))(t)
+	testenv.Must(0, os.MkdirAll(w.path("corp"), 0o755))(t)
+	testenv.Must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "--quiet", w.git.URL(gadgets), w.path(gadgets)))(t)
 	want := snapshot(t, w.path(gadgets))
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, commit)
-	clones := must(os.ReadDir(w.volume.folder(repoPath(t, gadgets)).adopted()))(t)
+	clones := testenv.Must(os.ReadDir(w.volume.folder(repoPath(t, gadgets)).adopted()))(t)
 	if len(clones) != 1 {
 		t.Fatalf("adopted %v", clones)
 	}

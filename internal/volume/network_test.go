@@ -19,6 +19,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // fakeProxy is an HTTP proxy, with CONNECT and plain requests, and a SOCKS5 proxy. It connects all names to the target.
@@ -34,7 +35,7 @@ type fakeProxy struct {
 
 func startProxy(t *testing.T, target, login string) *fakeProxy {
 	t.Helper()
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	p := &fakeProxy{addr: listener.Addr().String(), target: target, login: login}
 	p.wg.Go(func() {
 		for {
@@ -136,7 +137,7 @@ func secureWorld(t *testing.T) (w *world, caFile string) {
 	t.Helper()
 	w = newWorld(t, gitserver.WithTLS())
 	caFile = filepath.Join(t.TempDir(), "ca.pem")
-	must(0, os.WriteFile(caFile, w.git.CA(), 0o600))(t)
+	testenv.Must(0, os.WriteFile(caFile, w.git.CA(), 0o600))(t)
 	return w, caFile
 }
 
@@ -145,7 +146,7 @@ func TestCustomCA(t *testing.T) {
 	w, caFile := secureWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassNetwork, events.Retryable)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{CAFile: caFile}})
 	w.sync("")
 	w.mustBeSound(widgets, commit)
@@ -181,7 +182,7 @@ func TestProxy(t *testing.T) {
 			}
 			req.Foreign = true // the name must be allowed explicitly: the proxy may resolve it to an internal host
 
-			must(w.volume.Sync(t.Context(), req))(t)
+			testenv.Must(w.volume.Sync(t.Context(), req))(t)
 
 			w.mustBeSound(widgets, commit)
 			for _, asked := range p.saw() {
@@ -198,7 +199,7 @@ func TestProxy(t *testing.T) {
 				other.URL = strings.Replace(req.URL, "git.test", name, 1)
 				other.Repo, other.Fence = repoPath(t, "acme/"+name), 1
 				_, err := w.volume.Sync(t.Context(), other)
-				mustFail(t, err, class, events.Permanent)
+				testenv.MustFail(t, err, class, events.Permanent)
 				if len(p.saw()) != before {
 					t.Errorf("the proxy was asked for %s", name)
 				}
@@ -218,23 +219,23 @@ func TestProxyRefusal(t *testing.T) {
 		req.Auth.Password = secret
 		req.URL = rawURL
 		_, err := w.volume.Sync(t.Context(), req)
-		mustFail(t, err, events.ClassNetwork, events.Retryable)
+		testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 		if !strings.Contains(err.Error(), "proxy refused") || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", rawURL, err)
 		}
 	}
 }
 
-// elsewhere is the target of redirects. It lists refs and records every request.
-type elsewhere struct {
-	mu   sync.Mutex
-	seen []*http.Request
+// redirectTarget is the target of redirects. It lists refs and records every request.
+type redirectTarget struct {
+	mu       sync.Mutex
+	requests []*http.Request
 }
 
-func (e *elsewhere) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.seen = append(e.seen, r)
+func (t *redirectTarget) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.requests = append(t.requests, r)
 	w.Header().Set("Set-Cookie", "session="+secret)
 	if r.Method == http.MethodGet {
 		_, _ = io.WriteString(w, "001e# service=git-upload-pack\n0000"+
@@ -251,10 +252,10 @@ func TestNoCredentialFollowsARedirect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			there := &elsewhere{}
+			there := &redirectTarget{}
 			other := httptest.NewServer(there)
 			defer other.Close()
-			here := &elsewhere{}
+			here := &redirectTarget{}
 			mux := http.NewServeMux()
 			mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 				here.ServeHTTP(httptest.NewRecorder(), r)
@@ -274,14 +275,14 @@ func TestNoCredentialFollowsARedirect(t *testing.T) {
 				t.Fatal("no error")
 			}
 			methods := ""
-			for _, r := range there.seen {
+			for _, r := range there.requests {
 				methods += r.Method + " "
 				if r.Header.Get("Authorization") != "" || r.Header.Get("Cookie") != "" || strings.Contains(r.URL.String(), secret) {
 					t.Errorf("%s carries a credential", r.Method)
 				}
 			}
-			if methods != "GET POST " || len(here.seen) != 1 || here.seen[0].Header.Get("Authorization") == "" {
-				t.Errorf("there: %s; here: %d requests; error: %v", methods, len(here.seen), err)
+			if methods != "GET POST " || len(here.requests) != 1 || here.requests[0].Header.Get("Authorization") == "" {
+				t.Errorf("there: %s; here: %d requests; error: %v", methods, len(here.requests), err)
 			}
 		})
 	}
@@ -289,7 +290,7 @@ func TestNoCredentialFollowsARedirect(t *testing.T) {
 
 func TestForbiddenRedirects(t *testing.T) {
 	t.Parallel()
-	plain := &elsewhere{}
+	plain := &redirectTarget{}
 	http1 := httptest.NewServer(plain)
 	defer http1.Close()
 	w, caFile := secureWorld(t)
@@ -313,7 +314,7 @@ func TestForbiddenRedirects(t *testing.T) {
 		}
 		server.Close()
 	}
-	if len(plain.seen) != 0 {
+	if len(plain.requests) != 0 {
 		t.Error("a redirect from https to http was followed")
 	}
 }
@@ -324,7 +325,7 @@ func viaTLS(t *testing.T, w *world, location string) string {
 	server := httptest.NewTLSServer(http.RedirectHandler(location, http.StatusFound))
 	t.Cleanup(server.Close)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
-	must(0, os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))(t)
+	testenv.Must(0, os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))(t)
 	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{CAFile: caFile, Hosts: []string{"127.0.0.1"}}})
 	return server.URL + "/acme/widgets"
 }
@@ -346,11 +347,11 @@ func TestFetchTimeout(t *testing.T) {
 	overHTTP.URL = slow.URL + "/acme/other"
 	overHTTP.Repo = repoPath(t, "acme/other")
 	for _, req := range []SyncRequest{overHTTP, w.sshRequest(server, "")} {
-		_, err := w.volume.Sync(soon(t), req)
-		mustFail(t, err, events.ClassNetwork, events.Retryable)
+		_, err := w.volume.Sync(testenv.Context(t), req)
+		testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 		if !strings.Contains(err.Error(), "fetch-timeout") || !strings.Contains(err.Error(), "300ms") {
 			t.Errorf("error: %v", err)
 		}
 	}
-	mustLetGo(t, server)
+	mustCloseConnections(t, server)
 }

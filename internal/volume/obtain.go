@@ -21,7 +21,7 @@ import (
 // commit, else only what is new. If that does not yield a complete commit, it fetches everything once into a new store,
 // in case the old one is damaged.
 func (s *syncer) obtain(ctx context.Context) error {
-	old, err := s.currentStore()
+	old, err := s.f.currentStore(s.binding.MovedAway)
 	if err != nil {
 		return err
 	}
@@ -33,10 +33,14 @@ func (s *syncer) obtain(ctx context.Context) error {
 	switch {
 	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough():
 		err = s.open(ctx, old)
-	case old.needsRefetch() && s.tryRefetch(ctx, old) == nil:
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
+	case old.needsRefetch():
+		if err = s.tryRefetch(ctx, old); err == nil || events.DispositionOf(err) == events.Contention {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err = s.fetch(ctx, old, haves)
 	default:
 		err = s.fetch(ctx, old, haves)
 	}
@@ -47,7 +51,7 @@ func (s *syncer) obtain(ctx context.Context) error {
 }
 
 func (s *syncer) refetch(ctx context.Context) error {
-	next, err := s.f.nextStore()
+	next, err := s.f.nextStore(s.binding.MovedAway)
 	if err != nil {
 		return err
 	}
@@ -56,11 +60,13 @@ func (s *syncer) refetch(ctx context.Context) error {
 }
 
 // tryRefetch fetches everything into the next store, because this one has grown too large. If that fails, for example
-// because of a size limit, the old store stays in use.
+// because of a size limit, the old store stays in use. The next sync tries again only after contention.
 func (s *syncer) tryRefetch(ctx context.Context, old store) error {
 	err := s.refetch(ctx)
 	if err != nil {
 		s.refetched = false
+	}
+	if err != nil && events.DispositionOf(err) != events.Contention {
 		_ = os.Remove(filepath.Join(old.dir, refetchMark))
 	}
 	return err
@@ -82,10 +88,7 @@ func distinct(refs map[string]object.ID, first ...string) []object.ID {
 // worthRefetching reports whether a full fetch may succeed where this one failed. It does not add load to a server that
 // answered with an error status.
 func worthRefetching(ctx context.Context, err error) bool {
-	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) {
-		return false
-	}
-	if wire.IsStatus(err) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) || wire.IsStatus(err) {
 		return false
 	}
 	class := events.ClassOf(err)
@@ -110,7 +113,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 			return err
 		}
 	}
-	if err := s.f.guarded(ctx, s.req.Fence, into.ensure); err != nil {
+	if err := s.f.guarded(ctx, s.req.Fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir)) }); err != nil {
 		return err
 	}
 	q, err := object.OpenQuarantine(s.f.quarantine(s.req.Fence))
@@ -120,7 +123,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	want := wire.FetchRequest{Tip: s.tip.Want, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
-	} else if current, err := s.currentStore(); err == nil {
+	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
 		want.Depth = deeper(current.depth(), want.Depth)
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", 0)
@@ -140,7 +143,11 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err != nil {
 		return err
 	}
-	if s.plan, err = s.inspect(ctx, q, into); err != nil {
+	s.progress.begin(events.PhaseCompare, "", 0)
+	both := object.Open(q.Dir, into.dir)
+	s.plan, err = checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
+	both.Close()
+	if err != nil {
 		return err
 	}
 	s.v.done("fetched")
@@ -173,29 +180,15 @@ func (s *syncer) download(ctx context.Context, want wire.FetchRequest, q object.
 	return shallow, nil
 }
 
-// inspect reads the plan of a fetched commit while it is in quarantine.
-func (s *syncer) inspect(ctx context.Context, q object.Quarantine, into store) (*checkout.Plan, error) {
-	s.progress.begin(events.PhaseCompare, "", 0)
-	both := object.Open(q.Dir, into.dir)
-	defer both.Close()
-	return checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
-}
-
 // use opens a store to build trees from.
 func (s *syncer) use(from store) {
-	s.closeObjects()
+	s.objects.Close()
 	s.store, s.objects = from, object.Open(from.dir)
 }
 
 func (s *syncer) close() {
-	s.closeObjects()
+	s.objects.Close()
 	if s.remote != nil {
 		s.remote.Close()
-	}
-}
-
-func (s *syncer) closeObjects() {
-	if s.objects != nil {
-		s.objects.Close()
 	}
 }

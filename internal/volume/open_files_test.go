@@ -38,5 +38,5 @@ func TestFilesAreClosed(t *testing.T) {
 
 func openFiles(t *testing.T) int {
 	t.Helper()
-	return len(must(os.ReadDir("/proc/self/fd"))(t))
+	return len(testenv.Must(os.ReadDir("/proc/self/fd"))(t))
 }

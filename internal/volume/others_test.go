@@ -19,6 +19,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestOtherServers syncs from other server implementations. Dulwich supports shallow and thin packs and refuses
@@ -36,7 +37,7 @@ func TestOtherServers(t *testing.T) {
 				t.Helper()
 				req := w.request(ref)
 				req.URL = base
-				return must(w.volume.Sync(t.Context(), req))(t)
+				return testenv.Must(w.volume.Sync(t.Context(), req))(t)
 			}
 			w.create(map[string]string{"a": "1", "dir/b": strings.Repeat("many lines\n", 1000)})
 			first := w.push(map[string]string{"a": "2"})
@@ -61,7 +62,7 @@ func TestOtherServers(t *testing.T) {
 			req := w.request("none")
 			req.URL = base
 			_, err := w.volume.Sync(t.Context(), req)
-			mustFail(t, err, events.ClassNoRef, events.Permanent)
+			testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 		})
 	}
 }
@@ -71,7 +72,7 @@ func startDulwich(w *world) string {
 	if errors.Is(err, gitserver.ErrNoDulwich) && os.Getenv("LOCKSTEP_TEST_DULWICH") != "real" {
 		w.t.Skip(err)
 	}
-	must(0, err)(w.t)
+	testenv.Must(0, err)(w.t)
 	w.t.Cleanup(server.Close)
 	return server.URL(widgets)
 }
@@ -152,7 +153,7 @@ func TestGitProtocolErrors(t *testing.T) {
 			req := w.request("")
 			req.URL = server.URL + "/acme/widgets"
 			_, err := w.volume.Sync(t.Context(), req)
-			mustFail(t, err, tc.class, tc.disposition)
+			testenv.MustFail(t, err, tc.class, tc.disposition)
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats the remote: %v", err)
 			}
@@ -172,21 +173,21 @@ func TestAcknowledgementFormats(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1"})
-			lie := newLiar(t, w.git.URL(widgets), "")
+			proxy := newAnsweringProxy(t, w.git.URL(widgets), "")
 			req := w.request("")
-			req.URL = lie.url
-			first := must(w.volume.Sync(t.Context(), req))(t).After
+			req.URL = proxy.url
+			first := testenv.Must(w.volume.Sync(t.Context(), req))(t).After
 			second := w.push(map[string]string{"a": "2"})
-			pack := must(w.git.Git(t.Context(), widgets, second+"\n^"+first+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin"))(t)
+			pack := testenv.Must(w.git.Git(t.Context(), widgets, second+"\n^"+first+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin"))(t)
 			answer := "0034shallow " + second + "0000"
 			for line := range strings.SplitSeq(strings.ReplaceAll(acks, "%s", first), "|") {
 				answer += fmt.Sprintf("%04x%s\n", len(line)+5, line)
 			}
-			lie.answer = answer + fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack)
-			lie.on.Store(true)
+			proxy.answer = answer + fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack)
+			proxy.on.Store(true)
 			req = w.request("")
-			req.URL = lie.url
-			must(w.volume.Sync(t.Context(), req))(t)
+			req.URL = proxy.url
+			testenv.Must(w.volume.Sync(t.Context(), req))(t)
 			w.mustBeSound(widgets, second)
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // TestLinkPolicyChange changes the policy between two syncs. The next tree must follow the new policy,
@@ -28,7 +29,7 @@ func TestLinkPolicyChange(t *testing.T) {
 					if _, err := os.Lstat(w.path(widgets, "dir/out")); (err == nil) != (policy == checkout.LinksKeep) {
 						t.Errorf("policy %s, push %d: %v", policy, n, err)
 					}
-					if target := must(os.Readlink(w.path(widgets, "in")))(t); target != "file" {
+					if target := testenv.Must(os.Readlink(w.path(widgets, "in")))(t); target != "file" {
 						t.Errorf("the other link leads to %q", target)
 					}
 				}
@@ -39,7 +40,7 @@ func TestLinkPolicyChange(t *testing.T) {
 			w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksRefuse, Grace: 1, ReuseTrees: reuse})
 			w.push(map[string]string{"file": "last"})
 			_, err := w.trySync("")
-			mustFail(t, err, events.ClassHostile, events.Permanent)
+			testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 		})
 	}
 }

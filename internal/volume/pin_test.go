@@ -46,8 +46,8 @@ func TestPinnedTreeOutlivesGrace(t *testing.T) {
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
 	first := w.sync("")
-	byName := must(tree.Open(w.volume.Root(), widgets))(t)
-	byResult := must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
+	byName := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	byResult := testenv.Must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
 	for _, reader := range []*tree.Tree{byName, byResult} {
 		w.push(map[string]string{"a": "2"})
 		w.sync("")
@@ -55,7 +55,7 @@ func TestPinnedTreeOutlivesGrace(t *testing.T) {
 		if content, err := os.ReadFile(filepath.Join(reader.Dir(), "a")); string(content) != "1" {
 			t.Fatalf("the pinned tree reads %q, %v", content, err)
 		}
-		must(0, reader.Close())(t)
+		testenv.Must(0, reader.Close())(t)
 	}
 	w.sync("")
 	if isThere(t, w.path(first.Tree)) {
@@ -72,11 +72,11 @@ func TestClaim(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
 	f, name := w.volume.folder(repoPath(t, widgets)), filepath.Base(res.Tree)
-	reader := must(tree.Open(w.volume.Root(), widgets))(t)
+	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
 	if _, ok, err := f.claim(name); ok || err != nil {
 		t.Errorf("claimed a pinned tree: %v, %v", ok, err)
 	}
-	must(0, reader.Close())(t)
+	testenv.Must(0, reader.Close())(t)
 	release, ok, err := f.claim(name)
 	if !ok || err != nil {
 		t.Fatalf("not claimed: %v, %v", ok, err)
@@ -88,7 +88,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("claimed twice: %v, %v", ok, err)
 	}
 	release()
-	must(0, must(tree.OpenResult(w.volume.Root(), w.at(res)))(t).Close())(t)
+	testenv.Must(0, testenv.Must(tree.OpenResult(w.volume.Root(), w.at(res)))(t).Close())(t)
 }
 
 func TestTreeWithoutPinFileIsUnpinned(t *testing.T) {
@@ -96,13 +96,13 @@ func TestTreeWithoutPinFileIsUnpinned(t *testing.T) {
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1"})
 	first := w.sync("")
-	must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // earlier versions did not create it
+	testenv.Must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // earlier versions did not create it
 	for range 2 {
-		reader := must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
+		reader := testenv.Must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
 		if reader.Pin() != nil || reader.Commit() != first.After {
 			t.Errorf("opened %s with pin %v", reader.Commit(), reader.Pin())
 		}
-		must(0, reader.Close())(t)
+		testenv.Must(0, reader.Close())(t)
 	}
 	grace := w.volume
 	w.volume = w.open(w.volume.Root(), Config{})
@@ -122,7 +122,7 @@ func TestRemovalWaitsForPinnedTrees(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	first := w.sync("")
-	reader := must(tree.Open(w.volume.Root(), widgets))(t)
+	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
 	w.push(map[string]string{"a": "2"})
 	second := w.sync("")
 	req := w.removal()
@@ -130,23 +130,23 @@ func TestRemovalWaitsForPinnedTrees(t *testing.T) {
 
 	_, err := w.volume.Remove(t.Context(), req)
 
-	mustFail(t, err, events.ClassBusy, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	if isThere(t, w.path(widgets)) || isThere(t, w.path(second.Tree)) {
 		t.Error("still published, or a tree that nobody has pinned is still there")
 	}
-	if got := must(os.ReadFile(filepath.Join(reader.Dir(), "a")))(t); string(got) != "1" {
+	if got := testenv.Must(os.ReadFile(filepath.Join(reader.Dir(), "a")))(t); string(got) != "1" {
 		t.Errorf("the pinned tree reads %q", got)
 	}
 	w.gitIn(first.Tree, "fsck", "--full", "--strict")
 	if _, err := tree.Open(w.volume.Root(), widgets); !errors.Is(err, tree.ErrNotPublished) {
 		t.Errorf("opened by name: %v", err)
 	}
-	must(0, reader.Close())(t)
+	testenv.Must(0, reader.Close())(t)
 	req.Fence = w.fence.Add(1)
-	if removed := must(w.volume.Remove(t.Context(), req))(t); !removed {
+	if removed := testenv.Must(w.volume.Remove(t.Context(), req))(t); !removed {
 		t.Error("the removal was not taken up again")
 	}
-	if left := must(os.ReadDir(w.path(".lockstep/repos/acme/widgets")))(t); len(left) != 3 { // fence, lock, trash
+	if left := testenv.Must(os.ReadDir(w.path(".lockstep/repos/acme/widgets")))(t); len(left) != 3 { // fence, lock, trash
 		t.Errorf("still there: %v", left)
 	}
 	mustBeTidy(t, w)
@@ -156,7 +156,7 @@ func TestRemovalWaitsForPinnedTrees(t *testing.T) {
 // while trees are published and recycled without a grace period. Each open tree must stay complete, also by
 // path, until it is closed, and opening the name must never fail.
 func TestPinnedTreesStayWhole(t *testing.T) {
-	if root := os.Getenv("GITREPO_TEST_PIN_ROOT"); root != "" {
+	if root := os.Getenv("LOCKSTEP_TEST_PIN_ROOT"); root != "" {
 		pinInProcess(t, root)
 		return
 	}
@@ -190,10 +190,10 @@ func TestPinnedTreesStayWhole(t *testing.T) {
 	var counts [processes]string
 	for n := range processes {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestPinnedTreesStayWhole$", "-test.v")
-		cmd.Env = append(os.Environ(), "GITREPO_TEST_PIN_ROOT="+w.volume.Root())
-		stdin := must(cmd.StdinPipe())(t)
-		stdout := must(cmd.StdoutPipe())(t)
-		must(0, cmd.Start())(t)
+		cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_PIN_ROOT="+w.volume.Root())
+		stdin := testenv.Must(cmd.StdinPipe())(t)
+		stdout := testenv.Must(cmd.StdoutPipe())(t)
+		testenv.Must(0, cmd.Start())(t)
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() && lines.Text() != "reading" {
 		}
@@ -221,7 +221,7 @@ func TestPinnedTreesStayWhole(t *testing.T) {
 		t.Errorf("%d trees opened and %d gone: that proves nothing", opened.Load(), gone.Load())
 	}
 	w.sync("")
-	if left := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t); len(left) != 1 {
+	if left := testenv.Must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t); len(left) != 1 {
 		t.Errorf("%d trees are left, with nobody to pin them", len(left))
 	}
 }
@@ -302,9 +302,9 @@ func TestPinEndsWithProcess(t *testing.T) {
 	first := w.sync("")
 	pin := checkout.GitDirOf(w.path(first.Tree)).Pin()
 	cmd := exec.Command("flock", "--shared", "--no-fork", pin, "sh", "-c", "echo pinned; read _")
-	stdin := must(cmd.StdinPipe())(t)
+	stdin := testenv.Must(cmd.StdinPipe())(t)
 	defer stdin.Close()
-	stdout := must(cmd.StdoutPipe())(t)
+	stdout := testenv.Must(cmd.StdoutPipe())(t)
 	if err := cmd.Start(); err != nil {
 		t.Skip(err)
 	}
@@ -317,7 +317,7 @@ func TestPinEndsWithProcess(t *testing.T) {
 	if !isThere(t, w.path(first.Tree)) {
 		t.Error("the tree is gone, though another program has it pinned")
 	}
-	must(0, cmd.Process.Signal(unix.SIGKILL))(t)
+	testenv.Must(0, cmd.Process.Signal(unix.SIGKILL))(t)
 	_ = cmd.Wait()
 	w.sync("")
 	if isThere(t, w.path(first.Tree)) {
@@ -335,11 +335,11 @@ func TestPinsThroughAReadOnlyMount(t *testing.T) {
 		t.Skipf("cannot mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(view, unix.MNT_DETACH) })
-	must(0, unix.Mount("", view, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))(t)
+	testenv.Must(0, unix.Mount("", view, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))(t)
 	if err := os.WriteFile(filepath.Join(view, strconv.Itoa(os.Getpid())), nil, 0o600); !errors.Is(err, unix.EROFS) {
 		t.Fatalf("the mount takes writes: %v", err)
 	}
-	reader := must(tree.Open(view, widgets))(t)
+	reader := testenv.Must(tree.Open(view, widgets))(t)
 	defer reader.Close()
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.push(map[string]string{"a": "2"})

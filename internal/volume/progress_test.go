@@ -8,6 +8,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // recorder records the progress reports of a sync.
@@ -52,7 +53,7 @@ func (w *world) watchedSync(ref string) *recorder {
 	var o recorder
 	req := w.request(ref)
 	req.Progress = o.take
-	must(w.volume.Sync(w.t.Context(), req))(w.t)
+	testenv.Must(w.volume.Sync(w.t.Context(), req))(w.t)
 	for i, p := range o.all[1:] {
 		before := o.all[i]
 		if p.Phase == before.Phase && p.Unit == before.Unit && p.Total == before.Total && p.Done <= before.Done {
@@ -72,7 +73,7 @@ func TestSyncReportsPhases(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: reuse})
-			must(w.git.Generate(t.Context(), widgets, gitserver.Shape{Files: 500, Bytes: 2 << 20}))(t)
+			testenv.Must(w.git.Generate(t.Context(), widgets, gitserver.Shape{Files: 500, Bytes: 2 << 20}))(t)
 
 			first := w.watchedSync("")
 			all := []string{"list", "fetch bytes", "fetch objects", "compare", "build files", "publish"}

@@ -30,15 +30,15 @@ const (
 
 // prune deletes the loose objects that neither the store's refs nor any tree needs. It may also delete objects that a stale
 // holder just added, which cannot publish them.
-func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
-	current, err := f.currentStore()
+func (s *syncer) prune(ctx context.Context) error {
+	current, err := s.f.currentStore(s.binding.MovedAway)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Lstat(current.dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	needed, err := f.needed(ctx, current)
+	needed, err := s.f.needed(ctx, current)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 		return disk.Error("prune the store", err)
 	}
 	for step := range slices.Chunk(loose.unneeded, pruneStep) {
-		err := f.guarded(ctx, fence, func() error {
+		err := s.f.guarded(ctx, s.req.Fence, func() error {
 			for _, path := range step {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 					return disk.Error("prune the store", err)
@@ -59,7 +59,7 @@ func (v *Volume) prune(ctx context.Context, f folder, fence uint64) error {
 			return err
 		}
 	}
-	return f.guarded(ctx, fence, func() error {
+	return s.f.guarded(ctx, s.req.Fence, func() error {
 		return disk.Error("prune the store", current.notePruned(loose, len(needed)-loose.count))
 	})
 }
@@ -71,9 +71,14 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	if err != nil {
 		return err
 	}
-	inPacks, err := s.countPacked(packs)
-	if err != nil {
-		return err
+	inPacks := int64(0) // objects
+	for _, pack := range packs {
+		base := strings.TrimSuffix(pack.Name(), ".pack")
+		count, err := object.CountIndexed(filepath.Join(s.dir, "objects", "pack", base+".idx"))
+		if err != nil {
+			return err
+		}
+		inPacks += count
 	}
 	bytes := space(packs)
 	wasted := bytes > minLoose && inPacks > 2*int64(neededPacked)
@@ -82,20 +87,7 @@ func (s store) notePruned(loose looseObjects, neededPacked int) error {
 			return err
 		}
 	}
-	return os.WriteFile(s.prunedFile(), fmt.Appendln(nil, loose.kept, bytes, len(packs)), 0o644)
-}
-
-// countPacked returns the number of objects in packs.
-func (s store) countPacked(packs []os.DirEntry) (n int64, err error) {
-	for _, pack := range packs {
-		base := strings.TrimSuffix(pack.Name(), ".pack")
-		count, err := object.CountIndexed(filepath.Join(s.dir, "objects", "pack", base+".idx"))
-		if err != nil {
-			return 0, err
-		}
-		n += count
-	}
-	return n, nil
+	return os.WriteFile(filepath.Join(s.dir, prunedName), fmt.Appendln(nil, loose.kept, bytes, len(packs)), 0o644)
 }
 
 // requestRefetch marks the store to be replaced by a full fetch.
@@ -206,30 +198,14 @@ type marker struct {
 // mark marks the objects of the tips' histories, which end at the shallow commits.
 func (m *marker) mark(tips, shallow []object.ID, who need) error {
 	m.who = who
-	cut := map[object.ID]bool{}
-	for _, h := range shallow {
-		cut[h] = true
-	}
-	visited := map[object.ID]bool{}
-	for todo := slices.Clone(tips); len(todo) > 0; {
-		h := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		switch {
-		case visited[h]:
-			continue
-		case m.ctx.Err() != nil:
-			return context.Cause(m.ctx)
-		}
-		visited[h] = true
+	cut := setOf(shallow)
+	return walkHistory(m.ctx, tips, map[object.ID]bool{}, func(h object.ID) ([]object.ID, error) {
 		parents, err := m.commit(h)
-		if err != nil {
-			return err
+		if cut[h] {
+			parents = nil
 		}
-		if !cut[h] {
-			todo = append(todo, parents...)
-		}
-	}
-	return nil
+		return parents, err
+	})
 }
 
 // commit marks a commit and its tree, and returns its parents.
@@ -266,15 +242,12 @@ func (m *marker) tree(h object.ID) error {
 		return object.Corruptf("prune the store: %w", err)
 	}
 	for _, e := range entries {
-		switch e.Mode {
-		case filemode.Dir:
+		if e.Mode == filemode.Dir {
 			if err := m.tree(e.Hash); err != nil {
 				return err
 			}
-		default:
-			if m.needed[e.Hash] == byNone {
-				m.needed[e.Hash] = m.who
-			}
+		} else if m.needed[e.Hash] == byNone {
+			m.needed[e.Hash] = m.who
 		}
 	}
 	return nil

@@ -15,12 +15,16 @@ import (
 
 func looseCount(t *testing.T, s store) (n int) {
 	t.Helper()
-	for _, group := range must(disk.ReadDir(filepath.Join(s.dir, "objects")))(t) {
+	for _, group := range testenv.Must(disk.ReadDir(filepath.Join(s.dir, "objects")))(t) {
 		if len(group.Name()) == 2 {
-			n += len(must(disk.ReadDir(filepath.Join(s.dir, "objects", group.Name())))(t))
+			n += len(testenv.Must(disk.ReadDir(filepath.Join(s.dir, "objects", group.Name())))(t))
 		}
 	}
 	return n
+}
+
+func (w *world) prune(f folder, fence uint64) error {
+	return (&syncer{v: w.volume, f: f, req: SyncRequest{Fence: fence}}).prune(w.t.Context())
 }
 
 func TestPruneKeepsWhatTreesNeed(t *testing.T) {
@@ -32,22 +36,22 @@ func TestPruneKeepsWhatTreesNeed(t *testing.T) {
 		w.sync("")
 	}
 	f := w.volume.folder(repoPath(t, widgets))
-	s := must(f.currentStore())(t)
+	s := testenv.Must(f.currentStore(nil))(t)
 	grown := looseCount(t, s)
 
-	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+	testenv.Must(0, w.prune(f, w.fence.Load()))(t)
 	if n := looseCount(t, s); n != grown {
 		t.Errorf("%d of %d objects are left while all trees are there", n, grown)
 	}
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	commit := w.push(map[string]string{"a": "last"})
 	w.sync("")
-	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+	testenv.Must(0, w.prune(f, w.fence.Load()))(t)
 	if n := looseCount(t, s); n > 12 {
 		t.Errorf("%d objects are left; two trees need no more than 12", n)
 	}
 	w.mustBeSound(widgets, commit)
-	if out := must(gitserver.Git(t.Context(), s.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
+	if out := testenv.Must(gitserver.Git(t.Context(), s.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
 		t.Errorf("git fsck in the store: %s", out)
 	}
 	next := w.push(map[string]string{"a": "0"}) // needs a blob that was pruned
@@ -63,11 +67,11 @@ func TestStaleHolderPrunesNothing(t *testing.T) {
 	w.push(map[string]string{"a": "1"})
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
-	s := must(f.currentStore())(t)
+	s := testenv.Must(f.currentStore(nil))(t)
 	stray := filepath.Join(s.dir, "objects", "17", strings.Repeat("0", 38))
-	must(0, os.MkdirAll(filepath.Dir(stray), 0o755))(t)
-	must(0, os.WriteFile(stray, nil, 0o644))(t)
-	if err := w.volume.prune(t.Context(), f, 1); err == nil {
+	testenv.Must(0, os.MkdirAll(filepath.Dir(stray), 0o755))(t)
+	testenv.Must(0, os.WriteFile(stray, nil, 0o644))(t)
+	if err := w.prune(f, 1); err == nil {
 		t.Error("a stale holder was let prune")
 	}
 	if _, err := os.Lstat(stray); err != nil {
@@ -81,13 +85,13 @@ func TestStoreRefetch(t *testing.T) {
 	begun := w.create(map[string]string{"a": "0"})
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
-	first := must(f.currentStore())(t)
+	first := testenv.Must(f.currentStore(nil))(t)
 	before := w.push(map[string]string{"b": "0"})
 	w.sync("")
-	must(0, first.requestRefetch())(t)
+	testenv.Must(0, first.requestRefetch())(t)
 	commit := w.push(map[string]string{"a": "1", "c": "1"})
 	req := w.request("")
-	res := must(w.volume.Sync(t.Context(), req))(t)
+	res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	if res.Full || res.Before != before {
 		t.Errorf("unexpected result %+v", res)
 	}
@@ -95,21 +99,21 @@ func TestStoreRefetch(t *testing.T) {
 	w.mustBeSound(widgets, commit)
 	req = w.request("")
 	req.Base = func(events.Ref, string) string { return begun } // exists only in the first store
-	if res = must(w.volume.Sync(t.Context(), req))(t); res.Full {
+	if res = testenv.Must(w.volume.Sync(t.Context(), req))(t); res.Full {
 		t.Errorf("unexpected result %+v", res)
 	}
 	w.mustMatchGitDiff(res)
-	if now := must(f.currentStore())(t); now == first || looseCount(t, now) != 0 {
+	if now := testenv.Must(f.currentStore(nil))(t); now == first || looseCount(t, now) != 0 {
 		t.Errorf("the store is still %s, with %d loose objects", now.dir, looseCount(t, now))
 	}
 
 	// A repository that can no longer be fetched completely keeps its store.
-	second := must(f.currentStore())(t)
-	must(0, second.requestRefetch())(t)
+	second := testenv.Must(f.currentStore(nil))(t)
+	testenv.Must(0, second.requestRefetch())(t)
 	w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 700})
 	w.push(map[string]string{"big": strings.Repeat("0123456789abcdef", 4)})
 	w.sync("")
-	if second.needsRefetch() && must(f.currentStore())(t) == second {
+	if second.needsRefetch() && testenv.Must(f.currentStore(nil))(t) == second {
 		t.Error("the store is still due")
 	}
 }
@@ -128,7 +132,7 @@ func TestPruneKeepsTheHistory(t *testing.T) {
 	w.mustShow(widgets, 5)
 	f := w.volume.folder(repoPath(t, widgets))
 
-	must(0, w.volume.prune(t.Context(), f, w.fence.Load()))(t)
+	testenv.Must(0, w.prune(f, w.fence.Load()))(t)
 
 	w.mustShow(widgets, 5)
 }
@@ -137,7 +141,7 @@ func TestPruneKeepsTheHistory(t *testing.T) {
 // a few packs may stay on disk.
 func TestLargePushes(t *testing.T) {
 	t.Parallel()
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	w := newWorld(t)
 	w.volume = w.open(t.TempDir(), Config{Grace: 1})
 	push := func() string {
@@ -170,7 +174,7 @@ func TestFailedRefetchIsNotRetriedEachSync(t *testing.T) {
 		"packs": func(t *testing.T, s store) {
 			for i := range maxPacks + 1 { // copies of one pack
 				for _, ext := range []string{".pack", ".idx"} {
-					must(0, os.Link(one(t, s.dir, "objects/pack/pack-*"+ext), filepath.Join(s.dir, fmt.Sprintf("objects/pack/copy-%d%s", i, ext))))(t)
+					testenv.Must(0, os.Link(one(t, s.dir, "objects/pack/pack-*"+ext), filepath.Join(s.dir, fmt.Sprintf("objects/pack/copy-%d%s", i, ext))))(t)
 				}
 			}
 		},
@@ -182,7 +186,7 @@ func TestFailedRefetchIsNotRetriedEachSync(t *testing.T) {
 			w.create(map[string]string{"a": "0", "big": noise(t, 1_000_000)})
 			w.sync("")
 			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000})
-			s := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
+			s := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
 			fill(t, s)
 			const syncs = 10
 			for i := range syncs {

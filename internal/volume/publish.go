@@ -25,15 +25,9 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 		return "", false, err
 	}
 	s.v.done("built")
-	if s.req.Confirm != nil {
-		if err := s.req.Confirm(ctx); err != nil {
-			return "", false, fmt.Errorf("confirm the lease: %w", err)
-		}
+	if err := s.v.confirm(ctx, s.req.Confirm); err != nil {
+		return "", false, err
 	}
-	if ctx.Err() != nil {
-		return "", false, fmt.Errorf("publish: %w", context.Cause(ctx))
-	}
-	s.v.done("confirmed")
 	tree = s.tree
 	if err := s.f.guarded(ctx, s.req.Fence, s.flip); err != nil {
 		return "", false, err
@@ -44,13 +38,24 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 	return s.v.relative(s.f.tree(tree)), true, nil
 }
 
+// confirm returns nil if the caller still holds its leases according to check, which is optional.
+func (v *Volume) confirm(ctx context.Context, check func(context.Context) error) error {
+	if check != nil {
+		if err := check(ctx); err != nil {
+			return fmt.Errorf("confirm the lease: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("confirm the lease: %w", context.Cause(ctx))
+	}
+	v.done("confirmed")
+	return nil
+}
+
 // build makes the tree with its .git and index, flushes it to disk, and gives it its final name.
 func (s *syncer) build(ctx context.Context) error {
 	s.progress.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
-	if err := os.RemoveAll(dst); err != nil {
-		return disk.Error("build the tree", err)
-	}
 	files, err := s.recycle(ctx, dst)
 	if files == nil && err == nil {
 		files, err = s.checkOut(ctx, dst)
@@ -61,7 +66,7 @@ func (s *syncer) build(ctx context.Context) error {
 	s.v.done("checked out")
 	err = s.writeGitDir(dst, files)
 	if errors.Is(err, checkout.ErrBadManifest) { // the manifest of a recycled tree
-		if files, err = s.checkOutAnew(ctx, dst); err == nil {
+		if files, err = s.checkOut(ctx, dst); err == nil {
 			err = s.writeGitDir(dst, files)
 		}
 	}
@@ -70,21 +75,25 @@ func (s *syncer) build(ctx context.Context) error {
 	}
 	s.v.done("indexed")
 	s.progress.begin(events.PhasePublish, "", 0)
-	if err := flushTree(dst, files.Written); err != nil {
+	changed, err := checkout.GitDirOf(dst).Files()
+	for _, path := range files.Written {
+		changed = append(changed, filepath.Join(dst, filepath.FromSlash(path)))
+	}
+	if err := errors.Join(err, disk.Flush(dst, changed)); err != nil {
 		return disk.Error("build the tree", err)
 	}
-	name, err := s.f.treeName(s.req.Fence, s.plan.Commit.String())
+	path, err := unusedPath(s.f.tree(fmt.Sprintf("%d-%.12s", s.req.Fence, s.plan.Commit)))
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(dst, s.f.tree(name)); err != nil {
+	if err := os.Rename(dst, path); err != nil {
 		return disk.Error("build the tree", err)
 	}
-	s.tree = name
+	s.tree = filepath.Base(path)
 	return disk.Error("build the tree", disk.SyncDir(s.f.trees()))
 }
 
-// checkOut checks the plan out into the new folder dst.
+// checkOut checks the plan out into dst, which it empties first.
 func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
 	items, err := s.plan.Items()
 	if err != nil { // the last tree is unusable
@@ -95,27 +104,11 @@ func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, err
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(dst, 0o755); err != nil {
+	if err := errors.Join(os.RemoveAll(dst), os.MkdirAll(dst, 0o755)); err != nil {
 		return nil, disk.Error("build the tree", err)
 	}
 	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
 	return s.plan.Build(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.progress.count)
-}
-
-func (s *syncer) checkOutAnew(ctx context.Context, dst string) (*checkout.Files, error) {
-	if err := os.RemoveAll(dst); err != nil {
-		return nil, disk.Error("build the tree", err)
-	}
-	return s.checkOut(ctx, dst)
-}
-
-// flushTree flushes a tree's .git and its written files to disk.
-func flushTree(dst string, written []string) error {
-	files, err := checkout.GitDirOf(dst).Files()
-	for _, path := range written {
-		files = append(files, filepath.Join(dst, filepath.FromSlash(path)))
-	}
-	return errors.Join(err, disk.Flush(dst, files))
 }
 
 // writeGitDir writes the tree's .git.
@@ -150,7 +143,7 @@ func (s *syncer) lastTree() *checkout.Tree {
 
 func (s *syncer) checkNames() error {
 	for _, name := range s.names {
-		if err := s.v.checkName(s.f, name); err != nil {
+		if err := s.v.checkName(s.f, name, s.binding.Remote); err != nil {
 			return err
 		}
 	}
@@ -172,11 +165,7 @@ func (s *syncer) flip() error {
 	return s.recordDefault()
 }
 
-// keep leaves the published tree in place. Like flip, it fails for a stale holder.
-func (s *syncer) keep(ctx context.Context) error {
-	return s.f.guarded(ctx, s.req.Fence, s.recordDefault)
-}
-
+// recordDefault records the default branch in the binding. The caller holds the file lock.
 func (s *syncer) recordDefault() error {
 	if !s.tip.IsDefault || s.binding.Default == s.tip.Ref {
 		return nil

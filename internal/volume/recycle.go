@@ -13,11 +13,14 @@ import (
 // maxRecyclable is the number of retired trees kept for recycling: more than one, so that two refs do not compete.
 const maxRecyclable = 2
 
-// recycle turns a retired tree into the plan's tree at dst by writing only the differences. It returns nil and leaves
-// nothing at dst if there is no suitable tree or the tree is damaged; then the tree must be built.
+// recycle turns a retired tree into the plan's tree at dst by writing only the differences. It returns nil if there is no
+// suitable tree or the tree is damaged; then the tree must be built.
 func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, error) {
 	if !s.v.cfg.ReuseTrees {
 		return nil, nil
+	}
+	if err := os.RemoveAll(dst); err != nil {
+		return nil, disk.Error("build the tree", err)
 	}
 	if taken, err := s.takeReclaimable(ctx, dst); !taken || err != nil {
 		return nil, err
@@ -25,7 +28,7 @@ func (s *syncer) recycle(ctx context.Context, dst string) (*checkout.Files, erro
 	files, err := s.plan.Patch(ctx, s.objects, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(),
 		func(files int64) { s.progress.begin(events.PhaseBuild, "files", files) }, s.progress.count)
 	if err != nil && ctx.Err() == nil {
-		files, err = nil, disk.Error("build the tree", os.RemoveAll(dst))
+		return nil, nil
 	}
 	return files, err
 }

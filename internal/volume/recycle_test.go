@@ -26,7 +26,7 @@ func TestRandomHistories(t *testing.T) {
 			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: reuse})
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
-			h := &inventor{files: map[string]string{}, rand: rand.New(rand.NewPCG(seed, 0))}
+			h := &editGenerator{files: map[string]string{}, rand: rand.New(rand.NewPCG(seed, 0))}
 			edit := h.next(40)
 			w.create(edit.Write)
 			w.sync("")
@@ -37,7 +37,7 @@ func TestRandomHistories(t *testing.T) {
 				if res.After != commit || res.Full {
 					t.Fatalf("unexpected result %+v", res)
 				}
-				if w.wasSpare() {
+				if w.isRecycled() {
 					forward++
 				}
 				w.mustBeSound(widgets, commit)
@@ -51,9 +51,9 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// wasSpare reports whether the published tree was recycled. It marks the tree with an empty folder, which
+// isRecycled reports whether the published tree was recycled. It marks the tree with an empty folder, which
 // Git ignores.
-func (w *world) wasSpare() bool {
+func (w *world) isRecycled() bool {
 	err := os.Mkdir(w.path(widgets, "was-here"), 0o755)
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		w.t.Fatal(err)
@@ -61,46 +61,46 @@ func (w *world) wasSpare() bool {
 	return err != nil
 }
 
-// inventor generates random edits and tracks the existing files.
-type inventor struct {
+// editGenerator generates random edits and tracks the existing files.
+type editGenerator struct {
 	files map[string]string
 	rand  *rand.Rand
 }
 
-func (h *inventor) next(n int) gitserver.Edit {
+func (g *editGenerator) next(n int) gitserver.Edit {
 	edit := gitserver.Edit{Write: map[string]string{}}
 	for range n {
-		path := h.path()
-		if h.taken(path) {
+		path := g.path()
+		if g.taken(path) {
 			continue
 		}
-		if _, there := h.files[path]; there && h.rand.IntN(3) == 0 && len(h.files) > 5 {
+		if _, there := g.files[path]; there && g.rand.IntN(3) == 0 && len(g.files) > 5 {
 			if edit.Write[path] == "" {
 				edit.Delete = append(edit.Delete, path)
-				delete(h.files, path)
+				delete(g.files, path)
 			}
 			continue
 		}
 		if containsString(edit.Delete, path) {
 			continue
 		}
-		content := strings.Repeat(fmt.Sprintln(h.rand.IntN(10)), 1+h.rand.IntN(5))
-		edit.Write[path], h.files[path] = content, content
+		content := strings.Repeat(fmt.Sprintln(g.rand.IntN(10)), 1+g.rand.IntN(5))
+		edit.Write[path], g.files[path] = content, content
 	}
 	return edit
 }
 
-func (h *inventor) path() string {
-	path := fmt.Sprint("n", h.rand.IntN(12))
-	for range h.rand.IntN(4) {
-		path += fmt.Sprint("/n", h.rand.IntN(4))
+func (g *editGenerator) path() string {
+	path := fmt.Sprint("n", g.rand.IntN(12))
+	for range g.rand.IntN(4) {
+		path += fmt.Sprint("/n", g.rand.IntN(4))
 	}
 	return path
 }
 
 // taken reports whether a path is an ancestor or a descendant of an existing file's path.
-func (h *inventor) taken(path string) bool {
-	for other := range h.files {
+func (g *editGenerator) taken(path string) bool {
+	for other := range g.files {
 		if strings.HasPrefix(other, path+"/") || strings.HasPrefix(path, other+"/") {
 			return true
 		}
@@ -119,7 +119,7 @@ func containsString(list []string, s string) bool {
 
 func TestDamagedRecycledTreeIsRebuilt(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(tree string) error{
+	for name, damage := range map[string]func(tree string) error{
 		"no manifest": func(tree string) error { return os.Remove(checkout.GitDirOf(tree).Manifest()) },
 		"a damaged manifest": func(tree string) error {
 			content, err := os.ReadFile(checkout.GitDirOf(tree).Manifest())
@@ -148,7 +148,7 @@ func TestDamagedRecycledTreeIsRebuilt(t *testing.T) {
 			first := w.sync("")
 			w.push(map[string]string{"dir/changes": "1"})
 			w.sync("") // retires the first tree
-			must(0, spoil(w.path(first.Tree)))(t)
+			testenv.Must(0, damage(w.path(first.Tree)))(t)
 			commit := w.push(map[string]string{"dir/changes": "2"})
 			w.sync("")
 			w.mustRead(widgets, map[string]string{"dir/changes": "2", "dir/stays": "same"})
@@ -168,15 +168,15 @@ func TestRecycledTreeGetsNewGitDir(t *testing.T) {
 		"refs/heads/main": first + "\n", "index.lock": "", "hooks/post-checkout": "#!/bin/sh\n", "info/exclude": "a\n",
 	} {
 		path := w.path(res.Tree, ".git", name)
-		must(0, os.MkdirAll(filepath.Dir(path), 0o755))(t)
-		must(0, os.WriteFile(path, []byte(content), 0o755))(t)
+		testenv.Must(0, os.MkdirAll(filepath.Dir(path), 0o755))(t)
+		testenv.Must(0, os.WriteFile(path, []byte(content), 0o755))(t)
 	}
-	w.wasSpare()
+	w.isRecycled()
 	w.push(map[string]string{"a": "1"})
 	w.sync("") // retires the first tree
 	commit := w.push(map[string]string{"a": "2"})
 	w.sync("")
-	if !w.wasSpare() {
+	if !w.isRecycled() {
 		t.Fatal("the tree was not recycled")
 	}
 	w.mustBeSound(widgets, commit)
@@ -204,7 +204,7 @@ func TestRefsRecycleOwnTrees(t *testing.T) {
 			if brought := err == nil; brought != (i > 1) {
 				t.Errorf("sync %d of %s: brought forward: %v", i, ref, brought)
 			}
-			must(0, os.MkdirAll(w.path(name, "was", mark(ref)), 0o755))(t)
+			testenv.Must(0, os.MkdirAll(w.path(name, "was", mark(ref)), 0o755))(t)
 		}
 	}
 }
@@ -219,7 +219,7 @@ func TestRecyclableTreesAreLimited(t *testing.T) {
 		w.push(map[string]string{"a": fmt.Sprint(i + 1)})
 		w.sync("")
 	}
-	if n := len(must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > maxRecyclable+2 {
+	if n := len(testenv.Must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t)); n > maxRecyclable+2 {
 		t.Errorf("%d trees are kept", n)
 	}
 }

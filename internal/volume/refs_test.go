@@ -5,6 +5,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func TestNamesOfOtherRefs(t *testing.T) {
@@ -12,7 +13,7 @@ func TestNamesOfOtherRefs(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	feature := w.commit("feature/x", gitserver.Edit{Parent: first, Write: map[string]string{"a": "feature"}})
-	must(0, w.git.Tag(t.Context(), widgets, "v1", first))(t)
+	testenv.Must(0, w.git.Tag(t.Context(), widgets, "v1", first))(t)
 	w.push(map[string]string{"a": "2"})
 
 	main, branch, tag := w.sync(""), w.sync("feature/x"), w.sync("refs/tags/v1")
@@ -36,11 +37,11 @@ func TestKnownCommitIsNotFetchedAgain(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/twin", commit))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/twin", commit))(t)
 	req := w.request("twin")
 	req.Fence = w.fence.Load() // same fence and commit: the trees must not collide
 
-	res := must(w.volume.Sync(t.Context(), req))(t)
+	res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
 
 	w.mustBeSound(res.Path, commit)
 	w.mustBeSound(widgets, commit)
@@ -56,7 +57,7 @@ func TestDefaultBranchRenamed(t *testing.T) {
 	w.sync("")
 	trunk := w.commit("trunk", gitserver.Edit{Parent: first, Write: map[string]string{"a": "trunk"}})
 	w.sync("trunk")
-	must(0, w.git.SetHead(widgets, "trunk"))(t)
+	testenv.Must(0, w.git.SetHead(widgets, "trunk"))(t)
 
 	res := w.sync("")
 
@@ -79,7 +80,7 @@ func TestBranchGivesWayToFolderOfBranches(t *testing.T) {
 	first := w.create(map[string]string{"a": "1"})
 	w.commit("topic", gitserver.Edit{Parent: first, Write: map[string]string{"a": "topic"}})
 	w.sync("topic")
-	must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/topic"))(t)
+	testenv.Must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/topic"))(t)
 	part := w.commit("topic/part", gitserver.Edit{Parent: first, Write: map[string]string{"a": "part"}})
 
 	w.mustBeSound(w.sync("topic/part").Path, part)
@@ -96,14 +97,14 @@ func TestMissingRefs(t *testing.T) {
 		"deleted branch": {func(w *world) {
 			w.commit("gone", gitserver.Edit{})
 			w.sync("gone")
-			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/gone"))(w.t)
+			testenv.Must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/gone"))(w.t)
 		}, "gone", events.ClassNoRef},
 		"last branch deleted": {func(w *world) {
-			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/main"))(w.t)
+			testenv.Must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/main"))(w.t)
 		}, "", events.ClassNoRef},
-		"no such repository": {func(w *world) { must(0, w.git.Delete(widgets))(w.t) }, "", events.ClassNotFound},
+		"no such repository": {func(w *world) { testenv.Must(0, w.git.Delete(widgets))(w.t) }, "", events.ClassNotFound},
 		"tag of a tree": {func(w *world) {
-			must(w.git.Git(w.t.Context(), widgets, "", "tag", "odd", "HEAD^{tree}"))(w.t)
+			testenv.Must(w.git.Git(w.t.Context(), widgets, "", "tag", "odd", "HEAD^{tree}"))(w.t)
 		}, "refs/tags/odd", events.ClassNoRef},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +116,7 @@ func TestMissingRefs(t *testing.T) {
 
 			_, err := w.trySync(tc.ref)
 
-			mustFail(t, err, tc.class, events.Permanent)
+			testenv.MustFail(t, err, tc.class, events.Permanent)
 			w.mustBeSound(widgets, commit)
 		})
 	}
@@ -124,9 +125,9 @@ func TestMissingRefs(t *testing.T) {
 func TestEmptyRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 
 	commit := w.push(map[string]string{"a": "1"})
 	w.sync("")

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,18 +12,22 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// RemoveRequest is a request to remove a repository from the volume.
+// RemoveRequest is a request to remove a repository, or one of its refs, from the volume.
 type RemoveRequest struct {
 	Repo  events.RepoPath
-	URL   string    // the remote; defaults to the bound one
-	Auth  wire.Auth // used only for this operation; zero is anonymous
-	Fence uint64    // fence of the lease on Repo; above zero
-	Force bool      // skip the check with the remote
+	Ref   events.Ref // the ref to remove; ignored by [Volume.Remove]
+	URL   string     // the remote; defaults to the bound one
+	Auth  wire.Auth  // used only for this operation; zero is anonymous
+	Fence uint64     // fence of the lease on Repo; above zero
+	Force bool       // skip the check with the remote
+	Plain bool       // also remove the plain name if it is published for Ref
 
 	Foreign bool // as in [SyncRequest]
 
 	// Confirm is as in [SyncRequest].
 	Confirm func(context.Context) error
+
+	Gate wire.Gate // as in [SyncRequest]
 }
 
 // Remove removes a repository: its published names first, then its trees and objects. Unless forced, it first checks
@@ -32,46 +37,50 @@ type RemoveRequest struct {
 // Files of a repository that has moved away stay for their grace. The fence always stays, so that holders older than the
 // removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
+	req.Ref = events.Ref{}
+	return v.runRemoval(ctx, req, req.Repo.String(), v.remove)
+}
+
+// runRemoval calls remove with the binding of a repository that is on the volume. what is the subject of errors.
+func (v *Volume) runRemoval(ctx context.Context, req RemoveRequest, what string,
+	remove func(context.Context, folder, binding, RemoveRequest) (bool, error)) (removed bool, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
 	}
 	f := v.folder(req.Repo)
-	removed, err = v.remove(ctx, f, req)
+	b, bound, err := v.beginRemoval(ctx, f, req)
+	switch {
+	case err == nil && bound:
+		req.URL = cmp.Or(req.URL, b.Remote)
+		removed, err = remove(ctx, f, b, req)
+		v.janitor.add(f)
+	case err == nil:
+		f.emptyTrash() // left behind by a crashed removal
+	}
 	if err != nil {
-		return false, fmt.Errorf("remove %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
+		return false, fmt.Errorf("remove %s: %w", what, f.explain(ctx, req.Fence, err))
 	}
 	return removed, nil
 }
 
-func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool, error) {
+// beginRemoval records the fence, and checks that the request is for the bound remote.
+func (v *Volume) beginRemoval(ctx context.Context, f folder, req RemoveRequest) (b binding, bound bool, err error) {
 	if err := f.record(ctx, req.Fence); err != nil {
-		return false, err
+		return binding{}, false, err
 	}
 	v.done("fenced")
-	b, bound, err := f.readBinding()
-	if err != nil {
+	b, bound, err = f.readBinding()
+	if err == nil && bound && req.URL != "" {
+		err = b.check(req.URL)
+	}
+	return b, bound, err
+}
+
+func (v *Volume) remove(ctx context.Context, f folder, b binding, req RemoveRequest) (bool, error) {
+	if err := v.checkGone(ctx, req); err != nil {
 		return false, err
 	}
-	if !bound {
-		f.emptyTrash() // left behind by a crashed removal
-		return false, nil
-	}
-	if req.URL != "" {
-		if err := b.check(req.URL); err != nil {
-			return false, err
-		}
-	}
-	if err := v.checkGone(ctx, b, req); err != nil {
-		return false, err
-	}
-	v.done("listed")
-	if req.Confirm != nil {
-		if err := req.Confirm(ctx); err != nil {
-			return false, fmt.Errorf("confirm the lease: %w", err)
-		}
-	}
-	v.done("confirmed")
-	err = f.guarded(ctx, req.Fence, func() error { return v.unpublishAll(f, b) })
+	err := f.guarded(ctx, req.Fence, func() error { return v.unpublishAll(f, b) })
 	f.emptyTrash()
 	if err != nil {
 		return false, err
@@ -80,28 +89,23 @@ func (v *Volume) remove(ctx context.Context, f folder, req RemoveRequest) (bool,
 	return true, nil
 }
 
-// checkGone returns nil if the remote no longer has the repository.
-func (v *Volume) checkGone(ctx context.Context, b binding, req RemoveRequest) error {
-	if req.Force {
-		return nil
+// checkGone returns nil if the remote no longer has the repository, or the requested ref, and the lease is still held.
+func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
+	what := cmp.Or(req.Ref.String(), "the repository")
+	if !req.Force {
+		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate))
+		switch {
+		case err == nil:
+			r.Close()
+			if req.Ref.IsZero() || r.Has(req.Ref) { // an empty repository exists, too
+				return conflict("the remote still has %s; publish the removal with force to remove it anyway", what)
+			}
+		case events.ClassOf(err) != events.ClassNotFound:
+			return fmt.Errorf("check whether the remote still has %s: %w", what, err)
+		}
 	}
-	url := req.URL
-	if url == "" {
-		url = b.Remote
-	}
-	r, err := v.net.Dial(url, req.Auth, req.Foreign, v.cfg.wireLimits())
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	err = r.List(ctx)
-	switch class := events.ClassOf(err); {
-	case err == nil, class == events.ClassNoRef: // an empty repository exists, too
-		return conflict("the remote still has the repository; publish the removal with force to remove it anyway")
-	case class == events.ClassNotFound:
-		return nil
-	}
-	return fmt.Errorf("check whether the remote still has the repository: %w", err)
+	v.done("listed")
+	return v.confirm(ctx, req.Confirm)
 }
 
 // unpublishAll removes the names, then the trees and objects, so that no name links to a missing tree. The binding goes

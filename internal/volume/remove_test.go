@@ -8,6 +8,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 func (w *world) removal() RemoveRequest {
@@ -22,15 +23,15 @@ func TestRemoveChecksRemote(t *testing.T) {
 		class       events.Class
 		disposition events.Disposition
 	}{
-		"gone":              {arrange: func(w *world) { must(0, w.git.Delete(widgets))(w.t) }},
+		"gone":              {arrange: func(w *world) { testenv.Must(0, w.git.Delete(widgets))(w.t) }},
 		"still there":       {class: events.ClassConflict, disposition: events.Permanent},
 		"there, but forced": {force: true},
 		"credential wanted": {arrange: func(w *world) { w.git.RequireAuth(widgets, "ada", secret) }, class: events.ClassAuth, disposition: events.Permanent},
 		"server down":       {arrange: func(w *world) { w.git.Answer(widgets, http.StatusBadGateway) }, class: events.ClassServer, disposition: events.Retryable},
 		"unreachable":       {arrange: func(w *world) { w.git.Close() }, class: events.ClassNetwork, disposition: events.Retryable},
 		"empty, but there": {arrange: func(w *world) {
-			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/main"))(w.t)
-			must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/other"))(w.t)
+			testenv.Must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/main"))(w.t)
+			testenv.Must(0, w.git.DeleteRef(w.t.Context(), widgets, "refs/heads/other"))(w.t)
 		}, class: events.ClassConflict, disposition: events.Permanent},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -49,18 +50,18 @@ func TestRemoveChecksRemote(t *testing.T) {
 			removed, err := w.volume.Remove(t.Context(), req)
 
 			if tc.class != "" {
-				mustFail(t, err, tc.class, tc.disposition)
+				testenv.MustFail(t, err, tc.class, tc.disposition)
 				w.mustBeSound(widgets, commit)
 				return
 			}
-			must(0, err)(t)
+			testenv.Must(0, err)(t)
 			if !removed {
 				t.Error("nothing was removed")
 			}
-			if left := must(os.ReadDir(w.path("acme")))(t); len(left) != 0 {
+			if left := testenv.Must(os.ReadDir(w.path("acme")))(t); len(left) != 0 {
 				t.Errorf("still published: %v", left)
 			}
-			if left := must(os.ReadDir(w.path(".lockstep/repos/acme/widgets")))(t); len(left) != 3 { // fence, lock, trash
+			if left := testenv.Must(os.ReadDir(w.path(".lockstep/repos/acme/widgets")))(t); len(left) != 3 { // fence, lock, trash
 				t.Errorf("still there: %v", left)
 			}
 			mustBeTidy(t, w)
@@ -76,24 +77,24 @@ func TestRemovedRepositoryCanBeSyncedAgain(t *testing.T) {
 	stale := w.request("")
 	req := w.removal()
 	req.Force = true
-	must(w.volume.Remove(t.Context(), req))(t)
+	testenv.Must(w.volume.Remove(t.Context(), req))(t)
 
 	_, err := w.volume.Sync(t.Context(), stale)
-	mustFail(t, err, events.ClassStale, events.Contention)
-	if removed := must(w.volume.Remove(t.Context(), w.removal()))(t); removed {
+	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	if removed := testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t); removed {
 		t.Error("removed twice")
 	}
-	commit := must(w.git.Create(t.Context(), "acme/other", map[string]string{"b": "1"}))(t)
+	commit := testenv.Must(w.git.Create(t.Context(), "acme/other", map[string]string{"b": "1"}))(t)
 	other := w.request("")
 	other.URL = w.git.URL("acme/other") // the path can be bound to another remote
-	must(w.volume.Sync(t.Context(), other))(t)
+	testenv.Must(w.volume.Sync(t.Context(), other))(t)
 	w.mustBeSound(widgets, commit)
 }
 
 func TestRemoveOfUnknownRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if removed := must(w.volume.Remove(t.Context(), w.removal()))(t); removed {
+	if removed := testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t); removed {
 		t.Error("removed nothing")
 	}
 }
@@ -112,7 +113,7 @@ func TestStaleOrCrashedRemoval(t *testing.T) {
 		}
 	}
 	_, err := slow.Remove(t.Context(), req)
-	mustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassStale, events.Contention)
 	w.mustBeSound(widgets, commit)
 
 	died := errors.New("died")
@@ -129,7 +130,7 @@ func TestStaleOrCrashedRemoval(t *testing.T) {
 	}()
 	slow.cfg.Step = nil
 	req.Fence = w.fence.Add(1)
-	if removed := must(slow.Remove(t.Context(), req))(t); !removed {
+	if removed := testenv.Must(slow.Remove(t.Context(), req))(t); !removed {
 		t.Error("the removal was not taken up again")
 	}
 	w.sync("")

@@ -8,17 +8,18 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
-func (w *world) refRemoval(ref string) RemoveRefRequest {
+func (w *world) refRemoval(ref string) RemoveRequest {
 	w.t.Helper()
-	return RemoveRefRequest{Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets), Ref: must(events.ParseRef(ref))(w.t), Fence: w.fence.Add(1)}
+	return RemoveRequest{Repo: repoPath(w.t, widgets), URL: w.git.URL(widgets), Ref: testenv.Must(events.ParseRef(ref))(w.t), Fence: w.fence.Add(1)}
 }
 
 // deleteRef deletes a ref at the remote.
 func (w *world) deleteRef(ref string) {
 	w.t.Helper()
-	must(0, w.git.DeleteRef(w.t.Context(), widgets, ref))(w.t)
+	testenv.Must(0, w.git.DeleteRef(w.t.Context(), widgets, ref))(w.t)
 }
 
 func TestRemoveRef(t *testing.T) {
@@ -33,7 +34,7 @@ func TestRemoveRef(t *testing.T) {
 		nothing     bool
 	}{
 		"gone":                      {arrange: func(w *world) { w.deleteRef("refs/heads/a/b") }},
-		"the repository is gone":    {arrange: func(w *world) { must(0, w.git.Delete(widgets))(w.t) }},
+		"the repository is gone":    {arrange: func(w *world) { testenv.Must(0, w.git.Delete(widgets))(w.t) }},
 		"all refs are gone":         {arrange: func(w *world) { w.deleteRef("refs/heads/a/b"); w.deleteRef("refs/heads/main") }},
 		"still there":               {class: events.ClassConflict, disposition: events.Permanent, says: "the remote still has refs/heads/a/b"},
 		"there, but forced":         {force: true},
@@ -55,7 +56,7 @@ func TestRemoveRef(t *testing.T) {
 			}
 			req := w.refRemoval("a/b")
 			if tc.ref != "" {
-				req.Ref = must(events.ParseRef(tc.ref))(t)
+				req.Ref = testenv.Must(events.ParseRef(tc.ref))(t)
 			}
 			req.Force = tc.force
 
@@ -64,24 +65,24 @@ func TestRemoveRef(t *testing.T) {
 			w.mustBeSound(widgets, main)
 			if tc.class != "" || tc.nothing {
 				if tc.class != "" {
-					mustFail(t, err, tc.class, tc.disposition)
+					testenv.MustFail(t, err, tc.class, tc.disposition)
 					if !strings.Contains(err.Error(), tc.says) {
 						t.Errorf("got %v", err)
 					}
-				} else if must(removed, err)(t) {
+				} else if testenv.Must(removed, err)(t) {
 					t.Error("something was removed")
 				}
 				w.mustBeSound(res.Path, commit)
 				return
 			}
-			if !must(removed, err)(t) {
+			if !testenv.Must(removed, err)(t) {
 				t.Error("nothing was removed")
 			}
 			if isThere(t, w.path(res.Path)) {
 				t.Error("the name is still there")
 			}
 			w.mustBeSound(res.Tree, commit) // within its grace period
-			if must(w.volume.RemoveRef(t.Context(), req))(t) {
+			if testenv.Must(w.volume.RemoveRef(t.Context(), req))(t) {
 				t.Error("removed twice")
 			}
 			w.mustVerify()
@@ -107,12 +108,12 @@ func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	before := w.gc(true).Usage.Bytes
 	commit := w.git.Head(widgets, "refs/heads/v1")
 	w.deleteRef("refs/heads/v1")
-	must(w.volume.RemoveRef(t.Context(), w.refRemoval("v1")))(t)
+	testenv.Must(w.volume.RemoveRef(t.Context(), w.refRemoval("v1")))(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	if freed := before - w.gc(true).Usage.Bytes; freed < 2<<20 { // the file in the tree and its object
 		t.Errorf("freed %d bytes", freed)
 	}
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/v1", commit))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/v1", commit))(t)
 	res := w.sync("v1")
 	w.mustBeSound(res.Path, commit)
 	w.mustVerify()
@@ -124,17 +125,17 @@ func TestRemoveFormerDefaultBranch(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/trunk", commit))(t)
-	must(0, w.git.SetHead(widgets, "trunk"))(t)
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/trunk", commit))(t)
+	testenv.Must(0, w.git.SetHead(widgets, "trunk"))(t)
 	w.deleteRef("refs/heads/main")
 	_, err := w.volume.RemoveRef(t.Context(), w.refRemoval("main"))
-	mustFail(t, err, events.ClassConflict, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 	w.sync("")
-	if must(w.volume.RemoveRef(t.Context(), w.refRemoval("main")))(t) {
+	if testenv.Must(w.volume.RemoveRef(t.Context(), w.refRemoval("main")))(t) {
 		t.Error("there was a name for it")
 	}
-	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-	if refs := must(store.refs())(t); len(refs) != 1 {
+	store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+	if refs := testenv.Must(store.refs())(t); len(refs) != 1 {
 		t.Errorf("the store holds %v", refs)
 	}
 	w.mustBeSound(widgets, commit)
@@ -160,7 +161,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 		if step == "fenced" && err == nil {
 			t.Errorf("%s: no error", step)
 		}
-		mustFail(t, err, events.ClassStale, events.Contention)
+		testenv.MustFail(t, err, events.ClassStale, events.Contention)
 		w.mustBeSound(widgets+"@v1", commit)
 
 		slow.cfg.Step = func(at string) {
@@ -177,7 +178,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 		w.mustBeSound(widgets+"@v1", commit)
 		slow.cfg.Step = nil
 		req.Fence = w.fence.Add(1)
-		if !must(slow.RemoveRef(t.Context(), req))(t) {
+		if !testenv.Must(slow.RemoveRef(t.Context(), req))(t) {
 			t.Errorf("%s: the removal was not taken up again", step)
 		}
 	}
@@ -193,7 +194,7 @@ func TestRemovePlainName(t *testing.T) {
 	other := w.sync("dev")
 	req := w.refRemoval("main")
 	req.Force, req.Plain = true, true
-	if !must(w.volume.RemoveRef(t.Context(), req))(t) {
+	if !testenv.Must(w.volume.RemoveRef(t.Context(), req))(t) {
 		t.Error("nothing was removed")
 	}
 	if isThere(t, w.path(widgets)) {
@@ -217,14 +218,14 @@ func TestRemoveRefKeepsOtherPlainName(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	trunk := w.commit("trunk", gitserver.Edit{Write: map[string]string{"b": "1"}})
-	must(0, w.git.SetHead(widgets, "trunk"))(t)
+	testenv.Must(0, w.git.SetHead(widgets, "trunk"))(t)
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
 	b, _, err := f.readBinding()
-	b.Default = must(events.ParseRef("main"))(t)
-	must(0, errors.Join(err, f.writeBinding(b)))(t)
+	b.Default = testenv.Must(events.ParseRef("main"))(t)
+	testenv.Must(0, errors.Join(err, f.writeBinding(b)))(t)
 	req := w.refRemoval("main")
 	req.Force, req.Plain = true, true
-	must(w.volume.RemoveRef(t.Context(), req))(t)
+	testenv.Must(w.volume.RemoveRef(t.Context(), req))(t)
 	w.mustBeSound(widgets, trunk)
 }

@@ -119,16 +119,10 @@ func linkedTrees(links map[string]string) map[string]bool {
 	return linked
 }
 
-// retireUnlinked marks the unlinked trees as retired.
-func (f folder) retireUnlinked(links map[string]string, lastNamed string) error {
-	trees, err := f.unlinked(links)
-	if err != nil || len(trees) == 0 {
-		return err
-	}
-	return f.markRetired(trees, lastNamed)
-}
-
 func (f folder) markRetired(trees []string, lastNamed string) error {
+	if len(trees) == 0 {
+		return nil
+	}
 	if err := os.MkdirAll(f.retired(), 0o755); err != nil {
 		return disk.Error("retire a tree", err)
 	}

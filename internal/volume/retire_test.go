@@ -11,10 +11,11 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-// followed is a world whose volume tracks the consumer groups of a results stream.
-type followed struct {
+// resultsWorld is a world whose volume tracks the consumer groups of a results stream.
+type resultsWorld struct {
 	*world
 	client  redis.UniversalClient
 	queries int
@@ -22,8 +23,8 @@ type followed struct {
 
 const results = "results"
 
-func newFollowed(t *testing.T, keep time.Duration) *followed {
-	w := &followed{world: newWorld(t), client: redistest.Start(t).Client()}
+func newResultsWorld(t *testing.T, keep time.Duration) *resultsWorld {
+	w := &resultsWorld{world: newWorld(t), client: redistest.Start(t).Client()}
 	w.create(map[string]string{"a": "1"})
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1, KeepNamed: keep, Results: func(ctx context.Context) (Horizon, error) {
 		w.queries++
@@ -34,33 +35,33 @@ func newFollowed(t *testing.T, keep time.Duration) *followed {
 }
 
 // settle syncs and adds the result to the stream, as the router does.
-func (w *followed) settle() (res SyncResult, entry string) {
+func (w *resultsWorld) settle() (res SyncResult, entry string) {
 	w.t.Helper()
 	res = w.sync("")
-	return res, must(w.client.XAdd(w.t.Context(), &redis.XAddArgs{Stream: results, Values: []string{"tree", res.Tree}}).Result())(w.t)
+	return res, testenv.Must(w.client.XAdd(w.t.Context(), &redis.XAddArgs{Stream: results, Values: []string{"tree", res.Tree}}).Result())(w.t)
 }
 
-func (w *followed) group(name string) {
+func (w *resultsWorld) group(name string) {
 	w.t.Helper()
-	must(0, w.client.XGroupCreateMkStream(w.t.Context(), results, name, "0").Err())(w.t)
+	testenv.Must(0, w.client.XGroupCreateMkStream(w.t.Context(), results, name, "0").Err())(w.t)
 }
 
 // read reads the next result in a group without acknowledging it.
-func (w *followed) read(group string) {
+func (w *resultsWorld) read(group string) {
 	w.t.Helper()
-	must(w.client.XReadGroup(w.t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "c", Streams: []string{results, ">"}, Count: 1, Block: -1}).Result())(w.t)
+	testenv.Must(w.client.XReadGroup(w.t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "c", Streams: []string{results, ">"}, Count: 1, Block: -1}).Result())(w.t)
 }
 
-func (w *followed) ack(group, entry string) {
+func (w *resultsWorld) ack(group, entry string) {
 	w.t.Helper()
-	if n := must(w.client.XAck(w.t.Context(), results, group, entry).Result())(w.t); n != 1 {
+	if n := testenv.Must(w.client.XAck(w.t.Context(), results, group, entry).Result())(w.t); n != 1 {
 		w.t.Fatalf("%s was not pending", entry)
 	}
 }
 
-func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
+func TestTreeStaysWhileUnsettledResultNamesIt(t *testing.T) {
 	t.Parallel()
-	w := newFollowed(t, time.Hour)
+	w := newResultsWorld(t, time.Hour)
 	w.group("fast")
 	w.group("slow")
 	first, entry := w.settle()
@@ -81,7 +82,7 @@ func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
 			}
 		}
 	}
-	stays("nobody has read", first, second)
+	stays("no group has read", first, second)
 	w.read("fast")
 	w.ack("fast", entry)
 	stays("one of two has settled the first", first, second)
@@ -92,27 +93,27 @@ func TestATreeStaysWhileAnUnsettledResultNamesIt(t *testing.T) {
 	w.read("fast")
 	w.ack("fast", next)
 	stays("one has settled the second", second)
-	must(0, w.client.XGroupDestroy(t.Context(), results, "slow").Err())(t)
+	testenv.Must(0, w.client.XGroupDestroy(t.Context(), results, "slow").Err())(t)
 	stays("the other is no more")
 	mustBeTidy(t, w.world)
 }
 
-func TestWithoutGroupsOnlyGraceCounts(t *testing.T) {
+func TestGraceAloneCountsWithoutGroups(t *testing.T) {
 	t.Parallel()
-	w := newFollowed(t, time.Hour)
+	w := newResultsWorld(t, time.Hour)
 	first, _ := w.settle()
 	w.push(map[string]string{"a": "2"})
 	w.settle()
 	w.sync("")
 	if isThere(t, w.path(first.Tree)) {
-		t.Error("the tree stays, though nobody follows results")
+		t.Error("the tree stays, although there is no consumer group")
 	}
 }
 
 func TestAbandonedGroupsKeepTreesForLimitedTime(t *testing.T) {
 	t.Parallel()
 	const keep = time.Hour
-	w := newFollowed(t, keep)
+	w := newResultsWorld(t, keep)
 	w.group("abandoned")
 	first, _ := w.settle()
 	w.push(map[string]string{"a": "2"})
@@ -120,7 +121,7 @@ func TestAbandonedGroupsKeepTreesForLimitedTime(t *testing.T) {
 	mark := w.volume.folder(repoPath(t, widgets)).mark(first.Tree[len(first.Tree)-len("1-123456789012"):])
 	for _, age := range []time.Duration{keep - time.Minute, keep + time.Minute} {
 		then := time.Now().Add(-age)
-		must(0, os.Chtimes(mark, then, then))(t)
+		testenv.Must(0, os.Chtimes(mark, then, then))(t)
 		w.sync("")
 		if got, want := isThere(t, w.path(first.Tree)), age < keep; got != want {
 			t.Errorf("after %v the tree is there: %v, want %v", age, got, want)
@@ -128,12 +129,12 @@ func TestAbandonedGroupsKeepTreesForLimitedTime(t *testing.T) {
 	}
 }
 
-func TestWithoutAnAnswerTreesStay(t *testing.T) {
+func TestTreesStayIfResultsAreUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, failing := range map[string]string{"when a tree is retired": "retire", "when its grace is over": "recycle"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newFollowed(t, time.Hour)
+			w := newResultsWorld(t, time.Hour)
 			ask, fail := w.volume.cfg.Results, false
 			w.volume.cfg.Results = func(ctx context.Context) (Horizon, error) {
 				if fail {
@@ -148,7 +149,7 @@ func TestWithoutAnAnswerTreesStay(t *testing.T) {
 			fail = !fail
 			w.sync("")
 			if !isThere(t, w.path(first.Tree)) {
-				t.Fatal("the tree went, and nobody could say whether it was needed")
+				t.Fatal("the tree was deleted although the query failed")
 			}
 			fail = false
 			w.sync("")
@@ -159,9 +160,9 @@ func TestWithoutAnAnswerTreesStay(t *testing.T) {
 	}
 }
 
-func TestResultsAreAskedAboutOnceASyncAtMost(t *testing.T) {
+func TestResultsAreQueriedAtMostOncePerSync(t *testing.T) {
 	t.Parallel()
-	w := newFollowed(t, time.Hour)
+	w := newResultsWorld(t, time.Hour)
 	w.group("slow")
 	sync := func(want int, when string) {
 		t.Helper()

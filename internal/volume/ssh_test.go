@@ -18,12 +18,13 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // withSSH also serves the world's repositories over SSH.
 func (w *world) withSSH() *gitserver.SSHServer {
 	w.t.Helper()
-	server := must(w.git.StartSSH())(w.t)
+	server := testenv.Must(w.git.StartSSH())(w.t)
 	w.t.Cleanup(server.Close)
 	return server
 }
@@ -40,25 +41,25 @@ func TestSyncOverSSH(t *testing.T) {
 	w := newWorld(t)
 	server := w.withSSH()
 	first := w.create(map[string]string{"a": "1", "b": strings.Repeat("many bytes ", 20000)})
-	res := must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	res := testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
 	if res.After != first {
 		t.Errorf("got %s, want %s", res.After, first)
 	}
 	w.mustBeSound(widgets, first)
 
 	second := w.push(map[string]string{"a": "2"})
-	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
 	w.mustBeSound(widgets, second)
 	if w.git.Stats(widgets).UploadPacks != 2 {
 		t.Error("more than one session for a sync")
 	}
 
 	forced := w.commit(gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"c": "3"}})
-	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
 	w.mustBeSound(widgets, forced)
 	w.mustRead(widgets, map[string]string{"c": "3"})
 
-	if res := must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t); res.Published {
+	if res := testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t); res.Published {
 		t.Error("published what was there already")
 	}
 	for _, command := range server.Commands() {
@@ -66,11 +67,11 @@ func TestSyncOverSSH(t *testing.T) {
 			t.Errorf("asked to run %s", command)
 		}
 	}
-	mustLetGo(t, server)
+	mustCloseConnections(t, server)
 }
 
-// mustLetGo waits until all connections are closed.
-func mustLetGo(t *testing.T, server *gitserver.SSHServer) {
+// mustCloseConnections waits until all connections are closed.
+func mustCloseConnections(t *testing.T, server *gitserver.SSHServer) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); server.Open() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -85,14 +86,14 @@ func TestDamagedStoreOverSSH(t *testing.T) {
 	w := newWorld(t)
 	server := w.withSSH()
 	w.create(map[string]string{"a": strings.Repeat("1", 100), "b": "1"})
-	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
-	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-	for _, pack := range must(filepath.Glob(filepath.Join(store.dir, "objects/pack/*.pack")))(t) {
-		must(0, os.Remove(pack))(t)
+	testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+	for _, pack := range testenv.Must(filepath.Glob(filepath.Join(store.dir, "objects/pack/*.pack")))(t) {
+		testenv.Must(0, os.Remove(pack))(t)
 	}
 	commit := w.push(map[string]string{"b": "2"})
 
-	must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
+	testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, "")))(t)
 
 	w.mustBeSound(widgets, commit)
 	if n := len(server.Commands()); n != 3 {
@@ -106,13 +107,13 @@ func TestSSHKeysAndHosts(t *testing.T) {
 	server, other := w.withSSH(), w.withSSH()
 	w.create(map[string]string{"a": "1"})
 	knownHosts := filepath.Join(t.TempDir(), "known_hosts")
-	must(0, os.WriteFile(knownHosts, []byte("# ours\n"+server.KnownHosts()), 0o600))(t)
+	testenv.Must(0, os.WriteFile(knownHosts, []byte("# ours\n"+server.KnownHosts()), 0o600))(t)
 	trusting := w.open(t.TempDir(), Config{Net: wire.Config{KnownHosts: knownHosts}})
 	empty := filepath.Join(t.TempDir(), "empty")
-	must(0, os.WriteFile(empty, nil, 0o600))(t)
+	testenv.Must(0, os.WriteFile(empty, nil, 0o600))(t)
 	strict := w.open(t.TempDir(), Config{Net: wire.Config{KnownHosts: empty}})
 	host, port, _ := net.SplitHostPort(server.Addr())
-	elsewhere := strings.Replace(other.KnownHosts(), strings.Fields(other.KnownHosts())[0], "["+host+"]:"+port, 1)
+	otherKey := strings.Replace(other.KnownHosts(), strings.Fields(other.KnownHosts())[0], "["+host+"]:"+port, 1)
 	for name, tc := range map[string]struct {
 		volume *Volume
 		auth   wire.Auth
@@ -123,7 +124,7 @@ func TestSSHKeysAndHosts(t *testing.T) {
 		"the credential's":  {strict, wire.Auth{SSHKey: server.ClientKey, KnownHosts: server.KnownHosts()}, "", ""},
 		"hashed":            {strict, wire.Auth{SSHKey: server.ClientKey, KnownHosts: hashed(server.KnownHosts())}, "", ""},
 		"an unknown host":   {strict, wire.Auth{SSHKey: server.ClientKey}, events.ClassConfig, "known-hosts"},
-		"a changed key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: elsewhere}, events.ClassAuth, "somebody may be in between"},
+		"a changed key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: otherKey}, events.ClassAuth, "somebody may be in between"},
 		"a revoked key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@revoked " + server.KnownHosts()}, events.ClassAuth, "in between"},
 		"another's key":     {trusting, wire.Auth{SSHKey: other.ClientKey}, events.ClassAuth, "refused the credential"},
 		"no credential":     {trusting, wire.Auth{}, events.ClassAuth, "sshKey in the change"},
@@ -140,17 +141,17 @@ func TestSSHKeysAndHosts(t *testing.T) {
 			_, err := tc.volume.Sync(t.Context(), req)
 
 			if tc.class == "" {
-				must(0, err)(t)
+				testenv.Must(0, err)(t)
 				return
 			}
-			mustFail(t, err, tc.class, events.Permanent)
+			testenv.MustFail(t, err, tc.class, events.Permanent)
 			if !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "PRIVATE KEY") {
 				t.Errorf("error: %v", err)
 			}
 		})
 	}
 	mustHoldNoSecret(t, trusting.Root())
-	mustLetGo(t, server)
+	mustCloseConnections(t, server)
 }
 
 // hashed hashes the host name, as HashKnownHosts does.
@@ -161,8 +162,8 @@ func hashed(line string) string {
 
 func encrypted(t *testing.T, key string) string {
 	t.Helper()
-	private := *must(ssh.ParseRawPrivateKey([]byte(key)))(t).(*ed25519.PrivateKey)
-	return string(pem.EncodeToMemory(must(ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte(secret)))(t)))
+	private := *testenv.Must(ssh.ParseRawPrivateKey([]byte(key)))(t).(*ed25519.PrivateKey)
+	return string(pem.EncodeToMemory(testenv.Must(ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte(secret)))(t)))
 }
 
 // TestChangedHostKeyType lists a host key in known_hosts whose type is not the server's first choice.
@@ -172,9 +173,9 @@ func TestChangedHostKeyType(t *testing.T) {
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
 	req := w.sshRequest(server, "")
-	must(0, server.NewHostKey())(t)
+	testenv.Must(0, server.NewHostKey())(t)
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassAuth, events.Permanent)
+	testenv.MustFail(t, err, events.ClassAuth, events.Permanent)
 }
 
 func TestSSHServerErrors(t *testing.T) {
@@ -205,11 +206,11 @@ func TestSSHServerErrors(t *testing.T) {
 
 			_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
 
-			mustFail(t, err, tc.class, tc.disposition)
+			testenv.MustFail(t, err, tc.class, tc.disposition)
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats what the remote said: %v", err)
 			}
-			mustLetGo(t, server)
+			mustCloseConnections(t, server)
 		})
 	}
 }
@@ -218,12 +219,12 @@ func TestEmptyRepositoryOverSSH(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.withSSH()
-	must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
-	mustFail(t, err, events.ClassNoRef, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 	_, err = w.volume.Sync(t.Context(), w.sshRequest(server, "none"))
-	mustFail(t, err, events.ClassNoRef, events.Permanent)
-	mustLetGo(t, server)
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
+	mustCloseConnections(t, server)
 }
 
 // TestRemoveChecksRemoteOverSSH checks that a repository is removed only if the remote reports it as missing.
@@ -233,18 +234,18 @@ func TestRemoveChecksRemoteOverSSH(t *testing.T) {
 	server := w.withSSH()
 	w.create(map[string]string{"a": "1"})
 	req := w.sshRequest(server, "")
-	must(w.volume.Sync(t.Context(), req))(t)
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	remove := func() (bool, error) {
 		return w.volume.Remove(t.Context(), RemoveRequest{Repo: req.Repo, Auth: req.Auth, Fence: w.fence.Add(1)})
 	}
 	_, err := remove()
-	mustFail(t, err, events.ClassConflict, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 	server.Answer(&gitserver.SSHAnswer{Stderr: "sh: git-upload-pack: not found", Status: 127})
 	_, err = remove()
-	mustFail(t, err, events.ClassServer, events.Retryable)
+	testenv.MustFail(t, err, events.ClassServer, events.Retryable)
 	server.Answer(nil)
-	must(0, w.git.Delete(widgets))(t)
-	if removed := must(remove())(t); !removed {
+	testenv.Must(0, w.git.Delete(widgets))(t)
+	if removed := testenv.Must(remove())(t); !removed {
 		t.Error("not removed")
 	}
 }
@@ -258,9 +259,9 @@ func TestInvalidSSHServer(t *testing.T) {
 			_, key := must2(ed25519.GenerateKey(rand.Reader))(t)
 			req := w.request("")
 			req.URL = "ssh://git@" + answerRaw(t, answer) + "/acme/widgets"
-			req.Auth = wire.Auth{SSHKey: string(pem.EncodeToMemory(must(ssh.MarshalPrivateKey(key, ""))(t)))}
+			req.Auth = wire.Auth{SSHKey: string(pem.EncodeToMemory(testenv.Must(ssh.MarshalPrivateKey(key, ""))(t)))}
 			_, err := w.volume.Sync(t.Context(), req)
-			mustFail(t, err, events.ClassNetwork, events.Retryable)
+			testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats what the remote said: %v", err)
 			}
@@ -271,7 +272,7 @@ func TestInvalidSSHServer(t *testing.T) {
 func must2[A, B any](a A, b B, err error) func(*testing.T) (A, B) {
 	return func(t *testing.T) (A, B) {
 		t.Helper()
-		must(0, err)(t)
+		testenv.Must(0, err)(t)
 		return a, b
 	}
 }
@@ -293,7 +294,7 @@ func TestCancelClosesSSHConnection(t *testing.T) {
 				}
 			}})
 			cause := errors.New("shutting down")
-			ctx, cancel := context.WithCancelCause(soon(t))
+			ctx, cancel := context.WithCancelCause(testenv.Context(t))
 			ended := make(chan error, 1)
 			go func() {
 				_, err := w.volume.Sync(ctx, w.sshRequest(server, "main"))
@@ -313,7 +314,7 @@ func TestCancelClosesSSHConnection(t *testing.T) {
 			if took := time.Since(began); took > 30*time.Second { // longer could be a timeout instead of the cancellation
 				t.Errorf("it took %v", took)
 			}
-			mustLetGo(t, server)
+			mustCloseConnections(t, server)
 		})
 	}
 }
@@ -325,6 +326,6 @@ func TestPackOverLimitOverSSH(t *testing.T) {
 	w.create(map[string]string{"a": strings.Repeat("x", 100)})
 	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
 	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
-	mustFail(t, err, events.ClassQuota, events.Permanent)
-	mustLetGo(t, server)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
+	mustCloseConnections(t, server)
 }

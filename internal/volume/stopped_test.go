@@ -25,7 +25,7 @@ import (
 // holder has published. The stopped process must fail as stale and leave nothing behind.
 func TestStoppedAtEveryStep(t *testing.T) {
 	t.Parallel()
-	if root := os.Getenv("GITREPO_TEST_STOP_ROOT"); root != "" {
+	if root := os.Getenv("LOCKSTEP_TEST_STOP_ROOT"); root != "" {
 		stopAtStep(t, root)
 		return
 	}
@@ -51,9 +51,9 @@ func TestStoppedAtEveryStep(t *testing.T) {
 					<-g.reached
 					stopped.resume(t, step)
 					close(g.open)
-					must(0, <-synced)(t)
+					testenv.Must(0, <-synced)(t)
 				} else {
-					must(0, <-synced)(t)
+					testenv.Must(0, <-synced)(t)
 					stopped.resume(t, step)
 				}
 
@@ -71,7 +71,7 @@ func TestStoppedAtEveryStep(t *testing.T) {
 
 func (w *world) mustVerify() {
 	w.t.Helper()
-	report := must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Load()}))(w.t)
+	report := testenv.Must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Load()}))(w.t)
 	if report.Found > 0 || report.Objects == 0 || report.Files == 0 {
 		w.t.Errorf("verify: %+v", report)
 	}
@@ -115,12 +115,12 @@ type stoppedSync struct {
 
 func (w *world) stopAt(step string) stoppedSync {
 	w.t.Helper()
-	cmd := exec.CommandContext(soon(w.t), os.Args[0], "-test.run=^TestStoppedAtEveryStep$")
-	cmd.Env = append(os.Environ(), "GITREPO_TEST_STOP_ROOT="+w.volume.Root(), "GITREPO_TEST_STOP_STEP="+step,
-		"GITREPO_TEST_STOP_URL="+w.git.URL(widgets), fmt.Sprintf("GITREPO_TEST_STOP_FENCE=%d", w.fence.Add(1)))
+	cmd := exec.CommandContext(testenv.Context(w.t), os.Args[0], "-test.run=^TestStoppedAtEveryStep$")
+	cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_STOP_ROOT="+w.volume.Root(), "LOCKSTEP_TEST_STOP_STEP="+step,
+		"LOCKSTEP_TEST_STOP_URL="+w.git.URL(widgets), fmt.Sprintf("LOCKSTEP_TEST_STOP_FENCE=%d", w.fence.Add(1)))
 	s := stoppedSync{cmd, &bytes.Buffer{}}
 	cmd.Stdout, cmd.Stderr = s.out, s.out
-	must(0, cmd.Start())(w.t)
+	testenv.Must(0, cmd.Start())(w.t)
 	var status syscall.WaitStatus
 	for {
 		_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
@@ -134,10 +134,10 @@ func (w *world) stopAt(step string) stoppedSync {
 	}
 }
 
-// resume resumes the process and waits for it. It must fail as stale unless it had published.
+// resume resumes the process and waits for it. The process must fail as stale unless it had published.
 func (s stoppedSync) resume(t *testing.T, step string) {
 	t.Helper()
-	must(0, s.cmd.Process.Signal(syscall.SIGCONT))(t)
+	testenv.Must(0, s.cmd.Process.Signal(syscall.SIGCONT))(t)
 	err := s.cmd.Wait()
 	if slices.Index(steps, step) >= slices.Index(steps, "flipped") {
 		if err != nil {
@@ -151,18 +151,18 @@ func (s stoppedSync) resume(t *testing.T, step string) {
 }
 
 func stopAtStep(t *testing.T, root string) {
-	v := must(OpenVolume(root, Config{}))(t)
+	v := testenv.Must(OpenVolume(root, Config{}))(t)
 	defer v.Close()
 	v.cfg.Step = func(step string) {
-		if step == os.Getenv("GITREPO_TEST_STOP_STEP") {
+		if step == os.Getenv("LOCKSTEP_TEST_STOP_STEP") {
 			runtime.LockOSThread() // stop this thread at once, before other threads continue
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 			runtime.UnlockOSThread()
 		}
 	}
 	var fence uint64
-	must(fmt.Sscan(os.Getenv("GITREPO_TEST_STOP_FENCE"), &fence))(t)
-	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("GITREPO_TEST_STOP_URL"), Fence: fence})
+	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_STOP_FENCE"), &fence))(t)
+	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("LOCKSTEP_TEST_STOP_URL"), Fence: fence})
 	if err != nil {
 		t.Fatalf("class %s: %v", events.ClassOf(err), err)
 	}

@@ -22,50 +22,26 @@ import (
 // Git can read the store; only this package may write to it.
 type store struct{ dir string }
 
-// currentStore returns the newest store generation that has refs, ignoring those of a repository that has moved away.
-// A damaged store is replaced by the next generation; trees keep using the store that they were built from.
-func (f folder) currentStore() (store, error) {
-	left, err := f.movedAwayStores()
-	if err != nil {
-		return store{}, err
-	}
-	return f.storeAfter(left)
-}
-
-// currentStore is [folder.currentStore] without reading the binding.
-func (s *syncer) currentStore() (store, error) {
-	if s.binding.MovedAway != nil {
-		return s.f.storeAfter(s.binding.MovedAway.Store)
-	}
-	return s.f.storeAfter(0)
-}
-
-// storeAfter returns the current store among the generations after moved.
-func (f folder) storeAfter(moved int) (store, error) {
+// currentStore returns the newest store generation that has refs, ignoring those of a repository that has moved away, if
+// any. A damaged store is replaced by the next generation; trees keep using the store that they were built from.
+func (f folder) currentStore(movedAway *tombstone) (store, error) {
 	generations, err := f.generations()
 	if err != nil {
 		return store{}, err
 	}
+	last := movedAway.lastStore()
 	for _, n := range slices.Backward(generations) {
-		if n <= moved {
-			break
-		}
-		s := f.generation(n)
-		if s.isBegun() {
+		if s := f.generation(n); n > last && s.isBegun() {
 			return s, nil
 		}
 	}
-	return f.generation(moved + 1), nil
+	return f.generation(last + 1), nil
 }
 
 // nextStore returns a store with an unused, higher generation.
-func (f folder) nextStore() (store, error) {
-	left, err := f.movedAwayStores()
-	if err != nil {
-		return store{}, err
-	}
+func (f folder) nextStore(movedAway *tombstone) (store, error) {
 	generations, err := f.generations()
-	return f.generation(slices.Max(append(generations, left)) + 1), err
+	return f.generation(slices.Max(append(generations, movedAway.lastStore())) + 1), err
 }
 
 func (f folder) generation(n int) store { return store{filepath.Join(f.stores(), strconv.Itoa(n))} }
@@ -99,11 +75,6 @@ func (f folder) generations() ([]int, error) {
 func (s store) isBegun() bool {
 	_, err := os.Lstat(filepath.Join(s.dir, "packed-refs"))
 	return err == nil
-}
-
-// ensure creates the missing parts of the store.
-func (s store) ensure() error {
-	return disk.Error("create the store", object.MakeBare(s.dir))
 }
 
 // refs returns the store's complete commits by ref name. A missing store has none.
@@ -141,7 +112,7 @@ func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallo
 		return disk.Error("write the store's shallow list", err)
 	}
 	if s.depth() != depth {
-		if err := disk.ReplaceUnsynced(s.depthFile(), []byte(depth.String()+"\n")); err != nil {
+		if err := disk.ReplaceUnsynced(filepath.Join(s.dir, depthName), []byte(depth.String()+"\n")); err != nil {
 			return disk.Error("write the store's depth", err)
 		}
 	}
@@ -157,11 +128,11 @@ func (s store) writeRefs(refs map[string]object.ID) error {
 	return disk.Error("write the store's refs", disk.ReplaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
 }
 
-func (s store) depthFile() string { return filepath.Join(s.dir, "lockstep-depth") }
+const depthName = "lockstep-depth" // file in a store
 
 // depth returns the greatest depth requested so far.
 func (s store) depth() events.Depth {
-	return checkout.ReadDepth(s.depthFile())
+	return checkout.ReadDepth(filepath.Join(s.dir, depthName))
 }
 
 // shallow returns the commits whose parents are missing.

@@ -40,6 +40,9 @@ type SyncRequest struct {
 	// fast. Optional.
 	Confirm func(context.Context) error
 
+	// Gate limits the requests to the remote; optional. Its errors are returned as they are, and end the operation.
+	Gate wire.Gate
+
 	// Progress is called when a phase begins and ends, and a few times a second in between; optional. It is called from
 	// several goroutines, one at a time, and should not block.
 	Progress func(events.Progress)
@@ -128,18 +131,29 @@ type syncer struct {
 	progress  *reporter
 }
 
-func (s *syncer) run(ctx context.Context) (SyncResult, error) {
-	if err := s.begin(ctx); err != nil {
+func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
+	if err := s.f.record(ctx, s.req.Fence); err != nil {
 		return SyncResult{}, err
 	}
+	s.v.done("fenced")
+	if err := wire.CheckURL(s.req.URL); err != nil {
+		return SyncResult{}, err
+	}
+	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
+		return SyncResult{}, err
+	}
+	if err := s.tidy(ctx); err != nil { // left behind by crashed holders
+		return SyncResult{}, err
+	}
+	s.v.done("bound")
 	if !s.isKnownUpToDate() {
 		if err := s.list(ctx); err != nil {
 			return SyncResult{}, err
 		}
 	}
-	if commit := s.now.commit; s.upToDate() && commit == s.base() {
+	if commit := s.now.commit; s.isPublished(s.tip.Commit) && commit == s.base() {
 		tree := s.v.relative(s.f.tree(s.now.tree))
-		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.keep(ctx)
+		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
 	if err := s.checkSpace(ctx); err != nil {
 		return SyncResult{}, err
@@ -148,41 +162,22 @@ func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	// obtain may have contacted the remote after all, so the tip is final only now.
-	res := SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
+	res = SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
 	changed, err := s.changesSince(ctx, res.Before)
 	if err != nil {
 		return SyncResult{}, err
 	}
 	res.After = s.plan.Commit.String()
 	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
-	if s.now.is(s.tip.Ref, res.After) && s.namesAgree() && s.isDeepEnough() {
+	if s.isPublished(s.plan.Commit) {
 		res.Tree = s.v.relative(s.f.tree(s.now.tree))
-		return res, s.keep(ctx)
+		return res, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
 	res.Tree, res.Published, err = s.publish(ctx)
 	if err == nil && s.store.needsPrune() {
-		_ = s.v.prune(ctx, s.f, s.req.Fence) // non-critical: the next sync prunes again
+		_ = s.prune(ctx) // non-critical: the next sync prunes again
 	}
 	return res, err
-}
-
-// begin records the fence, binds path and remote, and cleans up.
-func (s *syncer) begin(ctx context.Context) (err error) {
-	if err := s.f.record(ctx, s.req.Fence); err != nil {
-		return err
-	}
-	s.v.done("fenced")
-	if err := wire.CheckURL(s.req.URL); err != nil {
-		return err
-	}
-	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
-		return err
-	}
-	if err := s.tidy(ctx); err != nil {
-		return err
-	}
-	s.v.done("bound")
-	return nil
 }
 
 // isKnownUpToDate reports whether the last known tip is already published.
@@ -194,13 +189,13 @@ func (s *syncer) isKnownUpToDate() bool {
 	s.tip = wire.Tip{Ref: s.req.Known.Ref, IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	s.now = s.v.current(s.f, s.binding, s.names[0])
-	return s.upToDate()
+	return s.isPublished(s.tip.Commit)
 }
 
 // list resolves the ref at the remote and reads what is published for it.
 func (s *syncer) list(ctx context.Context) (err error) {
 	s.progress.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits()); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
 		return err
 	}
 	if err := s.remote.List(ctx); err != nil {
@@ -249,18 +244,12 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
 }
 
-// upToDate reports whether the tip is already published under every name.
-func (s *syncer) upToDate() bool {
-	return !s.tip.Commit.IsZero() && s.now.is(s.tip.Ref, s.tip.Commit.String()) && s.namesAgree() && s.isDeepEnough()
-}
-
-// isDeepEnough reports whether the published tree has the requested history.
-func (s *syncer) isDeepEnough() bool {
-	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
-}
-
-// namesAgree reports whether all names link to the same tree.
-func (s *syncer) namesAgree() bool {
+// isPublished reports whether one tree of the ref's commit, with the requested history, is published under every name. It
+// returns false for the zero commit.
+func (s *syncer) isPublished(commit object.ID) bool {
+	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() {
+		return false
+	}
 	for _, name := range s.names {
 		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != s.now.tree {
 			return false
@@ -269,13 +258,18 @@ func (s *syncer) namesAgree() bool {
 	return true
 }
 
+// isDeepEnough reports whether the published tree has the requested history.
+func (s *syncer) isDeepEnough() bool {
+	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
+}
+
 // current is the complete tree that a name is published for; zero if there is none.
 type current struct{ tree, ref, commit string }
 
 // current ignores the trees of a repository that has moved away.
 func (v *Volume) current(f folder, b binding, name string) current {
 	tree := v.linkedTree(f, v.publishedPath(name))
-	if tree == "" || b.MovedAway != nil && b.MovedAway.covers(tree) {
+	if tree == "" || b.MovedAway.covers(tree) {
 		return current{}
 	}
 	ref, commit, ok := checkout.RefAndCommit(f.tree(tree))
@@ -283,10 +277,6 @@ func (v *Volume) current(f folder, b binding, name string) current {
 		return current{}
 	}
 	return current{tree, ref, commit}
-}
-
-func (c current) is(ref events.Ref, commit string) bool {
-	return c.tree != "" && c.ref == ref.String() && c.commit == commit
 }
 
 // relative returns a path on the volume relative to its root.

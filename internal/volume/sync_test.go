@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/git/object"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -81,7 +82,7 @@ func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req := w.request("")
 			req.Base = func(events.Ref, string) string { return tc.base }
-			res := must(w.volume.Sync(t.Context(), req))(t)
+			res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
 			if !slices.Equal(res.Files, tc.files) || res.Full != tc.full || res.Before != tc.base || res.Published {
 				t.Errorf("unexpected result %+v", res)
 			}
@@ -98,7 +99,7 @@ func TestHistories(t *testing.T) {
 			return w.commit("main", gitserver.Edit{Parent: first, Write: map[string]string{"a": "forced"}})
 		},
 		"rewind": func(w *world, first, _ string) string {
-			must(0, w.git.SetRef(w.t.Context(), widgets, "refs/heads/main", first))(w.t)
+			testenv.Must(0, w.git.SetRef(w.t.Context(), widgets, "refs/heads/main", first))(w.t)
 			return first
 		},
 		"orphan": func(w *world, _, _ string) string {
@@ -144,7 +145,7 @@ func TestHistories(t *testing.T) {
 // mustMatchGitDiff compares the listed files with git diff-tree.
 func (w *world) mustMatchGitDiff(res SyncResult) {
 	w.t.Helper()
-	out := must(w.git.Git(w.t.Context(), widgets, "", "diff-tree", "-r", "-z", "-M100%", "-l0", res.Before, res.After))(w.t)
+	out := testenv.Must(w.git.Git(w.t.Context(), widgets, "", "diff-tree", "-r", "-z", "-M100%", "-l0", res.Before, res.After))(w.t)
 	fields := strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
 	var want []events.File
 	for len(fields) > 1 {
@@ -186,13 +187,13 @@ func TestAllEntryKinds(t *testing.T) {
 		"with space": "s", "ünïcode/ß": "u", "latin1-\xe9": "l", "tab\there": "t", "quote\"d": "q", "-dash": "d", ".gitignore": "x",
 		"run.sh": "#!/bin/sh\n", "in": "→ run.sh", "out": "→ ../../../../etc/passwd", "abs": "→ /etc/passwd", "dangling": "→ nowhere",
 	})
-	if info := must(os.Stat(w.path(widgets, "run.sh")))(t); info.Mode().Perm() != 0o755 {
+	if info := testenv.Must(os.Stat(w.path(widgets, "run.sh")))(t); info.Mode().Perm() != 0o755 {
 		t.Errorf("run.sh has mode %v", info.Mode())
 	}
-	if info := must(os.Stat(w.path(widgets, "with space")))(t); info.Mode().Perm() != 0o644 {
+	if info := testenv.Must(os.Stat(w.path(widgets, "with space")))(t); info.Mode().Perm() != 0o644 {
 		t.Errorf("a regular file has mode %v", info.Mode())
 	}
-	if entries := must(os.ReadDir(w.path(widgets, "sub")))(t); len(entries) != 0 {
+	if entries := testenv.Must(os.ReadDir(w.path(widgets, "sub")))(t); len(entries) != 0 {
 		t.Errorf("the submodule's folder has %v", entries)
 	}
 
@@ -201,7 +202,7 @@ func TestAllEntryKinds(t *testing.T) {
 	res := w.sync("")
 	w.mustBeSound(widgets, next)
 	w.mustMatchGitDiff(res)
-	if info := must(os.Stat(w.path(before.Tree, "run.sh")))(t); info.Mode().Perm() != 0o755 {
+	if info := testenv.Must(os.Stat(w.path(before.Tree, "run.sh")))(t); info.Mode().Perm() != 0o755 {
 		t.Errorf("the old tree's run.sh was changed to %v", info.Mode())
 	}
 }
@@ -214,7 +215,7 @@ func TestUnchangedFilesAreShared(t *testing.T) {
 	w.push(map[string]string{"changed": "2"})
 	now := w.sync("")
 
-	inode := func(tree, file string) os.FileInfo { return must(os.Lstat(w.path(tree, file)))(t) }
+	inode := func(tree, file string) os.FileInfo { return testenv.Must(os.Lstat(w.path(tree, file)))(t) }
 	if !os.SameFile(inode(old.Tree, "dir/same"), inode(now.Tree, "dir/same")) {
 		t.Error("an unchanged file was written anew")
 	}
@@ -247,12 +248,12 @@ func TestThinFetch(t *testing.T) {
 	w.push(map[string]string{"small": "2"})
 	w.sync("")
 
-	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-	out := must(gitserver.Git(t.Context(), store.dir, "", "count-objects", "-v"))(t)
+	store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+	out := testenv.Must(gitserver.Git(t.Context(), store.dir, "", "count-objects", "-v"))(t)
 	if !strings.Contains(out, "count: 3\n") || !strings.Contains(out, "packs: 1\n") {
 		t.Errorf("want the first pack, and a commit, a tree and a blob:\n%s", out)
 	}
-	if out := must(gitserver.Git(t.Context(), store.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
+	if out := testenv.Must(gitserver.Git(t.Context(), store.dir, "", "fsck", "--full"))(t); strings.Contains(out, "missing") {
 		t.Errorf("git fsck in the store: %s", out)
 	}
 }
@@ -267,24 +268,24 @@ func TestTreesAreIndependent(t *testing.T) {
 	w.push(map[string]string{"a": "2"})
 	second := w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
-	index := must(filepath.Glob(filepath.Join(f.generation(1).dir, "objects/pack/*.idx")))(t)[0]
-	must(0, os.Rename(index, index+"-away"))(t)
+	index := testenv.Must(filepath.Glob(filepath.Join(f.generation(1).dir, "objects/pack/*.idx")))(t)[0]
+	testenv.Must(0, os.Rename(index, index+"-away"))(t)
 	w.push(map[string]string{"a": "3"})
 	third := w.sync("")
-	must(0, os.Rename(index+"-away", index))(t)
-	if generations := must(f.generations())(t); !slices.Equal(generations, []int{1, 2}) {
+	testenv.Must(0, os.Rename(index+"-away", index))(t)
+	if generations := testenv.Must(f.generations())(t); !slices.Equal(generations, []int{1, 2}) {
 		t.Fatalf("generations %v", generations)
 	}
 	moved := filepath.Join(t.TempDir(), "elsewhere")
-	must(0, os.Rename(w.volume.Root(), moved))(t)
+	testenv.Must(0, os.Rename(w.volume.Root(), moved))(t)
 	w.volume = w.open(moved, Config{})
 
 	for _, res := range []SyncResult{first, second, third} {
 		w.mustBeSound(res.Tree, res.After)
 	}
 	w.mustBeSound(widgets, third.After)
-	must(0, os.RemoveAll(w.path(first.Tree)))(t)
-	must(0, os.RemoveAll(w.path(third.Tree)))(t)
+	testenv.Must(0, os.RemoveAll(w.path(first.Tree)))(t)
+	testenv.Must(0, os.RemoveAll(w.path(third.Tree)))(t)
 	w.mustBeSound(second.Tree, second.After)
 	w.mustRead(second.Tree, map[string]string{"a": "2", "dir/b": "1"})
 	if healed := w.sync(""); healed.After != third.After || !healed.Published {
@@ -298,7 +299,7 @@ func TestDeletedStoreIsRecreated(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
-	must(0, os.RemoveAll(w.volume.folder(repoPath(t, widgets)).stores()))(t)
+	testenv.Must(0, os.RemoveAll(w.volume.folder(repoPath(t, widgets)).stores()))(t)
 	w.sync("")
 	w.mustBeSound(widgets, res.After)
 }
@@ -310,18 +311,18 @@ func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
-	next := must(f.nextStore())(t)
-	must(0, next.ensure())(t)
-	must(0, os.WriteFile(filepath.Join(next.dir, "packed-refs"), nil, 0o644))(t)
+	next := testenv.Must(f.nextStore(nil))(t)
+	testenv.Must(0, object.MakeBare(next.dir))(t)
+	testenv.Must(0, os.WriteFile(filepath.Join(next.dir, "packed-refs"), nil, 0o644))(t)
 	alternates := w.path(res.Tree, ".git/objects/info/alternates")
-	must(0, os.Rename(alternates, alternates+"-away"))(t)
-	must(0, os.Mkdir(alternates, 0o755))(t) // exists, but cannot be read
+	testenv.Must(0, os.Rename(alternates, alternates+"-away"))(t)
+	testenv.Must(0, os.Mkdir(alternates, 0o755))(t) // exists, but cannot be read
 
 	s := &syncer{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
-	must(0, s.tidy(t.Context()))(t)
+	testenv.Must(0, s.tidy(t.Context()))(t)
 
-	must(0, os.Remove(alternates))(t)
-	must(0, os.Rename(alternates+"-away", alternates))(t)
+	testenv.Must(0, os.Remove(alternates))(t)
+	testenv.Must(0, os.Rename(alternates+"-away", alternates))(t)
 	w.mustBeSound(widgets, res.After)
 }
 
@@ -343,5 +344,5 @@ func TestFilesAreWorldReadable(t *testing.T) {
 		}
 		return err
 	})
-	must(0, err)(t)
+	testenv.Must(0, err)(t)
 }

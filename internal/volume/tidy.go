@@ -49,13 +49,17 @@ func (s *syncer) clear() error {
 	if err := s.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
 	}
-	if err := s.f.retireUnlinked(links, s.horizon.Latest); err != nil {
+	unlinked, err := s.f.unlinked(links)
+	if err != nil {
+		return err
+	}
+	if err := s.f.markRetired(unlinked, s.horizon.Latest); err != nil {
 		return err
 	}
 	if err := s.f.dropMarks(links); err != nil {
 		return err
 	}
-	if err := s.f.dropStores(); err != nil {
+	if err := s.f.dropStores(s.binding.MovedAway); err != nil {
 		return err
 	}
 	return s.forgetMovedAway()
@@ -108,12 +112,12 @@ func (f folder) leftovers() (paths []string, err error) {
 }
 
 // dropStores discards the older store generations that no tree uses.
-func (f folder) dropStores() error {
+func (f folder) dropStores(movedAway *tombstone) error {
 	generations, err := f.generations()
 	if err != nil || len(generations) < 2 {
 		return err
 	}
-	current, err := f.currentStore()
+	current, err := f.currentStore(movedAway)
 	if err != nil {
 		return err
 	}
@@ -129,14 +133,5 @@ func (f folder) dropStores() error {
 		}
 		needed[store] = true
 	}
-	for _, n := range generations {
-		old := f.generation(n)
-		if needed[old.dir] {
-			continue
-		}
-		if err := f.discard(old.dir); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.discardStores(func(n int) bool { return !needed[f.generation(n).dir] })
 }

@@ -43,20 +43,6 @@ func (d *tombstone) lastStore() int {
 // isExpired reports whether the grace period of the names has ended.
 func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
 
-// movedAwayStores returns [tombstone.lastStore], or 0 if the binding is damaged.
-func (f folder) movedAwayStores() (int, error) {
-	b, _, err := f.readBinding()
-	if events.DispositionOf(err) == events.Permanent {
-		err = nil
-	}
-	return b.MovedAway.lastStore(), err
-}
-
-func (f folder) hasTombstone() bool {
-	b, _, err := f.readBinding()
-	return err == nil && b.MovedAway != nil
-}
-
 // activeLinks returns the published trees by path. The paths of names whose repository has moved away and whose grace
 // period has ended are returned separately.
 func (s *syncer) activeLinks() (links map[string]string, expired []string, err error) {

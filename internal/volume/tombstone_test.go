@@ -10,6 +10,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/tree"
 )
 
@@ -26,13 +27,13 @@ func (w *world) mustForget(repo string) {
 		w.gcAt(repo)
 	}
 	owner, name, _ := strings.Cut(repo, "/")
-	for _, entry := range must(disk.ReadDir(w.path(owner)))(w.t) {
+	for _, entry := range testenv.Must(disk.ReadDir(w.path(owner)))(w.t) {
 		if entry.Name() == name || strings.HasPrefix(entry.Name(), name+"@") {
 			w.t.Errorf("%s is still published", entry.Name())
 		}
 	}
 	var left []string
-	for _, entry := range must(os.ReadDir(v.folder(repoPath(w.t, repo)).dir))(w.t) {
+	for _, entry := range testenv.Must(os.ReadDir(v.folder(repoPath(w.t, repo)).dir))(w.t) {
 		left = append(left, entry.Name())
 	}
 	if !slices.Equal(left, []string{"fence", "lock", "trash"}) {
@@ -55,15 +56,15 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 			w.sync("v1")
 			w.rename(widgets, gadgets)
 			req := w.move()
-			must(w.volume.Move(t.Context(), req))(t)
-			must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+			testenv.Must(w.volume.Move(t.Context(), req))(t)
+			testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 			w.syncAt(gadgets, "")
 			other := commit
 			if fork {
-				must(0, os.CopyFS(w.git.Dir(widgets), os.DirFS(w.git.Dir(gadgets))))(t)
-				must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+				testenv.Must(0, os.CopyFS(w.git.Dir(widgets), os.DirFS(w.git.Dir(gadgets))))(t)
+				testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
 			} else {
-				other = must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
+				other = testenv.Must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
 			}
 
 			res := w.sync("")
@@ -74,11 +75,11 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 			w.mustBeSound(widgets, other)
 			w.mustBeSound(widgets+"@v1", v1) // of the moved repository, within its grace period
 			published, ok, err := w.volume.Published(repoPath(t, widgets))
-			if err != nil || !ok || published.Remote != w.git.URL(widgets) || len(published.Commits) != 1 || published.Commits[must(events.ParseRef("main"))(t)] != other {
+			if err != nil || !ok || published.Remote != w.git.URL(widgets) || len(published.Commits) != 1 || published.Commits[testenv.Must(events.ParseRef("main"))(t)] != other {
 				t.Errorf("published: %+v, %v, %v", published, ok, err)
 			}
 			req.Fence, req.ToFence = w.fence.Add(1), w.fence.Add(1)
-			if again := must(w.volume.Move(t.Context(), req))(t); !again.Moved { // a duplicate of the request
+			if again := testenv.Must(w.volume.Move(t.Context(), req))(t); !again.Moved { // a duplicate of the request
 				t.Errorf("got %+v", again)
 			}
 			w.mustBeSound(widgets, other)
@@ -94,8 +95,8 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 				t.Error("the other names of the one that has left are still there")
 			}
 			f := v.folder(repoPath(t, widgets))
-			if generations := must(f.generations())(t); len(generations) != 1 || len(must(disk.ReadDir(f.trees()))(t)) != 1 {
-				t.Errorf("stores %v, trees %v", generations, must(disk.ReadDir(f.trees()))(t))
+			if generations := testenv.Must(f.generations())(t); len(generations) != 1 || len(testenv.Must(disk.ReadDir(f.trees()))(t)) != 1 {
+				t.Errorf("stores %v, trees %v", generations, testenv.Must(disk.ReadDir(f.trees()))(t))
 			}
 			next := w.push(map[string]string{"c": "1"})
 			w.sync("")
@@ -103,19 +104,19 @@ func TestNewRepositoryAtOldName(t *testing.T) {
 			w.mustVerifyAt(widgets)
 			w.mustVerifyAt(gadgets)
 			b, _, err := f.readBinding()
-			if must(b, err)(t).MovedAway != nil {
+			if testenv.Must(b, err)(t).MovedAway != nil {
 				t.Error("the tombstone is still there")
 			}
 			if !fork {
 				return
 			}
 			// The tombstone is gone, and the request is repeated: the fork has not moved.
-			must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+			testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
 			w.sync("")
-			must(0, w.git.SetRef(t.Context(), gadgets, "refs/heads/old", commit))(t)
+			testenv.Must(0, w.git.SetRef(t.Context(), gadgets, "refs/heads/old", commit))(t)
 			req.Fence, req.ToFence = w.fence.Add(1), w.fence.Add(1)
 			_, err = w.volume.Move(t.Context(), req)
-			mustFail(t, err, events.ClassConflict, events.Permanent)
+			testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 			w.mustBeSound(widgets, commit)
 			if _, here, err := w.volume.Published(repoPath(t, widgets)); !here || err != nil {
 				t.Errorf("the fork was moved: %v", err)
@@ -131,13 +132,13 @@ func TestOldNamesExpireAfterFailedSync(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassNotFound, events.Permanent)
-	other := must(w.git.Create(t.Context(), "other/repo", map[string]string{"b": "1"}))(t)
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
+	other := testenv.Must(w.git.Create(t.Context(), "other/repo", map[string]string{"b": "1"}))(t)
 	req := w.request("")
 	req.URL = w.git.URL("other/repo")
-	must(w.volume.Sync(t.Context(), req))(t)
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	w.mustBeSound(widgets, other)
 	w.mustVerifyAt(widgets)
 }
@@ -148,8 +149,8 @@ func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	res := w.sync("")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
-	reader := must(tree.OpenResult(w.volume.Root(), w.at(res)))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	reader := testenv.Must(tree.OpenResult(w.volume.Root(), w.at(res)))(t)
 	v := w.volume
 	w.volume = w.open(v.Root(), Config{Grace: 1})
 	for range 4 {
@@ -159,7 +160,7 @@ func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 		t.Error("the old name outlived its grace")
 	}
 	w.mustBeSound(res.Tree, res.After)
-	must(0, reader.Close())(t)
+	testenv.Must(0, reader.Close())(t)
 	w.gcAt(widgets)
 	if isThere(t, w.path(res.Tree)) {
 		t.Error("the tree outlived its pin")
@@ -177,16 +178,16 @@ func TestMoveWithRecycledTrees(t *testing.T) {
 		w.sync("")
 	}
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	for range 3 {
 		w.gcAt(widgets)
 	}
-	if entries := must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).dir))(t); len(entries) != 3 {
+	if entries := testenv.Must(os.ReadDir(w.volume.folder(repoPath(t, widgets)).dir))(t); len(entries) != 3 {
 		t.Errorf("spare trees of what has left are kept: %v", entries)
 	}
 	var last string
 	for _, n := range []string{"5", "6", "7", "8"} {
-		last = must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
+		last = testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": n}}))(t)
 		w.syncAt(gadgets, "")
 	}
 	w.mustBeSound(gadgets, last)
@@ -202,7 +203,7 @@ func TestMoveOfAnAdoptedClone(t *testing.T) {
 	clone := w.volume.folder(repoPath(t, widgets)).adopted()
 	want := snapshot(t, clone)
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, commit)
 	v := w.volume
 	w.volume = w.open(v.Root(), Config{Grace: 1})
@@ -223,7 +224,7 @@ func TestMovedRepositoryIsCountedOnce(t *testing.T) {
 	w.gc(true)
 	before := w.volume.Usage(repoPath(t, widgets)).Bytes
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	from, to := w.volume.Usage(repoPath(t, widgets)), w.volume.Usage(repoPath(t, gadgets))
 	if from.Bytes > before/4 || to.Bytes < before/2 || from.Bytes+to.Bytes > before+before/4 {
 		t.Errorf("%d bytes before; now %d at the old name, %d at the new", before, from.Bytes, to.Bytes)
@@ -239,7 +240,7 @@ func TestOldNameKeepsGrace(t *testing.T) {
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	f := w.volume.folder(repoPath(t, widgets))
 	w.age(f, 4*time.Minute)
 	w.gcAt(widgets)
@@ -256,9 +257,9 @@ func TestOldNameKeepsGrace(t *testing.T) {
 func (w *world) age(f folder, age time.Duration) {
 	w.t.Helper()
 	b, _, err := f.readBinding()
-	must(0, err)(w.t)
+	testenv.Must(0, err)(w.t)
 	b.MovedAway.At = time.Now().Add(-age)
-	must(0, f.writeBinding(b))(w.t)
+	testenv.Must(0, f.writeBinding(b))(w.t)
 }
 
 // An interrupted cleanup continues, and deletes nothing else.
@@ -275,11 +276,11 @@ func TestInterruptedTidyAfterMove(t *testing.T) {
 		commit := w.create(map[string]string{"a": "1"})
 		w.sync("")
 		w.rename(widgets, gadgets)
-		must(w.volume.Move(t.Context(), w.move()))(t)
-		must(0, os.Remove(w.path(widgets)))(t) // the name is always removed first
+		testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+		testenv.Must(0, os.Remove(w.path(widgets)))(t) // the name is always removed first
 		f := w.volume.folder(repoPath(t, widgets))
 		for _, path := range gone(f) {
-			must(0, os.RemoveAll(path))(t)
+			testenv.Must(0, os.RemoveAll(path))(t)
 		}
 		w.mustForget(widgets)
 		w.mustBeSound(gadgets, commit)
@@ -294,15 +295,15 @@ func TestNewRepositoryAtOldNameInOtherCase(t *testing.T) {
 	w.sync("")
 	w.sync("v1")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
-	other := must(w.git.Create(t.Context(), "acme/Widgets", map[string]string{"b": "1"}))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	other := testenv.Must(w.git.Create(t.Context(), "acme/Widgets", map[string]string{"b": "1"}))(t)
 	if res := w.syncAt("acme/Widgets", ""); res.Path != widgets {
 		t.Errorf("published as %s, beside the old name", res.Path)
 	}
 	w.mustBeSound(widgets, other)
 	w.mustBeSound(widgets+"@v1", v1)
 	w.rename("acme/Widgets", "corp/Widgets")
-	must(w.volume.Move(t.Context(), w.moveBetween("acme/Widgets", "corp/Widgets")))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.moveBetween("acme/Widgets", "corp/Widgets")))(t)
 	w.mustBeSound(widgets+"@v1", v1)
 	w.mustForget(widgets)
 	w.mustBeSound("corp/Widgets", other)
@@ -318,19 +319,19 @@ func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 	w.sync("")
 	old := w.sync("v1")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
-	must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
 	w.commit("dev", gitserver.Edit{Write: map[string]string{"d": "1"}})
 	w.sync("")
 	w.sync("dev")
 
 	v1Gone := w.refRemoval("v1") // the new repository never had this ref
-	if must(w.volume.RemoveRef(t.Context(), v1Gone))(t) {
+	if testenv.Must(w.volume.RemoveRef(t.Context(), v1Gone))(t) {
 		t.Error("a name of the old one was removed as the new one's")
 	}
 	w.mustBeSound(old.Path, v1)
-	must(0, w.git.Delete(widgets))(t)
-	if !must(w.volume.Remove(t.Context(), w.removal()))(t) {
+	testenv.Must(0, w.git.Delete(widgets))(t)
+	if !testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t) {
 		t.Error("nothing was removed")
 	}
 
@@ -342,10 +343,10 @@ func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 		}
 	}
 	f := w.volume.folder(repoPath(t, widgets))
-	if stores, trees := must(f.generations())(t), must(disk.ReadDir(f.trees()))(t); len(stores) != 1 || len(trees) != 2 {
+	if stores, trees := testenv.Must(f.generations())(t), testenv.Must(disk.ReadDir(f.trees()))(t); len(stores) != 1 || len(trees) != 2 {
 		t.Errorf("stores %v, trees %v", stores, trees)
 	}
-	if must(w.volume.Remove(t.Context(), w.removal()))(t) {
+	if testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t) {
 		t.Error("removed twice")
 	}
 	w.mustForget(widgets)
@@ -358,10 +359,10 @@ func TestPathBelowOldNameIsFreeAfterGrace(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.rename(widgets, gadgets)
-	must(w.volume.Move(t.Context(), w.move()))(t)
-	commit := must(w.git.Create(t.Context(), widgets+"/docs", map[string]string{"d": "1"}))(t)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	commit := testenv.Must(w.git.Create(t.Context(), widgets+"/docs", map[string]string{"d": "1"}))(t)
 	_, err := w.volume.Sync(t.Context(), w.requestAt(widgets+"/docs", ""))
-	mustFail(t, err, events.ClassConflict, events.Retryable)
+	testenv.MustFail(t, err, events.ClassConflict, events.Retryable)
 	w.mustForget(widgets)
 	w.syncAt(widgets+"/docs", "")
 	w.mustBeSound(widgets+"/docs", commit)

@@ -60,18 +60,17 @@ func (v *Volume) Space() (Space, error) {
 }
 
 // Usage returns repo's last measured usage and its estimated growth since. It reads one small file and may be zero.
-func (v *Volume) Usage(repo events.RepoPath) Usage { return v.folder(repo).readUsage() }
+func (v *Volume) Usage(repo events.RepoPath) Usage { return readCache[Usage](v.folder(repo).usage()) }
 
 func (f folder) usage() string { return filepath.Join(f.dir, "usage") }
 
-// readUsage returns the zero Usage if the file is missing or damaged; it is only a cache.
-func (f folder) readUsage() Usage {
-	var u Usage
-	content, err := os.ReadFile(f.usage())
-	if err != nil || json.Unmarshal(content, &u) != nil {
-		return Usage{}
+// readCache reads a JSON file. It returns the zero value if the file is missing or damaged.
+func readCache[T any](path string) (value T) {
+	content, err := os.ReadFile(path)
+	if err == nil && json.Unmarshal(content, &value) != nil {
+		value = *new(T)
 	}
-	return u
+	return value
 }
 
 // writeUsage replaces the file without syncing it to disk.
@@ -91,24 +90,21 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 		return Usage{}, err
 	}
 	u.Contents, u.Trees = contents, trees
-	c := tally{ctx: ctx, skip: f.adopted(), shared: map[disk.Inode]uint64{}, own: f.hasTombstone()}
+	b, _, _ := f.readBinding()
+	c := tally{ctx: ctx, skip: f.adopted(), shared: map[disk.Inode]uint64{}, own: b.MovedAway != nil}
 	if err := c.count(f.dir); err != nil {
 		return Usage{}, disk.Error("measure the repository", err)
 	}
 	u.Bytes, u.Files = c.bytes, c.files
-	clones, err := disk.ReadDir(f.adopted())
-	if err != nil {
-		return Usage{}, disk.Error("measure adopted clones", err)
+	if u.Adopted, err = v.adoptedNow(f, nil); err != nil {
+		return Usage{}, err
 	}
-	for _, clone := range clones {
+	for i, clone := range u.Adopted {
 		c := tally{ctx: ctx, shared: map[disk.Inode]uint64{}}
-		path := filepath.Join(f.adopted(), clone.Name())
-		if err := c.count(path); err != nil {
+		if err := c.count(filepath.Join(v.root, filepath.FromSlash(clone.Path))); err != nil {
 			return Usage{}, disk.Error("measure an adopted clone", err)
 		}
-		if clone.IsDir() {
-			u.Adopted = append(u.Adopted, Adopted{Path: v.relative(path), Bytes: c.bytes})
-		}
+		u.Adopted[i].Bytes = c.bytes
 	}
 	return u, nil
 }
@@ -209,14 +205,7 @@ func (t *Total) Add(u Usage) {
 func (v *Volume) totalPath() string { return filepath.Join(v.root, adminDir, "usage") }
 
 // Total returns the total that any process last passed to [Volume.SetTotal], or zero.
-func (v *Volume) Total() Total {
-	var t Total
-	content, err := os.ReadFile(v.totalPath())
-	if err != nil || json.Unmarshal(content, &t) != nil {
-		return Total{}
-	}
-	return t
-}
+func (v *Volume) Total() Total { return readCache[Total](v.totalPath()) }
 
 // SetTotal stores the usage of all repositories, for quotas and metrics.
 func (v *Volume) SetTotal(t Total) error {
@@ -240,7 +229,7 @@ const remeasureAfter = time.Minute
 
 // checkSpace fails if the volume or the repository is over a limit, else starts the meter.
 func (s *syncer) checkSpace(ctx context.Context) error {
-	if s.upToDate() {
+	if s.isPublished(s.tip.Commit) {
 		return nil // only changed files will be listed
 	}
 	space, err := s.v.Space()
@@ -248,16 +237,16 @@ func (s *syncer) checkSpace(ctx context.Context) error {
 		return err
 	}
 	if least := s.v.cfg.MinFreeBytes; space.Free < least {
-		return overQuota(events.Retryable, "the volume has %s free, less than min-free-bytes %s: free space, "+
+		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free, less than min-free-bytes %s: free space, "+
 			"run lockstep repos gc --all, or lower the setting", BytesText(space.Free), BytesText(least))
 	}
 	if most := s.v.cfg.MaxVolumeBytes; most > 0 {
 		if total := s.v.Total(); total.Bytes > most {
-			return overQuota(events.Retryable, "all repositories together use %s, more than max-volume-bytes %s: run "+
+			return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together use %s, more than max-volume-bytes %s: run "+
 				"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(total.Bytes), BytesText(most))
 		}
 	}
-	s.meter = meter{running: true, free: space.Free, usage: s.f.readUsage()}
+	s.meter = meter{running: true, free: space.Free, usage: readCache[Usage](s.f.usage())}
 	if s.meter.usage.Measured.IsZero() {
 		if s.meter.usage, err = s.v.measure(ctx, s.f); err != nil {
 			return err
@@ -294,7 +283,7 @@ func (s *syncer) checkSize(ctx context.Context) error {
 	if u.Bytes <= most {
 		return nil
 	}
-	return overQuota(events.Permanent, "the repository uses %s, more than max-repo-bytes %s: run lockstep repos gc, "+
+	return events.Errorf(events.Permanent, events.ClassQuota, "the repository uses %s, more than max-repo-bytes %s: run lockstep repos gc, "+
 		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes), BytesText(most))
 }
 
@@ -304,36 +293,27 @@ func (s *syncer) noteGrowth(res SyncResult) {
 	if !s.meter.running {
 		return
 	}
-	if res.Published {
-		s.meter.own += s.v.written(res)
+	if res.Published { // add the changed files and the index
+		written := tally{shared: map[disk.Inode]uint64{}}
+		add := func(path string) {
+			if info, err := os.Lstat(path); err == nil {
+				written.add(info)
+			}
+		}
+		tree := filepath.Join(s.v.root, filepath.FromSlash(res.Tree))
+		add(checkout.GitDirOf(tree).Index())
+		for _, file := range res.Files {
+			if file.Status != events.FileDeleted {
+				add(filepath.Join(tree, filepath.FromSlash(file.Path)))
+			}
+		}
+		s.meter.own += written.bytes
 	}
 	if space, err := s.v.Space(); err == nil {
 		s.meter.own = max(s.meter.own, s.meter.free-space.Free)
 	}
 	s.meter.usage.Added += s.meter.own
 	_ = s.f.writeUsage(s.meter.usage) // non-critical: the next GC measures again
-}
-
-// written returns the size of a tree's changed files and index.
-func (v *Volume) written(res SyncResult) int64 {
-	sum := tally{shared: map[disk.Inode]uint64{}}
-	add := func(path string) {
-		if info, err := os.Lstat(path); err == nil {
-			sum.add(info)
-		}
-	}
-	tree := filepath.Join(v.root, filepath.FromSlash(res.Tree))
-	add(checkout.GitDirOf(tree).Index())
-	for _, file := range res.Files {
-		if file.Status != events.FileDeleted {
-			add(filepath.Join(tree, filepath.FromSlash(file.Path)))
-		}
-	}
-	return sum.bytes
-}
-
-func overQuota(d events.Disposition, format string, args ...any) error {
-	return events.Errorf(d, events.ClassQuota, format, args...)
 }
 
 // BytesText formats a number of bytes, such as "1.5 MiB".

@@ -8,18 +8,19 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 func (w *world) gc(full bool) GCResult {
 	w.t.Helper()
-	return must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Full: full}))(w.t)
+	return testenv.Must(w.volume.GC(w.t.Context(), GCRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Full: full}))(w.t)
 }
 
 // noise returns random content, which does not compress.
 func noise(t *testing.T, bytes int) string {
 	t.Helper()
 	b := make([]byte, bytes)
-	must(rand.Read(b))(t)
+	testenv.Must(rand.Read(b))(t)
 	return string(b)
 }
 
@@ -77,7 +78,7 @@ func TestRepositoryOverLimit(t *testing.T) {
 	for range 2 {
 		_, err := w.trySync("")
 
-		mustFail(t, err, events.ClassQuota, events.Permanent)
+		testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 		if !strings.Contains(err.Error(), "max-repo-bytes") || !strings.Contains(err.Error(), "repos gc") {
 			t.Errorf("the error does not say what to do: %v", err)
 		}
@@ -89,7 +90,7 @@ func TestRepositoryOverLimit(t *testing.T) {
 	fetched := w.git.Stats(widgets).UploadPacks
 	w.volume = w.open(w.volume.Root(), Config{MaxRepoBytes: 1 << 10})
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassQuota, events.Permanent)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 	if w.git.Stats(widgets).UploadPacks != fetched {
 		t.Error("it was fetched though it is too large already")
 	}
@@ -105,13 +106,13 @@ func TestWrongGrowthEstimateIsRemeasured(t *testing.T) {
 	w.sync("")
 	w.gc(true)
 	f := w.volume.folder(repoPath(t, widgets))
-	u := f.readUsage()
+	u := readCache[Usage](f.usage())
 	u.Added = 1 << 40
-	must(0, f.writeUsage(u))(t)
+	testenv.Must(0, f.writeUsage(u))(t)
 	commit := w.push(map[string]string{"a": "2"})
 	w.sync("")
 	w.mustBeSound(widgets, commit)
-	if u := f.readUsage(); u.Added >= 1<<40 {
+	if u := readCache[Usage](f.usage()); u.Added >= 1<<40 {
 		t.Errorf("usage %+v, want it measured", u)
 	}
 }
@@ -130,7 +131,7 @@ func TestNoFetchOnFullVolume(t *testing.T) {
 			w := newWorld(t)
 			first := w.create(map[string]string{"a": "1"})
 			w.sync("")
-			must(0, w.volume.SetTotal(Total{Bytes: 2 << 20}))(t)
+			testenv.Must(0, w.volume.SetTotal(Total{Bytes: 2 << 20}))(t)
 			w.volume = w.open(w.volume.Root(), tc.cfg)
 			w.sync("") // needs no additional space
 			w.push(map[string]string{"a": "2"})
@@ -138,7 +139,7 @@ func TestNoFetchOnFullVolume(t *testing.T) {
 
 			_, err := w.trySync("")
 
-			mustFail(t, err, events.ClassQuota, events.Retryable)
+			testenv.MustFail(t, err, events.ClassQuota, events.Retryable)
 			if !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("the error does not name the setting: %v", err)
 			}
@@ -156,14 +157,14 @@ func TestDamagedUsageFileIsRewritten(t *testing.T) {
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, os.WriteFile(f.usage(), []byte("{"), 0o644))(t)
-	must(0, os.WriteFile(filepath.Join(w.volume.Root(), adminDir, "usage"), []byte("{"), 0o644))(t)
+	testenv.Must(0, os.WriteFile(f.usage(), []byte("{"), 0o644))(t)
+	testenv.Must(0, os.WriteFile(filepath.Join(w.volume.Root(), adminDir, "usage"), []byte("{"), 0o644))(t)
 	if total := w.volume.Total(); total != (Total{}) {
 		t.Errorf("total %+v", total)
 	}
 	w.push(map[string]string{"a": "2"})
 	w.sync("")
-	if u := f.readUsage(); u.Bytes == 0 || u.Measured.IsZero() {
+	if u := readCache[Usage](f.usage()); u.Bytes == 0 || u.Measured.IsZero() {
 		t.Errorf("usage %+v", u)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
 	"lockstep/internal/volume/fsck"
 )
 
@@ -49,8 +50,9 @@ type verifier struct {
 	f   folder
 	req VerifyRequest
 
-	check  *fsck.Checker
-	marked []string // trees and stores to be replaced, relative to the root
+	check     *fsck.Checker
+	movedAway *tombstone
+	marked    []string // trees and stores to be replaced, relative to the root
 }
 
 func (c *verifier) run() error {
@@ -66,12 +68,15 @@ func (c *verifier) run() error {
 	}
 	b, bound, err := c.f.readBinding()
 	switch {
-	case err != nil:
+	case err != nil && events.DispositionOf(err) != events.Permanent:
+		return err
+	case err != nil: // damaged
 		c.check.Found(c.f.binding(), "%v", err)
 		b.Repo = c.req.Repo
 	case !bound && b.MovedAway == nil:
 		return notHere(c.req.Repo)
 	}
+	c.movedAway = b.MovedAway
 	links, err := c.v.allLinks(c.f, b)
 	if err != nil {
 		return err
@@ -137,7 +142,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 // store as damaged.
 func (c *verifier) stores(trees []string) (map[string][]string, error) {
 	stores := map[string][]string{}
-	current, err := c.f.currentStore()
+	current, err := c.f.currentStore(c.movedAway)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +168,7 @@ func (c *verifier) stores(trees []string) (map[string][]string, error) {
 // mark makes the next sync replace damaged trees, damaged stores and the trees that use them. The caller holds the file
 // lock. After a crash, the next Verify finds the rest again.
 func (c *verifier) mark() error {
-	current, err := c.f.currentStore()
+	current, err := c.f.currentStore(c.movedAway)
 	if err != nil {
 		return err
 	}
@@ -178,9 +183,16 @@ func (c *verifier) mark() error {
 				trees = append(trees, c.f.tree(tree.Name()))
 			}
 		}
-		if damaged == current.dir {
-			if err := c.f.beginStore(); err != nil {
-				return err
+		if damaged == current.dir { // make an empty store the current one
+			next, err := c.f.nextStore(c.movedAway)
+			if err == nil {
+				err = object.MakeBare(next.dir)
+			}
+			if err == nil {
+				err = disk.Replace(filepath.Join(next.dir, "packed-refs"), nil)
+			}
+			if err != nil {
+				return disk.Error("create the next store", err)
 			}
 		}
 		c.marked = append(c.marked, c.v.relative(damaged))
@@ -193,16 +205,4 @@ func (c *verifier) mark() error {
 		c.marked = append(c.marked, c.v.relative(tree))
 	}
 	return nil
-}
-
-// beginStore creates an empty store and makes it the current one.
-func (f folder) beginStore() error {
-	next, err := f.nextStore()
-	if err != nil {
-		return err
-	}
-	if err := next.ensure(); err != nil {
-		return err
-	}
-	return disk.Error("create the next store", disk.Replace(filepath.Join(next.dir, "packed-refs"), nil))
 }

@@ -20,25 +20,25 @@ import (
 
 func (w *world) verify(repair bool) fsck.Report {
 	w.t.Helper()
-	return must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Repair: repair}))(w.t)
+	return testenv.Must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Repair: repair}))(w.t)
 }
 
 // flipBit flips one bit in the middle of a file and keeps its size, modification time and mode.
 func flipBit(t *testing.T, path string, at float64) {
 	t.Helper()
-	info := must(os.Stat(path))(t)
-	must(0, os.Chmod(path, 0o644))(t)
-	content := must(os.ReadFile(path))(t)
+	info := testenv.Must(os.Stat(path))(t)
+	testenv.Must(0, os.Chmod(path, 0o644))(t)
+	content := testenv.Must(os.ReadFile(path))(t)
 	content[int(float64(len(content)-1)*at)] ^= 0x10
-	must(0, os.WriteFile(path, content, 0o644))(t)
-	must(0, os.Chmod(path, info.Mode()))(t)
-	must(0, os.Chtimes(path, time.Time{}, info.ModTime()))(t)
+	testenv.Must(0, os.WriteFile(path, content, 0o644))(t)
+	testenv.Must(0, os.Chmod(path, info.Mode()))(t)
+	testenv.Must(0, os.Chtimes(path, time.Time{}, info.ModTime()))(t)
 }
 
 // one returns the first file that matches a pattern.
 func one(t *testing.T, pattern ...string) string {
 	t.Helper()
-	found := must(filepath.Glob(filepath.Join(pattern...)))(t)
+	found := testenv.Must(filepath.Glob(filepath.Join(pattern...)))(t)
 	if len(found) == 0 {
 		t.Fatalf("no %v", pattern)
 	}
@@ -62,62 +62,64 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		"a pack's count":  func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.01) },
 		"a pack cut short": func(t *testing.T, store, _ string) {
 			pack := one(t, store, "objects/pack/*.pack")
-			must(0, os.Truncate(pack, must(os.Stat(pack))(t).Size()-30))(t)
+			testenv.Must(0, os.Truncate(pack, testenv.Must(os.Stat(pack))(t).Size()-30))(t)
 		},
 		"a bit of an index": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.idx"), 0.9) },
-		"no index":          func(t *testing.T, store, _ string) { must(0, os.Remove(one(t, store, "objects/pack/*.idx")))(t) },
-		"a loose object":    func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/[0-9a-f][0-9a-f]/*"), 0.5) },
+		"no index": func(t *testing.T, store, _ string) {
+			testenv.Must(0, os.Remove(one(t, store, "objects/pack/*.idx")))(t)
+		},
+		"a loose object": func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/[0-9a-f][0-9a-f]/*"), 0.5) },
 		"no loose object": func(t *testing.T, store, _ string) {
-			must(0, os.Remove(one(t, store, "objects/[0-9a-f][0-9a-f]/*")))(t)
+			testenv.Must(0, os.Remove(one(t, store, "objects/[0-9a-f][0-9a-f]/*")))(t)
 		},
 		"a line of the store's refs": func(t *testing.T, store, _ string) { flipBit(t, filepath.Join(store, "packed-refs"), 0.6) },
-		"no store":                   func(t *testing.T, store, _ string) { must(0, os.RemoveAll(store))(t) },
+		"no store":                   func(t *testing.T, store, _ string) { testenv.Must(0, os.RemoveAll(store))(t) },
 		"a file, unseen":             func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, "dir/same"), 0.5) },
-		"a missing file":             func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
-		"a missing folder":           func(t *testing.T, _, tree string) { must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
+		"a missing file":             func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
+		"a missing folder":           func(t *testing.T, _, tree string) { testenv.Must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
 		"an extra file": func(t *testing.T, _, tree string) {
-			must(0, os.WriteFile(filepath.Join(tree, "dir/extra"), nil, 0o644))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(tree, "dir/extra"), nil, 0o644))(t)
 		},
-		"a mode": func(t *testing.T, _, tree string) { must(0, os.Chmod(filepath.Join(tree, "run"), 0o644))(t) },
+		"a mode": func(t *testing.T, _, tree string) { testenv.Must(0, os.Chmod(filepath.Join(tree, "run"), 0o644))(t) },
 		"a link's target": func(t *testing.T, _, tree string) {
-			must(0, os.Remove(filepath.Join(tree, "link")))(t)
-			must(0, os.Symlink("SAME", filepath.Join(tree, "link")))(t)
+			testenv.Must(0, os.Remove(filepath.Join(tree, "link")))(t)
+			testenv.Must(0, os.Symlink("SAME", filepath.Join(tree, "link")))(t)
 		},
 		"a file that became a link": func(t *testing.T, _, tree string) {
-			must(0, os.Rename(filepath.Join(tree, "a"), filepath.Join(tree, ".git/a")))(t)
-			must(0, os.Symlink(".git/a", filepath.Join(tree, "a")))(t)
+			testenv.Must(0, os.Rename(filepath.Join(tree, "a"), filepath.Join(tree, ".git/a")))(t)
+			testenv.Must(0, os.Symlink(".git/a", filepath.Join(tree, "a")))(t)
 		},
 		"a folder that became a link": func(t *testing.T, _, tree string) {
-			must(0, os.Rename(filepath.Join(tree, "dir"), filepath.Join(tree, ".git/dir")))(t)
-			must(0, os.Symlink(".git/dir", filepath.Join(tree, "dir")))(t)
+			testenv.Must(0, os.Rename(filepath.Join(tree, "dir"), filepath.Join(tree, ".git/dir")))(t)
+			testenv.Must(0, os.Symlink(".git/dir", filepath.Join(tree, "dir")))(t)
 		},
-		"a submodule's folder": func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, "sub")))(t) },
+		"a submodule's folder": func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "sub")))(t) },
 		"a tree's index":       func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, ".git/index"), 0.5) },
 		"a tree's manifest": func(t *testing.T, _, tree string) {
 			flipBit(t, checkout.GitDirOf(tree).Manifest(), 0.5)
 		},
-		"no index in a tree": func(t *testing.T, _, tree string) { must(0, os.Remove(filepath.Join(tree, ".git/index")))(t) },
+		"no index in a tree": func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, ".git/index")))(t) },
 		"a tree's HEAD": func(t *testing.T, _, tree string) {
-			must(0, os.WriteFile(filepath.Join(tree, ".git/HEAD"), []byte("ref: refs/heads/other\n"), 0o644))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(tree, ".git/HEAD"), []byte("ref: refs/heads/other\n"), 0o644))(t)
 		},
 		"a tree's commit": func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, ".git/packed-refs"), 0.6) },
 		"a tree's store": func(t *testing.T, _, tree string) {
-			must(0, os.WriteFile(filepath.Join(tree, ".git/objects/info/alternates"), []byte("../../nowhere/objects\n"), 0o644))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(tree, ".git/objects/info/alternates"), []byte("../../nowhere/objects\n"), 0o644))(t)
 		},
 		"a published name": func(t *testing.T, _, tree string) {
-			must(0, os.RemoveAll(tree))(t)
+			testenv.Must(0, os.RemoveAll(tree))(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
+			testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", commit))(t)
 			root := filepath.Join(t.TempDir(), "root")
-			must(0, exec.Command("cp", "-a", sound.Root(), root).Run())(t)
+			testenv.Must(0, exec.Command("cp", "-a", sound.Root(), root).Run())(t)
 			w.volume = w.open(root, Config{})
 			if report := w.verify(true); report.Found != 0 || report.Trees != 2 || report.Objects < 8 || report.Files != 12 || len(report.Marked) != 0 {
 				t.Fatalf("before any damage: %+v", report)
 			}
-			store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t).dir
-			damage(t, store, must(filepath.EvalSymlinks(w.path(widgets)))(t))
+			store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t).dir
+			damage(t, store, testenv.Must(filepath.EvalSymlinks(w.path(widgets)))(t))
 
 			found := w.verify(false)
 			if found.Found == 0 || len(found.Problems) == 0 || len(found.Marked) != 0 {
@@ -190,7 +192,7 @@ func TestVerifyReportsUnreadableFiles(t *testing.T) {
 			w.create(map[string]string{"a": "1"})
 			w.sync("")
 			path := tc.file(w.volume.folder(repoPath(t, widgets)))
-			must(0, os.WriteFile(path, []byte(tc.content), 0o644))(t)
+			testenv.Must(0, os.WriteFile(path, []byte(tc.content), 0o644))(t)
 			report := w.verify(true)
 			if report.Found != 1 || report.Problems[0].Path != w.volume.relative(path) {
 				t.Errorf("report %+v", report)
@@ -209,7 +211,7 @@ func TestVerifyLimitsListedProblems(t *testing.T) {
 	w.create(files)
 	w.sync("")
 	for name := range maps.Keys(files) {
-		must(0, os.Remove(w.path(widgets, name)))(t)
+		testenv.Must(0, os.Remove(w.path(widgets, name)))(t)
 	}
 	report := w.verify(false)
 	if report.Found != len(files) || len(report.Problems) != 100 {
@@ -221,8 +223,8 @@ func TestVerifyOfUnknownRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, err := w.volume.Verify(t.Context(), VerifyRequest{Repo: repoPath(t, widgets), Fence: 1})
-	mustFail(t, err, events.ClassNotFound, events.Permanent)
-	if entries := must(os.ReadDir(w.volume.reposDir()))(t); len(entries) != 0 {
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
+	if entries := testenv.Must(os.ReadDir(w.volume.reposDir()))(t); len(entries) != 0 {
 		t.Errorf("it made %v", entries)
 	}
 }
@@ -231,7 +233,7 @@ func TestVerifyOfUnknownRepository(t *testing.T) {
 func TestVerifyReadsLargePacks(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	w := newWorld(t)
 	files := map[string]string{}
 	for i := range 5100 {
@@ -253,11 +255,11 @@ func TestOldModesAreNotDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
-	blob := must(w.git.Blob(t.Context(), widgets, "content"))(t)
-	entries := must(w.git.Tree(t.Context(), widgets,
+	blob := testenv.Must(w.git.Blob(t.Context(), widgets, "content"))(t)
+	entries := testenv.Must(w.git.Tree(t.Context(), widgets,
 		gitserver.Entry{Mode: "100600", Name: "mine", Hash: blob}, gitserver.Entry{Mode: "100664", Name: "old", Hash: blob},
 		gitserver.Entry{Mode: "100775", Name: "run", Hash: blob}))(t)
-	must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, entries))(t)
+	testenv.Must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, entries))(t)
 	w.sync("")
 	if report := w.verify(false); report.Found != 0 {
 		t.Errorf("found %+v", report)
@@ -301,8 +303,8 @@ func TestMissingCommitIsFound(t *testing.T) {
 	if report := w.verify(false); report.Found != 0 {
 		t.Fatalf("before any damage: %+v", report)
 	}
-	store := must(w.volume.folder(repoPath(t, widgets)).currentStore())(t)
-	must(0, os.Remove(filepath.Join(store.dir, "objects", middle[:2], middle[2:])))(t)
+	store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+	testenv.Must(0, os.Remove(filepath.Join(store.dir, "objects", middle[:2], middle[2:])))(t)
 	if report := w.verify(true); report.Found != 1 || len(report.Marked) != 2 {
 		t.Errorf("found %+v", report)
 	}

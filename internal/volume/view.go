@@ -49,7 +49,7 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 	if err != nil {
 		return Detail{}, false, err
 	}
-	d := Detail{Usage: f.readUsage(), Remote: events.CanonicalRemote(b.Remote)}
+	d := Detail{Usage: readCache[Usage](f.usage()), Remote: events.CanonicalRemote(b.Remote)}
 	if d.Adopted, err = v.adoptedNow(f, d.Adopted); err != nil || !bound && len(d.Adopted) == 0 {
 		return Detail{}, false, err
 	}
@@ -79,12 +79,19 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	if err != nil || !bound {
 		return Published{}, false, err
 	}
-	commits, err := v.publishedRefs(f, b)
+	links, err := v.ownLinks(f, b)
 	if err != nil {
 		return Published{}, false, err
 	}
-	p := Published{Commits: commits, Remote: b.Remote}
-	if p.Fetched = len(commits) > 0; !p.Fetched {
+	p := Published{Commits: map[events.Ref]string{}, Remote: b.Remote}
+	// The plain name sorts first, so going backward it overrides the others.
+	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
+		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
+		if ref, err := events.ParseRef(name); ok && err == nil {
+			p.Commits[ref] = commit
+		}
+	}
+	if p.Fetched = len(p.Commits) > 0; !p.Fetched {
 		if p.Fetched, err = v.isUsed(f, b); err != nil {
 			return Published{}, false, err
 		}
@@ -93,23 +100,6 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 		p.Plain = ref
 	}
 	return p, true, nil
-}
-
-// publishedRefs returns the published commits by ref.
-func (v *Volume) publishedRefs(f folder, b binding) (map[events.Ref]string, error) {
-	links, err := v.ownLinks(f, b)
-	if err != nil {
-		return nil, err
-	}
-	commits := map[events.Ref]string{}
-	// The plain name sorts first, so going backward it overrides the others.
-	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
-		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
-		if ref, err := events.ParseRef(name); ok && err == nil {
-			commits[ref] = commit
-		}
-	}
-	return commits, nil
 }
 
 // adoptedNow lists the adopted clones, with sizes from the last measurement.

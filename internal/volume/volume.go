@@ -82,8 +82,8 @@ func (cfg Config) packLimits() object.Limits {
 	}
 }
 
-func (cfg Config) wireLimits() wire.Limits {
-	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout}
+func (cfg Config) wireLimits(gate wire.Gate) wire.Limits {
+	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout, Gate: gate}
 }
 
 func (cfg Config) checkoutLimits() checkout.Limits {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // mountSmall mounts a file system of the given size. It skips the test if mounting is not permitted.
@@ -17,7 +18,7 @@ func mountSmall(t *testing.T, size string) string {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Skipf("needs a file system of its own to fill: mount tmpfs: %v", err)
 	}
-	t.Cleanup(func() { must(0, syscall.Unmount(dir, syscall.MNT_DETACH))(t) })
+	t.Cleanup(func() { testenv.Must(0, syscall.Unmount(dir, syscall.MNT_DETACH))(t) })
 	return dir
 }
 
@@ -29,12 +30,12 @@ func TestFullVolume(t *testing.T) {
 	first := w.create(map[string]string{"a": "1"})
 	w.sync("")
 	noise := make([]byte, 1<<20)
-	must(must(os.Open("/dev/urandom"))(t).Read(noise))(t)
+	testenv.Must(testenv.Must(os.Open("/dev/urandom"))(t).Read(noise))(t)
 	w.push(map[string]string{"noise": string(noise)})
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassVolume, events.Retryable)
+	testenv.MustFail(t, err, events.ClassVolume, events.Retryable)
 	if !strings.Contains(err.Error(), "free space") {
 		t.Errorf("the error does not say what to do: %v", err)
 	}
@@ -53,16 +54,16 @@ func TestReadOnlyVolume(t *testing.T) {
 	first := w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.push(map[string]string{"a": "2"})
-	must(0, syscall.Mount("", root, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))(t)
+	testenv.Must(0, syscall.Mount("", root, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))(t)
 
 	_, err := w.trySync("")
 
-	mustFail(t, err, events.ClassVolume, events.Retryable)
+	testenv.MustFail(t, err, events.ClassVolume, events.Retryable)
 	if !strings.Contains(err.Error(), "read-write") {
 		t.Errorf("the error does not say what to do: %v", err)
 	}
 	_, err = OpenVolume(root, Config{})
-	mustFail(t, err, events.ClassVolume, events.Retryable)
+	testenv.MustFail(t, err, events.ClassVolume, events.Retryable)
 	w.mustBeSound(widgets, first)
 }
 
@@ -71,10 +72,10 @@ func TestFileInPlaceOfTreesFolder(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	f := w.volume.folder(repoPath(t, widgets))
-	must(0, os.MkdirAll(f.dir, 0o755))(t)
-	must(0, os.WriteFile(f.trees(), nil, 0o644))(t)
+	testenv.Must(0, os.MkdirAll(f.dir, 0o755))(t)
+	testenv.Must(0, os.WriteFile(f.trees(), nil, 0o644))(t)
 	_, err := w.trySync("")
-	mustFail(t, err, events.ClassVolume, events.Retryable)
+	testenv.MustFail(t, err, events.ClassVolume, events.Retryable)
 }
 
 // TestNoGitIsStarted removes git from the PATH; only the test server may run it.
@@ -97,15 +98,15 @@ func TestNothingIsWrittenBelowMountPoint(t *testing.T) {
 	main := w.create(map[string]string{"a": "1"})
 	w.sync("")
 	away := w.volume.Root() + "-away"
-	must(0, os.Rename(w.volume.Root(), away))(t) // unmounted
-	must(0, os.Mkdir(w.volume.Root(), 0o755))(t)
+	testenv.Must(0, os.Rename(w.volume.Root(), away))(t) // unmounted
+	testenv.Must(0, os.Mkdir(w.volume.Root(), 0o755))(t)
 	_, err := w.volume.Sync(t.Context(), w.request(""))
-	mustFail(t, err, events.ClassVolume, events.Retryable)
-	if entries := must(os.ReadDir(w.volume.Root()))(t); len(entries) != 0 {
+	testenv.MustFail(t, err, events.ClassVolume, events.Retryable)
+	if entries := testenv.Must(os.ReadDir(w.volume.Root()))(t); len(entries) != 0 {
 		t.Errorf("%v was written below the mount point", entries)
 	}
-	must(0, os.Remove(w.volume.Root()))(t)
-	must(0, os.Rename(away, w.volume.Root()))(t)
+	testenv.Must(0, os.Remove(w.volume.Root()))(t)
+	testenv.Must(0, os.Rename(away, w.volume.Root()))(t)
 	w.sync("")
 	w.mustBeSound(widgets, main)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // TestErrorsHideRemoteText uses a remote that violates HTTP in ways that net/http quotes in its errors.
@@ -31,7 +32,7 @@ func TestErrorsHideRemoteText(t *testing.T) {
 
 			_, err := w.volume.Sync(t.Context(), req)
 
-			mustFail(t, err, events.ClassNetwork, events.Retryable)
+			testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats the remote: %v", err)
 			}
@@ -42,7 +43,7 @@ func TestErrorsHideRemoteText(t *testing.T) {
 // answerRaw answers every connection with the same bytes.
 func answerRaw(t *testing.T, answer string) (address string) {
 	t.Helper()
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -73,7 +74,7 @@ func TestUntrustedCertificate(t *testing.T) {
 	req := w.request("")
 	req.URL = server.URL + "/acme/widgets"
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassNetwork, events.Retryable)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 	if !strings.Contains(err.Error(), "certificate") || !strings.Contains(err.Error(), "authority") {
 		t.Errorf("the error does not say what is wrong: %v", err)
 	}
@@ -104,7 +105,7 @@ func TestInvalidDefaultBranches(t *testing.T) {
 
 			_, err := w.volume.Sync(t.Context(), req)
 
-			mustFail(t, err, events.ClassNoRef, events.Permanent)
+			testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 			if strings.Contains(err.Error(), `"`) {
 				t.Errorf("the error repeats the remote: %v", err)
 			}
@@ -121,7 +122,7 @@ func TestErrorHidesRedirectHost(t *testing.T) {
 	req := w.request("")
 	req.URL = moved.URL + "/acme/widgets"
 	_, err := w.volume.Sync(t.Context(), req)
-	mustFail(t, err, events.ClassNetwork, events.Retryable)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 	if strings.Contains(err.Error(), secret) {
 		t.Errorf("the error repeats the remote: %v", err)
 	}

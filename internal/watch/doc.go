@@ -11,7 +11,7 @@
 //	watch:of:{repository}  hash: one field "{app} {refs}" for each watch, as JSON; plus version, repo (the path
 //	                       as first spelled), at (the key of its remote), interval (ms: the shortest interval of
 //	                       any watch, 0 for none), usual ("1" if a watch uses the default interval), asked (ms:
-//	                       when a poll was last requested)
+//	                       when a poll was last requested), polled (ID of its entry)
 //	watch:at:{remote}      hash: the repositories with that remote, and version. A repository contains a slash
 //	watch:index            sorted set of watched repositories, all with score 0: an ordered list, read by page
 //	poll                   sorted set: repository to the time (ms) of its next poll
@@ -26,8 +26,9 @@
 //
 // # Versions
 //
-// The watches of a repository have a version, and so have all watches of a remote: a random text that is replaced by
-// every write. Versions are never reused, not even after Redis has lost its last writes. They serve two purposes:
+// All watches of a repository share a version, and so do all watches of a remote. A version is a random text,
+// replaced by every write. Versions are never reused, not even after Redis has lost its last writes. They serve two
+// purposes:
 //
 //   - Optimistic concurrency. A writer reads the watches of a path and computes the new ones. write.lua stores them
 //     only if the version is unchanged; otherwise the writer starts over.
@@ -58,7 +59,7 @@
 //	Redis loses its last writes        watches and the changes queued with them may be lost: import the file again
 //	no scheduler runs for a while      every overdue repository is polled once, not once for each missed poll
 //	a watch cannot be decoded          Of, ByRemote, List and Put fail and name it, because ignoring it could remove
-//	                                   a clone. Remove still works, so does a new Put, and Repos includes it
+//	                                   a clone. Remove and a new Put still work, and Repos includes it
 //	two remotes at one path            refused by Put, Add, Plan and Move, as by the volume. So are a path inside
 //	                                   another watched path, and the 1,001st watch of a repository
 package watch

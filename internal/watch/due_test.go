@@ -189,3 +189,33 @@ func TestConcurrentSchedulersPollEachRepositoryOnce(t *testing.T) {
 		t.Errorf("spread over %s ms of 120,000", strconv.FormatFloat(spread, 'f', 0, 64))
 	}
 }
+
+func TestPendingPollIsNotRepeated(t *testing.T) {
+	ctx := context.Background()
+	b := newBench(t)
+	b.put(of(t, "docs", "acme/widgets", ""))
+	b.drain()
+	changes := events.DefaultNamespace.Changes()
+	if err := b.client.XGroupCreateMkStream(ctx, changes, events.WorkersGroup, "$").Err(); err != nil {
+		t.Fatal(err)
+	}
+	b.ago("acme/widgets", time.Hour)
+	if n, _ := b.enqueueDue(10, time.Minute); n != 1 {
+		t.Fatalf("%d polls queued, want 1", n)
+	}
+	read, err := b.client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: events.WorkersGroup, Consumer: "a", Streams: []string{changes, ">"}}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ago("acme/widgets", time.Hour)
+	if n, next := b.enqueueDue(10, time.Minute); n != 0 || next < 50*time.Second {
+		t.Errorf("%d polls queued, the next in %v, while one is pending", n, next)
+	}
+	for _, entry := range read[0].Messages {
+		b.client.XAck(ctx, changes, events.WorkersGroup, entry.ID)
+	}
+	b.ago("acme/widgets", time.Hour)
+	if n, _ := b.enqueueDue(10, time.Minute); n != 1 {
+		t.Errorf("%d polls queued after the last one was settled, want 1", n)
+	}
+}

@@ -28,7 +28,7 @@ type Page struct {
 }
 
 // ErrBadAfter means that [Query.After] was not returned as [Page.Next].
-var ErrBadAfter = errors.New("after: want the next of the previous page")
+var ErrBadAfter = errors.New("after: want the value of \"next\" in the previous page")
 
 const (
 	defaultPage     = 100

@@ -4,14 +4,18 @@
 -- ARGV  1 token        2 lease, µs                3 hand-over lease, µs   4 lifetime of a ticket, µs
 --       5 '1' if PUBLISH's count can be trusted   6 the token to grant or queue
 --       7-11 its ticket: floor, channel, worker, job, operation
+--       12 see acquire.lua     13 time of Redis' clock, µs, after which the call is late; '0' for none
+--       14 its group, or ''
 --
--- A waiter's record is the time at which it counts as dead, a space, and its ticket as a JSON object.
+-- A waiter's record is the time at which it counts as dead, a space, and its ticket as a JSON object. The lock's field
+-- 'group' is the owner's token, a space, and its group, so that a group left by an earlier owner is not taken for its own.
 
 local lock, queue, waiters = KEYS[1], KEYS[2], KEYS[3]
 local lease, handover, life = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function ticket()
-  return {floor = ARGV[7], channel = ARGV[8], worker = ARGV[9], job = ARGV[10], operation = ARGV[11]}
+  local group = ARGV[14] ~= '' and ARGV[14] or nil
+  return {floor = ARGV[7], channel = ARGV[8], worker = ARGV[9], job = ARGV[10], operation = ARGV[11], group = group}
 end
 
 local function dequeue(token)
@@ -24,9 +28,18 @@ local function terms(stored, floor, span)
   return math.max(stored + 1, now, tonumber(floor) + 1), now + span
 end
 
+local function group(token, to)
+  if to.group then
+    redis.call('HSET', lock, 'group', token .. ' ' .. to.group)
+  else
+    redis.call('HDEL', lock, 'group')
+  end
+end
+
 local function write(token, to, fence, expires)
   redis.call('HSET', lock, 'owner', token, 'expires', number(expires), 'fence', number(fence), 'since', number(now),
     'channel', to.channel, 'worker', to.worker, 'job', to.job, 'operation', to.operation)
+  group(token, to)
   redis.call('PEXPIRE', lock, KEEP)
 end
 
@@ -38,31 +51,52 @@ local function grant(token, stored)
   return {'granted', now, fence, expires}
 end
 
--- hand_over gives the lease to the first live waiter, by message and for a short time; the waiter then
--- renews it. It removes waiters past their deadline. It skips a waiter without a subscriber, which may be
--- reconnecting and keeps its place. It returns the reply for that waiter and its token, or nil if no
--- waiter can take the lease.
+-- offer gives the lease to one live waiter, by message and for a short time; the waiter then renews it. It returns the
+-- reply for that waiter, or nil if the waiter has no subscriber.
+local function offer(token, json, stored)
+  local to = cjson.decode(json)
+  local fence, expires = terms(stored, to.floor, handover)
+  local message = token .. ' ' .. number(now) .. ' ' .. number(fence) .. ' ' .. number(expires) .. ' ' .. lock
+  -- Write before publishing: a Redis that refuses writes (a replica, a full disk, too few replicas)
+  -- must not announce a grant that it does not record.
+  redis.call('PEXPIRE', queue, math.ceil(life / 1000))
+  if redis.call('PUBLISH', to.channel, message) == 0 and ARGV[5] == '1' then return nil end
+  dequeue(token)
+  write(token, to, fence, expires)
+  return {'granted', now, fence, expires}
+end
+
+-- hand_over offers the lease to the waiters in order. It removes waiters past their deadline, and skips a waiter without a
+-- subscriber, which may be reconnecting and keeps its place. It reads CHUNK waiters at a time and at most CHUNKS times that,
+-- and makes at most OFFERS offers, which bounds how long it blocks Redis to about 5 ms. The next call continues, because the
+-- dead ones are gone. It returns the reply for the waiter that got the lease and its token, or nil if none of those
+-- waiters can take it.
+local CHUNK, CHUNKS, OFFERS = 256, 16, 1024
 local function hand_over(stored)
-  local counted = ARGV[5] == '1'
-  for _, token in ipairs(redis.call('ZRANGE', queue, '0', '255')) do
-    local record = redis.call('HGET', waiters, token) or ''
-    local deadline, json = string.match(record, '^(%d+) (.*)$')
-    if not deadline or tonumber(deadline) <= now then
-      dequeue(token)
-    else
-      local to = cjson.decode(json)
-      local fence, expires = terms(stored, to.floor, handover)
-      local message = token .. ' ' .. number(now) .. ' ' .. number(fence) .. ' ' .. number(expires) .. ' ' .. lock
-      -- Write before publishing: a Redis that refuses writes (a replica, a full disk, too few replicas)
-      -- must not announce a grant that it does not record.
-      redis.call('PEXPIRE', queue, math.ceil(life / 1000))
-      local heard = redis.call('PUBLISH', to.channel, message)
-      if heard > 0 or not counted then
-        dequeue(token)
-        write(token, to, fence, expires)
-        return {'granted', now, fence, expires}, token
+  local kept = 0
+  for _ = 1, CHUNKS do
+    local tokens = redis.call('ZRANGE', queue, number(kept), number(kept + CHUNK - 1))
+    if #tokens == 0 then return nil end
+    local records = redis.call('HMGET', waiters, unpack(tokens))
+    local dead, reply, to = {}, nil, nil
+    for i, token in ipairs(tokens) do
+      local deadline, json = string.match(records[i] or '', '^(%d+) (.*)$')
+      if not deadline or tonumber(deadline) <= now then
+        dead[#dead + 1] = token
+      else
+        reply = offer(token, json, stored)
+        if reply then
+          to = token
+          break
+        end
+        kept = kept + 1
       end
     end
+    if #dead > 0 then
+      redis.call('ZREM', queue, unpack(dead))
+      redis.call('HDEL', waiters, unpack(dead))
+    end
+    if to or #tokens < CHUNK or kept >= OFFERS then return reply, to end
   end
   return nil
 end
@@ -79,8 +113,10 @@ end
 
 -- held returns the reply for a token that must wait: how many are ahead of it, and who holds the lease.
 local function held(token)
-  local h = redis.call('HMGET', lock, 'expires', 'fence', 'since', 'worker', 'job', 'operation')
+  local h = redis.call('HMGET', lock, 'expires', 'fence', 'since', 'worker', 'job', 'operation', 'owner', 'group')
   local function integer(s) return tonumber(s or '') or 0 end
   local rank = redis.call('ZRANK', queue, token) or -1
-  return {'held', now, integer(h[2]), integer(h[1]), rank, integer(h[3]), h[4] or '', h[5] or '', h[6] or ''}
+  local mark, group = (h[7] or '') .. ' ', h[8] or ''
+  group = string.sub(group, 1, #mark) == mark and string.sub(group, #mark + 1) or ''
+  return {'held', now, integer(h[2]), integer(h[1]), rank, integer(h[3]), h[4] or '', h[5] or '', h[6] or '', group}
 end

@@ -30,15 +30,15 @@ import (
 
 // Observer observes the messages of one or several routes. A nil *Observer disables observation.
 type Observer struct {
-	// Tracer makes a span for each delivery, a child of the one that the message's metadata names by W3C Trace Context,
-	// and what results from the message carries the trace on. Nil disables tracing: no trace is read or written.
+	// Tracer creates a span for each delivery, as a child of the span in the message's metadata (W3C Trace Context).
+	// Messages that result from the delivery continue the trace. Nil disables tracing: no trace is read or written.
 	Tracer trace.Tracer
 
 	// Events is called with each [Event], from many goroutines. It must not block. Nil disables it.
 	Events func(Event)
 }
 
-// Event is a step in the life of a change.
+// Event is a step in the processing of a change.
 type Event struct {
 	Kind Kind
 	Job  *events.Job // the same pointer in all events of one attempt; nil in Ended

@@ -41,7 +41,7 @@ const tracerName = "lockstep/router" // tracer of a delivery's child spans
 var propagator propagation.TraceContext
 
 // startSpan starts the delivery's span. A message that returns to the stream because of contention or shutdown has not
-// failed: lockstep.end tells, and the span's status stays unset.
+// failed: the span's status stays unset, and lockstep.end has the reason.
 func (d *Delivery) startSpan(tracer trace.Tracer, msg *message.Message, topic string) {
 	ctx := propagator.Extract(d.ctx, propagation.MapCarrier(msg.Metadata))
 	d.ctx, d.span = tracer.Start(ctx, "process "+topic, trace.WithSpanKind(trace.SpanKindConsumer))
@@ -66,7 +66,7 @@ func (d *Delivery) End() {
 	d.span.End()
 }
 
-// Describe adds to the span what a change is about, and which worker handles it.
+// Describe adds attributes of the change and the name of the worker to the span.
 func (d *Delivery) Describe(worker string, change events.Change) {
 	if !d.span.IsRecording() {
 		return
@@ -121,7 +121,7 @@ func endSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// setError adds err, if any, to a span. Contention and a skipped message are no failures.
+// setError adds err, if any, to a span. Contention and skipped messages do not count as failures.
 func setError(span trace.Span, err error) {
 	if err == nil || !span.IsRecording() {
 		return
@@ -132,14 +132,17 @@ func setError(span trace.Span, err error) {
 	}
 }
 
-// Skipped reports whether err says that a message need not be handled: its key is held and it is not to wait, its
-// repository's circuit is open, or the watch that asked for it is gone.
+// Skipped reports whether err means that a message need not be handled: its key is held and its policy is
+// [locking.Skip], its repository's circuit is open, or the watch that requested it is gone.
 func Skipped(err error) bool {
 	if errors.Is(err, locking.ErrHeld) {
 		return true
 	}
-	class := events.ClassOf(err)
-	return events.DispositionOf(err) == events.Permanent && (class == events.ClassCircuit || class == events.ClassUnwatched)
+	switch events.ClassOf(err) {
+	case events.ClassCircuit, events.ClassUnwatched:
+		return events.DispositionOf(err) == events.Permanent
+	}
+	return false
 }
 
 // OneLine is the error's text on one line of bounded length, for spans, logs, results and dead letters.
@@ -168,9 +171,9 @@ func Inject(ctx context.Context, outputs []stream.Output) {
 	}
 }
 
-// Coalesce follows a change that is about to be settled along with the delivery's own. Its span belongs to the change's own
-// trace, with a link to the delivery's span, and outputs carry that trace on. A change without a trace joins the
-// delivery's. The caller calls settled once the change is settled.
+// Coalesce follows a change that is about to be settled along with the delivery's own. Its span and its outputs belong to
+// the change's own trace; the span links to the delivery's span. A change without a trace joins the delivery's. The caller
+// calls settled once the change is settled.
 func (d *Delivery) Coalesce(change events.Change, sibling stream.Sibling, outputs []stream.Output) (settled func()) {
 	ctx, span := d.ctx, trace.Span(noop.Span{})
 	own := trace.SpanContextFromContext(propagator.Extract(context.Background(), propagation.MapCarrier(sibling.Metadata)))

@@ -9,8 +9,8 @@ import (
 )
 
 // Timeline says when a settled change reached each stage. A time is zero if it does not apply or is unknown. Received is
-// by the publisher's clock, Queued by Redis', all others by this process'. A time before the one that it follows is set to
-// that one, so small differences between clocks give a stage of length 0, never a negative one.
+// by the publisher's clock, Queued by Redis', all others by this process'. A time earlier than the previous one is set to
+// it, so small differences between clocks result in a stage of length 0, never a negative one.
 type Timeline struct {
 	Operation string // sync, remove, move or poll
 	Outcome   string // synced, unchanged, removed, moved, polled, coalesced, failed or left
@@ -91,7 +91,7 @@ const (
 	maxReceivedAhead = time.Minute        // after the change was queued
 )
 
-// queued is the part of a change's timeline that its entry tells.
+// queued returns the part of a change's timeline that is known from its entry.
 func queued(change events.Change, entry string) Timeline {
 	t := Timeline{Operation: change.Type.Operation(), Received: change.Time, Queued: EntryTime(entry)}
 	reference := t.Queued

@@ -24,6 +24,7 @@ func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.Syn
 	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
 		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
 		Foreign: req.Remote.Foreign, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
+		Gate: gateOf(req.Remote),
 	})
 	return handlers.SyncResult{
 		Tip: handlers.Tip{Ref: s.Ref, Commit: s.After}, Before: s.Before, Path: s.Path, Tree: s.Tree,
@@ -31,17 +32,14 @@ func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.Syn
 	}, err
 }
 
-func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) (err error) {
-	auth := wire.Auth(req.Remote.Secret)
-	if req.Ref.IsZero() {
-		_, err = r.Volume.Remove(ctx, volume.RemoveRequest{
-			Repo: req.Repo, URL: req.Remote.URL, Auth: auth, Fence: req.Fence, Force: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
-		})
-		return err
+func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) error {
+	remove := r.Volume.Remove
+	if !req.Ref.IsZero() {
+		remove = r.RemoveRef
 	}
-	_, err = r.RemoveRef(ctx, volume.RemoveRefRequest{
-		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: auth, Fence: req.Fence,
-		Force: req.Force, Plain: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
+	_, err := remove(ctx, volume.RemoveRequest{
+		Repo: req.Repo, Ref: req.Ref, URL: req.Remote.URL, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence,
+		Force: req.Force, Plain: req.Force, Foreign: req.Remote.Foreign, Confirm: req.Confirm, Gate: gateOf(req.Remote),
 	})
 	return err
 }
@@ -49,19 +47,45 @@ func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) (err erro
 func (r repos) Move(ctx context.Context, req handlers.MoveRequest) (handlers.MoveResult, error) {
 	moved, err := r.Volume.Move(ctx, volume.MoveRequest{
 		From: req.From, To: req.To, URL: req.Remote.URL, Auth: wire.Auth(req.Remote.Secret), OldAuth: wire.Auth(req.FormerSecret),
-		Fence: req.Fence, ToFence: req.ToFence, Foreign: req.Remote.Foreign, Confirm: req.Confirm,
+		Fence: req.Fence, ToFence: req.ToFence, Foreign: req.Remote.Foreign, Confirm: req.Confirm, Gate: gateOf(req.Remote),
 	})
 	return handlers.MoveResult(moved), err
 }
 
 func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handlers.Remote) (handlers.Refs, error) {
-	refs, err := r.Volume.ListRefs(ctx, volume.ListRefsRequest{Repo: repo, URL: remote.URL, Auth: wire.Auth(remote.Secret), Foreign: remote.Foreign})
+	refs, err := r.Volume.ListRefs(ctx, volume.ListRefsRequest{
+		Repo: repo, URL: remote.URL, Auth: wire.Auth(remote.Secret), Foreign: remote.Foreign, Gate: gateOf(remote),
+	})
 	return handlers.Refs(refs), err
 }
 
 func (r repos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
 	published, ok, err := r.Volume.Published(repo)
 	return handlers.Published(published), ok, err
+}
+
+// gateOf returns the gate of a remote for package wire, or nil if there is none.
+func gateOf(remote handlers.Remote) wire.Gate {
+	if remote.Gate == nil {
+		return nil
+	}
+	return gate{remote.Gate}
+}
+
+type gate struct{ handlers.Gate }
+
+func (g gate) Enter(ctx context.Context, host string) (wire.Permit, error) {
+	held, err := g.Gate.Enter(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	return permit{held}, nil
+}
+
+type permit struct{ handlers.HostPermit }
+
+func (p permit) Done(ctx context.Context, a wire.Answer) error {
+	return p.HostPermit.Done(ctx, handlers.HostAnswer(a))
 }
 
 type secrets struct{ *credential.Store }

@@ -93,21 +93,27 @@ func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lo
 
 // Links returns the policy with which the tree was built.
 func (g GitDir) Links() LinkPolicy {
-	content, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-links"))
+	links, err := readLine(filepath.Join(g.Dir, "lockstep-links"))
 	if err != nil {
 		return LinksKeep // written by an older version
 	}
-	return LinkPolicy(strings.TrimSpace(string(content)))
+	return LinkPolicy(links)
+}
+
+// readLine reads a file with one line.
+func readLine(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	return strings.TrimSpace(string(content)), err
 }
 
 // Store returns the folder of the store that the tree reads objects from, or "" for none.
 func (g GitDir) Store() (string, error) {
 	objects := filepath.Join(g.Dir, "objects")
-	line, err := os.ReadFile(filepath.Join(objects, "info", "alternates"))
+	line, err := readLine(filepath.Join(objects, "info", "alternates"))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
-	return filepath.Dir(filepath.Join(objects, strings.TrimSpace(string(line)))), err
+	return filepath.Dir(filepath.Join(objects, line)), err
 }
 
 // indexLead is added to the modification time of the index. Git re-reads files that are as new as the index,
@@ -157,23 +163,18 @@ func RefAndCommit(tree string) (ref, commit string, ok bool) {
 
 // refAndCommit is RefAndCommit for a tree with any folder name.
 func (g GitDir) refAndCommit() (ref, commit string, ok bool) {
-	refLine, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-ref"))
-	if err != nil {
-		return "", "", false
+	ref, err := readLine(g.Ref())
+	if err == nil {
+		commit, err = readLine(filepath.Join(g.Dir, "lockstep-commit"))
 	}
-	commitLine, err := os.ReadFile(filepath.Join(g.Dir, "lockstep-commit"))
-	if err != nil {
+	if err != nil || !object.IsID(commit) {
 		return "", "", false
 	}
 	store, err := g.Store()
-	if err != nil || store == "" {
-		return "", "", false
+	if err == nil && store != "" {
+		_, err = os.Lstat(filepath.Join(store, "objects"))
 	}
-	if _, err := os.Lstat(filepath.Join(store, "objects")); err != nil {
-		return "", "", false
-	}
-	ref, commit = strings.TrimSpace(string(refLine)), strings.TrimSpace(string(commitLine))
-	return ref, commit, object.IsID(commit)
+	return ref, commit, err == nil && store != ""
 }
 
 // Ref returns the path of the file that marks a tree as complete: see RefAndCommit.
@@ -181,14 +182,14 @@ func (g GitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
 
 // BuiltFor returns the ref of a tree, even if the tree is marked as damaged.
 func (g GitDir) BuiltFor() (events.Ref, error) {
-	line, err := os.ReadFile(g.Ref())
+	line, err := readLine(g.Ref())
 	if errors.Is(err, os.ErrNotExist) {
-		line, err = os.ReadFile(filepath.Join(g.Dir, damagedRef))
+		line, err = readLine(filepath.Join(g.Dir, damagedRef))
 	}
 	if err != nil {
 		return events.Ref{}, err
 	}
-	return events.ParseRef(strings.TrimSpace(string(line)))
+	return events.ParseRef(line)
 }
 
 // Unmake marks a tree as damaged. Git can still be used in it.
@@ -207,17 +208,16 @@ type Head struct{ Ref, Commit string }
 
 // Head reads HEAD.
 func (g GitDir) Head() (Head, error) {
-	content, err := os.ReadFile(filepath.Join(g.Dir, "HEAD"))
+	line, err := readLine(filepath.Join(g.Dir, "HEAD"))
 	if err != nil {
 		return Head{}, err
 	}
-	line := strings.TrimSpace(string(content))
 	ref, symbolic := strings.CutPrefix(line, "ref: ")
 	if !symbolic {
 		return Head{Commit: line}, nil
 	}
-	if loose, err := os.ReadFile(filepath.Join(g.Dir, filepath.FromSlash(ref))); err == nil {
-		return Head{ref, strings.TrimSpace(string(loose))}, nil
+	if commit, err := readLine(filepath.Join(g.Dir, filepath.FromSlash(ref))); err == nil {
+		return Head{ref, commit}, nil
 	}
 	packed, err := os.ReadFile(filepath.Join(g.Dir, "packed-refs"))
 	for line := range strings.Lines(string(packed)) {
@@ -228,8 +228,8 @@ func (g GitDir) Head() (Head, error) {
 	return Head{Ref: ref}, err
 }
 
-// pinFile is an empty file in a tree's .git. A reader may hold a shared lock on it; once it has the lock, it checks
-// that the tree is still in place. Package tree does this; docs/reading.md describes it for other readers.
+// pinFile is an empty file in a tree's .git. A reader pins the tree with a shared lock on this file, and then checks
+// that the tree is still in place. Package tree does both; docs/reading.md describes the steps for other readers.
 const pinFile = "lockstep-pin"
 
 // Pin returns the path of the file that readers lock.
@@ -243,11 +243,11 @@ type History struct {
 
 // ReadDepth reads a depth from a file; it returns 0 on failure.
 func ReadDepth(path string) events.Depth {
-	content, err := os.ReadFile(path)
+	line, err := readLine(path)
 	if err != nil {
 		return 0
 	}
-	depth, err := events.ParseDepth(strings.TrimSpace(string(content)))
+	depth, err := events.ParseDepth(line)
 	if err != nil {
 		return 0
 	}

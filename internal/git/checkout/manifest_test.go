@@ -9,6 +9,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sys/unix"
+
+	"lockstep/internal/testenv"
 )
 
 func TestManifestRoundTrip(t *testing.T) {
@@ -24,8 +26,8 @@ func TestManifestRoundTrip(t *testing.T) {
 	}
 	file := filepath.Join(dir, "index")
 	content := want.encode()
-	must(0, os.WriteFile(file, content, 0o644))(t)
-	got := must(readManifest(file))(t)
+	testenv.Must(0, os.WriteFile(file, content, 0o644))(t)
+	got := testenv.Must(readManifest(file))(t)
 	if len(got) != len(want) {
 		t.Fatalf("%d entries, want %d", len(got), len(want))
 	}
@@ -37,7 +39,7 @@ func TestManifestRoundTrip(t *testing.T) {
 
 	for i := range len(content) {
 		for _, spoilt := range [][]byte{content[:i], flipped(content, i)} {
-			must(0, os.WriteFile(file, spoilt, 0o644))(t)
+			testenv.Must(0, os.WriteFile(file, spoilt, 0o644))(t)
 			if _, err := readManifest(file); err == nil {
 				t.Fatalf("a manifest spoilt at byte %d was read", i)
 			}

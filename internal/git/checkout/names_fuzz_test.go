@@ -16,6 +16,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
+	"lockstep/internal/testenv"
 )
 
 // FuzzTreeEntries checks out trees whose entries have arbitrary names and modes, at the top and in a folder. No file
@@ -39,10 +40,10 @@ func FuzzTreeEntries(f *testing.F) {
 			obj := storage.NewEncodedObject()
 			obj.SetType(kind)
 			obj.SetSize(int64(len(raw)))
-			writer := must(obj.Writer())(t)
-			must(writer.Write(raw))(t)
-			must(0, writer.Close())(t)
-			return must(storage.SetEncodedObject(obj))(t)
+			writer := testenv.Must(obj.Writer())(t)
+			testenv.Must(writer.Write(raw))(t)
+			testenv.Must(0, writer.Close())(t)
+			return testenv.Must(storage.SetEncodedObject(obj))(t)
 		}
 		blob := put(plumbing.BlobObject, []byte(content))
 		hash := blob
@@ -78,8 +79,8 @@ func checkOutTree(t *testing.T, objects *object.Store, root object.ID, dst strin
 	if err := p.check(objects, 1000); err != nil {
 		return err
 	}
-	must(0, os.MkdirAll(dst, 0o755))(t)
-	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: 1 << 20, items: must(p.Items())(t), count: func(int64) {}}
+	testenv.Must(0, os.MkdirAll(dst, 0o755))(t)
+	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: 1 << 20, items: testenv.Must(p.Items())(t), count: func(int64) {}}
 	_, _, err = b.build(t.Context(), dst, "")
 	return err
 }

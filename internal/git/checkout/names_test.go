@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/internal/testenv"
 )
 
 func TestEntryNames(t *testing.T) {
@@ -49,6 +51,6 @@ func FuzzEntryName(f *testing.F) {
 		if err := os.WriteFile(path, nil, 0o644); err != nil {
 			t.Fatalf("%q was accepted, but: %v", name, err)
 		}
-		must(0, os.Remove(path))(t)
+		testenv.Must(0, os.Remove(path))(t)
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 var errNoManifest = errors.New("the tree's manifest or commit cannot be read")
 
-// Patch converts the tree at dst, of another commit, into the plan's by replacing the files that differ. It calls
+// Patch turns the tree of another commit at dst into the plan's tree by replacing the files that differ. It calls
 // begin with their number, and count for each. After an error the tree at dst is unusable.
 func (p *Plan) Patch(
 	ctx context.Context, objects *object.Store, dst string, links LinkPolicy, limits Limits, begin, count func(files int64),

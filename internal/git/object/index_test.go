@@ -11,22 +11,23 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 // packOf creates a repository with one pack of some hundred objects, and returns their offsets according to git.
 func packOf(t *testing.T) (dir, index string, objects map[ID]int64) {
 	t.Helper()
-	server := must(gitserver.Start(t.TempDir()))(t)
+	server := testenv.Must(gitserver.Start(t.TempDir()))(t)
 	t.Cleanup(server.Close)
 	files := map[string]string{}
 	for i := range 300 {
 		files[fmt.Sprintf("d%d/f%d", i%10, i)] = strings.Repeat(fmt.Sprintln("line", i%50), i)
 	}
-	must(server.Create(t.Context(), "acme/widgets", files))(t)
+	testenv.Must(server.Create(t.Context(), "acme/widgets", files))(t)
 	dir = server.Dir("acme/widgets")
-	must(gitserver.Git(t.Context(), dir, "", "repack", "-adq", "--depth=20"))(t)
-	index = must(filepath.Glob(filepath.Join(dir, "objects/pack/*.idx")))(t)[0]
-	out := must(gitserver.Git(t.Context(), dir, "", "verify-pack", "-v", index))(t)
+	testenv.Must(gitserver.Git(t.Context(), dir, "", "repack", "-adq", "--depth=20"))(t)
+	index = testenv.Must(filepath.Glob(filepath.Join(dir, "objects/pack/*.idx")))(t)[0]
+	out := testenv.Must(gitserver.Git(t.Context(), dir, "", "verify-pack", "-v", index))(t)
 	objects = map[ID]int64{}
 	for line := range strings.Lines(out) {
 		var hash, kind string
@@ -43,18 +44,18 @@ func packOf(t *testing.T) (dir, index string, objects map[ID]int64) {
 
 func TestPackIndexAgreesWithGit(t *testing.T) {
 	dir, path, objects := packOf(t)
-	index := must(openPackIndex(path))(t)
+	index := testenv.Must(openPackIndex(path))(t)
 	defer index.close()
-	if n := must(index.Count())(t); n != int64(len(objects)) {
+	if n := testenv.Must(index.Count())(t); n != int64(len(objects)) {
 		t.Fatalf("%d objects, want %d", n, len(objects))
 	}
 	for round := range 2 { // the index is cached in the second round
 		for hash, offset := range objects {
-			if got := must(index.FindOffset(hash))(t); got != offset {
+			if got := testenv.Must(index.FindOffset(hash))(t); got != offset {
 				t.Fatalf("%s is at %d, want %d", hash, got, offset)
 			}
 			if round == 1 {
-				if got := must(index.FindHash(offset))(t); got != hash {
+				if got := testenv.Must(index.FindHash(offset))(t); got != hash {
 					t.Fatalf("at %d is %s, want %s", offset, got, hash)
 				}
 			}
@@ -67,26 +68,26 @@ func TestPackIndexAgreesWithGit(t *testing.T) {
 	o := Open(dir)
 	defer o.Close()
 	for hash := range objects {
-		obj := must(o.EncodedObject(plumbing.AnyObject, hash))(t)
+		obj := testenv.Must(o.EncodedObject(plumbing.AnyObject, hash))(t)
 		if obj.Type() == plumbing.BlobObject {
 			continue
 		}
-		must(o.read(plumbing.AnyObject, hash))(t)
+		testenv.Must(o.read(plumbing.AnyObject, hash))(t)
 	}
 }
 
 func TestDamagedPackIndexDoesNotPanic(t *testing.T) {
 	_, path, objects := packOf(t)
-	content := must(os.ReadFile(path))(t)
+	content := testenv.Must(os.ReadFile(path))(t)
 	spoilt := filepath.Join(t.TempDir(), "pack-x.idx")
 	for _, length := range []int{0, 7, 500, indexNames, indexNames + 1000, len(content) - 41} {
-		must(0, os.WriteFile(spoilt, content[:length], 0o644))(t)
+		testenv.Must(0, os.WriteFile(spoilt, content[:length], 0o644))(t)
 		if _, err := openPackIndex(spoilt); err == nil {
 			t.Errorf("an index cut at %d bytes was opened", length)
 		}
 	}
 	for i := 0; i < len(content); i += 97 {
-		must(0, os.WriteFile(spoilt, flipped(content, i), 0o644))(t)
+		testenv.Must(0, os.WriteFile(spoilt, flipped(content, i), 0o644))(t)
 		index, err := openPackIndex(spoilt)
 		if err != nil {
 			continue

@@ -257,7 +257,7 @@ func (r *receiver) addObject(i int, kind plumbing.ObjectType, content []byte) er
 func (r *receiver) find(offset int64, n int) (int, error) {
 	i := sort.Search(n, func(i int) bool { return r.entries[i].offset >= offset })
 	if i == n || r.entries[i].offset != offset {
-		return 0, fmt.Errorf("no object begins at the offset of its base, %d", offset)
+		return 0, fmt.Errorf("no object begins at offset %d, where the base should be", offset)
 	}
 	return i, nil
 }

@@ -196,7 +196,7 @@ func (w *resolver) load(c *content, h ID) error {
 		return err
 	})
 	if err == nil && sum != h {
-		err = fmt.Errorf("it hashes to %s", sum)
+		err = fmt.Errorf("content has hash %s", sum)
 	}
 	return err
 }
@@ -281,7 +281,7 @@ func (w *resolver) apply(from *content, i int32) (content, error) {
 		return content{}, err
 	}
 	if baseSize != from.size {
-		return content{}, fmt.Errorf("it needs a base of %d bytes, not %d", baseSize, from.size)
+		return content{}, fmt.Errorf("needs a base of %d bytes; the base has %d", baseSize, from.size)
 	}
 	if err := w.r.checkSize(from.kind, size); err != nil {
 		return content{}, err
@@ -348,7 +348,7 @@ const (
 	maxInstruction = 8  // bytes of an instruction, which adds at least one byte to the result
 )
 
-var errDelta = errors.New("its instructions are invalid")
+var errDelta = errors.New("invalid delta instructions")
 
 // readDeltaSizes returns the sizes of a delta's base and result.
 func readDeltaSizes(in io.ByteReader) (from, to int64, err error) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/internal/testenv"
 )
 
 // FuzzPack receives arbitrary packs with a right checksum. Received objects must read back with their hash.
@@ -48,7 +50,7 @@ func FuzzPack(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, pack []byte, thin bool) {
 		q := received(t, summed(pack))
-		r, err := q.openReceiver(soon(t), cfg, Progress{})
+		r, err := q.openReceiver(testenv.Context(t), cfg, Progress{})
 		if err != nil {
 			return
 		}

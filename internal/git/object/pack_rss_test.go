@@ -28,16 +28,16 @@ var (
 
 // TestMemoryForLargeObjects receives each pack in a separate process and checks the peak memory of the process.
 func TestMemoryForLargeObjects(t *testing.T) {
-	if job := os.Getenv("GITREPO_TEST_PACK_JOB"); job != "" {
-		receiveAlone(t, job, os.Getenv("GITREPO_TEST_PACK_DIR"))
+	if job := os.Getenv("LOCKSTEP_TEST_PACK_JOB"); job != "" {
+		receiveAlone(t, job, os.Getenv("LOCKSTEP_TEST_PACK_DIR"))
 		return
 	}
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	dir := t.TempDir()
 	for _, job := range testenv.Form([]string{"large", "thin"}, []string{"large", "thin", "bomb", "bomb of a delta"}) {
-		cmd := exec.CommandContext(soon(t), os.Args[0], "-test.run=^TestMemoryForLargeObjects$")
-		cmd.Env = append(os.Environ(), "GITREPO_TEST_PACK_JOB="+job, "GITREPO_TEST_PACK_DIR="+dir)
+		cmd := exec.CommandContext(testenv.Context(t), os.Args[0], "-test.run=^TestMemoryForLargeObjects$")
+		cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_PACK_JOB="+job, "LOCKSTEP_TEST_PACK_DIR="+dir)
 		out, err := cmd.CombinedOutput()
 		var peak int
 		_, rest, _ := strings.Cut(string(out), "VmHWM:")
@@ -53,12 +53,12 @@ func TestMemoryForLargeObjects(t *testing.T) {
 
 // receiveAlone receives one pack and prints the peak memory of this process.
 func receiveAlone(t *testing.T, job, dir string) {
-	q := must(OpenQuarantine(filepath.Join(dir, job)))(t)
+	q := testenv.Must(OpenQuarantine(filepath.Join(dir, job)))(t)
 	s := filepath.Join(dir, "store")
 	var err error
 	switch job {
 	case "large":
-		must(0, MakeBare(s))(t)
+		testenv.Must(0, MakeBare(s))(t)
 		writeLargePack(t, q, plumbing.BlobObject, int64(largeBlob), randomBytes())
 		if err = q.Index(t.Context(), packDefaults(t), Progress{}); err == nil {
 			err = q.Release(s)
@@ -70,7 +70,7 @@ func receiveAlone(t *testing.T, job, dir string) {
 			steps = append(steps, copied(offset, 1<<23))
 		}
 		m.ref(largeBlobHash(t), delta(largeBlob, largeBlob+4, steps...))
-		must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
+		testenv.Must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
 		err = q.Unpack(t.Context(), s, packDefaults(t), Progress{})
 	case "bomb":
 		writeLargePack(t, q, plumbing.BlobObject, 1<<30, zeros{})
@@ -79,13 +79,13 @@ func receiveAlone(t *testing.T, job, dir string) {
 		m := &packMaker{}
 		m.ofs(m.blob(strings.Repeat("x", 1<<20)), delta(1<<20, 1<<29, strings.Repeat(copied(0, 1<<20), 1<<9)))
 		m.ofs(m.blob("x"), delta(1, 1<<30, copied(0, 1)))
-		must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
+		testenv.Must(0, os.WriteFile(q.packPath(), m.done(), 0o644))(t)
 		err = mustBeQuota(q.Unpack(t.Context(), s, packDefaults(t), Progress{}))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	status := must(os.ReadFile("/proc/self/status"))(t)
+	status := testenv.Must(os.ReadFile("/proc/self/status"))(t)
 	_, peak, _ := strings.Cut(string(status), "VmHWM:")
 	fmt.Println("VmHWM:", peak)
 }
@@ -102,7 +102,7 @@ func randomBytes() io.Reader { return rand.NewChaCha8([32]byte{}) }
 
 func largeBlobHash(t *testing.T) ID {
 	hasher := plumbing.NewHasher(plumbing.BlobObject, int64(largeBlob))
-	must(io.CopyN(hasher, randomBytes(), int64(largeBlob)))(t)
+	testenv.Must(io.CopyN(hasher, randomBytes(), int64(largeBlob)))(t)
 	return hasher.Sum()
 }
 
@@ -116,18 +116,18 @@ func (zeros) Read(b []byte) (int, error) {
 // writeLargePack streams a pack of one object to the quarantine.
 func writeLargePack(t *testing.T, q Quarantine, kind plumbing.ObjectType, size int64, content io.Reader) {
 	t.Helper()
-	file := must(os.Create(q.packPath()))(t)
+	file := testenv.Must(os.Create(q.packPath()))(t)
 	defer file.Close()
 	sum := sha1.New()
 	out := bufio.NewWriter(io.MultiWriter(file, sum))
-	must(out.Write(binary.BigEndian.AppendUint32(append([]byte{}, packMagic...), 1)))(t)
-	must(out.Write(appendObjectHeader(nil, kind, size)))(t)
+	testenv.Must(out.Write(binary.BigEndian.AppendUint32(append([]byte{}, packMagic...), 1)))(t)
+	testenv.Must(out.Write(appendObjectHeader(nil, kind, size)))(t)
 	level := zlib.BestSpeed
 	if _, ok := content.(zeros); !ok {
 		level = zlib.NoCompression
 	}
-	z := must(zlib.NewWriterLevel(out, level))(t)
-	must(io.CopyN(z, content, size))(t)
-	must(0, errors.Join(z.Close(), out.Flush()))(t)
-	must(file.Write(sum.Sum(nil)))(t)
+	z := testenv.Must(zlib.NewWriterLevel(out, level))(t)
+	testenv.Must(io.CopyN(z, content, size))(t)
+	testenv.Must(0, errors.Join(z.Close(), out.Flush()))(t)
+	testenv.Must(file.Write(sum.Sum(nil)))(t)
 }

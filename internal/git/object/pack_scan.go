@@ -119,7 +119,7 @@ func (r *receiver) scanDelta(in *scanner, i int, header objectHeader) error {
 		return err
 	}
 	if (header.size-maxDeltaHeader)/maxInstruction > size {
-		return errors.New("a delta with more instructions than bytes in its result")
+		return errors.New("delta has more instructions than bytes in its result")
 	}
 	if _, err := io.CopyBuffer(onlyWriter{io.Discard}, onlyReader{in.delta}, in.chunk); err != nil {
 		return err
@@ -165,7 +165,7 @@ func readObjectHeader(in byteReader) (objectHeader, error) {
 	header := objectHeader{kind: plumbing.ObjectType(b >> 4 & 7), size: int64(b & 15)}
 	for shift := 4; b&0x80 != 0; shift += 7 {
 		if shift > 53 {
-			return objectHeader{}, errors.New("its size is out of range")
+			return objectHeader{}, errors.New("size out of range")
 		}
 		if b, err = in.ReadByte(); err != nil {
 			return objectHeader{}, err
@@ -179,7 +179,7 @@ func readObjectHeader(in byteReader) (objectHeader, error) {
 	case plumbing.REFDeltaObject:
 		_, err = io.ReadFull(in, header.base[:])
 	default:
-		err = errors.New("its type is unknown")
+		err = errors.New("unknown type")
 	}
 	return header, err
 }
@@ -189,7 +189,7 @@ func readDistance(in io.ByteReader) (int64, error) {
 	distance := int64(b & 0x7f)
 	for err == nil && b&0x80 != 0 {
 		if distance >= 1<<48 {
-			return 0, errors.New("its base is out of range")
+			return 0, errors.New("distance to the base out of range")
 		}
 		b, err = in.ReadByte()
 		distance = (distance+1)<<7 | int64(b&0x7f)
@@ -302,7 +302,7 @@ func (f *inflater) reset(ctx context.Context, in byteReader, size int64) (err er
 	return noEOF(err)
 }
 
-var errSize = errors.New("it does not inflate to its declared size")
+var errSize = errors.New("content does not have the declared size")
 
 func (f *inflater) Read(b []byte) (int, error) {
 	if f.ctx.Err() != nil {

@@ -125,8 +125,8 @@ func inventoryOf(t testing.TB, dir string) string {
 	return out
 }
 
-// mustBeGits checks a repository and its packs with git.
-func mustBeGits(t testing.TB, dir string) {
+// mustMatchGit checks a repository and its packs with git.
+func mustMatchGit(t testing.TB, dir string) {
 	t.Helper()
 	if err := MakeBare(dir); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestIndexPacksMadeByGit(t *testing.T) {
 			if err := q.Index(t.Context(), packDefaults(t), Progress{}); err != nil {
 				t.Fatal(err)
 			}
-			mustBeGits(t, q.Dir)
+			mustMatchGit(t, q.Dir)
 			mustReadAll(t, q.Dir)
 			if got, want := inventoryOf(t, q.Dir), inventoryOf(t, h.dir); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -292,7 +292,7 @@ func TestUnpackThinPacksMadeByGit(t *testing.T) {
 			if err := q.Release(s); err != nil {
 				t.Fatal(err)
 			}
-			mustBeGits(t, s)
+			mustMatchGit(t, s)
 			mustReadAll(t, s)
 			if _, err := gitserver.Git(t.Context(), s, "", "rev-list", "--objects", after); err != nil {
 				t.Error(err)
@@ -487,9 +487,9 @@ func mustBeRefused(t *testing.T, pack []byte, class events.Class, disposition ev
 	for _, c := range change {
 		c(&cfg)
 	}
-	mustFail(t, received(t, pack).Index(t.Context(), cfg, Progress{}), class, disposition)
+	testenv.MustFail(t, received(t, pack).Index(t.Context(), cfg, Progress{}), class, disposition)
 	err := received(t, pack).Unpack(t.Context(), newStore(t), cfg, Progress{})
-	mustFail(t, err, class, disposition)
+	testenv.MustFail(t, err, class, disposition)
 	if strings.Contains(err.Error(), "panic") {
 		t.Error(err)
 	}
@@ -551,13 +551,13 @@ func TestPackLimits(t *testing.T) {
 			for _, err := range []error{
 				received(t, pack).Index(t.Context(), cfg, Progress{}), received(t, pack).Unpack(t.Context(), newStore(t), cfg, Progress{}),
 			} {
-				mustFail(t, err, events.ClassQuota, events.Permanent)
+				testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 				if !strings.Contains(err.Error(), tc.says) {
 					t.Error(err)
 				}
 			}
 			pack[len(pack)-1] ^= 1 // with a wrong checksum, the declared sizes mean nothing
-			mustFail(t, received(t, pack).Index(t.Context(), cfg, Progress{}), events.ClassCorrupt, events.Retryable)
+			testenv.MustFail(t, received(t, pack).Index(t.Context(), cfg, Progress{}), events.ClassCorrupt, events.Retryable)
 		})
 	}
 }
@@ -567,10 +567,10 @@ func TestPackLimits(t *testing.T) {
 func TestDeclaredObjectsAreNotAllocated(t *testing.T) {
 	const size = 64 << 20
 	q := received(t, binary.BigEndian.AppendUint32(bytes.Clone(packMagic), size/minPacked-10))
-	must(0, os.Truncate(q.packPath(), size))(t)
+	testenv.Must(0, os.Truncate(q.packPath(), size))(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	mustFail(t, q.Index(t.Context(), packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable) // the checksum is wrong
+	testenv.MustFail(t, q.Index(t.Context(), packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable) // the checksum is wrong
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > size {
 		t.Errorf("%d MiB allocated", took>>20)
@@ -583,7 +583,7 @@ func TestFetchTimeout(t *testing.T) {
 	cfg := packDefaults(t)
 	cfg.FetchTimeout = -1
 	err := received(t, m.done()).Index(t.Context(), cfg, Progress{})
-	mustFail(t, err, events.ClassQuota, events.Retryable)
+	testenv.MustFail(t, err, events.ClassQuota, events.Retryable)
 	if !strings.Contains(err.Error(), "fetch-timeout") {
 		t.Error(err)
 	}
@@ -616,8 +616,8 @@ func TestFlippedBits(t *testing.T) {
 	for i := 0; i < len(pack); i += testenv.Form(2, 1) {
 		for _, bit := range []int{i % 8, (i + 4) % 8}[:testenv.Form(1, 2)] {
 			pack[i] ^= 1 << bit
-			mustFail(t, received(t, pack).Index(t.Context(), packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable)
-			mustFail(t, received(t, pack).Unpack(t.Context(), s, packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable)
+			testenv.MustFail(t, received(t, pack).Index(t.Context(), packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable)
+			testenv.MustFail(t, received(t, pack).Unpack(t.Context(), s, packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable)
 			pack[i] ^= 1 << bit
 		}
 	}
@@ -628,16 +628,16 @@ func TestDamagedBaseInStore(t *testing.T) {
 	s := newStore(t)
 	h := blobHash("the base")
 	path := filepath.Join(s, "objects", h.String()[:2], h.String()[2:])
-	must(0, os.MkdirAll(filepath.Dir(path), 0o755))(t)
-	must(0, os.WriteFile(path, deflated("blob 8\x00not base"), 0o644))(t)
+	testenv.Must(0, os.MkdirAll(filepath.Dir(path), 0o755))(t)
+	testenv.Must(0, os.WriteFile(path, deflated("blob 8\x00not base"), 0o644))(t)
 	m := &packMaker{}
 	m.ref(h, delta(8, 9, copied(0, 8), insertion("!")))
-	mustFail(t, received(t, m.done()).Unpack(t.Context(), s, packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable)
+	testenv.MustFail(t, received(t, m.done()).Unpack(t.Context(), s, packDefaults(t), Progress{}), events.ClassCorrupt, events.Retryable)
 }
 
 // TestDeltaTrees receives trees of deltas with many contents in use at once, and longer chains than git makes.
 func TestDeltaTrees(t *testing.T) {
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	long := testenv.Form(4000, 20_000)
 	text := func(i, size int) string { return fmt.Sprintf("%08d", i) + strings.Repeat("x", size-8) }
@@ -677,12 +677,12 @@ func TestDeltaTrees(t *testing.T) {
 				}
 			}
 			q := received(t, m.done())
-			if err := q.Index(soon(t), packDefaults(t), Progress{}); err != nil {
+			if err := q.Index(testenv.Context(t), packDefaults(t), Progress{}); err != nil {
 				t.Fatal(err)
 			}
 			mustHold(t, q, want)
 			if tc.depth < 100 { // git is slow on a long chain
-				mustBeGits(t, q.Dir)
+				mustMatchGit(t, q.Dir)
 			}
 		})
 	}
@@ -712,7 +712,7 @@ func TestDuplicateObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustReadAll(t, q.Dir) // git index-pack fails on this pack
-	must(gitserver.Git(t.Context(), q.Dir, "", "fsck", "--full", "--strict"))(t)
+	testenv.Must(gitserver.Git(t.Context(), q.Dir, "", "fsck", "--full", "--strict"))(t)
 	s := newStore(t)
 	if err := q.Release(s); err != nil {
 		t.Fatal(err)
@@ -729,7 +729,7 @@ func TestEmptyPack(t *testing.T) {
 	if err := q.Index(t.Context(), packDefaults(t), Progress{}); err != nil {
 		t.Fatal(err)
 	}
-	mustBeGits(t, q.Dir)
+	mustMatchGit(t, q.Dir)
 	if err := received(t, (&packMaker{}).done()).Unpack(t.Context(), newStore(t), packDefaults(t), Progress{}); err != nil {
 		t.Fatal(err)
 	}
@@ -745,14 +745,14 @@ func TestIndexOffsetsAbove2GiB(t *testing.T) {
 	if err := r.writeIndex(path, make([]byte, packTrailer)); err != nil {
 		t.Fatal(err)
 	}
-	index := must(openPackIndex(path))(t)
+	index := testenv.Must(openPackIndex(path))(t)
 	defer index.close()
 	for _, e := range r.entries {
 		if got, err := index.FindOffset(e.hash); got != e.offset || err != nil {
 			t.Errorf("%d: got %d, %v", e.offset, got, err)
 		}
 	}
-	listed := must(gitserver.Git(t.Context(), t.TempDir(), string(must(os.ReadFile(path))(t)), "show-index"))(t)
+	listed := testenv.Must(gitserver.Git(t.Context(), t.TempDir(), string(testenv.Must(os.ReadFile(path))(t)), "show-index"))(t)
 	if !strings.Contains(listed, fmt.Sprintf("%d %s", int64(5<<40), blobHash("d"))) {
 		t.Errorf("git lists\n%s", listed)
 	}
@@ -765,8 +765,8 @@ func TestCancelWithinObject(t *testing.T) {
 	t.Run("inflating", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var in inflater
-		must(0, in.reset(ctx, bytes.NewReader(deflated(strings.Repeat("x", size))), size))(t)
-		must(in.Read(make([]byte, chunkSize)))(t)
+		testenv.Must(0, in.reset(ctx, bytes.NewReader(deflated(strings.Repeat("x", size))), size))(t)
+		testenv.Must(in.Read(make([]byte, chunkSize)))(t)
 		cancel(cause)
 		if n, err := io.Copy(io.Discard, &in); !errors.Is(err, cause) || n > 1<<20 {
 			t.Errorf("read %d bytes more: %v", n, err)
@@ -789,7 +789,7 @@ func TestCancelWithinObject(t *testing.T) {
 	t.Run("writing a file", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		r := &receiver{ctx: ctx, q: Quarantine{t.TempDir()}}
-		file := must(r.createLoose(plumbing.BlobObject, size))(t)
+		file := testenv.Must(r.createLoose(plumbing.BlobObject, size))(t)
 		defer file.discard()
 		cancel(cause)
 		if _, err := file.Write(make([]byte, 1)); !errors.Is(err, cause) {

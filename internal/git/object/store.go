@@ -74,8 +74,11 @@ func (o *Store) Fork() *Store {
 	return fork
 }
 
-// Close closes all open files.
+// Close closes all open files. It does nothing for a nil Store.
 func (o *Store) Close() {
+	if o == nil {
+		return
+	}
 	for _, p := range o.repos {
 		for _, k := range p.packs {
 			k.close()

@@ -14,6 +14,9 @@
 //
 // [Config.Hosts] is checked against the address when it is dialled.
 //
+// A [Gate] limits the requests to each host. List and Fetch are one request each, including redirects and, over SSH, the
+// connection.
+//
 // # Failures
 //
 //	credential refused or missing          permanent, ClassAuth
@@ -22,8 +25,10 @@
 //	dial, DNS, TLS, timeout, slow server   retryable, ClassNetwork
 //	SSH host key changed                   permanent, ClassAuth; unknown: ClassConfig
 //	host not allowed by Config.Hosts       permanent, ClassConfig
-//	HTTP 429 and 5xx, invalid protocol     retryable, ClassServer
+//	HTTP 429; 403 and 503 that say when    ClassLimited: contention with a gate, retryable without
+//	to retry or that nothing remains
+//	any other HTTP 5xx, invalid protocol   retryable, ClassServer
 //	response above Limits.MaxPackBytes     permanent, ClassQuota
 //
-// Errors contain neither credentials nor text from the remote.
+// Errors contain neither credentials nor text from the remote. Those of a gate are returned unchanged.
 package wire

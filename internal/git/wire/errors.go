@@ -49,6 +49,8 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return events.Errorf(events.Permanent, events.ClassQuota, "%s lists more than %d MiB of refs; delete some", host, maxAdvert>>20)
 	case errors.Is(fault, errLongPrologue):
 		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
+	case errors.Is(fault, errNoAnswer):
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%s does not answer: %w", host, errNoAnswer)
 	case errors.Is(fault, errIdle):
 		return events.Errorf(events.Retryable, events.ClassNetwork, "%s stopped sending: %w", host, errIdle)
 	case errors.Is(fault, errTooSlow):
@@ -66,7 +68,8 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 func statusFailure(host string, auth Auth, status statusError) error {
 	switch code := status.code; {
 	case status.limited:
-		return events.Errorf(events.Retryable, events.ClassServer, "%s limits the request rate: %w", host, status)
+		err := fmt.Errorf("%s limits the request rate: %w", host, status)
+		return &events.Error{Disposition: events.Retryable, Class: events.ClassLimited, RetryAfter: status.retryAfter, Err: err}
 	case code == http.StatusUnauthorized && auth.IsZero():
 		return credentialRequired(host)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:

@@ -28,28 +28,26 @@ type FetchRequest struct {
 // Fetch requests a pack and writes it to w. It returns the commits that are shallow once the pack is received. A
 // classified error of w keeps its class.
 func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
-	reqCtx, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
-	defer func() {
+	err = r.do(ctx, false, func(ctx context.Context) error {
+		request, err := r.request(want)
 		if err != nil {
-			err = r.fault(ctx, reqCtx, err)
+			return err
 		}
-	}()
-	defer recoverTo(&err)
-	r.wire.reset()
-	request, err := r.request(want)
+		response, err := r.session.UploadPack(ctx, request)
+		if err != nil {
+			return err
+		}
+		defer response.Close()
+		if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
+			return err
+		}
+		shallow = shallowAfter(request.Shallows, response.ShallowUpdate)
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	response, err := r.session.UploadPack(reqCtx, request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Close()
-	if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
-		return nil, err
-	}
-	return shallowAfter(request.Shallows, response.ShallowUpdate), reqCtx.Err()
+	return shallow, nil
 }
 
 // shallowAfter returns the shallow commits after a response.

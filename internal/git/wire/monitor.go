@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 const (
 	dialTimeout   = 10 * time.Second
 	tlsTimeout    = 10 * time.Second
-	headerTimeout = 60 * time.Second // a large server may count objects for a long time
+	refsTimeout   = 15 * time.Second // maximum time until the list of refs begins, including the time to connect over HTTP
+	headerTimeout = 60 * time.Second // maximum time until a pack begins: a large server may count objects for a long time
 	idleTimeout   = 60 * time.Second // maximum time without a byte of the response body
 	maxAdvert     = 64 << 20         // maximum bytes of a list of refs
 	maxPrologue   = 8 << 20          // maximum bytes of pkt-lines before the pack
@@ -23,31 +25,12 @@ const (
 	minRate       = 16 << 10         // minimum bytes per second
 )
 
-// statusError is an HTTP status that is neither success nor a redirect.
-type statusError struct {
-	code    int
-	limited bool // rate limited
-}
-
-func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", e.code) }
-
-// IsStatus reports whether err is an HTTP status of the remote.
-func IsStatus(err error) bool {
-	_, ok := errors.AsType[statusError](err)
-	return ok
-}
-
-// statusOf returns the error for a response. Some servers limit the request rate with status 403.
-func statusOf(res *http.Response) statusError {
-	limited := res.Header.Get("Retry-After") != "" || res.Header.Get("X-RateLimit-Remaining") == "0"
-	return statusError{res.StatusCode, res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusForbidden && limited}
-}
-
 var (
 	errTooLong      = errors.New("the response is too long")
 	errTooManyRefs  = errors.New("the list of refs is too long")
 	errLongPrologue = errors.New("the response has too many lines before the pack")
 	errWebPage      = errors.New("the response is a web page")
+	errNoAnswer     = fmt.Errorf("no answer within %v", refsTimeout)
 	errIdle         = fmt.Errorf("no data for %v", idleTimeout)
 	errTooSlow      = fmt.Errorf("less than %d KiB/s for %v", minRate>>10, gracePeriod)
 )
@@ -60,7 +43,9 @@ type monitor struct {
 
 	mu     sync.Mutex
 	fault  error
-	prefix []byte // start of the latest response
+	began  time.Time // start of the current request
+	answer Answer    // to the current request, without Err
+	prefix []byte    // start of the latest response
 	bodies []io.Closer
 }
 
@@ -70,11 +55,21 @@ const maxPrefix = 4 << 10
 // RoundTrip implements [http.RoundTripper].
 func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
+	listing := strings.HasSuffix(req.URL.Path, "/info/refs")
+	if listing {
+		timer := time.AfterFunc(refsTimeout, func() { cancel(errNoAnswer) })
+		defer timer.Stop()
+	}
 	res, err := w.next.RoundTrip(req.WithContext(ctx))
+	if res != nil {
+		w.answered(res.StatusCode, res.Header)
+	}
 	switch {
+	case err != nil && errors.Is(context.Cause(ctx), errNoAnswer):
+		err = errNoAnswer
 	case err != nil:
 	case res.StatusCode >= 400:
-		err = statusOf(res)
+		err = statusOf(res, time.Now())
 	case res.StatusCode < 300 && strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
 		err = errWebPage
 	}
@@ -85,7 +80,7 @@ func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, w.record(err)
 	}
-	res.Body = w.limit(ctx, cancel, res.Body, strings.HasSuffix(req.URL.Path, "/info/refs"))
+	res.Body = w.limit(ctx, cancel, res.Body, listing)
 	return res, nil
 }
 
@@ -127,17 +122,34 @@ func (w *monitor) record(err error) error {
 	return err
 }
 
-// reset clears the recorded error.
-func (w *monitor) reset() {
+// begin forgets the previous request, including its error.
+func (w *monitor) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.fault = nil
+	w.fault, w.answer, w.began = nil, Answer{}, time.Now()
 }
 
-// keepPrefix keeps the start of a response.
+// answered records a response to the current request.
+func (w *monitor) answered(status int, header http.Header) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer.Status, w.answer.Header = status, header
+	w.answer.Latency = cmp.Or(w.answer.Latency, time.Since(w.began))
+}
+
+func (w *monitor) latestAnswer() Answer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.answer
+}
+
+// keepPrefix keeps the start of a response. Over SSH its first byte is the answer.
 func (w *monitor) keepPrefix(p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(p) > 0 && w.answer.Latency == 0 {
+		w.answer.Latency = time.Since(w.began)
+	}
 	w.prefix = append(w.prefix, p[:min(len(p), maxPrefix-len(w.prefix))]...)
 }
 
@@ -162,6 +174,7 @@ type limitedBody struct {
 	ctx      context.Context // of this response; cancelled by idle
 	stop     func()
 	idle     *time.Timer
+	silent   *time.Timer // cancels ctx unless data arrives; nil if the server has answered
 	left     int64
 	deadline time.Time // for more data; each byte extends it by 1/minRate
 
@@ -184,6 +197,9 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	b.wire.keepPrefix(p[:n])
 	b.deadline = b.deadline.Add(time.Duration(n) * time.Second / minRate)
 	b.idle.Reset(idleTimeout)
+	if n > 0 && b.silent != nil {
+		b.silent.Stop()
+	}
 	if b.left < 0 {
 		return 0, b.wire.record(b.tooLong)
 	}
@@ -191,8 +207,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, b.wire.record(errLongPrologue)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		if errors.Is(context.Cause(b.ctx), errIdle) {
-			err = errIdle
+		if cause := context.Cause(b.ctx); errors.Is(cause, errIdle) || errors.Is(cause, errNoAnswer) {
+			err = cause
 		}
 		err = b.wire.record(err)
 	}
@@ -201,6 +217,9 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 
 func (b *limitedBody) Close() error {
 	b.idle.Stop()
+	if b.silent != nil {
+		b.silent.Stop()
+	}
 	b.stop()
 	return b.body.Close()
 }

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
+	"lockstep/internal/testenv"
 )
 
 // FuzzServerReply checks that arbitrary responses cost little, do not panic and give a classified error.
@@ -30,7 +31,7 @@ func FuzzServerReply(f *testing.F) {
 	}
 	limits := Limits{MaxPackBytes: 1 << 20, Timeout: 10 * time.Second}
 	f.Fuzz(func(t *testing.T, listing, objects []byte) {
-		r := must(n.Dial("https://git.test/acme/widgets", Auth{}, false, limits))(t)
+		r := testenv.Must(n.Dial("https://git.test/acme/widgets", Auth{}, false, limits))(t)
 		defer r.Close()
 		r.wire.next = roundTripper(func(req *http.Request) (*http.Response, error) {
 			body := objects
@@ -58,7 +59,7 @@ func FuzzServerReply(f *testing.F) {
 func mustBeClassified(t *testing.T, err error) {
 	t.Helper()
 	switch events.ClassOf(err) {
-	case events.ClassServer, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt:
+	case events.ClassServer, events.ClassLimited, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt:
 	default:
 		t.Fatalf("%s: %v", events.ClassOf(err), err)
 	}

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"lockstep/internal/testenv"
 )
 
 func TestInvalidConfig(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	must(0, os.WriteFile(empty, []byte("no certificate"), 0o600))(t)
+	testenv.Must(0, os.WriteFile(empty, []byte("no certificate"), 0o600))(t)
 	for name, tc := range map[string]struct {
 		cfg  Config
 		says string
@@ -31,13 +33,13 @@ func TestInvalidConfig(t *testing.T) {
 }
 
 func TestProxyOfEnvironment(t *testing.T) {
-	n := must(NewNetwork(Config{}))(t)
+	n := testenv.Must(NewNetwork(Config{}))(t)
 	defer n.Close()
-	via := must(url.Parse("http://proxy.test:3128"))(t)
+	via := testenv.Must(url.Parse("http://proxy.test:3128"))(t)
 	n.proxyFor = func(*http.Request) (*url.URL, error) { return via, nil }
 	r := &route{net: n}
-	req := must(http.NewRequest(http.MethodGet, "https://git.test/a/b", nil))(t)
-	if pool := must(r.pool(req))(t); pool != http.RoundTripper(n.proxied) {
+	req := testenv.Must(http.NewRequest(http.MethodGet, "https://git.test/a/b", nil))(t)
+	if pool := testenv.Must(r.pool(req))(t); pool != http.RoundTripper(n.proxied) {
 		t.Error("the proxy is not used")
 	}
 }

@@ -28,6 +28,9 @@ type Session struct {
 	timeout time.Duration // for the list of refs, and for each fetch
 	session uploadPackSession
 	refs    *packp.AdvRefs
+
+	gate     Gate   // optional
+	gateHost string // see Gate.Enter
 }
 
 // uploadPackSession is a client of git-upload-pack: go-git's over HTTP, or sshSession.
@@ -56,7 +59,10 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 	if err := auth.checkScheme(u.Scheme); err != nil {
 		return nil, err
 	}
-	r := &Session{host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout}
+	r := &Session{
+		host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout,
+		gate: limits.Gate, gateHost: events.HostPort(u),
+	}
 	if u.Scheme == "ssh" {
 		r.session = &sshSession{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}
 		return r, nil
@@ -76,13 +82,11 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 }
 
 // List lists the remote's refs. Success proves that the credential is accepted.
-func (r *Session) List(ctx context.Context) (err error) {
-	reqCtx, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
-	defer func() { err = r.fault(ctx, reqCtx, err) }()
-	defer recoverTo(&err)
-	r.refs, err = r.session.AdvertisedReferencesContext(reqCtx)
-	return err
+func (r *Session) List(ctx context.Context) error {
+	return r.do(ctx, true, func(ctx context.Context) (err error) {
+		r.refs, err = r.session.AdvertisedReferencesContext(ctx)
+		return err
+	})
 }
 
 // fault classifies an error. ctx is the caller's context, reqCtx the request's.
@@ -123,6 +127,7 @@ var errGarbage = errors.New("the response is invalid")
 type Limits struct {
 	MaxPackBytes int64         // bytes per fetch
 	Timeout      time.Duration // for the list of refs, and for each fetch
+	Gate         Gate          // optional
 }
 
 // Tip is the remote's position of a ref.

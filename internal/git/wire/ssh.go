@@ -292,7 +292,8 @@ type commandOutput struct {
 	detach func() bool
 }
 
-// output returns the next response, either a list of refs or a pack. The connection is closed when ctx is done.
+// output returns the next response, either a list of refs or a pack. The connection is closed when ctx is done, or if the
+// list does not begin in time.
 // Closing the response closes closer, if any, and otherwise leaves the connection open.
 func (c *uploadPack) output(ctx context.Context, w *monitor, listing bool, closer io.Closer) *commandOutput {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -304,6 +305,9 @@ func (c *uploadPack) output(ctx context.Context, w *monitor, listing bool, close
 		io.Reader
 		io.Closer
 	}{c, closer}, listing)
+	if listing {
+		body.silent = time.AfterFunc(refsTimeout, func() { cancel(errNoAnswer) })
+	}
 	return &commandOutput{body, detach}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
+	"lockstep/internal/testenv"
 )
 
 func TestHTTPStatus(t *testing.T) {
@@ -26,24 +27,67 @@ func TestHTTPStatus(t *testing.T) {
 		header      http.Header
 		class       events.Class
 		disposition events.Disposition
+		after       time.Duration
 	}{
-		{401, limit, events.ClassAuth, events.Permanent},
-		{403, nil, events.ClassAuth, events.Permanent},
-		{403, http.Header{"X-Ratelimit-Remaining": {"5"}}, events.ClassAuth, events.Permanent},
-		{403, limit, events.ClassServer, events.Retryable},
-		{403, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassServer, events.Retryable},
-		{404, limit, events.ClassNotFound, events.Permanent},
-		{429, nil, events.ClassServer, events.Retryable},
-		{503, limit, events.ClassServer, events.Retryable},
+		{401, limit, events.ClassAuth, events.Permanent, 0},
+		{403, nil, events.ClassAuth, events.Permanent, 0},
+		{403, http.Header{"X-Ratelimit-Remaining": {"5"}}, events.ClassAuth, events.Permanent, 0},
+		{403, limit, events.ClassLimited, events.Retryable, time.Minute},
+		{403, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassLimited, events.Retryable, 0},
+		{404, limit, events.ClassNotFound, events.Permanent, 0},
+		{429, nil, events.ClassLimited, events.Retryable, 0},
+		{429, limit, events.ClassLimited, events.Retryable, time.Minute},
+		{503, nil, events.ClassServer, events.Retryable, 0},
+		{503, limit, events.ClassLimited, events.Retryable, time.Minute},
+		{503, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassLimited, events.Retryable, 0},
+		{502, limit, events.ClassServer, events.Retryable, 0},
 	} {
-		status := statusOf(&http.Response{StatusCode: tc.code, Header: tc.header})
-		mustFail(t, remoteError(t.Context(), "example.org", Auth{BearerToken: secret}, status, status), tc.class, tc.disposition)
+		status := statusOf(&http.Response{StatusCode: tc.code, Header: tc.header}, time.Now())
+		err := remoteError(t.Context(), "example.org", Auth{BearerToken: secret}, status, status)
+		testenv.MustFail(t, err, tc.class, tc.disposition)
+		if events.RetryAfter(err) != tc.after {
+			t.Errorf("%d, %v: retry after %v, want %v", tc.code, tc.header, events.RetryAfter(err), tc.after)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	at := func(d time.Duration) string { return now.Add(d).UTC().Format(http.TimeFormat) }
+	for name, tc := range map[string]struct {
+		header map[string]string
+		want   time.Duration
+	}{
+		"none":              {nil, 0},
+		"seconds":           {map[string]string{"Retry-After": "60"}, time.Minute},
+		"a fraction":        {map[string]string{"Retry-After": "1.5"}, 1500 * time.Millisecond},
+		"a date":            {map[string]string{"Retry-After": at(time.Minute)}, time.Minute},
+		"the past":          {map[string]string{"Retry-After": at(-time.Minute)}, 0},
+		"its own clock":     {map[string]string{"Retry-After": at(time.Hour), "Date": at(59 * time.Minute)}, time.Minute},
+		"too long":          {map[string]string{"Retry-After": "1e300"}, maxRetryAfter},
+		"negative":          {map[string]string{"Retry-After": "-1"}, 0},
+		"not a number":      {map[string]string{"Retry-After": "NaN"}, 0},
+		"reset":             {map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000060"}, time.Minute},
+		"reset long ago":    {map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}, 0},
+		"some remain":       {map[string]string{"X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "1800000060"}, 0},
+		"both":              {map[string]string{"Retry-After": "5", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000060"}, 5 * time.Second},
+		"reset, its clock":  {map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000060", "Date": at(50 * time.Second)}, 10 * time.Second},
+		"neither of both":   {map[string]string{"Retry-After": "soon"}, 0},
+		"unreadable, reset": {map[string]string{"Retry-After": "soon", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000060"}, time.Minute},
+	} {
+		header := http.Header{}
+		for key, value := range tc.header {
+			header.Set(key, value)
+		}
+		if got := retryAfter(header, now); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
 	}
 }
 
 // TestManyLinesBeforePack limits the lines about shallow and common commits.
 func TestManyLinesBeforePack(t *testing.T) {
-	notUnderRace(t)
+	testenv.SkipUnderRace(t)
 	const hash = "1111111111111111111111111111111111111111"
 	shallow, ack, band := "0034shallow "+hash, "0038ACK "+hash+" common\n", "0006\x01x"
 	for name, tc := range map[string]struct {
@@ -68,7 +112,7 @@ func TestManyLinesBeforePack(t *testing.T) {
 					t.Errorf("by %d bytes: %v", step, err)
 				}
 				if tc.many {
-					mustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstError(), err), events.ClassQuota, events.Permanent)
+					testenv.MustFail(t, remoteError(t.Context(), "example.org", Auth{}, w.firstError(), err), events.ClassQuota, events.Permanent)
 				}
 			}
 		})
@@ -107,8 +151,8 @@ func TestSlowRemote(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
 		})}
 		defer w.close()
-		req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.org/a/b/git-upload-pack", nil))(t)
-		res := must(w.RoundTrip(req))(t)
+		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.org/a/b/git-upload-pack", nil))(t)
+		res := testenv.Must(w.RoundTrip(req))(t)
 		defer res.Body.Close()
 		began := time.Now()
 
@@ -118,13 +162,13 @@ func TestSlowRemote(t *testing.T) {
 			t.Errorf("read for %v: %v", took, err)
 		}
 		err = remoteError(context.Background(), "example.org", Auth{}, w.firstError(), errors.New("reading"))
-		mustFail(t, err, events.ClassNetwork, events.Retryable)
+		testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 	})
 }
 
 func TestAuthIsRedacted(t *testing.T) {
 	auth := Auth{Username: "ada", Password: secret, BearerToken: secret}
-	text := must(auth.MarshalText())(t)
+	text := testenv.Must(auth.MarshalText())(t)
 	for _, printed := range []string{
 		fmt.Sprint(auth), fmt.Sprintf("%v %+v %#v %s %q", auth, auth, auth, auth, auth),
 		fmt.Sprintf("%+v", struct{ Auth Auth }{auth}), auth.LogValue().String(), string(text),

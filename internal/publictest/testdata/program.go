@@ -74,6 +74,19 @@ func (watches) Of(_ context.Context, repo events.RepoPath) ([]handlers.Watch, er
 
 func (watches) Move(context.Context, events.RepoPath, events.RepoPath, string) error { return nil }
 
+type hosts struct{}
+
+func (hosts) Enter(_ context.Context, req handlers.HostRequest) (handlers.HostPermit, error) {
+	if req.Kind == handlers.HostPoll {
+		return nil, events.Errorf(events.Contention, events.ClassLimited, "no polls of %s", req.Host)
+	}
+	return hosts{}, nil
+}
+
+func (hosts) Leave(context.Context, events.RepoPath) {}
+
+func (hosts) Done(_ context.Context, a handlers.HostAnswer) error { return a.Err }
+
 func main() {
 	if err := run(context.Background(), redis.NewClient(&redis.Options{MaxRetries: -1}), slog.Default()); err != nil {
 		slog.Error("cannot run", "error", err)
@@ -87,7 +100,7 @@ func run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
-	h := handlers.Handlers{Repos: repos{}, States: states{}, Credentials: credentials{}, Watches: watches{}}
+	h := handlers.Handlers{Repos: repos{}, States: states{}, Credentials: credentials{}, Watches: watches{}, Hosts: hosts{}}
 	circuit := handlers.Circuit{Store: states{}, Observe: func(to handlers.CircuitPhase) { log.Info("circuit", "phase", string(to)) }}
 	changes := router.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(namespace), Group: "workers", Key: changes.Key})
@@ -96,7 +109,7 @@ func run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) er
 	}
 	r, err := router.New(router.Config{Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-		Locker: locker, Request: changes.Request, Slots: router.NewSlots(4),
+		Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: router.NewSlots(4),
 		Observer: &observe.Observer{Events: func(e observe.Event) { fmt.Println(e.Kind, e.Timeline.Outcome) }},
 		Dispose:  router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp},
 	}}})

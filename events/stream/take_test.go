@@ -1,0 +1,295 @@
+package stream_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
+	"lockstep/internal/redistest"
+)
+
+func xadd(key string, values ...any) *redis.XAddArgs {
+	return &redis.XAddArgs{Stream: key, Values: values}
+}
+
+// takes watches the calls of the take script, and loses replies.
+type takes struct {
+	redis.Hook
+	lose atomic.Int64 // number of replies with entries to lose
+	lost atomic.Int64
+	late func() // called for a take after its deadline; optional
+}
+
+func (h *takes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *takes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *takes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !stream.Takes(cmd) {
+			return next(ctx, cmd)
+		}
+		err := next(ctx, cmd)
+		reply, _ := cmd.(*redis.Cmd).Slice()
+		if err == nil && len(reply) == 1 && h.late != nil {
+			h.late()
+		}
+		if err == nil && len(reply) == 5 && h.lose.Load() > 0 {
+			again, _ := reply[1].([]any)
+			if fresh, _ := reply[2].([]any); len(again)+len(fresh) > 0 {
+				h.lose.Add(-1)
+				h.lost.Add(int64(len(again) + len(fresh)))
+				err = &net.OpError{Op: "read", Err: io.EOF}
+				cmd.SetErr(err)
+			}
+		}
+		return err
+	}
+}
+
+// A worker of which Redis runs a take only after its deadline.
+func TestTakeAfterItsDeadlineTakesNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.StartReal(t) // the embedded Redis has no CLIENT PAUSE
+	client, late := server.Client(), make(chan struct{})
+	var once sync.Once
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		cut := &gate{}
+		c.Visibility = 2 * time.Second // the deadline is half of it
+		c.Redis.AddHook(cut)
+		c.Redis.AddHook(&takes{late: func() { // from now on it is silent
+			once.Do(func() {
+				cut.cut.Store(true)
+				close(late)
+			})
+		}})
+	})
+	a.none(50 * time.Millisecond)
+	pipe := client.Pipeline()
+	pipe.XAdd(ctx, xadd(topic, "id", "m0"))
+	pipe.Do(ctx, "CLIENT", "PAUSE", 2200, "ALL")
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-late:
+	case <-time.After(patience):
+		t.Fatal("no take is late")
+	}
+	if n := pending(t, client)["a"]; n != 0 {
+		t.Fatalf("%d entries are pending under the consumer that gave up; want none", n)
+	}
+	eventually(t, "it is logged", func() bool { return a.log.count("slow to run the script") == 1 })
+	b := start(t, server, "b", nil)
+	m := b.next()
+	if d := delivery(t, m); d.Attempt() != 1 || d.Delivered() != 1 {
+		t.Errorf("attempt %d, delivery %d; want the first", d.Attempt(), d.Delivered())
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+func TestEntriesOfALostReplyAreRedeliveredUncounted(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, hook := server.Client(), &takes{}
+	publish(t, client, 5)
+	hook.lose.Store(1)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.Visibility = 300 * time.Millisecond
+		c.Redis.AddHook(hook)
+	})
+	twice := 0
+	for range 5 {
+		m := w.next()
+		d := delivery(t, m)
+		if d.Attempt() != 1 {
+			t.Errorf("%s comes as attempt %d; want 1, for no handler had it", m.UUID, d.Attempt())
+		}
+		if d.Delivered() == 2 {
+			twice++
+		}
+		m.Ack()
+	}
+	if lost := hook.lost.Load(); lost == 0 || int64(twice) != lost {
+		t.Errorf("%d entries come again; want %d, as many as were lost", twice, lost)
+	}
+	clean(t, client)
+}
+
+func TestEntriesThatLapseUnderAnotherConsumerCountAnAttempt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 1)
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond })
+	a.next()
+	a.gate.cut.Store(true)
+	b := start(t, server, "b", nil)
+	m := b.next()
+	if got := delivery(t, m).Attempt(); got != 2 {
+		t.Errorf("attempt %d; want 2", got)
+	}
+	m.Ack()
+	clean(t, client)
+}
+
+// A container that is restarted in its pod keeps its host name, and so may the consumer.
+func TestEntriesThatLapseUnderAnEarlierProcessOfTheSameNameCountAnAttempt(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 1)
+	brief := func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond }
+	killed := start(t, server, "a", brief)
+	killed.next()
+	killed.gate.cut.Store(true)
+	taken := client.Time(ctx).Val()
+	eventually(t, "a later ms", func() bool { return client.Time(ctx).Val().UnixMilli() > taken.UnixMilli() })
+	m := start(t, server, "a", brief).next()
+	if got := delivery(t, m).Attempt(); got != 2 {
+		t.Errorf("attempt %d; want 2", got)
+	}
+	m.Ack()
+}
+
+// padded adds n entries of the given size, named prefix-0 and so on.
+func padded(t *testing.T, client redis.UniversalClient, prefix string, n, size int) {
+	t.Helper()
+	text := strings.Repeat("x", size)
+	for i := range n {
+		if err := client.XAdd(context.Background(), xadd(topic, "id", fmt.Sprintf("%s-%d", prefix, i), "text", text)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestReadsAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	const mb, limit = 1 << 20, 4
+	server := redistest.Start(t)
+	client := server.Client()
+	padded(t, client, "large", 40, mb)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Bytes, c.Visibility = limit*mb, time.Minute })
+	for seen := 0; seen < 40; {
+		var held []*message.Message
+		for len(held) < min(limit, 40-seen) {
+			held = append(held, w.next())
+		}
+		for more := true; more; {
+			select {
+			case m := <-w.messages:
+				held = append(held, m)
+			case <-time.After(200 * time.Millisecond):
+				more = false
+			}
+		}
+		// An entry is a little larger than 1 MB, so that the fourth exceeds the limit. Every read starts with two.
+		if n := len(held); n > limit+2 {
+			t.Fatalf("%d entries are in flight; want %d, and one read at most", n, limit)
+		}
+		seen += len(held)
+		for _, m := range held {
+			m.Ack()
+		}
+	}
+	clean(t, client)
+}
+
+func TestHugeEntriesAmongSmallOnesAreDelivered(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	for i := range 6 {
+		padded(t, client, fmt.Sprintf("small-%d", i), 50, 100)
+		padded(t, client, fmt.Sprintf("huge-%d", i), 2, 5<<20)
+	}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Bytes, c.Visibility = 1<<20, time.Minute }) // less than one huge entry
+	seen := map[string]bool{}
+	for len(seen) < 6*52 {
+		m := w.next()
+		if seen[m.UUID] || delivery(t, m).Attempt() != 1 {
+			t.Fatalf("%s comes again", m.UUID)
+		}
+		seen[m.UUID] = true
+		m.Ack()
+	}
+	clean(t, client)
+}
+
+// narrow is a connection on which replies with more than a few entries time out.
+type narrow struct{ takes }
+
+func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err != nil || !stream.Takes(cmd) {
+			return err
+		}
+		reply, _ := cmd.(*redis.Cmd).Slice()
+		again, _ := reply[1].([]any)
+		if fresh, _ := reply[2].([]any); len(again)+len(fresh) > 4 {
+			n.lost.Add(1)
+			cmd.SetErr(context.DeadlineExceeded)
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+}
+
+func TestReadAfterATimeoutIsSmaller(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, hook := server.Client(), &narrow{}
+	publish(t, client, 40)
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.Visibility = 200 * time.Millisecond
+		c.Redis.AddHook(hook)
+	})
+	seen := map[string]bool{}
+	for len(seen) < 40 {
+		m := w.next()
+		seen[m.UUID] = true
+		m.Ack()
+	}
+	clean(t, client)
+	if hook.lost.Load() == 0 {
+		t.Error("no read timed out")
+	}
+}
+
+// Due times of entries that are no longer pending hide missing ones from a quick comparison of the numbers.
+func TestSweepRepairsMissingDueTimesBesideStaleMembers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	publish(t, client, 2)
+	client.XGroupCreate(ctx, topic, group, "0")
+	err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "alien", Streams: []string{topic, ">"}, Count: 2}).Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := float64(time.Now().Add(time.Hour).UnixMilli())
+	if err := client.ZAdd(ctx, due, redis.Z{Score: far, Member: "1-0"}, redis.Z{Score: far, Member: "2-0"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 100*time.Millisecond, 20*time.Millisecond })
+	for range 2 {
+		w.next().Ack()
+	}
+	eventually(t, "nothing is pending", func() bool { return len(pending(t, client)) == 0 })
+}

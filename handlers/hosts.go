@@ -1,0 +1,105 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"lockstep/events"
+)
+
+// Hosts limits the requests to the hosts of remotes. It must be safe for concurrent use.
+type Hosts interface {
+	// Enter returns a permit for one request. It must not wait for another permit to become free: if the request may not
+	// be sent now, it returns an [events.Error] with the disposition Contention and the class [events.ClassLimited].
+	Enter(ctx context.Context, req HostRequest) (HostPermit, error)
+	// Leave ends the permits that are kept for further requests of a job. It is called when the job has ended.
+	Leave(ctx context.Context, repo events.RepoPath)
+}
+
+// HostRequest describes a request to a host.
+type HostRequest struct {
+	Host       string // in lower case, with the port unless it is the default of the scheme
+	Credential string // name of the credential; "" for an anonymous request
+	Repo       events.RepoPath
+	Entry      string // ID of the change's stream entry, the same on every attempt; "" if it did not come from a stream
+	Kind       HostKind
+}
+
+// HostKind is the reason for a request.
+type HostKind string
+
+// The kinds, most urgent first.
+const (
+	HostPush  HostKind = "push"  // first attempt at a change
+	HostRetry HostKind = "retry" // a later attempt
+	HostPoll  HostKind = "poll"  // a poll, or a change requested by one
+)
+
+// HostPermit is the permission for one request.
+type HostPermit interface {
+	// Done is called once, when the request has ended, even if ctx is done. If it returns an error, the job must stop.
+	Done(ctx context.Context, a HostAnswer) error
+}
+
+// HostAnswer is how a host answered a request.
+type HostAnswer struct {
+	Status  int           // HTTP status; 0 for SSH, and if there was no response
+	Header  http.Header   // nil if Status is 0
+	Latency time.Duration // until the first byte of the response; 0 if there was none
+	Err     error         // nil if the request succeeded. Its class is events.ClassLimited if the host limits requests
+	More    bool          // another request of the same job may follow, for which the permit may be kept
+}
+
+// Gate admits the requests of one job to remotes. An implementation of [Repos] calls Enter before each request and Done
+// after it, and returns their errors with the same disposition and class.
+type Gate interface {
+	Enter(ctx context.Context, host string) (HostPermit, error)
+}
+
+// gate exchanges the job's work slot for a host permit during a request. A slot stands for processor and disk, which a
+// job that waits for a remote does not use.
+type gate struct {
+	hosts      Hosts
+	job        events.Job
+	credential string
+}
+
+func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
+	permit, err := g.hosts.Enter(ctx, HostRequest{
+		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Entry: g.job.Entry, Kind: hostKind(g.job),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if g.job.Yield == nil {
+		return permit, nil
+	}
+	return exchanged{permit, g.job.Yield()}, nil
+}
+
+// exchanged is a permit that the job holds instead of its slot.
+type exchanged struct {
+	HostPermit
+	resume func(context.Context) error
+}
+
+func (e exchanged) Done(ctx context.Context, a HostAnswer) error {
+	err := e.HostPermit.Done(ctx, a)
+	return cmp.Or(e.resume(ctx), err)
+}
+
+// pollID starts the IDs of the changes that a poll requests.
+const pollID = "poll/"
+
+func hostKind(job events.Job) HostKind {
+	switch {
+	case job.Change.Type == events.ChangeDue, strings.HasPrefix(job.Change.ID, pollID):
+		return HostPoll
+	case job.Attempt > 1:
+		return HostRetry
+	}
+	return HostPush
+}

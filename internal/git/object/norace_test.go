@@ -1,5 +1,0 @@
-//go:build !race
-
-package object
-
-const underRace = false

@@ -1,0 +1,68 @@
+-- enter.lua follows host.lua. It grants a permit, or queues the repository.
+--
+-- KEYS  3 seen (zset: host → last use, ms)
+-- ARGV  5 push, retry or poll   6 repository   7 token of the permit   8 length of the permit's lease, ms
+--
+-- Returns {reason, now, limit, reason and end of the host's block, end of the credential's block, waiters of the
+-- credential, {repositories to wake}}. The reason is '' if the permit is granted. Times are in ms of Redis' clock, 0 if none.
+
+local c, kind, repo, woken = credential(ARGV[4]), ARGV[5], ARGV[6], {}
+local class = kind == 'poll' and 'polls' or 'work'
+add(KEYS[3], now, host_name)
+
+local function grant()
+  take(c, class, 't:' .. ARGV[7], tonumber(ARGV[8]))
+  redis.call('ZREM', c.key .. ':work', repo)
+  redis.call('ZREM', c.key .. ':polls', repo)
+  local old = redis.call('ZRANGEBYSCORE', served, '-inf', number(now - SPAN), 'LIMIT', 0, 8)
+  if old[1] then redis.call('ZREM', served, unpack(old)) end
+  add(served, now, repo)
+  return reply('', c, woken)
+end
+
+-- claim uses the permit that is reserved for this repository, unless the host has been limited since.
+local function claim()
+  return give_back(c, reservation(c, repo)) and not host_block() and c.blocked <= now and not full(c, class)
+end
+
+-- first reports whether no waiter that could be served goes before this one.
+local function first()
+  local function none(of) return redis.call('ZCOUNT', state .. ':waiting:' .. of, '-inf', number(now)) == 0 end
+  return none('work') and (class == 'work' or none('polls'))
+end
+
+if claim() then return grant() end
+local reason = block(c) or full(c, class)
+if not reason and first() then
+  pace(c)
+  return grant()
+end
+
+-- enqueue orders waiters by kind, then by their last permit. A repository that has had none for ten minutes goes by its
+-- arrival. It waits once, at the better of its places.
+local function enqueue()
+  local order = OFFSETS[kind] + (tonumber(redis.call('ZSCORE', served, repo) or '') or now - SPAN)
+  local of = redis.call('ZSCORE', c.key .. ':work', repo) and 'work' or class
+  if of == 'work' then redis.call('ZREM', c.key .. ':polls', repo) end
+  local queue, waiting = c.key .. ':' .. of, state .. ':waiting:' .. of
+  add(queue, math.min(order, tonumber(redis.call('ZSCORE', queue, repo) or '') or order), repo)
+  add(waiting, tonumber(redis.call('ZSCORE', waiting, c.name) or '') or now, c.name)
+end
+
+enqueue()
+serve(woken)
+if redis.call('ZSCORE', permits, reservation(c, repo)) then
+  for i, key in ipairs(woken) do
+    if key == repo then
+      table.remove(woken, i) -- need not be woken; if another credential of this repository is, its key is there twice
+      break
+    end
+  end
+  if claim() then
+    schedule()
+    return grant()
+  end
+  enqueue()
+end
+schedule()
+return reply(reason or 'limit', c, woken)

@@ -1,0 +1,201 @@
+package hosts_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/internal/hosts"
+	"lockstep/internal/testenv"
+)
+
+// model is a plain account of permits and waiters, kept from what callers see. It does not know the limit.
+type model struct {
+	*rig
+	random   *rand.Rand
+	permits  []*heldPermit
+	reserved map[string]reservation // by waiter
+	waiting  map[string]hosts.Request
+}
+
+type heldPermit struct {
+	owner  *process // nil once it has been killed
+	permit *hosts.Permit
+	req    hosts.Request
+	ends   time.Time
+}
+
+type reservation struct {
+	poll bool
+	ends time.Time
+}
+
+const fuzzy = 100 * time.Millisecond // uncertainty of an end: real time passes during a call
+
+// TestModel runs random operations, and compares the permits in use with the model after each. At the end the host
+// recovers, and every waiting repository must get a permit.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	for seed := range testenv.Form(6, 60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m := &model{
+				rig:    newRig(t, 3, func(cfg *hosts.Config) { cfg.Limit = 6 }),
+				random: rand.New(rand.NewPCG(uint64(seed), 1)), waiting: map[string]hosts.Request{}, reserved: map[string]reservation{},
+			}
+			m.processes[0].once("r/0", "", success)
+			for range 300 {
+				m.operate()
+				m.check()
+			}
+			m.recover()
+			for _, p := range m.processes {
+				if strings.Contains(p.log.String(), "redis failed") {
+					t.Errorf("a script failed:\n%s", p.log)
+				}
+			}
+		})
+	}
+}
+
+func (m *model) operate() {
+	p := m.processes[m.random.IntN(3)]
+	switch n := m.random.IntN(100); {
+	case n < 45:
+		kind := []hosts.Kind{hosts.Push, hosts.Retry, hosts.Poll}[m.random.IntN(3)]
+		credential := []string{"", "one", "two"}[m.random.IntN(3)]
+		m.enter(p, request(m.t, fmt.Sprint("r/", m.random.IntN(20)), kind, credential))
+	case n < 80 && len(m.permits) > 0:
+		m.done(m.random.IntN(len(m.permits)), m.answer())
+	case n < 90:
+		m.advance(time.Duration(m.random.IntN(8000)) * time.Millisecond)
+	case n < 92: // a process is killed, and replaced
+		for _, held := range m.permits {
+			if held.owner == p {
+				held.owner = nil
+			}
+		}
+		i := slices.Index(m.processes, p)
+		fresh := m.start(func(cfg *hosts.Config) { cfg.Limit = 6 })
+		m.processes[i], m.processes = fresh, m.processes[:3]
+		hosts.Advance(fresh.Budgets, hosts.Now(m.processes[(i+1)%3].Budgets).Sub(hosts.Now(fresh.Budgets)).Round(time.Millisecond))
+	case n < 95:
+		hosts.Renew(context.Background(), p.Budgets)
+		for _, held := range m.permits {
+			if held.owner == p && held.ends.After(m.now()) {
+				held.ends = m.now().Add(90 * time.Second)
+			}
+		}
+	default:
+		hosts.Pump(context.Background(), p.Budgets)
+	}
+	m.collect()
+}
+
+func (m *model) answer() hosts.Answer {
+	answers := []hosts.Answer{success, success, success, success, dead, broken, tooMany(0), tooMany(7 * time.Second),
+		{Err: context.Canceled}, withQuota(200, 10, 1000, time.Minute), withQuota(200, 900, 1000, time.Minute)}
+	return answers[m.random.IntN(len(answers))]
+}
+
+func (m *model) now() time.Time { return hosts.Now(m.processes[0].Budgets) }
+
+func waiterOf(req hosts.Request) string { return req.Credential + " " + req.Repo.Key() }
+
+func (m *model) enter(p *process, req hosts.Request) bool {
+	m.t.Helper()
+	permit, err := p.Enter(context.Background(), req)
+	m.collect()
+	delete(m.reserved, waiterOf(req)) // used, or given back
+	if err != nil {
+		m.waiting[waiterOf(req)] = req
+		return false
+	}
+	delete(m.waiting, waiterOf(req))
+	m.permits = append(m.permits, &heldPermit{p, permit, req, m.now().Add(90 * time.Second)})
+	state := m.state()
+	if low, _, polls := m.count(); low > state.Limit || req.Kind == hosts.Poll && polls > max(1, state.Limit/2) {
+		m.t.Fatalf("granted %d permits, %d of them to polls; the limit is %d", low, polls, state.Limit)
+	}
+	return true
+}
+
+func (m *model) done(i int, a hosts.Answer) {
+	held := m.permits[i]
+	if held.owner == nil {
+		return // its process has been killed
+	}
+	m.permits = slices.Delete(m.permits, i, i+1)
+	done(held.permit, a)
+}
+
+// collect notes which repositories have been woken: a permit is reserved for one credential of each.
+func (m *model) collect() {
+	for _, p := range m.processes {
+		for _, key := range p.popped() {
+			for name, req := range m.waiting {
+				if req.Repo.Key() == key {
+					m.reserved[name] = reservation{req.Kind == hosts.Poll, m.now().Add(5 * time.Second)}
+				}
+			}
+		}
+	}
+}
+
+// count returns the number of permits certainly in use, the most there may be, and how many polls are certain.
+func (m *model) count() (low, high, polls int) {
+	now := m.now()
+	m.permits = slices.DeleteFunc(m.permits, func(held *heldPermit) bool { return now.After(held.ends.Add(fuzzy)) })
+	for _, held := range m.permits {
+		high++
+		if now.Before(held.ends.Add(-fuzzy)) {
+			low++
+			if held.req.Kind == hosts.Poll {
+				polls++
+			}
+		}
+	}
+	for name, r := range m.reserved {
+		if now.After(r.ends.Add(fuzzy)) {
+			delete(m.reserved, name)
+			continue
+		}
+		high++
+	}
+	return low, high, polls
+}
+
+func (m *model) check() {
+	m.t.Helper()
+	low, high, _ := m.count()
+	if h := m.state(); h.InUse < low || h.InUse > high || h.Limit < 1 || h.Limit > 6 {
+		m.t.Fatalf("%d permits in use with a limit of %d; the model says %d to %d", h.InUse, h.Limit, low, high)
+	}
+}
+
+// recover lets the host answer every request, and serves only repositories that are woken.
+func (m *model) recover() {
+	m.t.Helper()
+	for range 200 {
+		for i := len(m.permits) - 1; i >= 0; i-- {
+			m.done(i, success)
+		}
+		hosts.Pump(context.Background(), m.processes[0].Budgets)
+		woken := m.reserved
+		m.collect()
+		for name := range woken {
+			if req, ok := m.waiting[name]; ok {
+				m.enter(m.processes[1], req)
+			}
+		}
+		m.check()
+		if m.state().Waiting == 0 && len(m.permits) == 0 {
+			return
+		}
+		m.advance(3 * time.Second)
+	}
+	m.t.Fatalf("repositories still wait: %+v; %d permits", m.state(), len(m.permits))
+}

@@ -1,0 +1,223 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+)
+
+// Limited is the error of a request that must wait. Its change should be tried again after RetryAfter; if a permit becomes
+// free before, Config.Wake is called with the repository's key.
+type Limited struct {
+	Host       string
+	Credential string // "" if the reason applies to the whole host
+	Reason     Reason
+	Until      time.Time // end of the block by the local clock, or zero if it is not known
+	RetryAfter time.Duration
+}
+
+// Error implements error.
+func (l *Limited) Error() string {
+	s := "requests to " + l.Host
+	if l.Credential != "" {
+		s += fmt.Sprintf(" with credential %q", l.Credential)
+	}
+	s += " must wait: " + string(l.Reason)
+	if !l.Until.IsZero() {
+		s += " until " + l.Until.UTC().Format(time.RFC3339)
+	}
+	return s
+}
+
+// Permit is the right to have one request in flight.
+type Permit struct {
+	b       *Budgets
+	req     Request
+	token   string
+	granted time.Time
+
+	// Guarded by Budgets.mu.
+	ended   bool
+	good    *Answer   // a successful answer that is not reported yet, see Answer.More
+	expires time.Time // of a kept permit
+}
+
+// Enter returns a permit for one request, or a *Limited error at once. In that case the repository is queued, unless the
+// reason is AtTotal. Enter never fails because of Redis: it then applies the last known limits. The only other error is
+// ctx's.
+func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
+	if p := b.resumeKept(req); p != nil {
+		return p, nil
+	}
+	b.Leave(ctx, req) // the host has been blocked since
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p, ok := b.count(req)
+	if !ok {
+		return nil, b.refused(req, AtTotal, time.Time{}, time.Second+rand.N(2*time.Second))
+	}
+	r, err := b.call(ctx, enterScript, req.Host, req.Credential,
+		string(req.Kind), req.Repo.Key(), p.token, lease.Milliseconds())
+	if err != nil {
+		granted, refused := b.enterLocally(ctx, p)
+		if refused != nil && !errors.Is(err, errAway) {
+			b.lose(p)
+		}
+		return granted, refused
+	}
+	reason := Reason(r.verdict)
+	if reason == "" {
+		b.cfg.Observer.Granted(req.Host)
+		return p, nil
+	}
+	b.uncount(p)
+	b.mu.Lock()
+	b.waiting = true
+	b.mu.Unlock()
+	b.signal()
+	until := r.until
+	if reason == RateLimit {
+		until = r.credentialBlocked
+	}
+	// Run wakes the repository earlier. This is for the case that every process which could do so has crashed.
+	backstop := max(until.Sub(b.now()), 30*time.Second) + rand.N(time.Minute)
+	return nil, b.refused(req, reason, until, backstop)
+}
+
+func (b *Budgets) refused(req Request, reason Reason, until time.Time, retryAfter time.Duration) *Limited {
+	b.cfg.Observer.Refused(req.Host, reason)
+	l := &Limited{Host: req.Host, Reason: reason, Until: until, RetryAfter: retryAfter}
+	switch reason {
+	case SlowStart, Quota, RateLimit:
+		l.Credential = req.Credential
+	}
+	return l
+}
+
+// Done ends the permit and reports the answer. Later calls do nothing. It works even if ctx is cancelled.
+func (p *Permit) Done(ctx context.Context, a Answer) {
+	b := p.b
+	result := a.classify(time.Now())
+	b.mu.Lock()
+	if p.ended || !p.expires.IsZero() {
+		b.mu.Unlock()
+		return
+	}
+	if a.More && result.outcome == Succeeded && result.quiet() {
+		p.good, p.expires = &a, b.now().Add(keepFor)
+		b.kept[p.key()] = p
+		b.mu.Unlock()
+		b.cfg.Observer.Answered(p.req.Host, result.outcome)
+		return
+	}
+	good := p.good
+	b.endLocked(p)
+	b.mu.Unlock()
+	b.cfg.Observer.Answered(p.req.Host, result.outcome)
+	if good != nil && result.outcome != Succeeded {
+		p.report(ctx, "", good.classify(time.Now()))
+	}
+	p.report(ctx, p.token, result)
+}
+
+// report sends a result to Redis. If that fails, it is applied to the local state, and pump ends the permit.
+func (p *Permit) report(ctx context.Context, token string, r result) {
+	b := p.b
+	known, err := b.call(context.WithoutCancel(ctx), doneScript, p.req.Host, p.req.Credential, token, string(r.outcome),
+		r.latency.Milliseconds(), b.now().Sub(p.granted).Milliseconds(),
+		r.retryAfter.Milliseconds(), r.remaining, r.quota, r.reset.Milliseconds())
+	if err != nil {
+		b.learnLocally(p.req, r)
+		if token != "" {
+			b.lose(p)
+		}
+		return
+	}
+	b.logEvent(ctx, p.req, known)
+}
+
+// Leave releases the permit that was kept for a job's next request, see Answer.More. It does nothing if there is none.
+func (b *Budgets) Leave(ctx context.Context, req Request) {
+	b.mu.Lock()
+	p := b.kept[keyOf(req)]
+	b.mu.Unlock()
+	if p != nil {
+		p.release(ctx)
+	}
+}
+
+// release ends a kept permit, unless it has been resumed since.
+func (p *Permit) release(ctx context.Context) {
+	p.b.mu.Lock()
+	if p.ended || p.expires.IsZero() {
+		p.b.mu.Unlock()
+		return
+	}
+	good := p.good
+	p.b.endLocked(p)
+	p.b.mu.Unlock()
+	p.report(ctx, p.token, good.classify(time.Now()))
+}
+
+// resumeKept returns the permit kept for req, or nil if there is none or the host may not be asked now.
+func (b *Budgets) resumeKept(req Request) *Permit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old := b.kept[keyOf(req)]
+	if old == nil || b.blockedLocked(req.Host, req.Credential) != nil {
+		return nil
+	}
+	delete(b.kept, old.key())
+	delete(b.permits, old)
+	old.ended = true
+	p := &Permit{b: b, req: old.req, token: old.token, granted: b.now(), good: old.good}
+	b.permits[p] = struct{}{}
+	return p
+}
+
+// count adds a permit to the local counts. It reports false if the process has too many.
+func (b *Budgets) count(req Request) (*Permit, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := b.hostLocked(req.Host)
+	// The last quarter is for hosts that have hardly any requests in flight.
+	if n := len(b.permits); n >= b.cfg.Total || n >= b.cfg.Total*3/4 && h.inUse >= 2 {
+		return nil, false
+	}
+	b.lastToken++
+	p := &Permit{b: b, req: req, token: b.tokenPrefix + strconv.FormatUint(b.lastToken, 36), granted: b.now()}
+	b.permits[p] = struct{}{}
+	h.inUse++
+	if req.Kind == Poll {
+		h.polls++
+	}
+	return p, true
+}
+
+// uncount removes a permit that was not granted.
+func (b *Budgets) uncount(p *Permit) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endLocked(p)
+}
+
+func (b *Budgets) endLocked(p *Permit) {
+	p.ended = true
+	delete(b.permits, p)
+	if b.kept[p.key()] == p {
+		delete(b.kept, p.key())
+	}
+	h := b.hostLocked(p.req.Host)
+	h.inUse--
+	if p.req.Kind == Poll {
+		h.polls--
+	}
+}
+
+func (p *Permit) key() keptKey { return keyOf(p.req) }
+
+func keyOf(req Request) keptKey { return keptKey{req.Host, req.Credential, req.Repo.Key()} }

@@ -1,0 +1,157 @@
+package hosts
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+const (
+	pumpEvery   = 200 * time.Millisecond // while something waits
+	idleEvery   = 2 * time.Second
+	processLife = 30 * time.Second // how long a silent process counts
+	wakeBatch   = 256
+	maxWoken    = 10_000 // keys kept for a failing Wake; the rest have due times of their own
+)
+
+// Run wakes waiting repositories when permits become free, renews permits in use, and releases kept permits that expire,
+// until ctx is done, which should be when no requests are left. Every process should run it once; any of them can wake the
+// repositories of all.
+func (b *Budgets) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var pumped, renewed time.Time
+	next := time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			b.wakeUp(context.WithoutCancel(ctx)) // their permits are reserved for a few seconds
+			return
+		case <-b.kick:
+		case <-timer.C:
+		}
+		if b.takeWaiting() {
+			next = min(next, pumpEvery)
+		}
+		if time.Since(pumped) >= next {
+			next = b.pump(ctx)
+			pumped = time.Now()
+		}
+		if b.wakeUp(ctx) {
+			next = min(next, pumpEvery)
+		}
+		b.expireKept(ctx)
+		if time.Since(renewed) >= renewEvery {
+			b.renew(ctx)
+			b.forget()
+			renewed = time.Now()
+		}
+		timer.Reset(max(next-time.Since(pumped), 0))
+	}
+}
+
+// takeWaiting reports whether a request has been refused since the last call.
+func (b *Budgets) takeWaiting() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waiting := b.waiting
+	b.waiting = false
+	return waiting
+}
+
+// pump ends lost permits, reserves free permits of the hosts that are due, and returns when to do so again.
+func (b *Budgets) pump(ctx context.Context) time.Duration {
+	keys := []string{b.dueKey(), b.processesKey(), b.seenKey()}
+	reply, err := b.run(ctx, claimScript, keys,
+		b.offset.Load(), b.cfg.Process, processLife.Milliseconds(), pumpEvery.Milliseconds())
+	if err != nil || len(reply) < 2 {
+		return idleEvery
+	}
+	b.mu.Lock()
+	b.processes = max(1, int(number(reply[0])))
+	b.mu.Unlock()
+	b.endLost(ctx)
+	for _, host := range reply[2:] {
+		if _, err := b.call(ctx, pumpScript, decode(text(host)), ""); err != nil {
+			return idleEvery
+		}
+	}
+	next := time.Duration(number(reply[1])) * time.Millisecond
+	if next < 0 {
+		return idleEvery
+	}
+	return min(max(next, pumpEvery), idleEvery)
+}
+
+// woken is a repository with a reserved permit.
+type woken struct {
+	key  string
+	ends time.Time // of the reservation
+}
+
+// wakeUp calls Config.Wake for the repositories with a reserved permit. It reports whether to do so again soon.
+func (b *Budgets) wakeUp(ctx context.Context) (again bool) {
+	b.mu.Lock()
+	all := b.woken
+	b.woken = nil
+	b.mu.Unlock()
+	var left []woken
+	for len(all) > 0 {
+		batch := all[:min(len(all), wakeBatch)]
+		keys := make([]string, len(batch))
+		for i, w := range batch {
+			keys[i] = w.key
+		}
+		absent, err := b.cfg.Wake(ctx, keys)
+		if err != nil {
+			if ctx.Err() == nil {
+				b.cfg.Log.WarnContext(ctx, "waiting repositories not woken, will retry", "error", err, "repos", len(all))
+			}
+			left = append(left, all...)
+			break
+		}
+		for _, w := range batch {
+			if slices.Contains(absent, w.key) && b.now().Before(w.ends) {
+				left = append(left, w)
+			}
+		}
+		all = all[len(batch):]
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.woken = append(left, b.woken...)
+	b.woken = b.woken[:min(len(b.woken), maxWoken)]
+	return len(left) > 0
+}
+
+// expireKept releases kept permits whose job has not come back.
+func (b *Budgets) expireKept(ctx context.Context) {
+	now := b.now()
+	var expired []*Permit
+	b.mu.Lock()
+	for p := range b.permits {
+		if !p.expires.IsZero() && !now.Before(p.expires) {
+			expired = append(expired, p)
+		}
+	}
+	b.mu.Unlock()
+	for _, p := range expired {
+		p.release(ctx)
+	}
+}
+
+// renew extends the leases of this process' permits, with one script call per host.
+func (b *Budgets) renew(ctx context.Context) {
+	byHost := map[string][]any{}
+	b.mu.Lock()
+	for p := range b.permits {
+		byHost[p.req.Host] = append(byHost[p.req.Host], encode(p.req.Credential), p.token)
+	}
+	b.mu.Unlock()
+	for host, pairs := range byHost {
+		args := append([]any{b.offset.Load(), lease.Milliseconds()}, pairs...)
+		if _, err := b.run(ctx, renewScript, []string{b.stateKey(host)}, args...); err != nil {
+			return // a permit outlives two failed renewals
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package locking_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+func TestOnlyALongWaitForAnotherJobIsAWarning(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		holder, waiter string // groups
+		wait           time.Duration
+		handed         bool // the holder got its lease by message
+		redis          func(client redis.UniversalClient)
+		warns          bool
+	}{
+		"another delivery":          {holder: "hub/d1", waiter: "hub/d2", warns: true},
+		"no delivery":               {warns: true},
+		"same delivery":             {holder: "hub/d1", waiter: "hub/d1"},
+		"same delivery, by message": {holder: "hub/d1", waiter: "hub/d1", handed: true},
+		"a short wait":              {wait: 500 * time.Millisecond},
+		"a group left by an earlier holder": {waiter: "hub/d1", warns: true, redis: func(client redis.UniversalClient) {
+			client.HSet(t.Context(), prefix+"k", "group", "0123.1 hub/d1")
+		}},
+	} {
+		for _, same := range []bool{true, false} {
+			if same && tc.redis != nil {
+				continue
+			}
+			t.Run(name+map[bool]string{true: ", same process", false: ", another process"}[same], func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Start(t)
+				holder := start(t, server, "w1")
+				waiter := holder
+				if !same {
+					waiter = start(t, server, "w2")
+				}
+				req := locking.Request{Key: "k", Job: "37", Group: tc.holder}
+				if tc.handed {
+					helper := start(t, server, "w0")
+					awaitSubscription(t, holder, helper)
+					before := must(t, helper, "k", "1")
+					wait := queueUp(t, holder, t.Context(), req)
+					release(t, before)
+					soon(t, wait, "the hand-over").ok(t)
+				} else if _, err := holder.Acquire(t.Context(), req); err != nil {
+					t.Fatal(err)
+				}
+				if tc.redis != nil {
+					tc.redis(server.Client())
+				}
+				debugged := waiter.log.count("waiting for lock")
+				wait := tc.wait
+				if wait == 0 {
+					wait = 2500 * time.Millisecond
+				}
+				_, err := waiter.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Group: tc.waiter, Wait: wait})
+				wantErr(t, err, locking.ErrTimeout)
+				if n := waiter.log.count("waiting for lock") - debugged; n != 1 {
+					t.Errorf("the wait was logged %d times at level debug; want once", n)
+				}
+				warned := waiter.log.all("still waiting for lock")
+				if !tc.warns {
+					if len(warned) > 0 {
+						t.Errorf("the wait was logged as %v", warned)
+					}
+					return
+				}
+				if len(warned) != 1 || warned[0].level != slog.LevelWarn || warned[0].attrs["key"] != "k" || warned[0].attrs["job"] != "42" ||
+					warned[0].attrs["holder_job"] != "37" || warned[0].attrs["holder_worker"] != "w1" {
+					t.Fatalf("the wait was logged as %v", warned)
+				}
+				if waited, err := time.ParseDuration(warned[0].attrs["waited"]); err != nil || waited < time.Second {
+					t.Errorf("logged after a wait of %v", warned[0].attrs["waited"])
+				}
+			})
+		}
+	}
+}
