@@ -3,52 +3,61 @@ package checkout
 import (
 	"errors"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
-// checkEntryName rejects names that leave their folder, and names that some file system considers equal to .git,
-// where a checkout could plant a hook.
+// checkEntryName rejects names that leave their folder, and names that Git on Linux refuses to check out because NTFS
+// considers them equal to .git, where a checkout could plant a hook. A backslash is an ordinary character, except
+// before such a name.
 func checkEntryName(name string, mode filemode.FileMode) error {
 	switch {
 	case name == "":
 		return errors.New("an empty name")
 	case name == "." || name == "..":
 		return errors.New("a name that leaves its folder")
-	case strings.ContainsAny(name, "/\\\x00"):
-		return errors.New("a name with a separator or a NUL")
-	case isDisguised(name, ".git", "git~1"):
-		return errors.New("a name that is .git on some file systems")
-	case mode == filemode.Symlink && isDisguised(name, ".gitmodules", "gitmod~1"):
-		return errors.New("a symbolic link named .gitmodules")
+	case strings.ContainsAny(name, "/\x00"):
+		return errors.New("a name with a slash or a NUL")
 	case len(name) > maxEntryName:
 		return errors.New("a name that is too long for a file system")
 	}
-	return nil
+	for rest, at := name, 0; ; { // NTFS separates names by backslashes, except at the start
+		if isDotGit(rest) {
+			return errors.New("a name that is .git on NTFS")
+		}
+		if mode == filemode.Symlink && isDotGitmodules(rest) {
+			return errors.New("a symbolic link named .gitmodules")
+		}
+		next := strings.IndexByte(name[at+1:], '\\')
+		if next < 0 {
+			return nil
+		}
+		at += 1 + next
+		rest = name[at+1:]
+	}
 }
 
 const maxEntryName = 255 // bytes, NAME_MAX on Linux
 
-// isDisguised reports whether name equals dotName on some file system: HFS+ ignores case and certain code points;
-// NTFS ignores case, trailing dots and spaces and everything from a colon, and has a short name for dotName.
-func isDisguised(name, dotName, shortName string) bool {
-	plain := strings.ToLower(strings.Map(dropIgnorable, name))
-	if plain == dotName {
-		return true
-	}
-	ntfs, _, _ := strings.Cut(strings.ToLower(name), ":")
-	ntfs = strings.TrimRight(ntfs, ". ")
-	return ntfs == dotName || ntfs == shortName
+// isDotGit reports whether path begins with a name that is .git on NTFS: is_ntfs_dotgit of Git.
+func isDotGit(path string) bool {
+	name, _, _ := strings.Cut(path, `\`)
+	name, _, _ = strings.Cut(name, ":")
+	name = strings.TrimRight(name, ". ")
+	return strings.EqualFold(name, ".git") || strings.EqualFold(name, "git~1")
 }
 
-// dropIgnorable drops the code points that HFS+ ignores in names.
-func dropIgnorable(r rune) rune {
-	switch {
-	case r == utf8.RuneError:
-		return r
-	case 0x200c <= r && r <= 0x200f, 0x202a <= r && r <= 0x202e, 0x206a <= r && r <= 0x206f, r == 0xfeff:
-		return -1
+// isDotGitmodules reports whether name is .gitmodules on NTFS: is_ntfs_dotgitmodules of Git.
+func isDotGitmodules(name string) bool {
+	name, _, _ = strings.Cut(name, ":")
+	name = strings.TrimRight(strings.ToLower(name), ". ")
+	if name == ".gitmodules" {
+		return true
 	}
-	return r
+	if n, ok := strings.CutPrefix(name, "gitmod~"); ok { // the first short names
+		return len(n) == 1 && '1' <= n[0] && n[0] <= '4'
+	}
+	// Later short names have up to six characters of a hash, then a number; eight characters in all.
+	hashed, n, ok := strings.Cut(name, "~")
+	return ok && len(name) == 8 && strings.HasPrefix("gi7eba", hashed) && n[0] != '0' && strings.Trim(n, "0123456789") == ""
 }

@@ -95,7 +95,7 @@ func mustStayInside(t *testing.T, dir, dst string) {
 			return fs.SkipDir
 		}
 		if rel, inside := strings.CutPrefix(path, dst+"/"); inside {
-			if name := filepath.Base(rel); isDisguised(name, ".git", "git~1") {
+			if name := filepath.Base(rel); isDotGit(name) {
 				t.Errorf("%q was checked out", rel)
 			}
 			return nil

@@ -1,6 +1,7 @@
 package checkout
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,29 +9,45 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
+	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
 
-func TestEntryNames(t *testing.T) {
-	for name, refused := range map[string]bool{
-		"": true, ".": true, "..": true, "a/b": true, "/": true, "a\\b": true, "..\\x": true, "a\x00b": true,
-		".git": true, ".GIT": true, ".Git": true, "git~1": true, "GIT~1": true,
-		".git.": true, ".git ": true, ".git. . ": true, ".git::$INDEX_ALLOCATION": true, ".git:x": true, "git~1:x": true,
-		".g\u200cit": true, "\u200d.git": true, ".gi\ufefft": true, ".G\u202eIT": true, ".git\u206f": true,
-		strings.Repeat("x", 256): true,
-
-		"...": false, "..a": false, ".gitignore": false, ".gitmodules": false, ".gitattributes": false, "git": false,
-		".git~1": false, "git~2": false, ".github": false, "a b": false, "ünïcode": false, "latin1\xe9": false,
-		"a:b": false, "-rf": false, "\u200c": false, strings.Repeat("x", 255): false, "trailing.": false,
+// TestEntryNamesMatchGit compares the names that are refused with those that git on this machine refuses. Names that a
+// file system or a tree cannot hold are refused in addition.
+func TestEntryNamesMatchGit(t *testing.T) {
+	t.Parallel()
+	server := testenv.Must(gitserver.Start(t.TempDir()))(t)
+	defer server.Close()
+	const repo = "acme/names"
+	testenv.Must(0, server.CreateEmpty(t.Context(), repo))(t)
+	blob := testenv.Must(server.Blob(t.Context(), repo, "target"))(t)
+	for _, name := range []string{
+		".git", ".GIT", ".Git", "git~1", "GIT~1", ".git.", ".git ", ".git. . ", ".git::$INDEX_ALLOCATION", ".git:x", ".git :x", "git~1:x",
+		`.git\x`, `a\.git`, `a\.GIT `, `a\git~1`, `a\.git\b`, `\.git`, `\\.git`, `\a\.git`, `.git\`, `\`, `a\.git:b`,
+		`units\x2dcryptsetup.slice`, `a\b`, `..\x`, `\`, `a\`, `\\x`, `a\.gitx`, `.gitx\a`, `C:\x`, `\..\..\x`,
+		".g\u200cit", "\u200d.git", ".gi\ufefft", ".G\u202eIT", ".git\u206f",
+		".git~1", "git~2", ".git\u200c", "...", "..a", ".gitignore", "git", ".github", "a:b", "-rf", "trailing.", "con", "latin1\xe9", "a\nb",
+		".gitmodules", ".GITMODULES", ".gitmodules .", ".gitmodules:$DATA", ".git\u200cmodules", "gitmodules", ".gitmodules.x",
+		"gitmod~1", "GITMOD~4", "gitmod~5", "gitmod~1 .", "gitmod~11", "gi7eba~1", "GI7EB~12", "gi7~1234", "~1234567", "gi7eba~0", "gi7eba~12",
+		"gi7eca~1", "gi7eba~1:x", `a\.gitmodules`, `a\gi7eba~9`, `a\.gitmodules\b`, ".gitattributes", "..", ".", "",
 	} {
-		if err := checkEntryName(name, filemode.Regular); (err != nil) != refused {
-			t.Errorf("%q: %v", name, err)
+		for _, mode := range []filemode.FileMode{filemode.Regular, filemode.Symlink} {
+			entry := gitserver.Entry{Mode: fmt.Sprintf("%o", mode), Name: name, Hash: blob}
+			tree := testenv.Must(server.Tree(t.Context(), repo, entry))(t)
+			_, git := server.Git(t.Context(), repo, "", "read-tree", tree)
+			if ours := checkEntryName(name, mode); (ours == nil) != (git == nil) {
+				t.Errorf("%q with mode %v: %v, but git says %v", name, mode, ours, git)
+			}
 		}
 	}
-	for _, name := range []string{".gitmodules", ".GITMODULES", ".gitmodules .", ".git\u200cmodules", "gitmod~1"} {
-		if checkEntryName(name, filemode.Symlink) == nil {
-			t.Errorf("a symbolic link %q", name)
+	for _, name := range []string{"", "/", "a/b", "a\x00b", strings.Repeat("x", 256)} {
+		if checkEntryName(name, filemode.Regular) == nil {
+			t.Errorf("%q was accepted", name)
 		}
+	}
+	if err := checkEntryName(strings.Repeat("x", 255), filemode.Regular); err != nil {
+		t.Error(err)
 	}
 }
 
