@@ -101,19 +101,33 @@ func TestRemoteErrors(t *testing.T) {
 		remote      http.Handler
 		class       events.Class
 		disposition events.Disposition
+		text        string
 	}{
-		"server error":  {answer(503, "echo "+secret), events.ClassServer, events.Retryable},
-		"forbidden":     {answer(403, "echo "+secret), events.ClassAuth, events.Permanent},
-		"too many":      {answer(429, ""), events.ClassLimited, events.Retryable},
-		"a login page":  {answer(200, "<html>log in</html>"), events.ClassServer, events.Retryable},
-		"nothing":       {answer(200, ""), events.ClassServer, events.Retryable},
-		"cut off":       {answer(200, "001e# service=git-upload-pack\n0000004"), events.ClassServer, events.Retryable},
-		"negative size": {answer(200, "-001"), events.ClassServer, events.Retryable},
+		"server error":  {answer(503, "echo "+secret), events.ClassServer, events.Retryable, "HTTP status 503"},
+		"unchanged":     {answer(304, ""), events.ClassServer, events.Retryable, "HTTP status 304"},
+		"forbidden":     {answer(403, "echo "+secret), events.ClassAuth, events.Permanent, "HTTP 403"},
+		"too many":      {answer(429, ""), events.ClassLimited, events.Retryable, "limits the request rate"},
+		"a login page":  {answer(200, "<html>log in</html>"), events.ClassServer, events.Retryable, "not Git protocol"},
+		"nothing":       {answer(200, ""), events.ClassServer, events.Retryable, "empty response"},
+		"cut off":       {answer(200, "001e# service=git-upload-pack\n0000004"), events.ClassServer, events.Retryable, "too early"},
+		"cut in a ref":  {answer(200, "001e# service=git-upload-pack\n00000099"+strings.Repeat("1", 40)+" HEAD"), events.ClassServer, events.Retryable, "too early"},
+		"cut after one": {answer(200, "001e# service=git-upload-pack\n0000"+"0040"+strings.Repeat("1", 40)+" HEAD\x00agent=git/2.39"), events.ClassServer, events.Retryable, "too early"},
+		"negative size": {answer(200, "-001"), events.ClassServer, events.Retryable, "not Git protocol"},
+		"an error":      {answer(200, "0013ERR "+secret), events.ClassServer, events.Retryable, "Git protocol error"},
+		"SHA-256": {answer(200, "001e# service=git-upload-pack\n0000"+"0067"+strings.Repeat("1", 64)+" HEAD\x00object-format=sha256 a=b0000"),
+			events.ClassConfig, events.Permanent, "SHA-256"},
 		"broken off": {http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Length", "100")
 			_, _ = rw.Write([]byte("001e# service=git-upload-pack\n"))
-		}), events.ClassNetwork, events.Retryable},
-		"redirect to a file": {http.RedirectHandler("file:///etc/passwd", http.StatusFound), events.ClassServer, events.Retryable},
+		}), events.ClassNetwork, events.Retryable, "in the middle"},
+		"redirect to a file":  {http.RedirectHandler("file:///etc/passwd", http.StatusFound), events.ClassServer, events.Retryable, "neither http nor https"},
+		"redirect loop":       {http.RedirectHandler("/info/refs?service=git-upload-pack", http.StatusFound), events.ClassServer, events.Retryable, "10 times in a row"},
+		"redirect to nowhere": {answer(302, ""), events.ClassServer, events.Retryable, "without a valid Location"},
+		"redirect to another page": {http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/news" {
+				http.Redirect(rw, r, "/news", http.StatusFound)
+			}
+		}), events.ClassServer, events.Retryable, "not that of a repository"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +143,34 @@ func TestRemoteErrors(t *testing.T) {
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error repeats what the remote said: %v", err)
 			}
+			if !strings.Contains(err.Error(), tc.text) {
+				t.Errorf("the error does not say %q: %v", tc.text, err)
+			}
 		})
+	}
+}
+
+// TestSHA256Repository uses git's own repositories.
+func TestSHA256Repository(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, empty := range map[string]bool{"acme/full": false, "acme/empty": true} {
+		testenv.Must(0, os.MkdirAll(w.git.Dir(name), 0o755))(t)
+		testenv.Must(w.git.Git(t.Context(), name, "", "init", "-q", "--bare", "--object-format=sha256"))(t)
+		if !empty {
+			tree := testenv.Must(w.git.Git(t.Context(), name, "", "mktree"))(t)
+			testenv.Must(w.git.CommitTree(t.Context(), name, gitserver.Main, tree))(t)
+		}
+		req := w.request("")
+		req.Repo, req.URL = repoPath(t, name), w.git.URL(name)
+		_, err := w.volume.Sync(t.Context(), req)
+		if empty && events.ClassOf(err) == events.ClassNoRef {
+			continue // git before 2.41 does not report the format of an empty repository
+		}
+		testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
+		if !strings.Contains(err.Error(), "SHA-256") {
+			t.Error(err)
+		}
 	}
 }
 

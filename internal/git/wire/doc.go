@@ -27,7 +27,11 @@
 //	host not allowed by Config.Hosts       permanent, ClassConfig
 //	HTTP 429; 403 and 503 that say when    ClassLimited: contention with a gate, retryable without
 //	to retry or that nothing remains
-//	any other HTTP 5xx, invalid protocol   retryable, ClassServer
+//	any other HTTP 5xx, invalid protocol,  retryable, ClassServer; the text says which
+//	error of the server in the pack,
+//	response that ends too early, redirect
+//	that is not followed
+//	SHA-256 repository                     permanent, ClassConfig
 //	response above Limits.MaxPackBytes     permanent, ClassQuota
 //
 // Errors contain neither credentials nor text from the remote. Those of a gate are returned unchanged.

@@ -33,6 +33,9 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	if refused, ok := errors.AsType[*refusal](fault); ok {
 		return refused.classify(host, auth)
 	}
+	if invalid, ok := errors.AsType[*responseFault](fault); ok {
+		return invalid.classify(host)
+	}
 	if refused, ok := errors.AsType[*hostKeyFault](fault); ok {
 		return refused.classify(host)
 	}
@@ -62,7 +65,7 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "the response of %s is not Git protocol", host)
+	return errNotGit.classify(host)
 }
 
 func statusFailure(host string, auth Auth, status statusError) error {

@@ -6,9 +6,9 @@ import (
 	"io"
 	"slices"
 
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
@@ -106,11 +106,8 @@ func deepen(d events.Depth) packp.DepthCommits {
 
 // demultiplexed returns the pack from a response, without the messages of a side-band.
 func demultiplexed(request *packp.UploadPackRequest, response io.Reader) io.Reader {
-	switch {
-	case request.Capabilities.Supports(capability.Sideband64k):
-		return sideband.NewDemuxer(sideband.Sideband64k, response)
-	case request.Capabilities.Supports(capability.Sideband):
-		return sideband.NewDemuxer(sideband.Sideband, response)
+	if request.Capabilities.Supports(capability.Sideband64k) || request.Capabilities.Supports(capability.Sideband) {
+		return &sidebandReader{lines: pktline.NewScanner(response)}
 	}
 	return response
 }

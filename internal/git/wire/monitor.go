@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -41,12 +42,13 @@ type monitor struct {
 	next    http.RoundTripper // HTTP transport; nil for SSH
 	maxPack int64
 
-	mu     sync.Mutex
-	fault  error
-	began  time.Time // start of the current request
-	answer Answer    // to the current request, without Err
-	prefix []byte    // start of the latest response
-	bodies []io.Closer
+	mu        sync.Mutex
+	fault     error
+	began     time.Time // start of the current request
+	answer    Answer    // to the current request, without Err
+	redirects int       // of the current request
+	prefix    []byte    // start of the latest response
+	bodies    []io.Closer
 }
 
 // maxPrefix is the number of bytes of a response kept to find a Git protocol error.
@@ -55,7 +57,7 @@ const maxPrefix = 4 << 10
 // RoundTrip implements [http.RoundTripper].
 func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	listing := strings.HasSuffix(req.URL.Path, "/info/refs")
+	listing := isRefsURL(req.URL)
 	if listing {
 		timer := time.AfterFunc(refsTimeout, func() { cancel(errNoAnswer) })
 		defer timer.Stop()
@@ -68,10 +70,14 @@ func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 	case err != nil && errors.Is(context.Cause(ctx), errNoAnswer):
 		err = errNoAnswer
 	case err != nil:
-	case res.StatusCode >= 400:
+	case isRedirect(res.StatusCode):
+		err = redirectFault(res, w.countRedirect())
+	case res.StatusCode >= 300:
 		err = statusOf(res, time.Now())
-	case res.StatusCode < 300 && strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
+	case strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
 		err = errWebPage
+	case req.Method == http.MethodGet && !listing:
+		err = errRedirectAway
 	}
 	if err != nil {
 		if res != nil {
@@ -126,7 +132,15 @@ func (w *monitor) record(err error) error {
 func (w *monitor) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.fault, w.answer, w.began = nil, Answer{}, time.Now()
+	w.fault, w.answer, w.began, w.redirects, w.prefix = nil, Answer{}, time.Now(), 0, nil
+}
+
+// countRedirect returns the number of redirects of the current request, including this one.
+func (w *monitor) countRedirect() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.redirects++
+	return w.redirects
 }
 
 // answered records a response to the current request.
@@ -158,6 +172,13 @@ func (w *monitor) errLine() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return errLine(w.prefix)
+}
+
+// start returns the start of the latest response.
+func (w *monitor) start() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return bytes.Clone(w.prefix)
 }
 
 // firstError returns the first recorded error, or nil.

@@ -54,7 +54,7 @@ func (e *refusal) classify(host string, auth Auth) error {
 	case e.status != 0:
 		return events.Errorf(events.Retryable, events.ClassServer, "git-upload-pack failed at %s (exit status %d)", host, e.status)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "%s responded with a Git protocol error", host)
+	return events.Errorf(events.Retryable, events.ClassServer, "%s refused the request with a Git protocol error; see the server's log", host)
 }
 
 // hostRefused returns the error for a host that the settings do not allow, during a request to host.

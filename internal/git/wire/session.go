@@ -102,6 +102,9 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 	if text := r.wire.errLine(); fault == nil && text != "" {
 		fault = refusalOf(text, r.refs == nil)
 	}
+	if fault == nil {
+		fault = faultOf(err, r.wire.start(), r.refs == nil)
+	}
 	return remoteError(ctx, r.host, r.auth, fault, err)
 }
 

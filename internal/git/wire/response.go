@@ -1,0 +1,157 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+
+	"lockstep/events"
+)
+
+// responseFault is a response that cannot be used. Its text follows the name of the host.
+type responseFault struct {
+	text        string
+	disposition events.Disposition
+	class       events.Class
+}
+
+func (e *responseFault) Error() string { return "the remote " + e.text }
+
+func (e *responseFault) classify(host string) error {
+	return events.Errorf(e.disposition, e.class, "%s %s", host, e.text)
+}
+
+func serverFault(text string) *responseFault {
+	return &responseFault{text, events.Retryable, events.ClassServer}
+}
+
+var (
+	errNotGit       = serverFault("sent a response that is not Git protocol; check that the URL is that of a Git repository")
+	errEmptyReply   = serverFault("sent an empty response")
+	errTruncated    = serverFault("ended its response too early; see the server's log")
+	errSidebandText = serverFault("failed while it prepared or sent the pack; see the server's log")
+	errSideband     = serverFault("sent a pack in an unknown side-band")
+	errSHA256       = &responseFault{
+		"has SHA-256 object IDs for this repository, which are not supported; use a repository with SHA-1", events.Permanent, events.ClassConfig,
+	}
+	errRedirectLoop    = serverFault("redirects 10 times in a row; check that the URL is that of the repository itself")
+	errRedirectScheme  = serverFault("redirects to a URL that is neither http nor https; correct the URL")
+	errDowngrade       = serverFault("redirects from https to http, which is not followed; correct the URL")
+	errRedirectFetch   = serverFault("redirects the request for objects; only the list of refs may be redirected: use the URL that it redirects to")
+	errRedirectNowhere = serverFault("redirects without a valid Location")
+	errRedirectAway    = serverFault("redirects to a URL that is not that of a repository; correct the URL")
+)
+
+var startsLikePktLine = regexp.MustCompile(`^[0-9a-fA-F]{1,4}`)
+
+// faultOf explains an error of go-git about a response that begins with prefix.
+func faultOf(err error, prefix []byte, listing bool) error {
+	if fault, ok := errors.AsType[*responseFault](err); ok {
+		return fault
+	}
+	unexpected, _ := errors.AsType[*packp.ErrUnexpectedData](err)
+	switch {
+	case errors.Is(err, transport.ErrEmptyRemoteRepository):
+		return nil
+	case listing && bytes.Contains(prefix, []byte("object-format=sha256")):
+		return errSHA256
+	case len(prefix) == 0:
+		return errEmptyReply
+	case !startsLikePktLine.Match(prefix[:min(4, len(prefix))]):
+		return errNotGit
+	case errors.Is(err, io.ErrUnexpectedEOF), endsInLength(prefix), unexpected != nil && strings.HasSuffix(unexpected.Msg, ": EOF"):
+		return errTruncated
+	}
+	return errNotGit
+}
+
+// endsInLength reports whether a response ends within the length of a pkt-line.
+func endsInLength(response []byte) bool {
+	for len(response) >= 4 {
+		length, err := strconv.ParseUint(string(response[:4]), 16, 16)
+		if err != nil || int(length) > len(response) {
+			return false
+		}
+		response = response[max(length, 4):]
+	}
+	return len(response) > 0 && startsLikePktLine.Match(response)
+}
+
+// maxRedirects is the redirect of a request that is not followed; go-git has the same limit.
+const maxRedirects = 10
+
+// redirectFault returns the reason not to follow a redirect, or nil. redirects counts this one and the previous ones.
+func redirectFault(res *http.Response, redirects int) error {
+	to, err := res.Location()
+	switch {
+	case err != nil:
+		return errRedirectNowhere
+	case res.Request.Method != http.MethodGet:
+		return errRedirectFetch
+	case to.Scheme != "http" && to.Scheme != "https":
+		return errRedirectScheme
+	case res.Request.URL.Scheme == "https" && to.Scheme == "http":
+		return errDowngrade
+	case redirects >= maxRedirects:
+		return errRedirectLoop
+	}
+	return nil
+}
+
+func isRedirect(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
+}
+
+func isRefsURL(u *url.URL) bool { return strings.HasSuffix(u.Path, "/info/refs") }
+
+// sidebandReader reads the pack from a response with a side-band. It fails unless the response ends with a flush packet,
+// and if the server reports an error.
+type sidebandReader struct {
+	lines *pktline.Scanner
+	data  []byte // of the current line, not yet read
+	ended bool
+}
+
+func (r *sidebandReader) Read(p []byte) (int, error) {
+	for len(r.data) == 0 {
+		switch {
+		case r.ended:
+			return 0, io.EOF
+		case !r.lines.Scan():
+			if err := r.lines.Err(); err != nil {
+				return 0, err
+			}
+			return 0, errTruncated
+		}
+		line := r.lines.Bytes()
+		if len(line) == 0 {
+			r.ended = true
+			continue
+		}
+		switch line[0] {
+		case 1:
+			r.data = line[1:]
+		case 2: // progress
+		case 3:
+			return 0, errSidebandText
+		default:
+			return 0, errSideband
+		}
+	}
+	n := copy(p, r.data)
+	r.data = r.data[n:]
+	return n, nil
+}
