@@ -32,6 +32,11 @@ func TestScopeOf(t *testing.T) {
 		"169.254.169.254": never, "fe80::1": never, "fe80::1%eth0": never, "::ffff:169.254.169.254": never, "64:ff9b::a9fe:a9fe": never,
 		"64:ff9b:1::a9fe:a9fe": never, "2002:a9fe:a9fe::": never, "::169.254.169.254": never, "224.0.0.1": never, "ff02::1": never,
 		"168.63.129.16": private, "168.63.129.17": public, "::ffff:0:a9fe:a9fe": never, "::ffff:0:a00:1": private,
+		"100.100.100.200": never, "100.100.100.201": private, "192.0.0.192": never, "192.0.0.191": private, "fd20:ce::254": never, "fd20:ce::253": private,
+		"::ffff:100.100.100.200": never, "64:ff9b::6464:64c8": never, "2002:6464:64c8::": never, "64:ff9b::c000:c0": never,
+		"64:ff9b::5db8:d822": public, "2002:5db8:d822::1": public, "64:ff9b::c0a8:101": private, "2002:c0a8:101::1": private,
+		"2001:0:5db8:d822::a247:27dd": private, "2001::1": never, "2001:0:a9fe:a9fe::a247:27dd": never, "2001:0:5db8:d822::5601:5601": never,
+		"2001:1::1": public, "2001:4860:4860::8888": public,
 		"0.0.0.0": never, "0.1.2.3": never, "::": never, "::ffff:0.0.0.0": never, "255.255.255.255": never,
 	} {
 		if got := scopeOf(netip.MustParseAddr(ip)); got != want {

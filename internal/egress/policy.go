@@ -1,6 +1,6 @@
 // Package egress decides which hosts may be dialled for a remote or for an app's notify URL. It checks the resolved
-// address at the time of dialling, so that DNS rebinding does not help an attacker. Link-local addresses, where clouds
-// offer credentials, are never dialled. Private networks are only dialled for URLs from the operator, or if a setting
+// address at the time of dialling, so that DNS rebinding does not help an attacker. Addresses where clouds offer
+// credentials, link-local and others, are never dialled. Private networks are only dialled for URLs from the operator, or if a setting
 // lists them.
 package egress
 
@@ -32,7 +32,7 @@ func (p Policy) check(host, port string, ip netip.Addr) error {
 	reach := scopeOf(ip)
 	switch {
 	case reach == never:
-		return &Fault{host, "is a link-local, multicast or unspecified address, which is never allowed, even if " + p.Hosts.name() + " lists it"}
+		return &Fault{host, "is a link-local, cloud metadata, multicast or unspecified address, which is never allowed, even if " + p.Hosts.name() + " lists it"}
 	case p.Hosts.names(host, port) || p.Hosts.covers(ip, port):
 		return nil
 	case len(p.Hosts.rules) > 0:
