@@ -18,7 +18,7 @@
 //	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     URL prefixes it may be sent to, separated by white space
 //
 // Variable names use upper case, and "_" for "-" and ".". Files take precedence over variables. They are read at each
-// use, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent: events name
+// use, all of the same version of a mounted secret, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent: events name
 // credentials, and anybody who can write an event could otherwise have a token sent to another server. A prefix has the
 // scheme https, http or ssh, and only matches that scheme: ssh://git@github.com/acme/.
 //
@@ -42,6 +42,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 )
 
 const maxSecret = 64 << 10 // bytes
@@ -117,13 +118,9 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential name %q: want letters, digits and ._-, at most 100", name)
 	}
-	texts := map[string]string{}
-	for file := range files {
-		text, err := s.read(name, file)
-		if err != nil {
-			return Secret{}, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
-		}
-		texts[file] = text
+	texts, err := s.read(name)
+	if err != nil {
+		return Secret{}, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
 	}
 	secret := Secret{
 		Username: texts["username"], Password: texts["password"], BearerToken: texts["bearerToken"],
@@ -163,7 +160,31 @@ func (s *Store) where(name, file string) string {
 	return filepath.Join(s.dir, name, file)
 }
 
-func (s *Store) read(name, file string) (string, error) {
+// read returns the texts of all files of a credential, of the same version if they are replaced meanwhile.
+func (s *Store) read(name string) (texts map[string]string, err error) {
+	if s.dir == "" {
+		return s.readFiles(name)
+	}
+	err = disk.ReadStable(filepath.Join(s.dir, name), func() error {
+		texts, err = s.readFiles(name)
+		return err
+	})
+	return texts, err
+}
+
+func (s *Store) readFiles(name string) (map[string]string, error) {
+	texts := map[string]string{}
+	for file := range files {
+		text, err := s.readFile(name, file)
+		if err != nil {
+			return nil, err
+		}
+		texts[file] = text
+	}
+	return texts, nil
+}
+
+func (s *Store) readFile(name, file string) (string, error) {
 	if s.dir != "" {
 		from := filepath.Join(s.dir, name, file)
 		if info, err := os.Stat(from); err == nil && info.Size() > maxSecret {

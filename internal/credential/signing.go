@@ -14,13 +14,9 @@ func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential name %.110q: want letters, digits and ._-, at most 100", name)
 	}
-	texts := map[string]string{}
-	for _, file := range []string{"signingSecret", "previousSigningSecret", "urls"} {
-		text, err := s.read(name, file)
-		if err != nil {
-			return nil, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
-		}
-		texts[file] = text
+	texts, err := s.read(name)
+	if err != nil {
+		return nil, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
 	}
 	switch {
 	case texts["signingSecret"] == "":

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"lockstep/internal/disk"
 )
 
 const (
@@ -70,7 +72,11 @@ func LoadSources(dir string, environ []string) (*Sources, error) {
 			s.env[key] = value
 		}
 	}
-	names, err := s.find()
+	var names []string
+	err := s.stable(dir, func() (err error) {
+		names, err = s.find()
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -156,9 +162,21 @@ func (s *Sources) find() ([]string, error) {
 	return names, nil
 }
 
+// stable reads files below dir with [disk.ReadStable] if sources have a directory.
+func (s *Sources) stable(dir string, read func() error) error {
+	if s.dir == "" {
+		return read()
+	}
+	return disk.ReadStable(dir, read)
+}
+
 // load loads one source.
 func (s *Sources) load(name string) (Source, error) {
-	source, err := s.parse(name)
+	var source Source
+	err := s.stable(filepath.Join(s.dir, name), func() (err error) {
+		source, err = s.parse(name)
+		return err
+	})
 	if err != nil {
 		return Source{}, fmt.Errorf("webhook source %s: %w", name, err)
 	}
