@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/internal/credential"
 	"lockstep/internal/forge"
 	"lockstep/internal/intake"
 	"lockstep/internal/server"
@@ -34,6 +35,9 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 			return nil, invalid(errors.New("webhook sources: " + cfg.Hooks + " has none; a source is a directory with the files forge and secret"))
 		}
 		return nil, nil
+	}
+	if err := credential.Check(cfg.Credentials, os.Getenv, sources.Credentials()...); err != nil {
+		return nil, invalid(err)
 	}
 	h := &hookReceiver{client: cfg.Redis.Open()} // not shared, so that webhooks never wait for a connection
 	var spooled func() (int, int64)

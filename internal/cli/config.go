@@ -11,6 +11,7 @@ import (
 
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/credential"
 	"lockstep/internal/forge"
 )
 
@@ -91,6 +92,9 @@ func newConfigValidateCommand(std term.Streams) *cobra.Command {
 			}
 			sources, err := forge.LoadSources(cfg.Hooks, std.Environ)
 			if err != nil {
+				return term.UsageError(err)
+			}
+			if err := credential.Check(cfg.Credentials, std.Variable, sources.Credentials()...); err != nil {
 				return term.UsageError(err)
 			}
 			names := append([]string{}, sources.Names()...)

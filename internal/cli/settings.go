@@ -2,14 +2,13 @@ package cli
 
 import (
 	"errors"
-	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/credential"
 	"lockstep/internal/egress"
 )
 
@@ -17,7 +16,7 @@ import (
 func settings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	cfg, err := loadSettings(cmd, std)
 	if err == nil && cmd.Flags().Lookup("credentials") != nil {
-		err = term.UsageError(checkNamed(cfg))
+		err = term.UsageError(checkNamed(cfg, std))
 	}
 	return cfg, err
 }
@@ -37,21 +36,7 @@ func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 }
 
 // checkNamed checks the hosts, the proxy and the files in the settings. It opens no connections.
-func checkNamed(cfg config.Config) error {
+func checkNamed(cfg config.Config, std term.Streams) error {
 	_, hosts := egress.ParseHosts("notify-hosts", cfg.NotifyHosts)
-	return errors.Join(app.VolumeConfig(cfg).Net.Check(), hosts, checkCredentials(cfg.Credentials))
-}
-
-func checkCredentials(dir string) error {
-	if dir == "" {
-		return nil
-	}
-	info, err := os.Stat(dir)
-	switch {
-	case err != nil:
-		return fmt.Errorf("credentials: %w", err)
-	case !info.IsDir():
-		return fmt.Errorf("credentials: %s is not a directory; want one with a directory for each credential", dir)
-	}
-	return nil
+	return errors.Join(app.VolumeConfig(cfg).Net.Check(), hosts, credential.Check(cfg.Credentials, std.Variable))
 }

@@ -17,7 +17,8 @@
 //	{dir}/{name}/previousSigningSecret  LOCKSTEP_CREDENTIAL_{NAME}_PREVIOUS_SIGNING_SECRET  also signs, during rotation
 //	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     URL prefixes it may be sent to, separated by white space
 //
-// Variable names use upper case, and "_" for "-" and ".". Files take precedence over variables. They are read at each
+// Variable names use upper case, and "_" for "-" and ".", so [Check] refuses names that differ only in these. Files take
+// precedence over variables. They are read at each
 // use, all of the same version of a mounted secret, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent: events name
 // credentials, and anybody who can write an event could otherwise have a token sent to another server. A prefix has the
 // scheme https, http or ssh, and only matches that scheme: ssh://git@github.com/acme/.
@@ -120,7 +121,7 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	}
 	texts, err := s.read(name)
 	if err != nil {
-		return Secret{}, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
+		return Secret{}, err
 	}
 	secret := Secret{
 		Username: texts["username"], Password: texts["password"], BearerToken: texts["bearerToken"],
@@ -162,48 +163,50 @@ func (s *Store) where(name, file string) string {
 
 // read returns the texts of all files of a credential, of the same version if they are replaced meanwhile.
 func (s *Store) read(name string) (texts map[string]string, err error) {
-	if s.dir == "" {
-		return s.readFiles(name)
-	}
-	err = disk.ReadStable(filepath.Join(s.dir, name), func() error {
-		texts, err = s.readFiles(name)
-		return err
-	})
-	return texts, err
-}
-
-func (s *Store) readFiles(name string) (map[string]string, error) {
-	texts := map[string]string{}
-	for file := range files {
-		text, err := s.readFile(name, file)
-		if err != nil {
-			return nil, err
+	ofVariables := false
+	read := func() error {
+		texts, ofVariables = map[string]string{}, false
+		for file := range files {
+			text, ok, err := s.readFile(name, file)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				text = s.getenv(variable(name, file))
+				ofVariables = ofVariables || text != ""
+			}
+			texts[file] = text
 		}
-		texts[file] = text
+		return nil
+	}
+	if s.dir == "" {
+		err = read()
+	} else {
+		err = disk.ReadStable(filepath.Join(s.dir, name), read)
+	}
+	if err != nil {
+		return nil, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
+	}
+	if ofVariables {
+		return texts, s.checkVariables(name)
 	}
 	return texts, nil
 }
 
-func (s *Store) readFile(name, file string) (string, error) {
-	if s.dir != "" {
-		from := filepath.Join(s.dir, name, file)
-		if info, err := os.Stat(from); err == nil && info.Size() > maxSecret {
-			return "", fmt.Errorf("%s is longer than %d bytes", from, maxSecret)
-		}
-		text, err := os.ReadFile(from)
-		if err == nil {
-			return strings.TrimRight(string(text), "\r\n"), nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
+// readFile returns the text of a file of a credential, and whether it exists.
+func (s *Store) readFile(name, file string) (text string, ok bool, err error) {
+	if s.dir == "" {
+		return "", false, nil
 	}
-	return s.getenv(variable(name, file)), nil
-}
-
-func variable(name, file string) string {
-	name = strings.NewReplacer("-", "_", ".", "_").Replace(name)
-	return "LOCKSTEP_CREDENTIAL_" + strings.ToUpper(name) + "_" + files[file]
+	from := filepath.Join(s.dir, name, file)
+	if info, err := os.Stat(from); err == nil && info.Size() > maxSecret {
+		return "", false, fmt.Errorf("%s is longer than %d bytes", from, maxSecret)
+	}
+	bytes, err := os.ReadFile(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	return strings.TrimRight(string(bytes), "\r\n"), err == nil, err
 }
 
 // allowed reports whether one of the prefixes covers remote: it has the same scheme and host, the same user if the prefix

@@ -141,3 +141,37 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 		}
 	}
 }
+
+func TestNamesThatShareVariables(t *testing.T) {
+	dir := folder(t, "a-b", map[string]string{"username": "bot"})
+	env := map[string]string{"LOCKSTEP_CREDENTIAL_A_B_PASSWORD": "s3cret", "LOCKSTEP_CREDENTIAL_A_B_URLS": "https://git.example.com/"}
+	getenv := func(name string) string { return env[name] }
+	store := credential.NewStore(dir, getenv)
+	const remote = "https://git.example.com/a/b"
+	if secret, err := store.Resolve(t.Context(), "a-b", remote); err != nil || secret.Password != "s3cret" {
+		t.Fatalf("one credential of files and variables: %v", err)
+	}
+	if err := credential.Check(dir, getenv, "a-b", "", "other"); err != nil {
+		t.Error(err)
+	}
+	for _, other := range []string{"a.b", "A_B"} { // not in the directory, so its secrets could only be those of a-b
+		for what, err := range map[string]error{
+			"check":   credential.Check(dir, getenv, other),
+			"resolve": errorOf(store.Resolve(t.Context(), other, remote)),
+			"sign":    errorOf(store.SigningSecrets(other, remote)),
+		} {
+			if err == nil || !strings.Contains(err.Error(), `"a-b"`) || !strings.Contains(err.Error(), `"`+other+`"`) {
+				t.Errorf("%s of %s: %v, want an error that names both", what, other, err)
+			}
+		}
+	}
+	if err := credential.Check("", getenv, "a", "a-previous"); err != nil {
+		t.Error(err)
+	}
+	env["LOCKSTEP_CREDENTIAL_A_PREVIOUS_SIGNING_SECRET"] = "s3cret"
+	if err := credential.Check("", getenv, "a", "a-previous"); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a variable of two credentials: %v", err)
+	}
+}
+
+func errorOf[T any](_ T, err error) error { return err }

@@ -52,7 +52,7 @@ func TestMountedSecretIsReadWhole(t *testing.T) {
 				stopped <- err
 			}()
 			store := credential.NewStore(dir, none)
-			for range 1000 {
+			for range 500 {
 				replace <- struct{}{} // one replacement, beside the read
 				secret, err := store.Resolve(t.Context(), "ci", "https://git.example.com/a/b")
 				if err != nil || secret.Username != secret.Password {

@@ -16,7 +16,7 @@ func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 	}
 	texts, err := s.read(name)
 	if err != nil {
-		return nil, events.Errorf(events.Retryable, events.ClassConfig, "credential %s: %w", name, err)
+		return nil, err
 	}
 	switch {
 	case texts["signingSecret"] == "":

@@ -63,8 +63,8 @@ type slot struct {
 //
 // Variable names use upper case, and "_" for "-" and ".". A source that has only variables is named in lower case. Files
 // take precedence over variables. If dir is empty, only variables are read. Names that begin with a dot are skipped,
-// because Kubernetes creates them. LoadSources returns an error for invalid settings, or if a source has no secret and is
-// not marked as unsigned. The error says what to do and never contains a secret.
+// because Kubernetes creates them. LoadSources returns an error for invalid settings, if the variables of two sources are the
+// same, or if a source has no secret and is not marked as unsigned. The error says what to do and never contains a secret.
 func LoadSources(dir string, environ []string) (*Sources, error) {
 	s := &Sources{dir: dir, env: map[string]string{}, sources: map[string]*slot{}}
 	for _, entry := range environ {
@@ -100,6 +100,18 @@ func (s *Sources) Names() []string {
 	return names
 }
 
+// Credentials returns the names of the credentials of automatic watches.
+func (s *Sources) Credentials() (names []string) {
+	for _, held := range s.sources {
+		held.mu.Lock()
+		if auto := held.source.Auto; auto != nil && auto.Credential != "" {
+			names = append(names, auto.Credential)
+		}
+		held.mu.Unlock()
+	}
+	return names
+}
+
 // Get returns a source by name and reports whether it exists. It reloads files that were loaded more than a second
 // ago, so that new secrets take effect soon, and returns an error if they have become invalid. A new source requires a
 // restart.
@@ -120,7 +132,7 @@ func (s *Sources) Get(name string) (Source, bool, error) {
 // find returns the names of all sources.
 func (s *Sources) find() ([]string, error) {
 	var names []string
-	variables := map[string]bool{}
+	variables := map[string]string{} // name of the source that a variable belongs to
 	if s.dir != "" {
 		entries, err := os.ReadDir(s.dir)
 		if err != nil {
@@ -138,13 +150,17 @@ func (s *Sources) find() ([]string, error) {
 			if !namePattern.MatchString(name) {
 				return nil, fmt.Errorf("webhook sources: invalid name %s: want letters, digits and ._-, at most 100", at)
 			}
+			key := variable(name, "forge")
+			if other, taken := variables[key]; taken {
+				return nil, fmt.Errorf("webhook sources: %q and %q would share the secrets in %s…; rename one of them", other, name, strings.TrimSuffix(key, "FORGE"))
+			}
 			names = append(names, name)
-			variables[variable(name, "forge")] = true
+			variables[key] = name
 		}
 	}
 	for key := range s.env {
 		parts := variableOfForge.FindStringSubmatch(key)
-		if parts == nil || variables[key] {
+		if parts == nil || variables[key] != "" {
 			continue
 		}
 		name := strings.ToLower(parts[1])
@@ -152,10 +168,10 @@ func (s *Sources) find() ([]string, error) {
 			return nil, fmt.Errorf("webhook sources: invalid name in %s: want letters, digits and _, at most 100", key)
 		}
 		names = append(names, name)
-		variables[key] = true
+		variables[key] = name
 	}
 	for key := range s.env {
-		if parts := variableSecret.FindStringSubmatch(key); parts != nil && !variables[variablePrefix+parts[1]+"_FORGE"] {
+		if parts := variableSecret.FindStringSubmatch(key); parts != nil && variables[variablePrefix+parts[1]+"_FORGE"] == "" {
 			return nil, fmt.Errorf("webhook sources: %s belongs to no source; set %s%s_FORGE", key, variablePrefix, parts[1])
 		}
 	}
