@@ -158,7 +158,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	httpConfig := server.Config{
 		Changes: tracker, Repos: state.NewStore(client, namespace),
 		Locks: server.ShareLocks(inspector), Dead: dead, Streams: figures, Hosts: limits, Watches: watch.NewRegistry(client, namespace),
-		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
+		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Proxies: cfg.Proxies(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"),
 	}
 	if cfg.hooks != nil {

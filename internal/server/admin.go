@@ -44,7 +44,7 @@ func AdminHandler(cfg Config) http.Handler {
 	}
 	mux.Handle("GET /metrics", cfg.Metrics)
 	probes(mux, cfg.Live, cfg.Ready)
-	return mux
+	return forLocalhost(cfg, mux)
 }
 
 // ownSite refuses requests from pages of other sites. Such a page cannot read a profile, but it could start one.

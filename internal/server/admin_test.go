@@ -50,6 +50,13 @@ func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 					t.Errorf("%s: %d", open, status)
 				}
 			}
+			want := http.StatusOK
+			if tc.loopback {
+				want = http.StatusForbidden
+			}
+			if status, _ := do(t, "GET", srv.URL+"/metrics", "", http.Header{"Host": {"rebound.example"}}); status != want {
+				t.Errorf("/metrics from a page with a rebound DNS name: %d, want %d", status, want)
+			}
 		})
 	}
 }

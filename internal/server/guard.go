@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -59,6 +60,32 @@ func guarded(cfg Config, next http.Handler) http.Handler {
 		default:
 			fail(w, http.StatusForbidden, err)
 		}
+	})
+}
+
+var errForeignHost = errors.New("without an API token only requests for localhost are answered; use http://127.0.0.1 or http://localhost with the port, or set api-token-file")
+
+// forLocalhost refuses requests to a loopback listener without a token if they name another host: by DNS rebinding, a web
+// page in a local browser could otherwise read what is open without a token. It lets pass webhooks, which a tunnel may forward
+// under any name, probes, which show nothing worth reading, and requests from trusted proxies.
+func forLocalhost(cfg Config, next http.Handler) http.Handler {
+	if cfg.Token != "" || !cfg.Loopback {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		anyHost := strings.HasPrefix(r.URL.Path, "/hooks/") || r.URL.Path == "/livez" || r.URL.Path == "/readyz"
+		if !anyHost && !local(r.Host) && !cfg.proxied(r) {
+			http.Error(w, errForeignHost.Error(), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (cfg Config) proxied(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && slices.ContainsFunc(cfg.Proxies, func(from netip.Prefix) bool {
+		return from.Contains(peer.Addr().Unmap().WithZone(""))
 	})
 }
 

@@ -2,7 +2,8 @@
 // openapi.yaml describes every endpoint; [Handler] and [ServeAdmin] serve them.
 //
 // Requests that make changes, or read results, hosts, watches or payloads, need the bearer token and get 401 without it. If no
-// token is configured, they get 403 unless both the listener and the request are local. A 202 means that the change is
+// token is configured, they get 403 unless both the listener and the request are local, and a loopback listener answers only
+// requests whose Host is local. A 202 means that the change is
 // in the Redis stream, as durable as Redis is configured to be. Webhooks are authenticated by their signatures only;
 // their 202 may also mean that the delivery is stored on the local disk until Redis is available.
 package server
@@ -16,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -48,11 +50,12 @@ type Config struct {
 	Hosts     Hosts
 	Watches   Watches
 	Hooks     *Hooks
-	Dashboard http.Handler // serves / and /dashboard/
-	Token     string       // bearer token for protected endpoints; empty allows local requests only
-	Loopback  bool         // the listener accepts local connections only; set by Serve
-	Live      *Health      // nil always passes
-	Ready     *Health      // nil always passes
+	Dashboard http.Handler   // serves / and /dashboard/
+	Token     string         // bearer token for protected endpoints; empty allows local requests only
+	Proxies   []netip.Prefix // addresses of proxies that authenticate users and forward any Host
+	Loopback  bool           // the listener accepts local connections only; set by Serve
+	Live      *Health        // nil always passes
+	Ready     *Health        // nil always passes
 	Metrics   http.Handler
 	Log       *slog.Logger
 	Tracer    trace.Tracer // traces requests that make changes; nil disables tracing
@@ -102,7 +105,7 @@ func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 // Handler returns the handler of [Serve].
 func Handler(cfg Config) http.Handler {
 	// Another site's page in a local browser must not reach a server that trusts local requests.
-	return http.NewCrossOriginProtection().Handler(mount(cfg))
+	return http.NewCrossOriginProtection().Handler(forLocalhost(cfg, mount(cfg)))
 }
 
 // routes is a mux that records its patterns, so that tests can compare them with openapi.yaml.
