@@ -197,16 +197,20 @@ func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 2)
-	a := start(t, server, "a", keyed(8, 1, time.Minute))
+	a := start(t, server, "a", keyed(1, 1, time.Minute)) // its window is full, so it takes nothing else
 	m := a.next()
-	eventually(t, "the other is parked", func() bool { return pending(t, client)["(parked)"] == 1 })
+	b := start(t, server, "b", keyed(8, 1, time.Minute))
+	other := b.next()
+	if err := delivery(t, other).Nack(ctx, time.Hour, false); err != nil {
+		t.Fatal(err)
+	}
+	other.Ack() // has no effect
 	siblings := allSiblings(t, delivery(t, m), 10)
 	if len(siblings) != 1 {
 		t.Fatalf("siblings: %v; want the one that is parked", siblings)
 	}
 	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: siblings[0].Entry})
-	b := start(t, server, "b", keyed(8, 1, time.Minute))
-	other := b.next()
+	other = b.next()
 	n, err := delivery(t, m).SettleSiblings(ctx, nil, []stream.SiblingSettlement{{Sibling: siblings[0], Outputs: result().Outputs}})
 	if n != 0 || err != nil || client.XLen(ctx, results).Val() != 0 {
 		t.Errorf("%d settled, %v; want it left alone", n, err)
