@@ -32,7 +32,7 @@
 // another consumer, or a new process with the same name, takes the lapsed entry. A deferred delivery does not count, see
 // [MetadataUncounted], nor does an entry that lapses and returns to the same process, because the reply of a read was lost.
 //
-// A consumer reads in batches that double while they are full, up to its window. It takes no more entries than its Room
+// A consumer reads in batches that double while more is due or new, up to its window. It takes no more entries than its Room
 // allows, and leaves the rest to other consumers. It reads no more while its messages in flight have as many bytes as Bytes
 // allows, and at most 8 MiB at a time; the last entries of a read may exceed either. A read that Redis runs so late that the
 // consumer may have given up takes nothing: it has a deadline by Redis' clock.

@@ -101,6 +101,18 @@ func (f *flight) keysWithCapacity() map[string]int {
 	return room
 }
 
+// canUnpark reports whether a key over the limit has capacity.
+func (f *flight) canUnpark() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key := range f.overLimit {
+		if f.capacity(key) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (f *flight) markOverLimit(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

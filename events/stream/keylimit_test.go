@@ -321,15 +321,18 @@ func TestHalfAFullWindowHasOneDeliveryPerKey(t *testing.T) {
 	}
 }
 
-// counted counts the calls of the unpark script.
+// counted counts the calls of the take and unpark scripts.
 type counted struct {
 	redistest.RoundTrips // for the other hooks
-	unparks              atomic.Int64
+	takes, unparks       atomic.Int64
 }
 
 func (c *counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if stream.Unparks(cmd) {
+		switch {
+		case stream.Takes(cmd):
+			c.takes.Add(1)
+		case stream.Unparks(cmd):
 			c.unparks.Add(1)
 		}
 		return next(ctx, cmd)

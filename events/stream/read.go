@@ -45,7 +45,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 			continue
 		}
 		wait = firstRetry
-		if len(got.entries) < count {
+		if len(got.entries) < count && got.next != 0 { // with 0, only the share of due entries is used up
 			batch = min(batch, firstBatch)
 		} else {
 			batch = min(2*batch, s.cfg.Batch)
@@ -54,11 +54,16 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		for _, d := range deliveries.admitted {
 			s.deliver(stop, d)
 		}
-		if len(got.entries) == 0 && (got.next != 0 || s.holdingOff()) {
+		if s.drained(got, count, bytes) && (got.next != 0 || s.holdingOff()) {
 			watcher.after(got.last)
 			s.idle(stop, got.next)
 		}
 	}
+}
+
+// drained reports whether a take of at most count entries and bytes left nothing that could be taken now.
+func (s *subscription) drained(got takeResult, count int, bytes int64) bool {
+	return len(got.entries) == 0 || len(got.entries) < count && got.bytes() < bytes && !s.flight.canUnpark()
 }
 
 // take ignores the end of the subscription: entries already taken are better given back than left to lapse.

@@ -125,6 +125,14 @@ type takeResult struct {
 	last    string // ID of the stream's last entry
 }
 
+// bytes returns the size of the entries' fields and values.
+func (t takeResult) bytes() (n int64) {
+	for _, e := range t.entries {
+		n += e.bytes()
+	}
+	return n
+}
+
 // errLate means that Redis ran a take so late that consumers may have been unable to send heartbeats. It took nothing.
 var errLate = errors.New("Redis was slow to run the script")
 

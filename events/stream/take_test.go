@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
@@ -292,4 +293,57 @@ func TestSweepRepairsMissingDueTimesBesideStaleMembers(t *testing.T) {
 		w.next().Ack()
 	}
 	eventually(t, "nothing is pending", func() bool { return len(pending(t, client)) == 0 })
+}
+
+func TestReaderWaitsAfterAPartialBatch(t *testing.T) {
+	t.Parallel()
+	const rounds = 50
+	server := redistest.Start(t)
+	client, hook := server.Client(), &counted{}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Redis.AddHook(hook) })
+	began := time.Now()
+	for range rounds {
+		publish(t, client, 1)
+		w.next().Ack()
+	}
+	polls := int64(time.Since(began)/(100*time.Millisecond)) + 3 // the due index is polled at this interval
+	if n := hook.takes.Load(); n > rounds+polls {
+		t.Errorf("%d takes for %d entries that came one at a time; want one for each, and %d polls at most", n, rounds, polls)
+	}
+}
+
+func TestDueEntriesAreTakenInGrowingBatches(t *testing.T) {
+	t.Parallel()
+	const total = 600
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client, hook := server.Client(), &counted{}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.Visibility = time.Minute
+		c.Redis.AddHook(hook)
+	})
+	publish(t, client, total)
+	var all []*message.Message
+	for range total {
+		all = append(all, w.next())
+	}
+	for _, m := range all {
+		m.Metadata.Set(stream.MetadataUncounted, "true")
+		delay.Message(m, delay.For(time.Hour))
+		m.Nack()
+	}
+	eventually(t, "all are parked", func() bool { return pending(t, client)["(parked)"] == total })
+	moments := make([]redis.Z, total)
+	for i, m := range all {
+		moments[i] = redis.Z{Score: 1, Member: delivery(t, m).Entry()}
+	}
+	before := hook.takes.Load()
+	client.ZAdd(ctx, due, moments...)
+	for range total {
+		w.next().Ack()
+	}
+	if n := hook.takes.Load() - before; n > total/20 {
+		t.Errorf("%d takes for %d due entries; want %d at most", n, total, total/20)
+	}
+	clean(t, client)
 }
