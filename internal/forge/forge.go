@@ -36,6 +36,7 @@ const (
 	Forgejo        Kind = "forgejo"
 	BitbucketCloud Kind = "bitbucket-cloud"
 	BitbucketDC    Kind = "bitbucket-dc" // Data Center and Server
+	Azure          Kind = "azure"        // Azure DevOps Services and Server
 	Standard       Kind = "standard"     // Standard Webhooks, for everything else
 )
 
@@ -54,6 +55,7 @@ var forges = map[Kind]forge{
 	Forgejo:        {verifyGitea, []string{"X-Forgejo-Delivery", "X-Gitea-Delivery"}, []string{"X-Forgejo-Event", "X-Gitea-Event"}, readGitea},
 	BitbucketCloud: {verifyBitbucket, []string{"X-Request-UUID"}, []string{"X-Event-Key"}, readBitbucketCloud},
 	BitbucketDC:    {verifyBitbucket, []string{"X-Request-Id"}, []string{"X-Event-Key"}, readBitbucketDC},
+	Azure:          {verifyAzure, nil, nil, readAzure}, // both are in the body
 	Standard:       {verifyStandard, []string{"Webhook-Id"}, nil, readStandard},
 }
 
@@ -70,7 +72,7 @@ func first(header http.Header, names []string) string {
 // ParseKind parses the name of a forge.
 func ParseKind(s string) (Kind, error) {
 	if _, ok := forges[Kind(s)]; !ok {
-		return "", errors.New("unknown forge: want github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc or standard")
+		return "", errors.New("unknown forge: want github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure or standard")
 	}
 	return Kind(s), nil
 }

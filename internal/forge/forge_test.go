@@ -33,10 +33,29 @@ const (
 	deep     = "acme/deep/widgets https://git.example.com/acme/deep/widgets.git"
 	cloud    = "acme/widgets https://bitbucket.org/acme/widgets.git"
 	dc       = "ACME/widgets https://git.example.com/bitbucket/scm/acme/widgets.git"
+	azure    = `"repository":{"remoteUrl":"https://acme@dev.azure.com/acme/Shop/_git/widgets","defaultBranch":"refs/heads/trunk"}`
+	devops   = "acme/Shop/_git/widgets https://dev.azure.com/acme/Shop/_git/widgets"
 	standard = `"repo":"acme/widgets","url":"https://git.example.com/acme/widgets.git"`
 )
 
 var payloads = map[string]payload{
+	"Azure push":                                     {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"refUpdates":[{"name":"refs/heads/trunk","oldObjectId":"` + one + `","newObjectId":"` + two + `"}],` + azure + `}}`, "pushed " + devops + " refs/heads/trunk " + one + " " + two},
+	"Azure push of two refs":                         {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"refUpdates":[{"name":"refs/heads/new","oldObjectId":"` + none + `","newObjectId":"` + two + `"},{"name":"refs/tags/v1","oldObjectId":"` + none + `","newObjectId":"` + one + `"}],` + azure + `}}`, "pushed " + devops + " refs/heads/new - " + two + "\npushed " + devops + " refs/tags/v1 - -"},
+	"Azure branch deleted":                           {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"refUpdates":[{"name":"refs/heads/x","oldObjectId":"` + one + `","newObjectId":"` + none + `"}],` + azure + `}}`, "ref_deleted " + devops + " refs/heads/x " + one + " -"},
+	"Azure tag deleted":                              {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"refUpdates":[{"name":"refs/tags/v1","oldObjectId":"` + one + `","newObjectId":"` + none + `"}],` + azure + `}}`, "ref_deleted " + devops + " refs/tags/v1 - -"},
+	"Azure pull request ref":                         {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"refUpdates":[{"name":"refs/pull/1/merge","newObjectId":"` + one + `"}],` + azure + `}}`, "[no branch or tag that can be watched has changed]"},
+	"Azure push, minimal details":                    {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"pushId":14,` + azure + `}}`, "pushed " + devops + " - - -"},
+	"Azure push, no details":                         {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":null}`, "[the delivery does not contain the repository's URL]"},
+	"Azure project with a space":                     {forge.Azure, "", `{"id":"delivery-1","eventType":"git.push","resource":{"refUpdates":[{"name":"refs/heads/main","newObjectId":"` + two + `"}],"repository":{"remoteUrl":"https://dev.azure.com/acme/The%20Shop/_git/widgets"}}}`, "pushed _git/widgets https://dev.azure.com/acme/The%20Shop/_git/widgets refs/heads/main - " + two},
+	"Azure renamed":                                  {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.renamed","resource":{"oldName":"gadgets","newName":"widgets",` + azure + `}}`, "moved " + devops + " from acme/Shop/_git/gadgets https://dev.azure.com/acme/Shop/_git/gadgets"},
+	"Azure renamed in a project with a space":        {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.renamed","resource":{"oldName":"gadgets","newName":"widgets","repository":{"remoteUrl":"https://dev.azure.com/acme/The%20Shop/_git/widgets"}}}`, "moved _git/widgets https://dev.azure.com/acme/The%20Shop/_git/widgets from _git/gadgets https://dev.azure.com/acme/The%20Shop/_git/gadgets"},
+	"Azure renamed again since":                      {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.renamed","resource":{"oldName":"gadgets","newName":"gizmos",` + azure + `}}`, "[the repository's URL does not end in its name]"},
+	"Azure repository deleted":                       {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.deleted","resource":{"project":{"name":"Shop","url":"https://dev.azure.com/acme/_apis/projects/6ce954b1"},"repositoryName":"widgets","isHardDelete":false}}`, "removed " + devops + " - - -"},
+	"Azure repository of the project's name deleted": {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.deleted","resource":{"project":{"name":"shop","url":"https://git.example.com/tfs/main/_apis/projects/6ce954b1"},"repositoryName":"shop"}}`, "removed tfs/main/shop/_git/shop https://git.example.com/tfs/main/shop/_git/shop - - -\nremoved tfs/main/_git/shop https://git.example.com/tfs/main/_git/shop - - -"},
+	"Azure deleted somewhere":                        {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.deleted","resource":{"project":{"name":"Shop"},"repositoryName":"widgets"}}`, "[the delivery does not contain the repository's URL]"},
+	"Azure repository created":                       {forge.Azure, "", `{"id":"delivery-1","eventType":"git.repo.created","resource":{` + azure + `}}`, "[nothing that a clone depends on has changed]"},
+	"Azure build":                                    {forge.Azure, "", `{"id":"delivery-1","eventType":"build.complete","resource":[]}`, "[event type not of interest]"},
+
 	"GitHub ping":                       {forge.GitHub, "ping", `{"zen":"Keep it logically awesome."}`, "ping"},
 	"GitHub push":                       {forge.GitHub, "push", `{"ref":"refs/heads/main","before":"` + one + `","after":"` + two + `",` + hubRepo + `}`, "pushed " + widgets + " refs/heads/main " + one + " " + two},
 	"GitHub push, hash in upper case":   {forge.GitHub, "push", `{"ref":"refs/heads/main","after":"` + strings.Repeat("AB", 20) + `",` + hubRepo + `}`, "pushed " + widgets + " refs/heads/main - " + strings.Repeat("ab", 20)},

@@ -13,6 +13,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(string(p.kind), p.event, []byte(p.body), "", "")
 	}
 	f.Add("github", "push", []byte(`{}`), "sha256=00", "application/x-www-form-urlencoded")
+	f.Add("azure", "", []byte(`{"eventType":"git.repo.deleted","resource":{"project":{"url":"https://a@b/_apis/"}}}`), "Basic Og==", "")
 	f.Add("gitlab", "System Hook", []byte(`{"event_name":"project_rename","path_with_namespace":"a/b","old_path_with_namespace":"c/d"}`), "", "https://git.example.com")
 	f.Fuzz(func(t *testing.T, kind, event string, body []byte, signature, other string) {
 		src := source(forge.Kind(kind))
@@ -31,7 +32,7 @@ func FuzzReceive(f *testing.F) {
 		} else {
 			checkSound(t, d)
 		}
-		for _, name := range []string{"X-Hub-Signature", "X-Hub-Signature-256", "X-Gitea-Signature", "X-Forgejo-Signature", "X-Gitlab-Token", "Webhook-Signature"} {
+		for _, name := range []string{"X-Hub-Signature", "X-Hub-Signature-256", "X-Gitea-Signature", "X-Forgejo-Signature", "X-Gitlab-Token", "X-Lockstep-Token", "Authorization", "Webhook-Signature"} {
 			header.Set(name, signature)
 		}
 		if strings.Contains(signature, secret) || strings.Contains(strings.ToLower(signature), hexMAC(secret, body)) {

@@ -35,6 +35,7 @@ var headersOf = map[forge.Kind][2]string{
 	forge.Forgejo:        {"X-Forgejo-Event", "X-Forgejo-Delivery"},
 	forge.BitbucketCloud: {"X-Event-Key", "X-Request-UUID"},
 	forge.BitbucketDC:    {"X-Event-Key", "X-Request-Id"},
+	forge.Azure:          {"X-Nothing", "X-Nothing"},
 	forge.Standard:       {"X-Nothing", "Webhook-Id"},
 }
 
@@ -55,6 +56,8 @@ func signed(src forge.Source, event string, body []byte) http.Header {
 		header.Set("X-Hub-Signature", "sha256="+hexMAC(src.Secrets[0], body))
 	case forge.GitLab:
 		header.Set("X-Gitlab-Token", src.Secrets[0])
+	case forge.Azure:
+		header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("azure:"+src.Secrets[0])))
 	case forge.Standard:
 		signStandard(header, []byte(src.Secrets[0]), "delivery-1", now, body)
 	}

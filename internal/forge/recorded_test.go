@@ -133,7 +133,7 @@ func TestRecordedPayloads(t *testing.T) {
 		}
 		seen[r.kind][r.origin] = true
 	}
-	for _, kind := range []forge.Kind{forge.GitHub, forge.GitLab, forge.Gitea, forge.BitbucketCloud, forge.BitbucketDC} {
+	for _, kind := range []forge.Kind{forge.GitHub, forge.GitLab, forge.Gitea, forge.BitbucketCloud, forge.BitbucketDC, forge.Azure} {
 		if len(seen[string(kind)]) < 2 {
 			t.Errorf("%s: payloads of %d origins, want at least two", kind, len(seen[string(kind)]))
 		}
@@ -158,7 +158,7 @@ func TestOtherRecordedPayloadsAreIgnored(t *testing.T) {
 	eventsOf := map[string][]string{
 		"github": {"push", "delete", "repository", "ping"}, "gitea": {"push", "delete", "repository"},
 		"gitlab": {"Push Hook", "System Hook", "Note Hook"}, "bitbucket-cloud": {"repo:push", "repo:updated", "repo:deleted"},
-		"bitbucket-dc": {"repo:refs_changed", "repo:modified"},
+		"bitbucket-dc": {"repo:refs_changed", "repo:modified"}, "azure": {""},
 	}
 	others := 0
 	folders := slices.Clone(all)

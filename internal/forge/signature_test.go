@@ -103,6 +103,38 @@ func TestGitLabTokens(t *testing.T) {
 	}
 }
 
+func TestAzureSecrets(t *testing.T) {
+	src := source(forge.Azure)
+	src.Secrets = []string{secret, earlier}
+	basic := func(text string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)) }
+	for name, tc := range map[string]struct {
+		authorization, token string
+		right                bool
+	}{
+		"the password":               {basic("azure:" + secret), "", true},
+		"the password of no user":    {basic(":" + secret), "", true},
+		"the old password":           {basic("azure:" + earlier), "", true},
+		"the header":                 {"", secret, true},
+		"the old secret's header":    {"", earlier, true},
+		"neither":                    {"", "", false},
+		"a wrong password":           {basic("azure:another-secret-altogether"), "", false},
+		"no password":                {basic("azure:"), "", false},
+		"the secret as user name":    {basic(secret + ":"), "", false},
+		"a wrong password, header":   {basic("azure:x"), secret, false},
+		"a token of another kind":    {"Bearer " + secret, "", false},
+		"a password not in base64":   {"Basic azure:" + secret, "", false},
+		"a wrong header":             {"", secret[:20], false},
+		"the header in upper case":   {"", strings.ToUpper(secret), false},
+		"the password and more":      {basic("azure:" + secret + "x"), "", false},
+		"the password in upper case": {basic("azure:" + strings.ToUpper(secret)), "", false},
+	} {
+		header := http.Header{}
+		header.Set("Authorization", tc.authorization)
+		header.Set("X-Lockstep-Token", tc.token)
+		check(t, name, src, header, []byte(`{}`), tc.right)
+	}
+}
+
 func TestStandardSignatures(t *testing.T) {
 	body := []byte(`{"type":"ping"}`)
 	key := []byte("0123456789abcdef0123456789abcdef")

@@ -52,7 +52,7 @@ type slot struct {
 
 // LoadSources loads the sources from the directories in dir and from environ, in the form of [os.Environ]:
 //
-//	{dir}/{name}/forge            LOCKSTEP_HOOK_{NAME}_FORGE             github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, standard
+//	{dir}/{name}/forge            LOCKSTEP_HOOK_{NAME}_FORGE             github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard
 //	{dir}/{name}/secret           LOCKSTEP_HOOK_{NAME}_SECRET            16 bytes or more
 //	{dir}/{name}/previousSecret   LOCKSTEP_HOOK_{NAME}_PREVIOUS_SECRET   also accepted, for rotation
 //	{dir}/{name}/unsigned         LOCKSTEP_HOOK_{NAME}_UNSIGNED          true: there is no secret
