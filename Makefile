@@ -28,8 +28,9 @@ validate-deploy: ## Validate manifests, Compose file and Dockerfile with the par
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test ./... $(TESTFLAGS)
 
-test-soak: ## Run the soak tests: 1,000 pushes, 1,000 killed workers, Redis killed 20 times under load
+test-soak: ## Run the soak tests: 1,000 pushes, odd and real repositories, 1,000 killed workers, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
 
 bench-lock: ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
