@@ -71,8 +71,29 @@ func TestGenerate(t *testing.T) {
 	if other, err := s.Generate(t.Context(), "acme/other", shape); err != nil || other == commit {
 		t.Errorf("another seed results in %s, %v", other, err)
 	}
-	if _, err := s.Generate(t.Context(), "acme/none", Shape{}); err == nil {
-		t.Error("a repository without files was generated")
+	for name, shape := range map[string]Shape{"no files": {}, "more folders than files": {Files: 5, Folders: 6, Bytes: 100}} {
+		if _, err := s.Generate(t.Context(), "acme/none", shape); err == nil {
+			t.Errorf("a repository with %s was generated", name)
+		}
+	}
+}
+
+func TestGenerateMakesTheGivenNumberOfFolders(t *testing.T) {
+	s := start(t)
+	for i, shape := range []Shape{{Files: 300, Folders: 90, Bytes: 30_000}, {Files: 5, Folders: 5, Bytes: 500}, {Files: 50, Folders: 1, Bytes: 500}} {
+		repo := fmt.Sprint("acme/folders-", i)
+		if _, err := s.Generate(t.Context(), repo, shape); err != nil {
+			t.Fatal(err)
+		}
+		for kind, want := range map[string]int{"-d": shape.Folders, "--full-tree": shape.Files} {
+			list, err := s.Git(t.Context(), repo, "", "ls-tree", "-r", "--name-only", kind, Main)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Count(list, "\n") + 1; got != want {
+				t.Errorf("%+v: ls-tree %s lists %d, want %d", shape, kind, got, want)
+			}
+		}
 	}
 }
 
