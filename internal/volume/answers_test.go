@@ -23,36 +23,56 @@ func TestInvalidPackResponses(t *testing.T) {
 	t.Parallel()
 	const shallow, nak = "0034shallow 1111111111111111111111111111111111111111" + "0000", "0008NAK\n"
 	band := func(pack string) string { return fmt.Sprintf("%04x\x01%s0000", len(pack)+5, pack) }
-	for name, answer := range map[string]string{
-		"nothing":            "",
-		"not pkt-lines":      "<html>log in</html>",
-		"an error":           "0011ERR not today",
-		"no pack":            shallow + nak + "0000",
-		"not a pack":         shallow + nak + band("KCAP"),
-		"a cut pack":         shallow + nak + band("PACK\x00\x00\x00\x02\x00\x00\x00\x05"),
-		"too many objects":   shallow + nak + band("PACK\x00\x00\x00\x02\xff\xff\xff\xff\x95\x0f"),
-		"an absurd size":     shallow + nak + band("PACK\x00\x00\x00\x02\x00\x00\x00\x01\xbf\xff\xff\xff\xff\xff\xff\xff\x7f"+strings.Repeat("x", 40)),
-		"a fault on band 3":  shallow + nak + "0010\x03not today" + "0000",
-		"a band that is not": shallow + nak + "000a\x07hello0000",
+	fatal := "fatal: Out of memory, " + secret
+	for name, tc := range map[string]struct{ answer, text string }{
+		"nothing":            {"", "empty response"},
+		"not pkt-lines":      {"echo not Git", "not Git protocol"},
+		"an error":           {"0011ERR not today", "Git protocol error"},
+		"no pack":            {shallow + nak + "0000", ""},
+		"not a pack":         {shallow + nak + band("KCAP"), ""},
+		"a cut pack":         {shallow + nak + band("PACK\x00\x00\x00\x02\x00\x00\x00\x05"), ""},
+		"too many objects":   {shallow + nak + band("PACK\x00\x00\x00\x02\xff\xff\xff\xff\x95\x0f"), ""},
+		"an absurd size":     {shallow + nak + band("PACK\x00\x00\x00\x02\x00\x00\x00\x01\xbf\xff\xff\xff\xff\xff\xff\xff\x7f"+strings.Repeat("x", 40)), ""},
+		"a fault on band 3":  {shallow + nak + fmt.Sprintf("%04x\x03%s0000", len(fatal)+5, fatal), "failed while it prepared or sent the pack"},
+		"a band that is not": {shallow + nak + "000a\x07hello0000", "unknown side-band"},
+		"an ended response":  {shallow + nak + strings.TrimSuffix(band("PACK\x00\x00\x00\x02\x00\x00\x00\x05"), "0000"), "too early"},
+		"an ended line":      {shallow + nak + "0100\x01PACK", "too early"},
+		"ended before":       {shallow, "too early"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			commit := w.create(map[string]string{"a": "1"})
-			proxy := newAnsweringProxy(t, w.git.URL(widgets), answer)
+			proxy := newAnsweringProxy(t, w.git.URL(widgets), tc.answer)
 			try := func() error {
 				req := w.request("")
 				req.URL = proxy.url
 				_, err := w.volume.Sync(t.Context(), req)
 				return err
 			}
+			mustSay := func(err error) {
+				t.Helper()
+				mustBeRemotesFault(t, err)
+				if !strings.Contains(err.Error(), tc.text) || strings.Contains(err.Error(), secret) {
+					t.Errorf("the error does not say %q, or repeats the remote: %v", tc.text, err)
+				}
+			}
 			proxy.on.Store(true)
-			mustBeRemotesFault(t, try())
+			mustSay(try())
 			proxy.on.Store(false)
 			testenv.Must(0, try())(t)
 			w.push(map[string]string{"a": "2"})
 			proxy.on.Store(true)
-			mustBeRemotesFault(t, try())
+			asked := proxy.asked.Load()
+			err := try()
+			mustSay(err)
+			want := int64(1)
+			if events.ClassOf(err) == events.ClassCorrupt {
+				want = 2 // a pack that does not apply: everything is fetched once
+			}
+			if n := proxy.asked.Load() - asked; n != want {
+				t.Errorf("%d requests for objects, want %d", n, want)
+			}
 			w.mustBeSound(widgets, commit)
 			mustBeTidy(t, w)
 		})
@@ -64,6 +84,7 @@ type answeringProxy struct {
 	url    string
 	answer string
 	on     atomic.Bool
+	asked  atomic.Int64 // requests for objects while it was on
 }
 
 func newAnsweringProxy(t *testing.T, upstream, answer string) *answeringProxy {
@@ -76,6 +97,7 @@ func newAnsweringProxy(t *testing.T, upstream, answer string) *answeringProxy {
 	p := &answeringProxy{answer: answer}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && p.on.Load() {
+			p.asked.Add(1)
 			_, _ = rw.Write([]byte(p.answer))
 			return
 		}

@@ -40,7 +40,7 @@ func (s *syncer) obtain(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err = s.fetch(ctx, old, haves)
+		return s.fetch(ctx, old, haves)
 	default:
 		err = s.fetch(ctx, old, haves)
 	}
@@ -85,14 +85,10 @@ func distinct(refs map[string]object.ID, first ...string) []object.ID {
 	return commits
 }
 
-// worthRefetching reports whether a full fetch may succeed where this one failed. It does not add load to a server that
-// answered with an error status.
+// worthRefetching reports whether a full fetch may succeed where this one failed: only if the pack does not apply. After
+// an error of the server it would fail too, and add load.
 func worthRefetching(ctx context.Context, err error) bool {
-	if err == nil || ctx.Err() != nil || errors.Is(err, ErrStale) || wire.IsStatus(err) {
-		return false
-	}
-	class := events.ClassOf(err)
-	return class == events.ClassCorrupt || class == events.ClassServer
+	return events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil && !errors.Is(err, ErrStale)
 }
 
 // open reads the plan of a commit that is in the store.

@@ -18,12 +18,6 @@ type statusError struct {
 
 func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", e.code) }
 
-// IsStatus reports whether err is an HTTP status of the remote.
-func IsStatus(err error) bool {
-	_, ok := errors.AsType[statusError](err)
-	return ok
-}
-
 // statusOf returns the error for a response. Some servers limit the request rate with status 403 or 503.
 func statusOf(res *http.Response, now time.Time) statusError {
 	e := statusError{code: res.StatusCode}
