@@ -95,6 +95,7 @@ func goldenResults(t testing.TB) map[string]events.Result {
 		{Path: "new.txt", From: "old.txt", Status: events.FileRenamed},
 		{Path: "run.sh", Status: events.FileModeChanged},
 		{Path: "caf\ufffd.txt", Raw: "Y2Fm6S50eHQ=", Status: events.FileAdded},
+		{Path: "caf\u00e9.md", From: "caf\ufffd.md", FromRaw: "Y2Fm6S5tZA==", Status: events.FileRenamed},
 		{Path: "to/etc", Status: events.FileAdded, Outside: true},
 	}
 	return map[string]events.Result{

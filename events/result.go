@@ -30,9 +30,10 @@ const (
 type File struct {
 	Path    string     `json:"path"`
 	Status  FileStatus `json:"status"`
-	From    string     `json:"from,omitempty"`    // previous path of a renamed file
-	Raw     string     `json:"raw,omitempty"`     // the path in base64, if it is not UTF-8 and so not representable in JSON
-	Outside bool       `json:"outside,omitempty"` // a symbolic link that points out of the tree: do not follow it
+	From    string     `json:"from,omitempty"`     // previous path of a renamed file
+	Raw     string     `json:"raw,omitempty"`      // the path in base64, if it is not UTF-8 and so not representable in JSON
+	FromRaw string     `json:"from_raw,omitempty"` // like Raw, for From
+	Outside bool       `json:"outside,omitempty"`  // a symbolic link that points out of the tree: do not follow it
 }
 
 // Result is the outcome of a [Change].

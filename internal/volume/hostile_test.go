@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -241,5 +243,35 @@ func TestLinksOutOfTheTree(t *testing.T) {
 				w.sync("")
 			}
 		})
+	}
+}
+
+// TestRenamesOfNamesThatAreNotUTF8 checks that a consumer of JSON learns the bytes of both names.
+func TestRenamesOfNamesThatAreNotUTF8(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"caf\xe9": "one", "th\xe9": "two", "plain": "three"})
+	w.sync("")
+	w.commit(gitserver.Main, gitserver.Edit{
+		Write:  map[string]string{"café": "one", "th\xe8": "two", "pl\xe0in": "three"},
+		Delete: []string{"caf\xe9", "th\xe9", "plain"},
+	})
+
+	res := w.sync("")
+
+	var files []events.File
+	testenv.Must(0, json.Unmarshal(testenv.Must(json.Marshal(res.Files))(t), &files))(t)
+	got := map[string]string{}
+	for _, f := range files {
+		name := func(text, raw string) string {
+			if raw == "" {
+				return text
+			}
+			return string(testenv.Must(base64.StdEncoding.DecodeString(raw))(t))
+		}
+		got[name(f.From, f.FromRaw)] = name(f.Path, f.Raw)
+	}
+	if want := map[string]string{"caf\xe9": "café", "th\xe9": "th\xe8", "plain": "pl\xe0in"}; !maps.Equal(got, want) {
+		t.Errorf("renames %q, want %q", got, want)
 	}
 }

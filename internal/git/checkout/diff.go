@@ -169,14 +169,20 @@ func listFiles(found []difference) []events.File {
 		}
 		file := events.File{Path: d.path, Status: d.status()}
 		if from, renamed := origins[d.path]; renamed {
-			file.Status, file.From = events.FileRenamed, from
+			file.Status, file.From, file.FromRaw = events.FileRenamed, from, raw(from)
 		}
-		if !utf8.ValidString(d.path) {
-			file.Raw = base64.StdEncoding.EncodeToString([]byte(d.path))
-		}
+		file.Raw = raw(d.path)
 		files = append(files, file)
 	}
 	return files
+}
+
+// raw returns path in base64 if it is not UTF-8, or "".
+func raw(path string) string {
+	if utf8.ValidString(path) {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString([]byte(path))
 }
 
 func (d difference) status() events.FileStatus {
