@@ -87,7 +87,7 @@ func (cfg Config) wireLimits(gate wire.Gate) wire.Limits {
 }
 
 func (cfg Config) checkoutLimits() checkout.Limits {
-	return checkout.Limits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes}
+	return checkout.Limits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes}
 }
 
 // Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, also by several processes.

@@ -127,10 +127,11 @@ func (w *worker) run(dst, last string) (err error) {
 			return fmt.Errorf("build the tree: %w", context.Cause(w.ctx))
 		}
 		for i := start; i < min(start+batchSize, len(w.items)); i++ {
-			if w.made[i], err = w.make(to, from, w.items[i]); err != nil {
+			var size int64
+			if w.made[i], size, err = w.make(to, from, w.items[i]); err != nil {
 				return err
 			}
-			if w.bytes.Add(int64(w.made[i].size())) > w.maxBytes {
+			if w.bytes.Add(size) > w.maxBytes {
 				return treeTooLarge(w.maxBytes)
 			}
 			w.count(1)
@@ -142,26 +143,29 @@ func treeTooLarge(limit int64) error {
 	return object.Quotaf("the files of the tree have more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
 }
 
-func (w *worker) make(to, from *disk.Walker, it Item) (tracked, error) {
+// make creates an entry and returns its size.
+func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 	folder, err := to.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
-		return tracked{}, buildError(err)
+		return tracked{}, 0, buildError(err)
 	}
 	name := path.Base(it.path)
-	if it.was.raw != "" && it.mode != filemode.Submodule && linkUnchanged(folder, from, it, name) {
-		return it.was, nil
+	if it.was.raw != "" && it.mode != filemode.Submodule {
+		if size, ok := linkUnchanged(folder, from, it, name); ok {
+			return it.was, size, nil
+		}
 	}
 	return w.writer.write(w.ctx, folder, it.entry, name)
 }
 
-// linkUnchanged links a file from the last tree if it is unmodified there.
-func linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) bool {
+// linkUnchanged links a file from the last tree if it is unmodified there, and returns its size.
+func linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) (size int64, ok bool) {
 	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	st, err := last.Stat(name)
-	return err == nil && it.was.isAsWritten(st) && folder.Link(last, name) == nil
+	return st.Size, err == nil && it.was.isAsWritten(st) && folder.Link(last, name) == nil
 }
 
 // writer writes the entries of a tree.
@@ -182,34 +186,33 @@ const (
 )
 
 // write creates a file, link or submodule. A submodule becomes an empty folder, as in Git without
-// --recurse-submodules. For a skipped link it returns a zero tracked.
-func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (tracked, error) {
-	var err error
+// --recurse-submodules. For a skipped link it returns a zero tracked. size is that of the file.
+func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (t tracked, size int64, err error) {
 	skipped := false
 	switch e.mode {
 	case filemode.Submodule:
 		sub, err := folder.Make(name)
 		if err != nil {
-			return tracked{}, buildError(err)
+			return tracked{}, 0, buildError(err)
 		}
 		sub.Close()
-		return describe(e, unix.Stat_t{}), nil
+		return describe(e, unix.Stat_t{}), 0, nil
 	case filemode.Symlink:
 		skipped, err = w.writeLink(folder, e, name)
 	default:
 		err = w.writeFile(ctx, folder, e, name)
 	}
 	if err != nil {
-		return tracked{}, fmt.Errorf("check out %q: %w", e.path, err)
+		return tracked{}, 0, fmt.Errorf("check out %q: %w", e.path, err)
 	}
 	if skipped {
-		return tracked{}, nil
+		return tracked{}, 0, nil
 	}
 	st, err := folder.Stat(name)
 	if err != nil {
-		return tracked{}, buildError(err)
+		return tracked{}, 0, buildError(err)
 	}
-	return describe(e, st), nil
+	return describe(e, st), st.Size, nil
 }
 
 func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, err error) {

@@ -32,6 +32,7 @@ type Limits struct {
 	MaxFiles     int   // listed changed files
 	MaxTreeFiles int   // files in a tree
 	MaxTreeBytes int64 // in all files of a tree
+	MaxFileBytes int64 // in one file; enforced by package object
 }
 
 // Changes lists files that differ between two commits, or all files of one.

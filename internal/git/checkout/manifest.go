@@ -101,7 +101,7 @@ func sizeOfManifest(path string) (int, error) {
 }
 
 // patchManifest returns the manifest at path, encoded, with the entries at the paths in found replaced by those in
-// written, or removed. bytes is the total size of the files.
+// written, or removed. bytes is the total of the files' sizes, each modulo 2^32.
 func patchManifest(path string, found []difference, written map[string]tracked) (content []byte, bytes int64, err error) {
 	text, count, err := readEntries(path)
 	if err != nil {

@@ -3,6 +3,7 @@ package checkout
 import (
 	"context"
 	"errors"
+	"math"
 	"path"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -55,7 +56,7 @@ func (p *Plan) Patch(
 		if err != nil {
 			return nil, buildError(err)
 		}
-		t, err := w.write(ctx, folder, entry{d.path, d.after.mode, d.after.hash}, path.Base(d.path))
+		t, _, err := w.write(ctx, folder, entry{d.path, d.after.mode, d.after.hash}, path.Base(d.path))
 		if err != nil {
 			return nil, err
 		}
@@ -66,12 +67,49 @@ func (p *Plan) Patch(
 	}
 	files.Index = func() ([]byte, error) {
 		content, bytes, err := patchManifest(GitDirOf(dst).Manifest(), found, made)
+		if err == nil && limits.MaxFileBytes > math.MaxUint32 {
+			bytes, err = bytesOf(dst, content)
+		}
 		if err == nil && bytes > limits.MaxTreeBytes {
 			err = treeTooLarge(limits.MaxTreeBytes)
 		}
 		return content, err
 	}
 	return files, nil
+}
+
+// bytesOf returns the size of all files of a tree with this manifest, which has sizes modulo 2^32.
+func bytesOf(tree string, manifest []byte) (bytes int64, err error) {
+	in, err := disk.NewWalker(tree)
+	if err != nil {
+		return 0, buildError(err)
+	}
+	defer in.Close()
+	count, err := countEntries(manifest)
+	if err != nil {
+		return 0, err
+	}
+	text := string(manifest[manifestHeader:])
+	for range count {
+		t, rest, ok := cutTracked(text)
+		if !ok {
+			return 0, ErrBadManifest
+		}
+		text = rest
+		if t.mode == filemode.Submodule {
+			continue
+		}
+		folder, err := in.Enter(disk.Parent(t.path), disk.Dir.Open)
+		if err != nil {
+			return 0, buildError(err)
+		}
+		st, err := folder.Stat(path.Base(t.path))
+		if err != nil {
+			return 0, buildError(err)
+		}
+		bytes += st.Size
+	}
+	return bytes, nil
 }
 
 // clearPath removes the old entry of a change, and parent folders that become empty. A changed file is removed, not

@@ -1,0 +1,36 @@
+package checkout
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"golang.org/x/sys/unix"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+	"lockstep/internal/testenv"
+)
+
+// TestTreeBytesBeyond32Bits uses a sparse file of 4 GiB + 1 byte, whose size in a Git index is 1.
+func TestTreeBytesBeyond32Bits(t *testing.T) {
+	const size = 1<<32 + 1
+	last, dst := t.TempDir(), t.TempDir()
+	file := filepath.Join(last, "large")
+	testenv.Must(0, os.WriteFile(file, nil, 0o644))(t)
+	testenv.Must(0, os.Truncate(file, size))(t)
+	var st unix.Stat_t
+	testenv.Must(0, unix.Stat(file, &st))(t)
+	large := describe(entry{path: "large", mode: filemode.Regular}, st)
+
+	objects := object.Open(t.TempDir())
+	defer objects.Close()
+	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: size - 1, items: []Item{unchanged(large)}, count: func(int64) {}}
+	_, _, err := b.build(t.Context(), dst, last)
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
+
+	if bytes := testenv.Must(bytesOf(last, manifest{large}.encode()))(t); bytes != size {
+		t.Errorf("a recycled tree has %d bytes, want %d", bytes, int64(size))
+	}
+}
