@@ -165,6 +165,33 @@ func (c *verifier) stores(trees []string) (map[string][]string, error) {
 	return stores, nil
 }
 
+// depth returns the greatest depth of the current store and of the trees, either of which may be damaged.
+func (c *verifier) depth(current store) (events.Depth, error) {
+	depth := current.depth()
+	trees, err := disk.ReadDir(c.f.trees())
+	if err != nil {
+		return 0, disk.Error("list the trees", err)
+	}
+	for _, tree := range trees {
+		if name := tree.Name(); !strings.HasPrefix(name, buildPrefix) && !c.movedAway.covers(name) {
+			depth = deeper(depth, checkout.GitDirOf(c.f.tree(name)).Depth())
+		}
+	}
+	return depth, nil
+}
+
+// begin creates an empty store, into which the next sync fetches everything at this depth or a greater one.
+func (s store) begin(depth events.Depth) error {
+	err := object.MakeBare(s.dir)
+	if err == nil && depth != 0 {
+		err = disk.Replace(filepath.Join(s.dir, depthName), []byte(depth.String()+"\n"))
+	}
+	if err == nil {
+		err = disk.Replace(filepath.Join(s.dir, "packed-refs"), nil)
+	}
+	return disk.Error("create the next store", err)
+}
+
 // mark makes the next sync replace damaged trees, damaged stores and the trees that use them. The caller holds the file
 // lock. After a crash, the next Verify finds the rest again.
 func (c *verifier) mark() error {
@@ -173,6 +200,15 @@ func (c *verifier) mark() error {
 		return err
 	}
 	trees, stores := c.check.Damaged()
+	depth, err := c.depth(current)
+	if err != nil {
+		return err
+	}
+	if !current.isBegun() && len(trees) > 0 { // the store is missing
+		if err := current.begin(depth); err != nil {
+			return err
+		}
+	}
 	for _, damaged := range stores {
 		all, err := disk.ReadDir(c.f.trees())
 		if err != nil {
@@ -186,13 +222,10 @@ func (c *verifier) mark() error {
 		if damaged == current.dir { // make an empty store the current one
 			next, err := c.f.nextStore(c.movedAway)
 			if err == nil {
-				err = object.MakeBare(next.dir)
-			}
-			if err == nil {
-				err = disk.Replace(filepath.Join(next.dir, "packed-refs"), nil)
+				err = next.begin(depth)
 			}
 			if err != nil {
-				return disk.Error("create the next store", err)
+				return err
 			}
 		}
 		c.marked = append(c.marked, c.v.relative(damaged))

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -43,6 +44,57 @@ func one(t *testing.T, pattern ...string) string {
 		t.Fatalf("no %v", pattern)
 	}
 	return found[0]
+}
+
+// TestRepairKeepsDepths fetches one ref with more history than asked for later, and damages the store or the trees.
+func TestRepairKeepsDepths(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(t *testing.T, store, tree string){
+		"store":    func(t *testing.T, store, _ string) { flipBit(t, one(t, store, "objects/pack/*.pack"), 0.5) },
+		"no store": func(t *testing.T, store, _ string) { testenv.Must(0, os.RemoveAll(store))(t) },
+		"no depth": func(t *testing.T, store, _ string) {
+			testenv.Must(0, os.Remove(filepath.Join(store, depthName)))(t)
+			flipBit(t, one(t, store, "objects/pack/*.pack"), 0.5)
+		},
+		"tree": func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "a")))(t) },
+	} {
+		for _, depth := range []events.Depth{3, events.DepthFull} {
+			t.Run(fmt.Sprint(name, " at ", depth), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.create(map[string]string{"a": "0"})
+				for i := range 5 {
+					w.push(map[string]string{"a": fmt.Sprint(i)})
+				}
+				main := w.git.Head(widgets, "refs/heads/main")
+				testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/other", main))(t)
+				req := w.request("")
+				req.Depth = depth
+				tree := testenv.Must(w.volume.Sync(t.Context(), req))(t).Tree
+				w.sync("other")
+				history := func(name string) string { return w.gitIn(name, "rev-list", "--count", "HEAD") }
+				before := history(widgets)
+				if before == "1" || history(widgets+"@other") != before {
+					t.Fatalf("history of %s and %s commits before", before, history(widgets+"@other"))
+				}
+				store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+				damage(t, store.dir, w.path(tree))
+				if report := w.verify(true); len(report.Marked) == 0 {
+					t.Fatalf("%+v", report)
+				}
+
+				w.sync("")
+				w.sync("other")
+
+				for _, name := range []string{widgets, widgets + "@other"} {
+					w.mustBeSound(name, main)
+					if after := history(name); after != before {
+						t.Errorf("%s: history of %s commits, %s before", name, after, before)
+					}
+				}
+			})
+		}
+	}
 }
 
 // TestDamageIsFoundAndRepaired damages one part of a repository. Verify must find the damage, and find
