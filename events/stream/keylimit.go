@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -47,22 +46,4 @@ func (s *subscription) unpark(ctx context.Context) {
 			s.outage.failed(ctx, err)
 		}
 	}
-}
-
-// Wake makes the oldest and the newest waiting entries of each key due now, because what they wait for has come: entries that
-// were given back with a delay and uncounted. Entries that wait because an attempt failed keep their delay. It returns the
-// keys without such entries: theirs may still be on the way back to the stream.
-func (s *Subscriber) Wake(ctx context.Context, topic string, keys []string) (absent []string, err error) {
-	g := s.group(topic, s.cfg.Consumer)
-	for batch := range slices.Chunk(keys, endingsAtOnce) {
-		err := withTimeout(ctx, func(ctx context.Context) error {
-			some, err := g.wake(ctx, batch)
-			absent = append(absent, some...)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("wake entries of %s: %w", topic, err)
-		}
-	}
-	return absent, nil
 }

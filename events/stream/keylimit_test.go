@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -369,101 +368,4 @@ func TestManyKeysAreUnparkedWithFewCalls(t *testing.T) {
 	if n := hook.unparks.Load() - before; n == 0 || n > keys/10 {
 		t.Errorf("%d calls to unpark %d entries of as many keys; want %d at most", n, keys, keys/10)
 	}
-}
-
-func TestWake(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", keyed(8, 3, time.Minute))
-	publishKeyed(t, client, "key", 3)
-	waiting, failed, owned := w.next(), w.next(), w.next()
-	for msg, counted := range map[*message.Message]bool{waiting: false, failed: true} {
-		if err := delivery(t, msg).Nack(ctx, time.Hour, counted); err != nil {
-			t.Fatal(err)
-		}
-		msg.Ack() // has no effect
-	}
-	eventually(t, "two wait", func() bool { return pending(t, client)["(parked)"] == 2 })
-	w.none(100 * time.Millisecond)
-	score := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val()
-
-	absent, err := w.Wake(ctx, topic, []string{"absent", "key", "another"})
-	if err != nil || fmt.Sprint(absent) != "[absent another]" {
-		t.Fatalf("no entries of %q wait, %v; want only key to have some", absent, err)
-	}
-	again := w.next()
-	if d := delivery(t, again); again.UUID != waiting.UUID || d.Attempt() != 1 {
-		t.Errorf("%s comes, attempt %d; want %s, which waited an hour, as attempt 1", again.UUID, d.Attempt(), waiting.UUID)
-	}
-	w.none(100 * time.Millisecond) // the failed one keeps its delay
-	if now := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val(); now != score {
-		t.Errorf("the owned entry is due at %.0f; want %.0f as before", now, score)
-	}
-	again.Ack()
-	owned.Ack()
-}
-
-func TestWakeAfterAnEarlierFailure(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server := redistest.Start(t)
-	w := start(t, server, "a", keyed(64, 8, time.Minute))
-	publishKeyed(t, server.Client(), "key", 5)
-	nack := func(m *message.Message, delay time.Duration, failed bool) {
-		if err := delivery(t, m).Nack(ctx, delay, failed); err != nil {
-			t.Fatal(err)
-		}
-		m.Ack() // has no effect
-	}
-	for range 4 { // older than the one that waits
-		nack(w.next(), time.Hour, true)
-	}
-	nack(w.next(), 0, true)
-	again := w.next()
-	nack(again, time.Hour, false)
-	if _, err := w.Wake(ctx, topic, []string{"key"}); err != nil {
-		t.Fatal(err)
-	}
-	woken := w.next()
-	if d := delivery(t, woken); woken.UUID != again.UUID || d.Attempt() != 2 {
-		t.Errorf("%s comes, attempt %d; want %s, which failed once before it had to wait", woken.UUID, d.Attempt(), again.UUID)
-	}
-	w.none(100 * time.Millisecond)
-	woken.Ack()
-}
-
-func TestWakeReachesTheNewest(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", keyed(256, 32, time.Minute))
-	const total = 12
-	publishKeyed(t, client, "key", total)
-	var all []*message.Message
-	for range total {
-		all = append(all, w.next())
-	}
-	for _, msg := range all {
-		if err := delivery(t, msg).Nack(context.Background(), time.Hour, false); err != nil {
-			t.Fatal(err)
-		}
-		msg.Ack() // has no effect
-	}
-
-	if _, err := w.Wake(context.Background(), topic, []string{"key"}); err != nil {
-		t.Fatal(err)
-	}
-	const woken = 8
-	var got []string
-	for range woken {
-		msg := w.next()
-		got = append(got, msg.UUID)
-		msg.Ack()
-	}
-	if newest := all[total-1].UUID; !slices.Contains(got, newest) {
-		t.Errorf("%v come; want %s among them", got, newest)
-	}
-	w.none(100 * time.Millisecond) // not all of a key that has many
 }

@@ -27,6 +27,7 @@ var (
 	leaveScript      = redis.NewScript(source("leave"))
 	siblingsScript   = redis.NewScript(source("siblings"))
 	unparkScript     = redis.NewScript(source("unpark"))
+	wakeScript       = redis.NewScript(source("wake"))
 	retryScript      = redis.NewScript(source("retry"))
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
 	settleScript     = redis.NewScript(source("groups", "settle"))
@@ -343,41 +344,15 @@ type parkedEntry struct {
 // unpark makes parked entries due, of those that may be unparked early: up to limits[key] of each key. It reports for
 // each key whether there are more.
 func (g *group) unpark(ctx context.Context, keys []string, limits map[string]int) (more []bool, err error) {
-	args := append(make([]any, 0, 3+3*len(keys)), g.name, parked, len(keys))
+	args := append(make([]any, 0, 2+3*len(keys)), g.name, parked)
 	for _, key := range keys {
 		args = append(args, labelOf(key, mayUnpark), labelOf(key, mustWait), limits[key])
 	}
-	more, err = unparkScript.Run(ctx, g.redis, g.parkedKeys(), args...).BoolSlice()
+	more, err = unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, args...).BoolSlice()
 	if err == nil && len(more) != len(keys) {
 		err = fmt.Errorf("unpark: %w", errReply)
 	}
 	return more, err
-}
-
-// wake makes the oldest and the newest parked entries of the keys due, of those that wait without having failed. It returns the keys
-// without such entries.
-func (g *group) wake(ctx context.Context, keys []string) (absent []string, err error) {
-	args := append(make([]any, 0, 3+len(keys)), g.name, parked, 0)
-	for _, key := range keys {
-		args = append(args, labelOf(key, mustWait))
-	}
-	found, err := unparkScript.Run(ctx, g.redis, g.parkedKeys(), args...).BoolSlice()
-	if err == nil && len(found) != len(keys) {
-		err = fmt.Errorf("wake: %w", errReply)
-	}
-	if err != nil {
-		return nil, err
-	}
-	for i, key := range keys {
-		if !found[i] {
-			absent = append(absent, key)
-		}
-	}
-	return absent, nil
-}
-
-func (g *group) parkedKeys() []string {
-	return []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}
 }
 
 func noKey(err error) bool { return err != nil && strings.Contains(err.Error(), "no such key") }

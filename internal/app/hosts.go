@@ -6,19 +6,31 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/telemetry"
+	"lockstep/router"
 )
 
 // hostBudgets returns the limits of requests to hosts, which all processes share. wake is as in [hosts.Config].
 func hostBudgets(
-	cfg Config, client redis.Scripter, process string, log *slog.Logger, wake func(context.Context, []string) ([]string, error),
+	cfg Config, client redis.Scripter, process string, log *slog.Logger, wake func(context.Context, []hosts.Waiter) ([]bool, error),
 ) (*hosts.Budgets, error) {
 	return hosts.New(hosts.Config{
 		Redis: client, Prefix: string(cfg.Namespace()), Process: process, Limit: cfg.HostRequests, Overrides: hostLimits(cfg.Config),
 		Wake: wake, Log: log, Observer: cfg.Metrics.HostRequests(),
 	})
+}
+
+// wakeChanges makes parked changes due that wait for a host, and reports for each waiter whether there were some.
+func wakeChanges(ctx context.Context, subscriber *stream.Subscriber, namespace events.Namespace, waiters []hosts.Waiter) ([]bool, error) {
+	changes := make([]stream.Waiter, len(waiters))
+	for i, w := range waiters {
+		changes[i] = stream.Waiter{Key: w.Key, Match: router.WaitsFor(w.Credential)}
+	}
+	return subscriber.Wake(ctx, namespace.Changes(), changes)
 }
 
 // hostMetrics reads the limits of requests to hosts.

@@ -20,6 +20,7 @@ import (
 	"lockstep/internal/app/backend"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/hosts"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -93,8 +94,8 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	credentials := credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport()))
 	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
 	var subscriber *stream.Subscriber
-	budgets, err := hostBudgets(cfg, commands, name, log, func(ctx context.Context, keys []string) ([]string, error) {
-		return subscriber.Wake(ctx, namespace.Changes(), keys)
+	budgets, err := hostBudgets(cfg, commands, name, log, func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
+		return wakeChanges(ctx, subscriber, namespace, waiters)
 	})
 	if err != nil {
 		return err

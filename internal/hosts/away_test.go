@@ -196,13 +196,13 @@ func TestFailedWakeIsRepeated(t *testing.T) {
 	t.Parallel()
 	fail := true
 	r := newRig(t, 1)
-	var woken []string
+	var woken []hosts.Waiter
 	p := r.start(one, func(cfg *hosts.Config) {
-		cfg.Wake = func(_ context.Context, keys []string) ([]string, error) {
+		cfg.Wake = func(_ context.Context, waiters []hosts.Waiter) ([]bool, error) {
 			if fail {
 				return nil, errors.New("no connection")
 			}
-			woken = append(woken, keys...)
+			woken = append(woken, waiters...)
 			return nil, nil
 		}
 	})
@@ -212,7 +212,7 @@ func TestFailedWakeIsRepeated(t *testing.T) {
 	hosts.Flush(context.Background(), p.Budgets)
 	fail = false
 	hosts.Flush(context.Background(), p.Budgets)
-	if fmt.Sprint(woken) != "[a/2]" || strings.Count(p.log.String(), "level=WARN") != 1 {
+	if fmt.Sprint(woken) != "[{ a/2}]" || strings.Count(p.log.String(), "level=WARN") != 1 {
 		t.Errorf("woken %q; log:\n%s", woken, p.log)
 	}
 }
@@ -226,7 +226,7 @@ func TestRunWakesBeforeItEnds(t *testing.T) {
 	done(first, success)
 	cancel()
 	p.Run(ctx)
-	if fmt.Sprint(p.woken) != "[a/2]" {
+	if fmt.Sprint(p.woken) != "[{ a/2}]" {
 		t.Errorf("woken %q; want the repository whose permit is reserved", p.woken)
 	}
 }
@@ -236,12 +236,13 @@ func TestWakeIsRepeatedUntilTheChangeIsParked(t *testing.T) {
 	t.Parallel()
 	parked, calls := false, 0
 	p := newRig(t, 1, one, func(cfg *hosts.Config) {
-		cfg.Wake = func(_ context.Context, keys []string) ([]string, error) {
+		cfg.Wake = func(_ context.Context, waiters []hosts.Waiter) ([]bool, error) {
 			calls++
-			if !parked {
-				return keys, nil
+			woken := make([]bool, len(waiters))
+			for i := range woken {
+				woken[i] = parked
 			}
-			return nil, nil
+			return woken, nil
 		}
 	}).processes[0]
 	wake := func(want int) {

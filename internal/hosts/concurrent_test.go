@@ -25,10 +25,10 @@ func TestConcurrentRepositoriesAreAllServed(t *testing.T) {
 	}
 	r := newRig(t, 3, func(cfg *hosts.Config) {
 		cfg.Limit = limit
-		cfg.Wake = func(_ context.Context, keys []string) ([]string, error) {
-			for _, key := range keys {
+		cfg.Wake = func(_ context.Context, waiters []hosts.Waiter) ([]bool, error) {
+			for _, w := range waiters {
 				select {
-				case wake[key] <- struct{}{}:
+				case wake[w.Key] <- struct{}{}:
 				default:
 				}
 			}

@@ -33,12 +33,12 @@ type rig struct {
 	processes []*process
 }
 
-// process is the Budgets of one process, with its log and the keys it has woken.
+// process is the Budgets of one process, with its log and the waiters it has woken.
 type process struct {
 	*hosts.Budgets
 	t     testing.TB
 	log   *logtest.Buffer
-	woken []string
+	woken []hosts.Waiter
 }
 
 func newRig(t testing.TB, n int, change ...func(*hosts.Config)) *rig {
@@ -56,8 +56,8 @@ func (r *rig) start(change ...func(*hosts.Config)) *process {
 	cfg := hosts.Config{
 		Prefix: "lockstep:{0}:", Process: fmt.Sprint("p", len(r.processes)),
 		Log: slog.New(slog.NewTextHandler(p.log, nil)),
-		Wake: func(_ context.Context, keys []string) ([]string, error) {
-			p.woken = append(p.woken, keys...)
+		Wake: func(_ context.Context, waiters []hosts.Waiter) ([]bool, error) {
+			p.woken = append(p.woken, waiters...)
 			return nil, nil
 		},
 	}
@@ -98,11 +98,18 @@ func (r *rig) state() hosts.Host {
 }
 
 // popped returns the repositories woken since the last call.
-func (p *process) popped() []string {
-	hosts.Flush(context.Background(), p.Budgets)
-	keys := p.woken
-	p.woken = nil
+func (p *process) popped() (keys []string) {
+	for _, w := range p.poppedWaiters() {
+		keys = append(keys, w.Key)
+	}
 	return keys
+}
+
+func (p *process) poppedWaiters() []hosts.Waiter {
+	hosts.Flush(context.Background(), p.Budgets)
+	waiters := p.woken
+	p.woken = nil
+	return waiters
 }
 
 func request(t testing.TB, repo string, kind hosts.Kind, credential string) hosts.Request {

@@ -60,6 +60,12 @@ type Request struct {
 	Kind       Kind
 }
 
+// Waiter is a repository that waits for a permit, with the credential of the requests.
+type Waiter struct {
+	Credential string
+	Key        string // [events.RepoPath.Key] of the repository
+}
+
 // Limits overrides the defaults for one host.
 type Limits struct {
 	Permits int // initial and maximum number of permits over all processes
@@ -81,10 +87,10 @@ type Config struct {
 	Total     int               // maximum number of permits of this process over all hosts; default 256
 	Overrides map[string]Limits // by host; optional
 
-	// Wake makes the oldest parked change of each key due. Keys are [events.RepoPath.Key]. It returns the keys without such
-	// changes. Run repeats it for these while their permits are reserved, because a change that was refused may still be on
-	// its way back to the stream. After an error, Run repeats the whole call.
-	Wake func(ctx context.Context, keys []string) (absent []string, err error)
+	// Wake makes parked changes of each waiter due, and reports for each whether there were some; nil stands for all. Run
+	// repeats it for the others while their permits are reserved, because a change that was refused may still be on its way back to the stream.
+	// After an error, Run repeats the whole call.
+	Wake func(ctx context.Context, waiters []Waiter) (woken []bool, err error)
 
 	Log      *slog.Logger // optional; silent by default
 	Observer Observer     // optional
@@ -123,7 +129,7 @@ func New(cfg Config) (*Budgets, error) {
 		cfg.Observer = noObserver{}
 	}
 	if cfg.Wake == nil {
-		cfg.Wake = func(context.Context, []string) ([]string, error) { return nil, nil }
+		cfg.Wake = func(context.Context, []Waiter) ([]bool, error) { return nil, nil }
 	}
 	switch {
 	case cfg.Redis == nil:

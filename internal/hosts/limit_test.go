@@ -132,7 +132,7 @@ func TestBothCredentialsOfARepositoryAreServed(t *testing.T) {
 	p.refused("a/3", hosts.Push, "two", hosts.AtLimit)
 	done(first, success)
 	done(second, success)
-	if got := p.popped(); !slices.Equal(got, []string{"a/3", "a/3"}) {
+	if got := p.poppedWaiters(); !slices.Equal(got, []hosts.Waiter{{Credential: "one", Key: "a/3"}, {Credential: "two", Key: "a/3"}}) {
 		t.Fatalf("woken %q", got)
 	}
 	p.granted("a/3", hosts.Push, "two")
@@ -293,9 +293,9 @@ func TestRunWakesWaitersOfOtherProcesses(t *testing.T) {
 	woken := make(chan string, 10)
 	r := newRig(t, 1, one)
 	waker := r.start(one, func(cfg *hosts.Config) {
-		cfg.Wake = func(_ context.Context, keys []string) ([]string, error) {
-			for _, key := range keys {
-				woken <- key
+		cfg.Wake = func(_ context.Context, waiters []hosts.Waiter) ([]bool, error) {
+			for _, w := range waiters {
+				woken <- w.Key
 			}
 			return nil, nil
 		}

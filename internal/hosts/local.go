@@ -80,8 +80,8 @@ func (b *Budgets) remember(host, credential string, r reply) {
 		h.credentials[credential] = r.credentialBlocked
 	}
 	if len(r.woken) > 0 {
-		for _, key := range r.woken {
-			b.woken = append(b.woken, woken{key, b.now().Add(reservedFor)})
+		for _, w := range r.woken {
+			b.woken = append(b.woken, woken{w, b.now().Add(reservedFor)})
 		}
 		b.signal()
 	}

@@ -18,7 +18,7 @@ type model struct {
 	*rig
 	random   *rand.Rand
 	permits  []*heldPermit
-	reserved map[string]reservation // by waiter
+	reserved map[string]time.Time // end of the reservation, by waiter
 	waiting  map[string]hosts.Request
 }
 
@@ -27,11 +27,6 @@ type heldPermit struct {
 	permit *hosts.Permit
 	req    hosts.Request
 	ends   time.Time
-}
-
-type reservation struct {
-	poll bool
-	ends time.Time
 }
 
 const fuzzy = 100 * time.Millisecond // uncertainty of an end: real time passes during a call
@@ -44,7 +39,7 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := &model{
 				rig:    newRig(t, 3, func(cfg *hosts.Config) { cfg.Limit = 6 }),
-				random: rand.New(rand.NewPCG(uint64(seed), 1)), waiting: map[string]hosts.Request{}, reserved: map[string]reservation{},
+				random: rand.New(rand.NewPCG(uint64(seed), 1)), waiting: map[string]hosts.Request{}, reserved: map[string]time.Time{},
 			}
 			m.processes[0].once("r/0", "", success)
 			for range 300 {
@@ -132,15 +127,11 @@ func (m *model) done(i int, a hosts.Answer) {
 	done(held.permit, a)
 }
 
-// collect notes which repositories have been woken: a permit is reserved for one credential of each.
+// collect notes which waiters have been woken: a permit is reserved for each.
 func (m *model) collect() {
 	for _, p := range m.processes {
-		for _, key := range p.popped() {
-			for name, req := range m.waiting {
-				if req.Repo.Key() == key {
-					m.reserved[name] = reservation{req.Kind == hosts.Poll, m.now().Add(5 * time.Second)}
-				}
-			}
+		for _, w := range p.poppedWaiters() {
+			m.reserved[w.Credential+" "+w.Key] = m.now().Add(5 * time.Second)
 		}
 	}
 }
@@ -158,8 +149,8 @@ func (m *model) count() (low, high, polls int) {
 			}
 		}
 	}
-	for name, r := range m.reserved {
-		if now.After(r.ends.Add(fuzzy)) {
+	for name, ends := range m.reserved {
+		if now.After(ends.Add(fuzzy)) {
 			delete(m.reserved, name)
 			continue
 		}

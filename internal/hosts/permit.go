@@ -10,7 +10,7 @@ import (
 )
 
 // Limited is the error of a request that must wait. Its change should be tried again after RetryAfter; if a permit becomes
-// free before, Config.Wake is called with the repository's key.
+// free before, Config.Wake is called with the repository.
 type Limited struct {
 	Host       string
 	Credential string // "" if the reason applies to the whole host

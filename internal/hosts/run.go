@@ -2,7 +2,6 @@ package hosts
 
 import (
 	"context"
-	"slices"
 	"time"
 )
 
@@ -83,9 +82,9 @@ func (b *Budgets) pump(ctx context.Context) time.Duration {
 	return min(max(next, pumpEvery), idleEvery)
 }
 
-// woken is a repository with a reserved permit.
+// woken is a waiter with a reserved permit.
 type woken struct {
-	key  string
+	Waiter
 	ends time.Time // of the reservation
 }
 
@@ -98,11 +97,11 @@ func (b *Budgets) wakeUp(ctx context.Context) (again bool) {
 	var left []woken
 	for len(all) > 0 {
 		batch := all[:min(len(all), wakeBatch)]
-		keys := make([]string, len(batch))
+		waiters := make([]Waiter, len(batch))
 		for i, w := range batch {
-			keys[i] = w.key
+			waiters[i] = w.Waiter
 		}
-		absent, err := b.cfg.Wake(ctx, keys)
+		found, err := b.cfg.Wake(ctx, waiters)
 		if err != nil {
 			if ctx.Err() == nil {
 				b.cfg.Log.WarnContext(ctx, "waiting repositories not woken, will retry", "error", err, "repos", len(all))
@@ -110,8 +109,8 @@ func (b *Budgets) wakeUp(ctx context.Context) (again bool) {
 			left = append(left, all...)
 			break
 		}
-		for _, w := range batch {
-			if slices.Contains(absent, w.key) && b.now().Before(w.ends) {
+		for i, w := range batch {
+			if i < len(found) && !found[i] && b.now().Before(w.ends) {
 				left = append(left, w)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -69,7 +70,7 @@ type reply struct {
 	until             time.Time
 	credentialBlocked time.Time
 	waiting           int      // repositories that wait for the credential
-	woken             []string // keys of repositories for which a permit is now reserved
+	woken             []Waiter // those for which a permit is now reserved
 }
 
 // call runs a script that starts with host.lua. It fails at once for a second after Redis has failed to answer.
@@ -90,8 +91,9 @@ func (b *Budgets) call(ctx context.Context, script *redis.Script, host, credenti
 		until: moment(before, now, number(raw[4])), credentialBlocked: moment(before, now, number(raw[5])),
 	}
 	woken, _ := raw[7].([]any)
-	for _, key := range woken {
-		r.woken = append(r.woken, text(key))
+	for _, waiter := range woken {
+		name, key, _ := strings.Cut(text(waiter), ":")
+		r.woken = append(r.woken, Waiter{Credential: decode(name), Key: key})
 	}
 	b.remember(host, credential, r)
 	return r, nil

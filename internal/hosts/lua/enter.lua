@@ -4,7 +4,7 @@
 -- ARGV  5 push, retry or poll   6 repository   7 token of the permit   8 length of the permit's lease, ms
 --
 -- Returns {reason, now, limit, reason and end of the host's block, end of the credential's block, waiters of the
--- credential, {repositories to wake}}. The reason is '' if the permit is granted. Times are in ms of Redis' clock, 0 if none.
+-- credential, {'credential:repository' to wake, …}}. The reason is '' if the permit is granted. Times are in ms of Redis' clock, 0 if none.
 
 local c, kind, repo, woken = credential(ARGV[4]), ARGV[5], ARGV[6], {}
 local class = kind == 'poll' and 'polls' or 'work'
@@ -52,9 +52,9 @@ end
 enqueue()
 serve(woken)
 if redis.call('ZSCORE', permits, reservation(c, repo)) then
-  for i, key in ipairs(woken) do
-    if key == repo then
-      table.remove(woken, i) -- need not be woken; if another credential of this repository is, its key is there twice
+  for i, waiter in ipairs(woken) do
+    if waiter == c.name .. ':' .. repo then
+      table.remove(woken, i) -- need not be woken
       break
     end
   end

@@ -124,7 +124,7 @@ local function head(class)
   return best, tried
 end
 
--- serve reserves permits for waiting repositories while there are any, and appends their keys to woken.
+-- serve reserves permits for waiting repositories while there are any, and appends their credentials and keys to woken.
 local function serve(woken)
   for _ = 1, 32 do
     if host_block() or redis.call('ZCARD', permits) >= math.floor(host.limit) then return end
@@ -139,7 +139,7 @@ local function serve(woken)
       add(state .. ':waiting:' .. best.class, now, best.c.name) -- behind the other credentials
       take(best.c, best.class, reservation(best.c, best.repo), RESERVED)
       pace(best.c)
-      woken[#woken + 1] = best.repo
+      woken[#woken + 1] = best.c.name .. ':' .. best.repo
     elseif not tried then
       return
     end

@@ -1,0 +1,84 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/hosts"
+	"lockstep/internal/redistest"
+	"lockstep/router"
+)
+
+func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
+	t.Parallel()
+	const total, free = 20, 10
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client, namespace := server.Client(), events.DefaultNamespace
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&router.Changes{}).Key, KeyLimit: total,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := subscriber.Subscribe(ctx, namespace.Changes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subscriber.Close()
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key string
+	for i := range total {
+		change := events.Change{ID: fmt.Sprint("blocked-", i), URL: "https://forge.example/acme/widgets.git", Credential: "blocked"}
+		if i == free {
+			change.ID, change.Credential = "free", "free"
+		}
+		if change, err = events.NewChange(change); err != nil {
+			t.Fatal(err)
+		}
+		msg, err := stream.ChangeMessage(change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := publisher.Publish(namespace.Changes(), msg); err != nil {
+			t.Fatal(err)
+		}
+		key = change.Repo.Key()
+	}
+	for range total {
+		msg := <-messages
+		delay.Message(msg, delay.For(time.Hour))
+		msg.Metadata.Set(stream.MetadataUncounted, "true")
+		msg.Nack()
+	}
+	for deadline := time.Now().Add(30 * time.Second); client.HLen(ctx, string(namespace)+"labels:changes:workers").Val() < total; {
+		if time.Now().After(deadline) {
+			t.Fatal("not all are parked")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	woken, err := wakeChanges(ctx, subscriber, namespace, []hosts.Waiter{{Credential: "free", Key: key}, {Credential: "another", Key: key}})
+	if err != nil || fmt.Sprint(woken) != "[true false]" {
+		t.Fatalf("woken: %v, %v; want those of the first", woken, err)
+	}
+	if msg := <-messages; msg.UUID != "free" {
+		t.Errorf("%s comes; want the change of the credential that has a permit", msg.UUID)
+	} else {
+		msg.Ack()
+	}
+	select {
+	case msg := <-messages:
+		t.Errorf("%s comes; want it to wait", msg.UUID)
+		msg.Nack()
+	case <-time.After(100 * time.Millisecond):
+	}
+}
