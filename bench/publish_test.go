@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -17,10 +19,14 @@ import (
 func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	testenv.Long(t) // it syncs the file system, which can take long
 	skipUnderRace(t)
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip(err)
+	}
 	git := proctest.StartGit(t)
-	proctest.Must(git.Generate(t.Context(), "acme/widgets", gitserver.Shape{Files: 40, Bytes: 40_000}))(t)
+	proctest.Must(git.Generate(t.Context(), "acme/widgets", gitserver.Shape{Files: 40, Folders: 7, Bytes: 40_000}))(t)
+	other, dir := proctest.Must(exec.LookPath("lockstep"))(t), t.TempDir()
 	stdout, stderr, code := runProcess(t, "publish", "--sizes", "90", "--repo", git.Dir("acme/widgets"), "--pushes", "3",
-		"--rounds", "2", "--json")
+		"--rounds", "2", "--dir", dir, "--writer", "--binary", "other="+other, "--idle", "100ms", "--json")
 	if code != term.ExitDone {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
@@ -28,41 +34,36 @@ func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
-	if len(report.Repos) != 2 || report.Repos[0].Files != 90 || report.Repos[1].Name != "widgets" || report.Repos[1].Files != 40 {
-		t.Fatalf("repositories %+v; want one of 90 files, and widgets of 40", report.Repos)
+	if len(report.Repos) != 2 || report.Repos[0].Files != 90 || report.Repos[1].Name != "widgets" || report.Repos[1].Files != 40 || report.Repos[1].Folders != 7 {
+		t.Fatalf("repositories %+v; want one of 90 files, and widgets of 40 in 7 folders", report.Repos)
 	}
 	for _, repo := range report.Repos {
-		for name, n := range map[string]int{publish.SideLinked: 0, publish.SideReused: 3, publish.SideReset: 0, publish.SideWorktree: 0} {
-			if turns := repo.Pushes[name]; len(turns) != 3 || repo.Pushes.Reused(name) != n {
-				t.Errorf("%s, %s: %+v; want 3 pushes, and %d recycled trees", repo.Name, name, turns, n)
+		all := []string{publish.SideLockstep, "other", publish.SideReset, publish.SideWorktree}
+		for _, name := range all {
+			if turns := repo.Pushes[name]; len(turns) != 3 {
+				t.Errorf("%s, %s: %+v; want 3 pushes", repo.Name, name, turns)
 			}
 			for _, p := range repo.Pushes[name] {
-				if p.Seen <= 0 || (name == publish.SideReset) != (p.Synced > p.Seen) {
-					t.Errorf("%s, %s: %+v; want a push seen, and then on disk where it is not before", repo.Name, name, p)
+				if p.Seen <= 0 || p.CPU <= 0 {
+					t.Errorf("%s, %s: %+v; want the time and the CPU time of a push", repo.Name, name, p)
 				}
 			}
 		}
-		for _, name := range []string{publish.SideLinked, publish.SideReused} {
-			for _, p := range repo.Pushes[name] {
-				sum := -p.Phases[publish.PhaseAfter] - p.Seen
-				for _, phase := range publish.Phases() {
-					if p.Phases[phase] <= 0 {
-						t.Errorf("%s, %s: phase %q took %v", repo.Name, name, phase, p.Phases[phase])
-					}
-					sum += p.Phases[phase]
-				}
-				if sum != 0 {
-					t.Errorf("%s, %s: the phases of %+v do not add up to when it was seen", repo.Name, name, p)
-				}
-			}
+		if len(repo.Fsyncs) != 3 || len(repo.Clones["other"]) != 2 || len(repo.Clones[publish.SideClone]) != 2 {
+			t.Errorf("%s: %+v; want three times of fsyncs, and two first clones by each", repo.Name, repo)
 		}
-		if len(repo.Clones[publish.SideLinked]) != 2 || len(repo.Clones[publish.SideClone]) != 2 || repo.CloneToClone <= 0 ||
-			repo.LinkedToReset <= 0 || repo.LinkedToWorktree <= 0 || repo.ReusedToReset <= 0 {
-			t.Errorf("%s: %+v; want two first clones by each, and ratios", repo.Name, repo)
+		for _, name := range all[:2] {
+			if r := repo.Ratios[name]; r.ToReset <= 0 || r.ToReset < r.ToResetMinusFsyncs || r.ToWorktree <= 0 || r.ToLockstep <= 0 || r.CloneToClone <= 0 {
+				t.Errorf("%s, %s: ratios %+v", repo.Name, name, r)
+			}
 		}
 	}
+	if left := proctest.Must(os.ReadDir(dir))(t); len(left) > 0 {
+		t.Errorf("left in --dir: %v", left)
+	}
 	var table bytes.Buffer
-	if err := report.Table(&table); err != nil || !strings.Contains(table.String(), "widgets: 40 files") || !strings.Contains(table.String(), publish.SideWorktree) {
+	if err := report.Table(&table); err != nil || !strings.Contains(table.String(), "widgets: 40 files in 7 folders") ||
+		!strings.Contains(table.String(), publish.SideWorktree) || !strings.Contains(table.String(), "beside a writer") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }
@@ -75,6 +76,8 @@ func TestBenchPublishUsageErrors(t *testing.T) {
 		"an unknown size":  {"--sizes", "linux"},
 		"one file":         {"--sizes", "60,1"},
 		"an argument":      {"now"},
+		"an unknown peer":  {"--peers", "rebase"},
+		"a nameless file":  {"--binary", "bin/lockstep"},
 		"a negative count": {"--pushes", "-1"},
 	} {
 		if err := runBench(t, nil, io.Discard, append([]string{"publish"}, args...)...); term.ExitCode(err) != term.ExitUsage {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,11 +21,20 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	sizes          []string
-	repo           string
-	pushes, rounds int
-	subjects       []subject
+	sizes, peers         []string
+	binaries, durability []string
+	repo, dir            string
+	pushes, rounds       int
+	writer               bool
+	idle                 time.Duration
+	subjects             []subject
+	versions             []binary // of Lockstep
 }
+
+const (
+	peerReset    = "reset"
+	peerWorktree = "worktree"
+)
 
 // NewCommand returns the command bench publish.
 func NewCommand(std term.Streams) *cobra.Command {
@@ -31,22 +42,36 @@ func NewCommand(std term.Streams) *cobra.Command {
 	cmd := rig.Command(std, &cobra.Command{
 		Use:   "publish",
 		Short: "Measure how long a push takes to its readers, and a first clone",
-		Long: "Push one file at a time to repositories of several sizes, served by a real Git server, and print how long\n" +
-			"it takes until the tree is readable at its published name: with Lockstep, by default and with --tree-reuse;\n" +
-			"with git fetch and git reset --hard, which changes the tree under its readers; and with git fetch, git\n" +
-			"worktree add and a symlink that is replaced. At each push the contestants take turns. Then measure first\n" +
-			"clones, against git clone --depth 1. It fails if a contestant publishes anything but the push. Needs git.\n\n" +
-			"A size is redis or git, for a repository of as many files and bytes as theirs, or a number of files.\n" +
-			"TMPDIR chooses the file system: use one of the kind that the volume would be on.",
+		Long: "Push one file at a time to repositories of several sizes, served by git http-backend, and print how long it takes\n" +
+			"until the tree is readable at its published name, and the CPU time. At each push the contestants take turns:\n\n" +
+			"  lockstep          lockstep serve with a private redis-server; from just before the change that announces the\n" +
+			"                    commit is added to the stream until the published name links to the new tree\n" +
+			"  git reset --hard  git fetch --depth 1 and git reset --hard, which changes the tree under its readers\n" +
+			"  git worktree add  git fetch, git worktree add, and a symlink that is replaced\n\n" +
+			"A turn of Lockstep ends when its process has been idle for --idle: what it does after the push, such as preparing\n" +
+			"the next tree, delays no other contestant, and counts as its CPU time. Before each turn the file system is synced,\n" +
+			"except with --writer. The time of two fsyncs, of a small file and of its folder, is measured at each push.\n" +
+			"Before the pushes, first clones are measured, against git clone --depth 1. It fails if a contestant publishes\n" +
+			"anything but the push. Needs git and redis-server.\n\n" +
+			"A size is redis, git or tldr, for a repository of as many files, folders and bytes as theirs; folders, for 5,000\n" +
+			"files in 1,261 folders; or a number of files.",
 		Example: "  go run ./bench publish\n" +
 			"  go run ./bench publish --sizes 60,5000 --pushes 10 --json\n" +
+			"  go run ./bench publish --sizes folders --dir /mnt/xfs --writer --durability power,process\n" +
+			"  go run ./bench publish --sizes git --binary old=bin/lockstep-old\n" +
 			"  go run ./bench publish --repo https://github.com/redis/redis.git",
 	}, b.check, b.run)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&b.sizes, "sizes", []string{"redis", "git", "60", "50000"}, "`sizes` of the repositories to make: redis, git, or a number of files")
+	flags.StringSliceVar(&b.sizes, "sizes", []string{"redis", "git", "tldr", "folders"}, "`sizes` of the repositories to make: redis, git, tldr, folders, or a number of files")
 	flags.StringVar(&b.repo, "repo", "", "`URL` or path of a repository whose default branch provides the files instead")
 	flags.IntVar(&b.pushes, "pushes", 30, "number of pushes to measure for each repository")
 	flags.IntVar(&b.rounds, "rounds", 3, "number of first clones to measure for each repository")
+	flags.StringSliceVar(&b.peers, "peers", []string{peerReset, peerWorktree}, "what to compare pushes with: reset, worktree")
+	flags.StringArrayVar(&b.binaries, "binary", nil, "`NAME=PATH` of another lockstep binary to compare with; repeatable")
+	flags.StringSliceVar(&b.durability, "durability", nil, "values of the setting durability: a contestant for each (default: do not set it)")
+	flags.BoolVar(&b.writer, "writer", false, "measure beside a neighbour that writes 5,000 files in a loop on the same file system")
+	flags.StringVar(&b.dir, "dir", "", "`folder` for the volumes and clones, on the file system to measure (default: TMPDIR)")
+	flags.DurationVar(&b.idle, "idle", 300*time.Millisecond, "duration for which Lockstep must be idle before the next turn")
 	return cmd
 }
 
@@ -59,17 +84,31 @@ type subject struct {
 
 // namedShapes are sizes as of 2026.
 var namedShapes = map[string]gitserver.Shape{
-	"redis": {Files: 1_700, Bytes: 25_000_000},
-	"git":   {Files: 4_800, Bytes: 55_000_000},
+	"redis":   {Files: 1_623, Folders: 92, Bytes: 16_300_000},
+	"git":     {Files: 4_843, Folders: 225, Bytes: 48_200_000},
+	"tldr":    {Files: 38_490, Folders: 405, Bytes: 20_100_000},
+	"folders": {Files: 5_000, Folders: 1_261, Bytes: 5_000 * bytesPerFile},
 }
 
 // bytesPerFile is the average in a repository of 50,000 files and 170 MB.
 const bytesPerFile = 3_400
 
-// check also sets the subjects. The default sizes do not apply with --repo.
+// check also sets the subjects and the versions. The default sizes do not apply with --repo.
 func (b *bench) check(given func(flag string) bool) error {
-	if b.pushes < 1 || b.rounds < 1 {
-		return errors.New("--pushes and --rounds: want at least 1 of each")
+	if b.pushes < 1 || b.rounds < 1 || b.idle <= 0 {
+		return errors.New("--pushes, --rounds and --idle: want more than 0")
+	}
+	for _, peer := range b.peers {
+		if peer != peerReset && peer != peerWorktree {
+			return fmt.Errorf("--peers has %q; want %s or %s", peer, peerReset, peerWorktree)
+		}
+	}
+	for _, value := range b.binaries {
+		name, path, _ := strings.Cut(value, "=")
+		if name == "" || path == "" {
+			return fmt.Errorf("--binary is %q; want NAME=PATH", value)
+		}
+		b.versions = append(b.versions, binary{name: name, path: path})
 	}
 	if b.repo == "" || given("sizes") {
 		for _, size := range b.sizes {
@@ -77,7 +116,7 @@ func (b *bench) check(given func(flag string) bool) error {
 			if !named {
 				files, err := strconv.Atoi(size)
 				if err != nil || files < 2 {
-					return fmt.Errorf("--sizes has %q; want redis, git, or a number of files of at least 2", size)
+					return fmt.Errorf("--sizes has %q; want redis, git, tldr, folders, or a number of files of at least 2", size)
 				}
 				shape = gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}
 			}
@@ -96,9 +135,22 @@ func (b *bench) check(given func(flag string) bool) error {
 
 // run measures one repository after the other.
 func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
-	report := Report{Pushes: b.pushes, Rounds: b.rounds}
+	report := Report{Pushes: b.pushes, Writer: b.writer}
 	var err error
 	if report.Machine, err = rig.GitMachine(ctx); err != nil {
+		return nil, err
+	}
+	if b.versions, err = b.contestants(ctx, env); err != nil {
+		return nil, err
+	}
+	for _, v := range b.versions {
+		report.Versions = append(report.Versions, v.name)
+	}
+	if b.dir, err = os.MkdirTemp(b.dir, "lockstep-bench-publish-"); err != nil {
+		return nil, term.UsageError(fmt.Errorf("--dir: %w", err))
+	}
+	env.Cleanup(func() { os.RemoveAll(b.dir) })
+	if report.FileSystem, err = fileSystemName(b.dir); err != nil {
 		return nil, err
 	}
 	for _, subject := range b.subjects {
@@ -108,56 +160,32 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		}
 		report.Repos = append(report.Repos, measured)
 	}
-	report.compare()
 	return report, nil
 }
 
-// measure serves a repository, and measures first clones of it and then pushes to it.
-func (b *bench) measure(ctx context.Context, env *rig.Env, subject subject) (Repo, error) {
-	dir, err := os.MkdirTemp(env.Dir, "")
+// contestants returns the versions of Lockstep to measure: each binary with each durability that it has.
+func (b *bench) contestants(ctx context.Context, env *rig.Env) (versions []binary, err error) {
+	own, err := env.Lockstep(ctx)
 	if err != nil {
-		return Repo{}, err
+		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	git, err := gitserver.Start(filepath.Join(dir, "remote"))
-	if err != nil {
-		return Repo{}, err
-	}
-	defer git.Close()
-	env.Progress("%s: making the repository", subject.name)
-	r := &run{bench: b, git: git, dir: dir}
-	if err := r.prepare(ctx, subject); err != nil {
-		return Repo{}, err
-	}
-	measured := Repo{Name: subject.name, Files: r.files, Bytes: r.bytes, Pushes: Turns{}, Clones: Turns{}}
-	for round := range b.rounds {
-		env.Progress("%s: first clones, round %d of %d", subject.name, round+1, b.rounds)
-		if err := r.cloneOnce(ctx, round, measured.Clones); err != nil {
-			return Repo{}, err
+	for i, v := range slices.Concat([]binary{{name: SideLockstep, path: own}}, b.versions) {
+		if v.path, err = filepath.Abs(v.path); err != nil {
+			return nil, err
+		}
+		has, err := v.hasSetting(ctx, "durability")
+		switch {
+		case err != nil:
+			return nil, err
+		case len(b.durability) == 0 || !has && i > 0:
+			versions = append(versions, v)
+			continue
+		case !has:
+			return nil, term.UsageError(errors.New("--durability: this binary does not have that setting"))
+		}
+		for _, durability := range b.durability {
+			versions = append(versions, binary{name: v.name + " --durability " + durability, path: v.path, args: []string{"--durability", durability}})
 		}
 	}
-	env.Progress("%s: %d pushes", subject.name, b.pushes)
-	return measured, r.push(ctx, measured.Pushes)
+	return versions, nil
 }
-
-// Repo has the figures of one repository.
-type Repo struct {
-	Name  string `json:"name"`
-	Files int    `json:"files"`
-	Bytes int64  `json:"bytes"`
-
-	Pushes Turns `json:"pushes"`
-	Clones Turns `json:"first_clones"`
-
-	// Ratios of Lockstep to the others, each the median of the turns' ratios.
-	LinkedToReset       float64 `json:"linked_to_reset"`
-	LinkedToResetSynced float64 `json:"linked_to_reset_synced"`
-	LinkedToWorktree    float64 `json:"linked_to_worktree"`
-	ReusedToReset       float64 `json:"reused_to_reset"`
-	ReusedToResetSynced float64 `json:"reused_to_reset_synced"`
-	CloneToClone        float64 `json:"first_clone_to_git_clone"`
-	CloneToCloneSynced  float64 `json:"first_clone_to_git_clone_synced"`
-}
-
-// Turns are the turns of each contestant, by name. The nth turns of all contestants are consecutive.
-type Turns map[string][]Publication

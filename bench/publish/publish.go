@@ -7,74 +7,71 @@ import (
 	"lockstep/internal/stats"
 )
 
-// mark is a step of a sync and the time since the sync began.
-type mark struct {
-	Step string
-	At   time.Duration
-}
-
-// returned is the step that marks the end of a sync.
-const returned = "returned"
-
-// The phases of a sync.
+// The names of the contestants. Further contestants are other binaries and settings of Lockstep.
 const (
-	PhaseList  = "list"    // the fence is recorded, the remote lists its refs
-	PhaseFetch = "fetch"   // the pack is fetched and read
-	PhaseMove  = "move"    // its objects are moved into the store
-	PhaseBuild = "build"   // the files are written
-	PhaseIndex = "index"   // the tree's .git is written
-	PhaseDisk  = "to disk" // until all of it is on disk
-	PhaseFlip  = "flip"    // the name is flipped
-	PhaseAfter = "after"   // readers see the tree, and older ones are retired
+	SideLockstep = "lockstep"
+	SideReset    = "git reset --hard"
+	SideWorktree = "git worktree add"
+	SideClone    = "git clone --depth 1"
 )
 
-// Phases returns all phases in order.
-func Phases() []string {
-	return []string{PhaseList, PhaseFetch, PhaseMove, PhaseBuild, PhaseIndex, PhaseDisk, PhaseFlip, PhaseAfter}
-}
-
-// splitPhases returns how long each phase took. A mark ends its phase, regardless of the mark before. Marks that end no phase are
-// ignored, and phases without a mark omitted.
-func splitPhases(marks []mark) map[string]time.Duration {
-	ends := map[string]string{
-		"listed": PhaseList, "fetched": PhaseFetch, "moved": PhaseMove, "checked out": PhaseBuild, "indexed": PhaseIndex,
-		"built": PhaseDisk, "flipped": PhaseFlip, returned: PhaseAfter,
-	}
-	if !slices.ContainsFunc(marks, func(m mark) bool { return m.Step == "checked out" }) {
-		ends["built"] = PhaseBuild
-	}
-	phases := map[string]time.Duration{}
-	last := time.Duration(0)
-	for _, m := range marks {
-		if phase, ok := ends[m.Step]; ok {
-			phases[phase] += m.At - last
-			last = m.At
-		}
-	}
-	return phases
-}
-
-// Publication is the publication of one push. All times are since the push.
+// Publication is the publication of one push or first clone by one contestant.
 type Publication struct {
-	Seen   time.Duration            `json:"seen_ns"`             // until readers see it
-	Synced time.Duration            `json:"synced_ns,omitempty"` // until it is on disk, if that comes later
-	Phases map[string]time.Duration `json:"phases_ns,omitempty"`
-	Reused bool                     `json:"reused,omitempty"` // an older tree was recycled
+	Seen time.Duration `json:"seen_ns"` // from the push until readers see it
+	CPU  time.Duration `json:"cpu_ns"`  // of the worker until it was idle again, or of git; without those of the server and Redis
 }
 
-// publishStep returns the time from the commit in the store to the flipped name, without the index.
-func (p Publication) publishStep() time.Duration {
-	return p.Phases[PhaseBuild] + p.Phases[PhaseDisk] + p.Phases[PhaseFlip]
+// Turns are the turns of each contestant, by name. The nth turns of all contestants are consecutive.
+type Turns map[string][]Publication
+
+func (t Turns) each(name string, figure func(Publication) time.Duration) []time.Duration {
+	durations := make([]time.Duration, len(t[name]))
+	for i, p := range t[name] {
+		durations[i] = figure(p)
+	}
+	return durations
 }
 
-// course has percentiles of durations.
-type course struct {
-	P50 time.Duration `json:"p50_ns"`
-	P90 time.Duration `json:"p90_ns"`
+func (t Turns) seen(name string) []time.Duration {
+	return t.each(name, func(p Publication) time.Duration { return p.Seen })
 }
 
-// newCourse computes the percentiles of durations in any order.
-func newCourse(durations []time.Duration) course {
+func (t Turns) cpu(name string) []time.Duration {
+	return t.each(name, func(p Publication) time.Duration { return p.CPU })
+}
+
+// percentiles computes the median and the 90th percentile of durations in any order.
+func percentiles(durations []time.Duration) (p50, p90 time.Duration) {
 	sorted := slices.Sorted(slices.Values(durations))
-	return course{P50: stats.Percentile(sorted, 0.5), P90: stats.Percentile(sorted, 0.9)}
+	return stats.Percentile(sorted, 0.5), stats.Percentile(sorted, 0.9)
+}
+
+// Ratios compare a contestant with others: each is the median of the turns' ratios, and 0 without that contestant.
+type Ratios struct {
+	ToReset            float64 `json:"to_reset,omitempty"`
+	ToResetMinusFsyncs float64 `json:"to_reset_minus_two_fsyncs,omitempty"` // the time of the two fsyncs subtracted from the contestant's first
+	ToWorktree         float64 `json:"to_worktree,omitempty"`
+	ToLockstep         float64 `json:"to_lockstep,omitempty"`
+	CloneToClone       float64 `json:"first_clone_to_git_clone,omitempty"`
+}
+
+// compare returns a contestant's ratios.
+func (r Repo) compare(name string) Ratios {
+	seen, reset := r.Pushes.seen(name), r.Pushes.seen(SideReset)
+	return Ratios{
+		ToReset:            stats.MedianRatio(seen, reset),
+		ToResetMinusFsyncs: stats.MedianRatio(minus(seen, r.Fsyncs), reset),
+		ToWorktree:         stats.MedianRatio(seen, r.Pushes.seen(SideWorktree)),
+		ToLockstep:         stats.MedianRatio(seen, r.Pushes.seen(r.first)),
+		CloneToClone:       stats.MedianRatio(r.Clones.seen(name), r.Clones.seen(SideClone)),
+	}
+}
+
+// minus subtracts b from a, pair by pair, down to 0.
+func minus(a, b []time.Duration) []time.Duration {
+	difference := slices.Clone(a)
+	for i := range difference {
+		difference[i] = max(0, a[i]-b[i])
+	}
+	return difference
 }

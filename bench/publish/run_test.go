@@ -14,37 +14,52 @@ import (
 // brokenSide publishes nothing.
 type brokenSide struct{ dir string }
 
-func (s brokenSide) publish(context.Context) (Publication, error) {
-	return Publication{}, nil
-}
-func (s brokenSide) tree() string               { return s.dir }
-func (s brokenSide) tidy(context.Context) error { return nil }
-func (s brokenSide) Close()                     {}
+func (brokenSide) publish(context.Context, string) (Publication, error) { return Publication{}, nil }
+func (s brokenSide) tree() string                                       { return s.dir }
+func (brokenSide) tidy(context.Context) error                           { return nil }
 
 func TestTurnFailsIfAPushIsNotPublished(t *testing.T) {
 	dir := t.TempDir()
-	r := run{dir: dir}
-	side := namedSide{"broken", brokenSide{dir}}
-	if _, err := r.turn(t.Context(), side, "a", "new"); err == nil {
+	side := brokenSide{dir}
+	if _, err := turn(t.Context(), side, "", "a", "new"); err == nil {
 		t.Error("a file that is not there will do")
 	}
 	proctest.Must(0, os.WriteFile(filepath.Join(dir, "a"), []byte("old"), 0o600))(t)
-	if _, err := r.turn(t.Context(), side, "a", "new"); err == nil || !strings.Contains(err.Error(), "does not have the pushed content") {
+	if _, err := turn(t.Context(), side, "", "a", "new"); err == nil || !strings.Contains(err.Error(), "does not have the pushed content") {
 		t.Errorf("an old file: got %v", err)
 	}
-	if _, err := r.turn(t.Context(), side, "a", "old"); err != nil {
+	if _, err := turn(t.Context(), side, "", "a", "old"); err != nil {
 		t.Errorf("what was pushed: got %v", err)
 	}
 }
 
-func TestReportComparesTheLargestWithTheSmallest(t *testing.T) {
-	repo := func(files int, build time.Duration) Repo {
-		p := Publication{Phases: map[string]time.Duration{PhaseBuild: build, PhaseIndex: time.Duration(files), PhaseFlip: 1}}
-		return Repo{Files: files, Pushes: Turns{SideReused: {p}}}
+func TestLinkIsSeenWhenItIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "owner", "name")
+	flip := func(target string) {
+		proctest.Must(0, os.Symlink(target, path+".next"))(t)
+		proctest.Must(0, os.Rename(path+".next", path))(t)
 	}
-	report := Report{Repos: []Repo{repo(500, 99), repo(60, 1), repo(50_000, 9)}}
-	report.compare()
-	if report.LargestToSmallestReused != 5 {
-		t.Errorf("got %v, want 5", report.LargestToSmallestReused)
+	for _, target := range []string{"first", "second"} {
+		l := proctest.Must(watchLink(path))(t)
+		flipped := make(chan error)
+		go func() { flipped <- l.await(func() error { return nil }) }()
+		select {
+		case err := <-flipped:
+			t.Fatalf("returned before %s: %v", target, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+		flip(target)
+		proctest.Must(0, <-flipped)(t)
+		l.Close()
+	}
+}
+
+func TestWriterStops(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "writer")
+	stop := startWriter(dir)
+	proctest.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "round-0/99/99")); return err == nil }, "files are written")
+	proctest.Must(0, stop())(t)
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the folder is left: %v", err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -68,6 +67,11 @@ func (e *Env) StartLockstep(ctx context.Context, args ...string) (*Process, erro
 	if err != nil {
 		return nil, err
 	}
+	return e.StartBinary(ctx, path, args...)
+}
+
+// StartBinary is like StartLockstep for a given lockstep binary.
+func (e *Env) StartBinary(ctx context.Context, path string, args ...string) (*Process, error) {
 	environ := slices.DeleteFunc(slices.Clone(e.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	return e.StartProcess(ctx, environ, path, args...)
 }
@@ -175,36 +179,6 @@ type Deployment struct {
 // Start starts a lockstep process on the Redis and the volume.
 func (d Deployment) Start(ctx context.Context, args ...string) (*Process, error) {
 	return d.StartLockstep(ctx, append(args, "--redis", d.Redis.URL, "--root", d.Root, "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")...)
-}
-
-// CPU returns the CPU time of a process, in user and kernel mode. Linux counts it in ticks of 10 ms.
-func CPU(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // the name before it may contain spaces
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name; want at least 13", pid, len(fields))
-	}
-	user, errUser := strconv.ParseInt(fields[11], 10, 64)
-	kernel, errKernel := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+kernel) * 10 * time.Millisecond, errors.Join(errUser, errKernel)
-}
-
-// Memory returns a field of /proc/PID/status, in bytes.
-func Memory(pid int, field string) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, found := strings.Cut(string(status), field+":")
-	var kB int64
-	if _, err := fmt.Sscan(rest, &kB); err != nil || !found {
-		return 0, fmt.Errorf("/proc/%d/status has no %s", pid, field)
-	}
-	return kB << 10, nil
 }
 
 // AwaitResults polls the number of results until it is at least n.

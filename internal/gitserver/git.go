@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // isolatedEnv returns an environment in which git only uses the repository's configuration.
@@ -42,6 +43,20 @@ func (s *Server) Git(ctx context.Context, repo, stdin string, args ...string) (s
 
 // Git runs git in dir with the same isolated environment, to inspect the output of a program under test.
 func Git(ctx context.Context, dir, stdin string, args ...string) (string, error) {
+	stdout, _, err := run(ctx, dir, stdin, args)
+	return strings.TrimSuffix(stdout, "\n"), err
+}
+
+// GitCPU runs git like [Git], and returns the CPU time of its processes in user and kernel mode.
+func GitCPU(ctx context.Context, dir string, args ...string) (time.Duration, error) {
+	_, state, err := run(ctx, dir, "", args)
+	if err != nil {
+		return 0, err
+	}
+	return state.UserTime() + state.SystemTime(), nil
+}
+
+func run(ctx context.Context, dir, stdin string, args []string) (string, *os.ProcessState, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
 	cmd.Env = append(isolatedEnv(), fmt.Sprintf("GIT_AUTHOR_DATE=%d +0000", epoch), fmt.Sprintf("GIT_COMMITTER_DATE=%d +0000", epoch))
@@ -53,7 +68,7 @@ func Git(ctx context.Context, dir, stdin string, args ...string) (string, error)
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return "", fmt.Errorf("git %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return "", nil, fmt.Errorf("git %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return strings.TrimSuffix(stdout.String(), "\n"), nil
+	return stdout.String(), cmd.ProcessState, nil
 }

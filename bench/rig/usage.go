@@ -1,0 +1,90 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/app"
+)
+
+// CPU returns the CPU time of a process, in user and kernel mode. Linux counts it in ticks of 10 ms.
+func CPU(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name before it may contain spaces
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name; want at least 13", pid, len(fields))
+	}
+	user, errUser := strconv.ParseInt(fields[11], 10, 64)
+	kernel, errKernel := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+kernel) * 10 * time.Millisecond, errors.Join(errUser, errKernel)
+}
+
+// CPUTime returns the CPU time of a process, in user and kernel mode, in nanoseconds instead of ticks.
+func CPUTime(pid int) (time.Duration, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { // see clock_getcpuclockid(3); 2 is CPUCLOCK_SCHED
+		return 0, fmt.Errorf("read the CPU clock of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()), nil
+}
+
+// idleShare is the share of a core below which a process is idle: more than what heartbeats take, less than any work.
+const idleShare = 0.03
+
+// AwaitIdle waits until a process has been idle for a while: hardly any CPU time, and no thread that waits for the disk.
+func AwaitIdle(ctx context.Context, pid int, during time.Duration) error {
+	for {
+		before, err := CPUTime(pid)
+		if err != nil {
+			return err
+		}
+		if !app.Sleep(ctx, during) {
+			return fmt.Errorf("wait for process %d to be idle: %w", pid, context.Cause(ctx))
+		}
+		after, err := CPUTime(pid)
+		if err != nil {
+			return err
+		}
+		if float64(after-before) < idleShare*float64(during) && !waitsForDisk(pid) {
+			return nil
+		}
+	}
+}
+
+// waitsForDisk reports whether a thread of a process is in uninterruptible sleep.
+func waitsForDisk(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		stat, _ := os.ReadFile(thread) // the thread may have ended
+		if _, rest, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(rest, "D") {
+			return true
+		}
+	}
+	return false
+}
+
+// Memory returns a field of /proc/PID/status, in bytes.
+func Memory(pid int, field string) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, found := strings.Cut(string(status), field+":")
+	var kB int64
+	if _, err := fmt.Sscan(rest, &kB); err != nil || !found {
+		return 0, fmt.Errorf("/proc/%d/status has no %s", pid, field)
+	}
+	return kB << 10, nil
+}
