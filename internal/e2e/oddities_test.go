@@ -19,6 +19,7 @@ var oddRepositories = []struct {
 	refs  []string // to publish besides the default branch
 	large bool     // only in soak tests
 }{
+	{name: "backslashes", make: (*oddRepository).backslashes},
 	{name: "names", make: (*oddRepository).names},
 	{name: "case", make: (*oddRepository).caseTwins},
 	{name: "order", make: (*oddRepository).order},
@@ -57,6 +58,14 @@ func (r *oddRepository) commit(edit gitserver.Edit) string {
 func (r *oddRepository) run(stdin string, args ...string) string {
 	r.Helper()
 	return proctest.Must(r.git.Git(r.Context(), r.repo, stdin, args...))(r.T)
+}
+
+// backslashes has names of systemd units, which escape with a backslash.
+func (r *oddRepository) backslashes() {
+	r.commit(gitserver.Edit{Write: map[string]string{
+		`units/system-systemd\x2dcryptsetup.slice`: "[Slice]\n", `a\b`: "1", `\`: "2", `c\d/e`: "3", `..\x`: "4",
+	}})
+	r.commit(gitserver.Edit{Write: map[string]string{`a\b`: "5"}, Delete: []string{`\`}})
 }
 
 func (r *oddRepository) names() {
