@@ -80,18 +80,9 @@ func (a *access) user(r *http.Request) string {
 	return user
 }
 
-// origin returns the client address that login attempts are counted by. It skips trusted proxies in X-Forwarded-For.
+// origin returns the client address that login attempts are counted by. It skips trusted proxies.
 func (a *access) origin(r *http.Request) netip.Addr {
-	client, _ := peerOf(r)
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for _, hop := range slices.Backward(hops) {
-		before, err := netip.ParseAddr(strings.TrimSpace(hop))
-		if err != nil || !a.proxy.trusts(client) {
-			break
-		}
-		client = before.Unmap().WithZone("")
-	}
-	return client
+	return server.ClientAddr(r, a.proxy.From)
 }
 
 // secure reports whether the browser uses TLS: directly, according to a trusted proxy, or according to the

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"lockstep/internal/server"
 )
 
 // Limits on failed logins per minute.
@@ -30,7 +32,7 @@ func (a *attempts) allowed(from netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.resetEachMinute()
-	return a.total < maxAttempts && a.perNetwork[network(from)] < maxAttemptsPerNetwork
+	return a.total < maxAttempts && a.perNetwork[server.Network(from)] < maxAttemptsPerNetwork
 }
 
 func (a *attempts) failed(from netip.Addr) {
@@ -38,7 +40,7 @@ func (a *attempts) failed(from netip.Addr) {
 	defer a.mu.Unlock()
 	a.resetEachMinute()
 	a.total++
-	a.perNetwork[network(from)]++
+	a.perNetwork[server.Network(from)]++
 }
 
 func (a *attempts) resetEachMinute() {
@@ -46,13 +48,4 @@ func (a *attempts) resetEachMinute() {
 		a.minute, a.total = minute, 0
 		clear(a.perNetwork)
 	}
-}
-
-func network(a netip.Addr) netip.Prefix {
-	bits := a.BitLen()
-	if a.Is6() {
-		bits = 64
-	}
-	p, _ := a.Prefix(bits) // the zero Prefix for the zero Addr
-	return p
 }

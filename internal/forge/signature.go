@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -17,6 +18,25 @@ import (
 const clockSkew = 5 * time.Minute
 
 func unauthorized(why string) error { return fmt.Errorf("%w: %s", ErrUnauthorized, why) }
+
+// mismatch is an error about a well-formed signature that is not that of the body.
+type mismatch struct{ error }
+
+func (m mismatch) Unwrap() error { return m.error }
+
+// Precheck returns an error that wraps [ErrUnauthorized] if no body could make a delivery with this header valid: its
+// signature is missing, malformed or out of date, or its token is wrong. It costs no more than the header's size.
+func Precheck(src Source, header http.Header, now time.Time) error {
+	f, ok := forges[src.Kind]
+	if !ok {
+		return fmt.Errorf("source %s: unknown forge", src.Name)
+	}
+	err := src.verify(f, header, nil, now)
+	if _, needsBody := errors.AsType[mismatch](err); needsBody {
+		return nil
+	}
+	return err
+}
 
 // verify verifies that f sent the delivery. A source without secrets accepts any delivery if it is Unsigned.
 func (s Source) verify(f forge, header http.Header, body []byte, now time.Time) error {
@@ -52,7 +72,7 @@ func verifyHex(src Source, name, signature, prefix string, body []byte) error {
 		return unauthorized(name + " is not a SHA-256 signature")
 	}
 	if !src.anySecret(func(secret string) bool { return hmac.Equal(given, mac([]byte(secret), body)) }) {
-		return unauthorized(name + " is wrong: the forge has another secret, or the body was changed")
+		return mismatch{unauthorized(name + " is wrong: the forge has another secret, or the body was changed")}
 	}
 	return nil
 }
@@ -89,7 +109,7 @@ func verifyStandard(src Source, header http.Header, body []byte, now time.Time) 
 		key, err := standardKey(secret)
 		return err == nil && len(key) > 0 && hasMAC(signatures, mac(key, []byte(id+"."+at+"."), body))
 	}) {
-		return unauthorized("webhook-signature is wrong: the sender has another secret, or the body was changed")
+		return mismatch{unauthorized("webhook-signature is wrong: the sender has another secret, or the body was changed")}
 	}
 	return nil
 }

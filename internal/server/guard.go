@@ -82,11 +82,40 @@ func forLocalhost(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-func (cfg Config) proxied(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && slices.ContainsFunc(cfg.Proxies, func(from netip.Prefix) bool {
-		return from.Contains(peer.Addr().Unmap().WithZone(""))
-	})
+func (cfg Config) proxied(r *http.Request) bool { return contains(cfg.Proxies, peerOf(r)) }
+
+// ClientAddr returns the address of the client that sent a request, past the given proxies, whose X-Forwarded-For it
+// trusts. It returns the zero Addr if the address is unknown.
+func ClientAddr(r *http.Request, proxies []netip.Prefix) netip.Addr {
+	client := peerOf(r)
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		before, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil || !contains(proxies, client) {
+			break
+		}
+		client = before.Unmap().WithZone("")
+	}
+	return client
+}
+
+// Network returns what counts as one client: an IPv4 address, or the /64 of an IPv6 address.
+func Network(a netip.Addr) netip.Prefix {
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // the zero Prefix for the zero Addr
+	return p
+}
+
+func peerOf(r *http.Request) netip.Addr {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return peer.Addr().Unmap().WithZone("")
+}
+
+func contains(prefixes []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 // Loopback reports whether the listener accepts connections from this machine only.

@@ -42,7 +42,8 @@ type hookAnswer struct {
 }
 
 // receiveHook handles webhook deliveries. It logs one line per delivery, containing only verified data.
-func receiveHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handler {
+func receiveHook(hooks Hooks, cfg Config) http.Handler {
+	log := cfg.Log
 	memory := newBudget(hookMemory)
 	if hooks.Observe == nil {
 		hooks.Observe = func(string, string, time.Duration) {}
@@ -51,6 +52,7 @@ func receiveHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handle
 		start := time.Now()
 		src, ok, err := hooks.Sources.Get(r.PathValue("source"))
 		if !ok {
+			refuseUnread(w)
 			fail(w, http.StatusNotFound, errors.New("no such webhook source"))
 			hooks.Observe("", "unknown", time.Since(start))
 			return
@@ -58,9 +60,11 @@ func receiveHook(hooks Hooks, log *slog.Logger, tracer trace.Tracer) http.Handle
 		h := hook{w: w, r: r, src: src, log: log}
 		if err != nil {
 			log.ErrorContext(r.Context(), "webhook source cannot be read", "error", err)
+			refuseUnread(w)
 			h.unavailable("this source's configuration cannot be read at the moment; try again")
 		} else {
-			h.receive(hooks.Intake, memory, tracer, start)
+			sender := Network(ClientAddr(r, cfg.Proxies))
+			h.receive(hooks.Intake, &body{w: w, r: r, memory: memory, source: src.Name, sender: sender}, cfg.Tracer, start)
 		}
 		hooks.Observe(string(src.Kind), h.outcome, time.Since(start))
 	})
@@ -74,14 +78,22 @@ type hook struct {
 	outcome string
 }
 
-func (h *hook) receive(in Intake, memory *budget, tracer trace.Tracer, start time.Time) {
-	body, release, err := memory.read(h.w, h.r)
-	defer release()
+func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Time) {
+	if err := forge.Precheck(h.src, h.r.Header, time.Now()); err != nil { // costs the sender a connection, and us nothing more
+		refuseUnread(h.w)
+		h.refuse(http.StatusUnauthorized, "unauthorized", err)
+		return
+	}
+	text, err := from.read()
+	defer from.release()
 	if err != nil {
+		if !errors.Is(err, errTooLong) { // net/http closes that connection by itself
+			refuseUnread(h.w)
+		}
 		h.refuseBody(err)
 		return
 	}
-	d, err := forge.Receive(h.src, h.r.Header, body, time.Now())
+	d, err := forge.Receive(h.src, h.r.Header, text, time.Now())
 	switch {
 	case errors.Is(err, forge.ErrUnauthorized):
 		h.refuse(http.StatusUnauthorized, "unauthorized", err)
@@ -130,6 +142,8 @@ func (h *hook) refuseBody(err error) {
 	case errors.Is(err, errNoMemory):
 		h.w.Header().Set("Retry-After", "1")
 		h.refuse(http.StatusTooManyRequests, "too_many", errors.New("too many deliveries at once; try again"))
+	case errors.Is(err, errTooSlow):
+		h.refuse(http.StatusRequestTimeout, "too_slow", fmt.Errorf("the body did not arrive in time; send at least %d KiB per second", bodyRate>>10))
 	default:
 		h.refuse(http.StatusBadRequest, "unreadable", errors.New("the body could not be read"))
 	}

@@ -1,71 +1,65 @@
 package server
 
 import (
-	"errors"
-	"io"
-	"net/http"
-	"sync/atomic"
+	"net/netip"
+	"sync"
 )
 
-const initialBuffer = 64 << 10 // bytes
+// share is how much of what stays free one source may hold, and one sender of what stays free to its source. With 4, a
+// lone sender can fill three quarters of the budget, and any number of greedy ones leaves room for the next.
+const share = 4
 
-var (
-	errTooLong  = errors.New("the body is too long")
-	errNoMemory = errors.New("no memory for the body")
-)
-
-// budget limits the memory used by all request bodies. It is safe for concurrent use.
+// budget limits the memory of all request bodies, and divides it between sources and their senders: whoever holds much
+// is refused first. It is safe for concurrent use.
 type budget struct {
 	limit int64
-	used  atomic.Int64
+
+	mu      sync.Mutex
+	used    int64
+	sources map[string]*sourceUse // without those that hold nothing
 }
 
-func newBudget(limit int64) *budget { return &budget{limit: limit} }
+type sourceUse struct {
+	used    int64
+	senders map[netip.Prefix]int64
+}
 
-func (b *budget) reserve(bytes int) bool {
-	if b.used.Add(int64(bytes)) > b.limit {
-		b.used.Add(-int64(bytes))
+func newBudget(limit int64) *budget { return &budget{limit: limit, sources: map[string]*sourceUse{}} }
+
+// reserve reserves bytes for a sender's delivery to a source, unless the budget, the source's or the sender's share is
+// used up.
+func (b *budget) reserve(source string, sender netip.Prefix, bytes int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := int64(bytes)
+	of := b.sources[source]
+	if of == nil {
+		of = &sourceUse{senders: map[netip.Prefix]int64{}}
+	}
+	free := share*(b.limit-b.used-n) - of.used - n // what the source may hold beyond this
+	if free < 0 || of.senders[sender]+n > share*free {
 		return false
 	}
+	b.used += n
+	of.used += n
+	of.senders[sender] += n
+	b.sources[source] = of
 	return true
 }
 
-// read reads a request's body. It reserves memory as data arrives, starting with 64 KiB and doubling, instead of
-// trusting Content-Length. The caller must call release when it no longer needs the body, even after an error.
-func (b *budget) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	reserved := 0
-	release = func() { b.used.Add(-int64(reserved)) }
-	if r.ContentLength > maxHook {
-		return nil, release, errTooLong
+func (b *budget) release(source string, sender netip.Prefix, bytes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	of := b.sources[source]
+	if of == nil {
+		return
 	}
-	end := maxHook + 1 // one more byte than allowed, to detect longer bodies
-	if r.ContentLength >= 0 {
-		end = int(r.ContentLength)
+	n := int64(bytes)
+	b.used -= n
+	if of.used -= n; of.used == 0 {
+		delete(b.sources, source)
 	}
-	from := http.MaxBytesReader(w, r.Body, maxHook)
-	for {
-		size := min(max(2*len(body), initialBuffer), end)
-		if !b.reserve(size) {
-			return nil, release, errNoMemory
-		}
-		larger := make([]byte, size)
-		n := copy(larger, body)
-		b.used.Add(-int64(reserved))
-		reserved, body = size, larger
-		more, err := io.ReadFull(from, body[n:])
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			if r.ContentLength >= 0 {
-				return nil, release, io.ErrUnexpectedEOF
-			}
-			return body[:n+more], release, nil
-		case err != nil:
-			if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-				return nil, release, errTooLong
-			}
-			return nil, release, err
-		case len(body) == end && r.ContentLength >= 0:
-			return body, release, nil
-		}
+	if of.senders[sender] -= n; of.senders[sender] == 0 {
+		delete(of.senders, sender)
 	}
 }

@@ -1,20 +1,15 @@
 package server_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/forge"
@@ -199,76 +194,6 @@ func TestBodyLimits(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestMemoryBudgetOfBodies(t *testing.T) {
-	t.Parallel()
-	held, release := make(chan struct{}, 100), make(chan struct{})
-	url, _, _ := serveHooks(t, intakeFunc(func(d forge.Delivery) (intake.Outcome, error) {
-		held <- struct{}{}
-		<-release
-		return intake.Outcome{Result: intake.Accepted, Delivery: d.ID, Changes: 1}, nil
-	}))
-	addr := strings.TrimPrefix(url, "http://")
-	for range 50 { // 50 × 25 MiB according to their Content-Length
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "POST /hooks/hub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", 25<<20)
-	}
-	large := pushOfWidgets + strings.Repeat(" ", 20<<20)
-	header := hubHeader(large, "push", "")
-	var sent sync.WaitGroup
-	defer sent.Wait()
-	for range 11 { // 220 of 256 MiB; one more needs 36 MiB while its buffer grows
-		sent.Go(func() {
-			req, _ := http.NewRequest("POST", url+"/hooks/hub", strings.NewReader(large))
-			req.Header = header.Clone()
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			resp.Body.Close()
-			if resp.StatusCode != http.StatusAccepted {
-				t.Errorf("a body within the budget: %d", resp.StatusCode)
-			}
-		})
-		<-held
-	}
-	status, retry := postRaw(t, addr, large, header)
-	if status != http.StatusTooManyRequests || retry == "" {
-		t.Errorf("above the budget: %d, Retry-After %q", status, retry)
-	}
-	close(release)
-	sent.Wait()
-	if status, _ := postRaw(t, addr, large, header); status != http.StatusAccepted {
-		t.Errorf("after the budget is released: %d", status)
-	}
-}
-
-// postRaw posts a body and accepts a response before all of it is sent.
-func postRaw(t *testing.T, addr, body string, header http.Header) (status int, retryAfter string) {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	go func() {
-		fmt.Fprintf(conn, "POST /hooks/hub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n", len(body))
-		_ = header.Write(conn)
-		_, _ = io.WriteString(conn, "\r\n"+body)
-	}()
-	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	return resp.StatusCode, resp.Header.Get("Retry-After")
 }
 
 func TestDeliveryWithoutIDGetsOne(t *testing.T) {

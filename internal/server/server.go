@@ -162,7 +162,7 @@ func mount(cfg Config) *routes {
 		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg.Tracer, removeWatch(cfg.Watches))))
 	}
 	if cfg.Hooks != nil {
-		mux.Handle("POST /hooks/{source}", receiveHook(*cfg.Hooks, cfg.Log, cfg.Tracer))
+		mux.Handle("POST /hooks/{source}", receiveHook(*cfg.Hooks, cfg))
 	}
 	if cfg.Dashboard != nil {
 		mux.Handle("GET /{$}", cfg.Dashboard)
