@@ -2,6 +2,6 @@
 // classifies the errors of a volume's file system.
 //
 // [Dir] and [Walker] resolve one name at a time, relative to an open folder, so that neither the content of a tree nor
-// a folder swapped for a link can redirect them. [Replace] replaces a file atomically and syncs it; [Flush] syncs a
-// whole folder. [Error] turns a file system error into a retryable error of [events.ClassVolume] with advice.
+// a folder swapped for a link can redirect them. [Replace] replaces a file atomically and syncs it; [Flush] syncs
+// what is new, and never what others write. [Error] turns a file system error into a retryable error of [events.ClassVolume] with advice.
 package disk

@@ -45,8 +45,17 @@ func (f folder) floor() (uint64, error) {
 	return fence, nil
 }
 
-// record raises the recorded fence to this one, or fails with ErrStale.
+// record raises the recorded fence to this one on disk, or fails with ErrStale.
 func (f folder) record(ctx context.Context, fence uint64) error {
+	err := f.recordUnsynced(ctx, fence)
+	if err == nil {
+		err = disk.Error("record the fence", disk.FlushChanged([]string{f.fence()}, nil))
+	}
+	return err
+}
+
+// recordUnsynced is record without syncing the fence. It must be synced before the names of trees that contain it.
+func (f folder) recordUnsynced(ctx context.Context, fence uint64) error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return disk.Error("create the repository's folder", err)
 	}
@@ -55,8 +64,29 @@ func (f folder) record(ctx context.Context, fence uint64) error {
 		if err != nil || floor == fence {
 			return err
 		}
-		return disk.Error("record the fence", disk.Replace(f.fence(), fmt.Appendln(nil, fence)))
+		return disk.Error("record the fence", f.writeFence(fence))
 	})
+}
+
+// writeFence overwrites the fence in place. Its length never changes, so a power cut leaves the old or the new one.
+func (f folder) writeFence(fence uint64) error {
+	content := fmt.Appendf(nil, "%020d\n", fence)
+	file, err := os.OpenFile(f.fence(), os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return disk.Replace(f.fence(), content)
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err == nil && info.Size() != int64(len(content)) { // written by an older version
+		return disk.Replace(f.fence(), content)
+	}
+	if err == nil {
+		_, err = file.WriteAt(content, 0)
+	}
+	return err
 }
 
 // guarded runs fn under the repository's file lock unless the fence is stale. Newer holders record their fence under the same

@@ -162,6 +162,9 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 			return disk.Error("publish "+name, err)
 		}
 	}
+	if !v.syncs() {
+		return nil
+	}
 	return disk.Error("publish "+name, disk.SyncDir(filepath.Dir(path)))
 }
 
@@ -171,7 +174,7 @@ func (v *Volume) makeParents(path string) error {
 	if _, err := os.Stat(owner); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(owner, 0o755); err != nil {
+	if err := os.MkdirAll(owner, 0o755); err != nil || !v.syncs() {
 		return err
 	}
 	for dir := filepath.Dir(owner); len(dir) >= len(v.root); dir = filepath.Dir(dir) {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
@@ -137,7 +138,7 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 			err = os.Rename(q.Dir, place.dir)
 		}
 		if err == nil {
-			err = disk.SyncDir(m.to.stores())
+			err = errors.Join(disk.SyncDir(m.to.stores()), m.v.flushStore(place))
 		}
 		return disk.Error("link the store", err)
 	})

@@ -150,8 +150,16 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err := s.checkFetched(ctx, q.Dir); err != nil {
 		return err
 	}
-	if err := q.Release(into.dir); err != nil {
+	if err := s.v.noteUnsynced(); err != nil {
 		return err
+	}
+	if err := q.Release(into.dir, s.v.syncs()); err != nil {
+		return err
+	}
+	if len(haves) == 0 { // the store may be new
+		if err := s.v.flushStore(into); err != nil {
+			return err
+		}
 	}
 	s.use(into)
 	if err := s.hold(ctx, into, s.objects, shallow, want.Depth); err != nil {

@@ -75,12 +75,8 @@ func (s *syncer) build(ctx context.Context) error {
 	}
 	s.v.done("indexed")
 	s.progress.begin(events.PhasePublish, "", 0)
-	changed, err := checkout.GitDirOf(dst).Files()
-	for _, path := range files.Written {
-		changed = append(changed, filepath.Join(dst, filepath.FromSlash(path)))
-	}
-	if err := errors.Join(err, disk.Flush(dst, changed)); err != nil {
-		return disk.Error("build the tree", err)
+	if err := s.flushTree(dst, files); err != nil {
+		return err
 	}
 	path, err := unusedPath(s.f.tree(fmt.Sprintf("%d-%.12s", s.req.Fence, s.plan.Commit)))
 	if err != nil {
@@ -90,7 +86,10 @@ func (s *syncer) build(ctx context.Context) error {
 		return disk.Error("build the tree", err)
 	}
 	s.tree = filepath.Base(path)
-	return disk.Error("build the tree", disk.SyncDir(s.f.trees()))
+	if !s.v.syncs() {
+		return nil
+	}
+	return disk.Error("build the tree", disk.FlushChanged(nil, []string{s.f.trees(), s.f.dir}))
 }
 
 // checkOut checks the plan out into dst, which it empties first.

@@ -132,7 +132,7 @@ type syncer struct {
 }
 
 func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
-	if err := s.f.record(ctx, s.req.Fence); err != nil {
+	if err := s.f.recordUnsynced(ctx, s.req.Fence); err != nil {
 		return SyncResult{}, err
 	}
 	s.v.done("fenced")

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"lockstep/events"
@@ -25,6 +26,7 @@ import (
 type Config struct {
 	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
 	KeepNamed  time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
+	Durability Durability          // what survives a power cut; DurabilityPower
 	Links      checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
 	ReuseTrees bool                // recycle trees past their grace, instead of building new ones
 
@@ -62,6 +64,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		return Config{}, errors.New("volume: a negative limit in Config")
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
+	cfg.Durability = cmp.Or(cfg.Durability, DurabilityPower)
 	cfg.Links = cmp.Or(cfg.Links, checkout.LinksKeep)
 	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
 	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
@@ -99,6 +102,9 @@ type Volume struct {
 
 	janitor janitor
 
+	boot      string      // ID of this boot of the machine; see unsyncedRecord
+	published atomic.Bool // something may have been published since the last SyncPublished
+
 	exchange func(a, b string) error // see exchange
 }
 
@@ -129,6 +135,10 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if v.id, err = v.readOrMakeID(); err != nil {
 		return nil, err
 	}
+	if v.boot, err = readBootID(); err != nil {
+		return nil, err
+	}
+	v.published.Store(true) // by an earlier process of this boot
 	return v, nil
 }
 

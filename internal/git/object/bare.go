@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/disk"
 )
 
-// MakeBare creates a minimal bare repository for Git and go-git. It leaves existing files alone.
+// MakeBare creates a minimal bare repository for Git and go-git. It leaves existing files alone, and does not sync new ones.
 func MakeBare(dir string) error {
 	for _, sub := range []string{"objects/pack", "objects/info", "refs"} {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.FromSlash(sub)), 0o755); err != nil {
@@ -26,7 +26,7 @@ func MakeBare(dir string) error {
 		if info, err := os.Lstat(path); err == nil && info.Size() > 0 {
 			continue
 		}
-		if err := disk.Replace(path, []byte(content)); err != nil {
+		if err := disk.ReplaceUnsynced(path, []byte(content)); err != nil {
 			return err
 		}
 	}

@@ -65,34 +65,49 @@ func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, pro
 }
 
 // Release moves the quarantine's objects into the store, a bare repository. Objects are named by their content, so
-// the store may already have them, and concurrent releases may move the same objects.
-func (q Quarantine) Release(store string) error {
-	return disk.Error("move fetched objects into the store", q.release(store))
-}
-
-func (q Quarantine) release(store string) error {
+// the store may already have them, and concurrent releases may move the same objects. If durable is set, the objects are
+// on disk before the store has them, and their names as [disk.Flush] says.
+func (q Quarantine) Release(store string, durable bool) error {
+	if !durable {
+		_, err := q.release(store)
+		return disk.Error("move fetched objects into the store", err)
+	}
 	fetched, err := filepath.Glob(filepath.Join(q.Dir, "objects", "*", "*"))
 	if err == nil {
-		err = disk.Flush(q.Dir, fetched)
+		err = disk.FlushChanged(fetched, nil)
 	}
-	if err != nil {
-		return err
+	var changed []string
+	if err == nil {
+		changed, err = q.release(store)
 	}
+	if err == nil {
+		err = disk.FlushChanged(nil, changed)
+	}
+	return disk.Error("move fetched objects into the store", err)
+}
+
+// release moves the objects and returns the folders of the store that have new names.
+func (q Quarantine) release(store string) (changed []string, err error) {
 	var packs []string
 	from, to := filepath.Join(q.Dir, "objects"), filepath.Join(store, "objects")
 	groups, err := os.ReadDir(from)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	changed = []string{to}
 	for _, group := range groups {
 		names, err := os.ReadDir(filepath.Join(from, group.Name()))
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if len(names) == 0 {
+			continue
 		}
 		// Not MkdirAll, which would re-create a store that is being removed.
 		if err := os.Mkdir(filepath.Join(to, group.Name()), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
+			return nil, err
 		}
+		changed = append(changed, filepath.Join(to, group.Name()))
 		for _, name := range names {
 			path := filepath.Join(group.Name(), name.Name())
 			switch {
@@ -103,7 +118,7 @@ func (q Quarantine) release(store string) error {
 				continue
 			}
 			if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
@@ -111,10 +126,10 @@ func (q Quarantine) release(store string) error {
 	// an index without a pack.
 	for _, path := range packs {
 		if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil // after a power cut that undoes a move, the objects are fetched again
+	return changed, nil
 }
 
 // packPath returns the path of the fetched pack.
