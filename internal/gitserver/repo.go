@@ -52,6 +52,16 @@ func (s *Server) DeleteRef(ctx context.Context, repo, ref string) error {
 	return err
 }
 
+// ManyRefs replaces the packed refs by n branches "many/000001" and so on at a commit. Other refs that are not packed remain.
+func (s *Server) ManyRefs(repo, commit string, n int) error {
+	var packed strings.Builder
+	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
+	for i := range n {
+		fmt.Fprintf(&packed, "%s refs/heads/many/%06d\n", commit, i+1)
+	}
+	return os.WriteFile(filepath.Join(s.Dir(repo), "packed-refs"), []byte(packed.String()), 0o644)
+}
+
 // Tag creates an annotated tag of a commit.
 func (s *Server) Tag(ctx context.Context, repo, name, commit string) error {
 	_, err := s.Git(ctx, repo, "", "tag", "-f", "-a", "-m", "Tag "+name, name, commit)

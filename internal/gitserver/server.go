@@ -40,6 +40,7 @@ type Server struct {
 	repos    map[string]*repoState
 	maxRepos int                      // maximum number of repositories in upload-pack at the same time
 	limits   map[string]time.Duration // see LimitToken
+	only0    atomic.Bool              // see IgnoreVersion
 }
 
 // repoState is the state of a repository, guarded by Server.mu.
@@ -54,8 +55,8 @@ type repoState struct {
 // Option configures a [Server].
 type Option func(*Server)
 
-// WithBefore calls hook before each request is served, with the repository ("acme/widgets") and the service ("info/refs"
-// or "git-upload-pack"). The request waits until hook returns. ctx is done when the client disconnects or the server
+// WithBefore calls hook before each request is served, with the repository ("acme/widgets") and the service: "info/refs" for a
+// list of refs, "git-upload-pack" for objects. It is not called for the capabilities of protocol 2. The request waits until hook returns. ctx is done when the client disconnects or the server
 // closes.
 func WithBefore(hook func(ctx context.Context, repo, service string)) Option {
 	return func(s *Server) { s.before = hook }
@@ -129,6 +130,9 @@ func (s *Server) Answer(repo string, status int) {
 	s.state(repo).status = status
 }
 
+// IgnoreVersion makes the server ignore the protocol version that clients ask for, as servers before Git 2.18 do.
+func (s *Server) IgnoreVersion(ignore bool) { s.only0.Store(ignore) }
+
 func (s *Server) state(repo string) *repoState {
 	state, ok := s.repos[repo]
 	if !ok {
@@ -165,9 +169,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	if s.only0.Load() {
+		r.Header.Del("Git-Protocol")
+	}
+	service = serviceOf(service, r.Header, body)
 	status, retryAfter := s.begin(repo, service, r)
 	defer s.end(repo, service)
-	if s.before != nil {
+	if s.before != nil && service != capabilities {
 		s.before(r.Context(), repo, service)
 	}
 	switch {

@@ -188,17 +188,22 @@ func (s *SSHServer) session(conn net.Conn, channel ssh.Channel, requests <-chan 
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel() // stops the command when the client disconnects
+	version := ""
 	for request := range requests {
+		var variable struct{ Name, Value string }
+		if request.Type == "env" && ssh.Unmarshal(request.Payload, &variable) == nil && variable.Name == "GIT_PROTOCOL" && !s.git.only0.Load() {
+			version = variable.Value
+		}
 		var command struct{ Line string }
 		known := request.Type == "exec" && ssh.Unmarshal(request.Payload, &command) == nil
 		_ = request.Reply(known, nil)
 		if known {
-			running.Go(func() { s.run(ctx, conn, channel, command.Line) })
+			running.Go(func() { s.run(ctx, conn, channel, command.Line, version) })
 		}
 	}
 }
 
-func (s *SSHServer) run(ctx context.Context, conn net.Conn, channel ssh.Channel, line string) {
+func (s *SSHServer) run(ctx context.Context, conn net.Conn, channel ssh.Channel, line, version string) {
 	s.mu.Lock()
 	s.commands = append(s.commands, line)
 	answer := s.answer
@@ -216,14 +221,14 @@ func (s *SSHServer) run(ctx context.Context, conn net.Conn, channel ssh.Channel,
 		}
 		status = answer.Status
 	} else {
-		status = s.uploadPack(ctx, channel, line)
+		status = s.uploadPack(ctx, channel, line, version)
 	}
 	_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{status}))
 	_ = channel.Close()
 }
 
 // uploadPack runs git upload-pack like git-shell.
-func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line string) uint32 {
+func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line, version string) uint32 {
 	path, ok := strings.CutPrefix(line, "git-upload-pack '/")
 	path, closed := strings.CutSuffix(path, "'")
 	if !ok || !closed || !filepath.IsLocal(path) || strings.ContainsAny(path, `'\`) {
@@ -233,7 +238,7 @@ func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line st
 	s.git.count(repo)
 	defer s.git.end(repo, uploadPack)
 	cmd := exec.CommandContext(ctx, s.git.git, "upload-pack", s.git.Dir(repo))
-	cmd.Env = isolatedEnv()
+	cmd.Env = append(isolatedEnv(), "GIT_PROTOCOL="+version)
 	cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

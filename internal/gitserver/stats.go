@@ -1,25 +1,40 @@
 package gitserver
 
 import (
+	"bytes"
 	"net/http"
 	"slices"
 	"time"
 )
 
-// The services of the smart HTTP protocol.
+// What requests are for. The first and the last are paths of the smart HTTP protocol.
 const (
-	infoRefs   = "info/refs"
-	uploadPack = "git-upload-pack"
+	infoRefs     = "info/refs"       // a list of refs
+	capabilities = "capabilities"    // the capabilities of protocol 2
+	uploadPack   = "git-upload-pack" // objects
 )
+
+// serviceOf returns what a request is for. Under protocol 2, info/refs returns the capabilities, and a list of refs is a
+// request to git-upload-pack.
+func serviceOf(path string, header http.Header, body []byte) string {
+	switch {
+	case path == infoRefs && header.Get("Git-Protocol") == "version=2":
+		return capabilities
+	case path == uploadPack && bytes.HasPrefix(body, []byte("0014command=ls-refs")):
+		return infoRefs
+	}
+	return path
+}
 
 // Stats counts the requests for a repository.
 type Stats struct {
-	InfoRefs    int      // requests for the list of refs
-	UploadPacks int      // requests for objects
-	Active      int      // upload-packs in flight
-	MaxActive   int      // maximum of Active
-	Limited     int      // requests answered with 429, see LimitToken
-	Credentials []string // distinct Authorization headers, in order of appearance
+	InfoRefs     int      // requests for a list of refs
+	Capabilities int      // requests for the capabilities of protocol 2
+	UploadPacks  int      // requests for objects
+	Active       int      // upload-packs in flight
+	MaxActive    int      // maximum of Active
+	Limited      int      // requests answered with 429, see LimitToken
+	Credentials  []string // distinct Authorization headers, in order of appearance
 }
 
 // Stats returns the request counts of repo.
@@ -44,6 +59,8 @@ func (s *Server) begin(repo, service string, r *http.Request) (status int, retry
 	defer s.mu.Unlock()
 	state := s.state(repo)
 	switch service {
+	case capabilities:
+		state.Capabilities++
 	case infoRefs:
 		state.InfoRefs++
 	case uploadPack:

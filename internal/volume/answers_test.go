@@ -79,7 +79,7 @@ func TestInvalidPackResponses(t *testing.T) {
 	}
 }
 
-// answeringProxy forwards requests to a Git server, but answers requests for objects itself while it is on.
+// answeringProxy forwards requests to a Git server with protocol 0, but answers requests for objects itself while it is on.
 type answeringProxy struct {
 	url    string
 	answer string
@@ -92,7 +92,10 @@ func newAnsweringProxy(t *testing.T, upstream, answer string) *answeringProxy {
 	pool := &http.Transport{}
 	forward := &httputil.ReverseProxy{
 		Transport: pool,
-		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
+			r.Out.Header.Del("Git-Protocol")
+		},
 	}
 	p := &answeringProxy{answer: answer}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

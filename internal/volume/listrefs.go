@@ -40,7 +40,7 @@ func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, 
 	if _, _, err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
 		return wire.Refs{}, err
 	}
-	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate))
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate), "refs/heads/", "refs/tags/")
 	if err != nil {
 		return wire.Refs{}, err
 	}

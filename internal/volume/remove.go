@@ -93,7 +93,7 @@ func (v *Volume) remove(ctx context.Context, f folder, b binding, req RemoveRequ
 func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
 	what := cmp.Or(req.Ref.String(), "the repository")
 	if !req.Force {
-		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate))
+		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate), cmp.Or(req.Ref.String(), "HEAD"))
 		switch {
 		case err == nil:
 			r.Close()

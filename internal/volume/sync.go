@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,7 +199,7 @@ func (s *syncer) list(ctx context.Context) (err error) {
 	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
 		return err
 	}
-	if err := s.remote.List(ctx); err != nil {
+	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
 		return err
 	}
 	if s.tip, err = s.remote.Resolve(s.req.Ref); err != nil {

@@ -2,9 +2,7 @@ package wire
 
 import (
 	"log/slog"
-
-	"github.com/go-git/go-git/v5/plumbing/transport"
-	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+	"net/http"
 
 	"lockstep/events"
 )
@@ -43,16 +41,17 @@ func (a Auth) LogValue() slog.Value { return slog.StringValue(a.String()) }
 // MarshalText implements [encoding.TextMarshaler] with String.
 func (a Auth) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// httpMethod returns the credential for go-git, which does not send it to another origin after a redirect.
-func (a Auth) httpMethod() transport.AuthMethod {
+// setHeader adds the credential to an HTTP request.
+func (a Auth) setHeader(req *http.Request) {
 	switch {
 	case a.BearerToken != "":
-		return &githttp.TokenAuth{Token: a.BearerToken}
-	case a.Username != "" || a.Password != "":
-		return &githttp.BasicAuth{Username: a.Username, Password: a.Password}
+		req.Header.Set("Authorization", "Bearer "+a.BearerToken)
+	case a.hasPassword():
+		req.SetBasicAuth(a.Username, a.Password)
 	}
-	return nil
 }
+
+func (a Auth) hasPassword() bool { return a.Username != "" || a.Password != "" }
 
 // checkScheme returns an error if the credential cannot be used with a URL's scheme.
 func (a Auth) checkScheme(scheme string) error {
@@ -61,7 +60,7 @@ func (a Auth) checkScheme(scheme string) error {
 		return events.Errorf(events.Permanent, events.ClassAuth, "a remote over SSH requires a key; name a credential with an sshKey in the change")
 	case scheme == "ssh" && a.SSHKey == "":
 		return events.Errorf(events.Permanent, events.ClassConfig, "the credential has no sshKey, which a remote over SSH requires; add one")
-	case scheme != "ssh" && !a.IsZero() && a.httpMethod() == nil:
+	case scheme != "ssh" && !a.IsZero() && a.BearerToken == "" && !a.hasPassword():
 		return events.Errorf(events.Permanent, events.ClassConfig,
 			"the credential has neither password nor token, which a remote over HTTP requires; add one")
 	}

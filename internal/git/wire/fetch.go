@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -29,25 +30,83 @@ type FetchRequest struct {
 // classified error of w keeps its class.
 func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
 	err = r.do(ctx, false, func(ctx context.Context) error {
-		request, err := r.request(want)
-		if err != nil {
-			return err
+		if !r.carrier.isReady() {
+			if _, err := r.hello(ctx); err != nil {
+				return err
+			}
 		}
-		response, err := r.session.UploadPack(ctx, request)
-		if err != nil {
-			return err
+		var err error
+		if r.offered != nil {
+			shallow, err = r.fetch2(ctx, want, w)
+		} else {
+			shallow, err = r.fetch0(ctx, want, w)
 		}
-		defer response.Close()
-		if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
-			return err
-		}
-		shallow = shallowAfter(request.Shallows, response.ShallowUpdate)
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return shallow, nil
+}
+
+// fetch2 fetches with protocol 2.
+func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
+	request, shallow := r.offered.fetch(want)
+	body, err := r.carrier.post(ctx, request, false)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	lines := newPktReader(body)
+	update, err := readPackStart(lines)
+	if err != nil {
+		r.carrier.abort(false)
+		return nil, err
+	}
+	if _, err := io.Copy(w, pack(lines)); err != nil {
+		return nil, err
+	}
+	r.carrier.drain(body)
+	return shallowAfter(shallow, update), nil
+}
+
+// fetch0 fetches with protocol 0, without negotiation: all lines are sent at once.
+func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
+	request, err := r.request(want)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := encoded(request)
+	if err != nil {
+		return nil, err
+	}
+	body, err := r.carrier.post(ctx, encoded, false)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	response := packp.NewUploadPackResponse(request)
+	if err := response.Decode(body); err != nil {
+		r.carrier.abort(false)
+		return nil, err
+	}
+	if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
+		return nil, err
+	}
+	r.carrier.drain(response)
+	return shallowAfter(request.Shallows, response.ShallowUpdate), nil
+}
+
+func encoded(req *packp.UploadPackRequest) ([]byte, error) {
+	var request bytes.Buffer
+	if err := req.UploadRequest.Encode(&request); err != nil {
+		return nil, err
+	}
+	if err := req.UploadHaves.Encode(&request, false); err != nil {
+		return nil, err
+	}
+	err := pktline.NewEncoder(&request).EncodeString("done\n")
+	return request.Bytes(), err
 }
 
 // shallowAfter returns the shallow commits after a response.
@@ -77,7 +136,7 @@ func shallowAfter(before []object.ID, update packp.ShallowUpdate) []object.ID {
 // request uses only capabilities that the remote offers, because some servers refuse others. It includes thin-pack
 // even without haves, because Dulwich requires it. A server without shallow support sends the full history.
 func (r *Session) request(want FetchRequest) (*packp.UploadPackRequest, error) {
-	offered := r.refs.Capabilities
+	offered := r.capabilities
 	request := packp.NewUploadPackRequestFromCapabilities(offered)
 	request.Wants = []object.ID{want.Tip}
 	var errs []error

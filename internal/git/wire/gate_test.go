@@ -212,7 +212,7 @@ func TestNoAnswer(t *testing.T) {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), headerTimeout) // stands for the transport's limit
 			req := testenv.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.org"+path, nil))(t)
-			_, err := w.RoundTrip(req)
+			_, err := exchange{w, strings.HasSuffix(path, "info/refs")}.RoundTrip(req)
 			cancel()
 			if took := time.Since(began); err == nil || took != want {
 				t.Errorf("%s: %v after %v, want %v", path, err, took, want)

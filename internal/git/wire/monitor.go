@@ -37,7 +37,7 @@ var (
 )
 
 // monitor carries the requests of one operation. It limits the size, idle time and rate of responses and records the
-// first error, because go-git discards error types and reads the whole body of an error response.
+// first error, because net/http and go-git discard error types.
 type monitor struct {
 	next    http.RoundTripper // HTTP transport; nil for SSH
 	maxPack int64
@@ -54,11 +54,16 @@ type monitor struct {
 // maxPrefix is the number of bytes of a response kept to find a Git protocol error.
 const maxPrefix = 4 << 10
 
+// exchange carries one HTTP request, including its redirects.
+type exchange struct {
+	*monitor
+	listing bool // the response is a list of refs
+}
+
 // RoundTrip implements [http.RoundTripper].
-func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	listing := isRefsURL(req.URL)
-	if listing {
+	if w.listing {
 		timer := time.AfterFunc(refsTimeout, func() { cancel(errNoAnswer) })
 		defer timer.Stop()
 	}
@@ -76,7 +81,7 @@ func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = statusOf(res, time.Now())
 	case strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
 		err = errWebPage
-	case req.Method == http.MethodGet && !listing:
+	case req.Method == http.MethodGet && !strings.HasSuffix(req.URL.Path, infoRefsPath):
 		err = errRedirectAway
 	}
 	if err != nil {
@@ -86,7 +91,7 @@ func (w *monitor) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, w.record(err)
 	}
-	res.Body = w.limit(ctx, cancel, res.Body, listing)
+	res.Body = w.limit(ctx, cancel, res.Body, w.listing)
 	return res, nil
 }
 

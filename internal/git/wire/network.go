@@ -40,6 +40,8 @@ type Network struct {
 	knownHostsRequired bool // set by Config: the file must exist
 
 	operator, foreign, proxied *http.Transport
+
+	remotes remotes
 }
 
 // NewNetwork reads the files that cfg names. It does not connect.

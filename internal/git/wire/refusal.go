@@ -79,8 +79,8 @@ func errLine(head []byte) string {
 	for len(head) >= 4 {
 		length, err := strconv.ParseUint(string(head[:4]), 16, 16)
 		switch {
-		case err == nil && length == 0:
-			length = 4 // a flush
+		case err == nil && length < 4:
+			length = 4 // a flush, or the end of a section
 		case err != nil || length < 4 || int(length) > len(head):
 			return ""
 		}

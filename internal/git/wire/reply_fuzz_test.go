@@ -25,6 +25,9 @@ func FuzzServerReply(f *testing.F) {
 	f.Add([]byte(advert), []byte("0011ERR not today"))
 	f.Add([]byte("001e# service=git-upload-pack\n0000001fERR Repository not found.\n"), []byte{})
 	f.Add([]byte("<html>"), []byte("0038ACK 1111111111111111111111111111111111111111 common\n0010\x03not today0000"))
+	const hello = "000eversion 2\n000cls-refs\n0012fetch=shallow\n0000"
+	f.Add([]byte(hello), []byte("0055"+"1111111111111111111111111111111111111111 HEAD symref-target:refs/heads/main\n0000"))
+	f.Add([]byte(hello), []byte("000dpackfile\n0012\x01PACK\x00\x00\x00\x02\x00\x00\x00\x00x0000"))
 	n, err := NewNetwork(Config{})
 	if err != nil {
 		f.Fatal(err)
@@ -59,7 +62,8 @@ func FuzzServerReply(f *testing.F) {
 func mustBeClassified(t *testing.T, err error) {
 	t.Helper()
 	switch events.ClassOf(err) {
-	case events.ClassServer, events.ClassLimited, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt:
+	case events.ClassServer, events.ClassLimited, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt,
+		events.ClassConfig:
 	default:
 		t.Fatalf("%s: %v", events.ClassOf(err), err)
 	}

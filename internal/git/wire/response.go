@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -53,7 +52,7 @@ var (
 
 var startsLikePktLine = regexp.MustCompile(`^[0-9a-fA-F]{1,4}`)
 
-// faultOf explains an error of go-git about a response that begins with prefix.
+// faultOf explains an error about a response that begins with prefix.
 func faultOf(err error, prefix []byte, listing bool) error {
 	if fault, ok := errors.AsType[*responseFault](err); ok {
 		return fault
@@ -86,7 +85,7 @@ func endsInLength(response []byte) bool {
 	return len(response) > 0 && startsLikePktLine.Match(response)
 }
 
-// maxRedirects is the redirect of a request that is not followed; go-git has the same limit.
+// maxRedirects is the redirect of a request that is not followed.
 const maxRedirects = 10
 
 // redirectFault returns the reason not to follow a redirect, or nil. redirects counts this one and the previous ones.
@@ -114,8 +113,6 @@ func isRedirect(status int) bool {
 	}
 	return false
 }
-
-func isRefsURL(u *url.URL) bool { return strings.HasSuffix(u.Path, "/info/refs") }
 
 // sidebandReader reads the pack from a response with a side-band. It fails unless the response ends with a flush packet,
 // and if the server reports an error.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,8 +13,6 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-	"github.com/go-git/go-git/v5/plumbing/transport"
-	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
@@ -22,28 +20,36 @@ import (
 
 // Session performs one operation on a remote.
 type Session struct {
+	net     *Network
+	url     string
 	host    string
 	auth    Auth
 	wire    *monitor
 	timeout time.Duration // for the list of refs, and for each fetch
-	session uploadPackSession
-	refs    *packp.AdvRefs
+	carrier carrier
+	refs    *packp.AdvRefs // nil before List
+
+	offered      *protocol2       // nil under protocol 0
+	capabilities *capability.List // under protocol 0
 
 	gate     Gate   // optional
 	gateHost string // see Gate.Enter
 }
 
-// uploadPackSession is a client of git-upload-pack: go-git's over HTTP, or sshSession.
-type uploadPackSession interface {
-	AdvertisedReferencesContext(context.Context) (*packp.AdvRefs, error)
-	UploadPack(context.Context, *packp.UploadPackRequest) (*packp.UploadPackResponse, error)
-	Close() error
-}
+// carrier sends requests to git-upload-pack, one at a time: httpCarrier or sshCarrier. The caller closes each response before
+// the next request.
+type carrier interface {
+	// advertise sends the first request, whose response is as for readAdvertisement.
+	advertise(context.Context) (io.ReadCloser, error)
+	// post sends another request. It needs an earlier advertise if isReady is false.
+	post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error)
+	isReady() bool
+	speak(v2 bool) // announces the protocol of the next post
+	canPost() bool // with the same URL, post needs no advertise in any session
 
-func init() {
-	// go-git hides capabilities that its own fetch lacks. Fetch needs them: it completes thin packs, works with
-	// all kinds of acknowledgement, and Azure DevOps refuses clients without multi_ack.
-	transport.UnsupportedCapabilities = nil
+	drain(body io.Reader) // reads the end of a valid response
+	abort(listing bool)   // a response was not valid
+	close()
 }
 
 // Dial creates a session without sending anything. The URL must not contain credentials. It is foreign if it comes
@@ -60,33 +66,16 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 		return nil, err
 	}
 	r := &Session{
-		host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout,
+		net: n, url: rawURL, host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout,
 		gate: limits.Gate, gateHost: events.HostPort(u),
 	}
 	if u.Scheme == "ssh" {
-		r.session = &sshSession{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}
+		r.carrier = &sshCarrier{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}
 		return r, nil
 	}
 	r.wire.next = &route{net: n, origin: u, foreign: foreign}
-	endpoint, err := transport.NewEndpoint(rawURL)
-	if err != nil {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
-	}
-	// go-git's client follows redirects of the first request only, never from https to http, and does not send
-	// credentials to another origin.
-	r.session, err = githttp.NewClient(&http.Client{Transport: r.wire}).NewUploadPackSession(endpoint, auth.httpMethod())
-	if err != nil {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: create a session for %s", u.Host)
-	}
+	r.carrier = &httpCarrier{wire: r.wire, base: u, auth: auth}
 	return r, nil
-}
-
-// List lists the remote's refs. Success proves that the credential is accepted.
-func (r *Session) List(ctx context.Context) error {
-	return r.do(ctx, true, func(ctx context.Context) (err error) {
-		r.refs, err = r.session.AdvertisedReferencesContext(ctx)
-		return err
-	})
 }
 
 // fault classifies an error. ctx is the caller's context, reqCtx the request's.
@@ -113,7 +102,7 @@ func (r *Session) ForgetRefs() { r.refs.References, r.refs.Peeled = nil, nil }
 
 // Close closes the connection and all responses.
 func (r *Session) Close() {
-	_ = r.session.Close()
+	r.carrier.close()
 	r.wire.close()
 }
 
@@ -123,8 +112,6 @@ func recoverTo(err *error) {
 		*err = errors.Join(errGarbage, fmt.Errorf("panic: %v", cause))
 	}
 }
-
-var errGarbage = errors.New("the response is invalid")
 
 // Limits bounds one session.
 type Limits struct {
@@ -201,21 +188,4 @@ func CheckURL(url string) error {
 		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
 	}
 	return nil
-}
-
-// DialAndList dials a remote and lists its refs; an empty repository has none. The caller closes the session.
-func (n *Network) DialAndList(ctx context.Context, url string, auth Auth, foreign bool, limits Limits) (*Session, error) {
-	r, err := n.Dial(url, auth, foreign, limits)
-	if err != nil {
-		return nil, err
-	}
-	err = r.List(ctx)
-	if events.ClassOf(err) == events.ClassNoRef {
-		r.refs, err = nil, nil
-	}
-	if err != nil {
-		r.Close()
-		return nil, err
-	}
-	return r, nil
 }

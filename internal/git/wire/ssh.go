@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,9 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/transport"
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/events"
@@ -26,82 +22,74 @@ const (
 	maxStderr        = 4 << 10          // bytes
 )
 
-// sshSession talks to a repository over SSH. The list of refs and the first fetch share a connection; each later
-// fetch makes a new one. Unlike go-git's client it supports contexts and limits, and uses neither an agent nor
-// ssh_config.
-type sshSession struct {
+// sshCarrier sends requests over SSH. The lists of refs and the first fetch share a connection; each later fetch makes a new
+// one. Unlike go-git's client it supports contexts and limits, and uses neither an agent nor ssh_config.
+type sshCarrier struct {
 	net     *Network
 	foreign bool
 	url     *url.URL
 	auth    Auth
 	wire    *monitor
 
-	listed *uploadPack // waiting for a request after listing its refs; may be nil
+	command *uploadPack // of the latest request; nil if there is no connection
+	spent   bool        // command serves no other request
 }
 
-// AdvertisedReferencesContext lists the refs and keeps the connection open.
-func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.AdvRefs, error) {
+func (s *sshCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
+	s.close()
 	command, err := s.start(ctx)
 	if err != nil {
 		return nil, err
 	}
-	body := command.output(ctx, s.wire, true, nil)
-	defer body.Close()
-	refs := packp.NewAdvRefs()
-	err = refs.Decode(body)
-	if err == nil && refs.IsEmpty() || errors.Is(err, packp.ErrEmptyAdvRefs) {
-		err = transport.ErrEmptyRemoteRepository
-	}
-	if err != nil {
-		if !errors.Is(err, transport.ErrEmptyRemoteRepository) {
-			command.recordExit(s.wire, true)
-		}
-		_ = command.Close()
-		return nil, err
-	}
-	s.listed = command
-	return refs, nil
+	s.command, s.spent = command, false
+	return command.output(ctx, s.wire, true, nil), nil
 }
 
-// UploadPack requests objects. Closing the response closes the connection.
-func (s *sshSession) UploadPack(ctx context.Context, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
-	if s.listed == nil { // a connection serves one request
-		if _, err := s.AdvertisedReferencesContext(ctx); err != nil {
-			return nil, err
-		}
+// post sends a request. Closing the response closes the connection unless it is a list of refs.
+func (s *sshCarrier) post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error) {
+	if !s.isReady() {
+		return nil, errGarbage // impossible: the caller has seen a valid response
 	}
-	command := s.listed
-	s.listed = nil
-	body := command.output(ctx, s.wire, false, command)
-	response := packp.NewUploadPackResponse(req)
-	err := command.send(req)
-	if err != nil {
+	var closer io.Closer
+	if !listing {
+		s.spent, closer = true, s.command
+	}
+	body := s.command.output(ctx, s.wire, listing, closer)
+	if _, err := s.command.stdin.Write(request); err != nil {
 		_ = s.wire.record(err)
-	} else {
-		err = response.Decode(struct {
-			io.Reader
-			io.Closer
-		}{body, body})
-	}
-	if err != nil {
-		command.recordExit(s.wire, false)
+		s.abort(listing)
 		_ = body.Close()
 		return nil, err
 	}
-	return response, nil
+	return body, nil
 }
 
-// Close closes the connection if it is waiting for a request.
-func (s *sshSession) Close() error {
-	if s.listed != nil {
-		_ = s.listed.Close()
-		s.listed = nil
+func (s *sshCarrier) isReady() bool { return s.command != nil && !s.spent }
+
+// canPost is false: each session has its own connection, which begins with an advertisement.
+func (s *sshCarrier) canPost() bool { return false }
+
+func (s *sshCarrier) speak(bool) {}
+
+// drain does nothing: the connection stays open for the next request.
+func (s *sshCarrier) drain(io.Reader) {}
+
+func (s *sshCarrier) abort(listing bool) {
+	if s.command != nil {
+		s.command.recordExit(s.wire, listing)
 	}
-	return nil
+	s.close()
+}
+
+func (s *sshCarrier) close() {
+	if s.command != nil {
+		_ = s.command.Close()
+		s.command = nil
+	}
 }
 
 // start connects, authenticates the host and the user, and starts git-upload-pack.
-func (s *sshSession) start(ctx context.Context) (*uploadPack, error) {
+func (s *sshCarrier) start(ctx context.Context) (*uploadPack, error) {
 	signer, err := parseKey(s.auth)
 	if err != nil {
 		return nil, err
@@ -218,27 +206,15 @@ func (c *uploadPack) start(path string) (err error) {
 	if c.stdout, err = c.session.StdoutPipe(); err != nil {
 		return err
 	}
+	// A server need not accept the variable; the version is in its answer.
+	if _, err := c.session.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{"GIT_PROTOCOL", "version=2"})); err != nil {
+		return err
+	}
 	if err := c.session.Start("git-upload-pack " + shellQuote(path)); err != nil {
 		return err
 	}
 	c.wait = sync.OnceValue(c.session.Wait)
 	return nil
-}
-
-// send sends a complete request, without negotiation, as over HTTP.
-func (c *uploadPack) send(req *packp.UploadPackRequest) error {
-	var request bytes.Buffer
-	if err := req.UploadRequest.Encode(&request); err != nil {
-		return err
-	}
-	if err := req.UploadHaves.Encode(&request, false); err != nil {
-		return err
-	}
-	if err := pktline.NewEncoder(&request).EncodeString("done\n"); err != nil {
-		return err
-	}
-	_, err := c.stdin.Write(request.Bytes())
-	return err
 }
 
 // Read reads the output of git-upload-pack. It fails if the connection broke, which package ssh reports as io.EOF.

@@ -152,7 +152,7 @@ func TestSlowRemote(t *testing.T) {
 		})}
 		defer w.close()
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.org/a/b/git-upload-pack", nil))(t)
-		res := testenv.Must(w.RoundTrip(req))(t)
+		res := testenv.Must(exchange{w, false}.RoundTrip(req))(t)
 		defer res.Body.Close()
 		began := time.Now()
 

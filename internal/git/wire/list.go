@@ -1,0 +1,140 @@
+package wire
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+
+	"lockstep/events"
+)
+
+// List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the default branch; a
+// server of protocol 0 lists all refs nevertheless. Success proves that the credential is accepted.
+func (r *Session) List(ctx context.Context, prefixes ...string) error {
+	return r.do(ctx, true, func(ctx context.Context) (err error) {
+		r.refs, err = r.list(ctx, prefixes)
+		return err
+	})
+}
+
+func (r *Session) list(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
+	if offered := r.net.remotes.recall(r.url); offered != nil && r.carrier.canPost() {
+		r.speak(offered)
+		refs, err := r.listRefs(ctx, prefixes)
+		if !r.isUnexpected(ctx, err) {
+			return refs, err
+		}
+		r.wire.begin()
+	}
+	refs, err := r.hello(ctx)
+	if err != nil || r.offered == nil {
+		return refs, err
+	}
+	refs, err = r.listRefs(ctx, prefixes)
+	if err == nil && r.carrier.canPost() {
+		r.net.remotes.remember(r.url, r.offered)
+	}
+	return refs, err
+}
+
+// hello sends the first request. It returns the refs under protocol 0, and nil under protocol 2.
+func (r *Session) hello(ctx context.Context) (*packp.AdvRefs, error) {
+	r.speak(nil)
+	body, err := r.carrier.advertise(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	refs, offered, err := readAdvertisement(body)
+	switch {
+	case err == nil && offered == nil && refs.IsEmpty(), errors.Is(err, packp.ErrEmptyAdvRefs):
+		r.carrier.close()
+		return nil, transport.ErrEmptyRemoteRepository
+	case err != nil:
+		r.carrier.abort(true)
+		return nil, err
+	}
+	r.carrier.drain(body)
+	if offered != nil {
+		r.speak(offered)
+		return nil, nil
+	}
+	r.capabilities = refs.Capabilities
+	return refs, nil
+}
+
+// speak sets the protocol: 2 if something is offered, otherwise 0.
+func (r *Session) speak(offered *protocol2) {
+	r.offered = offered
+	r.carrier.speak(offered != nil)
+}
+
+// listRefs lists refs with protocol 2. It lists all if HEAD names no branch that exists: the default branch is then chosen from
+// them, as under protocol 0.
+func (r *Session) listRefs(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
+	if len(prefixes) > 0 {
+		refs, err := r.sendListRefs(ctx, append([]string{"HEAD"}, prefixes...))
+		if err != nil || len(refs.Capabilities.Get(capability.SymRef)) > 0 {
+			return refs, err
+		}
+	}
+	refs, err := r.sendListRefs(ctx, nil)
+	if err == nil && refs.Head == nil && len(refs.References) == 0 {
+		r.carrier.close()
+		return nil, transport.ErrEmptyRemoteRepository
+	}
+	return refs, err
+}
+
+func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
+	body, err := r.carrier.post(ctx, r.offered.lsRefs(prefixes), true)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	refs, err := readRefs(newPktReader(body))
+	if err != nil {
+		r.carrier.abort(true)
+		return nil, err
+	}
+	r.carrier.drain(body)
+	return refs, nil
+}
+
+// isUnexpected reports whether the capabilities that are remembered are to be asked for again, because of err, the result of a
+// request that relied on them. It forgets them if they may be wrong. It is false if the host fails or limits requests.
+func (r *Session) isUnexpected(ctx context.Context, err error) bool {
+	if err == nil || errors.Is(err, transport.ErrEmptyRemoteRepository) || ctx.Err() != nil {
+		return false
+	}
+	fault := r.wire.firstError()
+	status, isStatus := errors.AsType[statusError](fault)
+	_, isInvalid := errors.AsType[*responseFault](fault)
+	if fault != nil && !isStatus && !isInvalid && !errors.Is(fault, errWebPage) {
+		return false
+	}
+	r.net.remotes.remember(r.url, nil)
+	return !isStatus || status.code < 500 && !status.limited
+}
+
+// DialAndList dials a remote and lists its refs, as [Session.List]; an empty repository has none. The caller closes the session.
+func (n *Network) DialAndList(
+	ctx context.Context, url string, auth Auth, foreign bool, limits Limits, prefixes ...string,
+) (*Session, error) {
+	r, err := n.Dial(url, auth, foreign, limits)
+	if err != nil {
+		return nil, err
+	}
+	err = r.List(ctx, prefixes...)
+	if events.ClassOf(err) == events.ClassNoRef {
+		r.refs, err = nil, nil
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}

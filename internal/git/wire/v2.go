@@ -1,0 +1,242 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// maxCapabilities is the maximum number of bytes of a list of capabilities. Servers send less than 1 kB.
+const maxCapabilities = 64 << 10
+
+// protocol2 holds what a server of protocol 2 offers.
+type protocol2 struct {
+	unborn  bool // ls-refs reports the branch of HEAD in an empty repository
+	shallow bool // fetch supports shallow and deepen
+	format  bool // the server expects object-format
+}
+
+// readAdvertisement reads the answer to the first request: refs under protocol 0, capabilities under protocol 2.
+func readAdvertisement(body io.Reader) (*packp.AdvRefs, *protocol2, error) {
+	r := bufio.NewReader(body)
+	line, end := firstLine(r)
+	if bytes.Equal(bytes.TrimSuffix(line, []byte("\n")), []byte("version 2")) {
+		if _, err := r.Discard(end); err != nil {
+			return nil, nil, err
+		}
+		offered, err := readCapabilities(&pktReader{Reader: r})
+		return nil, offered, err
+	}
+	refs := packp.NewAdvRefs()
+	return refs, nil, refs.Decode(r)
+}
+
+// firstLine returns the first line after the name of the service, without consuming it, and where it ends. It returns nil if
+// there is none, or if it is longer than the buffer.
+func firstLine(r *bufio.Reader) (line []byte, end int) {
+	for range 3 { // the name of the service, a flush, and the line
+		head, err := r.Peek(end + 4)
+		if err != nil {
+			return nil, 0
+		}
+		length, err := strconv.ParseUint(string(head[end:]), 16, 16)
+		if err == nil && length == 0 {
+			end += 4
+			continue
+		}
+		if err != nil || length < 4 {
+			return nil, 0
+		}
+		all, err := r.Peek(end + int(length))
+		if err != nil {
+			return nil, 0
+		}
+		line = all[end+4:]
+		end += int(length)
+		if !bytes.HasPrefix(line, []byte("# service=")) {
+			return line, end
+		}
+	}
+	return nil, 0
+}
+
+// readCapabilities reads a list of capabilities to its end.
+func readCapabilities(lines *pktReader) (*protocol2, error) {
+	offered, listed, fetched, size := &protocol2{}, false, false, 0
+	for {
+		text, kind, err := lines.next()
+		switch {
+		case err != nil:
+			return nil, err
+		case kind == pktFlush && listed && fetched:
+			return offered, nil
+		case kind != pktText:
+			return nil, errGarbage
+		}
+		if size += len(text) + 4; size > maxCapabilities {
+			return nil, errGarbage
+		}
+		name, value, _ := strings.Cut(string(text), "=")
+		features := strings.Fields(value)
+		switch name {
+		case "ls-refs":
+			listed, offered.unborn = true, slices.Contains(features, "unborn")
+		case "fetch":
+			fetched, offered.shallow = true, slices.Contains(features, "shallow")
+		case "object-format":
+			if offered.format = true; value != "sha1" {
+				return nil, errSHA256
+			}
+		}
+	}
+}
+
+// command begins a request.
+func (p *protocol2) command(name string) *pktWriter {
+	w := &pktWriter{}
+	w.text("command=%s", name)
+	if p.format {
+		w.text("object-format=sha1")
+	}
+	w.special(pktDelim)
+	return w
+}
+
+// lsRefs returns a request for the refs that begin with one of the prefixes, or for all refs.
+func (p *protocol2) lsRefs(prefixes []string) []byte {
+	w := p.command("ls-refs")
+	w.text("peel")
+	w.text("symrefs")
+	if p.unborn {
+		w.text("unborn")
+	}
+	for _, prefix := range prefixes {
+		w.text("ref-prefix %s", prefix)
+	}
+	w.special(pktFlush)
+	return w.Bytes()
+}
+
+// readRefs reads the response to ls-refs. If HEAD names a branch, that branch is in the result, even if it is not listed itself.
+func readRefs(lines *pktReader) (*packp.AdvRefs, error) {
+	refs := packp.NewAdvRefs()
+	for {
+		text, kind, err := lines.next()
+		switch {
+		case err != nil:
+			return nil, err
+		case kind == pktFlush:
+			return refs, nil
+		case kind != pktText:
+			return nil, errGarbage
+		}
+		if err := addRef(refs, strings.Split(string(text), " ")); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// addRef adds a line of the response: an ID, a name and attributes.
+func addRef(refs *packp.AdvRefs, fields []string) error {
+	switch {
+	case len(fields) < 2 || fields[1] == "":
+		return errGarbage
+	case fields[0] == "unborn":
+		return nil
+	case len(fields[0]) == 64:
+		return errSHA256
+	case !object.IsID(fields[0]):
+		return errGarbage
+	}
+	id, name := object.ParseID(fields[0]), fields[1]
+	for _, attribute := range fields[2:] {
+		if peeled, ok := strings.CutPrefix(attribute, "peeled:"); ok {
+			if !object.IsID(peeled) {
+				return errGarbage
+			}
+			refs.Peeled[name] = object.ParseID(peeled)
+		}
+		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok && name == "HEAD" && refs.Head == nil {
+			refs.References[target] = id
+			if err := refs.Capabilities.Add(capability.SymRef, "HEAD:"+target); err != nil {
+				return err
+			}
+		}
+	}
+	if name == "HEAD" {
+		refs.Head = &id
+		return nil
+	}
+	refs.References[name] = id
+	return nil
+}
+
+// fetch returns a request for a pack, and the shallow commits that it names.
+func (p *protocol2) fetch(want FetchRequest) (request []byte, shallow []object.ID) {
+	w := p.command("fetch")
+	for _, option := range []string{"thin-pack", "no-progress", "ofs-delta"} {
+		w.text("%s", option)
+	}
+	if p.shallow && (want.Depth != events.DepthFull || len(want.Shallow) > 0) {
+		shallow = slices.Clone(want.Shallow)
+		for _, id := range shallow {
+			w.text("shallow %s", id)
+		}
+		w.text("deepen %d", deepen(want.Depth))
+	}
+	w.text("want %s", want.Tip)
+	for _, id := range want.Haves[:min(len(want.Haves), maxHaves)] {
+		w.text("have %s", id)
+	}
+	w.text("done")
+	w.special(pktFlush)
+	return w.Bytes(), shallow
+}
+
+// readPackStart reads a response to fetch up to the pack.
+func readPackStart(lines *pktReader) (update packp.ShallowUpdate, err error) {
+	section := ""
+	for {
+		text, kind, err := lines.next()
+		switch {
+		case err != nil:
+			return update, err
+		case kind == pktDelim:
+			section = ""
+			continue
+		case kind != pktText:
+			return update, errGarbage
+		case section == "":
+			if section = string(text); section == "packfile" {
+				return update, nil
+			}
+			continue
+		case section != "shallow-info":
+			continue // acknowledgments, which a request with "done" does not need
+		}
+		how, id, _ := strings.Cut(string(text), " ")
+		switch {
+		case !object.IsID(id):
+			return update, errGarbage
+		case how == "shallow":
+			update.Shallows = append(update.Shallows, object.ParseID(id))
+		case how == "unshallow":
+			update.Unshallows = append(update.Unshallows, object.ParseID(id))
+		}
+	}
+}
+
+// pack returns the pack that follows readPackStart.
+func pack(lines *pktReader) io.Reader {
+	return &sidebandReader{lines: pktline.NewScanner(lines.Reader)}
+}
