@@ -23,6 +23,7 @@ type Lease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	over   chan struct{} // closed when ending is set
+	wanted chan struct{} // closed when isWanted is set
 
 	release sync.Once
 	result  error // result of release
@@ -32,12 +33,13 @@ type Lease struct {
 	renewAt  time.Time
 	inDoubt  bool  // whether the doubt was logged
 	ending   error // why the lease ended; nil until then
+	isWanted bool
 }
 
 // newLease returns the lease of a grant. The caller holds mu.
 func (l *Locker) newLease(q *waitQueue, w *waiter, token string, a answer) *Lease {
 	lease := &Lease{
-		locker: l, queue: q, req: w.req, token: token, fence: a.fence, since: a.since, began: time.Now(), over: make(chan struct{}),
+		locker: l, queue: q, req: w.req, token: token, fence: a.fence, since: a.since, began: time.Now(), over: make(chan struct{}), wanted: make(chan struct{}),
 	}
 	lease.ctx, lease.cancel = context.WithCancelCause(w.ctx)
 	lease.setHeldUntil(a.deadline())
@@ -52,6 +54,18 @@ func (l *Lease) Fence() uint64 { return l.fence }
 
 // Context returns a context that is cancelled by Release or, with cause ErrLost, when the lease is lost.
 func (l *Lease) Context() context.Context { return l.ctx }
+
+// Wanted returns a channel that is closed once another request waits for the lease. Requests of other processes are only
+// noticed by a lease whose request [Request.Yields], within a round trip.
+func (l *Lease) Wanted() <-chan struct{} { return l.wanted }
+
+// want closes Wanted. The caller holds mu.
+func (l *Lease) want() {
+	if !l.isWanted {
+		l.isWanted = true
+		close(l.wanted)
+	}
+}
 
 // Confirm asks Redis whether the lease is held, and renews it. It returns nil if the lease is held, or if
 // Redis does not answer but cannot have granted the lease to another request yet. It waits while the lease

@@ -68,6 +68,9 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		req.Wait = l.cfg.Wait
 	}
 	req.Job, req.Operation, req.Group = printable(req.Job), printable(req.Operation), printable(req.Group)
+	if req.Yields {
+		req.Group = yieldingGroup
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}

@@ -26,6 +26,10 @@ type Request struct {
 	// Waiting for a holder of the same Group is normal, so it is not logged as a warning. It is treated like Job.
 	Group string
 
+	// Yields marks optional work: its holder releases the lease as soon as [Lease.Wanted] is closed. Other requests wait for
+	// it even with Skip. A request that yields must have IfHeld Skip, and no Group.
+	Yields bool
+
 	Wait   time.Duration // how long to wait for the lease; 0 means Config.Wait
 	IfHeld Policy        // what to do if the key is held
 	Floor  uint64        // the granted fence is higher than this
@@ -54,6 +58,8 @@ func (r Request) check() error {
 		return fmt.Errorf("%w: Floor is %d; want less than %d", ErrBadRequest, r.Floor, uint64(maxFloor))
 	case r.IfHeld != WaitInLine && r.IfHeld != Skip:
 		return fmt.Errorf("%w: IfHeld is %d; want WaitInLine or Skip", ErrBadRequest, r.IfHeld)
+	case r.Yields && (r.IfHeld != Skip || r.Group != ""):
+		return fmt.Errorf("%w: a request that yields must have IfHeld Skip and no Group", ErrBadRequest)
 	}
 	return nil
 }
@@ -82,6 +88,11 @@ type Holder struct {
 
 	group string // the request's Group
 }
+
+// yieldingGroup is the Group of requests that yield; queue.lua knows it, too.
+const yieldingGroup = "~yields"
+
+func (h Holder) yields() bool { return h.group == yieldingGroup }
 
 // String returns a description such as: job 37 (worker w1, sync).
 func (h Holder) String() string {

@@ -19,6 +19,7 @@ type ticket struct {
 	requester *waiter // the waiter that Redis has registered for the ticket
 	idle      bool    // no call is in progress, and Redis last reported the ticket as queued
 	reading   reading // Redis' clock at that time
+	wanted    bool    // a request of another process waits for the lease that Redis has granted
 }
 
 // newTicket returns a ticket for the first waiter of q, or nil if there is none. The caller holds mu.
@@ -125,6 +126,9 @@ func (l *Locker) settle(t *ticket, a answer) bool {
 	w := q.waiters[0]
 	q.waiters = q.waiters[1:]
 	lease := l.newLease(q, w, t.token, a)
+	if t.wanted || len(q.waiters) > 0 {
+		lease.want()
+	}
 	q.lease, q.ticket, q.lastErr, q.holder = lease, nil, nil, lease.holder()
 	close(t.settled)
 	delete(l.tickets, t.token)

@@ -51,15 +51,24 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 		l.mu.Unlock()
 		return q.ticket, nil
 	}
-	withdrawing := q.lease == nil && len(q.waiters) == 0
-	if w.req.IfHeld == Skip && !withdrawing {
+	if w.req.IfHeld == Skip && q.refuses(w.req) {
 		holder := l.holderOf(q)
 		l.mu.Unlock()
 		return nil, &HeldError{Key: w.req.Key, Holder: holder}
 	}
 	q.waiters = append(q.waiters, w)
+	if q.lease != nil {
+		q.lease.want()
+	}
 	l.unlockAndLog(q)
 	return nil, nil
+}
+
+// refuses reports whether a request with the policy Skip is refused without asking Redis: unless only requests that yield
+// are ahead of it. The caller holds mu.
+func (q *waitQueue) refuses(req Request) bool {
+	inTheWay := func(other Request) bool { return req.Yields || !other.Yields }
+	return q.lease != nil && inTheWay(q.lease.req) || slices.ContainsFunc(q.waiters, func(w *waiter) bool { return inTheWay(w.req) })
 }
 
 // leave removes w from its queue, unless it already has an outcome. It also returns the queue's holder and last error.
@@ -94,13 +103,18 @@ func (l *Locker) noteFailure(q *waitQueue, err error) {
 	}
 }
 
-// noteHeld records the holder, refuses a first waiter that has the policy Skip, and returns when to poll again.
+// noteHeld records the holder, refuses a first waiter that has the policy Skip unless the holder yields, and returns when to poll again.
 func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	q := t.queue
 	l.mu.Lock()
 	t.reading, t.idle = a.reading, true
 	q.holder, q.lastErr = a.holder, nil
 	if len(q.waiters) > 0 && q.waiters[0] == t.requester && t.requester.req.IfHeld == Skip {
+		if a.holder.yields() && !t.requester.req.Yields {
+			t.requester.req.IfHeld = WaitInLine
+			l.mu.Unlock()
+			return 0
+		}
 		q.waiters = slices.Delete(q.waiters, 0, 1)
 		t.requester.done <- outcome{err: &HeldError{Key: q.key, Holder: a.holder}}
 		l.mu.Unlock()

@@ -63,6 +63,10 @@ func (l *Locker) wake(payload string) {
 		l.revoke(token)
 		return
 	}
+	if token, wanted := strings.CutPrefix(payload, wantedMark); wanted {
+		l.noteWanted(token)
+		return
+	}
 	part := strings.SplitN(payload, " ", 5)
 	if len(part) != 5 {
 		return
@@ -87,6 +91,20 @@ func (l *Locker) wake(payload string) {
 
 // forcedMark starts the message of force.lua; the token of the lease follows.
 const forcedMark = "! "
+
+// wantedMark starts the message of queue.lua to the holder of a lease that yields; the token of the lease follows.
+const wantedMark = "? "
+
+// noteWanted records that a request of another process waits. If the message is lost, the holder learns nothing.
+func (l *Locker) noteWanted(token string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lease, known := l.leases[token]; known {
+		lease.want()
+	} else if ticket, waits := l.tickets[token]; waits { // the reply with the grant is under way
+		ticket.wanted = true
+	}
+}
 
 // revoke ends a lease that was released by force. If the message is lost, the next renewal notices.
 func (l *Locker) revoke(token string) {

@@ -101,10 +101,12 @@ local function hand_over(stored)
   return nil
 end
 
--- wait adds a token to the queue, or refreshes its deadline.
+-- wait adds a token to the queue, or refreshes its deadline. A holder of the group '~yields' gets a message.
 local function wait(token)
   if not redis.call('ZSCORE', queue, token) then
     redis.call('ZADD', queue, redis.call('HINCRBY', lock, 'seq', 1), token)
+    local h = redis.call('HMGET', lock, 'owner', 'group', 'channel')
+    if h[1] and h[2] == h[1] .. ' ~yields' then redis.call('PUBLISH', h[3], '? ' .. h[1]) end
   end
   redis.call('HSET', waiters, token, number(now + life) .. ' ' .. cjson.encode(ticket()))
   redis.call('PEXPIRE', queue, math.ceil(life / 1000))

@@ -1,0 +1,83 @@
+package locking_test
+
+import (
+	"testing"
+
+	"lockstep/internal/redistest"
+	"lockstep/locking"
+)
+
+func yielding(key string) locking.Request {
+	return locking.Request{Key: key, Job: "optional", IfHeld: locking.Skip, Yields: true}
+}
+
+// A request waits for a holder that yields, even with Skip. The holder is told, also in another process.
+func TestHolderThatYieldsIsToldOfWaiters(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]locking.Policy{"wait": locking.WaitInLine, "skip": locking.Skip} {
+		for where, apart := range map[string]bool{"same process": false, "another process": true} {
+			t.Run(name+", "+where, func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Start(t)
+				a, helper := start(t, server, "a"), start(t, server, "helper")
+				awaitSubscription(t, a, helper)
+				b := a
+				if apart {
+					b = start(t, server, "b")
+				}
+				held, err := a.Acquire(t.Context(), yielding("k"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case <-held.Wanted():
+					t.Error("wanted, although nobody waits")
+				default:
+				}
+				done := make(chan result, 1)
+				go func() {
+					lease, err := b.Acquire(t.Context(), locking.Request{Key: "k", Job: "1", IfHeld: policy})
+					done <- result{lease, err}
+				}()
+				soon(t, held.Wanted(), "the wish of another request")
+				release(t, held)
+				next := soon(t, done, "the lease").ok(t)
+				if next.Fence() <= held.Fence() {
+					t.Errorf("fence %d after %d", next.Fence(), held.Fence())
+				}
+				_, err = b.Acquire(t.Context(), locking.Request{Key: "k", Job: "2", IfHeld: locking.Skip})
+				wantErr(t, err, locking.ErrHeld) // this holder does not yield
+				release(t, next)
+			})
+		}
+	}
+}
+
+// A request that yields waits for nobody.
+func TestRequestThatYieldsIsRefusedIfHeld(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	held := must(t, a, "k", "1")
+	for _, p := range []process{a, b} {
+		_, err := p.Acquire(t.Context(), yielding("k"))
+		wantErr(t, err, locking.ErrHeld)
+	}
+	release(t, held)
+	held, err := a.Acquire(t.Context(), yielding("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []process{a, b} {
+		_, err := p.Acquire(t.Context(), yielding("k"))
+		wantErr(t, err, locking.ErrHeld)
+	}
+	select {
+	case <-held.Wanted():
+		t.Error("wanted by requests that yield")
+	default:
+	}
+	release(t, held)
+	_, err = a.Acquire(t.Context(), locking.Request{Key: "k", Yields: true})
+	wantErr(t, err, locking.ErrBadRequest)
+}
