@@ -23,12 +23,13 @@ type Slots struct {
 	busy    int
 	closed  bool
 	waiting waitQueue
+	spares  map[*Spare]bool // in use, and not wanted yet
 }
 
 // NewSlots returns n slots, at least one.
 func NewSlots(n int) *Slots {
 	n = max(n, 1)
-	return &Slots{size: n, waiting: newWaitQueue(max(minRecent, recentPerSlot*n))}
+	return &Slots{size: n, spares: map[*Spare]bool{}, waiting: newWaitQueue(max(minRecent, recentPerSlot*n))}
 }
 
 // Slots remembers which keys were served in the last turns: more turns than messages wait for a slot.
@@ -70,6 +71,7 @@ func (s *Slots) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	s.wantSpares()
 	for _, w := range s.waiting.firstTime() {
 		s.waiting.remove(w)
 		w.end(errStopping)
@@ -132,6 +134,9 @@ func (t *slot) wait() (*waiter, error) {
 	}
 	w := s.waiting.add(t)
 	s.grant()
+	if s.waiting.len > 0 {
+		s.wantSpares()
+	}
 	return w, nil
 }
 
