@@ -24,7 +24,6 @@ type HostRequest struct {
 	Host       string // in lower case, with the port unless it is the default of the scheme
 	Credential string // name of the credential; "" for an anonymous request
 	Repo       events.RepoPath
-	Entry      string // ID of the change's stream entry, the same on every attempt; "" if it did not come from a stream
 	Kind       HostKind
 }
 
@@ -69,7 +68,7 @@ type gate struct {
 
 func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
 	permit, err := g.hosts.Enter(ctx, HostRequest{
-		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Entry: g.job.Entry, Kind: hostKind(g.job),
+		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: hostKind(g.job),
 	})
 	if err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func TestHostLearnsWhoAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := handlers.HostRequest{
-			Host: events.CanonicalHost(url), Credential: tc.job.Change.Credential, Repo: tc.job.Change.Repo, Entry: tc.job.Entry, Kind: tc.kind,
+			Host: events.CanonicalHost(url), Credential: tc.job.Change.Credential, Repo: tc.job.Change.Repo, Kind: tc.kind,
 		}
 		wants := []handlers.HostRequest{want}
 		if i == 0 {
