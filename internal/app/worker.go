@@ -100,7 +100,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	limits := backend.NewHosts(budgets)
+	limits := backend.Hosts{Budgets: budgets}
 	handle.Hosts = limits
 	circuit := handlers.Circuit{
 		Store: backend.Circuits{Store: states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: log,

@@ -216,3 +216,34 @@ func TestWaitersComeWhenTheHostAnswersAgain(t *testing.T) {
 		t.Errorf("woken %q, want a slow start with 4", got)
 	}
 }
+
+func TestCircuitClosedByAnotherProcessIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	p, other := r.processes[0], r.processes[1]
+	slow := other.granted("a/0", hosts.Push, "")
+	for range 5 {
+		p.once("a/1", "", dead)
+	}
+	r.advance(21 * time.Second) // the lease of the other's permit lapses, but its request goes on
+	p.once("a/1", "", dead)
+	for range 5 { // failed probes, each of which doubles the time
+		limited := p.refused("a/1", hosts.Push, "", hosts.NoAnswer)
+		r.advance(limited.Until.Sub(hosts.Now(p.Budgets)) + 10*time.Millisecond)
+		p.once("a/1", "", dead)
+	}
+	limited := p.refused("a/1", hosts.Push, "", hosts.NoAnswer)
+	if left := limited.Until.Sub(hosts.Now(p.Budgets)); left < 4*time.Minute {
+		t.Fatalf("the circuit is open for %v; want minutes", left)
+	}
+	done(slow, success)
+	r.advance(4 * time.Second)
+	if p.Blocked(host, "") == nil {
+		t.Error("the circuit is forgotten at once")
+	}
+	r.advance(time.Second)
+	if limited := p.Blocked(host, ""); limited != nil {
+		t.Errorf("%v, 5 s after another process closed the circuit", limited)
+	}
+	done(p.granted("a/1", hosts.Push, ""), success)
+}

@@ -23,8 +23,8 @@ type Answer struct {
 	Err     error
 
 	// More announces that the job may soon send another request for the same repository, as a fetch after ls-refs. After a
-	// success the permit is then kept for 15 s: the next Enter of the same repository returns it, and [Budgets.Leave]
-	// releases it. Without it, the job would have to queue again behind all other repositories, and start over.
+	// success the permit is then kept: the next Enter of the same repository returns it, and [Budgets.Leave] releases it, or
+	// Run after a minute. Without it, the job would have to queue again behind all other repositories, and start over.
 	More bool
 }
 

@@ -20,9 +20,13 @@
 //
 // # Limits
 //
-// A request needs a permit of its host. A permit is a lease of 90 s in Redis that [Budgets.Run] renews, so the permits of a
+// A request needs a permit of its host. A permit is a lease of 20 s in Redis that [Budgets.Run] renews, so the permits of a
 // killed process become free. The number of permits of a host adapts to its answers, from 1 to Config.Limit. Polls use at
-// most half of them. A process has at most Config.Total permits; the last quarter is for hosts with fewer than two in use.
+// most half of them.
+//
+// A process has at most Config.Total requests in flight; the last quarter is for hosts with fewer than two. While it has a
+// quarter of them, a host that has not answered for 30 s gets one. Such requests have half of the total for a second; those
+// still without an answer do not count, up to twice the total. So hosts that hang leave room for others.
 //
 // A credential that the host has told to wait gets no permits until the end of that block. Afterwards it starts with one
 // request at a time, and one more after each success, which doubles the number every round trip. Other credentials are
@@ -58,7 +62,7 @@
 //
 // # Failures
 //
-//	a process is killed      its permits lapse after 90 s, its reservations after 5 s
+//	a process is killed      its permits lapse after 20 s, its reservations after 5 s
 //	a caller forgets Done    its permit is in use for as long as the process runs
 //	Redis is away            no error, a warning in the log: each process uses its part of the last known limit, at least one
 //	                         permit per host, and remembers blocks by itself. Nothing is queued; RetryAfter is short.

@@ -19,9 +19,9 @@ import (
 const (
 	defaultLimit = 16
 	defaultTotal = 256
-	lease        = 90 * time.Second // how long a permit outlives its process
-	renewEvery   = lease / 3
-	keepFor      = 15 * time.Second // how long a permit is kept after Answer.More
+	lease        = 20 * time.Second // how long a permit outlives its process
+	renewEvery   = lease / 4
+	keepFor      = time.Minute // how long a permit is kept after Answer.More, if the job does not leave
 	callTimeout  = 2 * time.Second
 	awayFor      = time.Second     // pause between calls while Redis is away
 	reservedFor  = 5 * time.Second // as in host.lua
@@ -84,7 +84,7 @@ type Config struct {
 	Prefix    string            // prefix of all keys; on Cluster it must contain a hash tag
 	Process   string            // name of this process, different from the others'
 	Limit     int               // initial and maximum number of permits per host over all processes; default 16
-	Total     int               // maximum number of permits of this process over all hosts; default 256
+	Total     int               // maximum number of requests of this process over all hosts, besides stuck ones; default 256
 	Overrides map[string]Limits // by host; optional
 
 	// Wake makes parked changes of each waiter due, and reports for each whether there were some; nil stands for all. Run
@@ -104,8 +104,9 @@ type Budgets struct {
 
 	mu        sync.Mutex
 	hosts     map[string]*hostState
-	kept      map[keptKey]*Permit  // between two requests of a job
-	permits   map[*Permit]struct{} // in use or kept
+	kept      map[string][]*Permit // between two requests of a job, by key of the repository
+	permits   map[*Permit]struct{} // in use or kept, or requested
+	asking    int                  // requested permits
 	lost      []*Permit            // see lose
 	processes int
 	awayUntil time.Time
@@ -115,8 +116,6 @@ type Budgets struct {
 
 	tokenPrefix string // unique, even if a process starts again with the same name
 }
-
-type keptKey struct{ host, credential, repo string }
 
 // New returns Budgets without permits in use. [Budgets.Run] must run for waiting repositories to be woken.
 func New(cfg Config) (*Budgets, error) {
@@ -148,7 +147,7 @@ func New(cfg Config) (*Budgets, error) {
 	}
 	return &Budgets{
 		cfg: cfg, kick: make(chan struct{}, 1), processes: 1, tokenPrefix: cfg.Process + ":" + rand.Text()[:8] + ":",
-		hosts: map[string]*hostState{}, kept: map[keptKey]*Permit{}, permits: map[*Permit]struct{}{},
+		hosts: map[string]*hostState{}, kept: map[string][]*Permit{}, permits: map[*Permit]struct{}{},
 	}, nil
 }
 

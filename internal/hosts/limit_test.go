@@ -62,8 +62,8 @@ func TestPermitsOfAKilledProcessLapse(t *testing.T) {
 	killed.granted("a/1", hosts.Push, "")
 	kept := alive.granted("a/2", hosts.Push, "")
 	alive.refused("a/3", hosts.Push, "", hosts.AtLimit)
-	for range 4 {
-		r.advance(25 * time.Second)
+	for range 5 {
+		r.advance(5 * time.Second)
 		hosts.Renew(ctx, alive.Budgets)
 	}
 	hosts.Pump(ctx, alive.Budgets)
@@ -100,7 +100,7 @@ func TestNewcomerDoesNotOvertakeWaiters(t *testing.T) {
 	r.processes[1].granted("a/1", hosts.Push, "") // and is killed
 	p.refused("a/2", hosts.Push, "", hosts.AtLimit)
 	p.refused("a/3", hosts.Push, "other", hosts.AtLimit)
-	r.advance(91 * time.Second)
+	r.advance(21 * time.Second)
 	p.refused("a/4", hosts.Push, "third", hosts.AtLimit)
 	if got := p.popped(); !slices.Equal(got, []string{"a/2"}) {
 		t.Fatalf("woken %q, want the first waiter", got)
@@ -117,7 +117,7 @@ func TestWaiterThatComesFirstIsNotWoken(t *testing.T) {
 	p := r.processes[0]
 	r.processes[1].granted("a/1", hosts.Push, "") // and is killed
 	p.refused("a/2", hosts.Push, "", hosts.AtLimit)
-	r.advance(91 * time.Second)
+	r.advance(21 * time.Second)
 	p.granted("a/2", hosts.Push, "")
 	if got := p.popped(); got != nil {
 		t.Errorf("woken %q, but it has its permit", got)
@@ -254,37 +254,24 @@ func TestJobKeepsItsPermitForTheNextRequest(t *testing.T) {
 	p.refused("a/2", hosts.Push, "", hosts.AtLimit)
 	second := p.granted("a/1", hosts.Push, "")
 	done(second, more)
-	p.Leave(ctx, request(t, "a/1", hosts.Push, ""))
-	p.Leave(ctx, request(t, "a/1", hosts.Push, ""))
+	p.Leave(ctx, request(t, "a/1", hosts.Push, "").Repo)
+	p.Leave(ctx, request(t, "a/1", hosts.Push, "").Repo)
 	if got := p.popped(); !slices.Equal(got, []string{"a/2"}) {
 		t.Fatalf("woken %q after the job left", got)
 	}
 	p.refused("a/1", hosts.Push, "", hosts.AtLimit)
 
 	done(p.granted("a/2", hosts.Push, ""), more) // and does not leave
-	r.advance(16 * time.Second)
+	r.advance(15 * time.Second)                  // its job waits for a slot
+	hosts.Renew(ctx, p.Budgets)
+	hosts.Pump(ctx, p.Budgets)
+	if hosts.Permits(p.Budgets) != 1 || r.state().InUse != 1 {
+		t.Fatalf("%d permits, %+v; want one kept", hosts.Permits(p.Budgets), r.state())
+	}
+	r.advance(46 * time.Second)
 	hosts.Pump(ctx, p.Budgets)
 	if got := p.popped(); !slices.Equal(got, []string{"a/1"}) || hosts.Permits(p.Budgets) != 0 {
 		t.Errorf("woken %q with %d permits after a kept permit expired", got, hosts.Permits(p.Budgets))
-	}
-}
-
-func TestProcessKeepsRoomForAnotherHost(t *testing.T) {
-	t.Parallel()
-	p := newRig(t, 1, func(cfg *hosts.Config) { cfg.Limit, cfg.Total = 100, 12 }).processes[0]
-	for i := range 9 {
-		p.granted(fmt.Sprint("a/", i), hosts.Push, "")
-	}
-	limited := p.refused("a/9", hosts.Push, "", hosts.AtTotal)
-	if limited.RetryAfter > 3*time.Second {
-		t.Errorf("retry after %v, but the repository is not queued", limited.RetryAfter)
-	}
-	for i, want := range []bool{true, true, false} {
-		req := request(t, fmt.Sprint("b/", i), hosts.Push, "")
-		req.Host = "other.example"
-		if _, err := p.Enter(context.Background(), req); (err == nil) != want {
-			t.Errorf("request %d to a new host: %v", i, err)
-		}
 	}
 }
 
@@ -303,7 +290,7 @@ func TestRunWakesWaitersOfOtherProcesses(t *testing.T) {
 	killed := r.processes[0]
 	killed.granted("a/1", hosts.Push, "")
 	killed.refused("a/2", hosts.Push, "", hosts.AtLimit)
-	r.advance(91 * time.Second)
+	r.advance(21 * time.Second)
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); waker.Run(ctx) }()

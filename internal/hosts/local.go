@@ -11,6 +11,7 @@ const (
 	localCircuit  = 5 * time.Second  // for how long
 	localBlock    = 30 * time.Second // block of a credential if the host has not said how long
 	forgetAfter   = time.Hour
+	circuitMemory = 5 * time.Second // an open circuit is asked of Redis again after this time: another process may close it
 )
 
 // hostState is what this process knows of a host.
@@ -19,7 +20,9 @@ type hostState struct {
 	limit        int // last known limit over all processes; 0 if unknown
 	failures     int // consecutive failures since Redis went away
 	used         time.Time
-	reason       Reason // of the host's block
+	answered     time.Time // the last request of this process
+	learned      time.Time // reason and until
+	reason       Reason    // of the host's block
 	until        time.Time
 	credentials  map[string]time.Time // end of each credential's block
 }
@@ -35,7 +38,7 @@ func (b *Budgets) hostLocked(host string) *hostState {
 }
 
 // Blocked returns why and until when no request to host with the credential may be sent, or nil. It only reads local memory,
-// and may return nil for a block that another process knows. The repository is not queued, so RetryAfter is the end of the
+// and may return nil for a block that another process knows, or if this process learned of an open circuit over 5 s ago. The repository is not queued, so RetryAfter is the end of the
 // block plus a random time as long as the block, from 1 s to 60 s.
 func (b *Budgets) Blocked(host, credential string) *Limited {
 	b.mu.Lock()
@@ -54,7 +57,8 @@ func (b *Budgets) blockedLocked(host, credential string) *Limited {
 		return nil
 	}
 	now := b.now()
-	if now.Before(h.until) {
+	stale := h.reason == NoAnswer && now.Sub(h.learned) >= circuitMemory && !now.Before(b.awayUntil)
+	if now.Before(h.until) && !stale {
 		return &Limited{Host: host, Reason: h.reason, Until: h.until}
 	}
 	until, ok := h.credentials[credential]
@@ -73,7 +77,7 @@ func (b *Budgets) remember(host, credential string, r reply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hostLocked(host)
-	h.limit, h.failures, h.reason, h.until = r.limit, 0, r.reason, r.until
+	h.limit, h.failures, h.reason, h.until, h.learned = r.limit, 0, r.reason, r.until, b.now()
 	if r.credentialBlocked.IsZero() {
 		delete(h.credentials, credential)
 	} else {
@@ -136,8 +140,7 @@ func (b *Budgets) enterLocally(ctx context.Context, p *Permit) (*Permit, error) 
 	case req.Kind == Poll && polls > max(1, share/2):
 		refused = b.refused(req, PollLimit, time.Time{}, short)
 	default:
-		b.cfg.Observer.Granted(req.Host)
-		return p, nil
+		return b.grant(p), nil
 	}
 	b.uncount(p)
 	return nil, refused
@@ -159,7 +162,7 @@ func (b *Budgets) learnLocally(req Request, r result) {
 		h.credentials[req.Credential] = until
 	case Failed:
 		if h.failures++; h.failures >= localFailures {
-			h.reason, h.until = NoAnswer, b.now().Add(localCircuit)
+			h.reason, h.until, h.learned = NoAnswer, b.now().Add(localCircuit), b.now()
 		}
 	}
 }

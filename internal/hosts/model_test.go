@@ -63,11 +63,11 @@ func (m *model) operate() {
 		kind := []hosts.Kind{hosts.Push, hosts.Retry, hosts.Poll}[m.random.IntN(3)]
 		credential := []string{"", "one", "two"}[m.random.IntN(3)]
 		m.enter(p, request(m.t, fmt.Sprint("r/", m.random.IntN(20)), kind, credential))
-	case n < 80 && len(m.permits) > 0:
+	case n < 65 && len(m.permits) > 0:
 		m.done(m.random.IntN(len(m.permits)), m.answer())
-	case n < 90:
+	case n < 84:
 		m.advance(time.Duration(m.random.IntN(8000)) * time.Millisecond)
-	case n < 92: // a process is killed, and replaced
+	case n < 86: // a process is killed, and replaced
 		for _, held := range m.permits {
 			if held.owner == p {
 				held.owner = nil
@@ -81,7 +81,7 @@ func (m *model) operate() {
 		hosts.Renew(context.Background(), p.Budgets)
 		for _, held := range m.permits {
 			if held.owner == p && held.ends.After(m.now()) {
-				held.ends = m.now().Add(90 * time.Second)
+				held.ends = m.now().Add(20 * time.Second)
 			}
 		}
 	default:
@@ -110,7 +110,7 @@ func (m *model) enter(p *process, req hosts.Request) bool {
 		return false
 	}
 	delete(m.waiting, waiterOf(req))
-	m.permits = append(m.permits, &heldPermit{p, permit, req, m.now().Add(90 * time.Second)})
+	m.permits = append(m.permits, &heldPermit{p, permit, req, m.now().Add(20 * time.Second)})
 	state := m.state()
 	if low, _, polls := m.count(); low > state.Limit || req.Kind == hosts.Poll && polls > max(1, state.Limit/2) {
 		m.t.Fatalf("granted %d permits, %d of them to polls; the limit is %d", low, polls, state.Limit)

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
+
+	"lockstep/events"
 )
 
 // Limited is the error of a request that must wait. Its change should be tried again after RetryAfter; if a permit becomes
@@ -40,6 +43,7 @@ type Permit struct {
 	granted time.Time
 
 	// Guarded by Budgets.mu.
+	asking  bool // Redis has not decided yet
 	ended   bool
 	good    *Answer   // a successful answer that is not reported yet, see Answer.More
 	expires time.Time // of a kept permit
@@ -49,10 +53,9 @@ type Permit struct {
 // reason is AtTotal. Enter never fails because of Redis: it then applies the last known limits. The only other error is
 // ctx's.
 func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
-	if p := b.resumeKept(req); p != nil {
+	if p := b.resumeKept(ctx, req); p != nil {
 		return p, nil
 	}
-	b.Leave(ctx, req) // the host has been blocked since
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -71,8 +74,7 @@ func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 	}
 	reason := Reason(r.verdict)
 	if reason == "" {
-		b.cfg.Observer.Granted(req.Host)
-		return p, nil
+		return b.grant(p), nil
 	}
 	b.uncount(p)
 	b.mu.Lock()
@@ -109,13 +111,17 @@ func (p *Permit) Done(ctx context.Context, a Answer) {
 	}
 	if a.More && result.outcome == Succeeded && result.quiet() {
 		p.good, p.expires = &a, b.now().Add(keepFor)
-		b.kept[p.key()] = p
+		b.kept[p.req.Repo.Key()] = append(b.kept[p.req.Repo.Key()], p)
+		b.hostLocked(p.req.Host).answered = b.now()
 		b.mu.Unlock()
 		b.cfg.Observer.Answered(p.req.Host, result.outcome)
 		return
 	}
 	good := p.good
 	b.endLocked(p)
+	if result.outcome != Failed && result.outcome != Ignored {
+		b.hostLocked(p.req.Host).answered = b.now()
+	}
 	b.mu.Unlock()
 	b.cfg.Observer.Answered(p.req.Host, result.outcome)
 	if good != nil && result.outcome != Succeeded {
@@ -140,12 +146,13 @@ func (p *Permit) report(ctx context.Context, token string, r result) {
 	b.logEvent(ctx, p.req, known)
 }
 
-// Leave releases the permit that was kept for a job's next request, see Answer.More. It does nothing if there is none.
-func (b *Budgets) Leave(ctx context.Context, req Request) {
+// Leave releases the permits that were kept for further requests of a repository's job, see Answer.More. It does nothing if
+// there are none.
+func (b *Budgets) Leave(ctx context.Context, repo events.RepoPath) {
 	b.mu.Lock()
-	p := b.kept[keyOf(req)]
+	kept := slices.Clone(b.kept[repo.Key()])
 	b.mu.Unlock()
-	if p != nil {
+	for _, p := range kept {
 		p.release(ctx)
 	}
 }
@@ -163,15 +170,23 @@ func (p *Permit) release(ctx context.Context) {
 	p.report(ctx, p.token, good.classify(time.Now()))
 }
 
-// resumeKept returns the permit kept for req, or nil if there is none or the host may not be asked now.
-func (b *Budgets) resumeKept(req Request) *Permit {
+// resumeKept returns the permit kept for req, or nil if there is none. It releases the permit if the host has been blocked since.
+func (b *Budgets) resumeKept(ctx context.Context, req Request) *Permit {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	old := b.kept[keyOf(req)]
-	if old == nil || b.blockedLocked(req.Host, req.Credential) != nil {
+	kept := b.kept[req.Repo.Key()]
+	i := slices.IndexFunc(kept, func(p *Permit) bool { return p.req.Host == req.Host && p.req.Credential == req.Credential })
+	if i < 0 {
+		b.mu.Unlock()
 		return nil
 	}
-	delete(b.kept, old.key())
+	old := kept[i]
+	if b.blockedLocked(req.Host, req.Credential) != nil {
+		b.mu.Unlock()
+		old.release(ctx)
+		return nil
+	}
+	defer b.mu.Unlock()
+	b.dropKeptLocked(old)
 	delete(b.permits, old)
 	old.ended = true
 	p := &Permit{b: b, req: old.req, token: old.token, granted: b.now(), good: old.good}
@@ -179,17 +194,25 @@ func (b *Budgets) resumeKept(req Request) *Permit {
 	return p
 }
 
+func (b *Budgets) dropKeptLocked(p *Permit) {
+	key := p.req.Repo.Key()
+	b.kept[key] = slices.DeleteFunc(b.kept[key], func(other *Permit) bool { return other == p })
+	if len(b.kept[key]) == 0 {
+		delete(b.kept, key)
+	}
+}
+
 // count adds a permit to the local counts. It reports false if the process has too many.
 func (b *Budgets) count(req Request) (*Permit, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hostLocked(req.Host)
-	// The last quarter is for hosts that have hardly any requests in flight.
-	if n := len(b.permits); n >= b.cfg.Total || n >= b.cfg.Total*3/4 && h.inUse >= 2 {
+	if !b.hasRoomLocked(req.Host, h) {
 		return nil, false
 	}
 	b.lastToken++
-	p := &Permit{b: b, req: req, token: b.tokenPrefix + strconv.FormatUint(b.lastToken, 36), granted: b.now()}
+	p := &Permit{b: b, req: req, token: b.tokenPrefix + strconv.FormatUint(b.lastToken, 36), granted: b.now(), asking: true}
+	b.asking++
 	b.permits[p] = struct{}{}
 	h.inUse++
 	if req.Kind == Poll {
@@ -205,19 +228,26 @@ func (b *Budgets) uncount(p *Permit) {
 	b.endLocked(p)
 }
 
+// grant records that a counted permit was granted.
+func (b *Budgets) grant(p *Permit) *Permit {
+	b.mu.Lock()
+	p.asking = false
+	b.asking--
+	b.mu.Unlock()
+	b.cfg.Observer.Granted(p.req.Host)
+	return p
+}
+
 func (b *Budgets) endLocked(p *Permit) {
+	if p.asking {
+		b.asking--
+	}
 	p.ended = true
 	delete(b.permits, p)
-	if b.kept[p.key()] == p {
-		delete(b.kept, p.key())
-	}
+	b.dropKeptLocked(p)
 	h := b.hostLocked(p.req.Host)
 	h.inUse--
 	if p.req.Kind == Poll {
 		h.polls--
 	}
 }
-
-func (p *Permit) key() keptKey { return keyOf(p.req) }
-
-func keyOf(req Request) keptKey { return keptKey{req.Host, req.Credential, req.Repo.Key()} }

@@ -2,6 +2,9 @@ package hosts
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -19,7 +22,10 @@ const (
 func (b *Budgets) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var pumped, renewed time.Time
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	renewing.Go(func() { b.renewUntil(ctx) })
+	var pumped time.Time
 	next := time.Duration(0)
 	for {
 		select {
@@ -40,11 +46,6 @@ func (b *Budgets) Run(ctx context.Context) {
 			next = min(next, pumpEvery)
 		}
 		b.expireKept(ctx)
-		if time.Since(renewed) >= renewEvery {
-			b.renew(ctx)
-			b.forget()
-			renewed = time.Now()
-		}
 		timer.Reset(max(next-time.Since(pumped), 0))
 	}
 }
@@ -139,17 +140,35 @@ func (b *Budgets) expireKept(ctx context.Context) {
 	}
 }
 
-// renew extends the leases of this process' permits, with one script call per host.
-func (b *Budgets) renew(ctx context.Context) {
-	byHost := map[string][]any{}
-	b.mu.Lock()
-	for p := range b.permits {
-		byHost[p.req.Host] = append(byHost[p.req.Host], encode(p.req.Credential), p.token)
+// renewUntil renews permits until ctx is done. It does not wait for other calls, which may be slow.
+func (b *Budgets) renewUntil(ctx context.Context) {
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			b.renew(ctx)
+			b.forget()
+		case <-ctx.Done():
+			return
+		}
 	}
+}
+
+const renewBatch = 256 // permits per script call, which bounds how long it blocks Redis
+
+// renew extends the leases of this process' permits.
+func (b *Budgets) renew(ctx context.Context) {
+	b.mu.Lock()
+	permits := slices.Collect(maps.Keys(b.permits))
 	b.mu.Unlock()
-	for host, pairs := range byHost {
-		args := append([]any{b.offset.Load(), lease.Milliseconds()}, pairs...)
-		if _, err := b.run(ctx, renewScript, []string{b.stateKey(host)}, args...); err != nil {
+	for batch := range slices.Chunk(permits, renewBatch) {
+		keys, args := make([]string, len(batch)), []any{b.offset.Load(), lease.Milliseconds()}
+		for i, p := range batch {
+			keys[i] = b.stateKey(p.req.Host)
+			args = append(args, encode(p.req.Credential), p.token)
+		}
+		if _, err := b.run(ctx, renewScript, keys, args...); err != nil {
 			return // a permit outlives two failed renewals
 		}
 	}
