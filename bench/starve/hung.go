@@ -15,10 +15,10 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// hung is the case of a host that accepts connections and never answers.
+// hung is the case of hosts that accept connections and never answer.
 type hung struct {
 	load
-	repos          int
+	repos, hosts   int
 	calm, duration time.Duration
 }
 
@@ -26,15 +26,16 @@ func newHungCommand(std term.Streams) *cobra.Command {
 	var c hung
 	cmd := rig.Command(std, &cobra.Command{
 		Use:   "hung",
-		Short: "Changes on a good host beside repositories on a host that never answers",
+		Short: "Changes on a good host beside repositories on hosts that never answer",
 		Long: "Push a commit to a repository every second, and measure the time from the change to the published tree: first\n" +
-			"alone, then beside repositories on a host that accepts connections and never answers.",
+			"alone, then beside repositories on hosts that accept connections and never answer.",
 	}, func(func(string) bool) error {
-		return atLeastOne("--repos, --processes, --slots, --calm and --duration", int64(c.repos), int64(c.processes), int64(c.slots),
-			int64(c.calm/time.Second), int64(c.duration/time.Second))
+		return atLeastOne("--repos, --hosts, --processes, --slots, --calm and --duration", int64(c.repos), int64(c.hosts), int64(c.processes),
+			int64(c.slots), int64(c.calm/time.Second), int64(c.duration/time.Second))
 	}, onPrivateRedis(c.run))
 	c.addFlags(cmd.Flags(), 1, 8)
-	cmd.Flags().IntVar(&c.repos, "repos", 100, "number of repositories on the host that never answers")
+	cmd.Flags().IntVar(&c.repos, "repos", 100, "number of repositories on hosts that never answer")
+	cmd.Flags().IntVar(&c.hosts, "hosts", 1, "number of hosts that never answer; each is another port of one address")
 	cmd.Flags().DurationVar(&c.calm, "calm", 15*time.Second, "how long to measure without them")
 	cmd.Flags().DurationVar(&c.duration, "duration", time.Minute, "how long to measure with them")
 	return cmd
@@ -49,7 +50,7 @@ func (c *hung) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Re
 	if _, err := git.Create(ctx, repo, map[string]string{"a.txt": "first\n"}); err != nil {
 		return nil, err
 	}
-	dead, err := serve(env, 2, http.HandlerFunc(hanging))
+	dead, err := c.deadURLs(env)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (c *hung) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Re
 	if err := changes.warmUp(ctx, git.URL(repo)); err != nil {
 		return nil, err
 	}
-	env.Progress("%v without the hanging host", c.calm)
+	env.Progress("%v without hanging hosts", c.calm)
 	ids, err := push(c.calm)
 	if err != nil {
 		return nil, err
@@ -80,8 +81,8 @@ func (c *hung) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Re
 	if err != nil {
 		return nil, err
 	}
-	env.Progress("%v with it", c.duration)
-	if _, err := changes.publishURLs(ctx, 0, dead.urls("hung", c.repos)); err != nil {
+	env.Progress("%v with them", c.duration)
+	if _, err := changes.publishURLs(ctx, 0, dead); err != nil {
 		return nil, err
 	}
 	if ids, err = push(c.duration); err != nil {
@@ -90,13 +91,28 @@ func (c *hung) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Re
 	return c.report(ctx, server, changes, calm, ids)
 }
 
+// deadURLs returns the URLs of repositories that take turns over the hosts that never answer.
+func (c *hung) deadURLs(env *rig.Env) ([]string, error) {
+	urls := make([]string, c.repos)
+	for i := range min(c.hosts, c.repos) {
+		host, err := serve(env, 2, http.HandlerFunc(hanging))
+		if err != nil {
+			return nil, err
+		}
+		for repo := i; repo < c.repos; repo += c.hosts {
+			urls[repo] = fmt.Sprintf("%sbench/hung-%d.git", host.base, repo)
+		}
+	}
+	return urls, nil
+}
+
 func (c *hung) report(ctx context.Context, server *rig.Redis, changes *ledger, calm Latency, ids []string) (rig.Report, error) {
 	loaded, err := changes.latency(ctx, ids, 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	report := newReport("hung", server, "%d repositories on a host that never answers, a push a second to another host, %d processes × %d slots",
-		c.repos, c.processes, c.slots)
+	report := newReport("hung", server, "%d repositories on hosts that never answer (%d), a push a second to another host, %d processes × %d slots",
+		c.repos, c.hosts, c.processes, c.slots)
 	report.compare(calm, loaded)
 	report.addWithin(1000, "longest, ms", float64(loaded.Max.Milliseconds()))
 	minute := 0
