@@ -212,15 +212,27 @@ func TestOddModes(t *testing.T) {
 
 func TestLinksOutOfTheTree(t *testing.T) {
 	t.Parallel()
-	links := map[string]string{"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file"}
-	outside := map[string]bool{"up": true, "dir/up": true, "abs": true, "git": true}
+	links := map[string]string{
+		"in": "dir/file", "up": "../x", "dir/up": "../../x", "abs": "/etc/passwd", "git": ".git/config", "dir/fine": "../file",
+		"p": ".", "passwd": strings.Repeat("p/", 12) + strings.Repeat("../", 12) + "etc/passwd", "config": "p/.git/config",
+		"chain": "config", "chain2": "p/chain", "beyond": "dir/up/x", "parent": "p/..", "dropped": "deep/../../x",
+		"bin/tool": "../lib/node_modules/tool/cli.js", "lib/node_modules": "modules", "lib/modules/tool/index.js": "cli.js",
+		"lib/modules/tool/self": ".", "deep": "lib/modules/tool", "bin/mate": "../deep/self/index.js", "loop": "loop", "a": "b", "b": "a",
+		"to/loop": "../loop/x", "dangling": "nowhere/at/all", "module": "sub/x", "git/not": "../dir/.git/config",
+	}
+	outside := map[string]bool{
+		"up": true, "dir/up": true, "abs": true, "git": true, "passwd": true, "config": true, "chain": true, "chain2": true, "beyond": true,
+		"parent": true, "dropped": true,
+	}
+	delete(links, "git/not") // git is a link
+	links["dir/sub"] = "../dir/.git/config"
 	for _, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksRefuse} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
-			w.create(map[string]string{"file": "1"})
-			w.commit(gitserver.Main, gitserver.Edit{Link: links})
+			w.create(map[string]string{"file": "1", "lib/modules/tool/cli.js": "x"})
+			w.commit(gitserver.Main, gitserver.Edit{Link: links, Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
 			res, err := w.trySync("")
 			if policy == checkout.LinksRefuse {
 				testenv.MustFail(t, err, events.ClassHostile, events.Permanent)

@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"lockstep/events"
@@ -42,5 +44,103 @@ func TestLinkPolicyChange(t *testing.T) {
 			_, err := w.trySync("")
 			testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 		})
+	}
+}
+
+// TestChangedLinkRedirectsOthers replaces a folder by a link and back, so that an unchanged link leads out of the tree
+// and in again.
+func TestChangedLinkRedirectsOthers(t *testing.T) {
+	t.Parallel()
+	for _, reuse := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.create(map[string]string{"file": "1", "d/file": "1"})
+			w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"sub/l": "../d/../file", "sub/other": "../file"}})
+			root := w.volume.Root()
+			w.volume = w.open(root, Config{Links: checkout.LinksSkip, Grace: 1, ReuseTrees: reuse})
+			folder := gitserver.Edit{Delete: []string{"d"}, Write: map[string]string{"d/file": "1"}}
+			link := gitserver.Edit{Delete: []string{"d"}, Link: map[string]string{"d": "."}}
+			touch := 0
+			for _, edit := range []gitserver.Edit{folder, link, folder, link, {Write: map[string]string{"file": "2"}}, folder} {
+				_, isLink := edit.Link["d"]
+				isLink = isLink || len(edit.Delete) == 0
+				commit := w.commit(gitserver.Main, edit)
+				for range 2 { // the second push changes no link
+					res := w.sync("")
+					if res.After != commit || touch > 0 && len(res.Files) > 2 {
+						t.Errorf("changed %+v", res.Files)
+					}
+					if _, err := os.Lstat(w.path(widgets, "sub/l")); (err == nil) == isLink {
+						t.Errorf("with d as a link: %v, sub/l: %v", isLink, err)
+					}
+					if _, err := os.Lstat(w.path(widgets, "sub/other")); err != nil {
+						t.Error(err)
+					}
+					if report := w.verify(false); report.Found != 0 {
+						t.Errorf("%+v", report)
+					}
+					touch++
+					commit = w.push(map[string]string{"touch": fmt.Sprint(touch)})
+				}
+				w.sync("")
+			}
+			w.volume = w.open(root, Config{Links: checkout.LinksRefuse, Grace: 1, ReuseTrees: reuse})
+			commit := w.push(map[string]string{"file": "3"})
+			w.sync("")
+			w.commit(gitserver.Main, link)
+			_, err := w.trySync("")
+			testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
+			if head := w.gitIn(widgets, "rev-parse", "HEAD"); head != commit {
+				t.Errorf("published %s", head)
+			}
+		})
+	}
+}
+
+// TestLinksCheckedByOlderVersionsAreCheckedAgain simulates a tree of a version that did not follow links.
+func TestLinksCheckedByOlderVersionsAreCheckedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"file": "1"})
+	w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"p": ".", "out": "p/../x"}})
+	w.sync("")
+	g := checkout.GitDirOf(w.path(widgets))
+	testenv.Must(0, os.WriteFile(filepath.Join(g.Dir, "lockstep-links"), []byte("skip\n"), 0o644))(t)
+	testenv.Must(0, os.Remove(filepath.Join(g.Dir, "lockstep-links-resolved")))(t)
+	w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksSkip})
+	w.push(map[string]string{"file": "2"})
+
+	w.sync("")
+
+	if _, err := os.Lstat(w.path(widgets, "out")); err == nil {
+		t.Error("the link is still there")
+	}
+}
+
+// TestManyLinksResolveQuickly nests links so that following each anew would take 2^100 steps, and one chain of 5,000.
+func TestManyLinksResolveQuickly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	links := map[string]string{"x0": "d", "c0": "file"}
+	for i := 1; i <= 100; i++ {
+		links[fmt.Sprint("x", i)] = strings.Repeat(fmt.Sprint("x", i-1, "/../"), 20) + fmt.Sprint("x", i-1)
+	}
+	for i := 1; i <= 5000; i++ {
+		links[fmt.Sprint("c", i)] = fmt.Sprint("c", i-1)
+	}
+	w.create(map[string]string{"file": "1", "d/file": "1"})
+	w.commit(gitserver.Main, gitserver.Edit{Link: links})
+	w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksSkip})
+
+	w.sync("")
+
+	for link, want := range map[string]bool{"x1": true, "x30": true, "c1": true, "c5000": false} {
+		if _, err := os.Lstat(w.path(widgets, link)); (err == nil) != want {
+			t.Errorf("%s: %v", link, err)
+		}
+	}
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("%+v", report)
 	}
 }

@@ -35,7 +35,11 @@ type builder struct {
 func (p *Plan) Build(
 	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
 ) (*Files, error) {
-	b := &builder{writer: writer{objects, links}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
+	leaving, err := p.leavingLinks(objects, items, links)
+	if err != nil {
+		return nil, err
+	}
+	b := &builder{writer: writer{objects, links, leaving}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
 	last := ""
 	if p.last != nil {
 		last = p.last.path
@@ -45,6 +49,30 @@ func (p *Plan) Build(
 		return nil, err
 	}
 	return &Files{written, func() ([]byte, error) { return made.encode(), nil }}, nil
+}
+
+// leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
+// incremental plan has none: its links are as in the last tree, from which they were omitted.
+func (p *Plan) leavingLinks(objects *object.Store, items []Item, policy LinkPolicy) (leaving map[string]bool, err error) {
+	defer object.RecoverCorrupt(&err)
+	if policy == LinksKeep || p.incremental {
+		return nil, nil
+	}
+	leaving = map[string]bool{}
+	links := linksOf(objects, p.tree)
+	for _, it := range items {
+		if it.mode != filemode.Symlink {
+			continue
+		}
+		leaves, err := links.Leave(it.path)
+		if err != nil {
+			return nil, fmt.Errorf("check out %q: %w", it.path, err)
+		}
+		if leaves {
+			leaving[it.path] = true
+		}
+	}
+	return leaving, nil
 }
 
 const batchSize = 128 // items
@@ -58,7 +86,7 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 	b.made = make(manifest, len(b.items))
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(b.items)/batchSize+1) {
-		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.links}}
+		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.links, b.leaving}}
 		g.Go(func() error { return w.run(dst, last) })
 	}
 	if err := g.Wait(); err != nil {
@@ -150,7 +178,7 @@ func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 		return tracked{}, 0, buildError(err)
 	}
 	name := path.Base(it.path)
-	if it.was.raw != "" && it.mode != filemode.Submodule {
+	if it.was.raw != "" && it.mode != filemode.Submodule && !w.leaving[it.path] {
 		if size, ok := linkUnchanged(folder, from, it, name); ok {
 			return it.was, size, nil
 		}
@@ -172,9 +200,10 @@ func linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) (si
 type writer struct {
 	objects *object.Store
 	links   LinkPolicy
+	leaving map[string]bool // links that lead out of the tree, by path; unused with LinksKeep
 }
 
-// LinkPolicy is the policy for symbolic links that point out of the tree or into its .git. Lockstep follows none of
+// LinkPolicy is the policy for symbolic links that lead out of the tree or into its .git. Lockstep follows none of
 // them, and results mark them; readers of the tree may follow them.
 type LinkPolicy string
 
@@ -220,7 +249,7 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 	if err != nil {
 		return false, err
 	}
-	if w.links != LinksKeep && LeavesTree(e.path, target) {
+	if w.links != LinksKeep && w.leaving[e.path] {
 		if w.links == LinksRefuse {
 			return false, object.Hostilef("it is a symbolic link that leaves the tree; set outside-links to keep or skip to allow it")
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"path"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -62,27 +61,25 @@ func (p *Plan) ChangesSince(ctx context.Context, objects *object.Store, base str
 	if len(c.Files) > limits.MaxFiles {
 		c.Files, c.Truncated = slices.Clone(c.Files[:limits.MaxFiles]), true
 	}
-	return c, markLinks(objects, found, c.Files)
+	return c, p.markLinks(objects, found, c.Files)
 }
 
-// markLinks sets Outside for symbolic links that point out of the tree.
-func markLinks(objects *object.Store, found []difference, files []events.File) error {
-	links := map[string]object.ID{}
+// markLinks sets Outside for symbolic links that lead out of the tree.
+func (p *Plan) markLinks(objects *object.Store, found []difference, files []events.File) (err error) {
+	defer object.RecoverCorrupt(&err)
+	isLink := map[string]bool{}
 	for _, d := range found {
 		if d.after.mode == filemode.Symlink {
-			links[d.path] = d.after.hash
+			isLink[d.path] = true
 		}
 	}
+	links := linksOf(objects, p.tree)
 	for i, file := range files {
-		hash, ok := links[file.Path]
-		if !ok {
-			continue
+		if isLink[file.Path] {
+			if files[i].Outside, err = links.Leave(file.Path); err != nil {
+				return err
+			}
 		}
-		target, err := objects.ReadLink(hash)
-		if err != nil {
-			return err
-		}
-		files[i].Outside = LeavesTree(file.Path, target)
 	}
 	return nil
 }
@@ -123,8 +120,8 @@ func (p *Plan) all(ctx context.Context, objects *object.Store, limit int) (found
 // changedSinceLast lists the differences from the last tree, according to its manifest if its objects are no
 // longer in a store.
 func (p *Plan) changedSinceLast() ([]difference, error) {
-	if p.incremental {
-		return p.changed, nil
+	if p.comparesLast {
+		return p.sinceLast, nil
 	}
 	last, err := p.last.read()
 	if err != nil {
@@ -238,13 +235,4 @@ func renames(found []difference) map[string]string {
 		}
 	}
 	return origins
-}
-
-// LeavesTree reports whether a symbolic link at a path points out of its tree, or into its .git.
-func LeavesTree(at, target string) bool {
-	if path.IsAbs(target) {
-		return true
-	}
-	to := path.Join(path.Dir(at), target)
-	return to == ".." || strings.HasPrefix(to, "../") || to == ".git" || strings.HasPrefix(to, ".git/")
 }

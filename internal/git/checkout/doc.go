@@ -11,7 +11,8 @@
 //
 //	"..", ".git" and the like in a tree         permanent, ClassHostile
 //	path too long for the file system           permanent, ClassHostile
-//	link out of the tree, with [LinksRefuse]    permanent, ClassHostile
+//	link out of the tree, also through others,  permanent, ClassHostile
+//	with [LinksRefuse]
 //	tree above Limits                           permanent, ClassQuota
 //	missing or damaged object                   retryable, ClassCorrupt
 //	ref that does not name a commit             permanent, ClassNoRef

@@ -51,6 +51,7 @@ func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPol
 		"lockstep-depth":          h.Depth.String() + "\n",
 		"HEAD":                    commit.String() + "\n",
 		"lockstep-links":          string(links) + "\n",
+		resolvedLinks:             "",
 		pinFile:                   "",
 	}
 	if strings.HasPrefix(ref.String(), "refs/heads/") {
@@ -80,7 +81,7 @@ func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPol
 // Files lists the files in the .git that have content.
 func (g GitDir) Files() (paths []string, err error) {
 	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && path != g.Manifest() {
+		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && d.Name() != resolvedLinks && path != g.Manifest() {
 			paths = append(paths, path)
 		}
 		return err
@@ -98,6 +99,14 @@ func (g GitDir) Links() LinkPolicy {
 		return LinksKeep // written by an older version
 	}
 	return LinkPolicy(links)
+}
+
+// resolvedLinks is an empty file in trees whose links were checked by [Links]. Older versions checked targets only.
+const resolvedLinks = "lockstep-links-resolved"
+
+func (g GitDir) resolvesLinks() bool {
+	_, err := os.Lstat(filepath.Join(g.Dir, resolvedLinks))
+	return err == nil
 }
 
 // readLine reads a file with one line.
@@ -143,7 +152,7 @@ func (g GitDir) WriteIndex(content []byte) error {
 func OpenTree(tree string, links LinkPolicy) *Tree {
 	g := GitDirOf(tree)
 	_, commit, ok := g.refAndCommit()
-	if !ok || g.Links() != links {
+	if !ok || g.Links() != links || links != LinksKeep && !g.resolvesLinks() {
 		return nil
 	}
 	size, err := sizeOfManifest(g.Manifest())
@@ -151,7 +160,7 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 		return nil
 	}
 	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.Manifest()) })
-	return &Tree{path: tree, commit: object.ParseID(commit), size: size, read: read}
+	return &Tree{path: tree, commit: object.ParseID(commit), size: size, links: links, read: read}
 }
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.

@@ -80,7 +80,7 @@ func checkOutTree(t *testing.T, objects *object.Store, root object.ID, dst strin
 		return err
 	}
 	testenv.Must(0, os.MkdirAll(dst, 0o755))(t)
-	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: 1 << 20, items: testenv.Must(p.Items())(t), count: func(int64) {}}
+	b := &builder{writer: writer{objects: objects, links: LinksKeep}, maxBytes: 1 << 20, items: testenv.Must(p.Items())(t), count: func(int64) {}}
 	_, _, err = b.build(t.Context(), dst, "")
 	return err
 }

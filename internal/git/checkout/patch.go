@@ -13,7 +13,10 @@ import (
 	"lockstep/internal/git/object"
 )
 
-var errNoManifest = errors.New("the tree's manifest or commit cannot be read")
+var (
+	errNoManifest   = errors.New("the tree's manifest or commit cannot be read")
+	errLinksChanged = errors.New("symbolic links have changed")
+)
 
 // Patch turns the tree of another commit at dst into the plan's tree by replacing the files that differ. It calls
 // begin with their number, and count for each. After an error the tree at dst is unusable.
@@ -33,6 +36,9 @@ func (p *Plan) Patch(
 	if err != nil {
 		return nil, err
 	}
+	if links != LinksKeep && changesLinks(found) { // the others may lead elsewhere now
+		return nil, errLinksChanged
+	}
 	to, err := disk.NewWalker(dst)
 	if err != nil {
 		return nil, buildError(err)
@@ -46,7 +52,7 @@ func (p *Plan) Patch(
 	begin(int64(len(found)))
 	files = &Files{}
 	made := make(map[string]tracked, len(found))
-	w := writer{objects, links}
+	w := writer{objects: objects, links: links}
 	for _, d := range found {
 		count(1)
 		if d.after.mode == 0 {

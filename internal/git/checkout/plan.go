@@ -19,6 +19,9 @@ type Plan struct {
 	last        *Tree        // nil for none
 	incremental bool         // changed lists the differences from last, otherwise all files
 	changed     []difference // sorted by path
+
+	sinceLast    []difference // differences from last, sorted by path, if comparesLast
+	comparesLast bool         // last's objects are readable
 }
 
 // Tree is a published tree, whose files a new tree may share.
@@ -26,6 +29,7 @@ type Tree struct {
 	path   string
 	commit object.ID
 	size   int // number of files
+	links  LinkPolicy
 
 	read func() (manifest, error) // returns the files; reads them once
 }
@@ -63,6 +67,11 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 			p.changed, err = differences(ctx, objects, before, p.tree, limit)
 			p.incremental = err == nil
 		}
+	}
+	if p.incremental {
+		p.sinceLast, p.comparesLast = p.changed, true
+		// A changed link can change where others lead, and the last tree lacks those that were skipped.
+		p.incremental = last.links == LinksKeep || !changesLinks(p.changed)
 	}
 	if !p.incremental { // the objects of the last tree may be damaged
 		p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit)

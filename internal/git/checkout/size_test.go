@@ -26,7 +26,7 @@ func TestTreeBytesBeyond32Bits(t *testing.T) {
 
 	objects := object.Open(t.TempDir())
 	defer objects.Close()
-	b := &builder{writer: writer{objects, LinksKeep}, maxBytes: size - 1, items: []Item{unchanged(large)}, count: func(int64) {}}
+	b := &builder{writer: writer{objects: objects, links: LinksKeep}, maxBytes: size - 1, items: []Item{unchanged(large)}, count: func(int64) {}}
 	_, _, err := b.build(t.Context(), dst, last)
 	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-billy/v5/osfs"
@@ -425,22 +426,41 @@ func (o *verified) walkCommit(ctx context.Context, commit object.ID, fn func(pat
 	return o.walkTree(ctx, decoded.TreeHash, "", fn)
 }
 
-// leavesTree reports whether a symbolic link at a path points out of the tree.
-func (o *verified) leavesTree(at string, link object.ID) (bool, error) {
+// dropLeaving deletes the links that lead out of the tree.
+func (o *verified) dropLeaving(wanted map[string]object.TreeEntry, links []string, commit object.ID) error {
+	decoded, err := o.commit(commit)
+	if err != nil {
+		return err
+	}
+	slices.Sort(links) // as in a build
+	all := checkout.NewLinks(decoded.TreeHash, o.tree, o.linkTarget)
+	for _, name := range links {
+		leaves, err := all.Leave(name)
+		if err != nil {
+			return err
+		}
+		if leaves {
+			delete(wanted, name)
+		}
+	}
+	return nil
+}
+
+func (o *verified) linkTarget(link object.ID) (string, error) {
 	obj, err := o.storage.EncodedObject(plumbing.BlobObject, link)
 	if err != nil {
-		return false, fmt.Errorf("blob %s: %w", link, err)
+		return "", fmt.Errorf("blob %s: %w", link, err)
 	}
 	reader, err := obj.Reader()
 	if err != nil {
-		return false, fmt.Errorf("blob %s: %w", link, err)
+		return "", fmt.Errorf("blob %s: %w", link, err)
 	}
 	defer reader.Close()
 	target, err := io.ReadAll(io.LimitReader(reader, object.MaxLinkTarget+1))
 	if err != nil {
-		return false, fmt.Errorf("blob %s: %w", link, err)
+		return "", fmt.Errorf("blob %s: %w", link, err)
 	}
-	return checkout.LeavesTree(at, string(target)), nil
+	return string(target), nil
 }
 
 func (o *verified) walkTree(ctx context.Context, h object.ID, prefix string, fn func(string, object.TreeEntry) error) error {

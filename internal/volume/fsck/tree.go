@@ -50,17 +50,17 @@ func (c *Checker) checkTree(path string, o *verified) error {
 // wanted returns the files that the commit has in the tree, or nil if the commit cannot be read.
 func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
 	wanted := map[string]object.TreeEntry{}
-	skips := checkout.GitDirOf(path).Links() == checkout.LinksSkip
+	var links []string
 	err := o.walkCommit(c.ctx, object.ParseID(commit), func(name string, entry object.TreeEntry) error {
-		if skips && entry.Mode == filemode.Symlink {
-			outside, err := o.leavesTree(name, entry.Hash)
-			if outside || err != nil {
-				return err
-			}
-		}
 		wanted[name] = entry
+		if entry.Mode == filemode.Symlink {
+			links = append(links, name)
+		}
 		return nil
 	})
+	if err == nil && checkout.GitDirOf(path).Links() == checkout.LinksSkip {
+		err = o.dropLeaving(wanted, links, object.ParseID(commit))
+	}
 	switch {
 	case c.ctx.Err() != nil:
 		return nil, context.Cause(c.ctx)
