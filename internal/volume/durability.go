@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"lockstep/internal/disk"
-	"lockstep/internal/git/checkout"
 )
 
 // Durability says what of a published tree survives.
@@ -27,17 +26,13 @@ const (
 // syncs reports whether a sync waits for the disk.
 func (v *Volume) syncs() bool { return v.cfg.Durability != DurabilityProcess }
 
-// flushTree makes a tree durable before it is named, with the fence that its name contains.
-func (s *syncer) flushTree(dst string, files *checkout.Files) error {
+// flushTree makes a tree durable before it is named, with the fence that its name contains; written are the paths of its
+// files that no other tree shares.
+func (s *syncer) flushTree(dst string, written []string) error {
 	if !s.v.syncs() {
 		return s.v.noteUnsynced()
 	}
-	changed, err := checkout.GitDirOf(dst).Files()
-	for _, path := range files.Written {
-		changed = append(changed, filepath.Join(dst, filepath.FromSlash(path)))
-	}
-	changed = append(changed, s.f.fence())
-	return disk.Error("build the tree", errors.Join(err, disk.Flush(dst, changed)))
+	return disk.Flush(dst, append(written[:len(written):len(written)], s.f.fence()))
 }
 
 // flushStore makes a new store and the folders above it durable.

@@ -75,8 +75,13 @@ func (s *syncer) build(ctx context.Context) error {
 	}
 	s.v.done("indexed")
 	s.progress.begin(events.PhasePublish, "", 0)
-	if err := s.flushTree(dst, files); err != nil {
-		return err
+	written, err := checkout.GitDirOf(dst).Files()
+	for _, path := range files.Written {
+		written = append(written, filepath.Join(dst, filepath.FromSlash(path)))
+	}
+	s.meter.countBuilt(dst, written, files.Folders)
+	if err := errors.Join(err, s.flushTree(dst, written)); err != nil {
+		return disk.Error("build the tree", err)
 	}
 	path, err := unusedPath(s.f.tree(fmt.Sprintf("%d-%.12s", s.req.Fence, s.plan.Commit)))
 	if err != nil {

@@ -19,8 +19,7 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// Usage is a repository's disk usage. [Volume.GC] measures it by counting all files; a sync adds what it wrote, or the
-// free space lost meanwhile if that is more.
+// Usage is a repository's disk usage. [Volume.GC] measures it by counting all files; a sync adds what it wrote.
 type Usage struct {
 	Bytes    int64     `json:"bytes"`              // on disk; a file that trees share counts once
 	Files    int64     `json:"files"`              // counted like Bytes
@@ -219,8 +218,8 @@ func (v *Volume) SetTotal(t Total) error {
 // meter tracks the space that one sync uses.
 type meter struct {
 	running bool
-	free    int64 // free space at the start
-	own     int64 // bytes that the sync wrote since the last measurement
+	own     int64 // bytes that the sync fetched since the last measurement
+	built   int64 // bytes that the new tree does not share
 	usage   Usage // of the repository, without own
 }
 
@@ -246,7 +245,7 @@ func (s *syncer) checkSpace(ctx context.Context) error {
 				"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(total.Bytes), BytesText(most))
 		}
 	}
-	s.meter = meter{running: true, free: space.Free, usage: readCache[Usage](s.f.usage())}
+	s.meter = meter{running: true, usage: readCache[Usage](s.f.usage())}
 	if s.meter.usage.Measured.IsZero() {
 		if s.meter.usage, err = s.v.measure(ctx, s.f); err != nil {
 			return err
@@ -287,30 +286,34 @@ func (s *syncer) checkSize(ctx context.Context) error {
 		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes), BytesText(most))
 }
 
-// noteGrowth records the repository's estimated growth: the bytes written by the sync, or the free space lost meanwhile
-// if that is more. It also runs after failures, because fetched objects may stay.
+// countBuilt counts what a new tree at dst does not share: the files at the paths in written, and its folders.
+func (m *meter) countBuilt(dst string, written []string, folders int64) {
+	if !m.running {
+		return
+	}
+	built := tally{shared: map[disk.Inode]uint64{}}
+	for _, path := range written {
+		if info, err := os.Lstat(path); err == nil {
+			built.add(info)
+		}
+	}
+	m.built = built.bytes
+	empty := filepath.Join(checkout.GitDirOf(dst).Dir, "refs", "tags") // takes as much as most folders
+	if info, err := os.Lstat(empty); err == nil {
+		folder := tally{}
+		folder.add(info)
+		m.built += folders * folder.bytes
+	}
+}
+
+// noteGrowth records the repository's estimated growth: the bytes written by the sync. It also runs after failures,
+// because fetched objects may stay.
 func (s *syncer) noteGrowth(res SyncResult) {
 	if !s.meter.running {
 		return
 	}
-	if res.Published { // add the changed files and the index
-		written := tally{shared: map[disk.Inode]uint64{}}
-		add := func(path string) {
-			if info, err := os.Lstat(path); err == nil {
-				written.add(info)
-			}
-		}
-		tree := filepath.Join(s.v.root, filepath.FromSlash(res.Tree))
-		add(checkout.GitDirOf(tree).Index())
-		for _, file := range res.Files {
-			if file.Status != events.FileDeleted {
-				add(filepath.Join(tree, filepath.FromSlash(file.Path)))
-			}
-		}
-		s.meter.own += written.bytes
-	}
-	if space, err := s.v.Space(); err == nil {
-		s.meter.own = max(s.meter.own, s.meter.free-space.Free)
+	if res.Published {
+		s.meter.own += s.meter.built
 	}
 	s.meter.usage.Added += s.meter.own
 	_ = s.f.writeUsage(s.meter.usage) // non-critical: the next GC measures again

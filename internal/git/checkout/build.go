@@ -26,6 +26,7 @@ type builder struct {
 	count    func(files int64) // counts created files
 	items    []Item
 	made     manifest     // parallel to items
+	folders  int64        // created
 	bytes    atomic.Int64 // in the created files
 	next     atomic.Int64 // first item of the next batch
 }
@@ -48,7 +49,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{written, func() ([]byte, error) { return made.encode(), nil }}, nil
+	return &Files{written, b.folders, func() ([]byte, error) { return made.encode(), nil }}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -107,8 +108,12 @@ func (b *builder) makeFolders(dst string) error {
 		return buildError(err)
 	}
 	defer to.Close()
+	folder := func(parent disk.Dir, name string) (disk.Dir, error) {
+		b.folders++
+		return parent.Make(name)
+	}
 	for _, it := range b.items {
-		if _, err := to.Enter(disk.Parent(it.path), disk.Dir.Make); err != nil {
+		if _, err := to.Enter(disk.Parent(it.path), folder); err != nil {
 			return buildError(err)
 		}
 	}
@@ -277,5 +282,6 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 // Files describes the files of a new tree.
 type Files struct {
 	Written []string               // paths of the files that are not linked from another tree
+	Folders int64                  // number of folders created; 0 if a tree was patched
 	Index   func() ([]byte, error) // returns the Git index of all files
 }
