@@ -23,7 +23,7 @@ func (s *syncer) isDue() (bool, error) {
 	if generations, err := s.f.generations(); err != nil || len(generations) > 1 {
 		return true, err
 	}
-	links, err := s.v.links(s.f, s.binding)
+	links, err := s.links()
 	if err != nil {
 		return false, err
 	}

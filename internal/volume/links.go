@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -68,33 +69,68 @@ func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 // links to missing trees. It checks only the names that the existing trees can have, because the owner may have thousands
 // of other repositories.
 func (v *Volume) links(f folder, b binding) (map[string]string, error) {
-	refs, err := f.refsOfTrees()
+	paths, err := v.treePaths(f, b)
 	if err != nil {
 		return v.allLinks(f, b)
+	}
+	return v.linksAt(f, paths)
+}
+
+// links is [Volume.links], and reads the owner's folder at most once per sync. Meanwhile only this sync publishes names.
+func (s *syncer) links() (map[string]string, error) {
+	paths, err := s.v.treePaths(s.f, s.binding)
+	if err != nil {
+		if s.published == nil {
+			if s.published, err = s.v.publishedPaths(s.binding); err != nil {
+				return nil, err
+			}
+		}
+		paths = slices.Clone(s.published)
+		for _, name := range s.names {
+			paths = append(paths, s.v.publishedPath(name))
+		}
+	}
+	return s.v.linksAt(s.f, paths)
+}
+
+// treePaths returns the paths that the existing trees can be published at.
+func (v *Volume) treePaths(f folder, b binding) ([]string, error) {
+	refs, err := f.refsOfTrees()
+	if err != nil {
+		return nil, err
 	}
 	plain := v.publishedPath(b.Repo.String())
 	paths := []string{plain}
 	for ref := range refs {
 		paths = append(paths, plain+"@"+ref.Suffix())
 	}
-	return v.linksAt(f, paths)
+	return paths, nil
 }
 
 // allLinks is links including links to missing trees. It reads the owner's whole folder.
 func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
+	paths, err := v.publishedPaths(b)
+	if err != nil {
+		return nil, err
+	}
+	return v.linksAt(f, paths)
+}
+
+// publishedPaths returns the paths of all links that can be the repository's, never nil. It reads the owner's whole folder.
+func (v *Volume) publishedPaths(b binding) ([]string, error) {
 	plain := v.publishedPath(b.Repo.String())
 	siblings, err := disk.ReadDir(filepath.Dir(plain))
 	if err != nil {
 		return nil, disk.Error("list published names", err)
 	}
-	var paths []string
+	paths := []string{}
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
 		if sibling.Type() == os.ModeSymlink && (path == plain || strings.HasPrefix(path, plain+"@")) {
 			paths = append(paths, path)
 		}
 	}
-	return v.linksAt(f, paths)
+	return paths, nil
 }
 
 // linksAt returns the trees that the paths link to.

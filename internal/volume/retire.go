@@ -74,7 +74,7 @@ func (s *syncer) queryResults(ctx context.Context) {
 
 // retireReplaced retires the trees that this sync replaced. The next tidy discards trees past their grace.
 func (s *syncer) retireReplaced(ctx context.Context) error {
-	links, err := s.v.links(s.f, s.binding)
+	links, err := s.links()
 	if err != nil {
 		return err
 	}

@@ -114,12 +114,13 @@ type syncer struct {
 	f   folder
 	req SyncRequest
 
-	binding binding
-	remote  *wire.Session
-	tip     wire.Tip
-	names   []string // to publish under
-	now     current  // published under the first name at the start
-	horizon horizon  // see queryHorizon
+	binding   binding
+	remote    *wire.Session
+	tip       wire.Tip
+	names     []string // to publish under
+	published []string // see publishedPaths; nil unless read
+	now       current  // published under the first name at the start
+	horizon   horizon  // see queryHorizon
 
 	store     store         // where the commit's objects are
 	objects   *object.Store // open on it
