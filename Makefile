@@ -23,6 +23,7 @@ test-race: ## Run all tests in their long form with the race detector
 test-large: ## Run the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test ./events/stream -run Conformance $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/e2e -run 'AlteredTrees|OddRepositories' $(TESTFLAGS)
 
 validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools
 	go -C deploy/validate vet ./...
@@ -30,7 +31,7 @@ validate-deploy: ## Validate manifests, Compose file and Dockerfile with the par
 
 test-soak: ## Run the soak tests: 1,000 pushes, odd and real repositories, 1,000 killed workers, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
-	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone' -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
 
 bench-lock: ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults

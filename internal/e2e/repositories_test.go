@@ -85,10 +85,10 @@ type mirror struct {
 	redis, root string
 }
 
-func newMirror(t *testing.T) *mirror {
+func newMirror(t *testing.T, args ...string) *mirror {
 	t.Helper()
 	m := &mirror{git: proctest.StartGit(t), redis: redistest.Start(t).URL(), root: t.TempDir()}
-	proctest.Start(t, "serve", "--root", m.root, "--redis", m.redis)
+	proctest.Start(t, append([]string{"serve", "--root", m.root, "--redis", m.redis}, args...)...)
 	return m
 }
 
