@@ -9,13 +9,18 @@ import (
 )
 
 // Error returns a file system error as a retryable error of ClassVolume with advice. It returns nil for nil, and
-// keeps the class of an error that has one.
+// keeps the class of an error that has one. A path that is too long is a permanent error of ClassHostile: the commit has
+// it, and does not fit below this volume's root.
 func Error(attempt string, err error) error {
 	if err == nil {
 		return nil
 	}
 	if _, ok := errors.AsType[*events.Error](err); ok {
 		return fmt.Errorf("%s: %w", attempt, err)
+	}
+	if errors.Is(err, syscall.ENAMETOOLONG) { // the path is left out: it may have 4,095 bytes
+		return events.Errorf(events.Permanent, events.ClassHostile,
+			"%s: a path in the repository is too long below this root; shorten it, or use a shorter root: %w", attempt, syscall.ENAMETOOLONG)
 	}
 	return events.Errorf(events.Retryable, events.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
 }

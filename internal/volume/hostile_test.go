@@ -57,6 +57,24 @@ func TestHostileTrees(t *testing.T) {
 	}
 }
 
+// TestPathTooLongBelowTheRoot syncs a path that Linux allows, but not together with the root's: git writes it relative to its work tree.
+func TestPathTooLongBelowTheRoot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.push(map[string]string{strings.Repeat(strings.Repeat("n", 250)+"/", 16) + "file": "2"})
+
+	_, err := w.trySync("")
+
+	testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
+	if len(err.Error()) > 300 {
+		t.Errorf("the error has %d bytes: %.300s", len(err.Error()), err)
+	}
+	w.mustBeSound(widgets, commit)
+	mustBeTidy(t, w)
+}
+
 // TestBackslashInNames syncs a repository that git on Linux clones: systemd has such a name.
 func TestBackslashInNames(t *testing.T) {
 	t.Parallel()
