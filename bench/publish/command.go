@@ -71,7 +71,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.StringSliceVar(&b.durability, "durability", nil, "values of the setting durability: a contestant for each (default: do not set it)")
 	flags.BoolVar(&b.writer, "writer", false, "measure beside a neighbour that writes 5,000 files in a loop on the same file system")
 	flags.StringVar(&b.dir, "dir", "", "`folder` for the volumes and clones, on the file system to measure (default: TMPDIR)")
-	flags.DurationVar(&b.idle, "idle", 300*time.Millisecond, "duration for which Lockstep must be idle before the next turn")
+	flags.DurationVar(&b.idle, "idle", 300*time.Millisecond, "duration for which Lockstep must be idle before the next turn; 0s: do not wait")
 	return cmd
 }
 
@@ -95,8 +95,8 @@ const bytesPerFile = 3_400
 
 // check also sets the subjects and the versions. The default sizes do not apply with --repo.
 func (b *bench) check(given func(flag string) bool) error {
-	if b.pushes < 1 || b.rounds < 1 || b.idle <= 0 {
-		return errors.New("--pushes, --rounds and --idle: want more than 0")
+	if b.pushes < 1 || b.rounds < 1 || b.idle < 0 {
+		return errors.New("--pushes, --rounds: want at least 1 of each; --idle: not below 0s")
 	}
 	for _, peer := range b.peers {
 		if peer != peerReset && peer != peerWorktree {

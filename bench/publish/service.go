@@ -85,8 +85,10 @@ func (s *service) publish(ctx context.Context, repo events.RepoPath, url, commit
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err := rig.AwaitIdle(ctx, pid, s.idle); err != nil {
-		return p, err
+	if s.idle > 0 {
+		if err := rig.AwaitIdle(ctx, pid, s.idle); err != nil {
+			return p, err
+		}
 	}
 	now, err := rig.CPUTime(pid)
 	p.CPU = now - spent
