@@ -60,6 +60,7 @@ type Change struct {
 	Credential string     // name of the credential to use; optional
 	Before     string     // commit the ref named before; empty if unknown
 	After      string     // commit the ref names now; empty if unknown
+	Pin        bool       // publish After under the ref's name, whatever the ref names now
 	Force      bool       // remove the clone even if the remote still has the repository
 	Depth      Depth      // history to keep; the deepest request of all apps wins
 	OnBusy     BusyPolicy // what to do when another job holds the repository
@@ -166,10 +167,25 @@ func (c Change) check() error {
 			return fmt.Errorf("%s is longer than 255 bytes, has control characters or is not UTF-8", f.name)
 		}
 	}
+	if err := c.checkPinned(); err != nil {
+		return err
+	}
 	if err := c.Depth.check(); err != nil {
 		return err
 	}
 	return checkTime(c.Time)
+}
+
+func (c Change) checkPinned() error {
+	switch {
+	case c.Pin && c.Type != ChangePushed:
+		return errors.New("pin is allowed only for pushed")
+	case c.Pin && (!isCommit(c.After) || strings.Trim(c.After, "0") == ""):
+		return errors.New("pin requires after, the commit to publish, as 40 hexadecimal digits")
+	case c.Ref.Commit() != "" && c.Type == ChangePushed && c.After != "" && c.After != c.Ref.Commit():
+		return errors.New("after is another commit than ref; leave it out")
+	}
+	return nil
 }
 
 var (

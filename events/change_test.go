@@ -62,6 +62,11 @@ func TestParseChangeReadsPlainFields(t *testing.T) {
 				URL: "https://github.com/Acme/gadgets.git", OnBusy: events.BusyWait,
 			},
 		},
+		"a pinned commit": {
+			`{"url":"` + remote + `","ref":"main","after":"` + sha1A + `","pin":"true"}`,
+			wait(events.Change{Ref: ref(t, "main"), After: sha1A, Pin: true}),
+		},
+		"a commit as ref": {`{"url":"` + remote + `","ref":"` + sha1A + `","after":"` + sha1A + `","pin":"false"}`, wait(events.Change{Ref: ref(t, sha1A), After: sha1A})},
 		"a poll needs no url": {
 			`{"type":"due","repo":"acme/widgets","on_busy":"skip"}`,
 			events.Change{Type: events.ChangeDue, Source: "/lockstep/plain", Repo: repo(t, "acme/widgets"), OnBusy: events.BusySkip},
@@ -126,6 +131,28 @@ func TestParseChangeReadsCloudEvents(t *testing.T) {
 				t.Errorf("got  %+v, %v\nwant %+v", got, err, tc.want)
 			}
 		})
+	}
+}
+
+func TestPinnedCommitOfAChange(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change            events.Change
+		pinned, announced string
+	}{
+		"a ref":                   {events.Change{Ref: ref(t, "main")}, "", ""},
+		"an announced commit":     {events.Change{Ref: ref(t, "main"), After: sha1A}, "", sha1A},
+		"a pinned commit":         {events.Change{Ref: ref(t, "main"), After: sha1A, Pin: true}, sha1A, ""},
+		"of the default branch":   {events.Change{After: sha1A, Pin: true}, sha1A, ""},
+		"a commit as ref":         {events.Change{Ref: ref(t, sha1A)}, sha1A, ""},
+		"a commit as ref, twice":  {events.Change{Ref: ref(t, sha1A), After: sha1A, Pin: true}, sha1A, ""},
+		"a removal of a commit":   {events.Change{Type: events.ChangeRemoved, Ref: ref(t, sha1A)}, "", ""},
+		"a branch named like one": {events.Change{Ref: ref(t, "refs/heads/"+sha1A)}, "", ""},
+	} {
+		tc.change.URL = remote
+		c, err := events.NewChange(tc.change)
+		if err != nil || c.Pinned() != tc.pinned || c.Announced() != tc.announced {
+			t.Errorf("%s: pinned %q, announced %q, %v", name, c.Pinned(), c.Announced(), err)
+		}
 	}
 }
 

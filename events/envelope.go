@@ -46,6 +46,7 @@ type changeData struct {
 	Depth      string     `json:"depth,omitempty"`
 	OnBusy     BusyPolicy `json:"on_busy,omitempty"`
 	Watched    bool       `json:"watched,omitempty"`
+	Pin        bool       `json:"pin,omitempty"`
 	Foreign    bool       `json:"foreign,omitempty"`
 }
 
@@ -75,14 +76,25 @@ type resultData struct {
 // MarshalJSON encodes the change as a CloudEvents document.
 func (c Change) MarshalJSON() ([]byte, error) {
 	return json.Marshal(envelope[changeData]{
-		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.Type),
+		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.wireType()),
 		Subject: c.Repo.String(), Time: formatTime(c.Time), DataContentType: contentJSON,
 		Data: changeData{
 			Repo: c.Repo, URL: c.URL, To: c.To, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
 			Before: c.Before, After: c.After, Force: c.Force, Depth: c.Depth.String(), OnBusy: c.OnBusy,
-			Watched: c.Watched, Foreign: c.Foreign,
+			Watched: c.Watched, Foreign: c.Foreign, Pin: c.Pin,
 		},
 	})
+}
+
+// changePinned is the type, in a document, of a ChangePushed with a pinned commit. Older versions, which would publish
+// what the ref names, leave it to newer ones.
+const changePinned ChangeType = "lockstep.change.pinned.v1"
+
+func (c Change) wireType() ChangeType {
+	if c.Pinned() != "" {
+		return changePinned
+	}
+	return c.Type
 }
 
 // MarshalJSON encodes the result as a CloudEvents document.
@@ -100,7 +112,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 }
 
 // ParseChange parses a CloudEvents document, or a flat JSON object with the fields repo, url, to, ref, type, id,
-// app, credential, before, after, force, depth and on_busy, all strings, as redis-cli's XADD writes them. The flat
+// app, credential, before, after, pin, force, depth and on_busy, all strings, as redis-cli's XADD writes them. The flat
 // form may omit id; the caller then uses the ID of the stream entry. An error has the disposition [Malformed],
 // or, for a type or version newer than this program, [Contention] and the class [ClassNewer].
 func ParseChange(document []byte) (Change, error) {
@@ -162,10 +174,10 @@ func parseCloudEvent(document []byte) (Change, error) {
 		return Change{}, fmt.Errorf("depth: %w", err)
 	}
 	return Change{
-		ID: doc.ID, Type: ChangeType(doc.Type), Source: doc.Source, Time: at,
+		ID: doc.ID, Type: documentType(doc.Type), Source: doc.Source, Time: at,
 		Repo: d.Repo, URL: d.URL, To: d.To, Ref: ref, App: d.App, Credential: d.Credential,
 		Before: d.Before, After: d.After, Force: d.Force, Depth: depth, OnBusy: d.OnBusy,
-		Watched: d.Watched, Foreign: d.Foreign,
+		Watched: d.Watched, Foreign: d.Foreign, Pin: d.Pin,
 	}, nil
 }
 
@@ -181,6 +193,7 @@ func parsePlain(document []byte) (Change, error) {
 		Credential string     `json:"credential"`
 		Before     string     `json:"before"`
 		After      string     `json:"after"`
+		Pin        string     `json:"pin"`
 		Force      string     `json:"force"`
 		Depth      Depth      `json:"depth"`
 		OnBusy     BusyPolicy `json:"on_busy"`
@@ -204,12 +217,22 @@ func parsePlain(document []byte) (Change, error) {
 	if c.Ref, err = ParseRef(f.Ref); err != nil {
 		return Change{}, err
 	}
-	if f.Force != "" {
-		if c.Force, err = strconv.ParseBool(f.Force); err != nil {
-			return Change{}, fmt.Errorf("force %s: want true or false", quote(f.Force))
-		}
+	if c.Force, err = parseBool("force", f.Force); err != nil {
+		return Change{}, err
 	}
-	return c, nil
+	c.Pin, err = parseBool("pin", f.Pin)
+	return c, err
+}
+
+func parseBool(field, text string) (bool, error) {
+	if text == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("%s %s: want true or false", field, quote(text))
+	}
+	return b, nil
 }
 
 // plainType expands the short type of the flat form, such as "removed", to the full name.
@@ -223,6 +246,14 @@ func plainType(s string) ChangeType {
 		return ChangeMoved
 	case "due":
 		return ChangeDue
+	}
+	return documentType(s)
+}
+
+// documentType returns the type of a change by that of its document.
+func documentType(s string) ChangeType {
+	if s == string(changePinned) {
+		return ChangePushed
 	}
 	return ChangeType(s)
 }

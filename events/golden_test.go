@@ -51,6 +51,14 @@ func goldenChanges(t testing.TB) map[string]events.Change {
 			ID: "cli/1", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime,
 			Repo: repo(t, "Acme/widgets"), URL: "https://github.com/Acme/widgets.git", Depth: 50, OnBusy: events.BusyWait,
 		},
+		"change_pinned_v1": {
+			ID: "cli/2", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime, Repo: repo(t, "Acme/widgets"),
+			URL: "https://github.com/Acme/widgets.git", Ref: ref(t, "refs/heads/main"), After: sha1B, Pin: true, OnBusy: events.BusyWait,
+		},
+		"change_commit_v1": {
+			ID: "cli/3", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime, Repo: repo(t, "Acme/widgets"),
+			URL: "https://github.com/Acme/widgets.git", Ref: ref(t, sha1B), OnBusy: events.BusyWait,
+		},
 	}
 }
 

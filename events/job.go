@@ -36,12 +36,23 @@ type Job struct {
 }
 
 // Announced returns the commit that the ref now names according to the change, or "". A hash of zeros, by which
-// forges report a deleted ref, counts as none.
+// forges report a deleted ref, counts as none, and so does a commit by its hash, see [Change.Pinned].
 func (c Change) Announced() string {
-	if strings.Trim(c.After, "0") == "" {
+	if strings.Trim(c.After, "0") == "" || c.Pinned() != "" {
 		return ""
 	}
 	return c.After
+}
+
+// Pinned returns the commit that a sync publishes whatever the ref names now, or "" if it publishes what the ref names.
+func (c Change) Pinned() string {
+	switch {
+	case c.Type != ChangePushed:
+		return ""
+	case c.Pin:
+		return c.After
+	}
+	return c.Ref.Commit()
 }
 
 // Result returns a result of type t for the job; the caller fills in the fields specific to the type. The ID

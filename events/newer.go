@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	changeTypes = []ChangeType{ChangePushed, ChangeRemoved, ChangeMoved, ChangeDue}
+	changeTypes = []ChangeType{ChangePushed, changePinned, ChangeRemoved, ChangeMoved, ChangeDue}
 	resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled}
 
 	changeType = regexp.MustCompile(`^lockstep\.change\.[a-z_]{1,40}\.v[1-9][0-9]{0,3}$`)

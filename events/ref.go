@@ -12,16 +12,22 @@ var ErrBadRef = errors.New("not a Git ref")
 
 const maxRefSuffix = 150 // bytes, so that "name@ref" stays a file name
 
-// Ref is a full Git ref name such as "refs/heads/main". The zero value is the remote's default branch. Only
-// [ParseRef] returns other values.
+// Ref is a full Git ref name such as "refs/heads/main", or a commit by its hash. The zero value is the remote's default
+// branch. Only [ParseRef] returns other values.
 type Ref struct{ name string }
 
 // ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a branch; ""
-// and "HEAD" are the remote's default branch. Beyond Git's rules it rejects a name directly below "refs/", a name that
+// and "HEAD" are the remote's default branch; 40 hexadecimal digits are a commit, as for git fetch. Beyond Git's rules it rejects a name directly below "refs/", a name that
 // is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
 func ParseRef(s string) (Ref, error) {
 	if s == "" || s == "HEAD" {
 		return Ref{}, nil
+	}
+	if isCommit(s) {
+		if strings.Trim(s, "0") == "" {
+			return Ref{}, fmt.Errorf("%w: a hash of zeros is no commit", ErrBadRef)
+		}
+		return Ref{strings.ToLower(s)}, nil
 	}
 	name := s
 	if !strings.HasPrefix(name, "refs/") {
@@ -60,17 +66,29 @@ func checkRefName(name string) error {
 	return nil
 }
 
-// String returns the full name, or "" for the remote's default branch.
+// isCommit reports whether s is the hash of a commit, in upper or lower case.
+func isCommit(s string) bool { return len(s) == 40 && isHash(strings.ToLower(s)) }
+
+// String returns the full name, the hash of a commit in lower case, or "" for the remote's default branch.
 func (r Ref) String() string { return r.name }
 
 // IsZero reports whether r stands for the remote's default branch.
 func (r Ref) IsZero() bool { return r.name == "" }
 
-// Suffix returns the part after "@" in the name of this ref's folder: the short name of a branch, or the full
-// name of any other ref, with "/" as %2F and "%" as %25. It is unique for each ref.
+// Commit returns the commit that r is, in lower case, or "" if r is a name or the default branch.
+func (r Ref) Commit() string {
+	if isCommit(r.name) {
+		return r.name
+	}
+	return ""
+}
+
+// Suffix returns the part after "@" in the name of this ref's folder: the short name of a branch, a commit, or the full
+// name of any other ref, with "/" as %2F and "%" as %25. It is unique for each ref: a branch whose short name could be
+// another ref has its full name.
 func (r Ref) Suffix() string {
 	name := r.name
-	if short, ok := strings.CutPrefix(name, "refs/heads/"); ok && !strings.HasPrefix(short, "refs/") {
+	if short, ok := strings.CutPrefix(name, "refs/heads/"); ok && !strings.HasPrefix(short, "refs/") && !isCommit(short) {
 		name = short
 	}
 	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)

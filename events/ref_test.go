@@ -25,6 +25,10 @@ func TestParseRefExpands(t *testing.T) {
 		"a branch named like a tag":     {"refs/heads/refs/tags/v1", "refs/heads/refs/tags/v1", "refs%2Fheads%2Frefs%2Ftags%2Fv1"},
 		"a branch spelled like one":     {"refs%2Ftags%2Fv1", "refs/heads/refs%2Ftags%2Fv1", "refs%252Ftags%252Fv1"},
 		"a branch with an at sign":      {"@", "refs/heads/@", "@"},
+		"a commit":                      {"0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567"},
+		"a commit in upper case":        {"0123456789ABCDEF0123456789ABCDEF01234567", "0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567"},
+		"a branch named like a commit":  {"refs/heads/0123456789abcdef0123456789abcdef01234567", "refs/heads/0123456789abcdef0123456789abcdef01234567", "refs%2Fheads%2F0123456789abcdef0123456789abcdef01234567"},
+		"a branch named with 39 digits": {"0123456789abcdef0123456789abcdef0123456", "refs/heads/0123456789abcdef0123456789abcdef0123456", "0123456789abcdef0123456789abcdef0123456"},
 		"letters beyond ASCII":          {"größe", "refs/heads/größe", "größe"},
 		"the longest":                   {strings.Repeat("a", 150), "refs/heads/" + strings.Repeat("a", 150), strings.Repeat("a", 150)},
 	} {
@@ -87,6 +91,7 @@ func TestParseRefRefusesMoreThanGit(t *testing.T) {
 		"a name too long escaped":  strings.Repeat("a/", 40) + strings.Repeat("b", 31),
 		"a full name too long":     "refs/tags/" + strings.Repeat("a", 137),
 		"a NUL":                    "a\x00b",
+		"a hash of zeros":          strings.Repeat("0", 40),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r, err := events.ParseRef(in); !errors.Is(err, events.ErrBadRef) || !r.IsZero() {
@@ -117,6 +122,13 @@ func genRef(t *rapid.T, label string) events.Ref {
 	r, err := events.ParseRef(name)
 	if err != nil {
 		t.Skip(err)
+	}
+	if rapid.IntRange(0, 9).Draw(t, label+" is about a commit") == 0 {
+		name := rapid.StringMatching(`(refs/heads/)?(refs/heads/)?a{40}`).Draw(t, label)
+		r, err = events.ParseRef(name)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	return r
 }

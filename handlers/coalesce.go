@@ -24,12 +24,19 @@ const (
 	maxBehindRetries = 5                      // 6.2 s in total
 )
 
+// A commit by its hash never changes: once a credential has fetched it, the remote is not asked again. A pinned commit of a
+// named ref says nothing about the ref, so it covers no other change, and a sync covers no change that was queued after it.
+
 // answeredBy returns a stored answer that covers the job. It ignores an answer newer than the stream: Redis lost its data,
 // and IDs may have restarted from an earlier time.
 func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRef, bool) {
 	change := job.Change
 	answer, ok := known.RemoteRef(change.URL, change.Ref, change.Credential)
 	switch {
+	case change.Pinned() != "" && change.Pinned() == answer.Commit:
+		return answer, true
+	case change.Pinned() != "":
+		return state.RemoteRef{}, false
 	case !ok, latest == "", events.EntryAfter(job.Entry, answer.Until), events.EntryAfter(answer.Until, latest):
 		return state.RemoteRef{}, false
 	case change.Announced() == "", change.After == answer.Commit, events.EntryAfter(known.Newest(change.Ref, change.App), job.Entry):
@@ -78,6 +85,15 @@ func refName(ref events.Ref) string {
 	return ref.String()
 }
 
+// pinsName reports whether a change pins a commit under another ref's name.
+func pinsName(change events.Change) bool { return change.Pinned() != "" && change.Ref.Commit() == "" }
+
+// asksTheSame reports whether a sync of done also does what change asks for, if it is recent enough.
+func asksTheSame(change, done events.Change) bool {
+	return change.Type == events.ChangePushed && change.URL == done.URL && change.Ref == done.Ref &&
+		change.Credential == done.Credential && change.App == done.App && done.Depth.Covers(change.Depth)
+}
+
 // covering returns a function that settles other jobs of the same app with a sync's answer, as results without changes. Jobs
 // of other apps run on their own turn, without contacting the remote.
 func covering(job events.Job, known state.Repo, answer state.RemoteRef, result events.Result) func(context.Context, events.Job) (events.Outcome, bool) {
@@ -85,14 +101,22 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 		return nil
 	}
 	newest, read := known.Newest(job.Change.Ref, job.Change.App), false
+	pinned := "" // the first waiting entry that pins a commit under the ref's name
 	if announces(job, known) {
 		newest = job.Entry
 	}
 	return func(ctx context.Context, other events.Job) (events.Outcome, bool) {
 		change := other.Change
-		if change.Type != events.ChangePushed || change.URL != job.Change.URL || change.Ref != job.Change.Ref ||
-			change.Credential != job.Change.Credential || change.App != job.Change.App || !job.Change.Depth.Covers(change.Depth) ||
-			events.EntryAfter(other.Entry, answer.Until) {
+		if pinsName(change) {
+			if (change.Ref == job.Change.Ref || change.Ref == result.Ref) && (pinned == "" || events.EntryAfter(pinned, other.Entry)) {
+				pinned = other.Entry
+			}
+			return events.Outcome{}, false
+		}
+		switch {
+		case !asksTheSame(change, job.Change), pinned != "" && events.EntryAfter(other.Entry, pinned):
+			return events.Outcome{}, false
+		case job.Change.Pinned() == "" && events.EntryAfter(other.Entry, answer.Until):
 			return events.Outcome{}, false
 		}
 		if change.Announced() != "" && change.After != answer.Commit && !read {

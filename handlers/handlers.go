@@ -74,12 +74,13 @@ type SyncRequest struct {
 	Repo   events.RepoPath
 	Remote Remote
 	Ref    events.Ref   // zero for the remote's default branch
+	Pin    string       // commit to publish for Ref, whatever Ref points to; "" for what Ref points to
 	Depth  events.Depth // history to fetch
 	Fence  uint64       // fence of the lease on Repo
 
 	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
 	Base func(ref events.Ref, published string) string
-	// Known, unless zero, is the remote's ref. If its commit is already published, the remote need not be contacted.
+	// Known, unless zero, is the remote's ref, or the pinned commit. If its commit is already published, the remote need not be contacted.
 	Known Tip
 	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
 	Confirm func(context.Context) error
@@ -159,7 +160,8 @@ type Watch struct {
 // Selector selects refs of a repository.
 type Selector interface {
 	IsDefault() bool             // it selects the remote's default branch
-	Matches(ref events.Ref) bool // it selects ref by name
+	Matches(ref events.Ref) bool // it selects ref, a name or a commit
+	Ref() (events.Ref, bool)     // the only ref that it selects, zero for the default branch; false if it may select several
 }
 
 // Handlers handle changes, one method per type.

@@ -102,7 +102,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		}
 		for _, ref := range selected(w.Ref, refs) {
 			wanted[ref] = true
-			commit := refs.Commits[ref.String()]
+			commit, _ := refs.commit(ref)
 			if published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit {
 				continue
 			}
@@ -120,7 +120,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		}
 	}
 	for _, ref := range slices.SortedFunc(maps.Keys(published.Commits), byName) {
-		_, there := refs.Commits[ref.String()]
+		_, there := refs.commit(ref)
 		gone := !there && ref != published.Plain
 		dropped := there && !wanted[ref] && known.OnlyWatched(ref)
 		if !gone && !dropped {
@@ -145,6 +145,16 @@ func nextID(job events.Job, changes []events.Change) string {
 
 const maxRefs = 20 // maximum refs that a pattern selects and keeps published: the latest by version
 
+// commit returns the commit of a ref, and whether the remote has the ref. A commit is not listed: only a sync shows whether
+// the remote has it.
+func (r Refs) commit(ref events.Ref) (string, bool) {
+	if commit := ref.Commit(); commit != "" {
+		return commit, true
+	}
+	commit, ok := r.Commits[ref.String()]
+	return commit, ok
+}
+
 // selected returns the remote's refs that a watch selects.
 func selected(s Selector, refs Refs) []events.Ref {
 	if s.IsDefault() {
@@ -152,6 +162,9 @@ func selected(s Selector, refs Refs) []events.Ref {
 			return nil
 		}
 		return []events.Ref{refs.Default}
+	}
+	if ref, ok := s.Ref(); ok && ref.Commit() != "" {
+		return []events.Ref{ref}
 	}
 	return latest(s, func(yield func(events.Ref) bool) {
 		for name := range refs.Commits {

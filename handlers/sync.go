@@ -35,7 +35,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	answer, answered := answeredBy(known, job, latest)
 	synced, err := h.Repos.Sync(ctx, SyncRequest{
-		Repo: change.Repo, Remote: remote, Ref: change.Ref, Depth: change.Depth, Fence: job.Fence,
+		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: change.Depth, Fence: job.Fence,
 		Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 	})
 	if behind := h.checkBehind(ctx, job, known, synced.Commit, err); behind != nil {
@@ -45,7 +45,10 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
 	}
 	fresh := synced.Asked || !answered
-	if fresh {
+	switch {
+	case pinsName(change):
+		fresh, answer = false, state.RemoteRef{} // says nothing about what the ref points to
+	case fresh:
 		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.Commit}
 	}
 	result := job.Result(events.ResultSynced)

@@ -21,13 +21,14 @@ import (
 // changeFlags are flags that describe a change.
 type changeFlags struct {
 	repo, ref, app, credential, after, id, depth string
+	pin                                          bool
 
 	to events.RepoPath // new path of a moved repository
 }
 
 func (f *changeFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
-	flags.StringVar(&f.ref, "ref", "", "`ref` to sync (default: the remote's default branch)")
+	flags.StringVar(&f.ref, "ref", "", "branch, full `ref`, or commit of 40 digits to sync (default: the remote's default branch)")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.app, "app", "", "`app` to sync for")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
@@ -35,7 +36,7 @@ func (f *changeFlags) Add(flags *pflag.FlagSet) {
 
 // change returns the change, or a usage error.
 func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change, error) {
-	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential, After: f.after}
+	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential, After: f.after, Pin: f.pin}
 	if c.ID == "" {
 		c.ID = uuid.NewString()
 	}
@@ -75,6 +76,7 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 			"return at once.",
 		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --ref main --after d670460b4b4aece5915caf5c68d12f560a9fe3e4 --pin --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -124,6 +126,7 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	config.AddFlags(cmd.Flags(), config.Common)
 	flags.Add(cmd.Flags())
 	cmd.Flags().StringVar(&flags.after, "after", "", "new `commit` of the ref")
+	cmd.Flags().BoolVar(&flags.pin, "pin", false, "publish the commit of --after, even if the ref has moved on")
 	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
 	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
 	cmd.Flags().BoolVar(&removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")

@@ -42,6 +42,7 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			"on a terminal, otherwise a line every 10 s.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
+			"  lockstep sync https://example.com/acme/widgets.git --ref d670460b4b4aece5915caf5c68d12f560a9fe3e4\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {

@@ -47,7 +47,7 @@ type watchFlags struct {
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.app, "app", "", "`app` that watches; required")
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
-	flags.StringVar(&f.ref, "ref", "", "`branch, ref or pattern`, such as refs/tags/v* (default: the remote's default branch)")
+	flags.StringVar(&f.ref, "ref", "", "`branch, ref, commit or pattern`, such as refs/tags/v* (default: the remote's default branch)")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
@@ -187,7 +187,7 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&app, "app", "", "`app` of the watch; required")
-	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref or pattern` (default: the remote's default branch)")
+	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref, commit or pattern` (default: the remote's default branch)")
 	cmd.Flags().BoolVar(&allRefs, "all-refs", false, "remove all watches of the app for the repository")
 	out.Add(cmd)
 	return cmd

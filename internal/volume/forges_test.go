@@ -308,6 +308,16 @@ func TestHostedForges(t *testing.T) {
 
 			sync("", events.DepthFull)
 			w.mustShow(widgets, 2)
+
+			hash := sync(first, 1) // reachable, and no ref is at it
+			w.mustBeSound(hash.Path, first)
+			if want := widgets + "@" + first; hash.Path != want {
+				t.Errorf("published at %s, want %s", hash.Path, want)
+			}
+			req := w.request(second) // of no branch any more
+			req.URL, req.Auth = url, forgeAuth
+			_, err := w.volume.Sync(t.Context(), req)
+			testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 			if got := testenv.Must(gitserver.Git(t.Context(), clone, "", "fetch", "--quiet", "origin", "main"))(t); got != "" {
 				t.Errorf("git fetch: %s", got)
 			}

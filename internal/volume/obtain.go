@@ -116,7 +116,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err != nil {
 		return err
 	}
-	want := wire.FetchRequest{Tip: s.tip.Want, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
+	want := wire.FetchRequest{Tip: s.tip.Want, ByHash: s.tip.ByHash, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
 	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
@@ -145,6 +145,9 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	both.Close()
 	if err != nil {
 		return err
+	}
+	if s.req.pinned() != "" && s.plan.Commit != s.tip.Commit {
+		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s", s.tip.Commit, s.plan.Commit)
 	}
 	s.v.done("fetched")
 	if err := s.checkFetched(ctx, q.Dir); err != nil {

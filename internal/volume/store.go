@@ -77,7 +77,10 @@ func (s store) isBegun() bool {
 	return err == nil
 }
 
-// refs returns the store's complete commits by ref name. A missing store has none.
+// commitsDir is the prefix, in packed-refs, of a ref that is a commit: Git requires "refs/".
+const commitsDir = "refs/lockstep/commits/"
+
+// refs returns the store's complete commits by ref. A missing store has none.
 func (s store) refs() (map[string]object.ID, error) {
 	refs := map[string]object.ID{}
 	content, err := os.ReadFile(filepath.Join(s.dir, "packed-refs"))
@@ -90,6 +93,9 @@ func (s store) refs() (map[string]object.ID, error) {
 	for line := range strings.Lines(string(content)) {
 		hash, name, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if ok && object.IsID(hash) && strings.HasPrefix(name, "refs/") {
+			if commit, ok := strings.CutPrefix(name, commitsDir); ok && object.IsID(commit) {
+				name = commit
+			}
 			refs[name] = object.ParseID(hash)
 		}
 	}
@@ -122,8 +128,15 @@ func (s store) hold(ref events.Ref, commit object.ID, depth events.Depth, shallo
 func (s store) writeRefs(refs map[string]object.ID) error {
 	var packed bytes.Buffer
 	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		fmt.Fprintf(&packed, "%s %s\n", refs[name], name)
+	lines := map[string]object.ID{}
+	for name, commit := range refs {
+		if object.IsID(name) {
+			name = commitsDir + name
+		}
+		lines[name] = commit
+	}
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		fmt.Fprintf(&packed, "%s %s\n", lines[name], name)
 	}
 	return disk.Error("write the store's refs", disk.ReplaceUnsynced(filepath.Join(s.dir, "packed-refs"), packed.Bytes()))
 }

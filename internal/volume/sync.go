@@ -22,6 +22,7 @@ type SyncRequest struct {
 	Repo  events.RepoPath
 	URL   string       // the remote, http, https or ssh, without credentials in it
 	Ref   events.Ref   // zero for the remote's default branch
+	Pin   string       // commit to publish for Ref, whatever Ref points to; optional. A Ref that is a commit is its own
 	Auth  wire.Auth    // used only for this operation; zero is anonymous
 	Fence uint64       // fence of the lease on Repo; above zero
 	Depth events.Depth // minimum history; existing history is never cut
@@ -33,8 +34,8 @@ type SyncRequest struct {
 	// published is the commit published for it, or "". Defaults to the published commit.
 	Base func(ref events.Ref, published string) string
 
-	// Known is the remote's last known tip of the ref; optional. If that commit is published and complete, Sync does not
-	// contact the remote.
+	// Known is the remote's last known tip of the ref, or the pinned commit if the credential is known to read it; optional.
+	// If that commit is published and complete, Sync does not contact the remote.
 	Known Tip
 
 	// Confirm returns nil if the lease is still held. It is called right before the new tree is published and should be
@@ -48,6 +49,9 @@ type SyncRequest struct {
 	// several goroutines, one at a time, and should not block.
 	Progress func(events.Progress)
 }
+
+// pinned returns the commit to publish whatever the ref points to, or "".
+func (req SyncRequest) pinned() string { return cmp.Or(req.Pin, req.Ref.Commit()) }
 
 // Tip is a ref and its commit.
 type Tip struct {
@@ -203,7 +207,12 @@ func (s *syncer) list(ctx context.Context) (err error) {
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
 		return err
 	}
-	if s.tip, err = s.remote.Resolve(s.req.Ref); err != nil {
+	if pinned := s.req.pinned(); pinned != "" {
+		s.tip, err = s.remote.ResolveCommit(s.req.Ref, object.ParseID(pinned))
+	} else {
+		s.tip, err = s.remote.Resolve(s.req.Ref)
+	}
+	if err != nil {
 		return err
 	}
 	s.remote.ForgetRefs()

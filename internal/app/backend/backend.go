@@ -22,7 +22,7 @@ type repos struct{ *volume.Volume }
 
 func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.SyncResult, error) {
 	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
-		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
+		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Pin: req.Pin, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
 		Foreign: req.Remote.Foreign, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
 		Gate: gateOf(req.Remote),
 	})

@@ -32,7 +32,8 @@
 //
 //	credential refused or missing          permanent, ClassAuth
 //	repository not found or hidden         permanent, ClassNotFound
-//	ref not found, repository empty        permanent, ClassNoRef
+//	ref not found, repository empty,       permanent, ClassNoRef
+//	commit not sent by its hash
 //	dial, DNS, TLS, timeout, slow server   retryable, ClassNetwork
 //	SSH host key changed                   permanent, ClassAuth; unknown: ClassConfig
 //	host not allowed by Config.Hosts       permanent, ClassConfig

@@ -21,6 +21,7 @@ const maxHaves = 64
 // FetchRequest describes a fetch.
 type FetchRequest struct {
 	Tip     object.ID
+	ByHash  bool // of Tip: a refusal is permanent
 	Depth   events.Depth
 	Haves   []object.ID // commits that are complete down to Shallow; the pack omits their objects
 	Shallow []object.ID // commits whose parents are missing
@@ -43,7 +44,10 @@ func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (sh
 		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil && want.ByHash && events.ClassOf(err) != events.ClassLimited && ctx.Err() == nil && r.refusesCommit():
+		return nil, r.noCommit(want.Tip)
+	case err != nil:
 		return nil, err
 	}
 	return shallow, nil

@@ -126,6 +126,7 @@ type Tip struct {
 	IsDefault bool      // Ref is the remote's default branch
 	Want      object.ID // the object to fetch, which may be a tag
 	Commit    object.ID // the commit; zero for a tag that the server does not peel
+	ByHash    bool      // no listed ref points to Want, so the server may refuse it
 }
 
 // Resolve returns the position of ref, or of the default branch if ref is zero.

@@ -65,6 +65,7 @@ type everything struct{}
 
 func (everything) IsDefault() bool         { return false }
 func (everything) Matches(events.Ref) bool { return true }
+func (everything) Ref() (events.Ref, bool) { return events.Ref{}, false }
 
 type watches struct{}
 

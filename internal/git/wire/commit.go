@@ -1,0 +1,75 @@
+package wire
+
+import (
+	"errors"
+	"net/http"
+	"regexp"
+
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// ResolveCommit returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
+// zero for the default branch. It prefers a ref at the commit. Without one it fails if the server does not offer to send
+// commits by their hash.
+func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
+	tip := Tip{Ref: ref}
+	if ref.Commit() == "" {
+		var err error
+		if tip, err = r.Resolve(ref); err != nil {
+			return Tip{}, err
+		}
+	}
+	tip.Want, tip.Commit = commit, commit
+	switch want, ok := r.refAt(commit); {
+	case ok:
+		tip.Want = want
+	case r.sendsUnadvertised():
+		tip.ByHash = true
+	default:
+		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
+			"no ref at %s is at commit %s, and the server sends no other commits; name a branch or tag at that commit, "+
+				"or set uploadpack.allowReachableSHA1InWant on the server", r.host, commit)
+	}
+	return tip, nil
+}
+
+// refAt returns the object to request for a commit that a ref points to, which may be an annotated tag.
+func (r *Session) refAt(commit object.ID) (want object.ID, ok bool) {
+	for name, hash := range r.refs.References {
+		if hash == commit {
+			return hash, true
+		}
+		if r.refs.Peeled[name] == commit {
+			want, ok = hash, true
+		}
+	}
+	return want, ok
+}
+
+// sendsUnadvertised reports whether the server may send a commit that no ref points to. Like Git, it makes no difference
+// between the capabilities: some servers send reachable commits although they offer only tips.
+func (r *Session) sendsUnadvertised() bool {
+	return r.refs.Capabilities.Supports(capability.AllowTipSHA1InWant) || r.refs.Capabilities.Supports(capability.AllowReachableSHA1InWant)
+}
+
+// Messages of Git, JGit, go-git, Dulwich and Azure DevOps.
+var noCommitText = regexp.MustCompile(`(?i)not our ref|unadvertised object|want \S+ (is )?not valid|invalid object|` +
+	`\bobject\b.*(not found|not exist|missing)`)
+
+// refusesCommit reports whether the server has refused to send a commit by its hash. The list of refs, which it has sent
+// before, shows that the repository exists.
+func (r *Session) refusesCommit() bool {
+	if status, ok := errors.AsType[statusError](r.wire.firstError()); ok {
+		return status.code == http.StatusBadRequest || status.code == http.StatusNotFound
+	}
+	return noCommitText.MatchString(r.wire.errLine())
+}
+
+func (r *Session) noCommit(commit object.ID) error {
+	return events.Errorf(events.Permanent, events.ClassNoRef,
+		"%s does not send commit %s: it has no such commit, or none that a branch or tag contains; check the hash, or push a branch or tag that contains it",
+		r.host, commit)
+}
