@@ -10,9 +10,10 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// allowHashes lets the server send commits that no ref points to, as Git does over protocol version 2.
+// allowHashes lets the server send reachable commits by their hash over protocol version 0, which it is limited to.
 func (w *world) allowHashes() {
 	w.t.Helper()
+	w.git.IgnoreVersion(true)
 	testenv.Must(w.git.Git(w.t.Context(), widgets, "", "config", "uploadpack.allowReachableSHA1InWant", "true"))(w.t)
 }
 
@@ -25,11 +26,20 @@ func (w *world) pin(ref, commit string, depth events.Depth) (SyncResult, error) 
 
 func TestCommitByItsHash(t *testing.T) {
 	t.Parallel()
+	for name, arrange := range map[string]func(*world){"protocol 0": (*world).allowHashes, "protocol 2": func(*world) {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testCommitByItsHash(t, arrange)
+		})
+	}
+}
+
+func testCommitByItsHash(t *testing.T, arrange func(*world)) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	second := w.push(map[string]string{"a": "2"})
 	w.push(map[string]string{"a": "3"})
-	w.allowHashes()
+	arrange(w)
 
 	res := w.sync(strings.ToUpper(first))
 	if res.Path != widgets+"@"+first || res.Ref.String() != first || res.After != first || !res.Published {
@@ -71,6 +81,7 @@ func TestCommitWithoutItsOwnCapability(t *testing.T) {
 	tagged := w.push(map[string]string{"a": "2"})
 	testenv.Must(0, w.git.Tag(t.Context(), widgets, "v1", tagged))(t)
 	tip := w.push(map[string]string{"a": "3"})
+	w.git.IgnoreVersion(true)
 
 	w.mustBeSound(w.sync(tip).Path, tip)       // a branch is at it
 	w.mustBeSound(w.sync(tagged).Path, tagged) // an annotated tag is
@@ -109,6 +120,21 @@ func TestCommitThatTheRemoteRefuses(t *testing.T) {
 		t.Errorf("something is published: %v", err)
 	}
 	mustBeTidy(t, w)
+}
+
+func TestCommitByItsHashOverSSH(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.withSSH()
+	first := w.create(map[string]string{"a": "1"})
+	second := w.push(map[string]string{"a": "2"})
+	w.push(map[string]string{"a": "3"})
+	for _, commit := range []string{first, second} { // over protocol 2, then 0
+		w.mustBeSound(testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, commit)))(t).Path, commit)
+		_, err := w.volume.Sync(t.Context(), w.sshRequest(server, strings.Repeat("ab", 20)))
+		testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
+		w.allowHashes()
+	}
 }
 
 func TestPinnedCommitOfABranch(t *testing.T) {

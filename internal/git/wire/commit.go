@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// ResolveCommit returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
+// ResolveCommit, after List, returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
 // zero for the default branch. It prefers a ref at the commit. Without one it fails if the server does not offer to send
 // commits by their hash.
 func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
@@ -49,10 +49,10 @@ func (r *Session) refAt(commit object.ID) (want object.ID, ok bool) {
 	return want, ok
 }
 
-// sendsUnadvertised reports whether the server may send a commit that no ref points to. Like Git, it makes no difference
-// between the capabilities: some servers send reachable commits although they offer only tips.
+// sendsUnadvertised reports whether the server may send a commit that no listed ref points to, which those of protocol 2 do.
+// Like Git, it makes no difference between the capabilities: some servers send reachable commits although they offer only tips.
 func (r *Session) sendsUnadvertised() bool {
-	return r.refs.Capabilities.Supports(capability.AllowTipSHA1InWant) || r.refs.Capabilities.Supports(capability.AllowReachableSHA1InWant)
+	return r.offered != nil || r.refs.Capabilities.Supports(capability.AllowTipSHA1InWant) || r.refs.Capabilities.Supports(capability.AllowReachableSHA1InWant)
 }
 
 // Messages of Git, JGit, go-git, Dulwich and Azure DevOps.
