@@ -19,6 +19,7 @@ import (
 func VolumeConfig(cfg config.Config) volume.Config {
 	return volume.Config{
 		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: checkout.LinkPolicy(cfg.OutsideLinks),
+		Durability:   volume.Durability(cfg.Durability),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
 		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,

@@ -143,6 +143,12 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, interval: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
 		}.Run(maintaining)
 	})
+	background.Go(func() {
+		syncer{
+			volume: volume, locker: locker, source: changes.Source, log: log,
+			publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
+		}.Run(maintaining)
+	})
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
 	background.Go(func() { budgets.Run(draining) })

@@ -63,6 +63,7 @@ var flagValues = map[string][]string{
 	"roles":         config.Roles,
 	"log-level":     {"debug", "info", "warn", "error"},
 	"log-format":    {"text", "json"},
+	"durability":    {"power", "process"},
 	"outside-links": {"keep", "skip", "refuse"},
 	"on-busy":       {string(events.BusyWait), string(events.BusySkip)},
 }
