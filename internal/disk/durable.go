@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 )
 
 // Replace atomically replaces the file at path: readers see the old or the new content, and the new one survives a
@@ -51,7 +52,7 @@ func writeAndClose(file *os.File, content []byte, synced bool) error {
 		err = file.Chmod(0o644)
 	}
 	if err == nil && synced {
-		err = file.Sync()
+		err = syncFile(file)
 	}
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
@@ -66,10 +67,32 @@ func SyncDir(path string) error {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Sync(); err != nil {
+	if err := syncFile(dir); err != nil {
 		return fmt.Errorf("sync folder %s: %w", path, err)
 	}
 	return nil
+}
+
+// syncFile syncs a file or folder.
+func syncFile(file *os.File) error {
+	err := file.Sync()
+	if observe := observer.Load(); observe != nil {
+		(*observe)("fsync", file.Name())
+	}
+	return err
+}
+
+// observer is called after each sync: see Observe.
+var observer atomic.Pointer[func(call, path string)]
+
+// Observe has fn called after each "fsync", "commit" and "syncfs" of the process with the path, for tests. It is called by
+// several goroutines. A nil fn ends that.
+func Observe(fn func(call, path string)) {
+	if fn == nil {
+		observer.Store(nil)
+		return
+	}
+	observer.Store(&fn)
 }
 
 // ReadDir is [os.ReadDir], but returns no entries if the folder does not exist.

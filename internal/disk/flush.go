@@ -84,7 +84,7 @@ func syncAll(paths []string) error {
 			return err
 		}
 	}
-	return each(paths, flushers, (*os.File).Sync)
+	return each(paths, flushers, syncFile)
 }
 
 func each(paths []string, limit int, sync func(*os.File) error) error {
@@ -182,6 +182,9 @@ func commitNames(path string) error {
 		return err
 	}
 	defer dir.Close()
+	if observe := observer.Load(); observe != nil {
+		defer (*observe)("commit", path)
+	}
 	var transaction uint64
 	for _, request := range []uintptr{btrfsStartSync, btrfsWaitSync} {
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), request, uintptr(unsafe.Pointer(&transaction))); errno != 0 {
@@ -198,6 +201,9 @@ func SyncVolume(path string) error {
 		return err
 	}
 	defer dir.Close()
+	if observe := observer.Load(); observe != nil {
+		defer (*observe)("syncfs", path)
+	}
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
 		return fmt.Errorf("sync the file system of %s: %w", path, err)
 	}
