@@ -18,7 +18,7 @@ import (
 // VolumeConfig returns the volume settings of cfg.
 func VolumeConfig(cfg config.Config) volume.Config {
 	return volume.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), ReuseTrees: cfg.TreeReuse, Links: checkout.LinkPolicy(cfg.OutsideLinks),
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), KeepPrepared: max(cfg.TreePrepare, 1), Links: checkout.LinkPolicy(cfg.OutsideLinks),
 		Durability:   volume.Durability(cfg.Durability),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,

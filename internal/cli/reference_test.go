@@ -70,7 +70,7 @@ func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 	var own, named []string
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if s := known.Lookup(f.Name); s != nil && s.Usage == f.Usage {
-			if common.Lookup(f.Name) == nil {
+			if !f.Hidden && common.Lookup(f.Name) == nil {
 				named = append(named, "`--"+f.Name+"`")
 			}
 			return

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +33,9 @@ func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 		return config.Config{}, term.UsageError(err)
 	}
 	app.SilenceRedis()
+	for _, warning := range cfg.Warnings {
+		app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "obsolete setting", "warning", warning)
+	}
 	return cfg, nil
 }
 

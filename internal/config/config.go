@@ -34,6 +34,8 @@ const DefaultFile = "lockstep.yaml"
 
 // Config holds every setting, checked. The table in settings.go documents each.
 type Config struct {
+	Warnings []string `koanf:"-"` // of settings that have no effect
+
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
 	Prefix            string `koanf:"prefix"`
@@ -54,14 +56,14 @@ type Config struct {
 	TreeGrace   time.Duration `koanf:"tree-grace"`
 	TreeKeep    time.Duration `koanf:"tree-keep"`
 
-	TreeReuse        bool   `koanf:"tree-reuse"`
-	Durability       string `koanf:"durability"`
-	OutsideLinks     string `koanf:"outside-links"`
-	MaxTreeFiles     int    `koanf:"max-tree-files"`
-	MaxTreeBytes     int64  `koanf:"max-tree-bytes"`
-	MaxFileBytes     int64  `koanf:"max-file-bytes"`
-	MaxPackBytes     int64  `koanf:"max-pack-bytes"`
-	MaxInflatedBytes int64  `koanf:"max-inflated-bytes"`
+	TreePrepare      time.Duration `koanf:"tree-prepare"`
+	Durability       string        `koanf:"durability"`
+	OutsideLinks     string        `koanf:"outside-links"`
+	MaxTreeFiles     int           `koanf:"max-tree-files"`
+	MaxTreeBytes     int64         `koanf:"max-tree-bytes"`
+	MaxFileBytes     int64         `koanf:"max-file-bytes"`
+	MaxPackBytes     int64         `koanf:"max-pack-bytes"`
+	MaxInflatedBytes int64         `koanf:"max-inflated-bytes"`
 
 	Adopt          bool          `koanf:"adopt"`
 	MaxRepoBytes   int64         `koanf:"max-repo-bytes"`
@@ -129,6 +131,12 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 	if err := k.Load(variables, nil); err != nil {
 		return Config{}, fmt.Errorf("environment: %w", err)
 	}
+	var warnings []string
+	for _, s := range obsolete {
+		if k.Exists(s.name) || flags != nil && flags.Changed(s.name) {
+			warnings = append(warnings, fmt.Sprintf("the setting %s has no effect; %s", s.name, s.usage))
+		}
+	}
 	if flags != nil {
 		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
 			return Config{}, fmt.Errorf("flags: %w", err)
@@ -139,7 +147,7 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 			}
 		}
 	}
-	var c Config
+	c := Config{Warnings: warnings}
 	if err := k.Unmarshal("", &c); err != nil {
 		return Config{}, fmt.Errorf("settings: %w", err)
 	}
@@ -247,6 +255,7 @@ func (c *Config) checkWork() error {
 		atLeast("fetch-timeout", c.FetchTimeout, time.Second, "at least 1s"),
 		atLeast("tree-grace", c.TreeGrace, 0, "0s or more"),
 		atLeast("tree-keep", c.TreeKeep, 0, "0s or more"),
+		atLeast("tree-prepare", c.TreePrepare, 0, "0s or more"),
 		atLeast("max-volume-bytes", c.MaxVolumeBytes, 0, "0 or more"),
 		atLeast("min-free-bytes", c.MinFreeBytes, 0, "0 or more"),
 		zeroOrSecond("patrol-every", c.PatrolEvery),

@@ -82,7 +82,7 @@ var settings = []entry{
 	{"circuit-open", Working, advanced, 30 * time.Second, "", "`duration` for which the circuit breaker first stays open; doubles each time, up to 10m or this value if that is longer"},
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept"},
 	{"tree-keep", Working | Keeping, advanced, time.Hour, "", "maximum `duration`, beyond tree-grace, for which a tree is kept because an unacknowledged result names it"},
-	{"tree-reuse", Working | Keeping, advanced, false, "", "update trees that are no longer needed instead of building new ones: faster, but readers must pin what they read"},
+	{"tree-prepare", Working | Keeping, advanced, 24 * time.Hour, "", "maximum `duration` for which a pushed ref's next tree is kept ready; 0: prepare none"},
 	{"durability", Working, advanced, "power", "", "`what` a published tree survives: power: a power cut, since each sync waits for the disk; process: a killed process, as with Git; after an unclean stop of the machine, what was published in its last minute is verified and damage replaced"},
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: keep, skip, or refuse to publish the commit; applies from a ref's next commit on"},
 	{"adopt", Working, advanced, true, "", "replace a plain clone of the same remote found at a repository's path, and keep it below .lockstep; false: fail"},
@@ -118,6 +118,11 @@ var settings = []entry{
 	{"dead-max-length", Serving, advanced, 50_000, "", "maximum number of dead `letters`; beyond that the oldest are dropped"},
 }
 
+// obsolete lists settings of earlier versions, which are still accepted but have no effect. usage says what to do instead.
+var obsolete = []entry{
+	{"tree-reuse", Working | Keeping, advanced, false, "", "the next tree is prepared before the push: see tree-prepare"},
+}
+
 func defaults() map[string]any {
 	values := map[string]any{}
 	for _, s := range settings {
@@ -127,7 +132,7 @@ func defaults() map[string]any {
 }
 
 func find(name string) (entry, bool) {
-	for _, s := range settings {
+	for _, s := range slices.Concat(settings, obsolete) {
 		if s.name == name {
 			return s, true
 		}
@@ -160,7 +165,7 @@ func (s entry) fits(value any) error {
 
 // AddFlags adds the flags of the given groups.
 func AddFlags(flags *pflag.FlagSet, groups Group) {
-	for _, s := range settings {
+	for _, s := range slices.Concat(settings, obsolete) {
 		if s.group&groups == 0 {
 			continue
 		}
@@ -177,6 +182,11 @@ func AddFlags(flags *pflag.FlagSet, groups Group) {
 			flags.Duration(s.name, value, s.usage)
 		case []string:
 			flags.StringSlice(s.name, value, s.usage)
+		}
+	}
+	for _, s := range obsolete {
+		if s.group&groups != 0 {
+			_ = flags.MarkHidden(s.name) // the flag exists
 		}
 	}
 }

@@ -18,10 +18,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
 
-var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
+var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "taken", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
 
 // TestKilledAtEveryStep kills a process at each step of a first or a later sync, and checks that readers see a complete
 // tree and that the next sync repairs the rest.
@@ -33,12 +34,16 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 	for i, step := range steps {
 		for _, first := range testenv.Form([]bool{i%2 == 0}, []bool{true, false}) {
+			if first && step == "taken" {
+				continue // nothing is prepared
+			}
 			t.Run(fmt.Sprintf("%s/first=%v", step, first), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				old := w.create(map[string]string{"a": "1", "same": "same"})
 				if !first {
 					w.sync("")
+					w.prepare()
 					old = w.push(map[string]string{"a": "2"})
 				}
 				before := w.published()
@@ -82,9 +87,15 @@ func (w *world) publishedAt(repo string) string {
 // dieAt runs a sync in a child process, which kills itself at the step.
 func (w *world) dieAt(step string) {
 	w.t.Helper()
+	w.die(step, w.git.URL(widgets))
+}
+
+// die is dieAt for a sync from url, or for a preparation if url is empty.
+func (w *world) die(step, url string) {
+	w.t.Helper()
 	cmd := exec.CommandContext(testenv.Context(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")
 	cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_DIE_ROOT="+w.volume.Root(), "LOCKSTEP_TEST_DIE_STEP="+step,
-		"LOCKSTEP_TEST_DIE_URL="+w.git.URL(widgets), fmt.Sprintf("LOCKSTEP_TEST_DIE_FENCE=%d", w.fence.Add(1)))
+		"LOCKSTEP_TEST_DIE_URL="+url, fmt.Sprintf("LOCKSTEP_TEST_DIE_FENCE=%d", w.fence.Add(1)))
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -102,8 +113,44 @@ func dieAtStep(t *testing.T, root string) {
 	}
 	var fence uint64
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
-	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("LOCKSTEP_TEST_DIE_URL"), Fence: fence})
+	var err error
+	if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
+		_, err = v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: url, Fence: fence})
+	} else {
+		_, err = v.Prepare(t.Context(), PrepareRequest{
+			Repo: repoPath(t, widgets), Ref: testenv.Must(events.ParseRef(gitserver.Main))(t), Fence: fence,
+		})
+	}
 	t.Fatalf("not killed: %v", err)
+}
+
+// TestKilledWhilePreparing kills a process at each step of a preparation.
+func TestKilledWhilePreparing(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"linked", "prepared"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			old := w.create(map[string]string{"a": "1", "same": "same"})
+			w.sync("")
+
+			w.die(step, "")
+
+			w.mustBeSound(widgets, old)
+			if prepared := step == "prepared"; w.isPrepared(widgets) != prepared {
+				t.Errorf("prepared: %v", !prepared)
+			}
+			next := w.push(map[string]string{"a": "2"})
+			w.sync("")
+			w.mustBeSound(widgets, next)
+			mustBeTidy(t, w)
+			w.prepare()
+			last := w.push(map[string]string{"a": "3"})
+			w.sync("")
+			w.mustBeSound(widgets, last)
+			w.mustVerify()
+		})
+	}
 }
 
 // TestStaleAtEveryStep syncs as a newer holder after each step of an older one. The older one must fail and change nothing.
@@ -115,6 +162,7 @@ func TestStaleAtEveryStep(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": "1", "same": "same"})
 			w.sync("")
+			w.prepare()
 			w.push(map[string]string{"a": "2"})
 			stale := w.request("")
 			slow := w.open(w.volume.Root(), Config{})

@@ -27,6 +27,7 @@
 //	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
 //	    trees/{fence}-{commit}/        a tree with its own small .git
 //	    trees/.building-{fence}/       an incomplete tree
+//	    trees/.next-{fence}-{commit}/  a private copy of that published tree, which the next sync of its ref will change
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
 //	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted
@@ -42,7 +43,8 @@
 //	listed      the remote has listed its refs and accepted the credential; the names to publish are free or ours
 //	fetched     a thin pack for the commit is in quarantine, and every object that it needs is present
 //	moved       its objects are in the store, and the store's refs include the commit
-//	checked out unchanged files are hard links to the last tree's, or with [Config].ReuseTrees a retired tree is recycled
+//	taken       the prepared tree is now this sync's incomplete tree; skipped if there is none
+//	checked out the changes are applied to the prepared tree, or a tree of hard links to the last one's files is made
 //	indexed     the tree has its .git and index
 //	built       the tree is flushed to disk
 //	confirmed   the caller has confirmed its lease
@@ -50,7 +52,23 @@
 //	retired     the old tree's grace has begun
 //
 // The cost follows the size of the change: only folders that differ are read, and a new tree costs one link per unchanged
-// file. A recycled tree costs no links.
+// file, or one stat if it is prepared.
+//
+// A tree shares the files of the one before only if they are unmodified: type, permissions, size, modification time and inode
+// are compared with the manifest, when a file is linked and, in a prepared tree, again before the flip. Others are written
+// anew from the store. A prepared tree with missing or additional names is not used.
+//
+// # Steps of a preparation
+//
+// While a repository is idle, [Volume.Prepare] links the published tree of a ref that was pushed to into a private one. It
+// stops soon after its context is cancelled. It prepares nothing while the repository, or the volume's bytes or inodes, are
+// within a tenth of their limits, and keeps at most 8 such trees per repository.
+//
+//	linked      the private tree is complete
+//	prepared    it has its name, by which the next sync finds it
+//
+// A prepared tree goes with the published tree that it was linked from: when that is replaced, removed, marked as damaged, or
+// moves away. One that stays unused goes after [Config].KeepPrepared.
 //
 // # Steps of a move
 //
@@ -116,6 +134,8 @@
 //	not proved to be the same
 //	move during pushes to the repository   retryable, ClassConflict; nothing changed
 //	move with a damaged tree or store      moves without it; the next Sync of the new path fetches it
+//	a reader writes to published files     the next tree has new files instead; if size and time are
+//	                                       restored, only Verify finds it
 //	path below one that has moved away,    retryable, ClassConflict
 //	within its grace
 //

@@ -30,6 +30,9 @@ func (s *syncer) isDue() (bool, error) {
 	if unmarked, err := s.f.unlinked(links); err != nil || len(unmarked) > 0 {
 		return true, err
 	}
+	if useless, err := s.f.uselessPrepared(links, s.binding.MovedAway, s.v.cfg.KeepPrepared); err != nil || len(useless) > 0 {
+		return true, err
+	}
 	linked := linkedTrees(links)
 	marks, err := disk.ReadDir(s.f.retired())
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,7 +122,11 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 		return false
 	}
 	expired, err := f.expired(nil, v.cfg.Grace)
-	return err == nil && len(v.surplus(expired)) == 0
+	if err != nil || len(expired) > 0 {
+		return false
+	}
+	prepared, err := f.preparedTrees()
+	return err == nil && !slices.ContainsFunc(prepared, func(t preparedTree) bool { return t.age > v.cfg.KeepPrepared })
 }
 
 // listBatch is the maximum number of folder entries in memory at once.

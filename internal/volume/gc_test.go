@@ -165,23 +165,28 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 	}
 }
 
-// TestTreesInGraceAreTidy has trees that the patrol must keep: one in its grace period, others to be recycled.
+// TestTreesInGraceAreTidy has trees that the patrol must keep: one in its grace period, and a prepared one.
 func TestTreesInGraceAreTidy(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]Config{"grace": {}, "spares": {Grace: 1, ReuseTrees: true}} {
-		t.Run(name, func(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("prepared=%v", prepared), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.volume = w.open(t.TempDir(), cfg)
 			w.create(map[string]string{"a": "0"})
 			w.sync("")
-			w.push(map[string]string{"a": "1"})
-			w.sync("")
+			cfg := Config{KeepPrepared: 1}
+			if prepared {
+				w.prepare()
+			} else {
+				w.push(map[string]string{"a": "1"})
+				w.sync("")
+				cfg = Config{Grace: 1}
+			}
 			w.gc(false)
 			if !w.volume.IsTidy(repoPath(t, widgets)) {
 				t.Error("it would be looked at again")
 			}
-			w.volume = w.open(w.volume.Root(), Config{Grace: 1})
+			w.volume = w.open(w.volume.Root(), cfg)
 			if w.volume.IsTidy(repoPath(t, widgets)) {
 				t.Error("it would not be looked at")
 			}

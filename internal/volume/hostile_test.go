@@ -248,7 +248,7 @@ func TestLinksOutOfTheTree(t *testing.T) {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1, ReuseTrees: true})
+			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1})
 			w.create(map[string]string{"file": "1", "lib/modules/tool/cli.js": "x"})
 			w.commit(gitserver.Main, gitserver.Edit{Link: links, Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
 			res, err := w.trySync("")
@@ -263,14 +263,16 @@ func TestLinksOutOfTheTree(t *testing.T) {
 					t.Errorf("%s is marked %v", file.Path, file.Outside)
 				}
 			}
-			for i := range 4 { // linked and recycled trees
+			for i := range 4 { // linked and prepared trees
 				for path := range links {
 					if _, err := os.Lstat(w.path(widgets, path)); (err == nil) != (policy == checkout.LinksKeep || !outside[path]) {
 						t.Errorf("%s: %v", path, err)
 					}
 				}
 				w.push(map[string]string{"file": fmt.Sprint(i)})
-				w.sync("")
+				if w.sync(""); i > 0 {
+					w.prepare()
+				}
 			}
 		})
 	}

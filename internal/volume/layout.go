@@ -53,6 +53,7 @@ func (f folder) quarantine(n uint64) string {
 
 const (
 	buildPrefix = ".building-"
+	nextPrefix  = ".next-"
 	flipPrefix  = "flip-"
 )
 

@@ -163,7 +163,7 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 	}
 	refs := map[events.Ref]bool{}
 	for _, tree := range trees {
-		if strings.HasPrefix(tree.Name(), buildPrefix) {
+		if isPrivate(tree.Name()) {
 			continue
 		}
 		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()

@@ -12,7 +12,7 @@ import (
 // TestFilesAreClosed repeats all operations and checks that the number of open files does not grow.
 func TestFilesAreClosed(t *testing.T) {
 	w := newWorld(t)
-	w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: true})
+	w.volume = w.open(t.TempDir(), Config{Grace: 1})
 	w.create(map[string]string{"a": "0", "dir/b": "0"})
 	round := func(i int) {
 		w.push(map[string]string{"a": fmt.Sprint(i)})
@@ -20,6 +20,7 @@ func TestFilesAreClosed(t *testing.T) {
 		if _, err := w.trySync("nowhere"); err == nil {
 			t.Error("a ref that is not there was synced")
 		}
+		w.prepare()
 		w.gc(true)
 		w.verify(true)
 	}

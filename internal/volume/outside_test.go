@@ -14,20 +14,23 @@ import (
 )
 
 // TestLinkPolicyChange changes the policy between two syncs. The next tree must follow the new policy,
-// recycled or not, although no link has changed.
+// prepared or not, although no link has changed.
 func TestLinkPolicyChange(t *testing.T) {
 	t.Parallel()
-	for _, reuse := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("prepared=%v", prepared), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"file": "0"})
 			w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"dir/out": "/etc/passwd", "in": "file"}})
 			for i, policy := range []checkout.LinkPolicy{checkout.LinksKeep, checkout.LinksSkip, checkout.LinksKeep} {
-				w.volume = w.open(w.volume.Root(), Config{Links: policy, Grace: 1, ReuseTrees: reuse})
+				w.volume = w.open(w.volume.Root(), Config{Links: policy, Grace: 1})
 				for n := range 4 {
 					w.push(map[string]string{"file": fmt.Sprint(i, n)})
 					w.sync("")
+					if prepared {
+						w.prepare()
+					}
 					if _, err := os.Lstat(w.path(widgets, "dir/out")); (err == nil) != (policy == checkout.LinksKeep) {
 						t.Errorf("policy %s, push %d: %v", policy, n, err)
 					}
@@ -39,7 +42,7 @@ func TestLinkPolicyChange(t *testing.T) {
 					t.Errorf("policy %s: %+v", policy, report)
 				}
 			}
-			w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksRefuse, Grace: 1, ReuseTrees: reuse})
+			w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksRefuse, Grace: 1})
 			w.push(map[string]string{"file": "last"})
 			_, err := w.trySync("")
 			testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
@@ -51,14 +54,14 @@ func TestLinkPolicyChange(t *testing.T) {
 // and in again.
 func TestChangedLinkRedirectsOthers(t *testing.T) {
 	t.Parallel()
-	for _, reuse := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("prepared=%v", prepared), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.create(map[string]string{"file": "1", "d/file": "1"})
 			w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"sub/l": "../d/../file", "sub/other": "../file"}})
 			root := w.volume.Root()
-			w.volume = w.open(root, Config{Links: checkout.LinksSkip, Grace: 1, ReuseTrees: reuse})
+			w.volume = w.open(root, Config{Links: checkout.LinksSkip, Grace: 1})
 			folder := gitserver.Edit{Delete: []string{"d"}, Write: map[string]string{"d/file": "1"}}
 			link := gitserver.Edit{Delete: []string{"d"}, Link: map[string]string{"d": "."}}
 			touch := 0
@@ -68,6 +71,9 @@ func TestChangedLinkRedirectsOthers(t *testing.T) {
 				commit := w.commit(gitserver.Main, edit)
 				for range 2 { // the second push changes no link
 					res := w.sync("")
+					if prepared {
+						w.prepare()
+					}
 					if res.After != commit || touch > 0 && len(res.Files) > 2 {
 						t.Errorf("changed %+v", res.Files)
 					}
@@ -85,7 +91,7 @@ func TestChangedLinkRedirectsOthers(t *testing.T) {
 				}
 				w.sync("")
 			}
-			w.volume = w.open(root, Config{Links: checkout.LinksRefuse, Grace: 1, ReuseTrees: reuse})
+			w.volume = w.open(root, Config{Links: checkout.LinksRefuse, Grace: 1})
 			commit := w.push(map[string]string{"file": "3"})
 			w.sync("")
 			w.commit(gitserver.Main, link)

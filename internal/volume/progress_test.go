@@ -68,11 +68,11 @@ func (w *world) watchedSync(ref string) *recorder {
 
 func TestSyncReportsPhases(t *testing.T) {
 	t.Parallel()
-	for _, reuse := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reuse=%v", reuse), func(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("prepared=%v", prepared), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.volume = w.open(t.TempDir(), Config{Grace: 1, ReuseTrees: reuse})
+			w.volume = w.open(t.TempDir(), Config{Grace: 1})
 			testenv.Must(w.git.Generate(t.Context(), widgets, gitserver.Shape{Files: 500, Bytes: 2 << 20}))(t)
 
 			first := w.watchedSync("")
@@ -92,18 +92,17 @@ func TestSyncReportsPhases(t *testing.T) {
 			if got := w.watchedSync("").phases(); !slices.Equal(got, []string{"list"}) {
 				t.Errorf("nothing is new: %q, want that it was listed", got)
 			}
-			for n := range 3 { // the last one recycles a tree, if enabled
+			for n := range 3 {
 				w.push(map[string]string{"a": fmt.Sprint(n)})
+				if prepared {
+					w.prepare()
+				}
 				pushed := w.watchedSync("")
 				if got := pushed.phases(); !slices.Equal(got, all) {
 					t.Errorf("a push: %q, want %q", got, all)
 				}
-				want := int64(501)
-				if reuse && n == 2 {
-					want = 2 // only the files that differ from the recycled tree
-				}
-				if p := pushed.last(events.PhaseBuild, "files"); p.Done != p.Total || p.Done > want {
-					t.Errorf("push %d: built %+v, want all of at most %d files", n, p, want)
+				if p := pushed.last(events.PhaseBuild, "files"); p.Done != p.Total || p.Done != 501 {
+					t.Errorf("push %d: built %+v, want all of 501 files", n, p)
 				}
 			}
 		})

@@ -56,7 +56,7 @@ func (v *Volume) confirm(ctx context.Context, check func(context.Context) error)
 func (s *syncer) build(ctx context.Context) error {
 	s.progress.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
-	files, err := s.recycle(ctx, dst)
+	files, err := s.update(ctx, dst)
 	if files == nil && err == nil {
 		files, err = s.checkOut(ctx, dst)
 	}
@@ -64,21 +64,13 @@ func (s *syncer) build(ctx context.Context) error {
 		return err
 	}
 	s.v.done("checked out")
-	err = s.writeGitDir(dst, files)
-	if errors.Is(err, checkout.ErrBadManifest) { // the manifest of a recycled tree
-		if files, err = s.checkOut(ctx, dst); err == nil {
-			err = s.writeGitDir(dst, files)
-		}
-	}
-	if err != nil {
+	if err := s.writeGitDir(dst, files); err != nil {
 		return err
 	}
 	s.v.done("indexed")
 	s.progress.begin(events.PhasePublish, "", 0)
 	written, err := checkout.GitDirOf(dst).Files()
-	for _, path := range files.Written {
-		written = append(written, filepath.Join(dst, filepath.FromSlash(path)))
-	}
+	written = append(written, pathsIn(dst, files.Written)...)
 	s.meter.countBuilt(dst, written, files.Folders)
 	if err := errors.Join(err, s.flushTree(dst, written)); err != nil {
 		return disk.Error("build the tree", err)
@@ -97,6 +89,15 @@ func (s *syncer) build(ctx context.Context) error {
 	return disk.Error("build the tree", disk.FlushChanged(nil, []string{s.f.trees(), s.f.dir}))
 }
 
+// pathsIn returns the full paths of files in a tree.
+func pathsIn(tree string, files []string) []string {
+	paths := make([]string, len(files))
+	for i, path := range files {
+		paths[i] = filepath.Join(tree, filepath.FromSlash(path))
+	}
+	return paths
+}
+
 // checkOut checks the plan out into dst, which it empties first.
 func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
 	items, err := s.plan.Items()
@@ -108,7 +109,7 @@ func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, err
 			return nil, err
 		}
 	}
-	if err := errors.Join(os.RemoveAll(dst), os.MkdirAll(dst, 0o755)); err != nil {
+	if err := errors.Join(s.f.discard(dst), os.MkdirAll(dst, 0o755)); err != nil {
 		return nil, disk.Error("build the tree", err)
 	}
 	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
@@ -118,29 +119,31 @@ func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, err
 // writeGitDir writes the tree's .git.
 func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 	g := checkout.GitDirOf(dst)
-	index, err := files.Index()
-	if err != nil {
-		return err
-	}
 	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
-	if err == nil { // Git would use any files that were left in the .git of a recycled tree
-		err = os.RemoveAll(g.Dir)
-	}
 	if err == nil {
 		err = g.Write(s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
 	}
 	if err == nil {
-		err = g.WriteIndex(index)
+		err = g.WriteIndex(files.Index())
 	}
 	return disk.Error("write the tree's .git", err)
 }
 
-// lastTree opens the tree to share files with: the one published for this ref, else the default branch's, else nil.
+// lastTree opens the tree to share files with: the one published for this ref, or its prepared copy, else the default
+// branch's, else nil.
 func (s *syncer) lastTree() *checkout.Tree {
 	for _, name := range []string{s.names[0], s.binding.Repo.String()} {
-		if now := s.v.current(s.f, s.binding, name); s.last == nil && now.tree != "" {
-			s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
+		now := s.v.current(s.f, s.binding, name)
+		if s.last != nil || now.tree == "" {
+			continue
 		}
+		if now == s.now && now.ref == s.tip.Ref.String() {
+			if s.last = s.openPrepared(now.tree); s.last != nil {
+				s.prepared = now.tree
+				continue
+			}
+		}
+		s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
 	}
 	return s.last
 }

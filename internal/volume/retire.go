@@ -101,7 +101,7 @@ func (f folder) unlinked(links map[string]string) (trees []string, err error) {
 	for _, entry := range entries {
 		_, err := os.Lstat(f.mark(entry.Name()))
 		switch {
-		case err == nil || linked[entry.Name()] || strings.HasPrefix(entry.Name(), buildPrefix):
+		case err == nil || linked[entry.Name()] || isPrivate(entry.Name()):
 		case errors.Is(err, os.ErrNotExist):
 			trees = append(trees, entry.Name())
 		default:
@@ -164,7 +164,7 @@ func (f folder) readMark(tree string) (retiredTree, error) {
 	return retiredTree{tree, time.Since(info.ModTime()), strings.TrimSpace(string(content))}, err
 }
 
-// reclaimable returns the retired trees that may be deleted or recycled, oldest first: past their grace, and not named by
+// reclaimable returns the retired trees that may be deleted, oldest first: past their grace, and not named by
 // an unsettled result or past KeepNamed. They must be claimed first. The caller holds the file lock.
 func (s *syncer) reclaimable(links map[string]string) ([]retiredTree, error) {
 	trees, err := s.f.expired(links, s.v.cfg.Grace)

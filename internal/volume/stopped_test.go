@@ -37,6 +37,7 @@ func TestStoppedAtEveryStep(t *testing.T) {
 				w := newWorld(t, gitserver.WithBefore(g.pass))
 				w.create(map[string]string{"a": "1", "same": "same"})
 				w.sync("")
+				w.prepare()
 				w.push(map[string]string{"a": "2"})
 				stopped := w.stopAt(step)
 				newest := w.push(map[string]string{"a": "3"})

@@ -83,6 +83,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
+	defer v.janitor.syncBegins()()
 	res, err := s.run(ctx)
 	s.progress.end()
 	res.Asked = s.remote != nil
@@ -92,6 +93,9 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	if err != nil {
 		s.discard()
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
+	}
+	if v.cfg.Replaced != nil && res.Published && s.now.ref == res.Ref.String() {
+		v.cfg.Replaced(req.Repo, res.Ref)
 	}
 	return res, nil
 }
@@ -132,6 +136,7 @@ type syncer struct {
 	plan      *checkout.Plan
 	history   checkout.History // of the plan's commit
 	last      *checkout.Tree   // see lastTree
+	prepared  string           // last is the tree prepared from this published one; "" for none
 	tree      string           // name of the tree built, until it is published
 	meter     meter
 	progress  *reporter

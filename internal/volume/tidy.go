@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"lockstep/internal/disk"
@@ -46,6 +45,15 @@ func (s *syncer) clear() error {
 			return err
 		}
 	}
+	useless, err := s.f.uselessPrepared(links, s.binding.MovedAway, s.v.cfg.KeepPrepared)
+	if err != nil {
+		return err
+	}
+	for _, path := range useless {
+		if err := s.f.discard(path); err != nil {
+			return err
+		}
+	}
 	if err := s.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
 	}
@@ -65,16 +73,13 @@ func (s *syncer) clear() error {
 	return s.forgetMovedAway()
 }
 
-// discardReclaimable discards reclaimable trees except pinned ones and those kept for recycling.
+// discardReclaimable discards reclaimable trees except pinned ones.
 func (s *syncer) discardReclaimable(links map[string]string) error {
 	trees, err := s.reclaimable(links)
 	if err != nil {
 		return err
 	}
-	moved := func(t retiredTree) bool { return s.binding.MovedAway.covers(t.name) }
-	recyclable := slices.DeleteFunc(slices.Clone(trees), moved)
-	trees = slices.DeleteFunc(trees, func(t retiredTree) bool { return !moved(t) })
-	for _, tree := range append(trees, s.v.surplus(recyclable)...) {
+	for _, tree := range trees {
 		if _, err := s.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}

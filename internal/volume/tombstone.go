@@ -114,7 +114,10 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 		last = max(last, generations[len(generations)-1])
 	}
 	left := tombstone{To: to, At: time.Now().UTC(), Fence: fence, Store: last}
-	return f.writeBinding(binding{Repo: b.Repo, MovedAway: &left})
+	if err := f.writeBinding(binding{Repo: b.Repo, MovedAway: &left}); err != nil {
+		return err
+	}
+	return f.discardPrepared()
 }
 
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal

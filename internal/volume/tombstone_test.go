@@ -168,17 +168,23 @@ func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 	w.volume = v
 }
 
-func TestMoveWithRecycledTrees(t *testing.T) {
+func TestMoveWithPreparedTree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.volume = w.open(w.volume.Root(), Config{ReuseTrees: true, Grace: 1})
+	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
 	w.create(map[string]string{"a": "1", "same": "same"})
 	for _, n := range []string{"2", "3", "4"} {
 		w.push(map[string]string{"a": n})
 		w.sync("")
+		w.prepare()
 	}
 	w.rename(widgets, gadgets)
 	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	for _, repo := range []string{widgets, gadgets} {
+		if w.isPrepared(repo) {
+			t.Errorf("%s has a prepared tree after the move", repo)
+		}
+	}
 	for range 3 {
 		w.gcAt(widgets)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"lockstep/internal/disk"
 )
@@ -23,38 +24,100 @@ func (f folder) discard(path string) error {
 }
 
 // emptyTrash deletes the trash. Files that cannot be deleted stay for the next time.
-func (f folder) emptyTrash() { f.emptyTrashUntil(func() bool { return false }) }
-
-// emptyTrashUntil is emptyTrash, except that it stops early once stop returns true.
-func (f folder) emptyTrashUntil(stop func() bool) {
+func (f folder) emptyTrash() {
 	entries, err := disk.ReadDir(f.trash())
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
-		path := filepath.Join(f.trash(), entry.Name())
-		parts, _ := disk.ReadDir(path) // none unless path is a folder
-		for _, part := range parts {
-			if stop() {
-				return
-			}
-			_ = os.RemoveAll(filepath.Join(path, part.Name()))
-		}
-		_ = os.RemoveAll(path)
+		_ = os.RemoveAll(filepath.Join(f.trash(), entry.Name()))
 	}
+}
+
+// remove deletes path and everything below it. It calls mayGoOn before each deletion, and stops once that returns false.
+func remove(path string, mayGoOn func() bool) (goOn bool) {
+	if !mayGoOn() {
+		return false
+	}
+	if os.Remove(path) == nil {
+		return true
+	}
+	entries, _ := disk.ReadDir(path) // none unless path is a folder
+	for _, entry := range entries {
+		if !remove(filepath.Join(path, entry.Name()), mayGoOn) {
+			return false
+		}
+	}
+	if len(entries) > 0 {
+		_ = os.Remove(path)
+	}
+	return true
 }
 
 // muchTrash is the number of trash entries at which a sync deletes them itself, so that the janitor does not fall behind.
 const muchTrash = 16
 
-// janitor deletes trash in the background, one entry at a time, because deleting a tree takes as long as building one.
-// It needs no lease: trash is not in use.
+// janitor deletes trash in the background, one entry at a time, because deleting a tree takes as long as building one. It
+// pauses while this process syncs, which would have to share the disk with it. It needs no lease: trash is not in use.
 type janitor struct {
 	mu      sync.Mutex
 	todo    []folder
 	working bool
 	closed  bool
+	syncs   int           // in progress
+	idle    chan struct{} // closed when syncs falls to zero, or by close; nil unless the janitor waits for it
 	work    sync.WaitGroup
+}
+
+// maxPause is the longest time that the janitor pauses for one folder's trash, so that constant syncs do not fill the disk.
+const maxPause = 5 * time.Second
+
+// syncBegins pauses the deletions until the returned function is called.
+func (j *janitor) syncBegins() (ends func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.syncs++
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.syncs--; j.syncs == 0 {
+			j.resume()
+		}
+	}
+}
+
+// resume ends the janitor's pause. The caller holds mu.
+func (j *janitor) resume() {
+	if j.idle != nil {
+		close(j.idle)
+		j.idle = nil
+	}
+}
+
+// pauser returns a function that pauses while a sync is in progress, for maxPause in total. It returns false once the
+// janitor is closed.
+func (j *janitor) pauser() func() bool {
+	left := maxPause
+	return func() bool {
+		j.mu.Lock()
+		for j.syncs > 0 && !j.closed && left > 0 {
+			if j.idle == nil {
+				j.idle = make(chan struct{})
+			}
+			idle, began := j.idle, time.Now()
+			j.mu.Unlock()
+			timer := time.NewTimer(left)
+			select {
+			case <-idle:
+			case <-timer.C:
+			}
+			timer.Stop()
+			left -= time.Since(began)
+			j.mu.Lock()
+		}
+		defer j.mu.Unlock()
+		return !j.closed
+	}
 }
 
 // add queues the folder's trash for deletion, or deletes it now if there is a lot.
@@ -90,20 +153,19 @@ func (j *janitor) run() {
 		f := j.todo[0]
 		j.todo = j.todo[1:]
 		j.mu.Unlock()
-		f.emptyTrashUntil(j.isClosed)
+		mayGoOn := j.pauser()
+		entries, _ := disk.ReadDir(f.trash())
+		for _, entry := range entries {
+			remove(filepath.Join(f.trash(), entry.Name()), mayGoOn)
+		}
 	}
-}
-
-func (j *janitor) isClosed() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.closed
 }
 
 // close stops deleting and waits. The next sync deletes the rest.
 func (j *janitor) close() {
 	j.mu.Lock()
 	j.closed = true
+	j.resume()
 	j.mu.Unlock()
 	j.work.Wait()
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -118,7 +117,7 @@ func (f folder) contents() (string, int, error) {
 	if err != nil {
 		return "", 0, disk.Error("list the trees", err)
 	}
-	trees := slices.DeleteFunc(slices.Clone(entries), func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), buildPrefix) })
+	trees := slices.DeleteFunc(slices.Clone(entries), func(e os.DirEntry) bool { return isPrivate(e.Name()) })
 	oldest, youngest := "", ""
 	if len(trees) > 0 {
 		oldest, youngest = trees[0].Name(), trees[len(trees)-1].Name()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -123,7 +122,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 	}
 	for _, entry := range entries {
 		name := entry.Name()
-		if strings.HasPrefix(name, buildPrefix) {
+		if isPrivate(name) {
 			continue
 		}
 		_, err := os.Lstat(checkout.GitDirOf(c.f.tree(name)).Ref())
@@ -173,7 +172,7 @@ func (c *verifier) depth(current store) (events.Depth, error) {
 		return 0, disk.Error("list the trees", err)
 	}
 	for _, tree := range trees {
-		if name := tree.Name(); !strings.HasPrefix(name, buildPrefix) && !c.movedAway.covers(name) {
+		if name := tree.Name(); !isPrivate(name) && !c.movedAway.covers(name) {
 			depth = deeper(depth, checkout.GitDirOf(c.f.tree(name)).Depth())
 		}
 	}

@@ -24,11 +24,11 @@ import (
 
 // Config configures a Volume and limits the resources of a sync. Zero fields take the defaults.
 type Config struct {
-	Grace      time.Duration       // how long a replaced tree stays for its readers; 5 min
-	KeepNamed  time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
-	Durability Durability          // what survives a power cut; DurabilityPower
-	Links      checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
-	ReuseTrees bool                // recycle trees past their grace, instead of building new ones
+	Grace        time.Duration       // how long a replaced tree stays for its readers; 5 min
+	KeepNamed    time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
+	KeepPrepared time.Duration       // how long a prepared tree stays unused; 24 h
+	Durability   Durability          // what survives a power cut; DurabilityPower
+	Links        checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
 
 	RefuseClones bool // fail if a plain clone is in the way, instead of adopting it
 
@@ -48,6 +48,10 @@ type Config struct {
 	// return a cached answer. If it is nil, unsettled results protect no tree.
 	Results func(context.Context) (Horizon, error)
 
+	// Replaced is called when a sync has replaced the tree of a ref, so that [Volume.Prepare] is worthwhile. It must not
+	// block. Optional.
+	Replaced func(events.RepoPath, events.Ref)
+
 	Net wire.Config // network access to remotes
 
 	// Step is called with the name of each finished step, for crash tests. Optional.
@@ -56,7 +60,7 @@ type Config struct {
 
 func (cfg Config) withDefaults() (Config, error) {
 	limits := []int64{
-		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
+		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.KeepPrepared), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
 		cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
 		cfg.MaxRepoBytes, cfg.MaxVolumeBytes, cfg.MinFreeBytes,
 	}
@@ -67,6 +71,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.Durability = cmp.Or(cfg.Durability, DurabilityPower)
 	cfg.Links = cmp.Or(cfg.Links, checkout.LinksKeep)
 	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
+	cfg.KeepPrepared = cmp.Or(cfg.KeepPrepared, 24*time.Hour)
 	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
 	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
 	cfg.MaxTreeBytes = cmp.Or(cfg.MaxTreeBytes, 8<<30)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path"
 	"runtime"
@@ -18,13 +19,15 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// builder checks out a plan into a private folder. It links unchanged files from the last tree and writes all
-// others as new files, since trees share inodes. Several goroutines work on batches of items.
+// builder checks out a plan into a private folder. It links unchanged files from the last tree, unless the folder has
+// them already, and writes all others as new files, since trees share inodes. Several goroutines work on batches of items.
 type builder struct {
 	writer
+	prepared bool              // the folder has the unchanged files
 	maxBytes int64             // in all files
 	count    func(files int64) // counts created files
 	items    []Item
+	modes    fileModes
 	made     manifest     // parallel to items
 	folders  int64        // created
 	bytes    atomic.Int64 // in the created files
@@ -49,7 +52,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{written, b.folders, func() ([]byte, error) { return made.encode(), nil }}, nil
+	return &Files{written, b.folders, made}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -78,11 +81,21 @@ func (p *Plan) leavingLinks(objects *object.Store, items []Item, policy LinkPoli
 
 const batchSize = 128 // items
 
+// inParts splits a list into a part for each goroutine, in order.
+func inParts[T any](list []T) iter.Seq[[]T] {
+	return slices.Chunk(list, max(len(list)/runtime.GOMAXPROCS(0)+1, batchSize))
+}
+
 // build checks out the items into dst, an empty folder. It returns the manifest and the paths of new files. last is
 // the tree to link from; "" for none.
 func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
-	if err := b.makeFolders(dst); err != nil {
-		return nil, nil, err
+	if b.modes, err = probeModes(dst); err != nil {
+		return nil, nil, buildError(err)
+	}
+	if !b.prepared {
+		if err := b.makeFolders(ctx, dst); err != nil {
+			return nil, nil, err
+		}
 	}
 	b.made = make(manifest, len(b.items))
 	g, ctx := errgroup.WithContext(ctx)
@@ -102,7 +115,7 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 }
 
 // makeFolders creates all folders, parents first.
-func (b *builder) makeFolders(dst string) error {
+func (b *builder) makeFolders(ctx context.Context, dst string) error {
 	to, err := disk.NewWalker(dst)
 	if err != nil {
 		return buildError(err)
@@ -113,11 +126,18 @@ func (b *builder) makeFolders(dst string) error {
 		return parent.Make(name)
 	}
 	for _, it := range b.items {
+		if ctx.Err() != nil {
+			return stoppedBuild(ctx)
+		}
 		if _, err := to.Enter(disk.Parent(it.path), folder); err != nil {
 			return buildError(err)
 		}
 	}
 	return nil
+}
+
+func stoppedBuild(ctx context.Context) error {
+	return fmt.Errorf("build the tree: %w", context.Cause(ctx))
 }
 
 // buildError classifies a failure to create an entry. Names are unique within a folder, so a name can exist only
@@ -156,10 +176,10 @@ func (w *worker) run(dst, last string) (err error) {
 		if start >= len(w.items) {
 			return nil
 		}
-		if w.ctx.Err() != nil {
-			return fmt.Errorf("build the tree: %w", context.Cause(w.ctx))
-		}
 		for i := start; i < min(start+batchSize, len(w.items)); i++ {
+			if w.ctx.Err() != nil {
+				return stoppedBuild(w.ctx)
+			}
 			var size int64
 			if w.made[i], size, err = w.make(to, from, w.items[i]); err != nil {
 				return err
@@ -183,22 +203,50 @@ func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 		return tracked{}, 0, buildError(err)
 	}
 	name := path.Base(it.path)
-	if it.was.raw != "" && it.mode != filemode.Submodule && !w.leaving[it.path] {
-		if size, ok := linkUnchanged(folder, from, it, name); ok {
+	if it.was.raw != "" && !w.leaving[it.path] {
+		unchanged := w.linkUnchanged
+		if w.prepared {
+			unchanged = w.keepUnchanged
+		}
+		size, ok, err := unchanged(folder, from, it, name)
+		if err != nil {
+			return tracked{}, 0, buildError(err)
+		}
+		if ok {
 			return it.was, size, nil
 		}
 	}
 	return w.writer.write(w.ctx, folder, it.entry, name)
 }
 
-// linkUnchanged links a file from the last tree if it is unmodified there, and returns its size.
-func linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) (size int64, ok bool) {
+// linkUnchanged links a file from the last tree if it is unmodified there, and returns its size. A link beyond the file
+// system's limit of links to one file fails, too.
+func (w *worker) linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) (size int64, ok bool, err error) {
+	if it.mode == filemode.Submodule {
+		return 0, false, nil
+	}
 	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
 	if err != nil {
-		return 0, false
+		return 0, false, nil
 	}
 	st, err := last.Stat(name)
-	return st.Size, err == nil && it.was.isAsWritten(st) && folder.Link(last, name) == nil
+	return st.Size, err == nil && it.was.isAsWritten(st, w.modes) && folder.Link(last, name) == nil, nil
+}
+
+// keepUnchanged reports whether a file of a prepared tree is unmodified, and its size. If not, it removes the file.
+func (w *worker) keepUnchanged(folder disk.Dir, _ *disk.Walker, it Item, name string) (size int64, ok bool, err error) {
+	st, err := folder.Stat(name)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, err
+	case it.mode == filemode.Submodule:
+		return 0, st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+	case it.was.isAsWritten(st, w.modes):
+		return st.Size, true, nil
+	}
+	return 0, false, folder.Remove(name, false)
 }
 
 // writer writes the entries of a tree.
@@ -264,9 +312,9 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 }
 
 func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name string) error {
-	perm := uint32(0o644)
+	perm := uint32(permRegular)
 	if e.mode == filemode.Executable {
-		perm = 0o755
+		perm = permExecutable
 	}
 	file, err := folder.Create(name, perm)
 	if err != nil {
@@ -281,7 +329,10 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 
 // Files describes the files of a new tree.
 type Files struct {
-	Written []string               // paths of the files that are not linked from another tree
-	Folders int64                  // number of folders created; 0 if a tree was patched
-	Index   func() ([]byte, error) // returns the Git index of all files
+	Written []string // paths of the files that are not linked from another tree
+	Folders int64    // number of folders created; 0 if a prepared tree was updated
+	made    manifest
 }
+
+// Index returns the Git index of all files.
+func (f *Files) Index() []byte { return f.made.encode() }

@@ -151,7 +151,7 @@ func (g GitDir) WriteIndex(content []byte) error {
 // policy.
 func OpenTree(tree string, links LinkPolicy) *Tree {
 	g := GitDirOf(tree)
-	_, commit, ok := g.refAndCommit()
+	_, commit, ok := g.RefAndCommit()
 	if !ok || g.Links() != links || links != LinksKeep && !g.resolvesLinks() {
 		return nil
 	}
@@ -165,13 +165,13 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.
 func RefAndCommit(tree string) (ref, commit string, ok bool) {
-	ref, commit, ok = GitDirOf(tree).refAndCommit()
+	ref, commit, ok = GitDirOf(tree).RefAndCommit()
 	_, rest, _ := strings.Cut(filepath.Base(tree), "-")
 	return ref, commit, ok && strings.HasPrefix(rest, commit[:12])
 }
 
-// refAndCommit is RefAndCommit for a tree with any folder name.
-func (g GitDir) refAndCommit() (ref, commit string, ok bool) {
+// RefAndCommit is [RefAndCommit] for a tree with any folder name.
+func (g GitDir) RefAndCommit() (ref, commit string, ok bool) {
 	ref, err := readLine(g.Ref())
 	if err == nil {
 		commit, err = readLine(filepath.Join(g.Dir, "lockstep-commit"))

@@ -38,10 +38,19 @@ var ErrBadManifest = errors.New("not a Git index of version 2, or damaged")
 
 // readManifest reads a manifest and verifies its checksum.
 func readManifest(path string) (manifest, error) {
-	text, count, err := readEntries(path)
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+	count, err := countEntries(content)
+	if err != nil {
+		return nil, err
+	}
+	body := len(content) - sha1.Size
+	if sum := sha1.Sum(content[:body]); !bytes.Equal(sum[:], content[body:]) {
+		return nil, ErrBadManifest
+	}
+	text := string(content[manifestHeader:body])
 	m := make(manifest, 0, count)
 	for range count {
 		entry, rest, ok := cutTracked(text)
@@ -51,23 +60,6 @@ func readManifest(path string) (manifest, error) {
 		m, text = append(m, entry), rest
 	}
 	return m, nil
-}
-
-// readEntries returns the encoded entries of a manifest and their number.
-func readEntries(path string) (text string, count int, err error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return "", 0, err
-	}
-	count, err = countEntries(content)
-	if err != nil {
-		return "", 0, err
-	}
-	body := len(content) - sha1.Size
-	if sum := sha1.Sum(content[:body]); !bytes.Equal(sum[:], content[body:]) {
-		return "", 0, ErrBadManifest
-	}
-	return string(content[manifestHeader:body]), count, nil
 }
 
 // countEntries reads the number of entries from the start of a manifest.
@@ -98,41 +90,6 @@ func sizeOfManifest(path string) (int, error) {
 		err = ErrBadManifest
 	}
 	return count, err
-}
-
-// patchManifest returns the manifest at path, encoded, with the entries at the paths in found replaced by those in
-// written, or removed. bytes is the total of the files' sizes, each modulo 2^32.
-func patchManifest(path string, found []difference, written map[string]tracked) (content []byte, bytes int64, err error) {
-	text, count, err := readEntries(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	e := newEncoder(len(text) + 128*len(found))
-	put := func(t tracked) {
-		if !t.isSkipped() {
-			e.add(t)
-			bytes += int64(t.size())
-		}
-	}
-	for range count {
-		t, rest, ok := cutTracked(text)
-		if !ok {
-			return nil, 0, ErrBadManifest
-		}
-		text = rest
-		for len(found) > 0 && found[0].path < t.path {
-			put(written[found[0].path])
-			found = found[1:]
-		}
-		if len(found) > 0 && found[0].path == t.path {
-			continue
-		}
-		put(t)
-	}
-	for _, d := range found {
-		put(written[d.path])
-	}
-	return e.finish(), bytes, nil
 }
 
 // cutTracked decodes the first entry of text.
@@ -172,11 +129,10 @@ func (t tracked) size() uint32 {
 	return number(t.raw[36:])
 }
 
-// isAsWritten reports whether a file on disk is the one the entry describes, unmodified.
-func (t tracked) isAsWritten(st unix.Stat_t) bool {
+// isAsWritten reports whether a file on disk is the one the entry describes, unmodified. modes are those of new files.
+func (t tracked) isAsWritten(st unix.Stat_t, modes fileModes) bool {
 	return number(t.raw[8:]) == uint32(st.Mtim.Sec) && number(t.raw[12:]) == uint32(st.Mtim.Nsec) &&
-		number(t.raw[20:]) == uint32(st.Ino) && number(t.raw[36:]) == uint32(st.Size) &&
-		FileType(t.mode) == st.Mode&(unix.S_IFMT|0o100)
+		number(t.raw[20:]) == uint32(st.Ino) && number(t.raw[36:]) == uint32(st.Size) && modes.fit(t.mode, st.Mode)
 }
 
 // FileType returns the file type and the owner's execute bit on disk for a mode.

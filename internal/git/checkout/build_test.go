@@ -1,0 +1,58 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/git/object"
+	"lockstep/internal/testenv"
+)
+
+// TestBuildStopsAtOnce cancels a build of linked files after a number of them. Each goroutine finishes one more.
+func TestBuildStopsAtOnce(t *testing.T) {
+	last, files := t.TempDir(), 1000
+	items := make([]Item, files)
+	for i := range items {
+		path := fmt.Sprintf("f%04d", i)
+		testenv.Must(0, os.WriteFile(filepath.Join(last, path), nil, permRegular))(t)
+		items[i] = Item{entry: entry{path: path, mode: 0o100644}}
+		items[i].was = describe(items[i].entry, statOf(t, filepath.Join(last, path)))
+	}
+	for _, after := range []int64{1, 100, 500} {
+		wanted := errors.New("wanted")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var made atomic.Int64
+		b := &builder{writer: writer{objects: &object.Store{}, links: LinksKeep}, maxBytes: 1 << 20, items: items, count: func(int64) {
+			if made.Add(1) == after {
+				cancel(wanted)
+			}
+		}}
+		_, _, err := b.build(ctx, t.TempDir(), last)
+		if n := made.Load(); !errors.Is(err, wanted) || n > after+int64(runtime.GOMAXPROCS(0)) {
+			t.Errorf("cancelled after %d files: %d were made, %v", after, n, err)
+		}
+	}
+}
+
+// TestFoldersOf counts the names in each folder of a manifest.
+func TestFoldersOf(t *testing.T) {
+	made := manifest{{path: "a"}, {path: "b/c/d"}, {path: "b/e"}, {path: "b/sub", mode: 0o160000}, {path: "bb"}, {path: "c/c/c"}}
+	want := []namesIn{{"", 4}, {"b", 3}, {"b/c", 1}, {"b/sub", 0}, {"c", 1}, {"c/c", 1}}
+	if got := foldersOf(made); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func statOf(t *testing.T, path string) (st unix.Stat_t) {
+	t.Helper()
+	testenv.Must(0, unix.Lstat(path, &st))(t)
+	return st
+}

@@ -1,0 +1,264 @@
+package volume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/wire"
+)
+
+// PrepareRequest asks for the next tree of a ref.
+type PrepareRequest struct {
+	Repo  events.RepoPath
+	Ref   events.Ref
+	Fence uint64 // of the lease held on Repo; above zero
+}
+
+// Prepare links the tree that is published for a ref into a private one, so that the next [Volume.Sync] of the ref only has
+// to apply its changes. It returns false if the ref is not published, has a prepared tree, or if space or inodes are scarce.
+// The caller holds the lease, as for Sync, and cancels ctx when somebody waits for it: Prepare returns within milliseconds.
+func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool, err error) {
+	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
+		return false, err
+	}
+	f := v.folder(req.Repo)
+	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, progress: newReporter(nil)}
+	defer s.close()
+	prepared, err = s.prepare(ctx, req.Ref)
+	if err != nil {
+		_ = f.discard(f.build(req.Fence)) // deleting it would take as long as building it
+		v.janitor.add(f)
+		return false, fmt.Errorf("prepare the next tree of %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
+	}
+	return prepared, nil
+}
+
+func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
+	bound := false
+	var err error
+	if s.binding, bound, err = s.f.readBinding(); err != nil || !bound {
+		return false, err
+	}
+	s.tip = wire.Tip{Ref: ref, IsDefault: ref == s.binding.Default}
+	name := s.v.names(s.f, s.binding, s.tip)[0]
+	now := s.v.current(s.f, s.binding, name)
+	if now.tree == "" || now.ref != ref.String() || s.f.hasPrepared(now.tree) || !s.v.hasRoomToPrepare(s.f) {
+		return false, nil
+	}
+	tree := s.f.tree(now.tree)
+	if s.last = checkout.OpenTree(tree, s.v.cfg.Links); s.last == nil {
+		return false, nil
+	}
+	g := checkout.GitDirOf(tree)
+	dir, err := g.Store()
+	if err != nil {
+		return false, disk.Error("prepare a tree", err)
+	}
+	s.use(store{dir})
+	s.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
+	s.plan, err = checkout.NewPlan(ctx, s.objects, object.ParseID(now.commit), s.last, s.v.cfg.MaxTreeFiles)
+	if err != nil {
+		return false, err
+	}
+	dst := s.f.build(s.req.Fence)
+	files, err := s.checkOut(ctx, dst)
+	if err != nil {
+		return false, err
+	}
+	if len(files.Written) > 0 && s.v.syncs() { // copies of files that could not be linked
+		if err := disk.Flush(dst, pathsIn(dst, files.Written)); err != nil {
+			return false, disk.Error("prepare a tree", err)
+		}
+	}
+	s.v.done("linked")
+	if err := s.writeGitDir(dst, files); err != nil {
+		return false, err
+	}
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	err = s.f.guarded(ctx, s.req.Fence, func() error {
+		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != now.tree {
+			return events.Errorf(events.Contention, events.ClassStale, "%w: another tree is published", ErrStale)
+		}
+		if err := s.f.limitPrepared(); err != nil {
+			return err
+		}
+		return disk.Error("prepare a tree", os.Rename(dst, s.f.next(now.tree)))
+	})
+	if err != nil {
+		return false, err
+	}
+	s.f.notePrepared(files.Folders)
+	s.v.done("prepared")
+	return true, nil
+}
+
+// update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must
+// be built: there is no prepared tree, or it was altered.
+func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error) {
+	if s.prepared == "" {
+		return nil, nil
+	}
+	path := s.f.next(s.prepared)
+	s.prepared = "" // a repeated build has none
+	items, err := s.plan.Items()
+	if err != nil {
+		return nil, nil // the manifest is damaged
+	}
+	err = s.f.guarded(ctx, s.req.Fence, func() error { return os.Rename(path, dst) })
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrExist):
+		return nil, nil
+	case err != nil:
+		return nil, disk.Error("take the prepared tree", err)
+	}
+	s.v.done("taken")
+	if err := os.RemoveAll(checkout.GitDirOf(dst).Dir); err != nil {
+		return nil, disk.Error("build the tree", err)
+	}
+	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
+	files, err := s.plan.Update(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.progress.count)
+	if err != nil && ctx.Err() == nil {
+		return nil, nil // a new tree fails with the cause, if it is not the prepared tree
+	}
+	return files, err
+}
+
+// openPrepared opens the tree prepared for the next one after tree, or returns nil.
+func (s *syncer) openPrepared(tree string) *checkout.Tree {
+	next := s.f.next(tree)
+	if ref, commit, ok := checkout.GitDirOf(next).RefAndCommit(); !ok || ref != s.now.ref || commit != s.now.commit {
+		return nil
+	}
+	return checkout.OpenPrepared(next, s.f.tree(tree), s.v.cfg.Links)
+}
+
+func (f folder) hasPrepared(tree string) bool {
+	_, err := os.Lstat(f.next(tree))
+	return err == nil
+}
+
+const (
+	maxPrepared = 8  // prepared trees of one repository; beyond that the oldest goes
+	spareShare  = 10 // a tree is prepared only while 1/spareShare of the volume's bytes and inodes is free
+)
+
+// hasRoomToPrepare reports whether the volume and the repository are far enough from their limits.
+func (v *Volume) hasRoomToPrepare(f folder) bool {
+	space, err := v.Space()
+	if err != nil || space.Free < max(v.cfg.MinFreeBytes, space.Size/spareShare) || space.FreeInodes < space.Inodes/spareShare {
+		return false
+	}
+	if most := v.cfg.MaxVolumeBytes; most > 0 && v.Total().Bytes > most-most/spareShare {
+		return false
+	}
+	u := readCache[Usage](f.usage())
+	return u.Bytes+u.Added <= v.cfg.MaxRepoBytes-v.cfg.MaxRepoBytes/spareShare
+}
+
+// preparedTree is the tree that is ready for the next sync.
+type preparedTree struct {
+	of  string        // the published tree that it was linked from
+	age time.Duration // since it was prepared
+}
+
+// preparedTrees lists the prepared trees, oldest first.
+func (f folder) preparedTrees() (trees []preparedTree, err error) {
+	entries, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return nil, disk.Error("list the trees", err)
+	}
+	for _, entry := range entries {
+		of, is := strings.CutPrefix(entry.Name(), nextPrefix)
+		if !is {
+			continue
+		}
+		info, err := entry.Info()
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, disk.Error("list the trees", err)
+		}
+		trees = append(trees, preparedTree{of, time.Since(info.ModTime())})
+	}
+	slices.SortFunc(trees, func(a, b preparedTree) int { return cmp.Compare(b.age, a.age) })
+	return trees, nil
+}
+
+// limitPrepared makes room for another prepared tree. The caller holds the file lock.
+func (f folder) limitPrepared() error {
+	trees, err := f.preparedTrees()
+	if err != nil {
+		return err
+	}
+	for _, tree := range trees[:max(0, len(trees)-maxPrepared+1)] {
+		if err := f.discard(f.next(tree.of)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uselessPrepared returns the paths of prepared trees that no sync will use: older than keep, or their published tree has been
+// replaced, has moved away or was marked as damaged.
+func (f folder) uselessPrepared(links map[string]string, left *tombstone, keep time.Duration) (paths []string, err error) {
+	trees, err := f.preparedTrees()
+	if err != nil {
+		return nil, err
+	}
+	linked := linkedTrees(links)
+	for _, tree := range trees {
+		_, _, complete := checkout.RefAndCommit(f.tree(tree.of))
+		if tree.age > keep || !linked[tree.of] || left.covers(tree.of) || !complete {
+			paths = append(paths, f.next(tree.of))
+		}
+	}
+	return paths, nil
+}
+
+// discardPrepared discards all prepared trees. The caller holds the file lock.
+func (f folder) discardPrepared() error {
+	trees, err := f.preparedTrees()
+	if err != nil {
+		return err
+	}
+	for _, tree := range trees {
+		if err := f.discard(f.next(tree.of)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// folderBytes is the disk usage of a small folder on most file systems.
+const folderBytes = 4096
+
+// notePrepared adds a prepared tree to the repository's estimated growth.
+func (f folder) notePrepared(folders int64) {
+	u := readCache[Usage](f.usage())
+	if u.Measured.IsZero() {
+		return // the next sync measures
+	}
+	u.Added += folders * folderBytes
+	_ = f.writeUsage(u) // non-critical: the next GC measures again
+}
+
+// isPrivate reports whether a name in the folder of trees is of one that is incomplete or prepared, which no reader opens.
+func isPrivate(name string) bool {
+	return strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, nextPrefix)
+}
+
+func (f folder) next(tree string) string { return filepath.Join(f.trees(), nextPrefix+tree) }
