@@ -44,6 +44,8 @@ type Config struct {
 	health      *health        // nil outside Serve
 	live, ready *server.Health // checks of health
 
+	NoPrepare bool // prepare no trees for later pushes
+
 	Step     func(name string)     // see [volume.Config]; optional
 	Progress func(events.Progress) // called with the progress of each job; optional
 }
@@ -62,6 +64,10 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	defer commands.Close()
 	volumeConfig := VolumeConfig(cfg.Config)
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, namespace), cfg.Step
+	prepares := newPreparer(log)
+	if !cfg.NoPrepare && cfg.TreePrepare > 0 {
+		volumeConfig.Replaced = prepares.add
+	}
 	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
 		return err
@@ -111,6 +117,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		Floor: volume.Floor, Limited: limits.Limited, Log: log,
 	}
 	slots := router.NewSlots(cfg.Slots)
+	prepares.volume, prepares.locker, prepares.slots = volume, locker, slots
 	subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
 		Group: events.WorkersGroup, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: func() int { hb.beat(); return slots.Room() },
@@ -138,6 +145,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	maintaining, stopMaintaining := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { trimmer.Run(maintaining) })
+	background.Go(func() { prepares.Run(maintaining) })
 	background.Go(func() {
 		patrol{
 			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, interval: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,

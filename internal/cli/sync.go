@@ -115,7 +115,7 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return app.RunWorker(ctx, app.Config{
-			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, Progress: progress.Show,
+			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, Progress: progress.Show, NoPrepare: true,
 		})
 	})
 	g.Go(func() error {
