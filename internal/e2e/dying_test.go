@@ -58,9 +58,10 @@ var killPoints = []killPoint{
 	{"before acquire", 6}, {"after acquire", 6},
 	{"fenced", 4}, {"bound", 4},
 	{"listed", 3}, {"fetched", 3}, // before and after the fetch
-	{"moved", 3}, {"built", 3},
+	{"moved", 3}, {"taken", 2}, {"built", 3},
 	{"confirmed", 3}, {"flipped", 3}, // before and after the flip
 	{"retired", 3},
+	{"linked", 2}, {"prepared", 2},
 	{"before settle", 4}, {"after settle", 4},
 	{"before settle siblings", 2}, {"after settle siblings", 2},
 	{"before park", 1}, {"after park", 1},

@@ -25,7 +25,7 @@ func TestPatrolRemovesReplacedTrees(t *testing.T) {
 	client, git := server.Client(), proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	serve := func(more ...string) *proctest.Process {
-		return proctest.Start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug"}, more...)...)
+		return proctest.Start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug", "--tree-prepare", "0s"}, more...)...)
 	}
 	quiet := serve("--patrol-every", "0s", "--tree-grace", "1h")
 	sync := func(id string) {
