@@ -31,8 +31,9 @@ const (
 // Store reads Git objects from one or more bare repositories, in order. It is not safe for concurrent use: each
 // goroutine needs its own [Store.Fork]. go-git may panic on damaged files: callers defer [RecoverCorrupt].
 type Store struct {
-	repos []*repo
-	cache cache.Object
+	repos  []*repo
+	cache  cache.Object
+	direct direct
 }
 
 // repo is one repository. It lists its packs once, on first use.
@@ -48,6 +49,7 @@ type pack struct {
 	path   string
 	index  *packIndex
 	reader *packfile.Packfile // nil until needed
+	direct *os.File           // the same file; nil until needed
 	forked bool
 }
 
@@ -89,6 +91,9 @@ func (o *Store) Close() {
 func (k *pack) close() {
 	if k.reader != nil {
 		_ = k.reader.Close()
+	}
+	if k.direct != nil {
+		_ = k.direct.Close()
 	}
 	if !k.forked {
 		k.index.close()
@@ -353,6 +358,10 @@ func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
 
 // CopyBlob writes a blob's content to w and verifies its hash.
 func (o *Store) CopyBlob(w io.Writer, h ID) error {
+	if content, ok := o.blob(h); ok && plumbing.ComputeHash(plumbing.BlobObject, content) == h {
+		_, err := w.Write(content)
+		return disk.Error("write blob "+h.String(), err)
+	}
 	blob, err := o.EncodedObject(plumbing.BlobObject, h)
 	if err != nil {
 		return Corruptf("blob %s: %w", h, err)
