@@ -134,6 +134,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if len(haves) > 0 {
 		err = q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
 	} else {
+		q.Kept = object.NewKept()
 		err = q.Index(ctx, s.v.cfg.packLimits(), progress)
 	}
 	if err != nil {
@@ -165,6 +166,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 		}
 	}
 	s.use(into)
+	s.objects.Keep(q.Kept)
 	if err := s.hold(ctx, into, s.objects, shallow, want.Depth); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@
 // # Memory
 //
 // The memory needed to receive a pack depends on the number of objects, not on their sizes. Contents above 1 MiB pass
-// through temporary files in the quarantine.
+// through temporary files in the quarantine. A first fetch also keeps up to 16 MiB of blobs for the checkout.
 //
 // # Failures
 //

@@ -248,6 +248,9 @@ func (r *receiver) addObject(i int, kind plumbing.ObjectType, content []byte) er
 	r.entries[i].hash = h
 	r.received(1)
 	if !r.loose {
+		if kind == plumbing.BlobObject {
+			r.q.Kept.add(h, content)
+		}
 		return nil
 	}
 	return r.writeLoose(h, kind, int64(len(content)), bytes.NewReader(content))

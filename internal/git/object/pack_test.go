@@ -788,7 +788,7 @@ func TestCancelWithinObject(t *testing.T) {
 	})
 	t.Run("writing a file", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		r := &receiver{ctx: ctx, q: Quarantine{t.TempDir()}}
+		r := &receiver{ctx: ctx, q: Quarantine{Dir: t.TempDir()}}
 		file := testenv.Must(r.createLoose(plumbing.BlobObject, size))(t)
 		defer file.discard()
 		cancel(cause)

@@ -13,7 +13,10 @@ import (
 )
 
 // Quarantine is a bare repository that receives one fetch. Its objects are private until [Quarantine.Release].
-type Quarantine struct{ Dir string }
+type Quarantine struct {
+	Dir  string
+	Kept *Kept // see [Quarantine.Index]; optional
+}
 
 // OpenQuarantine creates an empty quarantine at dir and removes any previous one.
 func OpenQuarantine(dir string) (Quarantine, error) {
@@ -23,7 +26,7 @@ func OpenQuarantine(dir string) (Quarantine, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "objects", "pack"), 0o755); err != nil {
 		return Quarantine{}, disk.Error("create the quarantine", err)
 	}
-	return Quarantine{dir}, nil
+	return Quarantine{Dir: dir}, nil
 }
 
 // Limits bounds the resources that a fetched pack may use.
@@ -40,7 +43,7 @@ type Progress struct {
 	Count func(objects int64) // called with the number of newly received objects, by several goroutines
 }
 
-// Index receives a complete pack and writes its index.
+// Index receives a complete pack and writes its index. Kept gets some of its blobs.
 func (q Quarantine) Index(ctx context.Context, limits Limits, progress Progress) error {
 	r, err := q.openReceiver(ctx, limits, progress)
 	if err != nil {

@@ -34,6 +34,7 @@ type Store struct {
 	repos  []*repo
 	cache  cache.Object
 	direct direct
+	kept   *Kept
 }
 
 // repo is one repository. It lists its packs once, on first use.
@@ -62,9 +63,12 @@ func Open(gitDirs ...string) *Store {
 	return o
 }
 
+// Keep lets o return the blobs of kept without reading them.
+func (o *Store) Keep(kept *Kept) { o.kept = kept }
+
 // Fork returns a Store of the same repositories for another goroutine, which must be closed before o.
 func (o *Store) Fork() *Store {
-	fork := &Store{cache: cache.NewObjectLRU(CacheSize)}
+	fork := &Store{cache: cache.NewObjectLRU(CacheSize), kept: o.kept}
 	for _, p := range o.repos {
 		p.list()
 		same := &repo{dir: p.dir, listed: true, err: p.err}
@@ -358,6 +362,10 @@ func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
 
 // CopyBlob writes a blob's content to w and verifies its hash.
 func (o *Store) CopyBlob(w io.Writer, h ID) error {
+	if content, ok := o.kept.get(h); ok { // hashed when it was received
+		_, err := w.Write(content)
+		return disk.Error("write blob "+h.String(), err)
+	}
 	if content, ok := o.blob(h); ok && plumbing.ComputeHash(plumbing.BlobObject, content) == h {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
