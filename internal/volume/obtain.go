@@ -134,7 +134,9 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if len(haves) > 0 {
 		err = q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
 	} else {
-		q.Kept = object.NewKept()
+		s.kept.Drop()
+		s.kept = object.NewKept()
+		q.Kept = s.kept
 		err = q.Index(ctx, s.v.cfg.packLimits(), progress)
 	}
 	if err != nil {
@@ -197,6 +199,7 @@ func (s *syncer) use(from store) {
 
 func (s *syncer) close() {
 	s.objects.Close()
+	s.kept.Drop()
 	if s.remote != nil {
 		s.remote.Close()
 	}

@@ -132,6 +132,7 @@ type syncer struct {
 
 	store     store         // where the commit's objects are
 	objects   *object.Store // open on it
+	kept      *object.Kept  // blobs of a first fetch
 	refetched bool          // everything has been fetched again
 	plan      *checkout.Plan
 	history   checkout.History // of the plan's commit

@@ -7,7 +7,8 @@
 // # Memory
 //
 // The memory needed to receive a pack depends on the number of objects, not on their sizes. Contents above 1 MiB pass
-// through temporary files in the quarantine. A first fetch also keeps up to 16 MiB of blobs for the checkout.
+// through temporary files in the quarantine. First fetches also keep blobs for their checkouts, up to 64
+// MiB in the whole process.
 //
 // # Failures
 //

@@ -3,33 +3,43 @@ package object
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Kept holds blobs that a first fetch has received, so that building the tree needs not inflate and hash them again. A nil
 // Kept holds none. It is safe for concurrent use.
 type Kept struct {
 	mu    sync.Mutex
-	room  int64 // bytes
-	blobs map[ID][]byte
+	size  int64
+	blobs map[ID][]byte // nil once dropped
 }
 
-// keptBytes bounds the contents held per fetch.
-const keptBytes = 16 << 20
+// maxKept bounds the contents held by all fetches of the process, in bytes.
+const maxKept = 64 << 20
 
-// NewKept returns an empty Kept.
-func NewKept() *Kept { return &Kept{room: keptBytes, blobs: map[ID][]byte{}} }
+// keptSize is the size of the contents held by all fetches.
+var keptSize atomic.Int64
+
+// NewKept returns an empty Kept. The caller drops it.
+func NewKept() *Kept { return &Kept{blobs: map[ID][]byte{}} }
 
 // add keeps a copy of a blob while there is room.
 func (k *Kept) add(h ID, content []byte) {
 	if k == nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if int64(len(content)) > k.room {
+	size := int64(len(content))
+	if keptSize.Add(size) > maxKept {
+		keptSize.Add(-size)
 		return
 	}
-	k.room -= int64(len(content))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, known := k.blobs[h]; known || k.blobs == nil {
+		keptSize.Add(-size)
+		return
+	}
+	k.size += size
 	k.blobs[h] = slices.Clone(content)
 }
 
@@ -42,4 +52,15 @@ func (k *Kept) get(h ID) (content []byte, ok bool) {
 	defer k.mu.Unlock()
 	content, ok = k.blobs[h]
 	return content, ok
+}
+
+// Drop forgets all blobs.
+func (k *Kept) Drop() {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	keptSize.Add(-k.size)
+	k.size, k.blobs = 0, nil
 }
