@@ -38,6 +38,9 @@ func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
 
 // refAt returns the object to request for a commit that a ref points to, which may be an annotated tag.
 func (r *Session) refAt(commit object.ID) (want object.ID, ok bool) {
+	if r.refs.Head != nil && *r.refs.Head == commit {
+		return commit, true
+	}
 	for name, hash := range r.refs.References {
 		if hash == commit {
 			return hash, true

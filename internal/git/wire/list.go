@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
 	"lockstep/events"
@@ -72,12 +71,12 @@ func (r *Session) speak(offered *protocol2) {
 	r.carrier.speak(offered != nil)
 }
 
-// listRefs lists refs with protocol 2. It lists all if HEAD names no branch that exists: the default branch is then chosen from
-// them, as under protocol 0.
+// listRefs lists refs with protocol 2. It lists all if HEAD is missing, as when it names no branch that exists: the default
+// branch is then chosen from them, as under protocol 0.
 func (r *Session) listRefs(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
 	if len(prefixes) > 0 {
 		refs, err := r.sendListRefs(ctx, append([]string{"HEAD"}, prefixes...))
-		if err != nil || len(refs.Capabilities.Get(capability.SymRef)) > 0 {
+		if err != nil || refs.Head != nil {
 			return refs, err
 		}
 	}

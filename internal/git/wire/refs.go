@@ -9,8 +9,8 @@ import (
 
 // Refs holds the branches and tags of a remote whose names are valid according to [events.ParseRef].
 type Refs struct {
-	Default events.Ref        // the default branch; zero if unknown or missing
-	Commits map[string]string // by full name; for an annotated tag the commit, or the tag if the server does not peel tags
+	Default events.Ref        // the default branch, or events.DetachedHead; zero if unknown or missing
+	Commits map[string]string // of branches, tags and a detached HEAD, by full name; for an annotated tag the commit, or the tag if the server does not peel tags
 }
 
 // Has reports whether the remote listed a ref.
@@ -19,13 +19,16 @@ func (r *Session) Has(ref events.Ref) bool {
 		return false
 	}
 	_, ok := r.refs.References[ref.String()]
-	return ok
+	return ok || ref == events.DetachedHead && r.defaultBranch() == ref.String()
 }
 
 // ListsAny reports whether any listed ref points to one of the commits.
 func (r *Session) ListsAny(commits map[object.ID]bool) bool {
 	if r.refs == nil {
 		return false
+	}
+	if r.refs.Head != nil && commits[*r.refs.Head] {
+		return true
 	}
 	for name, hash := range r.refs.References {
 		if commits[hash] || commits[r.refs.Peeled[name]] {
@@ -53,7 +56,11 @@ func (r *Session) BranchesAndTags() Refs {
 		}
 		refs.Commits[name] = hash.String()
 	}
-	if name := r.defaultBranch(); refs.Commits[name] != "" {
+	name := r.defaultBranch()
+	if name == events.DetachedHead.String() {
+		refs.Commits[name] = r.refs.Head.String()
+	}
+	if refs.Commits[name] != "" {
 		refs.Default, _ = events.ParseRef(name) // parsed above
 	}
 	return refs

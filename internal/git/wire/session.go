@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -146,6 +147,9 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 			"the default branch at %s: %w; correct its HEAD, or name a ref in the change", r.host, events.ErrBadRef)
 	}
 	want, ok := r.refs.References[name]
+	if parsed == events.DetachedHead && name == defaultName {
+		want, ok = *r.refs.Head, true
+	}
 	if !ok {
 		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s has no ref %s", r.host, name)
 	}
@@ -158,13 +162,21 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 	return t, nil
 }
 
-// defaultBranch returns the full name of the remote's default branch, or "". If the server does not advertise it, it
-// picks a branch that points to the commit of HEAD, preferably main or master.
+// symrefAgents are servers that say under protocol 0 which branch HEAD is, so that HEAD is detached if they do not. Under
+// protocol 2 all do.
+var symrefAgents = regexp.MustCompile(`^git/[2-9]`)
+
+// defaultBranch returns the full name of the remote's default branch, [events.DetachedHead] if its HEAD is not a branch,
+// or "". If the server cannot advertise it, it picks a branch that points to the commit of HEAD, preferably main or master.
 func (r *Session) defaultBranch() string {
 	for _, symref := range r.refs.Capabilities.Get(capability.SymRef) {
 		if target, ok := strings.CutPrefix(symref, "HEAD:"); ok {
 			return target
 		}
+	}
+	agent := strings.Join(r.refs.Capabilities.Get(capability.Agent), " ")
+	if r.refs.Head != nil && (r.offered != nil || symrefAgents.MatchString(agent)) {
+		return events.DetachedHead.String()
 	}
 	atHead := func(name string) bool {
 		hash, ok := r.refs.References[name]
@@ -179,6 +191,9 @@ func (r *Session) defaultBranch() string {
 		if r.refs.Head != nil && strings.HasPrefix(name, "refs/heads/") && atHead(name) {
 			return name
 		}
+	}
+	if r.refs.Head != nil {
+		return events.DetachedHead.String()
 	}
 	return ""
 }
