@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -123,7 +124,7 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 		return r.Repo.String(), status.OneLine(at, status.ResultLine(r))
 	}
 	if c, err := events.ParseChange([]byte(payload)); err == nil {
-		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", c.Announced()), c.ID)
+		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", cmp.Or(c.Pinned(), c.Announced())), c.ID)
 	}
 	repo, _ = entry.Values["repo"].(string) // an entry with plain fields
 	return repo, status.OneLine(at, "asked", "plain", repo, entry.ID)

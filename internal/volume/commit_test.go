@@ -183,4 +183,11 @@ func TestRemovedAndMovedCommit(t *testing.T) {
 	}
 	w.mustBeSound(widgets, w.git.Head(widgets, "refs/heads/main"))
 	w.mustBeSound(w.sync(first).Path, first)
+
+	w.rename(widgets, gadgets)
+	testenv.Must(w.volume.Move(t.Context(), w.moveBetween(widgets, gadgets)))(t)
+	w.mustBeSound(gadgets+"@"+first, first)
+	w.gcAt(gadgets)
+	w.mustBeSound(gadgets+"@"+first, first)
+	w.mustVerifyAt(gadgets)
 }

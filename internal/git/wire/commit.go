@@ -11,9 +11,9 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// ResolveCommit, after List, returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
-// zero for the default branch. It prefers a ref at the commit. Without one it fails if the server does not offer to send
-// commits by their hash.
+// ResolveCommit returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
+// zero for the default branch. It prefers a listed ref at the commit. Without one it fails if the server does not offer to
+// send commits by their hash.
 func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
 	tip := Tip{Ref: ref}
 	if ref.Commit() == "" {
