@@ -59,9 +59,9 @@ func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p, ok := b.count(req)
-	if !ok {
-		return nil, b.refused(req, AtTotal, time.Time{}, time.Second+rand.N(2*time.Second))
+	p, retryAfter := b.count(req)
+	if p == nil {
+		return nil, b.refused(req, AtTotal, time.Time{}, retryAfter)
 	}
 	r, err := b.call(ctx, enterScript, req.Host, req.Credential,
 		string(req.Kind), req.Repo.Key(), p.token, lease.Milliseconds())
@@ -202,23 +202,23 @@ func (b *Budgets) dropKeptLocked(p *Permit) {
 	}
 }
 
-// count adds a permit to the local counts. It reports false if the process has too many.
-func (b *Budgets) count(req Request) (*Permit, bool) {
+// count adds a permit to the local counts. If the process has too many, it returns nil and when to try again.
+func (b *Budgets) count(req Request) (p *Permit, retryAfter time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hostLocked(req.Host)
-	if !b.hasRoomLocked(req.Host, h) {
-		return nil, false
+	if retryAfter = b.roomLocked(req.Host, h); retryAfter > 0 {
+		return nil, retryAfter
 	}
 	b.lastToken++
-	p := &Permit{b: b, req: req, token: b.tokenPrefix + strconv.FormatUint(b.lastToken, 36), granted: b.now(), asking: true}
+	p = &Permit{b: b, req: req, token: b.tokenPrefix + strconv.FormatUint(b.lastToken, 36), granted: b.now(), asking: true}
 	b.asking++
 	b.permits[p] = struct{}{}
 	h.inUse++
 	if req.Kind == Poll {
 		h.polls++
 	}
-	return p, true
+	return p, 0
 }
 
 // uncount removes a permit that was not granted.
