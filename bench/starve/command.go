@@ -29,17 +29,18 @@ func NewCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// onPrivateRedis returns a function for [rig.Command] that starts a private redis-server and calls run.
-func onPrivateRedis(
+// newCase completes the command of a case: it checks the flags, starts a private redis-server with args, and calls run.
+func newCase(
+	std term.Streams, cmd *cobra.Command, check func() error,
 	run func(context.Context, *rig.Env, *rig.Redis) (rig.Report, error), args ...string,
-) func(context.Context, *rig.Env) (rig.Report, error) {
-	return func(ctx context.Context, env *rig.Env) (rig.Report, error) {
+) *cobra.Command {
+	return rig.Command(std, cmd, func(func(string) bool) error { return check() }, func(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		server, err := env.OpenPrivateRedis(ctx, args...)
 		if err != nil {
 			return nil, err
 		}
 		return run(ctx, env, server)
-	}
+	})
 }
 
 // atLeastOne returns an error unless all numbers are positive.

@@ -24,12 +24,12 @@ type hotKeys struct {
 
 func newHotKeysCommand(std term.Streams) *cobra.Command {
 	var c hotKeys
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "hotkeys",
 		Short: "Changes to cold repositories beside several hot ones, without Git",
 		Long: "Let workers with a pause instead of Git work on changes to cold repositories: first alone, then beside hot\n" +
 			"repositories with many queued changes.",
-	}, c.check, onPrivateRedis(c.run))
+	}, c.check, c.run)
 	flags := cmd.Flags()
 	c.addFlags(flags, 1, 8)
 	flags.IntVar(&c.hot, "hot", 12, "number of hot repositories")
@@ -41,7 +41,7 @@ func newHotKeysCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (c *hotKeys) check(func(string) bool) error {
+func (c *hotKeys) check() error {
 	if c.work%time.Millisecond != 0 {
 		return errors.New("--work: want whole milliseconds")
 	}
@@ -50,16 +50,12 @@ func (c *hotKeys) check(func(string) bool) error {
 }
 
 func (c *hotKeys) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
-	namespace := rig.NewNamespace()
-	changes, err := newLedger(server, namespace)
-	if err != nil {
-		return nil, err
-	}
-	workers, err := c.startPausing(ctx, env, server, namespace, c.work)
-	if err != nil {
-		return nil, err
-	}
-	defer workers.stop()
+	return c.withPausing(ctx, env, server, c.work, func(changes *ledger, _ *pausing) (rig.Report, error) {
+		return c.measure(ctx, env, server, changes)
+	})
+}
+
+func (c *hotKeys) measure(ctx context.Context, env *rig.Env, server *rig.Redis, changes *ledger) (rig.Report, error) {
 	number := 0
 	measure := func() (Latency, error) {
 		ids, err := changes.publishEvery(ctx, c.every, c.cold, numbered(&number, "cold", c.cold))

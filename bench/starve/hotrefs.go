@@ -20,15 +20,15 @@ type hotRefs struct {
 
 func newHotRefsCommand(std term.Streams) *cobra.Command {
 	var c hotRefs
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "hotrefs",
 		Short: "Syncs of cold repositories beside hot ones with many queued branches on a slow remote",
 		Long: "Sync cold repositories, each once, at a fixed rate from a fast remote: first alone, then beside hot repositories\n" +
 			"with many queued branches on another host that answers each request after a delay.",
-	}, func(func(string) bool) error {
+	}, func() error {
 		return atLeastOne("--hot, --branches, --cold, --rate, --delay, --limit, --processes and --slots", int64(c.hot), int64(c.branches),
 			int64(c.cold), int64(c.rate), int64(c.delay), int64(c.limit), int64(c.processes), int64(c.slots))
-	}, onPrivateRedis(c.run))
+	}, c.run)
 	flags := cmd.Flags()
 	c.addFlags(flags, 1, 8)
 	flags.IntVar(&c.hot, "hot", 16, "number of hot repositories")

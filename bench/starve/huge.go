@@ -28,14 +28,14 @@ type huge struct {
 
 func newHugeCommand(std term.Streams) *cobra.Command {
 	var c huge
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "huge",
 		Short: "What huge entries in the stream cost Redis and a reader",
 		Long: "Let one process with a stream subscriber ack huge entries, and measure the longest PING of another client\n" +
 			"meanwhile, the memory of the process, and how many entries were charged attempts.",
-	}, func(func(string) bool) error {
+	}, func() error {
 		return atLeastOne("--entries, --megabytes and --limit", int64(c.entries), int64(c.megabytes), int64(c.limit))
-	}, onPrivateRedis(c.run))
+	}, c.run)
 	flags := cmd.Flags()
 	flags.IntVar(&c.entries, "entries", 250, "number of entries")
 	flags.IntVar(&c.megabytes, "megabytes", 5, "size of each in `MB`")

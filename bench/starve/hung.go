@@ -24,15 +24,15 @@ type hung struct {
 
 func newHungCommand(std term.Streams) *cobra.Command {
 	var c hung
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "hung",
 		Short: "Changes on a good host beside repositories on hosts that never answer",
 		Long: "Push a commit to a repository every second, and measure the time from the change to the published tree: first\n" +
 			"alone, then beside repositories on hosts that accept connections and never answer.",
-	}, func(func(string) bool) error {
+	}, func() error {
 		return atLeastOne("--repos, --hosts, --processes, --slots, --calm and --duration", int64(c.repos), int64(c.hosts), int64(c.processes),
 			int64(c.slots), int64(c.calm/time.Second), int64(c.duration/time.Second))
-	}, onPrivateRedis(c.run))
+	}, c.run)
 	c.addFlags(cmd.Flags(), 1, 8)
 	cmd.Flags().IntVar(&c.repos, "repos", 100, "number of repositories on hosts that never answer")
 	cmd.Flags().IntVar(&c.hosts, "hosts", 1, "number of hosts that never answer; each is another port of one address")

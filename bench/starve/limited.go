@@ -23,16 +23,16 @@ type limited struct {
 
 func newLimitedCommand(std term.Streams) *cobra.Command {
 	var c limited
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "limited",
 		Short: "Changes on a good host beside many on a host that answers 429",
 		Long: "Queue a change to each of many repositories on a host that answers 429 with Retry-After, all with one credential,\n" +
 			"and count the requests that it gets until that time has passed. Then it answers, and all changes must be synced.\n" +
 			"Meanwhile, and before, repositories on another host are synced at a fixed rate.",
-	}, func(func(string) bool) error {
+	}, func() error {
 		return atLeastOne("--repos, --rate, --calm, --retry-after, --limit, --processes and --slots", int64(c.repos), int64(c.rate),
 			int64(c.calm/time.Second), int64(c.retryAfter/time.Second), int64(c.limit), int64(c.processes), int64(c.slots))
-	}, onPrivateRedis(c.run))
+	}, c.run)
 	flags := cmd.Flags()
 	c.addFlags(flags, 3, 8)
 	flags.IntVar(&c.repos, "repos", 10_000, "number of repositories on the host that answers 429")

@@ -26,14 +26,14 @@ type parked struct {
 
 func newParkedCommand(std term.Streams) *cobra.Command {
 	var c parked
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "parked",
 		Short: "What many parked entries of distinct keys cost when they are due",
 		Long: "Park entries by giving them back with a delay. When all are due, let a stream subscriber ack them, with a delay\n" +
 			"before each call to Redis as of a network, and count its calls: with a key for each entry, and without keys.",
-	}, func(func(string) bool) error {
+	}, func() error {
 		return atLeastOne("--entries, --network and --limit", int64(c.entries), int64(c.network), int64(c.limit))
-	}, onPrivateRedis(c.run))
+	}, c.run)
 	flags := cmd.Flags()
 	flags.IntVar(&c.entries, "entries", 4000, "number of entries")
 	flags.DurationVar(&c.network, "network", time.Millisecond, "delay of each call to Redis")

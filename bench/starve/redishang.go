@@ -26,15 +26,15 @@ const hangPause = 4 * time.Second // between hangs, and before the first
 
 func newRedisHangCommand(std term.Streams) *cobra.Command {
 	var c redisHang
-	cmd := rig.Command(std, &cobra.Command{
+	cmd := newCase(std, &cobra.Command{
 		Use:   "redishang",
 		Short: "Handlers that work while Redis hangs",
 		Long: "Let workers with a pause instead of Git hold jobs while Redis hangs several times (DEBUG SLEEP), and count the\n" +
 			"handlers that could not settle, the entries that were charged attempts, and those worked on twice.",
-	}, func(func(string) bool) error {
+	}, func() error {
 		return atLeastOne("--jobs, --times, --hang, --limit, --processes and --slots",
 			int64(c.jobs), int64(c.times), int64(c.hang), int64(c.limit), int64(c.processes), int64(c.slots))
-	}, onPrivateRedis(c.run, "--enable-debug-command", "yes"))
+	}, c.run, "--enable-debug-command", "yes")
 	flags := cmd.Flags()
 	c.addFlags(flags, 2, 16)
 	flags.IntVar(&c.jobs, "jobs", 30, "number of jobs")
@@ -49,17 +49,13 @@ func (c *redisHang) run(ctx context.Context, env *rig.Env, server *rig.Redis) (r
 	if c.work == 0 {
 		c.work = time.Duration(c.times)*(c.hang+hangPause) + hangPause
 	}
-	namespace := rig.NewNamespace()
-	changes, err := newLedger(server, namespace)
-	if err != nil {
-		return nil, err
-	}
-	workers, err := c.startPausing(ctx, env, server, namespace, c.work)
-	if err != nil {
-		return nil, err
-	}
-	defer workers.stop()
-	charged := watchAttempts(ctx, server, namespace)
+	return c.withPausing(ctx, env, server, c.work, func(changes *ledger, workers *pausing) (rig.Report, error) {
+		return c.measure(ctx, env, server, changes, workers)
+	})
+}
+
+func (c *redisHang) measure(ctx context.Context, env *rig.Env, server *rig.Redis, changes *ledger, workers *pausing) (rig.Report, error) {
+	charged := watchAttempts(ctx, server, changes.namespace)
 	defer charged.stop()
 	number := 0
 	ids, err := changes.publishEvery(ctx, 0, c.jobs, numbered(&number, "job", c.jobs))

@@ -86,6 +86,22 @@ func (l load) startPausing(
 	return p, nil
 }
 
+// withPausing calls measure while workers pause for work on each change.
+func (l load) withPausing(
+	ctx context.Context, env *rig.Env, server *rig.Redis, work time.Duration, measure func(*ledger, *pausing) (rig.Report, error),
+) (rig.Report, error) {
+	changes, err := newLedger(server, rig.NewNamespace())
+	if err != nil {
+		return nil, err
+	}
+	workers, err := l.startPausing(ctx, env, server, changes.namespace, work)
+	if err != nil {
+		return nil, err
+	}
+	defer workers.stop()
+	return measure(changes, workers)
+}
+
 // stop kills the workers and returns the lines that they printed.
 func (p *pausing) stop() [][4]int64 {
 	for _, worker := range p.workers {
