@@ -13,12 +13,17 @@ import (
 // Move moves a clone, its watches and its state to another path, under the leases on both paths. The change is a hint: the
 // volume, or the remotes if there is no clone, must confirm that both are the same repository. Each of the three steps (disk,
 // registry, state) is idempotent, so the next attempt completes a move whose worker died. A clone found at the old path by
-// then is either another repository, which keeps its watches, or the same one under its old name, which is removed.
+// then is either another repository, which keeps its watches, or the same one under its old name, which is removed. The state
+// of the old path records a settled move. If the same move is requested again and the old path is in use by then, nothing is
+// done: the result is that of a poll, since consumers could take a second ResultMoved to be about the new repository.
 func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
 	remote, err := h.remote(ctx, job, sourceOf(change))
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+	}
+	if done, err := h.movedBefore(ctx, change); done || err != nil {
+		return events.Outcome{Result: job.Result(events.ResultPolled)}, err
 	}
 	if err := h.checkTarget(ctx, change); err != nil {
 		return events.Outcome{}, err
@@ -62,9 +67,12 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		fields["url"] = change.URL
 		return events.Outcome{Result: result, State: fields}, nil
 	}
-	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}
+	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
+	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
 	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
-		outcome.StateTo = known.MovedFields(there, change.To, change.URL, job.FenceTo)
+		fields := known.MovedFields(there, change.To, change.URL, job.FenceTo)
+		maps.Copy(fields, outcome.StateTo)
+		outcome.StateTo = fields
 	}
 	if succeeded {
 		rest, err := events.NewChange(events.Change{
@@ -78,6 +86,35 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		outcome.Changes = []events.Change{rest}
 	}
 	return outcome, nil
+}
+
+// movedBefore reports whether a move that was settled before is requested again, as by a redelivered webhook, and another
+// repository, which must keep its watches, has taken the old path since. It does not if the moved repository has left the
+// new path: then another one may have taken the same way.
+func (h *Handlers) movedBefore(ctx context.Context, change events.Change) (bool, error) {
+	if change.To.Equal(change.Repo) {
+		return false, nil
+	}
+	known, err := h.known(ctx, change.Repo)
+	if err != nil || !known.MovedTo(change.To, change.URL) {
+		return false, err
+	}
+	there, err := h.known(ctx, change.To)
+	if err != nil {
+		return false, err
+	}
+	atTarget, err := h.watches(ctx, change.To)
+	if err != nil {
+		return false, err
+	}
+	if len(atTarget) == 0 && there.Synced().IsZero() {
+		return false, nil
+	}
+	atSource, err := h.watches(ctx, change.Repo)
+	if err != nil {
+		return false, err
+	}
+	return len(atSource) > 0 || !known.Synced().IsZero(), nil
 }
 
 // checkTarget refuses a move to a path that is watched at another remote, before anything has moved.

@@ -90,8 +90,8 @@ func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	w.watch("scan", "")
 	w.due("c-0")
 
-	if _, err := w.handle("4-0", move); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("error %v, want a conflict", err)
+	if r := w.mustHandle("4-0", move); r.Type != events.ResultPolled {
+		t.Errorf("result %+v, want that of a poll", r)
 	}
 	w.mustBeWatched(w.repo(), 1)
 	known, err := w.states.Load(context.Background(), w.repo())
@@ -107,13 +107,75 @@ func TestDuplicateMoveKeepsManualSync(t *testing.T) {
 	w.mustHandle("2-0", move)
 	w.create(map[string]string{"another": "1"})
 	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
-	if _, err := w.handle("4-0", move); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("error %v, want a conflict", err)
-	}
+	w.mustHandle("4-0", move)
 	must(t, w.git.Delete("acme/widgets"))
-	if _, err := w.handle("5-0", move); events.ClassOf(err) != events.ClassNotFound || !w.published() {
-		t.Errorf("error %v, published %v; want it kept", err, w.published())
+	w.mustHandle("5-0", move)
+	if !w.published() {
+		t.Error("the new repository is no longer published")
 	}
+}
+
+// A repository that is watched, but not cloned yet, keeps its watches: nothing on the volume or at the remote tells it from
+// the one that has moved away.
+func TestDuplicateMoveKeepsNewWatches(t *testing.T) {
+	for name, prepare := range map[string]func(w *world, move events.Change){
+		"not cloned yet": func(w *world, _ events.Change) { w.create(map[string]string{"another": "1"}) },
+		"not visible":    func(*world, events.Change) {},
+		"a copy": func(w *world, move events.Change) {
+			must(w.t, w.git.Alias("acme/widgets", "acme/gadgets")) // has the same refs
+		},
+		"after a move there and back": func(w *world, move events.Change) {
+			w.mustHandle("3-0", events.Change{Type: events.ChangeMoved, Repo: move.To, To: move.Repo, URL: w.back()})
+			must(w.t, w.git.Rename("acme/widgets", "acme/gadgets"))
+			w.mustHandle("3-1", move)
+			w.mustBeWatched(move.To, 1)
+		},
+		"after a repository in between": func(w *world, move events.Change) {
+			w.create(map[string]string{"between": "1"})
+			w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+			w.mustHandle("3-1", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true})
+			must(w.t, w.git.Delete("acme/widgets"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			move := w.renamed()
+			w.mustHandle("2-0", move)
+			prepare(w, move)
+			w.watch("scan", "")
+			for _, entry := range []string{"4-0", "5-0"} {
+				w.mustHandle(entry, move)
+			}
+			w.mustBeWatched(w.repo(), 1)
+			w.mustBeWatched(move.To, 1)
+		})
+	}
+}
+
+// Another repository may take the same way once the first has left the new path.
+func TestSameMoveOfAnotherRepository(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.mustHandle("2-0", move)
+	w.unwatch(watch.Watch{App: "docs", Repo: move.To, URL: move.URL})
+	must(t, w.git.Delete("acme/gadgets"))
+	w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, Repo: move.To, Force: true})
+	w.create(map[string]string{"another": "1"})
+	w.watch("scan", "")
+	w.due("c-0")
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	if r := w.mustHandle("5-0", move); r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+		t.Errorf("result %+v", r)
+	}
+	w.mustBeWatched(w.repo(), 0)
+	w.mustBeWatched(move.To, 1)
+}
+
+// back renames acme/gadgets to acme/widgets on the server and returns its URL.
+func (w *world) back() string {
+	w.t.Helper()
+	must(w.t, w.git.Rename("acme/gadgets", "acme/widgets"))
+	return w.git.URL("acme/widgets")
 }
 
 // The forge still redirects the old name, and a sync of the old name runs before the move is retried.
@@ -186,8 +248,9 @@ func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
 	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
 	w.mustHandle("4-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
 	must(t, w.git.Delete("acme/widgets"))
-	if _, err := w.handle("5-0", move); events.ClassOf(err) != events.ClassNotFound {
-		t.Errorf("error %v, want not found", err)
+	w.mustHandle("5-0", move)
+	if _, there, err := w.handlers.Repos.Published(w.repo()); !there || err != nil {
+		t.Errorf("at the old path %v, error %v; want it kept", there, err)
 	}
 }
 

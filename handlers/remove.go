@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -24,11 +25,9 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
 	}
-	known := state.Repo{}
-	if !change.Ref.IsZero() {
-		if known, err = h.known(ctx, change.Repo); err != nil {
-			return events.Outcome{}, err
-		}
+	known, err := h.known(ctx, change.Repo)
+	if err != nil {
+		return events.Outcome{}, err
 	}
 	err = h.Repos.Remove(ctx, RemoveRequest{
 		Repo: change.Repo, Ref: change.Ref, Remote: remote, Fence: job.Fence, Force: change.Force, Confirm: job.Confirm,
@@ -38,7 +37,9 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	}
 	result := job.Result(events.ResultRemoved)
 	if change.Ref.IsZero() {
-		return events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true}, nil
+		fields := state.RemovedFields(result, job.Entry)
+		maps.Copy(fields, known.Moves())
+		return events.Outcome{Result: result, State: fields, Forget: true}, nil
 	}
 	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
 	if !known.IsZero() {

@@ -17,6 +17,8 @@
 //	watched:{ref}       "1" once a watch has requested a sync of ref
 //	byhand:{ref}        "1" once a sync of ref was requested other than by a watch
 //	tombstone           stream entry of the removal that deleted the clone
+//	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that remote, by the
+//	                    move with that stream entry; empty if it has come back
 //	failures            consecutive failures that count; "0" or absent after a success
 //	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
 //	circuit_open_until  end of the open phase, in ms of Redis' clock; "0" or absent after a success
@@ -239,7 +241,7 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "asked", "newest", "look", failuresField, tripsField, openUntilField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", failuresField, tripsField, openUntilField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value

@@ -147,3 +147,33 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 		t.Errorf("%v, want %v", moved, want)
 	}
 }
+
+func TestMovesAreRemembered(t *testing.T) {
+	at := func(n int) (events.RepoPath, string) {
+		repo, err := events.ParseRepoPath(fmt.Sprint("acme/to", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return repo, fmt.Sprintf("https://example.com/acme/to%d.git", n)
+	}
+	known := state.Repo{}
+	for n := range 20 {
+		to, url := at(n)
+		known = state.RepoOf(known.MovesAfter(to, url, fmt.Sprint(n+1, "-0")))
+	}
+	for n := range 20 {
+		to, url := at(n)
+		if known.MovedTo(to, url) != (n >= 4) {
+			t.Errorf("move %d of 20: remembered %v, want the newest 16", n, n < 4)
+		}
+		if known.MovedTo(to, "https://example.com/acme/another.git") {
+			t.Errorf("move %d: to another remote", n)
+		}
+	}
+	back, url := at(19)
+	fields := known.Moves()
+	maps.Copy(fields, known.MovedHereFields(back))
+	if returned := state.RepoOf(fields); returned.MovedTo(back, url) || len(returned.Moves()) != 15 {
+		t.Errorf("after the repository came back: %v", returned.Moves())
+	}
+}
