@@ -33,6 +33,7 @@ type outage struct {
 	last     time.Time // when Redis last answered
 	since    time.Time // zero while Redis answers, else when it last did
 	reported bool      // unavailability was logged, recovery not yet
+	slow     bool      // a late answer was logged, and none was in time since
 	backAt   time.Time // when recovery was last logged
 	longEnd  time.Time // when the last long outage ended
 }
@@ -46,11 +47,19 @@ func (o *outage) failed(ctx context.Context, err error) {
 			o.since = time.Now()
 		}
 	}
+	late := errors.Is(err, errLate)
 	first := !o.reported && time.Since(o.backAt) >= aftermath
-	o.reported = o.reported || first
+	if late {
+		first = first && !o.slow
+		o.slow = true
+	} else {
+		o.reported = o.reported || first
+	}
 	o.mu.Unlock()
 	switch {
 	case !first:
+	case late:
+		o.log.WarnContext(ctx, "Redis answers late; retrying, nothing is lost: check its load and latency", "error", err)
 	case unavailable(err):
 		o.log.ErrorContext(ctx, "Redis is unavailable; retrying, nothing is lost: check that it runs and can be reached", "error", err)
 	default:
@@ -68,7 +77,7 @@ func (o *outage) answered(ctx context.Context, long time.Duration) {
 	if reported {
 		o.backAt = now
 	}
-	o.last, o.since, o.reported = now, time.Time{}, false
+	o.last, o.since, o.reported, o.slow = now, time.Time{}, false, false
 	o.mu.Unlock()
 	if reported {
 		o.log.InfoContext(ctx, "Redis is back", "away", now.Sub(since).Round(time.Millisecond))

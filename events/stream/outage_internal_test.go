@@ -64,3 +64,21 @@ func TestLateFailuresAfterAnOutageAreNotANewOutage(t *testing.T) {
 		}
 	})
 }
+
+// Redis that runs scripts late is reachable: the log says so, once, and still reports an outage that follows.
+func TestLateAnswersAreNoOutage(t *testing.T) {
+	t.Parallel()
+	ctx, output := context.Background(), &logtest.Buffer{}
+	o := &outage{log: slog.New(slog.NewTextHandler(output, nil))}
+	o.failed(ctx, errLate)
+	o.failed(ctx, errLate)
+	if text := output.String(); strings.Count(text, "level=WARN msg=\"Redis answers late") != 1 || strings.Contains(text, "ERROR") {
+		t.Errorf("two late answers:\n%s", text)
+	}
+	o.failed(ctx, io.EOF)
+	o.answered(ctx, time.Second)
+	o.answered(ctx, time.Second)
+	if text := output.String(); strings.Count(text, "is unavailable") != 1 || strings.Count(text, "is back") != 1 {
+		t.Errorf("then an outage:\n%s", text)
+	}
+}
