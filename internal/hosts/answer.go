@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 )
 
 // Answer is what became of a request.
@@ -40,11 +38,6 @@ const (
 	Ignored    Outcome = "none"
 )
 
-const (
-	maxBlock   = 24 * time.Hour
-	deltaBelow = 1_000_000_000 // a reset below this is a number of seconds from now instead of a time
-)
-
 // result is a classified answer.
 type result struct {
 	outcome    Outcome
@@ -61,12 +54,9 @@ func (r result) quiet() bool {
 }
 
 func (a Answer) classify(now time.Time) result {
-	if sent, err := http.ParseTime(a.Header.Get("Date")); err == nil {
-		now = sent // so that a wrong local clock does not matter
-	}
-	r := result{outcome: Succeeded, remaining: -1}
-	r.readQuota(a.Header, now)
-	delay := retryAfter(a.Header.Get("Retry-After"), now)
+	said := egress.ReadRateLimit(a.Header, now)
+	r := result{outcome: Succeeded, remaining: said.Remaining, quota: said.Limit, reset: said.Reset}
+	delay := said.RetryAfter
 	limited := events.ClassOf(a.Err) == events.ClassLimited
 	if limited {
 		delay = cmp.Or(delay, events.RetryAfter(a.Err))
@@ -92,52 +82,6 @@ func (a Answer) classify(now time.Time) result {
 		r.latency = a.Latency
 	}
 	return r
-}
-
-// readQuota reads X-RateLimit-*, and the same headers without X-.
-func (r *result) readQuota(h http.Header, now time.Time) {
-	get := func(name string) (int64, bool) {
-		value := h.Get("X-Ratelimit-" + name)
-		if value == "" {
-			value = h.Get("Ratelimit-" + name)
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-		return n, err == nil && n >= 0
-	}
-	if n, ok := get("Remaining"); ok {
-		r.remaining = n
-	}
-	if n, ok := get("Limit"); ok {
-		r.quota = n
-	}
-	if n, ok := get("Reset"); ok {
-		if n >= deltaBelow {
-			n -= now.Unix()
-		}
-		r.reset = seconds(n)
-	}
-}
-
-// retryAfter parses the header's number of seconds or HTTP date. It returns 0 if there is none in the future.
-func retryAfter(value string, now time.Time) time.Duration {
-	value = strings.TrimSpace(value)
-	n, err := strconv.ParseInt(value, 10, 64)
-	if err == nil {
-		return seconds(n)
-	}
-	if errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(value, "-") {
-		return maxBlock
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0
-	}
-	return seconds(int64(math.Ceil(at.Sub(now).Seconds())))
-}
-
-// seconds returns n seconds, from 0 to 24 h.
-func seconds(n int64) time.Duration {
-	return time.Duration(min(max(n, 0), int64(maxBlock/time.Second))) * time.Second
 }
 
 func isTimeout(err error) bool {

@@ -1,10 +1,10 @@
 package notify
 
 import (
-	"errors"
 	"net/http"
-	"strconv"
 	"time"
+
+	"lockstep/internal/egress"
 )
 
 const jitter = 0.2 // maximum relative change of a delay, so that apps that fail together are not retried together
@@ -36,12 +36,5 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		return 0
 	}
-	text := header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return max(0, at.Sub(now))
-	}
-	return 0
+	return egress.ReadRateLimit(header, now).RetryAfter
 }
