@@ -243,16 +243,18 @@ func (f folder) discardPrepared() error {
 	return nil
 }
 
-// folderBytes is the disk usage of a small folder on most file systems.
-const folderBytes = 4096
+const (
+	folderBytes = 4096 // disk usage of a small folder on most file systems
+	ownFolders  = 8    // of any tree: itself and those of its .git
+)
 
-// notePrepared adds a prepared tree to the repository's estimated growth.
+// notePrepared adds a prepared tree with this many other folders to the repository's estimated growth.
 func (f folder) notePrepared(folders int64) {
 	u := readCache[Usage](f.usage())
 	if u.Measured.IsZero() {
 		return // the next sync measures
 	}
-	u.Added += folders * folderBytes
+	u.Added += (folders + ownFolders) * folderBytes
 	_ = f.writeUsage(u) // non-critical: the next GC measures again
 }
 
