@@ -80,6 +80,8 @@ type SyncRequest struct {
 
 	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
 	Base func(ref events.Ref, published string) string
+	// Announced is the commit that a verified webhook announces for Ref, or "". It may be fetched while the refs are listed.
+	Announced string
 	// Known, unless zero, is the remote's ref, or the pinned commit. If its commit is already published, the remote need not be contacted.
 	Known Tip
 	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
@@ -207,7 +209,7 @@ func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Rem
 	secret, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	remote := Remote{URL: from.url, Secret: secret, Foreign: from.foreign}
 	if h.Hosts != nil {
-		remote.Gate = gate{h.Hosts, job, from.credential}
+		remote.Gate = gate{h.Hosts, job, from.credential, &yielded{}}
 	}
 	return remote, err
 }

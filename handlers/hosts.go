@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"lockstep/events"
@@ -25,6 +26,9 @@ type HostRequest struct {
 	Credential string // name of the credential; "" for an anonymous request
 	Repo       events.RepoPath
 	Kind       HostKind
+
+	// Optional is set if the job goes on without the request. If it may not be sent now, the job must not wait for it.
+	Optional bool
 }
 
 // HostKind is the reason for a request.
@@ -64,11 +68,21 @@ type gate struct {
 	hosts      Hosts
 	job        events.Job
 	credential string
+	slot       *yielded
 }
 
 func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
+	return g.enter(ctx, host, false)
+}
+
+// TryEnter is as Enter for a request without which the job goes on.
+func (g gate) TryEnter(ctx context.Context, host string) (HostPermit, error) {
+	return g.enter(ctx, host, true)
+}
+
+func (g gate) enter(ctx context.Context, host string, optional bool) (HostPermit, error) {
 	permit, err := g.hosts.Enter(ctx, HostRequest{
-		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: hostKind(g.job),
+		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: hostKind(g.job), Optional: optional,
 	})
 	if err != nil {
 		return nil, err
@@ -76,18 +90,45 @@ func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
 	if g.job.Yield == nil {
 		return permit, nil
 	}
-	return exchanged{permit, g.job.Yield()}, nil
+	g.slot.begin(g.job)
+	return exchanged{permit, g.slot}, nil
 }
 
 // exchanged is a permit that the job holds instead of its slot.
 type exchanged struct {
 	HostPermit
-	resume func(context.Context) error
+	slot *yielded
 }
 
 func (e exchanged) Done(ctx context.Context, a HostAnswer) error {
 	err := e.HostPermit.Done(ctx, a)
-	return cmp.Or(e.resume(ctx), err)
+	return cmp.Or(e.slot.end(ctx), err)
+}
+
+// yielded is the slot that a job gives back while it has requests in flight.
+type yielded struct {
+	mu       sync.Mutex // also held while waiting for a slot, so that only one is taken
+	requests int
+	resume   func(context.Context) error
+}
+
+func (y *yielded) begin(job events.Job) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.requests == 0 {
+		y.resume = job.Yield()
+	}
+	y.requests++
+}
+
+// end waits for a slot if no other request is in flight.
+func (y *yielded) end(ctx context.Context) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.requests--; y.requests > 0 {
+		return nil
+	}
+	return y.resume(ctx)
 }
 
 // pollID starts the IDs of the changes that a poll requests.

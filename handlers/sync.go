@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -36,7 +37,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	answer, answered := answeredBy(known, job, latest)
 	synced, err := h.Repos.Sync(ctx, SyncRequest{
 		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: change.Depth, Fence: job.Fence,
-		Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Announced: announcedByHook(job), Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 	})
 	if behind := h.checkBehind(ctx, job, known, synced.Commit, err); behind != nil {
 		return events.Outcome{}, behind
@@ -71,6 +72,14 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, err
 	}
 	return events.Outcome{Result: result, State: fields, Drop: drop, Covers: covering(job, known, answer, result)}, nil
+}
+
+// announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.
+func announcedByHook(job events.Job) string {
+	if job.Attempt > 1 || !strings.HasPrefix(job.Change.Source, "/hooks/") {
+		return ""
+	}
+	return job.Change.Announced()
 }
 
 func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {

@@ -51,12 +51,12 @@
 //
 // # Waiting
 //
-// A repository that gets no permit is queued in Redis, once per credential: pushes before retries before polls, then the
-// one whose last permit is longest ago. The order of a kind is an offset of time, so retries and polls wait at most 15 min
-// and 1 h longer than pushes, and none waits forever. When a permit becomes free, it is reserved for the first
-// repository for 5 s, and the process that noticed calls Config.Wake with it, again if the change is not parked yet. Done
-// notices at once; Run of any process notices ends of blocks and lapsed leases within about 200 ms. A reservation that is not
-// used lapses; the repository's change then comes when it is due by itself.
+// A repository that gets no permit is queued in Redis, unless the request is optional, once per credential: pushes before
+// retries before polls, then the one whose last permit is longest ago. The order of a kind is an offset of time, so retries
+// and polls wait at most 15 min and 1 h longer than pushes, and none waits forever. When a permit becomes free, it is
+// reserved for the first repository for 5 s, and the process that noticed calls Config.Wake with it, again if the change is
+// not parked yet. Done notices at once; Run of any process notices ends of blocks and lapsed leases within about 200 ms. A
+// reservation that is not used lapses; the repository's change then comes when it is due by itself.
 //
 // No script call depends on the number of waiters, except by a logarithm.
 //

@@ -58,6 +58,7 @@ type Request struct {
 	Credential string // name of the credential, "" for anonymous requests
 	Repo       events.RepoPath
 	Kind       Kind
+	Optional   bool // refuse the request instead of queueing it; the job goes on without it
 }
 
 // Waiter is a repository that waits for a permit, with the credential of the requests.

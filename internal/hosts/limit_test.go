@@ -35,6 +35,29 @@ func TestHostHasOneLimitOverAllProcesses(t *testing.T) {
 	done(r.processes[2].granted("a/17", hosts.Push, "token"), success)
 }
 
+func TestOptionalRequestIsNotQueued(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, one)
+	req := request(t, "a/1", hosts.Push, "")
+	req.Optional = true
+	permit, err := r.processes[0].Enter(context.Background(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req = request(t, "a/2", hosts.Push, "")
+	req.Optional = true
+	if _, err := r.processes[0].Enter(context.Background(), req); err == nil {
+		t.Error("admitted beyond the limit")
+	}
+	if h := r.state(); h.InUse != 1 || h.Waiting != 0 {
+		t.Errorf("%+v", h)
+	}
+	done(permit, success)
+	if h := r.state(); h.InUse != 0 {
+		t.Errorf("%+v: the permit is reserved", h)
+	}
+}
+
 func TestOtherHostIsNotAffected(t *testing.T) {
 	t.Parallel()
 	p := newRig(t, 1, one).processes[0]

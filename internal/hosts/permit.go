@@ -50,7 +50,7 @@ type Permit struct {
 }
 
 // Enter returns a permit for one request, or a *Limited error at once. In that case the repository is queued, unless the
-// reason is AtTotal. Enter never fails because of Redis: it then applies the last known limits. The only other error is
+// request is optional or the reason is AtTotal. Enter never fails because of Redis: it then applies the last known limits. The only other error is
 // ctx's.
 func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 	if p := b.resumeKept(ctx, req); p != nil {
@@ -64,7 +64,7 @@ func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 		return nil, b.refused(req, AtTotal, time.Time{}, retryAfter)
 	}
 	r, err := b.call(ctx, enterScript, req.Host, req.Credential,
-		string(req.Kind), req.Repo.Key(), p.token, lease.Milliseconds())
+		string(req.Kind), req.Repo.Key(), p.token, lease.Milliseconds(), queues(req))
 	if err != nil {
 		granted, refused := b.enterLocally(ctx, p)
 		if refused != nil && !errors.Is(err, errAway) {
@@ -77,6 +77,9 @@ func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 		return b.grant(p), nil
 	}
 	b.uncount(p)
+	if req.Optional {
+		return nil, b.refused(req, reason, time.Time{}, time.Second)
+	}
 	b.mu.Lock()
 	b.waiting = true
 	b.mu.Unlock()
@@ -88,6 +91,14 @@ func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 	// Run wakes the repository earlier. This is for the case that every process which could do so has crashed.
 	backstop := max(until.Sub(b.now()), 30*time.Second) + rand.N(time.Minute)
 	return nil, b.refused(req, reason, until, backstop)
+}
+
+// queues returns the argument of the script that says whether to queue a request that may not be sent now.
+func queues(req Request) int {
+	if req.Optional {
+		return 0
+	}
+	return 1
 }
 
 func (b *Budgets) refused(req Request, reason Reason, until time.Time, retryAfter time.Duration) *Limited {

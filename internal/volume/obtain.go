@@ -112,21 +112,12 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err := s.f.guarded(ctx, s.req.Fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir)) }); err != nil {
 		return err
 	}
-	q, err := object.OpenQuarantine(s.f.quarantine(s.req.Fence))
-	if err != nil {
-		return err
-	}
-	want := wire.FetchRequest{Tip: s.tip.Want, ByHash: s.tip.ByHash, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
-	if len(haves) > 0 {
-		want.Shallow = into.shallow()
-	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
-		want.Depth = deeper(current.depth(), want.Depth)
-	}
 	s.progress.begin(events.PhaseFetch, "bytes", 0)
-	shallow, err := s.download(ctx, want, q)
+	got, err := s.receive(ctx, into, haves)
 	if err != nil {
 		return err
 	}
+	q := got.q
 	progress := object.Progress{
 		Begin: func(objects int64) { s.progress.begin(events.PhaseFetch, "objects", objects) },
 		Count: s.progress.count,
@@ -169,11 +160,43 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	}
 	s.use(into)
 	s.objects.Keep(q.Kept)
-	if err := s.hold(ctx, into, s.objects, shallow, want.Depth); err != nil {
+	if err := s.hold(ctx, into, s.objects, got.shallow, got.want.Depth); err != nil {
 		return err
 	}
 	s.v.done("moved")
 	return disk.Error("clear the quarantine", os.RemoveAll(q.Dir))
+}
+
+// received is a pack in quarantine.
+type received struct {
+	q       object.Quarantine
+	want    wire.FetchRequest
+	shallow []object.ID
+}
+
+// receive gets the tip's pack: the one that is fetched already, or a new one.
+func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (received, error) {
+	if got, ok := s.takeSpeculation(ctx, into); ok {
+		return got, nil
+	}
+	got := received{want: s.wanted(s.tip.Want, into, haves)}
+	var err error
+	if got.q, err = object.OpenQuarantine(s.f.quarantine(s.req.Fence)); err != nil {
+		return got, err
+	}
+	got.shallow, err = s.download(ctx, got.want, got.q)
+	return got, err
+}
+
+// wanted returns the request for a commit or tag.
+func (s *syncer) wanted(tip object.ID, into store, haves []object.ID) wire.FetchRequest {
+	want := wire.FetchRequest{Tip: tip, ByHash: s.tip.ByHash, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
+	if len(haves) > 0 {
+		want.Shallow = into.shallow()
+	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
+		want.Depth = deeper(current.depth(), want.Depth)
+	}
+	return want
 }
 
 // download writes the remote's pack to the quarantine.
@@ -200,6 +223,7 @@ func (s *syncer) use(from store) {
 func (s *syncer) close() {
 	s.objects.Close()
 	s.kept.Drop()
+	s.ahead.drop()
 	if s.remote != nil {
 		s.remote.Close()
 	}

@@ -34,6 +34,10 @@ type SyncRequest struct {
 	// published is the commit published for it, or "". Defaults to the published commit.
 	Base func(ref events.Ref, published string) string
 
+	// Announced is the commit that a verified webhook announces for Ref, a branch or the default branch; optional. It may be
+	// fetched while the refs are listed, and is used only if they confirm it.
+	Announced string
+
 	// Known is the remote's last known tip of the ref, or the pinned commit if the credential is known to read it; optional.
 	// If that commit is published and complete, Sync does not contact the remote.
 	Known Tip
@@ -124,6 +128,7 @@ type syncer struct {
 
 	binding   binding
 	remote    *wire.Session
+	ahead     *speculation // nil if there is none
 	tip       wire.Tip
 	names     []string // to publish under
 	published []string // see publishedPaths; nil unless read
@@ -207,7 +212,8 @@ func (s *syncer) isKnownUpToDate() bool {
 // list resolves the ref at the remote and reads what is published for it.
 func (s *syncer) list(ctx context.Context) (err error) {
 	s.progress.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
+	s.ahead = s.speculate(ctx)
+	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.ahead.gate(s.req.Gate))); err != nil {
 		return err
 	}
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
@@ -222,6 +228,7 @@ func (s *syncer) list(ctx context.Context) (err error) {
 		return err
 	}
 	s.remote.ForgetRefs()
+	s.settleSpeculation()
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	if err := s.checkNames(); err != nil { // fail before fetching and building
 		return err

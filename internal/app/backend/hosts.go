@@ -14,7 +14,7 @@ type Hosts struct{ Budgets *hosts.Budgets }
 
 // Enter returns a permit, or an error of the class limited.
 func (h Hosts) Enter(ctx context.Context, req handlers.HostRequest) (handlers.HostPermit, error) {
-	r := hosts.Request{Host: req.Host, Credential: req.Credential, Repo: req.Repo, Kind: hosts.Kind(req.Kind)}
+	r := hosts.Request{Host: req.Host, Credential: req.Credential, Repo: req.Repo, Kind: hosts.Kind(req.Kind), Optional: req.Optional}
 	held, err := h.Budgets.Enter(ctx, r)
 	if err != nil {
 		return nil, limited(err)

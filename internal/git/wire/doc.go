@@ -23,6 +23,13 @@
 // is a single request. A list of refs must begin within 15 s and have at most 64 MiB, a list of capabilities 64 KiB. A
 // repository with SHA-256 object IDs is refused.
 //
+// # Speculation
+//
+// A remote that is known to speak version 2 over HTTP may be asked for a commit before its refs are listed
+// ([Session.StartSpeculation]), by a session of its own beside the one that lists. The caller uses the pack only if the list
+// names the commit. Each commit is asked for so at most once. A pack of a commit that the ref does not name, or two refusals of
+// commits that are advertised, end it for that remote for an hour.
+//
 // [Config.Hosts] is checked against the address when it is dialled.
 //
 // A [Gate] limits the requests to each host. List and Fetch are one request each, including redirects, the request for

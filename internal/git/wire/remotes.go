@@ -6,39 +6,58 @@ import "sync"
 const maxRemotes = 10_000
 
 // remotes remembers by URL which remotes speak protocol 2 over HTTP, so that requests are sent to them without asking for the
-// capabilities first. It contains nothing that depends on a credential. It is safe for concurrent use.
+// capabilities first, and what became of speculation. It contains nothing that depends on a credential. It is safe for
+// concurrent use.
 type remotes struct {
 	mu sync.Mutex
-	of map[string]protocol2
+	of map[string]*remembered
+}
+
+type remembered struct {
+	offered     *protocol2 // nil if unknown; not modified
+	speculation speculation
 }
 
 // recall returns what the remote offers, or nil if that is unknown.
 func (m *remotes) recall(url string) *protocol2 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	offered, ok := m.of[url]
-	if !ok {
-		return nil
+	if known := m.of[url]; known != nil {
+		return known.offered
 	}
-	return &offered
+	return nil
 }
 
 // remember stores what the remote offers, or forgets it if offered is nil.
 func (m *remotes) remember(url string, offered *protocol2) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if offered == nil {
-		delete(m.of, url)
-		return
+	if offered != nil || m.of[url] != nil {
+		m.lockedOf(url).offered = offered
+	}
+}
+
+// speculate calls update with the speculation about a remote.
+func (m *remotes) speculate(url string, update func(*speculation)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	update(&m.lockedOf(url).speculation)
+}
+
+// lockedOf returns the entry of a remote. It forgets any other one if there are too many.
+func (m *remotes) lockedOf(url string) *remembered {
+	if known := m.of[url]; known != nil {
+		return known
 	}
 	if m.of == nil {
-		m.of = map[string]protocol2{}
+		m.of = map[string]*remembered{}
 	}
-	if _, known := m.of[url]; !known && len(m.of) >= maxRemotes {
+	if len(m.of) >= maxRemotes {
 		for any := range m.of {
 			delete(m.of, any)
 			break
 		}
 	}
-	m.of[url] = *offered
+	m.of[url] = &remembered{}
+	return m.of[url]
 }

@@ -2,6 +2,7 @@
 --
 -- KEYS  3 seen (zset: host → last use, ms)
 -- ARGV  5 push, retry or poll   6 repository   7 token of the permit   8 length of the permit's lease, ms
+--       9 0 to refuse the repository instead of queueing it
 --
 -- Returns {reason, now, limit, reason and end of the host's block, end of the credential's block, waiters of the
 -- credential, {'credential:repository' to wake, …}}. The reason is '' if the permit is granted. Times are in ms of Redis' clock, 0 if none.
@@ -37,6 +38,7 @@ if not reason and first() then
   pace(c)
   return grant()
 end
+if ARGV[9] == '0' then return reply(reason or 'limit', c, woken) end
 
 -- enqueue orders waiters by kind, then by their last permit. A repository that has had none for ten minutes goes by its
 -- arrival. It waits once, at the better of its places.
