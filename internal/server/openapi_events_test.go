@@ -99,7 +99,7 @@ func written(t *testing.T, name string, document []byte) []byte {
 func TestEnumsMatchConstants(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
-	for _, name := range []string{"change.go", "result.go", "error.go"} {
+	for _, name := range []string{"change.go", "envelope.go", "result.go", "error.go"} {
 		text, err := os.ReadFile(filepath.Join("../../events", name))
 		if err != nil {
 			t.Fatal(err)

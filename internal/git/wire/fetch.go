@@ -97,7 +97,7 @@ func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([
 	if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
 		return nil, err
 	}
-	r.carrier.drain(response)
+	r.carrier.drain(body)
 	return shallowAfter(request.Shallows, response.ShallowUpdate), nil
 }
 

@@ -131,8 +131,11 @@ func mayFollow(from, to *url.URL) bool {
 	return egress.SameOrigin(from, to)
 }
 
-// drain reads the end of a response, so that its connection can be used again.
-func (c *httpCarrier) drain(body io.Reader) { _, _ = body.Read(make([]byte, 1)) }
+func (c *httpCarrier) drain(body io.Reader) {
+	if response, ok := body.(*limitedBody); ok {
+		response.drain()
+	}
+}
 
 func (c *httpCarrier) speak(v2 bool) { c.v2 = v2 }
 func (c *httpCarrier) isReady() bool { return true }

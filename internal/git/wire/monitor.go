@@ -241,6 +241,25 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// drainTimeout limits the wait for the end of a response whose content is complete.
+const drainTimeout = 100 * time.Millisecond
+
+// drain reads the end of the response, so that its connection can be used again. If the end does not come at once, Close
+// closes the connection.
+func (b *limitedBody) drain() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = b.body.Read(make([]byte, 1))
+	}()
+	timer := time.NewTimer(drainTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+	}
+}
+
 func (b *limitedBody) Close() error {
 	b.idle.Stop()
 	if b.silent != nil {

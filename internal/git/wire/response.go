@@ -54,7 +54,7 @@ var startsLikePktLine = regexp.MustCompile(`^[0-9a-fA-F]{1,4}`)
 
 // faultOf explains an error about a response that begins with prefix.
 func faultOf(err error, prefix []byte, listing bool) error {
-	if fault, ok := errors.AsType[*responseFault](err); ok {
+	if fault, ok := errors.AsType[*responseFault](err); ok && (fault != errTruncated || len(prefix) > 0) {
 		return fault
 	}
 	unexpected, _ := errors.AsType[*packp.ErrUnexpectedData](err)

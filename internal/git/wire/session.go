@@ -48,7 +48,7 @@ type carrier interface {
 	speak(v2 bool) // announces the protocol of the next post
 	canPost() bool // with the same URL, post needs no advertise in any session
 
-	drain(body io.Reader) // reads the end of a valid response
+	drain(body io.Reader) // reads the end of a valid response of advertise or post
 	abort(listing bool)   // a response was not valid
 	close()
 }
