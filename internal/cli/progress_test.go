@@ -41,7 +41,7 @@ func newGated(t *testing.T, git *gitserver.Server) *gated {
 	proxy := httputil.NewSingleHostReverseProxy(proctest.Must(url.Parse(strings.TrimSuffix(git.URL("x"), "/x.git")))(t))
 	proxy.FlushInterval = -1
 	proxy.ModifyResponse = func(res *http.Response) error {
-		if strings.HasSuffix(res.Request.URL.Path, "/git-upload-pack") {
+		if strings.HasSuffix(res.Request.URL.Path, "/git-upload-pack") && res.ContentLength < 0 { // the length of a short list of refs is known
 			rest := waiting{res.Request.Context(), gate, res.Body}
 			res.Body = struct {
 				io.Reader
