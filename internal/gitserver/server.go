@@ -56,8 +56,8 @@ type repoState struct {
 type Option func(*Server)
 
 // WithBefore calls hook before each request is served, with the repository ("acme/widgets") and the service: "info/refs" for a
-// list of refs, "git-upload-pack" for objects. It is not called for the capabilities of protocol 2. The request waits until hook returns. ctx is done when the client disconnects or the server
-// closes.
+// list of refs, "git-upload-pack" for objects. It is not called for the capabilities of protocol 2. The request waits until hook
+// returns. ctx is done when the client disconnects or the server closes.
 func WithBefore(hook func(ctx context.Context, repo, service string)) Option {
 	return func(s *Server) { s.before = hook }
 }
