@@ -121,14 +121,6 @@ func number(text string) uint32 {
 // isSkipped reports whether the file was not written to disk.
 func (t tracked) isSkipped() bool { return t.raw == "" }
 
-// size returns the size of the file modulo 2^32.
-func (t tracked) size() uint32 {
-	if t.isSkipped() {
-		return 0
-	}
-	return number(t.raw[36:])
-}
-
 // isAsWritten reports whether a file on disk is the one the entry describes, unmodified. modes are those of new files.
 func (t tracked) isAsWritten(st unix.Stat_t, modes fileModes) bool {
 	return number(t.raw[8:]) == uint32(st.Mtim.Sec) && number(t.raw[12:]) == uint32(st.Mtim.Nsec) &&
