@@ -14,10 +14,13 @@ type Kept struct {
 	blobs map[ID][]byte // nil once dropped
 }
 
-// maxKept bounds the contents held by all fetches of the process, in bytes.
+// maxKept bounds the memory of the blobs held by all fetches of the process, in bytes.
 const maxKept = 64 << 20
 
-// keptSize is the size of the contents held by all fetches.
+// perKept is about what a blob takes besides its content.
+const perKept = 128
+
+// keptSize is the memory of the blobs held by all fetches.
 var keptSize atomic.Int64
 
 // NewKept returns an empty Kept. The caller drops it.
@@ -28,7 +31,7 @@ func (k *Kept) add(h ID, content []byte) {
 	if k == nil {
 		return
 	}
-	size := int64(len(content))
+	size := int64(len(content)) + perKept
 	if keptSize.Add(size) > maxKept {
 		keptSize.Add(-size)
 		return

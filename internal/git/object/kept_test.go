@@ -38,3 +38,14 @@ func TestKeptIsBoundedAndDropped(t *testing.T) { // not parallel: the bound is t
 	}
 	(*Kept)(nil).Drop()
 }
+
+func TestKeptBlobsAreFew(t *testing.T) { // not parallel: the bound is the process's
+	k := NewKept()
+	defer k.Drop()
+	for i := range maxKept/perKept + 5 {
+		k.add(ID{byte(i), byte(i >> 8), byte(i >> 16)}, nil)
+	}
+	if len(k.blobs) > maxKept/perKept {
+		t.Errorf("kept %d empty blobs", len(k.blobs))
+	}
+}
