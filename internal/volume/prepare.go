@@ -38,7 +38,7 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 	prepared, err = s.prepare(ctx, req.Ref)
 	if err != nil {
 		_ = f.discard(f.build(req.Fence)) // deleting it would take as long as building it
-		v.janitor.add(f)
+		v.janitor.queue(f)
 		return false, fmt.Errorf("prepare the next tree of %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
 	}
 	return prepared, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,12 +66,16 @@ type janitor struct {
 	working bool
 	closed  bool
 	syncs   int           // in progress
-	idle    chan struct{} // closed when syncs falls to zero, or by close; nil unless the janitor waits for it
+	idle    chan struct{} // closed to end a pause: see resume; nil unless the janitor waits for it
 	work    sync.WaitGroup
 }
 
-// maxPause is the longest time that the janitor pauses for one folder's trash, so that constant syncs do not fill the disk.
-const maxPause = 5 * time.Second
+// The janitor pauses for at most maxPause for one folder's trash, and not at all while the trash of manyFolders waits, so that
+// constant syncs do not fill the disk.
+const (
+	maxPause    = 5 * time.Second
+	manyFolders = 16
+)
 
 // syncBegins pauses the deletions until the returned function is called.
 func (j *janitor) syncBegins() (ends func()) {
@@ -94,13 +99,13 @@ func (j *janitor) resume() {
 	}
 }
 
-// pauser returns a function that pauses while a sync is in progress, for maxPause in total. It returns false once the
-// janitor is closed.
+// pauser returns a function that pauses while a sync is in progress, as maxPause says. It returns false once the janitor is
+// closed.
 func (j *janitor) pauser() func() bool {
 	left := maxPause
 	return func() bool {
 		j.mu.Lock()
-		for j.syncs > 0 && !j.closed && left > 0 {
+		for j.syncs > 0 && !j.closed && left > 0 && len(j.todo) < manyFolders {
 			if j.idle == nil {
 				j.idle = make(chan struct{})
 			}
@@ -125,17 +130,24 @@ func (j *janitor) add(f folder) {
 	entries, err := disk.ReadDir(f.trash())
 	switch {
 	case err != nil || len(entries) == 0:
-		return
 	case len(entries) >= muchTrash:
 		f.emptyTrash()
-		return
+	default:
+		j.queue(f)
 	}
+}
+
+// queue queues the folder's trash for deletion.
+func (j *janitor) queue(f folder) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.closed {
+	if j.closed || slices.Contains(j.todo, f) {
 		return
 	}
 	j.todo = append(j.todo, f)
+	if len(j.todo) == manyFolders {
+		j.resume()
+	}
 	if !j.working {
 		j.working = true
 		j.work.Go(j.run)

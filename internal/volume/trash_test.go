@@ -1,0 +1,76 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/testenv"
+)
+
+// TestDeletionsKeepUpWithConstantSyncs has the trash of many folders deleted while a sync never ends.
+func TestDeletionsKeepUpWithConstantSyncs(t *testing.T) {
+	t.Parallel()
+	j, root := &janitor{}, t.TempDir()
+	defer j.close()
+	defer j.syncBegins()()
+	began := time.Now()
+	var folders []folder
+	for i := range 2 * manyFolders {
+		f := folder{filepath.Join(root, fmt.Sprint(i))}
+		testenv.Must(0, os.MkdirAll(filepath.Join(f.trash(), "tree", "sub"), 0o755))(t)
+		folders = append(folders, f)
+		for range 3 {
+			j.add(f)
+		}
+	}
+	if queued := len(j.todoNow()); queued > len(folders) {
+		t.Errorf("%d folders are queued", queued)
+	}
+	for { // the last ones wait for a pause
+		waiting := 0
+		for _, f := range folders {
+			waiting += min(1, len(testenv.Must(disk.ReadDir(f.trash()))(t)))
+		}
+		if waiting <= manyFolders {
+			break
+		}
+		if time.Since(began) > maxPause/2 {
+			t.Fatalf("the trash of %d folders still waits", waiting)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (j *janitor) todoNow() []folder {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.todo
+}
+
+// TestStoppedPreparationDeletesNothing stops a preparation of a repository with much trash, while another is synced.
+func TestStoppedPreparationDeletesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	defer w.volume.janitor.syncBegins()()
+	f := w.volume.folder(repoPath(t, widgets))
+	for i := range 2 * muchTrash {
+		testenv.Must(0, os.MkdirAll(filepath.Join(f.trash(), fmt.Sprint(i)), 0o755))(t)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	wanted := errors.New("wanted")
+	cancel(wanted)
+	if _, err := w.volume.Prepare(ctx, w.prepareRequest("refs/heads/main")); !errors.Is(err, wanted) {
+		t.Fatal(err)
+	}
+	if left := len(testenv.Must(disk.ReadDir(f.trash()))(t)); left < 2*muchTrash {
+		t.Errorf("the trash has %d entries", left)
+	}
+}
