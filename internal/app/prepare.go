@@ -136,25 +136,34 @@ func (p *preparer) prepare(ctx context.Context, repo events.RepoPath, ref events
 		return errWanted
 	}
 	defer spare.Release()
+	ctx, stop := unless(ctx, spare.Wanted()) // also while Redis is asked for the lease
+	defer stop()
 	floor, err := p.volume.Floor(repo)
 	if err != nil {
 		return err
 	}
 	request := locking.Request{Key: repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Skip, Yields: true, Floor: floor}
 	return p.locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
-		ctx, stop := context.WithCancelCause(ctx)
-		var watching sync.WaitGroup
-		watching.Go(func() {
-			select {
-			case <-lease.Wanted():
-			case <-spare.Wanted():
-			case <-ctx.Done():
-			}
-			stop(errWanted)
-		})
-		defer watching.Wait()
-		defer stop(nil)
+		ctx, stop := unless(ctx, lease.Wanted())
+		defer stop()
 		_, err := p.volume.Prepare(ctx, volume.PrepareRequest{Repo: repo, Ref: ref, Fence: lease.Fence()})
 		return err
 	})
+}
+
+// unless returns a context that is cancelled with errWanted once wanted is closed. The caller calls stop.
+func unless(parent context.Context, wanted <-chan struct{}) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-wanted:
+			cancel(errWanted)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+	}
 }
