@@ -148,7 +148,7 @@ func (s *syncer) takeSpeculation(ctx context.Context, into store) (received, boo
 	a.cancel()
 	a.remote.Close()
 	if a.err != nil {
-		if class := events.ClassOf(a.err); ctx.Err() == nil && class != events.ClassNetwork && class != events.ClassLimited {
+		if class := events.ClassOf(a.err); class == events.ClassServer || class == events.ClassNoRef {
 			s.remote.EndSpeculation(wire.Refused)
 		}
 		return received{}, false
@@ -165,10 +165,19 @@ type startingGate struct {
 
 func (g startingGate) Enter(ctx context.Context, host string) (wire.Permit, error) {
 	permit, err := g.Gate.Enter(ctx, host)
-	if err == nil {
-		g.ahead.start()
+	if err != nil {
+		return nil, err
 	}
-	return permit, err
+	g.ahead.start()
+	return lastPermit{permit}, nil
+}
+
+// lastPermit is a permit that is not kept for a fetch, which has its own.
+type lastPermit struct{ wire.Permit }
+
+func (p lastPermit) Done(ctx context.Context, a wire.Answer) error {
+	a.More = false
+	return p.Permit.Done(ctx, a)
 }
 
 // optionalGate is the gate of a speculation. It does not let the job wait, and ends permits with the job's context, since the
