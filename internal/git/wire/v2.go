@@ -50,11 +50,11 @@ func firstLine(r *bufio.Reader) (line []byte, end int) {
 			return nil, 0
 		}
 		length, err := strconv.ParseUint(string(head[end:]), 16, 16)
-		if err == nil && length == 0 {
+		if err == nil && length == 0 && end > 0 {
 			end += 4
 			continue
 		}
-		if err != nil || length < 4 {
+		if err != nil || length < 4 { // a flush alone is an empty list, after which a server over SSH waits
 			return nil, 0
 		}
 		all, err := r.Peek(end + int(length))
