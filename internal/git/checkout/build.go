@@ -39,7 +39,7 @@ type builder struct {
 func (p *Plan) Build(
 	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
 ) (*Files, error) {
-	leaving, err := p.leavingLinks(objects, items, links)
+	leaving, err := p.leavingLinks(ctx, objects, items, links)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,9 @@ func (p *Plan) Build(
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
 // incremental plan has none: its links are as in the last tree, from which they were omitted.
-func (p *Plan) leavingLinks(objects *object.Store, items []Item, policy LinkPolicy) (leaving map[string]bool, err error) {
+func (p *Plan) leavingLinks(
+	ctx context.Context, objects *object.Store, items []Item, policy LinkPolicy,
+) (leaving map[string]bool, err error) {
 	defer object.RecoverCorrupt(&err)
 	if policy == LinksKeep || p.incremental {
 		return nil, nil
@@ -67,6 +69,9 @@ func (p *Plan) leavingLinks(objects *object.Store, items []Item, policy LinkPoli
 	for _, it := range items {
 		if it.mode != filemode.Symlink {
 			continue
+		}
+		if ctx.Err() != nil { // a million links with long targets take a minute
+			return nil, context.Cause(ctx)
 		}
 		leaves, err := links.Leave(it.path)
 		if err != nil {

@@ -56,3 +56,15 @@ func statOf(t *testing.T, path string) (st unix.Stat_t) {
 	testenv.Must(0, unix.Lstat(path, &st))(t)
 	return st
 }
+
+func TestChecksOfLinksStopAtOnce(t *testing.T) {
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(stopped)
+	objects := object.Open(t.TempDir())
+	defer objects.Close()
+	items := []Item{{entry: entry{path: "link", mode: 0o120000}}}
+	if _, err := (&Plan{}).leavingLinks(ctx, objects, items, LinksSkip); !errors.Is(err, stopped) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+}
