@@ -115,6 +115,9 @@ func TestLinksCheckedByOlderVersionsAreCheckedAgain(t *testing.T) {
 	testenv.Must(0, os.WriteFile(filepath.Join(g.Dir, "lockstep-links"), []byte("skip\n"), 0o644))(t)
 	testenv.Must(0, os.Remove(filepath.Join(g.Dir, "lockstep-links-resolved")))(t)
 	w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksSkip})
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("%+v", report)
+	}
 	w.push(map[string]string{"file": "2"})
 
 	w.sync("")

@@ -104,7 +104,8 @@ func (g GitDir) Links() LinkPolicy {
 // resolvedLinks is an empty file in trees whose links were checked by [Links]. Older versions checked targets only.
 const resolvedLinks = "lockstep-links-resolved"
 
-func (g GitDir) resolvesLinks() bool {
+// ResolvesLinks reports whether links were followed through other links when the tree was built; see [TargetLeaves].
+func (g GitDir) ResolvesLinks() bool {
 	_, err := os.Lstat(filepath.Join(g.Dir, resolvedLinks))
 	return err == nil
 }
@@ -152,7 +153,7 @@ func (g GitDir) WriteIndex(content []byte) error {
 func OpenTree(tree string, links LinkPolicy) *Tree {
 	g := GitDirOf(tree)
 	_, commit, ok := g.RefAndCommit()
-	if !ok || g.Links() != links || links != LinksKeep && !g.resolvesLinks() {
+	if !ok || g.Links() != links || links != LinksKeep && !g.ResolvesLinks() {
 		return nil
 	}
 	size, err := sizeOfManifest(g.Manifest())

@@ -86,15 +86,16 @@ func (l *Links) Leave(at string) (bool, error) {
 		return false, object.Corruptf("link %q is not in the tree", at)
 	}
 	target, err := l.target(link.hash)
-	if err != nil || leavesTree(at, target) {
+	if err != nil || TargetLeaves(at, target) {
 		return true, err
 	}
 	verdict, err := l.resolve(link, 1)
 	return verdict == outside, err
 }
 
-// leavesTree reports whether a target points out of the tree, or into its .git, if no part of it is a link.
-func leavesTree(at, target string) bool {
+// TargetLeaves reports whether a target points out of the tree, or into its .git, if no part of it is a link. Older versions
+// checked no more.
+func TargetLeaves(at, target string) bool {
 	if path.IsAbs(target) {
 		return true
 	}

@@ -426,16 +426,23 @@ func (o *verified) walkCommit(ctx context.Context, commit object.ID, fn func(pat
 	return o.walkTree(ctx, decoded.TreeHash, "", fn)
 }
 
-// dropLeaving deletes the links that lead out of the tree.
-func (o *verified) dropLeaving(wanted map[string]object.TreeEntry, links []string, commit object.ID) error {
+// dropLeaving deletes the links that lead out of the tree; unless resolved, those whose targets point out of it, as in trees of
+// older versions.
+func (o *verified) dropLeaving(wanted map[string]object.TreeEntry, links []string, commit object.ID, resolved bool) error {
 	decoded, err := o.commit(commit)
 	if err != nil {
 		return err
 	}
 	slices.Sort(links) // as in a build
-	all := checkout.NewLinks(decoded.TreeHash, o.tree, o.linkTarget)
+	leave := checkout.NewLinks(decoded.TreeHash, o.tree, o.linkTarget).Leave
+	if !resolved {
+		leave = func(at string) (bool, error) {
+			target, err := o.linkTarget(wanted[at].Hash)
+			return checkout.TargetLeaves(at, target), err
+		}
+	}
 	for _, name := range links {
-		leaves, err := all.Leave(name)
+		leaves, err := leave(name)
 		if err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.Tr
 		return nil
 	})
 	if err == nil && checkout.GitDirOf(path).Links() == checkout.LinksSkip {
-		err = o.dropLeaving(wanted, links, object.ParseID(commit))
+		err = o.dropLeaving(wanted, links, object.ParseID(commit), checkout.GitDirOf(path).ResolvesLinks())
 	}
 	switch {
 	case c.ctx.Err() != nil:
