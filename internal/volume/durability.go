@@ -56,9 +56,13 @@ func (v *Volume) unsyncedDir() string { return filepath.Join(v.root, adminDir, "
 
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
+// readBootID returns the ID of this boot. Without /proc it fails, and returns a name that no record has.
 func readBootID() (string, error) {
 	content, err := os.ReadFile(bootIDFile)
-	return strings.TrimSpace(string(content)), disk.Error("read the ID of this boot", err)
+	if err != nil {
+		return "unknown", disk.Error("read the ID of this boot, which durability process needs", err)
+	}
+	return strings.TrimSpace(string(content)), nil
 }
 
 // noteUnsynced is called before something is published that is not synced. The first call after a boot writes its record.

@@ -140,7 +140,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if v.id, err = v.readOrMakeID(); err != nil {
 		return nil, err
 	}
-	if v.boot, err = readBootID(); err != nil {
+	if v.boot, err = readBootID(); err != nil && !v.syncs() {
 		return nil, err
 	}
 	v.published.Store(true) // by an earlier process of this boot
