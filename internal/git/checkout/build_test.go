@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync/atomic"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,15 +29,18 @@ func TestBuildStopsAtOnce(t *testing.T) {
 	for _, after := range []int64{1, 100, 500} {
 		wanted := errors.New("wanted")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		var made atomic.Int64
+		var mu sync.Mutex // the other goroutines go on once the context is cancelled
+		var made int64
 		b := &builder{writer: writer{objects: &object.Store{}, links: LinksKeep}, maxBytes: 1 << 20, items: items, count: func(int64) {
-			if made.Add(1) == after {
+			mu.Lock()
+			defer mu.Unlock()
+			if made++; made == after {
 				cancel(wanted)
 			}
 		}}
 		_, _, err := b.build(ctx, t.TempDir(), last)
-		if n := made.Load(); !errors.Is(err, wanted) || n > after+int64(runtime.GOMAXPROCS(0)) {
-			t.Errorf("cancelled after %d files: %d were made, %v", after, n, err)
+		if !errors.Is(err, wanted) || made > after+int64(runtime.GOMAXPROCS(0)) {
+			t.Errorf("cancelled after %d files: %d were made, %v", after, made, err)
 		}
 	}
 }
