@@ -215,6 +215,7 @@ func entries(t testing.TB, client redis.UniversalClient, key string) []redis.XMe
 type gate struct {
 	cut       atomic.Bool
 	loseReply atomic.Int32 // number of settle calls whose replies to lose
+	running   atomic.Int32 // scripts under way
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
@@ -228,6 +229,10 @@ func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
 
 func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			g.running.Add(1)
+			defer g.running.Add(-1)
+		}
 		if g.cut.Load() {
 			cmd.SetErr(io.EOF)
 			return io.EOF

@@ -154,10 +154,11 @@ func TestEntriesThatLapseUnderAnEarlierProcessOfTheSameNameCountAnAttempt(t *tes
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 1)
-	brief := func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond }
+	brief := func(c *stream.SubscriberConfig) { c.Visibility = time.Second }
 	killed := start(t, server, "a", brief)
 	killed.next()
 	killed.gate.cut.Store(true)
+	eventually(t, "no script is under way", func() bool { return killed.gate.running.Load() == 0 })
 	taken := client.Time(ctx).Val()
 	eventually(t, "a later ms", func() bool { return client.Time(ctx).Val().UnixMilli() > taken.UnixMilli() })
 	m := start(t, server, "a", brief).next()
