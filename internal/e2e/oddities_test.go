@@ -14,10 +14,11 @@ import (
 
 // oddRepositories have contents, histories and refs that are rare but that git clones.
 var oddRepositories = []struct {
-	name  string
-	make  func(*oddRepository)
-	refs  []string // to publish besides the default branch
-	large bool     // only in soak tests
+	name     string
+	make     func(*oddRepository)
+	refs     []string // to publish besides the default branch
+	large    bool     // only in soak tests
+	detached bool     // HEAD is not a branch
 }{
 	{name: "backslashes", make: (*oddRepository).backslashes},
 	{name: "names", make: (*oddRepository).names},
@@ -32,6 +33,7 @@ var oddRepositories = []struct {
 	{name: "attributes", make: (*oddRepository).attributes},
 	{name: "merges", make: (*oddRepository).merges},
 	{name: "replaced", make: (*oddRepository).replaced},
+	{name: "detached", make: (*oddRepository).detachedHead, refs: []string{"HEAD"}, detached: true},
 	{name: "tags", make: (*oddRepository).tags, refs: []string{"refs/tags/light", "refs/tags/signed", "refs/tags/of-a-tag", "refs/notes/commits"}},
 	{name: "branches", make: (*oddRepository).branches, refs: oddBranches},
 	{name: "commits", make: (*oddRepository).commits},
@@ -214,6 +216,13 @@ func (r *oddRepository) replaced() {
 	grafts := filepath.Join(r.git.Dir(r.repo), "info/grafts")
 	proctest.Must(0, os.MkdirAll(filepath.Dir(grafts), 0o755))(r.T)
 	proctest.Must(0, os.WriteFile(grafts, []byte(third+"\n"), 0o600))(r.T)
+}
+
+// detachedHead has a HEAD that is a commit of no branch.
+func (r *oddRepository) detachedHead() {
+	first := r.commit(gitserver.Edit{Write: map[string]string{"a": "1"}})
+	r.commit(gitserver.Edit{Write: map[string]string{"a": "2"}})
+	proctest.Must(0, os.WriteFile(filepath.Join(r.git.Dir(r.repo), "HEAD"), []byte(first+"\n"), 0o600))(r.T)
 }
 
 // tags has tags of commits and of tags, one with a signature, and notes.
