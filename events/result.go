@@ -1,6 +1,9 @@
 package events
 
-import "time"
+import (
+	"encoding/base64"
+	"time"
+)
 
 // ResultType is the kind of a [Result].
 type ResultType string
@@ -34,6 +37,19 @@ type File struct {
 	Raw     string     `json:"raw,omitempty"`      // the path in base64, if it is not UTF-8 and so not representable in JSON
 	FromRaw string     `json:"from_raw,omitempty"` // like Raw, for From
 	Outside bool       `json:"outside,omitempty"`  // a symbolic link that points out of the tree: do not follow it
+}
+
+// Name returns the path in its own bytes, which open the file even if they are not UTF-8.
+func (f File) Name() string { return nameOf(f.Path, f.Raw) }
+
+// OldName is like Name, for From.
+func (f File) OldName() string { return nameOf(f.From, f.FromRaw) }
+
+func nameOf(path, raw string) string {
+	if name, err := base64.StdEncoding.DecodeString(raw); err == nil && raw != "" {
+		return string(name)
+	}
+	return path
 }
 
 // Result is the outcome of a [Change].

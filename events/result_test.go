@@ -39,6 +39,27 @@ func TestAnyResultSurvivesMarshalling(t *testing.T) {
 	})
 }
 
+func TestNamesAreTheBytesOfThePath(t *testing.T) {
+	r := goldenResults(t)["result_synced_v1"]
+	r.Files = []events.File{
+		{Path: "caf\xe9", Raw: "Y2Fm6Q==", From: "th\xe9", FromRaw: "dGjp", Status: events.FileRenamed},
+		{Path: "café", Status: events.FileAdded},
+	}
+	wire, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := events.ParseResult(wire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][2]string{{"caf\xe9", "th\xe9"}, {"café", ""}} {
+		if got := [2]string{back.Files[i].Name(), back.Files[i].OldName()}; got != want {
+			t.Errorf("names %q, want %q", got, want)
+		}
+	}
+}
+
 func TestTookIsKeptToTheMillisecond(t *testing.T) {
 	r := goldenResults(t)["result_synced_v1"]
 	r.Took = 31*time.Millisecond + 999*time.Microsecond

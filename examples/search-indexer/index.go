@@ -11,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"lockstep/events"
 )
@@ -51,8 +53,8 @@ func (s snapshot) without(files []events.File) snapshot {
 	}
 	for word, in := range s.Paths {
 		for _, file := range files {
-			delete(in, file.Path)
-			delete(in, file.From) // the old path of a renamed file
+			delete(in, printable(file.Name()))
+			delete(in, printable(file.OldName())) // of a renamed file
 		}
 		if len(in) == 0 {
 			delete(s.Paths, word)
@@ -82,9 +84,17 @@ func (s snapshot) add(tree *os.Root, path string) error {
 		if s.Paths[word] == nil {
 			s.Paths[word] = paths{}
 		}
-		s.Paths[word][path] = struct{}{}
+		s.Paths[word][printable(path)] = struct{}{}
 	}
 	return nil
+}
+
+// printable returns a path as JSON can hold it.
+func printable(path string) string {
+	if utf8.ValidString(path) {
+		return path
+	}
+	return strconv.Quote(path)
 }
 
 func noWord(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }

@@ -128,7 +128,7 @@ func (s *service) read(r events.Result, from snapshot) (snapshot, error) {
 		if file.Status == events.FileDeleted {
 			continue
 		}
-		if err := next.add(tree, file.Path); err != nil {
+		if err := next.add(tree, file.Name()); err != nil {
 			return snapshot{}, err
 		}
 	}

@@ -184,6 +184,12 @@ func TestSearchFindsPushedNotDeleted(t *testing.T) {
 	w.finds("backoff", "main: docs/moved.md")
 	w.finds("exponential")
 
+	latin1 := "caf\xe9.md" // not UTF-8
+	w.push("main", gitserver.Edit{Write: map[string]string{latin1: "Espresso."}})
+	w.finds("espresso", `main: "caf\xe9.md"`)
+	w.push("main", gitserver.Edit{Write: map[string]string{"tea.md": "Espresso."}, Delete: []string{latin1}})
+	w.finds("espresso", "main: tea.md")
+
 	w.push("next", gitserver.Edit{Orphan: true, Write: map[string]string{"README.md": "Gizmos for everybody."}})
 	w.finds("everybody", "main: README.md", "next: README.md")
 	w.push("main", gitserver.Edit{Orphan: true, Write: map[string]string{"NEW.md": "Started over."}}) // force push
