@@ -133,7 +133,7 @@ func TestWebhookPublishesPush(t *testing.T) {
 	proctest.Must(registry.Put(t.Context(), watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)
 	_, addr := startReceiver(t, server, dir)
 	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root)
-	if status, answer := sendPush(t, addr, "d1", git.URL("acme/widgets")); status != http.StatusAccepted || !strings.Contains(answer, `"accepted":1`) {
+	if status, answer := sendPush(t, addr, "d1", git.URL("acme/widgets")); status != http.StatusAccepted {
 		t.Fatalf("%d %s", status, answer)
 	}
 	for _, r := range proctest.AwaitResults(t, server.Client(), 1) {
