@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -64,7 +63,7 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 		}
 		return commit.ParentHashes, nil
 	})
-	slices.SortFunc(ends, func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
+	slices.SortFunc(ends, object.ID.Compare)
 	return ends, err
 }
 

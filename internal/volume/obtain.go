@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +74,7 @@ func (s *syncer) tryRefetch(ctx context.Context, old store) error {
 // distinct returns the commits of refs in a fixed order without duplicates. The refs in first come first, because only
 // the first few are sent to the remote.
 func distinct(refs map[string]object.ID, first ...string) []object.ID {
-	commits := slices.SortedFunc(maps.Values(refs), func(a, b object.ID) int { return bytes.Compare(a[:], b[:]) })
+	commits := slices.SortedFunc(maps.Values(refs), object.ID.Compare)
 	commits = slices.Compact(commits)
 	for _, ref := range slices.Backward(first) {
 		if i := slices.Index(commits, refs[ref]); i > 0 {

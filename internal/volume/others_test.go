@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/git/object"
-
 	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/transport"
@@ -114,7 +113,7 @@ func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transp
 	for lines.Scan() {
 		var have string
 		if n, _ := fmt.Sscanf(string(lines.Bytes()), "have %s", &have); n == 1 {
-			req.Haves = append(req.Haves, object.ParseID(have))
+			req.Haves = append(req.Haves, plumbing.NewHash(have))
 		}
 	}
 	res, err := session.UploadPack(r.Context(), req)

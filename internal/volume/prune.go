@@ -2,7 +2,6 @@ package volume
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -117,12 +116,12 @@ func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err err
 			return loose, err
 		}
 		for i, name := range names {
-			raw, err := hex.DecodeString(group.Name() + name.Name())
-			if err != nil || len(raw) != len(object.ID{}) {
+			id := object.ParseID(group.Name() + name.Name())
+			if id.IsZero() {
 				continue
 			}
 			bytes := space(names[i : i+1])
-			switch needed[object.ID(raw)] {
+			switch needed[id] {
 			case byNone:
 				loose.unneeded = append(loose.unneeded, filepath.Join(objects, group.Name(), name.Name()))
 				continue

@@ -196,7 +196,7 @@ func (d difference) status() events.FileStatus {
 	return events.FileModified
 }
 
-var emptyBlob = plumbing.ComputeHash(plumbing.BlobObject, nil)
+var emptyBlob = object.SHA1.Hash(plumbing.BlobObject, nil)
 
 // renames pairs added files with deleted files of the same content and mode: preferably one with the same base
 // name, otherwise the first. It ignores empty files. It returns the old path of each new one.

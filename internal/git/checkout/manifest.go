@@ -107,7 +107,7 @@ func cutTracked(text string) (entry tracked, rest string, ok bool) {
 		mode: filemode.FileMode(number(text[24:])),
 		raw:  text[:size],
 	}
-	copy(entry.hash[:], text[40:60])
+	entry.hash = object.IDOf([]byte(text[40:60]))
 	return entry, text[size:], true
 }
 
@@ -147,7 +147,7 @@ func describe(e entry, st unix.Stat_t) tracked {
 	} {
 		binary.BigEndian.PutUint32(raw[4*i:], field)
 	}
-	copy(raw[40:], e.hash[:])
+	copy(raw[40:], e.hash.Bytes())
 	binary.BigEndian.PutUint16(raw[60:], uint16(min(len(e.path), longPath)))
 	copy(raw[entryHeader:], e.path)
 	return tracked{path: e.path, mode: e.mode, hash: e.hash, raw: string(raw)}

@@ -10,6 +10,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sys/unix"
 
+	"lockstep/internal/git/object"
 	"lockstep/internal/testenv"
 )
 
@@ -22,7 +23,7 @@ func TestManifestRoundTrip(t *testing.T) {
 		if err := unix.Stat(dir, &st); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, describe(entry{path, filemode.Regular, plumbing.ComputeHash(plumbing.BlobObject, []byte(path))}, st))
+		want = append(want, describe(entry{path, filemode.Regular, object.SHA1.Hash(plumbing.BlobObject, []byte(path))}, st))
 	}
 	file := filepath.Join(dir, "index")
 	content := want.encode()

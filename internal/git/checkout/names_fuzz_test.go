@@ -43,7 +43,8 @@ func FuzzTreeEntries(f *testing.F) {
 			writer := testenv.Must(obj.Writer())(t)
 			testenv.Must(writer.Write(raw))(t)
 			testenv.Must(0, writer.Close())(t)
-			return testenv.Must(storage.SetEncodedObject(obj))(t)
+			hash := testenv.Must(storage.SetEncodedObject(obj))(t)
+			return object.IDOf(hash[:])
 		}
 		blob := put(plumbing.BlobObject, []byte(content))
 		hash := blob
@@ -65,7 +66,7 @@ func FuzzTreeEntries(f *testing.F) {
 }
 
 func rawEntry(mode, name string, hash object.ID) []byte {
-	return append([]byte(fmt.Sprintf("%s %s\x00", mode, name)), hash[:]...)
+	return append([]byte(fmt.Sprintf("%s %s\x00", mode, name)), hash.Bytes()...)
 }
 
 // checkOutTree plans and builds a tree, as a sync does.

@@ -34,7 +34,7 @@ func (o *Store) blob(h ID) (content []byte, ok bool) {
 			}
 			continue
 		}
-		offset, err := k.index.FindOffset(h)
+		offset, err := k.index.findOffset(h)
 		if err != nil {
 			return nil, false
 		}

@@ -16,7 +16,7 @@
 //	file, number of objects or their     permanent, ClassQuota; refused before inflating
 //	total size above Limits
 //	commit, tag or tree above 64 MiB     permanent, ClassQuota
-//	file mode or link invalid in Git     permanent, ClassHostile
+//	link invalid in Git                  permanent, ClassHostile
 //	disk error                           retryable, ClassVolume
 //
 // go-git may panic on damaged files. The methods of Quarantine turn a panic into an error; callers of a Store defer

@@ -116,12 +116,15 @@ func (x *packIndex) loadAll() {
 
 // find returns the position of a hash in the index, or -1.
 func (x *packIndex) find(h ID) (int64, error) {
+	if h.size != hashSize {
+		return -1, nil
+	}
 	if x.lookups.Add(1) == cacheAfter {
 		x.loadAll()
 	}
-	low, high := int64(0), int64(x.fanout[h[0]])
-	if h[0] > 0 {
-		low = int64(x.fanout[h[0]-1])
+	low, high := int64(0), int64(x.fanout[h.sum[0]])
+	if h.sum[0] > 0 {
+		low = int64(x.fanout[h.sum[0]-1])
 	}
 	names, err := x.read(indexNames+low*hashSize, (high-low)*hashSize)
 	if err != nil {
@@ -131,7 +134,7 @@ func (x *packIndex) find(h ID) (int64, error) {
 	from, to := 0, int(high-low)
 	for from < to {
 		middle := (from + to) / 2
-		switch bytes.Compare(at(middle), h[:]) {
+		switch bytes.Compare(at(middle), h.sum[:hashSize]) {
 		case 0:
 			return low + int64(middle), nil
 		case -1:
@@ -143,14 +146,13 @@ func (x *packIndex) find(h ID) (int64, error) {
 	return -1, nil
 }
 
-// Contains implements [idxfile.Index], as do the methods below.
-func (x *packIndex) Contains(h ID) (bool, error) {
+func (x *packIndex) contains(h ID) (bool, error) {
 	i, err := x.find(h)
 	return i >= 0, err
 }
 
-// FindOffset returns the offset of an object in the pack.
-func (x *packIndex) FindOffset(h ID) (int64, error) {
+// findOffset returns the offset of an object in the pack.
+func (x *packIndex) findOffset(h ID) (int64, error) {
 	i, err := x.find(h)
 	if err != nil {
 		return 0, err
@@ -183,8 +185,8 @@ func (x *packIndex) offset(i int64) (int64, error) {
 
 // FindHash returns the hash of the object at an offset. go-git uses it only to look up a delta's base in its
 // cache. During the first lookups it returns a made-up hash, a cache miss, which is cheaper than sorting all offsets.
-func (x *packIndex) FindHash(offset int64) (ID, error) {
-	var h ID
+func (x *packIndex) FindHash(offset int64) (plumbing.Hash, error) {
+	var h plumbing.Hash
 	if x.lookups.Add(1) < cacheAfter {
 		copy(h[:], "\xffnot a name\xff")
 		binary.BigEndian.PutUint64(h[12:], uint64(offset))
@@ -222,10 +224,16 @@ func (x *packIndex) sortByOffset() {
 	slices.SortFunc(x.byOffset, func(a, b uint32) int { return cmp.Compare(offsets[a], offsets[b]) })
 }
 
+// Contains implements [idxfile.Index], as do the methods below.
+func (x *packIndex) Contains(h plumbing.Hash) (bool, error) { return x.contains(IDOf(h[:])) }
+
+// FindOffset returns the offset of an object in the pack.
+func (x *packIndex) FindOffset(h plumbing.Hash) (int64, error) { return x.findOffset(IDOf(h[:])) }
+
 // Count returns the number of objects.
 func (x *packIndex) Count() (int64, error) { return x.count(), nil }
 
 // The rest of [idxfile.Index] is not used.
-func (x *packIndex) FindCRC32(ID) (uint32, error)                { return 0, errors.ErrUnsupported }
+func (x *packIndex) FindCRC32(plumbing.Hash) (uint32, error)     { return 0, errors.ErrUnsupported }
 func (x *packIndex) Entries() (idxfile.EntryIter, error)         { return nil, errors.ErrUnsupported }
 func (x *packIndex) EntriesByOffset() (idxfile.EntryIter, error) { return nil, errors.ErrUnsupported }

@@ -51,17 +51,17 @@ func TestPackIndexAgreesWithGit(t *testing.T) {
 	}
 	for round := range 2 { // the index is cached in the second round
 		for hash, offset := range objects {
-			if got := testenv.Must(index.FindOffset(hash))(t); got != offset {
+			if got := testenv.Must(index.findOffset(hash))(t); got != offset {
 				t.Fatalf("%s is at %d, want %d", hash, got, offset)
 			}
 			if round == 1 {
-				if got := testenv.Must(index.FindHash(offset))(t); got != hash {
+				if got := testenv.Must(index.FindHash(offset))(t); IDOf(got[:]) != hash {
 					t.Fatalf("at %d is %s, want %s", offset, got, hash)
 				}
 			}
 		}
-		absent := plumbing.ComputeHash(plumbing.BlobObject, []byte("absent"))
-		if _, err := index.FindOffset(absent); !errors.Is(err, plumbing.ErrObjectNotFound) {
+		absent := SHA1.Hash(plumbing.BlobObject, []byte("absent"))
+		if _, err := index.findOffset(absent); !errors.Is(err, plumbing.ErrObjectNotFound) {
 			t.Fatalf("an absent object: %v", err)
 		}
 	}
@@ -72,7 +72,9 @@ func TestPackIndexAgreesWithGit(t *testing.T) {
 		if obj.Type() == plumbing.BlobObject {
 			continue
 		}
-		testenv.Must(o.read(plumbing.AnyObject, hash))(t)
+		if _, _, err := o.read(plumbing.AnyObject, hash); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -93,7 +95,7 @@ func TestDamagedPackIndexDoesNotPanic(t *testing.T) {
 			continue
 		}
 		for hash := range objects {
-			_, _ = index.FindOffset(hash) // must not panic
+			_, _ = index.findOffset(hash) // must not panic
 		}
 		_, _ = index.FindHash(12)
 		index.close()

@@ -2,6 +2,7 @@ package object
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -13,7 +14,7 @@ func TestKeptIsBoundedAndDropped(t *testing.T) { // not parallel: the bound is t
 	k := NewKept()
 	for i := range maxKept/LargeObject + 5 {
 		content[0] = byte(i)
-		h := plumbing.ComputeHash(plumbing.BlobObject, content)
+		h := SHA1.Hash(plumbing.BlobObject, content)
 		k.add(h, content)
 		k.add(h, content) // a pack may have an object twice
 	}
@@ -21,7 +22,7 @@ func TestKeptIsBoundedAndDropped(t *testing.T) { // not parallel: the bound is t
 		t.Errorf("kept %d bytes", kept)
 	}
 	content[0] = 0
-	h := plumbing.ComputeHash(plumbing.BlobObject, content)
+	h := SHA1.Hash(plumbing.BlobObject, content)
 	if got, ok := k.get(h); !ok || !bytes.Equal(got, content) {
 		t.Error("the first blob is not kept as it was")
 	}
@@ -43,7 +44,7 @@ func TestKeptBlobsAreFew(t *testing.T) { // not parallel: the bound is the proce
 	k := NewKept()
 	defer k.Drop()
 	for i := range maxKept/perKept + 5 {
-		k.add(ID{byte(i), byte(i >> 8), byte(i >> 16)}, nil)
+		k.add(SHA1.Hash(plumbing.BlobObject, fmt.Append(nil, i)), nil)
 	}
 	if len(k.blobs) > maxKept/perKept {
 		t.Errorf("kept %d empty blobs", len(k.blobs))

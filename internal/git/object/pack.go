@@ -52,13 +52,13 @@ type receiver struct {
 
 // packed is an object in a pack. A pack may have millions.
 type packed struct {
-	hash    ID // zero until known
 	offset  int64
 	crc     uint32 // of its bytes in the pack
 	child   int32  // the last OFS delta on this object; 0 for none, since the first object cannot be a delta
 	sibling int32  // the previous OFS delta on the same base; 0 for none
 	kind    plumbing.ObjectType
 	delta   bool // stored as a delta; kind is the resolved type once the hash is known
+	hash    ID   // zero until known
 }
 
 // refDelta is a delta that names its base by hash.
@@ -244,7 +244,7 @@ func (r *receiver) checkSum(sum hash.Hash) error {
 
 // addObject hashes an object in memory and writes its loose file if needed.
 func (r *receiver) addObject(i int, kind plumbing.ObjectType, content []byte) error {
-	h := plumbing.ComputeHash(kind, content)
+	h := SHA1.Hash(kind, content)
 	r.entries[i].hash = h
 	r.received(1)
 	if !r.loose {

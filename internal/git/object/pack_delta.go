@@ -17,7 +17,7 @@ import (
 // resolve resolves all deltas: first those with a base in the pack, then those with a base in the store.
 func (r *receiver) resolve() error {
 	slices.SortFunc(r.refs, func(a, b refDelta) int {
-		return cmp.Or(bytes.Compare(a.base[:], b.base[:]), cmp.Compare(a.entry, b.entry))
+		return cmp.Or(a.base.Compare(b.base), cmp.Compare(a.entry, b.entry))
 	})
 	err := r.runPhase(func(g *errgroup.Group) error {
 		for i := range r.entries {
@@ -70,7 +70,7 @@ func (r *receiver) withResolver(work func(*resolver) error) (err error) {
 
 // refsOn returns the REF deltas on a base.
 func (r *receiver) refsOn(base ID) []refDelta {
-	from := sort.Search(len(r.refs), func(i int) bool { return bytes.Compare(r.refs[i].base[:], base[:]) >= 0 })
+	from := sort.Search(len(r.refs), func(i int) bool { return r.refs[i].base.Compare(base) >= 0 })
 	to := from
 	for to < len(r.refs) && r.refs[to].base == base {
 		to++
@@ -309,7 +309,7 @@ func (w *resolver) buffer(c *content, hash bool, fill func(io.Writer) error) (h 
 		return w.bufferInMemory(c, hash, fill)
 	}
 	c.at = w.spill.end
-	hasher := plumbing.NewHasher(c.kind, c.size)
+	hasher := SHA1.NewHasher(c.kind, c.size)
 	var out io.Writer = &w.spill
 	if hash {
 		out = io.MultiWriter(hasher, &w.spill)
@@ -324,7 +324,7 @@ func (w *resolver) buffer(c *content, hash bool, fill func(io.Writer) error) (h 
 	if w.spill.end-c.at != c.size {
 		return h, errSize
 	}
-	return hasher.Sum(), nil
+	return hasher.ID(), nil
 }
 
 func (w *resolver) bufferInMemory(c *content, hash bool, fill func(io.Writer) error) (h ID, err error) {
@@ -338,7 +338,7 @@ func (w *resolver) bufferInMemory(c *content, hash bool, fill func(io.Writer) er
 	c.small = out.Bytes()
 	w.inMemory += c.size
 	if hash {
-		h = plumbing.ComputeHash(c.kind, c.small)
+		h = SHA1.Hash(c.kind, c.small)
 	}
 	return h, nil
 }

@@ -222,7 +222,7 @@ func (rw *rewriter) object(written []packed, i int) (e packed, err error) {
 		}
 		b = appendDistance(b, e.offset-written[base].offset)
 	case plumbing.REFDeltaObject:
-		b = append(b, header.base[:]...)
+		b = append(b, header.base.Bytes()...)
 	}
 	if _, err := rw.Write(b); err != nil {
 		return e, err
@@ -267,10 +267,10 @@ func (r *receiver) index(out *bufio.Writer, packSum []byte) {
 	var fanout [256]uint32
 	for i := range r.entries {
 		byName[i] = int32(i)
-		fanout[r.entries[i].hash[0]]++
+		fanout[r.entries[i].hash.sum[0]]++
 	}
 	slices.SortFunc(byName, func(a, b int32) int {
-		return cmp.Or(bytes.Compare(r.entries[a].hash[:], r.entries[b].hash[:]), cmp.Compare(a, b))
+		return cmp.Or(r.entries[a].hash.Compare(r.entries[b].hash), cmp.Compare(a, b))
 	})
 	number := func(n uint32) { _, _ = out.Write(binary.BigEndian.AppendUint32(out.AvailableBuffer(), n)) }
 	_, _ = out.WriteString("\xfftOc\x00\x00\x00\x02")
@@ -280,7 +280,7 @@ func (r *receiver) index(out *bufio.Writer, packSum []byte) {
 		number(total)
 	}
 	for _, i := range byName {
-		_, _ = out.Write(r.entries[i].hash[:])
+		_, _ = out.Write(r.entries[i].hash.Bytes())
 	}
 	for _, i := range byName {
 		number(r.entries[i].crc)

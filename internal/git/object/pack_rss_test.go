@@ -101,9 +101,9 @@ func mustBeQuota(err error) error {
 func randomBytes() io.Reader { return rand.NewChaCha8([32]byte{}) }
 
 func largeBlobHash(t *testing.T) ID {
-	hasher := plumbing.NewHasher(plumbing.BlobObject, int64(largeBlob))
+	hasher := SHA1.NewHasher(plumbing.BlobObject, int64(largeBlob))
 	testenv.Must(io.CopyN(hasher, randomBytes(), int64(largeBlob)))(t)
-	return hasher.Sum()
+	return hasher.ID()
 }
 
 type zeros struct{}

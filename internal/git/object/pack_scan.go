@@ -78,7 +78,7 @@ func (r *receiver) scanObject(g *errgroup.Group, in *scanner, i int) error {
 
 // scanLarge hashes an object while inflating it, and writes its loose file if needed.
 func (r *receiver) scanLarge(in *scanner, e *packed, header objectHeader) error {
-	hasher := plumbing.NewHasher(header.kind, header.size)
+	hasher := SHA1.NewHasher(header.kind, header.size)
 	var out io.Writer = hasher
 	var file *looseFile
 	if r.loose {
@@ -92,7 +92,7 @@ func (r *receiver) scanLarge(in *scanner, e *packed, header objectHeader) error 
 	if _, err := io.CopyBuffer(onlyWriter{out}, &in.inflated, in.chunk); err != nil {
 		return err
 	}
-	e.crc, e.hash = in.checksum(), hasher.Sum()
+	e.crc, e.hash = in.checksum(), hasher.ID()
 	r.received(1)
 	if file != nil {
 		return file.commit(e.hash)
@@ -177,7 +177,10 @@ func readObjectHeader(in byteReader) (objectHeader, error) {
 	case plumbing.OFSDeltaObject:
 		header.distance, err = readDistance(in)
 	case plumbing.REFDeltaObject:
-		_, err = io.ReadFull(in, header.base[:])
+		var base [hashSize]byte
+		if _, err = io.ReadFull(in, base[:]); err == nil {
+			header.base = IDOf(base[:])
+		}
 	default:
 		err = errors.New("unknown type")
 	}

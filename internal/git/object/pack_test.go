@@ -159,7 +159,7 @@ func mustReadAll(t testing.TB, dir string) {
 			}
 			continue
 		}
-		if _, err := objects.read(plumbing.AnyObject, h); err != nil {
+		if _, _, err := objects.read(plumbing.AnyObject, h); err != nil {
 			t.Error(err)
 		}
 	}
@@ -350,7 +350,7 @@ func (m *packMaker) ofs(base int64, delta string) int64 {
 
 func (m *packMaker) ref(base ID, delta string) int64 {
 	head := appendObjectHeader(nil, plumbing.REFDeltaObject, int64(len(delta)))
-	return m.raw(append(head, base[:]...), deflated(delta))
+	return m.raw(append(head, base.Bytes()...), deflated(delta))
 }
 
 // done returns the pack with its count and checksum.
@@ -382,7 +382,7 @@ func deflated(content string) []byte {
 }
 
 func blobHash(content string) ID {
-	return plumbing.ComputeHash(plumbing.BlobObject, []byte(content))
+	return SHA1.Hash(plumbing.BlobObject, []byte(content))
 }
 
 // delta returns a delta: the two sizes and the instructions.
@@ -748,7 +748,7 @@ func TestIndexOffsetsAbove2GiB(t *testing.T) {
 	index := testenv.Must(openPackIndex(path))(t)
 	defer index.close()
 	for _, e := range r.entries {
-		if got, err := index.FindOffset(e.hash); got != e.offset || err != nil {
+		if got, err := index.findOffset(e.hash); got != e.offset || err != nil {
 			t.Errorf("%d: got %d, %v", e.offset, got, err)
 		}
 	}

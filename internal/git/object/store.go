@@ -12,10 +12,8 @@ import (
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/objfile"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
-	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"lockstep/internal/disk"
 )
@@ -176,7 +174,7 @@ func (o *Store) get(p *repo, h ID) (plumbing.EncodedObject, error) {
 	if err != nil {
 		return nil, err
 	}
-	return reader.Get(h)
+	return reader.Get(plumbing.Hash(h.Bytes()))
 }
 
 // packOf returns the pack that contains an object, or nil if none does.
@@ -185,7 +183,7 @@ func (p *repo) packOf(h ID) (*pack, error) {
 		return nil, p.err
 	}
 	for _, k := range p.packs {
-		if ok, err := k.index.Contains(h); ok || err != nil {
+		if ok, err := k.index.contains(h); ok || err != nil {
 			return k, err
 		}
 	}
@@ -264,7 +262,7 @@ type looseObject struct {
 }
 
 // Hash implements [plumbing.EncodedObject], as do the other methods.
-func (o *looseObject) Hash() ID                        { return o.hash }
+func (o *looseObject) Hash() plumbing.Hash             { return plumbing.Hash(o.hash.Bytes()) }
 func (o *looseObject) Type() plumbing.ObjectType       { return o.kind }
 func (o *looseObject) SetType(plumbing.ObjectType)     {}
 func (o *looseObject) Size() int64                     { return o.size }
@@ -273,51 +271,43 @@ func (o *looseObject) Reader() (io.ReadCloser, error)  { return openLoose(o.path
 func (o *looseObject) Writer() (io.WriteCloser, error) { return nil, errors.ErrUnsupported }
 
 // read reads a commit, tag or tree and verifies its hash.
-func (o *Store) read(t plumbing.ObjectType, h ID) (*plumbing.MemoryObject, error) {
+func (o *Store) read(t plumbing.ObjectType, h ID) (kind plumbing.ObjectType, content []byte, err error) {
 	obj, err := o.EncodedObject(t, h)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+		return 0, nil, fmt.Errorf("%s %s: %w", t, h, err)
 	}
 	if obj.Size() > maxMetadata {
-		return nil, Hostilef("%s %s is %d bytes long", t, h, obj.Size())
+		return 0, nil, Hostilef("%s %s is %d bytes long", t, h, obj.Size())
 	}
 	reader, err := obj.Reader()
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+		return 0, nil, fmt.Errorf("%s %s: %w", t, h, err)
 	}
 	defer reader.Close()
-	content, err := io.ReadAll(reader)
+	content, err = io.ReadAll(reader)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+		return 0, nil, fmt.Errorf("%s %s: %w", t, h, err)
 	}
-	whole := &plumbing.MemoryObject{}
-	whole.SetType(obj.Type())
-	if _, err := whole.Write(content); err != nil {
-		return nil, err
+	if sum := SHA1.Hash(obj.Type(), content); sum != h {
+		return 0, nil, fmt.Errorf("%s %s hashes to %s", t, h, sum)
 	}
-	if whole.Hash() != h {
-		return nil, fmt.Errorf("%s %s hashes to %s", t, h, whole.Hash())
-	}
-	return whole, nil
+	return obj.Type(), content, nil
 }
 
 // Commit reads the commit h, or the one that the tag h points to. It returns ErrNoCommit for another object.
 func (o *Store) Commit(h ID) (*Commit, error) {
 	for range maxTagsInChain {
-		obj, err := o.read(plumbing.AnyObject, h)
+		kind, content, err := o.read(plumbing.AnyObject, h)
 		if err != nil {
 			return nil, err
 		}
-		switch obj.Type() {
+		switch kind {
 		case plumbing.CommitObject:
-			commit := &Commit{}
-			return commit, commit.Decode(obj)
+			return ParseCommit(h, content)
 		case plumbing.TagObject:
-			tag := &object.Tag{}
-			if err := tag.Decode(obj); err != nil {
+			if h, err = parseTag(h, content); err != nil {
 				return nil, err
 			}
-			h = tag.Target
 		default:
 			return nil, ErrNoCommit
 		}
@@ -330,34 +320,15 @@ var ErrNoCommit = errors.New("the ref does not name a commit")
 
 // Tree returns the entries of a tree.
 func (o *Store) Tree(h ID) ([]TreeEntry, error) {
-	obj, err := o.read(plumbing.TreeObject, h)
+	_, content, err := o.read(plumbing.TreeObject, h)
 	if err != nil {
 		return nil, err
 	}
-	tree := &Tree{}
-	if err := tree.Decode(obj); err != nil {
+	entries, err := ParseTree(h, content)
+	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
 	}
-	for i, entry := range tree.Entries {
-		if tree.Entries[i].Mode, err = canonicalMode(entry.Mode); err != nil {
-			return nil, Hostilef("%w: %q in tree %s", err, entry.Name, h)
-		}
-	}
-	return tree.Entries, nil
-}
-
-// canonicalMode returns the mode for a checkout. The only file permission that matters is the owner's execute bit.
-func canonicalMode(mode filemode.FileMode) (filemode.FileMode, error) {
-	switch mode & 0o170000 {
-	case filemode.Dir, filemode.Submodule, filemode.Symlink:
-		return mode & 0o170000, nil
-	case 0o100000:
-		if mode&0o100 != 0 {
-			return filemode.Executable, nil
-		}
-		return filemode.Regular, nil
-	}
-	return 0, fmt.Errorf("unsupported mode %o", uint32(mode))
+	return entries, nil
 }
 
 // CopyBlob writes a blob's content to w and verifies its hash.
@@ -366,7 +337,7 @@ func (o *Store) CopyBlob(w io.Writer, h ID) error {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
 	}
-	if content, ok := o.blob(h); ok && plumbing.ComputeHash(plumbing.BlobObject, content) == h {
+	if content, ok := o.blob(h); ok && SHA1.Hash(plumbing.BlobObject, content) == h {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
 	}
@@ -379,7 +350,7 @@ func (o *Store) CopyBlob(w io.Writer, h ID) error {
 		return Corruptf("blob %s: %w", h, err)
 	}
 	defer reader.Close()
-	hasher := plumbing.NewHasher(plumbing.BlobObject, blob.Size())
+	hasher := SHA1.NewHasher(plumbing.BlobObject, blob.Size())
 	sink := &sink{w: w}
 	if _, err := io.Copy(io.MultiWriter(hasher, sink), reader); err != nil {
 		if sink.err != nil {
@@ -387,7 +358,7 @@ func (o *Store) CopyBlob(w io.Writer, h ID) error {
 		}
 		return Corruptf("read blob %s: %w", h, err)
 	}
-	if sum := hasher.Sum(); sum != h {
+	if sum := hasher.ID(); sum != h {
 		return Corruptf("blob %s hashes to %s", h, sum)
 	}
 	return nil

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"regexp"
 
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-
 	"lockstep/events"
 	"lockstep/internal/git/object"
 )
@@ -38,14 +36,14 @@ func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
 
 // refAt returns the object to request for a commit that a ref points to, which may be an annotated tag.
 func (r *Session) refAt(commit object.ID) (want object.ID, ok bool) {
-	if r.refs.Head != nil && *r.refs.Head == commit {
+	if r.refs.head == commit {
 		return commit, true
 	}
-	for name, hash := range r.refs.References {
+	for name, hash := range r.refs.refs {
 		if hash == commit {
 			return hash, true
 		}
-		if r.refs.Peeled[name] == commit {
+		if r.refs.peeled[name] == commit {
 			want, ok = hash, true
 		}
 	}
@@ -55,7 +53,7 @@ func (r *Session) refAt(commit object.ID) (want object.ID, ok bool) {
 // sendsUnadvertised reports whether the server may send a commit that no listed ref points to, which those of protocol 2 do.
 // Like Git, it makes no difference between the capabilities: some servers send reachable commits although they offer only tips.
 func (r *Session) sendsUnadvertised() bool {
-	return r.offered != nil || r.refs.Capabilities.Supports(capability.AllowTipSHA1InWant) || r.refs.Capabilities.Supports(capability.AllowReachableSHA1InWant)
+	return r.offered != nil || r.refs.capabilities.has("allow-tip-sha1-in-want") || r.refs.capabilities.has("allow-reachable-sha1-in-want")
 }
 
 // Messages of Git, JGit, go-git, Dulwich and Azure DevOps.

@@ -1,15 +1,13 @@
 package wire
 
 import (
-	"bytes"
+	"bufio"
 	"context"
-	"errors"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
@@ -76,47 +74,50 @@ func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([
 
 // fetch0 fetches with protocol 0, without negotiation: all lines are sent at once.
 func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
-	request, err := r.request(want)
-	if err != nil {
-		return nil, err
-	}
-	encoded, err := encoded(request)
-	if err != nil {
-		return nil, err
-	}
-	body, err := r.carrier.post(ctx, encoded, false)
+	request := r.request(want)
+	body, err := r.carrier.post(ctx, request.content, false)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	response := packp.NewUploadPackResponse(request)
-	if err := response.Decode(body); err != nil {
+	response := bufio.NewReader(body)
+	update, err := readPackStart0(response, request.deepens)
+	if err != nil {
 		r.carrier.abort(false)
 		return nil, err
 	}
-	if _, err := io.Copy(w, demultiplexed(request, response)); err != nil {
+	var pack io.Reader = response
+	if request.sideband {
+		pack = &sidebandReader{lines: pktline.NewScanner(response)}
+	}
+	if _, err := io.Copy(w, pack); err != nil {
 		return nil, err
 	}
 	r.carrier.drain(body)
-	return shallowAfter(request.Shallows, response.ShallowUpdate), nil
+	return shallowAfter(request.shallow, update), nil
 }
 
-func encoded(req *packp.UploadPackRequest) ([]byte, error) {
-	var request bytes.Buffer
-	if err := req.UploadRequest.Encode(&request); err != nil {
-		return nil, err
+// shallowUpdate says which commits become shallow, and which are no longer.
+type shallowUpdate struct{ shallow, unshallow []object.ID }
+
+// add adds a line of a response.
+func (u *shallowUpdate) add(line string) error {
+	how, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+	switch {
+	case !object.IsID(id):
+		return errGarbage
+	case how == "shallow":
+		u.shallow = append(u.shallow, object.ParseID(id))
+	case how == "unshallow":
+		u.unshallow = append(u.unshallow, object.ParseID(id))
 	}
-	if err := req.UploadHaves.Encode(&request, false); err != nil {
-		return nil, err
-	}
-	err := pktline.NewEncoder(&request).EncodeString("done\n")
-	return request.Bytes(), err
+	return nil
 }
 
 // shallowAfter returns the shallow commits after a response.
-func shallowAfter(before []object.ID, update packp.ShallowUpdate) []object.ID {
-	skip := make(map[object.ID]bool, len(update.Unshallows)+len(before)+len(update.Shallows))
-	for _, h := range update.Unshallows {
+func shallowAfter(before []object.ID, update shallowUpdate) []object.ID {
+	skip := make(map[object.ID]bool, len(update.unshallow)+len(before)+len(update.shallow))
+	for _, h := range update.unshallow {
 		skip[h] = true
 	}
 	var after []object.ID
@@ -133,44 +134,30 @@ func shallowAfter(before []object.ID, update packp.ShallowUpdate) []object.ID {
 	for _, h := range after {
 		skip[h] = true
 	}
-	add(update.Shallows)
+	add(update.shallow)
 	return after
 }
 
-// request uses only capabilities that the remote offers, because some servers refuse others. It includes thin-pack
-// even without haves, because Dulwich requires it. A server without shallow support sends the full history.
-func (r *Session) request(want FetchRequest) (*packp.UploadPackRequest, error) {
-	offered := r.capabilities
-	request := packp.NewUploadPackRequestFromCapabilities(offered)
-	request.Wants = []object.ID{want.Tip}
-	var errs []error
-	set := func(c capability.Capability) { errs = append(errs, request.Capabilities.Set(c)) }
-	if offered.Supports(capability.NoProgress) {
-		set(capability.NoProgress)
+// shallow adds the shallow commits and the depth of a request. It returns the shallow commits.
+func (w *pktWriter) shallow(want FetchRequest) []object.ID {
+	for _, id := range want.Shallow {
+		w.text("shallow %s", id)
 	}
-	if len(want.Haves) > 0 {
-		request.Haves = slices.Clone(want.Haves[:min(len(want.Haves), maxHaves)])
+	w.text("deepen %d", deepen(want.Depth))
+	return slices.Clone(want.Shallow)
+}
+
+// haves adds the commits that are already present.
+func (w *pktWriter) haves(want FetchRequest) {
+	for _, id := range want.Haves[:min(len(want.Haves), maxHaves)] {
+		w.text("have %s", id)
 	}
-	if offered.Supports(capability.Shallow) && (want.Depth != events.DepthFull || len(want.Shallow) > 0) {
-		request.Depth = deepen(want.Depth)
-		request.Shallows = slices.Clone(want.Shallow)
-		set(capability.Shallow)
-	}
-	return request, errors.Join(errs...)
 }
 
 // deepen converts a depth to the Git protocol.
-func deepen(d events.Depth) packp.DepthCommits {
+func deepen(d events.Depth) int {
 	if d == events.DepthFull {
 		return 1<<31 - 1 // Git's value for unlimited
 	}
-	return packp.DepthCommits(max(d, 1))
-}
-
-// demultiplexed returns the pack from a response, without the messages of a side-band.
-func demultiplexed(request *packp.UploadPackRequest, response io.Reader) io.Reader {
-	if request.Capabilities.Supports(capability.Sideband64k) || request.Capabilities.Supports(capability.Sideband) {
-		return &sidebandReader{lines: pktline.NewScanner(response)}
-	}
-	return response
+	return int(max(d, 1))
 }

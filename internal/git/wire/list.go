@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
 	"lockstep/events"
@@ -19,7 +18,7 @@ func (r *Session) List(ctx context.Context, prefixes ...string) error {
 	})
 }
 
-func (r *Session) list(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
+func (r *Session) list(ctx context.Context, prefixes []string) (*advertisement, error) {
 	if offered := r.net.remotes.recall(r.url); offered != nil && r.carrier.canPost() {
 		r.speak(offered)
 		refs, err := r.listRefs(ctx, prefixes)
@@ -40,7 +39,7 @@ func (r *Session) list(ctx context.Context, prefixes []string) (*packp.AdvRefs, 
 }
 
 // hello sends the first request. It returns the refs under protocol 0, and nil under protocol 2.
-func (r *Session) hello(ctx context.Context) (*packp.AdvRefs, error) {
+func (r *Session) hello(ctx context.Context) (*advertisement, error) {
 	r.speak(nil)
 	body, err := r.carrier.advertise(ctx)
 	if err != nil {
@@ -49,7 +48,7 @@ func (r *Session) hello(ctx context.Context) (*packp.AdvRefs, error) {
 	defer body.Close()
 	refs, offered, err := readAdvertisement(body)
 	switch {
-	case err == nil && offered == nil && refs.IsEmpty(), errors.Is(err, packp.ErrEmptyAdvRefs):
+	case err == nil && offered == nil && refs.isEmpty():
 		r.carrier.close()
 		return nil, transport.ErrEmptyRemoteRepository
 	case err != nil:
@@ -61,7 +60,7 @@ func (r *Session) hello(ctx context.Context) (*packp.AdvRefs, error) {
 		r.speak(offered)
 		return nil, nil
 	}
-	r.capabilities = refs.Capabilities
+	r.capabilities = refs.capabilities
 	return refs, nil
 }
 
@@ -73,22 +72,22 @@ func (r *Session) speak(offered *protocol2) {
 
 // listRefs lists refs with protocol 2. It lists all if HEAD is missing, as when it names no branch that exists: the default
 // branch is then chosen from them, as under protocol 0.
-func (r *Session) listRefs(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
+func (r *Session) listRefs(ctx context.Context, prefixes []string) (*advertisement, error) {
 	if len(prefixes) > 0 {
 		refs, err := r.sendListRefs(ctx, append([]string{"HEAD"}, prefixes...))
-		if err != nil || refs.Head != nil {
+		if err != nil || !refs.head.IsZero() {
 			return refs, err
 		}
 	}
 	refs, err := r.sendListRefs(ctx, nil)
-	if err == nil && refs.Head == nil && len(refs.References) == 0 {
+	if err == nil && refs.isEmpty() {
 		r.carrier.close()
 		return nil, transport.ErrEmptyRemoteRepository
 	}
 	return refs, err
 }
 
-func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*packp.AdvRefs, error) {
+func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*advertisement, error) {
 	body, err := r.carrier.post(ctx, r.offered.lsRefs(prefixes), true)
 	if err != nil {
 		return nil, err

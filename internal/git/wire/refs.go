@@ -7,6 +7,39 @@ import (
 	"lockstep/internal/git/object"
 )
 
+// advertisement is what a server lists.
+type advertisement struct {
+	format       object.Format
+	head         object.ID            // of HEAD; zero if it is not listed
+	refs         map[string]object.ID // by full name
+	peeled       map[string]object.ID // the commits of annotated tags
+	capabilities capabilities
+}
+
+// capabilities are the values of each capability; one without values has an empty one.
+type capabilities map[string][]string
+
+func (c capabilities) has(name string) bool { return len(c[name]) > 0 }
+
+func newAdvertisement() *advertisement {
+	return &advertisement{refs: map[string]object.ID{}, peeled: map[string]object.ID{}, capabilities: capabilities{}}
+}
+
+func (a *advertisement) isEmpty() bool { return a.head.IsZero() && len(a.refs) == 0 }
+
+// parseID parses an ID of the server's format.
+func (a *advertisement) parseID(text string) (id object.ID, ok bool) {
+	return object.ParseID(text), len(text) == 2*a.format.Size() && object.IsID(text)
+}
+
+// formatOf returns the object format that a server names, which is SHA-1 if it names none.
+func formatOf(named []string) (object.Format, error) {
+	if len(named) > 0 && named[0] != object.SHA1.String() {
+		return object.SHA1, errSHA256
+	}
+	return object.SHA1, nil
+}
+
 // Refs holds the branches and tags of a remote whose names are valid according to [events.ParseRef].
 type Refs struct {
 	Default events.Ref        // the default branch, or events.DetachedHead; zero if unknown or missing
@@ -18,7 +51,7 @@ func (r *Session) Has(ref events.Ref) bool {
 	if r.refs == nil {
 		return false
 	}
-	_, ok := r.refs.References[ref.String()]
+	_, ok := r.refs.refs[ref.String()]
 	return ok || ref == events.DetachedHead && r.defaultBranch() == ref.String()
 }
 
@@ -27,11 +60,11 @@ func (r *Session) ListsAny(commits map[object.ID]bool) bool {
 	if r.refs == nil {
 		return false
 	}
-	if r.refs.Head != nil && commits[*r.refs.Head] {
+	if commits[r.refs.head] {
 		return true
 	}
-	for name, hash := range r.refs.References {
-		if commits[hash] || commits[r.refs.Peeled[name]] {
+	for name, hash := range r.refs.refs {
+		if commits[hash] || commits[r.refs.peeled[name]] {
 			return true
 		}
 	}
@@ -43,22 +76,22 @@ func (r *Session) BranchesAndTags() Refs {
 	if r.refs == nil {
 		return Refs{}
 	}
-	refs := Refs{Commits: make(map[string]string, len(r.refs.References))}
-	for name, hash := range r.refs.References {
+	refs := Refs{Commits: make(map[string]string, len(r.refs.refs))}
+	for name, hash := range r.refs.refs {
 		if !strings.HasPrefix(name, "refs/heads/") && !strings.HasPrefix(name, "refs/tags/") {
 			continue
 		}
 		if ref, err := events.ParseRef(name); err != nil || ref.String() != name {
 			continue
 		}
-		if peeled, ok := r.refs.Peeled[name]; ok {
+		if peeled, ok := r.refs.peeled[name]; ok {
 			hash = peeled
 		}
 		refs.Commits[name] = hash.String()
 	}
 	name := r.defaultBranch()
 	if name == events.DetachedHead.String() {
-		refs.Commits[name] = r.refs.Head.String()
+		refs.Commits[name] = r.refs.head.String()
 	}
 	if refs.Commits[name] != "" {
 		refs.Default, _ = events.ParseRef(name) // parsed above

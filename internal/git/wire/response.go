@@ -7,10 +7,8 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
 	"lockstep/events"
@@ -57,7 +55,6 @@ func faultOf(err error, prefix []byte, listing bool) error {
 	if fault, ok := errors.AsType[*responseFault](err); ok && (fault != errTruncated || len(prefix) > 0) {
 		return fault
 	}
-	unexpected, _ := errors.AsType[*packp.ErrUnexpectedData](err)
 	switch {
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return nil
@@ -67,7 +64,7 @@ func faultOf(err error, prefix []byte, listing bool) error {
 		return errEmptyReply
 	case !startsLikePktLine.Match(prefix[:min(4, len(prefix))]):
 		return errNotGit
-	case errors.Is(err, io.ErrUnexpectedEOF), endsInLength(prefix), unexpected != nil && strings.HasSuffix(unexpected.Msg, ": EOF"):
+	case errors.Is(err, io.ErrUnexpectedEOF), endsInLength(prefix):
 		return errTruncated
 	}
 	return errNotGit

@@ -12,9 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-
 	"lockstep/events"
 	"lockstep/internal/git/object"
 )
@@ -28,10 +25,10 @@ type Session struct {
 	wire    *monitor
 	timeout time.Duration // for the list of refs, and for each fetch
 	carrier carrier
-	refs    *packp.AdvRefs // nil before List
+	refs    *advertisement // nil before List
 
-	offered      *protocol2       // nil under protocol 0
-	capabilities *capability.List // under protocol 0
+	offered      *protocol2   // nil under protocol 0
+	capabilities capabilities // under protocol 0
 
 	gate     Gate   // optional
 	gateHost string // see Gate.Enter
@@ -99,7 +96,7 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 }
 
 // ForgetRefs frees the listed refs, which may number a million. A fetch does not need them.
-func (r *Session) ForgetRefs() { r.refs.References, r.refs.Peeled = nil, nil }
+func (r *Session) ForgetRefs() { r.refs.refs, r.refs.peeled = nil, nil }
 
 // Close closes the connection and all responses.
 func (r *Session) Close() {
@@ -146,15 +143,15 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
 			"the default branch at %s: %w; correct its HEAD, or name a ref in the change", r.host, events.ErrBadRef)
 	}
-	want, ok := r.refs.References[name]
+	want, ok := r.refs.refs[name]
 	if parsed == events.DetachedHead && name == defaultName {
-		want, ok = *r.refs.Head, true
+		want, ok = r.refs.head, true
 	}
 	if !ok {
 		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s has no ref %s", r.host, name)
 	}
 	t := Tip{Ref: parsed, IsDefault: name == defaultName, Want: want, Commit: want}
-	if peeled, ok := r.refs.Peeled[name]; ok {
+	if peeled, ok := r.refs.peeled[name]; ok {
 		t.Commit = peeled
 	} else if strings.HasPrefix(name, "refs/tags/") {
 		t.Commit = object.ZeroID // may be an annotated tag on a server that does not peel
@@ -169,30 +166,30 @@ var symrefAgents = regexp.MustCompile(`^git/[2-9]`)
 // defaultBranch returns the full name of the remote's default branch, [events.DetachedHead] if its HEAD is not a branch,
 // or "". If the server cannot advertise it, it picks a branch that points to the commit of HEAD, preferably main or master.
 func (r *Session) defaultBranch() string {
-	for _, symref := range r.refs.Capabilities.Get(capability.SymRef) {
+	for _, symref := range r.refs.capabilities["symref"] {
 		if target, ok := strings.CutPrefix(symref, "HEAD:"); ok {
 			return target
 		}
 	}
-	agent := strings.Join(r.refs.Capabilities.Get(capability.Agent), " ")
-	if r.refs.Head != nil && (r.offered != nil || symrefAgents.MatchString(agent)) {
+	agent := strings.Join(r.refs.capabilities["agent"], " ")
+	if !r.refs.head.IsZero() && (r.offered != nil || symrefAgents.MatchString(agent)) {
 		return events.DetachedHead.String()
 	}
 	atHead := func(name string) bool {
-		hash, ok := r.refs.References[name]
-		return ok && (r.refs.Head == nil || hash == *r.refs.Head)
+		hash, ok := r.refs.refs[name]
+		return ok && (r.refs.head.IsZero() || hash == r.refs.head)
 	}
 	for _, name := range []string{"refs/heads/main", "refs/heads/master"} {
 		if atHead(name) {
 			return name
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.refs.References)) {
-		if r.refs.Head != nil && strings.HasPrefix(name, "refs/heads/") && atHead(name) {
+	for _, name := range slices.Sorted(maps.Keys(r.refs.refs)) {
+		if !r.refs.head.IsZero() && strings.HasPrefix(name, "refs/heads/") && atHead(name) {
 			return name
 		}
 	}
-	if r.refs.Head != nil {
+	if !r.refs.head.IsZero() {
 		return events.DetachedHead.String()
 	}
 	return ""

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,13 +20,13 @@ func TestSpeculationPauses(t *testing.T) {
 		commits := byte(0)
 		may := func() bool {
 			commits++
-			return r.StartSpeculation(object.ID{commits})
+			return r.StartSpeculation(object.IDOf(bytes.Repeat([]byte{commits}, 20)))
 		}
 		if may() {
 			t.Error("the remote is not known to speak protocol 2")
 		}
 		n.remotes.remember(url, &protocol2{})
-		if !may() || r.StartSpeculation(object.ID{commits}) {
+		if !may() || r.StartSpeculation(object.IDOf(bytes.Repeat([]byte{commits}, 20))) {
 			t.Error("want one speculation for each commit")
 		}
 		for name, wrong := range map[string][]Speculation{"disproved": {Disproved}, "refused": {Refused, Refused}} {
@@ -45,7 +46,7 @@ func TestSpeculationPauses(t *testing.T) {
 		}
 		ssh := testenv.Must(n.Dial("ssh://git@git.test/acme/widgets", Auth{SSHKey: "x"}, false, Limits{}))(t)
 		defer ssh.Close()
-		if ssh.StartSpeculation(object.ID{1}) {
+		if ssh.StartSpeculation(object.IDOf(bytes.Repeat([]byte{1}, 20))) {
 			t.Error("speculation over SSH")
 		}
 	})

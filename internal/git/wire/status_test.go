@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-
 	"lockstep/events"
 	"lockstep/internal/git/object"
 	"lockstep/internal/testenv"
@@ -87,7 +85,7 @@ func TestManyLinesBeforePack(t *testing.T) {
 
 func TestShallowAfter(t *testing.T) {
 	h := func(n int) object.ID { return object.ParseID(fmt.Sprintf("%040x", n)) }
-	update := packp.ShallowUpdate{Shallows: []object.ID{h(2), h(3), h(3), h(4)}, Unshallows: []object.ID{h(1), h(4), h(9)}}
+	update := shallowUpdate{shallow: []object.ID{h(2), h(3), h(3), h(4)}, unshallow: []object.ID{h(1), h(4), h(9)}}
 	got := shallowAfter([]object.ID{h(1), h(2), h(5)}, update)
 	if want := []object.ID{h(2), h(5), h(3), h(4)}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
@@ -27,7 +25,7 @@ type protocol2 struct {
 }
 
 // readAdvertisement reads the answer to the first request: refs under protocol 0, capabilities under protocol 2.
-func readAdvertisement(body io.Reader) (*packp.AdvRefs, *protocol2, error) {
+func readAdvertisement(body io.Reader) (*advertisement, *protocol2, error) {
 	r := bufio.NewReader(body)
 	line, end := firstLine(r)
 	if bytes.Equal(bytes.TrimSuffix(line, []byte("\n")), []byte("version 2")) {
@@ -37,8 +35,8 @@ func readAdvertisement(body io.Reader) (*packp.AdvRefs, *protocol2, error) {
 		offered, err := readCapabilities(&pktReader{Reader: r})
 		return nil, offered, err
 	}
-	refs := packp.NewAdvRefs()
-	return refs, nil, refs.Decode(r)
+	refs, err := readRefs0(&pktReader{Reader: r})
+	return refs, nil, err
 }
 
 // firstLine returns the first line after the name of the service, without consuming it, and where it ends. It returns nil if
@@ -128,8 +126,8 @@ func (p *protocol2) lsRefs(prefixes []string) []byte {
 }
 
 // readRefs reads the response to ls-refs. If HEAD names a branch, that branch is in the result, even if it is not listed itself.
-func readRefs(lines *pktReader) (*packp.AdvRefs, error) {
-	refs := packp.NewAdvRefs()
+func readRefs(lines *pktReader) (*advertisement, error) {
+	refs := newAdvertisement()
 	for {
 		text, kind, err := lines.next()
 		switch {
@@ -140,14 +138,14 @@ func readRefs(lines *pktReader) (*packp.AdvRefs, error) {
 		case kind != pktText:
 			return nil, errGarbage
 		}
-		if err := addRef(refs, strings.Split(string(text), " ")); err != nil {
+		if err := refs.add(strings.Split(string(text), " ")); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// addRef adds a line of the response: an ID, a name and attributes.
-func addRef(refs *packp.AdvRefs, fields []string) error {
+// add adds a line of the response to ls-refs: an ID, a name and attributes.
+func (a *advertisement) add(fields []string) error {
 	switch {
 	case len(fields) < 2 || fields[1] == "":
 		return errGarbage
@@ -164,20 +162,18 @@ func addRef(refs *packp.AdvRefs, fields []string) error {
 			if !object.IsID(peeled) {
 				return errGarbage
 			}
-			refs.Peeled[name] = object.ParseID(peeled)
+			a.peeled[name] = object.ParseID(peeled)
 		}
-		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok && name == "HEAD" && refs.Head == nil {
-			refs.References[target] = id
-			if err := refs.Capabilities.Add(capability.SymRef, "HEAD:"+target); err != nil {
-				return err
-			}
+		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok && name == "HEAD" && target != "" && a.head.IsZero() {
+			a.refs[target] = id
+			a.capabilities["symref"] = []string{"HEAD:" + target}
 		}
 	}
 	if name == "HEAD" {
-		refs.Head = &id
+		a.head = id
 		return nil
 	}
-	refs.References[name] = id
+	a.refs[name] = id
 	return nil
 }
 
@@ -188,23 +184,17 @@ func (p *protocol2) fetch(want FetchRequest) (request []byte, shallow []object.I
 		w.text("%s", option)
 	}
 	if p.shallow && (want.Depth != events.DepthFull || len(want.Shallow) > 0) {
-		shallow = slices.Clone(want.Shallow)
-		for _, id := range shallow {
-			w.text("shallow %s", id)
-		}
-		w.text("deepen %d", deepen(want.Depth))
+		shallow = w.shallow(want)
 	}
 	w.text("want %s", want.Tip)
-	for _, id := range want.Haves[:min(len(want.Haves), maxHaves)] {
-		w.text("have %s", id)
-	}
+	w.haves(want)
 	w.text("done")
 	w.special(pktFlush)
 	return w.Bytes(), shallow
 }
 
 // readPackStart reads a response to fetch up to the pack.
-func readPackStart(lines *pktReader) (update packp.ShallowUpdate, err error) {
+func readPackStart(lines *pktReader) (update shallowUpdate, err error) {
 	section := ""
 	for {
 		text, kind, err := lines.next()
@@ -224,14 +214,8 @@ func readPackStart(lines *pktReader) (update packp.ShallowUpdate, err error) {
 		case section != "shallow-info":
 			continue // acknowledgments, which a request with "done" does not need
 		}
-		how, id, _ := strings.Cut(string(text), " ")
-		switch {
-		case !object.IsID(id):
-			return update, errGarbage
-		case how == "shallow":
-			update.Shallows = append(update.Shallows, object.ParseID(id))
-		case how == "unshallow":
-			update.Unshallows = append(update.Unshallows, object.ParseID(id))
+		if err := update.add(string(text)); err != nil {
+			return update, err
 		}
 	}
 }

@@ -117,7 +117,7 @@ func checkLooseObject(path string, h object.ID) (int64, error) {
 	if err != nil {
 		return n, fmt.Errorf("does not inflate: %w", err)
 	}
-	if object.ID(sum.Sum(nil)) != h {
+	if object.IDOf(sum.Sum(nil)) != h {
 		return n, errors.New("hash does not match its name")
 	}
 	return n, nil
@@ -183,7 +183,7 @@ func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err er
 	if _, err := file.ReadAt(sum[:], size-int64(len(sum))); err != nil {
 		return sum, 0, err
 	}
-	if object.ID(hasher.Sum(nil)) != object.ID(sum) {
+	if object.IDOf(hasher.Sum(nil)) != object.IDOf(sum[:]) {
 		return sum, 0, errors.New("does not match its checksum")
 	}
 	return sum, size, nil
@@ -225,8 +225,9 @@ func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verifi
 			c.Found(path, "cannot read its index: %v", err)
 			return nil
 		}
-		names = append(names, entry.Hash)
-		o.has[entry.Hash] = struct{}{}
+		id := object.IDOf(entry.Hash[:])
+		names = append(names, id)
+		o.has[id] = struct{}{}
 	}
 	shards := min(verifyReaders(), 1+len(names)/shardObjects)
 	each := (len(names) + shards - 1) / shards
@@ -269,7 +270,7 @@ func checkPackedObject(pack *packfile.Packfile, name object.ID) (err error) {
 			err = fmt.Errorf("panic: %v", cause)
 		}
 	}()
-	obj, err := pack.Get(name)
+	obj, err := pack.Get(gitHash(name))
 	if err != nil {
 		return err
 	}
@@ -278,11 +279,11 @@ func checkPackedObject(pack *packfile.Packfile, name object.ID) (err error) {
 		return err
 	}
 	defer reader.Close()
-	hasher := plumbing.NewHasher(obj.Type(), obj.Size())
+	hasher := object.SHA1.NewHasher(obj.Type(), obj.Size())
 	if _, err := io.Copy(hasher, reader); err != nil {
 		return err
 	}
-	if hasher.Sum() != name {
+	if hasher.ID() != name {
 		return errors.New("hash does not match its name")
 	}
 	return nil
@@ -388,15 +389,33 @@ func (o *verified) commit(h object.ID) (commit *object.Commit, err error) {
 			err = fmt.Errorf("commit %s: panic: %v", h, cause)
 		}
 	}()
-	obj, err := o.storage.EncodedObject(plumbing.CommitObject, h)
+	content, err := o.read(plumbing.CommitObject, h)
 	if err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
-	commit = &object.Commit{}
-	if err := commit.Decode(obj); err != nil {
+	if commit, err = object.ParseCommit(h, content); err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
 	return commit, nil
+}
+
+func (o *verified) read(kind plumbing.ObjectType, h object.ID) ([]byte, error) {
+	obj, err := o.storage.EncodedObject(kind, gitHash(h))
+	if err != nil {
+		return nil, err
+	}
+	reader, err := obj.Reader()
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	return io.ReadAll(reader)
+}
+
+// gitHash converts an ID for go-git.
+func gitHash(h object.ID) (hash plumbing.Hash) {
+	copy(hash[:], h.Bytes())
+	return hash
 }
 
 // tree reads the entries of a folder.
@@ -406,15 +425,14 @@ func (o *verified) tree(h object.ID) (entries []object.TreeEntry, err error) {
 			err = fmt.Errorf("tree %s: panic: %v", h, cause)
 		}
 	}()
-	obj, err := o.storage.EncodedObject(plumbing.TreeObject, h)
+	content, err := o.read(plumbing.TreeObject, h)
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
 	}
-	tree := &object.Tree{}
-	if err := tree.Decode(obj); err != nil {
+	if entries, err = object.ParseTree(h, content); err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
 	}
-	return tree.Entries, nil
+	return entries, nil
 }
 
 // walkCommit calls fn for every file of a commit, with its path relative to the tree.
@@ -454,7 +472,7 @@ func (o *verified) dropLeaving(wanted map[string]object.TreeEntry, links []strin
 }
 
 func (o *verified) linkTarget(link object.ID) (string, error) {
-	obj, err := o.storage.EncodedObject(plumbing.BlobObject, link)
+	obj, err := o.storage.EncodedObject(plumbing.BlobObject, gitHash(link))
 	if err != nil {
 		return "", fmt.Errorf("blob %s: %w", link, err)
 	}

@@ -81,7 +81,7 @@ func (c *Checker) checkIndex(file string, wanted map[string]object.TreeEntry) {
 	matching := 0
 	for _, entry := range decoded.Entries {
 		want, ok := wanted[entry.Name]
-		if !ok || want.Hash != entry.Hash || want.Mode != entry.Mode {
+		if !ok || want.Hash != object.IDOf(entry.Hash[:]) || want.Mode != entry.Mode {
 			c.Found(file, "%q does not match the commit", entry.Name)
 			continue
 		}
@@ -186,16 +186,16 @@ func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key
 func hashFile(ctx context.Context, path string, info fs.FileInfo) (object.ID, error) {
 	if info.Mode()&fs.ModeSymlink != 0 {
 		target, err := os.Readlink(path)
-		return plumbing.ComputeHash(plumbing.BlobObject, []byte(target)), err
+		return object.SHA1.Hash(plumbing.BlobObject, []byte(target)), err
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return object.ZeroID, err
 	}
 	defer file.Close()
-	hasher := plumbing.NewHasher(plumbing.BlobObject, info.Size())
+	hasher := object.SHA1.NewHasher(plumbing.BlobObject, info.Size())
 	_, err = io.Copy(object.CancelWriter{Ctx: ctx, Writer: hasher}, file)
-	return hasher.Sum(), err
+	return hasher.ID(), err
 }
 
 // checkExtras reports files that are not in the commit. Git ignores empty folders.
