@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/state"
 )
 
 // Poll lists the remote's refs and requests a sync of each watched ref whose commit differs from the one on the volume or
@@ -23,6 +24,8 @@ import (
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
 //	an app never received it      likewise
 //	the volume differs            likewise
+//	an unwatched ref is in the    it is removed from the state: a removal whose worker died, and that was refused when
+//	state, but not published      it was repeated
 //	there are no watches          nothing
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
 	repo := job.Change.Repo
@@ -38,12 +41,16 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
-	changes, err := h.missing(ctx, job, watches, admitted, refs)
+	outcome, err := h.missing(ctx, job, watches, admitted, refs)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
-	result.Due = len(changes)
-	return events.Outcome{Result: result, Changes: changes}, nil
+	result.Due = len(outcome.Changes)
+	outcome.Result = result
+	if len(outcome.Drop) > 0 {
+		outcome.State = state.FenceFields(result)
+	}
+	return outcome, nil
 }
 
 func watched(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
@@ -82,17 +89,17 @@ func (h *Handlers) listRefs(ctx context.Context, job events.Job, from source) (R
 	return refs, h.afterRefusal(from.credential, remote.Secret, err)
 }
 
-// missing returns the changes that bring the volume and the apps up to date with the remote's refs. admitted is the watch
-// whose credential the remote accepted.
-func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) ([]events.Change, error) {
+// missing returns the changes that bring the volume and the apps up to date with the remote's refs, and what the state has
+// too much. admitted is the watch whose credential the remote accepted.
+func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) (events.Outcome, error) {
 	repo := job.Change.Repo
 	known, err := h.known(ctx, repo)
 	if err != nil {
-		return nil, err
+		return events.Outcome{}, err
 	}
 	published, _, err := h.Repos.Published(repo)
 	if err != nil {
-		return nil, err
+		return events.Outcome{}, err
 	}
 	var changes []events.Change
 	wanted := map[events.Ref]bool{}
@@ -114,7 +121,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 				App: w.App, Credential: w.Credential, Depth: w.Depth, Watched: true, Foreign: w.Foreign,
 			})
 			if err != nil {
-				return nil, err
+				return events.Outcome{}, err
 			}
 			changes = append(changes, change)
 		}
@@ -131,11 +138,11 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 			URL: admitted.URL, Ref: ref, Credential: admitted.Credential, Foreign: admitted.Foreign, Force: dropped,
 		})
 		if err != nil {
-			return nil, err
+			return events.Outcome{}, err
 		}
 		changes = append(changes, change)
 	}
-	return changes, nil
+	return events.Outcome{Changes: changes, Drop: unpublished(known, published, wanted)}, nil
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.

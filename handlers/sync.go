@@ -99,12 +99,17 @@ func (h *Handlers) replaced(known state.Repo, change events.Change, now events.R
 	if err != nil {
 		return nil, err
 	}
+	return unpublished(known, published, nil), nil
+}
+
+// unpublished returns the state fields of refs that are neither published nor wanted.
+func unpublished(known state.Repo, published Published, wanted map[events.Ref]bool) (drop []string) {
 	for name := range known.Heads() {
-		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" {
+		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !wanted[ref] {
 			drop = append(drop, known.FieldsOf(ref)...)
 		}
 	}
-	return drop, nil
+	return drop
 }
 
 // baseFor returns the commit to report changes from: the last one that the app received. The nameless app reads the volume

@@ -249,6 +249,31 @@ func TestPollUnpublishesUnwatchedRefs(t *testing.T) {
 	}
 }
 
+// TestPollForgetsRefsOfAnInterruptedRemoval covers a worker that died between the removal of a clone and the settling, and a
+// repetition that was refused because another branch is watched by then.
+func TestPollForgetsRefsOfAnInterruptedRemoval(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
+	docs := w.watch("docs", "")
+	w.due("a-0")
+	w.unwatch(docs)
+	removal := events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true}
+	w.handleUnsettled("b-0", removal)
+	w.watch("docs", "dev")
+	if _, err := w.handle("b-0", removal); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("the repeated removal: %v, want it refused", err)
+	}
+	if got := requested(w.due("c-0")); got != "pushed docs refs/heads/dev" {
+		t.Errorf("requested %q, want the watched branch", got)
+	}
+	known, err := w.states.Load(context.Background(), w.repo())
+	must(t, err)
+	if heads := known.Heads(); len(heads) != 1 || heads["refs/heads/dev"] != first || known.Given("docs", mainRef(t)) != "" {
+		t.Errorf("heads %v, %s given to docs; want the watched branch alone", heads, known.Given("docs", mainRef(t)))
+	}
+}
+
 func mainRef(t *testing.T) events.Ref {
 	t.Helper()
 	ref, err := events.ParseRef("main")
