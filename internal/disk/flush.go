@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,40 +30,53 @@ const (
 	fewFolders = 64 // more are written with one commit where that exists
 )
 
-// Flush makes the new folder dir and everything below it durable; files are the paths of files with new content. Once it
-// returns, no name made later can survive a power cut while something below dir is lost. [SyncDir] of the folder with that
-// name then makes both durable. Hard links to older files need their folder alone.
+// Flush makes the new folder dir and everything below it durable; files are the paths of its new files. Once it returns, no
+// name made later can survive a power cut while something below dir is lost. [SyncDir] of the folder with that name then
+// makes both durable. Hard links to older files need their folder alone. If ctx is cancelled, Flush soon returns its cause.
 //
 // Flush never syncs the whole file system, which would wait for the writes of others.
-func Flush(dir string, files []string) error {
-	return flush(dir, files, func() ([]string, error) { return foldersBelow(dir) })
+func Flush(ctx context.Context, dir string, files []string) error {
+	return flush(ctx, dir, files, func() ([]string, error) { return foldersBelow(dir) })
 }
 
-// FlushChanged is Flush for files with new content and folders with new names, all on one file system.
+// FlushChanged is [Flush] for new files and for folders with new or removed names, all on one file system.
 func FlushChanged(files, folders []string) error {
 	all := append(files[:len(files):len(files)], folders...)
 	if len(all) == 0 {
 		return nil
 	}
-	return flush(all[0], files, func() ([]string, error) { return folders, nil })
+	return flush(context.Background(), all[0], files, func() ([]string, error) { return folders, nil })
+}
+
+// SyncPath makes the names in the folder dir durable, and those of the folders from root down to it, which may be new.
+func SyncPath(root, dir string) error {
+	if orderOf(dir) == ordered {
+		return SyncDir(dir)
+	}
+	folders := []string{dir}
+	for dir != root && len(dir) > len(root) {
+		dir = filepath.Dir(dir)
+		folders = append(folders, dir)
+	}
+	return syncAll(context.Background(), folders, syncFile)
 }
 
 // flush syncs the files, and the folders where the file system of path does not order names.
-func flush(path string, files []string, folders func() ([]string, error)) error {
+func flush(ctx context.Context, path string, files []string, folders func() ([]string, error)) error {
 	switch how := orderOf(path); how {
 	case volatile:
 		return nil
 	case ordered:
-		return syncAll(files)
+		return syncAll(ctx, files, syncContent)
 	default:
 		changed, err := folders()
 		if err != nil {
 			return err
 		}
 		if how == committing && len(changed) > fewFolders {
-			return errors.Join(syncAll(files), commitNames(path))
+			return errors.Join(syncAll(ctx, files, syncFile), commitNames(path))
 		}
-		return syncAll(append(files[:len(files):len(files)], changed...))
+		return syncAll(ctx, append(files[:len(files):len(files)], changed...), syncFile)
 	}
 }
 
@@ -77,20 +91,23 @@ func foldersBelow(dir string) (folders []string, err error) {
 	return folders, err
 }
 
-// syncAll syncs files and folders concurrently. It ignores symbolic links, which are names alone.
-func syncAll(paths []string) error {
+// syncAll syncs files and folders concurrently. It skips symbolic links, which cannot be opened.
+func syncAll(ctx context.Context, paths []string, sync func(*os.File) error) error {
 	if len(paths) > flushers { // with all writes queued, the fsyncs wait less
-		if err := each(paths, 2, startWriting); err != nil {
+		if err := each(ctx, paths, 2, startWriting); err != nil {
 			return err
 		}
 	}
-	return each(paths, flushers, syncFile)
+	return each(ctx, paths, flushers, sync)
 }
 
-func each(paths []string, limit int, sync func(*os.File) error) error {
+func each(ctx context.Context, paths []string, limit int, sync func(*os.File) error) error {
 	var g errgroup.Group
 	g.SetLimit(limit)
 	for _, path := range paths {
+		if ctx.Err() != nil {
+			break
+		}
 		g.Go(func() error {
 			file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 			if errors.Is(err, unix.ELOOP) {
@@ -103,7 +120,18 @@ func each(paths []string, limit int, sync func(*os.File) error) error {
 			return sync(file)
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// syncContent syncs a file with content. An empty one is a name alone.
+func syncContent(file *os.File) error {
+	if info, err := file.Stat(); err != nil || info.Size() == 0 {
+		return err
+	}
+	return syncFile(file)
 }
 
 // startWriting starts writing a file's content to disk without waiting. It does nothing where that is not supported, as
@@ -126,7 +154,7 @@ func startWriting(file *os.File) error {
 //     does not write the file contents of others: see btrfs_ioctl_start_sync in fs/btrfs/ioctl.c.
 func orderOf(path string) order {
 	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
+	if err := unix.Statfs(path, &st); err != nil || observer.Load() != nil {
 		return unordered
 	}
 	switch int64(st.Type) {

@@ -20,11 +20,11 @@ func TestFlush(t *testing.T) {
 		must(0, os.WriteFile(path, []byte("x"), 0o644))(t)
 		files = append(files, path)
 	}
-	must(0, Flush(dir, files))(t)
+	must(0, Flush(t.Context(), dir, files))(t)
 	must(0, FlushChanged(files, []string{dir}))(t)
 	must(0, FlushChanged(nil, nil))(t)
 	if orderOf(dir) != volatile {
-		if err := Flush(dir, []string{filepath.Join(dir, "absent")}); !errors.Is(err, os.ErrNotExist) {
+		if err := Flush(t.Context(), dir, []string{filepath.Join(dir, "absent")}); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("missing file: %v", err)
 		}
 	}

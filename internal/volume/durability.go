@@ -1,12 +1,14 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // Durability says what of a published tree survives.
@@ -26,13 +28,22 @@ const (
 // syncs reports whether a sync waits for the disk.
 func (v *Volume) syncs() bool { return v.cfg.Durability != DurabilityProcess }
 
-// flushTree makes a tree durable before it is named, with the fence that its name contains; written are the paths of its
-// files that no other tree shares.
-func (s *syncer) flushTree(dst string, written []string) error {
+// flushTree makes the tree at path durable, with its name and the fence that this contains. Nothing names it yet.
+func (s *syncer) flushTree(ctx context.Context, path string, files *checkout.Files) error {
 	if !s.v.syncs() {
 		return s.v.noteUnsynced()
 	}
-	return disk.Flush(dst, append(written[:len(written):len(written)], s.f.fence()))
+	written, folders, err := checkout.GitDirOf(path).Contents()
+	if err != nil {
+		return err
+	}
+	written = append(append(written, pathsIn(path, files.Written)...), s.f.fence())
+	above := []string{s.f.trees(), s.f.dir}
+	if files.Changed != nil && s.flushed {
+		folders = append(append(folders, pathsIn(path, files.Changed)...), above...)
+		return disk.FlushChanged(written, folders)
+	}
+	return errors.Join(disk.Flush(ctx, path, written), disk.FlushChanged(nil, above))
 }
 
 // flushStore makes a new store and the folders above it durable.
@@ -41,7 +52,7 @@ func (v *Volume) flushStore(in store) error {
 		return nil
 	}
 	objects := filepath.Join(in.dir, "objects")
-	folders := []string{objects, filepath.Join(objects, "pack")}
+	folders := []string{objects, filepath.Join(objects, "pack"), filepath.Join(objects, "info"), filepath.Join(in.dir, "refs")}
 	for dir := in.dir; len(dir) >= len(v.root); dir = filepath.Dir(dir) {
 		folders = append(folders, dir)
 	}

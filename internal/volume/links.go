@@ -178,7 +178,7 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 // flip links a published name to a tree with one rename. The caller holds the file lock.
 func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	path := v.publishedPath(name)
-	if err := v.makeParents(path); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return disk.Error("publish "+name, err)
 	}
 	target, temp := linkTarget(f, path, tree), f.flip(fence)
@@ -201,22 +201,5 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	if !v.syncs() {
 		return nil
 	}
-	return disk.Error("publish "+name, disk.SyncDir(filepath.Dir(path)))
-}
-
-// makeParents creates the folders above a published path.
-func (v *Volume) makeParents(path string) error {
-	owner := filepath.Dir(path)
-	if _, err := os.Stat(owner); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(owner, 0o755); err != nil || !v.syncs() {
-		return err
-	}
-	for dir := filepath.Dir(owner); len(dir) >= len(v.root); dir = filepath.Dir(dir) {
-		if err := disk.SyncDir(dir); err != nil {
-			return err
-		}
-	}
-	return nil
+	return disk.Error("publish "+name, disk.SyncPath(v.root, filepath.Dir(path)))
 }

@@ -119,7 +119,7 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	}
 	copied, err := theirs.linkTo(ctx, q.Dir)
 	if err == nil {
-		err = disk.Flush(q.Dir, copied)
+		err = disk.Flush(ctx, q.Dir, copied)
 	}
 	if err != nil {
 		return disk.Error("link the store", err)

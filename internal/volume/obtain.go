@@ -149,13 +149,13 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err := s.v.noteUnsynced(); err != nil {
 		return err
 	}
-	if err := q.Release(into.dir, s.v.syncs()); err != nil {
-		return err
-	}
 	if len(haves) == 0 { // the store may be new
 		if err := s.v.flushStore(into); err != nil {
 			return err
 		}
+	}
+	if err := q.Release(into.dir, s.v.syncs()); err != nil {
+		return err
 	}
 	s.use(into)
 	s.objects.Keep(q.Kept)

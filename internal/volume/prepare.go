@@ -76,14 +76,17 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if len(files.Written) > 0 && s.v.syncs() { // copies of files that could not be linked
-		if err := disk.Flush(dst, pathsIn(dst, files.Written)); err != nil {
-			return false, disk.Error("prepare a tree", err)
-		}
+	if err := s.flushPrepared(ctx, dst, files); err != nil {
+		return false, err
 	}
 	s.v.done("linked")
 	if err := s.writeGitDir(dst, files); err != nil {
 		return false, err
+	}
+	if s.v.syncs() {
+		if err := checkout.GitDirOf(dst).MarkFlushed(); err != nil {
+			return false, disk.Error("prepare a tree", err)
+		}
 	}
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -103,6 +106,19 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	s.f.notePrepared(files.Folders)
 	s.v.done("prepared")
 	return true, nil
+}
+
+// flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes. Copies of files that could
+// not be linked are always synced: after an unclean stop only published trees are verified.
+func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
+	copies := pathsIn(dst, files.Written)
+	var err error
+	if s.v.syncs() {
+		err = disk.Flush(ctx, dst, copies)
+	} else {
+		err = disk.FlushChanged(copies, nil)
+	}
+	return disk.Error("prepare a tree", err)
 }
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must
@@ -125,6 +141,7 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 		return nil, disk.Error("take the prepared tree", err)
 	}
 	s.v.done("taken")
+	s.flushed = checkout.GitDirOf(dst).IsFlushed()
 	if err := os.RemoveAll(checkout.GitDirOf(dst).Dir); err != nil {
 		return nil, disk.Error("build the tree", err)
 	}

@@ -52,7 +52,7 @@ func (v *Volume) confirm(ctx context.Context, check func(context.Context) error)
 	return nil
 }
 
-// build makes the tree with its .git and index, flushes it to disk, and gives it its final name.
+// build makes the tree with its .git and index, gives it its final name, and flushes it to disk.
 func (s *syncer) build(ctx context.Context) error {
 	s.progress.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
@@ -69,12 +69,7 @@ func (s *syncer) build(ctx context.Context) error {
 	}
 	s.v.done("indexed")
 	s.progress.begin(events.PhasePublish, "", 0)
-	written, err := checkout.GitDirOf(dst).Files()
-	written = append(written, pathsIn(dst, files.Written)...)
-	s.meter.countBuilt(dst, written, files.Folders)
-	if err := errors.Join(err, s.flushTree(dst, written)); err != nil {
-		return disk.Error("build the tree", err)
-	}
+	s.meter.countBuilt(dst, files)
 	path, err := unusedPath(s.f.tree(fmt.Sprintf("%d-%.12s", s.req.Fence, s.plan.Commit)))
 	if err != nil {
 		return err
@@ -83,10 +78,7 @@ func (s *syncer) build(ctx context.Context) error {
 		return disk.Error("build the tree", err)
 	}
 	s.tree = filepath.Base(path)
-	if !s.v.syncs() {
-		return nil
-	}
-	return disk.Error("build the tree", disk.FlushChanged(nil, []string{s.f.trees(), s.f.dir}))
+	return disk.Error("build the tree", s.flushTree(ctx, path, files))
 }
 
 // pathsIn returns the full paths of files in a tree.

@@ -143,6 +143,7 @@ type syncer struct {
 	history   checkout.History // of the plan's commit
 	last      *checkout.Tree   // see lastTree
 	prepared  string           // last is the tree prepared from this published one; "" for none
+	flushed   bool             // the prepared tree was made durable; the rest is as in checkout.Files
 	tree      string           // name of the tree built, until it is published
 	meter     meter
 	progress  *reporter

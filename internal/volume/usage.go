@@ -285,13 +285,14 @@ func (s *syncer) checkSize(ctx context.Context) error {
 		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes), BytesText(most))
 }
 
-// countBuilt counts what a new tree at dst does not share: the files at the paths in written, and its folders.
-func (m *meter) countBuilt(dst string, written []string, folders int64) {
+// countBuilt counts what a new tree at dst does not share.
+func (m *meter) countBuilt(dst string, files *checkout.Files) {
 	if !m.running {
 		return
 	}
 	built := tally{shared: map[disk.Inode]uint64{}}
-	for _, path := range written {
+	own, _, _ := checkout.GitDirOf(dst).Contents()
+	for _, path := range append(own, pathsIn(dst, files.Written)...) {
 		if info, err := os.Lstat(path); err == nil {
 			built.add(info)
 		}
@@ -301,7 +302,7 @@ func (m *meter) countBuilt(dst string, written []string, folders int64) {
 	if info, err := os.Lstat(empty); err == nil {
 		folder := tally{}
 		folder.add(info)
-		m.built += folders * folder.bytes
+		m.built += files.Folders * folder.bytes
 	}
 }
 

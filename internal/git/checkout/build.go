@@ -9,6 +9,7 @@ import (
 	"path"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -32,6 +33,9 @@ type builder struct {
 	folders  int64        // created
 	bytes    atomic.Int64 // in the created files
 	next     atomic.Int64 // first item of the next batch
+
+	mu        sync.Mutex
+	rewritten []string // paths of the entries created in a prepared tree
 }
 
 // Build checks out the plan's items into dst, an empty folder. It calls count for each created file, from several
@@ -52,7 +56,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{written, b.folders, made}, nil
+	return &Files{Written: written, Folders: b.folders, made: made}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -221,6 +225,11 @@ func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 			return it.was, size, nil
 		}
 	}
+	if w.prepared {
+		w.mu.Lock()
+		w.rewritten = append(w.rewritten, it.path)
+		w.mu.Unlock()
+	}
 	return w.writer.write(w.ctx, folder, it.entry, name)
 }
 
@@ -335,6 +344,7 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 // Files describes the files of a new tree.
 type Files struct {
 	Written []string // paths of the files that are not linked from another tree
+	Changed []string // of a prepared tree, the folders that are new or have new or removed names, "" for the root; nil: all
 	Folders int64    // number of folders created; 0 if a prepared tree was updated
 	made    manifest
 }

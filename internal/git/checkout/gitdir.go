@@ -78,15 +78,34 @@ func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPol
 	return nil
 }
 
-// Files lists the files in the .git that have content.
-func (g GitDir) Files() (paths []string, err error) {
+// Contents lists the files and folders of the .git, itself included, but not the manifest, which is a link to the index.
+func (g GitDir) Contents() (files, folders []string, err error) {
 	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && d.Name() != pinFile && d.Name() != resolvedLinks && path != g.Manifest() {
-			paths = append(paths, path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			folders = append(folders, path)
+		case path != g.Manifest():
+			files = append(files, path)
 		}
-		return err
+		return nil
 	})
-	return paths, err
+	return files, folders, err
+}
+
+// flushedMark is an empty file in the .git of a prepared tree.
+const flushedMark = "lockstep-flushed"
+
+// MarkFlushed records in a prepared tree that its folders, and its files that no other tree shares, are on disk.
+func (g GitDir) MarkFlushed() error {
+	return os.WriteFile(filepath.Join(g.Dir, flushedMark), nil, 0o644)
+}
+
+// IsFlushed reports whether MarkFlushed was called.
+func (g GitDir) IsFlushed() bool {
+	_, err := os.Lstat(filepath.Join(g.Dir, flushedMark))
+	return err == nil
 }
 
 // Depth returns the requested depth of the history that Git sees in the tree.

@@ -46,10 +46,34 @@ func (p *Plan) Update(
 	if err != nil {
 		return nil, err
 	}
-	if err := checkNames(ctx, dst, made); err != nil {
+	folders := foldersOf(made)
+	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
-	return &Files{Written: written, made: made}, nil
+	return &Files{Written: written, Changed: p.changedFolders(folders, b.rewritten), made: made}, nil
+}
+
+// changedFolders returns which of a tree's folders are new or have new or removed names: by the plan, or because the entries
+// at the paths in rewritten were created.
+func (p *Plan) changedFolders(folders []namesIn, rewritten []string) (changed []string) {
+	touched := map[string]bool{"": true} // the root has a new .git
+	for _, path := range rewritten {
+		touched[path], touched[disk.Parent(path)] = true, true // path is a folder if it is a submodule
+	}
+	for _, d := range p.changed {
+		folder := disk.Parent(d.path)
+		touched[folder] = true
+		for replaced := d.before.mode != 0 && d.after.mode != 0; !replaced && folder != ""; { // folders may come or go with it
+			folder = disk.Parent(folder)
+			touched[folder] = true
+		}
+	}
+	for _, f := range folders {
+		if touched[f.folder] {
+			changed = append(changed, f.folder)
+		}
+	}
+	return changed
 }
 
 // makeRoom removes what the plan changes, and creates the folders of what it adds.
@@ -142,10 +166,9 @@ func foldersOf(made manifest) []namesIn {
 	return folders
 }
 
-// checkNames returns errNotPrepared unless the folders of a tree without .git have no names but those of its manifest, which
+// checkNames returns errNotPrepared unless the folders of a tree without .git have as many names as in its manifest, which
 // exist.
-func checkNames(ctx context.Context, dst string, made manifest) error {
-	folders := foldersOf(made)
+func checkNames(ctx context.Context, dst string, folders []namesIn) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for part := range inParts(folders) {
 		g.Go(func() error {
