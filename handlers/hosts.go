@@ -82,7 +82,7 @@ func (g gate) TryEnter(ctx context.Context, host string) (HostPermit, error) {
 
 func (g gate) enter(ctx context.Context, host string, optional bool) (HostPermit, error) {
 	permit, err := g.hosts.Enter(ctx, HostRequest{
-		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: hostKind(g.job), Optional: optional,
+		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: HostKindOf(g.job), Optional: optional,
 	})
 	if err != nil {
 		return nil, err
@@ -134,7 +134,8 @@ func (y *yielded) end(ctx context.Context) error {
 // pollID starts the IDs of the changes that a poll requests.
 const pollID = "poll/"
 
-func hostKind(job events.Job) HostKind {
+// HostKindOf returns the kind of the requests of a job.
+func HostKindOf(job events.Job) HostKind {
 	switch {
 	case job.Change.Type == events.ChangeDue, strings.HasPrefix(job.Change.ID, pollID):
 		return HostPoll

@@ -70,8 +70,8 @@ func TestChangesOfLimitedHost(t *testing.T) {
 		"forced removal":   {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, false, 0},
 		"poll":             {events.Change{Type: events.ChangeDue, Repo: repo}, false, 0},
 	} {
-		changes := router.Changes{Log: quiet(), Limited: func(host, credential string) error {
-			if host == "git.example.com" && credential == "ci" {
+		changes := router.Changes{Log: quiet(), Limited: func(host string, job events.Job) error {
+			if host == "git.example.com" && job.Change.Credential == "ci" {
 				return errLimited
 			}
 			return nil
@@ -93,7 +93,7 @@ func TestChangesOfLimitedHost(t *testing.T) {
 			t.Errorf("%s, without limits: %v", name, err)
 		}
 	}
-	if err := (&router.Changes{Limited: func(string, string) error { return errLimited }}).Admit(message.NewMessage("1", []byte("{"))); err != nil {
+	if err := (&router.Changes{Limited: func(string, events.Job) error { return errLimited }}).Admit(message.NewMessage("1", []byte("{"))); err != nil {
 		t.Errorf("a malformed message: %v; want it left to Request", err)
 	}
 }

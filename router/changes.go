@@ -23,9 +23,9 @@ type Changes struct {
 	Handler   events.Handler
 	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
 
-	// Limited returns an error if no request with this credential may be sent to the host now; see [Changes.Admit]. host
-	// is that of a URL, as by [events.HostPort]; credential may be empty. It must not block. Optional.
-	Limited func(host, credential string) error
+	// Limited returns an error if the job may send no request to the host now; see [Changes.Admit]. host is that of the
+	// change's URL, as by [events.HostPort]. It must not block. Optional.
+	Limited func(host string, job events.Job) error
 
 	Log *slog.Logger // required
 }
@@ -83,7 +83,8 @@ func (c *Changes) Admit(msg *message.Message) error {
 	case change.Type == events.ChangeRemoved && change.Force: // does not contact the remote
 		return nil
 	}
-	return c.Limited(events.HostPort(remote), change.Credential)
+	delivery, _ := stream.DeliveryOf(msg)
+	return c.Limited(events.HostPort(remote), job(msg, delivery, nil, change))
 }
 
 var errPanicked = errors.New("the handler panicked")

@@ -32,7 +32,7 @@ func newRootCommand(std term.Streams) *cobra.Command {
 	root.PersistentFlags().String("config", "", "settings `file` (default lockstep.yaml if it exists)")
 	root.AddCommand(
 		newSyncCommand(std), newServeCommand(std), newHealthcheckCommand(std), newPublishCommand(std), newExecCommand(std),
-		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std),
+		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newHostsCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std),
 		newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newVersionCommand(std), newCompletionCommand(std),
 		newExitCodesTopic(), newEnvironmentTopic(),
 	)

@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -18,10 +20,11 @@ import (
 //	keep NAME PATTERN            set a variable to the group of the pattern in the last stdout
 //	asked                        wait until $SLOW receives a request, which hangs until "answer"
 //	answer                       let $SLOW respond
+//	limit SECONDS                let $HOST answer 429 with this Retry-After, or as usual with 0
 //	answers URL                  wait until the URL responds with 200
 func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers,
+		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers, "limit": limitHost,
 	}
 }
 
@@ -50,6 +53,17 @@ func keepMatch(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("no match of %s with one group in stdout", args[1])
 	}
 	ts.Setenv(args[0], match[1])
+}
+
+type gitKey struct{}
+
+func limitHost(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: limit SECONDS")
+	}
+	seconds, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Value(gitKey{}).(*gitserver.Server).LimitToken("", time.Duration(seconds)*time.Second)
 }
 
 // gate holds requests for repositories in slow/.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 )
 
 // TestScripts runs testdata/script, which tests each subcommand as a user types it. $REMOTE is the URL of a repository
-// acme/widgets, $SLOW that of slow/widgets, $REDIS that of an empty Redis, and $PORT is a free port. See scriptCommands for
+// acme/widgets, $SLOW that of slow/widgets, $HOST their host, $REDIS that of an empty Redis, and $PORT is a free port. See scriptCommands for
 // additional commands. The condition [long] holds for the long forms.
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -38,12 +39,14 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Defer(git.Close)
+			env.Values[gitKey{}] = git
 			for name, repo := range map[string]string{"REMOTE": "acme/widgets", "SLOW": "slow/widgets"} {
 				if _, err := git.Create(t.Context(), repo, map[string]string{"README": "hello\n"}); err != nil {
 					return err
 				}
 				env.Setenv(name, git.URL(repo))
 			}
+			env.Setenv("HOST", strings.Split(git.URL(""), "/")[2])
 			env.Setenv("REDIS", redistest.Start(t).URL())
 			_, port, err := net.SplitHostPort(proctest.FreeAddress(t))
 			env.Setenv("PORT", port)

@@ -106,6 +106,57 @@ func TestLimitedHostDelaysOnlyItsCredential(t *testing.T) {
 	}
 }
 
+// A host names an absurd time, and all processes remember it. Once the operator lifts the block, every change is synced:
+// those that the host refused, and those that were parked from memory.
+func TestLiftedBlockOfAHost(t *testing.T) {
+	t.Parallel()
+	const repos = 40
+	git, server := proctest.StartGit(t), redistest.Start(t)
+	client := server.Client()
+	host := strings.Split(git.URL(""), "/")[2]
+	git.LimitToken("", 1_000_000_000*time.Second)
+	root := t.TempDir()
+	var addresses []string
+	for range 2 {
+		p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--listen", "127.0.0.1:0", "--slots", "2")
+		addresses = append(addresses, p.ListenAddress("listening"))
+	}
+	for n := range repos {
+		name := fmt.Sprint("acme/limited-", n)
+		proctest.Must(git.Create(t.Context(), name, map[string]string{"a": name}))(t)
+		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(name)}))(t)
+		proctest.Must(0, app.PublishChange(context.Background(), client, events.DefaultNamespace, change))(t)
+	}
+	var status map[string]any
+	proctest.Eventually(t, func() bool {
+		status = hostStatus(t, server.URL(), host)
+		return status["reason"] == "rate limit" && status["waiting"] == float64(repos)
+	}, "all repositories wait; status shows %v", &status)
+
+	git.LimitToken("", 0)
+	began := time.Now()
+	if out, stderr, code := proctest.RunLockstep(t, nil, "hosts", "clear", host, "--redis", server.URL()); code != 0 {
+		t.Fatalf("hosts clear: exit code %d: %s%s", code, out, stderr)
+	}
+	proctest.AwaitResults(t, client, 1)
+	t.Logf("the first result came after %v", time.Since(began))
+	for _, r := range proctest.AwaitResults(t, client, repos) {
+		if r.Type != events.ResultSynced || r.Attempts > 1 {
+			t.Errorf("%s %s after %d attempts: %s", r.Type, r.Repo, r.Attempts, r.Error)
+		}
+	}
+	t.Logf("the last result came after %v", time.Since(began))
+	var deliveries, attempts float64
+	for _, addr := range addresses {
+		s := samplesOf(t, addr)
+		attempts += s.sum("lockstep_message_attempts_sum")
+		deliveries += s.sum("lockstep_message_attempts_count")
+	}
+	if attempts != deliveries {
+		t.Errorf("%v deliveries with attempt numbers that add up to %v, want attempt 1 only", deliveries, attempts)
+	}
+}
+
 // hostStatus returns what lockstep status shows of a host, or nil.
 func hostStatus(t *testing.T, redisURL, host string) map[string]any {
 	t.Helper()

@@ -46,7 +46,7 @@ func BenchmarkEnterDone(b *testing.B) {
 		p := newRig(b, 1).processes[0]
 		p.once("a/b", "token", tooMany(time.Hour))
 		for b.Loop() {
-			if p.Blocked(host, "token") == nil {
+			if p.blocked("token") == nil {
 				b.Fatal("not blocked")
 			}
 		}

@@ -16,7 +16,8 @@
 //	permit.Done(ctx, hosts.Answer{Status: response.StatusCode, Header: response.Header, Latency: latency, Err: err})
 //
 // A job that may send several requests for its repository sets Answer.More and calls [Budgets.Leave] at its end. It then keeps
-// one permit for all of them, and both steps cost one script call each. [Budgets.Blocked] answers from memory.
+// one permit for all of them, and both steps cost one script call each. [Budgets.Blocked] answers from memory, which asks Redis
+// again after half a second. [Reader.Clear] lifts a block.
 //
 // # Limits
 //
@@ -51,12 +52,14 @@
 //
 // # Waiting
 //
-// A repository that gets no permit is queued in Redis, unless the request is optional, once per credential: pushes before
-// retries before polls, then the one whose last permit is longest ago. The order of a kind is an offset of time, so retries
+// A repository that gets no permit, or that the host told to wait, is queued in Redis, unless the request is optional, once
+// per credential: pushes before retries before polls, then the one whose last permit is longest ago. The order of a kind is an offset of time, so retries
 // and polls wait at most 15 min and 1 h longer than pushes, and none waits forever. When a permit becomes free, it is
-// reserved for the first repository for 5 s, and the process that noticed calls Config.Wake with it, again if the change is
-// not parked yet. Done notices at once; Run of any process notices ends of blocks and lapsed leases within about 200 ms. A
-// reservation that is not used lapses; the repository's change then comes when it is due by itself.
+// reserved for the first repository for 5 s, and the process that noticed calls Config.Wake with it. If no change of the
+// repository is parked, because it is in flight again, has been settled meanwhile or is not parked yet, the permit goes to the
+// next waiter, and the process looks for the change again, once a second for 5 s. Done notices at once; Run of any process notices
+// ends of blocks and lapsed leases within about 200 ms, and lifted blocks within a second. A reservation that is not used
+// lapses; the repository's change then comes when it is due by itself.
 //
 // No script call depends on the number of waiters, except by a logarithm.
 //

@@ -41,7 +41,16 @@ func Permits(b *Budgets) int {
 
 // List returns the state of the hosts, with the settings and the clock of b.
 func (b *Budgets) List(ctx context.Context) ([]Host, error) {
+	return b.reader().List(ctx)
+}
+
+// Clear lifts blocks, with the settings and the clock of b.
+func (b *Budgets) Clear(ctx context.Context, host string, credential *string) ([]Lifted, error) {
+	return b.reader().Clear(ctx, host, credential)
+}
+
+func (b *Budgets) reader() Reader {
 	r := Reader{Prefix: b.cfg.Prefix, Limit: b.cfg.Limit, Overrides: b.cfg.Overrides, offset: b.offset.Load()}
 	r.Redis, _ = b.cfg.Redis.(redis.UniversalClient)
-	return r.List(ctx)
+	return r
 }

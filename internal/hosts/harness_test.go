@@ -149,6 +149,12 @@ func (p *process) refused(repo string, kind hosts.Kind, credential string, want 
 	return limited
 }
 
+// blocked asks only the memory of the process.
+func (p *process) blocked(credential string) *hosts.Limited {
+	p.t.Helper()
+	return p.Blocked(request(p.t, "a/1", hosts.Push, credential))
+}
+
 func done(permit *hosts.Permit, a hosts.Answer) { permit.Done(context.Background(), a) }
 
 // once sends one request.

@@ -88,9 +88,10 @@ type Config struct {
 	Total     int               // maximum number of requests of this process over all hosts, besides stuck ones; default 256
 	Overrides map[string]Limits // by host; optional
 
-	// Wake makes parked changes of each waiter due, and reports for each whether there were some; nil stands for all. Run
-	// repeats it for the others while their permits are reserved, because a change that was refused may still be on its way back to the stream.
-	// After an error, Run repeats the whole call.
+	// Wake makes parked changes of each waiter due, and reports for each whether there were some; nil stands for all. There
+	// may be none because they are in flight again or settled, or because they are still on their way back to the stream. So
+	// Run gives such a permit to the next waiter, but repeats the call for some seconds. After an error it repeats the
+	// whole call.
 	Wake func(ctx context.Context, waiters []Waiter) (woken []bool, err error)
 
 	Log      *slog.Logger // optional; silent by default
@@ -111,8 +112,9 @@ type Budgets struct {
 	lost      []*Permit            // see lose
 	processes int
 	awayUntil time.Time
-	woken     []woken // for Config.Wake
-	waiting   bool    // a request was refused since the last claim
+	woken     []woken                   // for Config.Wake
+	queue     map[place]map[string]Kind // see noteLocked
+	waiting   bool                      // a request was refused since the last claim
 	lastToken uint64
 
 	tokenPrefix string // unique, even if a process starts again with the same name
@@ -148,7 +150,7 @@ func New(cfg Config) (*Budgets, error) {
 	}
 	return &Budgets{
 		cfg: cfg, kick: make(chan struct{}, 1), processes: 1, tokenPrefix: cfg.Process + ":" + rand.Text()[:8] + ":",
-		hosts: map[string]*hostState{}, kept: map[string][]*Permit{}, permits: map[*Permit]struct{}{},
+		hosts: map[string]*hostState{}, kept: map[string][]*Permit{}, permits: map[*Permit]struct{}{}, queue: map[place]map[string]Kind{},
 	}, nil
 }
 

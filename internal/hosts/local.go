@@ -1,7 +1,9 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"time"
 )
@@ -11,7 +13,7 @@ const (
 	localCircuit  = 5 * time.Second  // for how long
 	localBlock    = 30 * time.Second // block of a credential if the host has not said how long
 	forgetAfter   = time.Hour
-	circuitMemory = 5 * time.Second // an open circuit is asked of Redis again after this time: another process may close it
+	blockMemory   = 500 * time.Millisecond // Redis is asked again after this time, because a block may have ended early
 )
 
 // hostState is what this process knows of a host.
@@ -21,55 +23,54 @@ type hostState struct {
 	failures     int // consecutive failures since Redis went away
 	used         time.Time
 	answered     time.Time // the last request of this process
-	learned      time.Time // reason and until
-	reason       Reason    // of the host's block
-	until        time.Time
-	credentials  map[string]time.Time // end of each credential's block
+	block        memory
+	credentials  map[string]memory
+}
+
+// memory is what this process knows of a block.
+type memory struct {
+	reason  Reason
+	until   time.Time
+	learned time.Time
 }
 
 func (b *Budgets) hostLocked(host string) *hostState {
 	h := b.hosts[host]
 	if h == nil {
-		h = &hostState{credentials: map[string]time.Time{}}
+		h = &hostState{credentials: map[string]memory{}}
 		b.hosts[host] = h
 	}
 	h.used = b.now()
 	return h
 }
 
-// Blocked returns why and until when no request to host with the credential may be sent, or nil. It only reads local memory,
-// and may return nil for a block that another process knows, or if this process learned of an open circuit over 5 s ago. The repository is not queued, so RetryAfter is the end of the
-// block plus a random time as long as the block, from 1 s to 60 s.
-func (b *Budgets) Blocked(host, credential string) *Limited {
+// Blocked returns why and until when the request may not be sent, or nil. It only reads local memory: it returns nil for a
+// block that only other processes know, and for one of which Redis has said nothing for half a second, unless Redis is
+// away. [Budgets.Run] queues the repository soon.
+func (b *Budgets) Blocked(req Request) *Limited {
 	b.mu.Lock()
-	l := b.blockedLocked(host, credential)
-	b.mu.Unlock()
-	if l != nil {
-		left := l.Until.Sub(b.now())
-		l.RetryAfter = left + rand.N(min(max(left, time.Second), time.Minute))
+	defer b.mu.Unlock()
+	block, credential := b.blockLocked(req.Host, req.Credential)
+	now := b.now()
+	if block.reason == "" || now.Sub(block.learned) >= blockMemory && !now.Before(b.awayUntil) {
+		return nil
 	}
-	return l
+	b.queueLocked(req)
+	return &Limited{Host: req.Host, Credential: credential, Reason: block.reason, Until: block.until, RetryAfter: backstop(block.until.Sub(now))}
 }
 
-func (b *Budgets) blockedLocked(host, credential string) *Limited {
+// blockLocked returns the block that applies to a request, and its credential unless it is the host's. Without a block, the
+// reason is empty.
+func (b *Budgets) blockLocked(host, credential string) (block memory, of string) {
 	h := b.hosts[host]
-	if h == nil {
-		return nil
+	switch now := b.now(); {
+	case h == nil:
+	case now.Before(h.block.until):
+		return h.block, ""
+	case now.Before(h.credentials[credential].until):
+		return h.credentials[credential], credential
 	}
-	now := b.now()
-	stale := h.reason == NoAnswer && now.Sub(h.learned) >= circuitMemory && !now.Before(b.awayUntil)
-	if now.Before(h.until) && !stale {
-		return &Limited{Host: host, Reason: h.reason, Until: h.until}
-	}
-	until, ok := h.credentials[credential]
-	if ok && !now.Before(until) {
-		delete(h.credentials, credential)
-		ok = false
-	}
-	if !ok {
-		return nil
-	}
-	return &Limited{Host: host, Credential: credential, Reason: RateLimit, Until: until}
+	return memory{}, ""
 }
 
 // remember stores a reply of Redis.
@@ -77,15 +78,16 @@ func (b *Budgets) remember(host, credential string, r reply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hostLocked(host)
-	h.limit, h.failures, h.reason, h.until, h.learned = r.limit, 0, r.reason, r.until, b.now()
+	now := b.now()
+	h.limit, h.failures, h.block = r.limit, 0, memory{r.reason, r.until, now}
 	if r.credentialBlocked.IsZero() {
 		delete(h.credentials, credential)
 	} else {
-		h.credentials[credential] = r.credentialBlocked
+		h.credentials[credential] = memory{RateLimit, r.credentialBlocked, now}
 	}
 	if len(r.woken) > 0 {
 		for _, w := range r.woken {
-			b.woken = append(b.woken, woken{w, b.now().Add(reservedFor)})
+			b.woken = append(b.woken, woken{Waiter: w, host: host, next: now, ends: now.Add(reservedFor)})
 		}
 		b.signal()
 	}
@@ -124,7 +126,7 @@ func (b *Budgets) enterLocally(ctx context.Context, p *Permit) (*Permit, error) 
 		limit = b.maximum(req.Host)
 	}
 	share := max(1, limit/b.processes)
-	l := b.blockedLocked(req.Host, req.Credential)
+	block, _ := b.blockLocked(req.Host, req.Credential)
 	inUse, polls := h.inUse, h.polls // both include p
 	b.mu.Unlock()
 	short := time.Second + rand.N(2*time.Second)
@@ -133,8 +135,8 @@ func (b *Budgets) enterLocally(ctx context.Context, p *Permit) (*Permit, error) 
 	case ctx.Err() != nil:
 		b.uncount(p)
 		return nil, ctx.Err()
-	case l != nil:
-		refused = b.refused(req, l.Reason, l.Until, l.Until.Sub(b.now())+short)
+	case block.reason != "":
+		refused = b.refused(req, block.reason, block.until, block.until.Sub(b.now())+short)
 	case inUse > share:
 		refused = b.refused(req, AtLimit, time.Time{}, short)
 	case req.Kind == Poll && polls > max(1, share/2):
@@ -155,14 +157,11 @@ func (b *Budgets) learnLocally(req Request, r result) {
 	case Succeeded:
 		h.failures = 0
 	case Refused:
-		until := b.now().Add(localBlock)
-		if r.retryAfter > 0 {
-			until = b.now().Add(r.retryAfter)
-		}
-		h.credentials[req.Credential] = until
+		until := b.now().Add(cmp.Or(r.retryAfter, localBlock))
+		h.credentials[req.Credential] = memory{RateLimit, until, b.now()}
 	case Failed:
 		if h.failures++; h.failures >= localFailures {
-			h.reason, h.until, h.learned = NoAnswer, b.now().Add(localCircuit), b.now()
+			h.block = memory{NoAnswer, b.now().Add(localCircuit), b.now()}
 		}
 	}
 }
@@ -190,12 +189,8 @@ func (b *Budgets) forget() {
 	defer b.mu.Unlock()
 	now := b.now()
 	for name, h := range b.hosts {
-		for credential, until := range h.credentials {
-			if !now.Before(until) {
-				delete(h.credentials, credential)
-			}
-		}
-		if h.inUse == 0 && len(h.credentials) == 0 && now.After(h.until) && now.Sub(h.used) > forgetAfter {
+		maps.DeleteFunc(h.credentials, func(_ string, block memory) bool { return !now.Before(block.until) })
+		if h.inUse == 0 && len(h.credentials) == 0 && now.After(h.block.until) && now.Sub(h.used) > forgetAfter {
 			delete(b.hosts, name)
 		}
 	}

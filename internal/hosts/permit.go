@@ -88,9 +88,13 @@ func (b *Budgets) Enter(ctx context.Context, req Request) (*Permit, error) {
 	if reason == RateLimit {
 		until = r.credentialBlocked
 	}
-	// Run wakes the repository earlier. This is for the case that every process which could do so has crashed.
-	backstop := max(until.Sub(b.now()), 30*time.Second) + rand.N(time.Minute)
-	return nil, b.refused(req, reason, until, backstop)
+	return nil, b.refused(req, reason, until, backstop(until.Sub(b.now())))
+}
+
+// backstop returns when to try a queued repository again that has not been woken, for the case that every process which
+// could do so has crashed. left is the length of the block.
+func backstop(left time.Duration) time.Duration {
+	return max(left, 30*time.Second) + rand.N(time.Minute)
 }
 
 // queues returns the argument of the script that says whether to queue a request that may not be sent now.
@@ -144,6 +148,11 @@ func (p *Permit) Done(ctx context.Context, a Answer) {
 // report sends a result to Redis. If that fails, it is applied to the local state, and pump ends the permit.
 func (p *Permit) report(ctx context.Context, token string, r result) {
 	b := p.b
+	if r.outcome == Refused && !p.req.Optional { // its change will be parked
+		b.mu.Lock()
+		b.queueLocked(p.req)
+		b.mu.Unlock()
+	}
 	known, err := b.call(context.WithoutCancel(ctx), doneScript, p.req.Host, p.req.Credential, token, string(r.outcome),
 		r.latency.Milliseconds(), b.now().Sub(p.granted).Milliseconds(),
 		r.retryAfter.Milliseconds(), r.remaining, r.quota, r.reset.Milliseconds())
@@ -191,7 +200,7 @@ func (b *Budgets) resumeKept(ctx context.Context, req Request) *Permit {
 		return nil
 	}
 	old := kept[i]
-	if b.blockedLocked(req.Host, req.Credential) != nil {
+	if block, _ := b.blockLocked(req.Host, req.Credential); block.reason != "" {
 		b.mu.Unlock()
 		old.release(ctx)
 		return nil

@@ -31,7 +31,7 @@ func TestRefusedCredentialWaits(t *testing.T) {
 			r := newRig(t, 2)
 			p, other := r.processes[0], r.processes[1]
 			p.once("a/1", "token", tc.answer)
-			l := p.Blocked(host, "token")
+			l := p.blocked("token")
 			if l == nil || l.Reason != hosts.RateLimit {
 				t.Fatalf("in memory: %v", l)
 			}
@@ -43,7 +43,7 @@ func TestRefusedCredentialWaits(t *testing.T) {
 			if min := max(left, 30*time.Second); refused.RetryAfter < min-time.Second || refused.RetryAfter > min+time.Minute+time.Second {
 				t.Errorf("retry after %v with %v left", refused.RetryAfter, left)
 			}
-			if other.Blocked(host, "token") == nil {
+			if other.blocked("token") == nil {
 				t.Error("the other process does not remember the block")
 			}
 			done(other.granted("a/3", hosts.Push, "second"), success)
@@ -53,7 +53,7 @@ func TestRefusedCredentialWaits(t *testing.T) {
 			if got := p.popped(); !slices.Equal(got, []string{"a/2"}) {
 				t.Fatalf("woken %q at the end of the block", got)
 			}
-			if l := p.Blocked(host, "token"); l != nil {
+			if l := p.blocked("token"); l != nil {
 				t.Errorf("still blocked: %v", l)
 			}
 			done(p.granted("a/2", hosts.Push, "token"), success)
@@ -70,7 +70,7 @@ func TestRefusalsWithoutADelayBackOff(t *testing.T) {
 	p := r.processes[0]
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
 		p.once("a/1", "token", tooMany(0))
-		left := p.Blocked(host, "token").Until.Sub(hosts.Now(p.Budgets))
+		left := p.blocked("token").Until.Sub(hosts.Now(p.Budgets))
 		if left > want*time.Second || left < want*time.Second-900*time.Millisecond {
 			t.Fatalf("blocked for %v, want %d s", left, want)
 		}
@@ -81,7 +81,7 @@ func TestRefusalsWithoutADelayBackOff(t *testing.T) {
 	}
 	p.once("a/1", "token", success)
 	p.once("a/1", "token", tooMany(0))
-	if left := p.Blocked(host, "token").Until.Sub(hosts.Now(p.Budgets)); left > time.Second {
+	if left := p.blocked("token").Until.Sub(hosts.Now(p.Budgets)); left > time.Second {
 		t.Errorf("blocked for %v after a success", left)
 	}
 }
@@ -98,7 +98,7 @@ func TestBurstOfRefusalsIsOneStrike(t *testing.T) {
 	for _, permit := range permits {
 		done(permit, tooMany(0))
 	}
-	if left := p.Blocked(host, "token").Until.Sub(hosts.Now(p.Budgets)); left > time.Second {
+	if left := p.blocked("token").Until.Sub(hosts.Now(p.Budgets)); left > time.Second {
 		t.Errorf("blocked for %v", left)
 	}
 }
@@ -136,7 +136,7 @@ func TestSecondRefusedCredentialBlocksTheHost(t *testing.T) {
 			p.once("a/1", "first", tooMany(2*time.Minute))
 			r.advance(tc.pause)
 			p.once("a/1", "second", tooMany(2*time.Minute))
-			l := p.Blocked(host, "third")
+			l := p.blocked("third")
 			if (l != nil) != tc.want {
 				t.Fatalf("third credential: %v", l)
 			}
@@ -153,8 +153,12 @@ func TestSecondRefusedCredentialBlocksTheHost(t *testing.T) {
 				t.Errorf("%+v", h)
 			}
 			r.advance(2 * time.Minute)
-			hosts.Pump(context.Background(), p.Budgets)
-			p.granted("a/1", hosts.Push, "third")
+			hosts.Pump(context.Background(), p.Budgets) // the changes that the host has refused wait, too
+			woken := p.poppedWaiters()
+			if len(woken) != 1 || woken[0].Key != "a/1" {
+				t.Fatalf("woken %+v; want one", woken)
+			}
+			p.granted("a/1", hosts.Push, woken[0].Credential)
 			p.refused("a/2", hosts.Push, "fourth", hosts.AtLimit) // slow start
 		})
 	}

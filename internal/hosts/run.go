@@ -9,11 +9,13 @@ import (
 )
 
 const (
-	pumpEvery   = 200 * time.Millisecond // while something waits
+	pumpEvery   = 200 * time.Millisecond // while something is due
+	waitEvery   = 500 * time.Millisecond // while something waits: a block may be lifted
 	idleEvery   = 2 * time.Second
 	processLife = 30 * time.Second // how long a silent process counts
 	wakeBatch   = 256
-	maxWoken    = 10_000 // keys kept for a failing Wake; the rest have due times of their own
+	wakeAgain   = time.Second // pause between calls of Wake for a waiter without a parked change, but for the first
+	maxWoken    = 10_000      // waiters kept for Wake, and for the queue; the rest have due times of their own
 )
 
 // Run wakes waiting repositories when permits become free, renews permits in use, and releases kept permits that expire,
@@ -42,9 +44,7 @@ func (b *Budgets) Run(ctx context.Context) {
 			next = b.pump(ctx)
 			pumped = time.Now()
 		}
-		if b.wakeUp(ctx) {
-			next = min(next, pumpEvery)
-		}
+		next = min(next, time.Since(pumped)+b.wakeUp(ctx))
 		b.expireKept(ctx)
 		timer.Reset(max(next-time.Since(pumped), 0))
 	}
@@ -71,6 +71,9 @@ func (b *Budgets) pump(ctx context.Context) time.Duration {
 	b.processes = max(1, int(number(reply[0])))
 	b.mu.Unlock()
 	b.endLost(ctx)
+	if b.sendQueue(ctx) != nil {
+		return idleEvery
+	}
 	for _, host := range reply[2:] {
 		if _, err := b.call(ctx, pumpScript, decode(text(host)), ""); err != nil {
 			return idleEvery
@@ -80,48 +83,7 @@ func (b *Budgets) pump(ctx context.Context) time.Duration {
 	if next < 0 {
 		return idleEvery
 	}
-	return min(max(next, pumpEvery), idleEvery)
-}
-
-// woken is a waiter with a reserved permit.
-type woken struct {
-	Waiter
-	ends time.Time // of the reservation
-}
-
-// wakeUp calls Config.Wake for the repositories with a reserved permit. It reports whether to do so again soon.
-func (b *Budgets) wakeUp(ctx context.Context) (again bool) {
-	b.mu.Lock()
-	all := b.woken
-	b.woken = nil
-	b.mu.Unlock()
-	var left []woken
-	for len(all) > 0 {
-		batch := all[:min(len(all), wakeBatch)]
-		waiters := make([]Waiter, len(batch))
-		for i, w := range batch {
-			waiters[i] = w.Waiter
-		}
-		found, err := b.cfg.Wake(ctx, waiters)
-		if err != nil {
-			if ctx.Err() == nil {
-				b.cfg.Log.WarnContext(ctx, "waiting repositories not woken, will retry", "error", err, "repos", len(all))
-			}
-			left = append(left, all...)
-			break
-		}
-		for i, w := range batch {
-			if i < len(found) && !found[i] && b.now().Before(w.ends) {
-				left = append(left, w)
-			}
-		}
-		all = all[len(batch):]
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.woken = append(left, b.woken...)
-	b.woken = b.woken[:min(len(b.woken), maxWoken)]
-	return len(left) > 0
+	return min(max(next, pumpEvery), waitEvery)
 }
 
 // expireKept releases kept permits whose job has not come back.

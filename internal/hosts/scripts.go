@@ -21,6 +21,7 @@ var (
 	doneScript  = script("host", "done")
 	pumpScript  = script("host", "pump")
 	listScript  = script("host", "list")
+	clearScript = script("host", "clear")
 	renewScript = script("renew")
 	claimScript = script("claim")
 )

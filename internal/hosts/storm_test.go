@@ -52,7 +52,7 @@ func (s *storm) step(answer hosts.Answer) {
 		}
 		p := s.processes[i%len(s.processes)]
 		i++
-		if l := p.Blocked(host, "token"); l != nil {
+		if l := p.Blocked(request(s.t, repo, hosts.Push, "token")); l != nil {
 			s.due[repo] = now.Add(l.RetryAfter)
 		} else if permit, l := p.enter(repo, hosts.Push, "token"); l != nil {
 			s.due[repo] = now.Add(l.RetryAfter)

@@ -129,19 +129,28 @@ func (s Service) hostRows(w io.Writer) {
 	if len(s.Hosts) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\nHOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS")
-	rows(w, s.Hosts, func(h server.Host) string {
-		reason, left := orNone(term.Printable(h.Reason)), "-"
-		if h.Until != nil {
-			reason, left = term.Paint(term.MarkWarn, reason), "in "+Duration(h.Until.Sub(s.local).Round(time.Second))
-		}
-		names := make([]string, len(h.Limited))
-		for i, c := range h.Limited {
-			names[i] = cmp.Or(term.Printable(c.Credential), "(anonymous)")
-		}
-		return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, reason, left, orNone(strings.Join(names, ", ")))
-	})
+	fmt.Fprintln(w, "\n"+HostHeading)
+	rows(w, s.Hosts, func(h server.Host) string { return HostRow(h, s.local) })
 }
+
+// HostHeading is the heading of a table of hosts.
+const HostHeading = "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS"
+
+// HostRow returns the row of a host that was read at the time now.
+func HostRow(h server.Host, now time.Time) string {
+	reason, left := orNone(term.Printable(h.Reason)), "-"
+	if h.Until != nil {
+		reason, left = term.Paint(term.MarkWarn, reason), "in "+Duration(h.Until.Sub(now).Round(time.Second))
+	}
+	names := make([]string, len(h.Limited))
+	for i, c := range h.Limited {
+		names[i] = CredentialName(c.Credential)
+	}
+	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, reason, left, orNone(strings.Join(names, ", ")))
+}
+
+// CredentialName returns the name of a credential as shown to users.
+func CredentialName(name string) string { return cmp.Or(term.Printable(name), "(anonymous)") }
 
 func orNone(text string) string { return cmp.Or(text, "-") }
 

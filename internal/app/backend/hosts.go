@@ -25,10 +25,10 @@ func (h Hosts) Enter(ctx context.Context, req handlers.HostRequest) (handlers.Ho
 // Leave ends the permits kept for a job's further requests.
 func (h Hosts) Leave(ctx context.Context, repo events.RepoPath) { h.Budgets.Leave(ctx, repo) }
 
-// Limited returns an error of the class limited if this process knows that the host may not be asked with the credential
-// now, else nil.
-func (h Hosts) Limited(host, credential string) error {
-	if l := h.Budgets.Blocked(host, credential); l != nil {
+// Limited returns an error of the class limited if this process knows that the job may not ask the host now, else nil.
+func (h Hosts) Limited(host string, job events.Job) error {
+	r := hosts.Request{Host: host, Credential: job.Change.Credential, Repo: job.Change.Repo, Kind: hosts.Kind(handlers.HostKindOf(job))}
+	if l := h.Budgets.Blocked(r); l != nil {
 		return limited(l)
 	}
 	return nil

@@ -40,18 +40,7 @@ if not reason and first() then
 end
 if ARGV[9] == '0' then return reply(reason or 'limit', c, woken) end
 
--- enqueue orders waiters by kind, then by their last permit. A repository that has had none for ten minutes goes by its
--- arrival. It waits once, at the better of its places.
-local function enqueue()
-  local order = OFFSETS[kind] + (tonumber(redis.call('ZSCORE', served, repo) or '') or now - SPAN)
-  local of = redis.call('ZSCORE', c.key .. ':work', repo) and 'work' or class
-  if of == 'work' then redis.call('ZREM', c.key .. ':polls', repo) end
-  local queue, waiting = c.key .. ':' .. of, state .. ':waiting:' .. of
-  add(queue, math.min(order, tonumber(redis.call('ZSCORE', queue, repo) or '') or order), repo)
-  add(waiting, tonumber(redis.call('ZSCORE', waiting, c.name) or '') or now, c.name)
-end
-
-enqueue()
+enqueue(c, kind, repo)
 serve(woken)
 if redis.call('ZSCORE', permits, reservation(c, repo)) then
   for i, waiter in ipairs(woken) do
@@ -64,7 +53,7 @@ if redis.call('ZSCORE', permits, reservation(c, repo)) then
     schedule()
     return grant()
   end
-  enqueue()
+  enqueue(c, kind, repo)
 end
 schedule()
 return reply(reason or 'limit', c, woken)

@@ -102,6 +102,17 @@ end
 
 local function reservation(c, repo) return 'r:' .. c.name .. ':' .. repo end
 
+-- enqueue orders waiters by kind, then by their last permit. A repository that has had none for ten minutes goes by its
+-- arrival. It waits once, at the better of its places.
+local function enqueue(c, kind, repo)
+  local order = OFFSETS[kind] + (tonumber(redis.call('ZSCORE', served, repo) or '') or now - SPAN)
+  local of = (kind ~= 'poll' or redis.call('ZSCORE', c.key .. ':work', repo)) and 'work' or 'polls'
+  if of == 'work' then redis.call('ZREM', c.key .. ':polls', repo) end
+  local queue, waiting = c.key .. ':' .. of, state .. ':waiting:' .. of
+  add(queue, math.min(order, tonumber(redis.call('ZSCORE', queue, repo) or '') or order), repo)
+  add(waiting, tonumber(redis.call('ZSCORE', waiting, c.name) or '') or now, c.name)
+end
+
 -- head returns the best of the next few credentials' first waiters of a class. It postpones credentials that cannot be
 -- served now; tried is true if it did.
 local function head(class)

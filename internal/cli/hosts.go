@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/hosts"
+	"lockstep/internal/server"
+	"lockstep/internal/status"
+)
+
+func newHostsCommand(std term.Streams) *cobra.Command {
+	return newGroup("hosts", "Show or lift the limits of requests to hosts", "", newHostsListCommand(std), newHostsClearCommand(std))
+}
+
+func newHostsListCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withFlags(&cobra.Command{
+		Use:     "ls",
+		Short:   "List the hosts used within a day, with their limits",
+		Example: "  lockstep hosts ls --redis redis://127.0.0.1:6379",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				all, err := app.ReadHosts(cfg, client).List(ctx)
+				if err != nil {
+					return err
+				}
+				list := make(hostList, len(all))
+				for i, h := range all {
+					list[i] = server.NewHost(h)
+				}
+				server.SortHosts(list)
+				return out.Show(std, list, list.Table)
+			})
+		},
+	}, config.Common, &out)
+}
+
+func newHostsClearCommand(std term.Streams) *cobra.Command {
+	var name string
+	var out term.Output
+	cmd := withFlags(&cobra.Command{
+		Use:   "clear HOST",
+		Short: "Lift the block of a host",
+		Long: "Lift the block of a host that told Lockstep to wait, or that did not answer, with the blocks of all its credentials; with\n" +
+			"--credential, only that one. Waiting changes begin within a second, slowly, so a host that still wants to be left alone\n" +
+			"gets few requests before it is blocked again. HOST is as shown by hosts ls, with the port unless it is the default.",
+		Example:           "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear git.example.com --credential robot",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: completeFirst(std, usedHosts),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			host := strings.ToLower(args[0])
+			if host == "" || strings.ContainsAny(host, "/@ ") {
+				return term.UsageError(fmt.Errorf("%q is not a host; want a name as shown by lockstep hosts ls, without scheme and path", args[0]))
+			}
+			var only *string
+			if cmd.Flags().Changed("credential") {
+				only = &name
+			}
+			return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				lifted, err := app.ReadHosts(cfg, client).Clear(ctx, host, only)
+				if err != nil {
+					return err
+				}
+				if len(lifted) == 0 {
+					return notLimited(host, only)
+				}
+				list := make(liftedList, len(lifted))
+				for i, l := range lifted {
+					list[i] = newLiftedBlock(host, l)
+				}
+				return out.Show(std, list, list.Table)
+			})
+		},
+	}, config.Common, &out)
+	cmd.Flags().StringVar(&name, "credential", "", "`name` of the only credential whose block is lifted; empty for anonymous requests")
+	return cmd
+}
+
+func notLimited(host string, credential *string) error {
+	if credential == nil {
+		return fmt.Errorf("%s is not blocked; see lockstep hosts ls", host)
+	}
+	return fmt.Errorf("%s does not block the credential %s; see lockstep hosts ls", host, status.CredentialName(*credential))
+}
+
+type hostList []server.Host
+
+func (l hostList) Table(w io.Writer) {
+	fmt.Fprintln(w, status.HostHeading)
+	for _, h := range l {
+		fmt.Fprintln(w, status.HostRow(h, time.Now()))
+	}
+}
+
+type liftedBlock struct {
+	Host       string    `json:"host"`
+	Reason     string    `json:"reason"`
+	Credential *string   `json:"credential,omitempty"` // null if the whole host was blocked; empty for anonymous requests
+	Until      time.Time `json:"until"`
+}
+
+func newLiftedBlock(host string, l hosts.Lifted) liftedBlock {
+	block := liftedBlock{Host: host, Reason: string(l.Reason), Until: l.Until.UTC().Round(time.Second)}
+	if l.Reason != hosts.NoAnswer && l.Reason != hosts.HostLimit {
+		block.Credential = &l.Credential
+	}
+	return block
+}
+
+type liftedList []liftedBlock
+
+func (l liftedList) Table(w io.Writer) {
+	fmt.Fprintln(w, "LIFTED\tREASON\tCREDENTIAL\tUNTIL")
+	for _, block := range l {
+		name := "-"
+		if block.Credential != nil {
+			name = status.CredentialName(*block.Credential)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason, name, block.Until.Format(time.RFC3339))
+	}
+}
+
+// usedHosts lists the hosts used within a day.
+func usedHosts(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
+	all, err := app.ReadHosts(cfg, client).List(ctx)
+	var names []string
+	for _, h := range all {
+		if strings.HasPrefix(h.Name, strings.ToLower(prefix)) {
+			names = append(names, h.Name)
+		}
+	}
+	return names, err
+}
