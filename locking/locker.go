@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -81,7 +82,11 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	l.cfg.Observer.WaitEnded(outcomeOf(err), waited)
 
 	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
-		l.cfg.Log.ErrorContext(ctx, "lock timeout", "key", req.Key, "job", req.Job, "waited", waited,
+		level := slog.LevelError
+		if req.Yields { // nobody misses optional work
+			level = slog.LevelDebug
+		}
+		l.cfg.Log.Log(ctx, level, "lock timeout", "key", req.Key, "job", req.Job, "waited", waited,
 			"holder_job", timeout.Holder.Job, "holder_worker", timeout.Holder.Worker)
 	}
 	if err != nil {

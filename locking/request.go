@@ -27,7 +27,7 @@ type Request struct {
 	Group string
 
 	// Yields marks optional work: its holder releases the lease as soon as [Lease.Wanted] is closed. Other requests wait for
-	// it even with Skip. A request that yields must have IfHeld Skip, and no Group.
+	// it even with Skip. Its failures are logged at level debug. A request that yields must have IfHeld Skip, and no Group.
 	Yields bool
 
 	Wait   time.Duration // how long to wait for the lease; 0 means Config.Wait

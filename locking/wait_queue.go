@@ -97,6 +97,7 @@ func (l *Locker) noteFailure(q *waitQueue, err error) {
 	l.mu.Lock()
 	fresh := q.lastErr == nil || errors.Is(q.lastErr, errNoAnswer)
 	q.lastErr = err
+	fresh = fresh && slices.ContainsFunc(q.waiters, func(w *waiter) bool { return !w.req.Yields })
 	l.mu.Unlock()
 	if fresh && l.ctx.Err() == nil {
 		l.cfg.Log.Warn("cannot request lock, will retry", "key", q.key, "error", err)

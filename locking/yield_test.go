@@ -1,7 +1,10 @@
 package locking_test
 
 import (
+	"context"
+	"log/slog"
 	"testing"
+	"time"
 
 	"lockstep/internal/redistest"
 	"lockstep/locking"
@@ -80,4 +83,58 @@ func TestRequestThatYieldsIsRefusedIfHeld(t *testing.T) {
 	release(t, held)
 	_, err = a.Acquire(t.Context(), locking.Request{Key: "k", Yields: true})
 	wantErr(t, err, locking.ErrBadRequest)
+}
+
+// A request that yields joins a queue whose last waiter is being withdrawn, and times out because Redis hangs.
+func TestOptionalWorkDoesNotLogErrorsWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		req  locking.Request
+		want slog.Level
+	}{
+		"yields":   {yielding("k"), slog.LevelDebug},
+		"does not": {locking.Request{Key: "k", Job: "2"}, slog.LevelError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			a, b := start(t, server, "a"), start(t, server, "b")
+			must(t, b, "k", "holder")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			before := queueUp(t, a, ctx, locking.Request{Key: "k", Job: "1"})
+			answers := make(chan struct{})
+			defer close(answers)
+			a.calls.mu.Lock()
+			a.calls.before = func(string, []string) { <-answers }
+			a.calls.mu.Unlock()
+			cancel()
+			<-before
+			tc.req.Wait = 200 * time.Millisecond
+			_, err := a.Acquire(t.Context(), tc.req)
+			wantErr(t, err, locking.ErrTimeout)
+			if logged := a.log.all("lock timeout"); len(logged) != 1 || logged[0].level != tc.want {
+				t.Errorf("logged %v; want level %v", logged, tc.want)
+			}
+		})
+	}
+}
+
+func TestOptionalWorkDoesNotWarnThatRedisIsAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a := start(t, server, "a")
+	a.calls.spoil = func(string) bool { return true }
+	for _, req := range []locking.Request{yielding("k1"), {Key: "k2", Job: "1"}} {
+		req.Wait = 300 * time.Millisecond
+		_, err := a.Acquire(t.Context(), req)
+		wantErr(t, err, locking.ErrUnavailable)
+		warned, want := len(a.log.all("cannot request lock, will retry")), 1
+		if req.Yields {
+			want = 0
+		}
+		if warned != want {
+			t.Errorf("yields %t: %d warnings; want %d", req.Yields, warned, want)
+		}
+	}
 }
