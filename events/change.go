@@ -42,7 +42,7 @@ type BusyPolicy string
 // The busy policies.
 const (
 	BusyWait BusyPolicy = "wait" // wait for the lease, and retry after the lock timeout; the default
-	BusySkip BusyPolicy = "skip" // do nothing, for polls and cron refreshes
+	BusySkip BusyPolicy = "skip" // do nothing, for polls and cron refreshes; it still waits for a limited host
 )
 
 // Change is a request to bring one repository up to date. Only [ParseChange] and [NewChange] return a validated Change.

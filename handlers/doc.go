@@ -28,7 +28,7 @@
 //	Redis                                          retried, without an attempt counted
 //	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
 //	the circuit is open                            retried when it half-opens; a poll with on_busy=skip is skipped
-//	the host is at a limit of requests             retried when the host admits it
+//	the host is at a limit of requests             retried when the host admits it, also with on_busy=skip
 //	the credential is refused                      failed result at once; retried if there may be a better token
 //	a forced removal of a watched clone or ref     failed result at once, class conflict
 //	a sync for a watch that no longer exists       failed result at once, class unwatched
