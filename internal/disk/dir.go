@@ -43,10 +43,18 @@ func (d Dir) Open(name string) (Dir, error) {
 
 // Make creates and opens the subfolder name, which must not exist.
 func (d Dir) Make(name string) (Dir, error) {
-	if err := unix.Mkdirat(d.fd, name, 0o755); err != nil {
-		return Dir{}, d.failed("mkdir", name, err)
+	if err := d.MakeOnly(name); err != nil {
+		return Dir{}, err
 	}
 	return d.Open(name)
+}
+
+// MakeOnly is Make without opening the subfolder.
+func (d Dir) MakeOnly(name string) error {
+	if err := unix.Mkdirat(d.fd, name, 0o755); err != nil {
+		return d.failed("mkdir", name, err)
+	}
+	return nil
 }
 
 // Create creates a file, which must not exist.

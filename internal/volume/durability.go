@@ -33,17 +33,16 @@ func (s *syncer) flushTree(ctx context.Context, path string, files *checkout.Fil
 	if !s.v.syncs() {
 		return s.v.noteUnsynced()
 	}
-	written, folders, err := checkout.GitDirOf(path).Contents()
-	if err != nil {
-		return err
-	}
-	written = append(append(written, pathsIn(path, files.Written)...), s.f.fence())
+	written := append(pathsIn(path, files.Written), s.f.fence())
 	above := []string{s.f.trees(), s.f.dir}
-	if files.Changed != nil && s.flushed {
-		folders = append(append(folders, pathsIn(path, files.Changed)...), above...)
-		return disk.FlushChanged(written, folders)
+	if files.Changed != nil {
+		return disk.FlushChanged(append(written, pathsIn(path, files.GitWritten)...), append(above, pathsIn(path, files.Changed)...))
 	}
-	return errors.Join(disk.Flush(ctx, path, written), disk.FlushChanged(nil, above))
+	own, err := checkout.GitDirOf(path).Files()
+	if err == nil {
+		err = disk.Flush(ctx, path, append(written, own...))
+	}
+	return errors.Join(err, disk.FlushChanged(nil, above))
 }
 
 // flushStore makes a new store and the folders above it durable.

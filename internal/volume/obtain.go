@@ -112,6 +112,9 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 		return err
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", 0)
+	if last := s.lastTree(); last != nil {
+		s.preload.Go(last.Preload)
+	}
 	got, err := s.receive(ctx, into, haves)
 	if err != nil {
 		return err
@@ -163,7 +166,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 		return err
 	}
 	s.v.done("moved")
-	return disk.Error("clear the quarantine", os.RemoveAll(q.Dir))
+	return nil
 }
 
 // received is a pack in quarantine.
@@ -220,6 +223,7 @@ func (s *syncer) use(from store) {
 }
 
 func (s *syncer) close() {
+	s.preload.Wait()
 	s.objects.Close()
 	s.kept.Drop()
 	s.ahead.drop()

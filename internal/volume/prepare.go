@@ -76,17 +76,12 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := s.flushPrepared(ctx, dst, files); err != nil {
-		return false, err
-	}
 	s.v.done("linked")
 	if err := s.writeGitDir(dst, files); err != nil {
 		return false, err
 	}
-	if s.v.syncs() {
-		if err := checkout.GitDirOf(dst).MarkFlushed(); err != nil {
-			return false, disk.Error("prepare a tree", err)
-		}
+	if err := s.flushPrepared(ctx, dst, files); err != nil {
+		return false, disk.Error("prepare a tree", err)
 	}
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -111,14 +106,18 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 // flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes. Copies of files that could
 // not be linked are always synced: after an unclean stop only published trees are verified.
 func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
-	copies := pathsIn(dst, files.Written)
-	var err error
-	if s.v.syncs() {
-		err = disk.Flush(ctx, dst, copies)
-	} else {
-		err = disk.FlushChanged(copies, nil)
+	g, copies := checkout.GitDirOf(dst), pathsIn(dst, files.Written)
+	if !s.v.syncs() {
+		return errors.Join(disk.FlushChanged(copies, nil), files.MarkPrepared(g, false))
 	}
-	return disk.Error("prepare a tree", err)
+	own, err := g.Files()
+	if err == nil {
+		err = disk.Flush(ctx, dst, append(own, copies...))
+	}
+	if err != nil {
+		return err
+	}
+	return files.MarkPrepared(g, true)
 }
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must
@@ -141,10 +140,6 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 		return nil, disk.Error("take the prepared tree", err)
 	}
 	s.v.done("taken")
-	s.flushed = checkout.GitDirOf(dst).IsFlushed()
-	if err := os.RemoveAll(checkout.GitDirOf(dst).Dir); err != nil {
-		return nil, disk.Error("build the tree", err)
-	}
 	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
 	files, err := s.plan.Update(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.progress.count)
 	if err != nil && ctx.Err() == nil {

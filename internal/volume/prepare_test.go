@@ -192,6 +192,24 @@ func TestAlteredPreparedTree(t *testing.T) {
 		"a hook":               func(tree string) error { return os.MkdirAll(tree+"/.git/hooks/post-checkout", 0o755) },
 		"the whole tree":       os.RemoveAll,
 		"a folder in its .git": func(tree string) error { return os.Mkdir(tree+"/.git/lockstep-index.lock", 0o755) },
+		"its .git is a link":   func(tree string) error { return replaceByLink(tree + "/.git") },
+		"its HEAD is a link":   func(tree string) error { return replaceByLink(tree + "/.git/HEAD") },
+		"its objects are a link": func(tree string) error {
+			return replaceByLink(tree + "/.git/objects")
+		},
+		"its index is a link":    func(tree string) error { return replaceByLink(tree + "/.git/index") },
+		"its commit is shared":   func(tree string) error { return os.Link(tree+"/.git/lockstep-commit", elsewhere(tree)) },
+		"its manifest is shared": func(tree string) error { return os.Link(tree+"/.git/lockstep-index", elsewhere(tree)) },
+		"its refs are gone":      func(tree string) error { return os.RemoveAll(tree + "/.git/refs") },
+		"its depth is a folder": func(tree string) error {
+			return errors.Join(os.Remove(tree+"/.git/lockstep-depth"), os.Mkdir(tree+"/.git/lockstep-depth", 0o755))
+		},
+		"a wrong HEAD": func(tree string) error {
+			return os.WriteFile(tree+"/.git/HEAD", []byte("ref: refs/heads/fake\n"), 0o644)
+		},
+		"a long commit": func(tree string) error { return os.Truncate(tree+"/.git/shallow", 1000) },
+		"no mark":       func(tree string) error { return os.Remove(tree + "/.git/lockstep-prepared") },
+		"a bad mark":    func(tree string) error { return os.WriteFile(tree+"/.git/lockstep-prepared", []byte("1"), 0o644) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -199,9 +217,15 @@ func TestAlteredPreparedTree(t *testing.T) {
 			w.create(map[string]string{"dir/changes": "0", "dir/stays": "same", "above": "same"})
 			w.sync("")
 			w.prepare()
-			testenv.Must(0, alter(w.nextTree()))(t)
+			next := w.nextTree()
+			testenv.Must(0, alter(next))(t)
 			commit := w.push(map[string]string{"dir/changes": "1"})
+			before, _ := os.ReadFile(elsewhere(next))
 			w.sync("")
+			if now, _ := os.ReadFile(elsewhere(next)); string(now) != string(before) {
+				t.Error("a file outside the tree was written")
+			}
+			testenv.Must(0, os.RemoveAll(elsewhere(next)))(t)
 			w.mustRead(widgets, map[string]string{"dir/changes": "1", "dir/stays": "same", "above": "same"})
 			w.mustBeSound(widgets, commit)
 			for _, left := range []string{"more", ".git/hooks/post-checkout", ".git/lockstep-index.lock"} {
@@ -214,6 +238,15 @@ func TestAlteredPreparedTree(t *testing.T) {
 		})
 	}
 }
+
+// replaceByLink moves a part of a prepared tree out of it, and links to it.
+func replaceByLink(path string) error {
+	tree, _, _ := strings.Cut(path, "/.git")
+	return errors.Join(os.Rename(path, elsewhere(tree)), os.Symlink(elsewhere(tree), path))
+}
+
+// elsewhere returns a path outside the trees.
+func elsewhere(tree string) string { return filepath.Join(tree, "..", "..", "elsewhere") }
 
 // TestAlteredPublishedTree has a reader that alters the published tree before and after the next one is prepared, again
 // and again. No later tree may show it. The reader cannot restore the time of a file that it writes.

@@ -110,13 +110,9 @@ func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, err
 
 // writeGitDir writes the tree's .git.
 func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
-	g := checkout.GitDirOf(dst)
-	alternates, err := filepath.Rel(filepath.Join(g.Dir, "objects"), filepath.Join(s.store.dir, "objects"))
+	alternates, err := filepath.Rel(filepath.Join(checkout.GitDirOf(dst).Dir, "objects"), filepath.Join(s.store.dir, "objects"))
 	if err == nil {
-		err = g.Write(s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
-	}
-	if err == nil {
-		err = g.WriteIndex(files.Index())
+		err = files.WriteGit(dst, s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
 	}
 	return disk.Error("write the tree's .git", err)
 }
@@ -179,5 +175,4 @@ func (s *syncer) discard() {
 		_ = os.RemoveAll(s.f.tree(s.tree))
 	}
 	_ = os.RemoveAll(s.f.build(s.req.Fence))
-	_ = os.RemoveAll(s.f.quarantine(s.req.Fence))
 }

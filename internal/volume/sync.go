@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -93,6 +94,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	res.Asked = s.remote != nil
 	s.noteGrowth(res)
 	s.close()
+	_ = os.RemoveAll(s.f.quarantine(s.req.Fence)) // otherwise the next holder removes it
 	v.janitor.add(s.f)
 	if err != nil {
 		s.discard()
@@ -142,8 +144,8 @@ type syncer struct {
 	plan      *checkout.Plan
 	history   checkout.History // of the plan's commit
 	last      *checkout.Tree   // see lastTree
+	preload   sync.WaitGroup   // reads last while the remote is asked
 	prepared  string           // last is the tree prepared from this published one; "" for none
-	flushed   bool             // the prepared tree was made durable; the rest is as in checkout.Files
 	tree      string           // name of the tree built, until it is published
 	meter     meter
 	progress  *reporter

@@ -291,7 +291,7 @@ func (m *meter) countBuilt(dst string, files *checkout.Files) {
 		return
 	}
 	built := tally{shared: map[disk.Inode]uint64{}}
-	own, _, _ := checkout.GitDirOf(dst).Contents()
+	own, _ := checkout.GitDirOf(dst).Files()
 	for _, path := range append(own, pathsIn(dst, files.Written)...) {
 		if info, err := os.Lstat(path); err == nil {
 			built.add(info)

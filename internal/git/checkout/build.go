@@ -9,6 +9,7 @@ import (
 	"path"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -56,7 +57,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{Written: written, Folders: b.folders, made: made}, nil
+	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -98,10 +99,10 @@ func inParts[T any](list []T) iter.Seq[[]T] {
 // build checks out the items into dst, an empty folder. It returns the manifest and the paths of new files. last is
 // the tree to link from; "" for none.
 func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
-	if b.modes, err = probeModes(dst); err != nil {
-		return nil, nil, buildError(err)
-	}
 	if !b.prepared {
+		if b.modes, err = probeModes(dst); err != nil {
+			return nil, nil, buildError(err)
+		}
 		if err := b.makeFolders(ctx, dst); err != nil {
 			return nil, nil, err
 		}
@@ -123,26 +124,65 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 	return slices.DeleteFunc(b.made, tracked.isSkipped), written, nil
 }
 
-// makeFolders creates all folders, parents first.
+// makeFolders creates all folders: those of one depth concurrently, because creating a folder takes much longer than linking
+// a file.
 func (b *builder) makeFolders(ctx context.Context, dst string) error {
+	for _, folders := range foldersByDepth(b.items) {
+		g, ctx := errgroup.WithContext(ctx)
+		for part := range slices.Chunk(folders, max(len(folders)/runtime.GOMAXPROCS(0)+1, minFolders)) {
+			g.Go(func() error { return makeFolders(ctx, dst, part) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		b.folders += int64(len(folders))
+	}
+	return nil
+}
+
+const minFolders = 8 // that are worth a goroutine
+
+// makeFolders creates folders whose parents exist.
+func makeFolders(ctx context.Context, dst string, folders []string) error {
 	to, err := disk.NewWalker(dst)
 	if err != nil {
 		return buildError(err)
 	}
 	defer to.Close()
-	folder := func(parent disk.Dir, name string) (disk.Dir, error) {
-		b.folders++
-		return parent.Make(name)
-	}
-	for _, it := range b.items {
+	for _, folder := range folders {
 		if ctx.Err() != nil {
 			return stoppedBuild(ctx)
 		}
-		if _, err := to.Enter(disk.Parent(it.path), folder); err != nil {
+		parent, err := to.Enter(disk.Parent(folder), disk.Dir.Open)
+		if err == nil {
+			err = parent.MakeOnly(path.Base(folder))
+		}
+		if err != nil {
 			return buildError(err)
 		}
 	}
 	return nil
+}
+
+// foldersByDepth lists the folders of items, in their order: those in the root, those in these, and so on.
+func foldersByDepth(items []Item) (levels [][]string) {
+	seen, last := map[string]bool{"": true}, ""
+	for _, it := range items {
+		folder := disk.Parent(it.path)
+		if folder == last {
+			continue
+		}
+		last = folder
+		for ; !seen[folder]; folder = disk.Parent(folder) {
+			seen[folder] = true
+			depth := strings.Count(folder, "/")
+			for len(levels) <= depth {
+				levels = append(levels, nil)
+			}
+			levels[depth] = append(levels[depth], folder)
+		}
+	}
+	return levels
 }
 
 func stoppedBuild(ctx context.Context) error {
@@ -343,11 +383,10 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 
 // Files describes the files of a new tree.
 type Files struct {
-	Written []string // paths of the files that are not linked from another tree
-	Changed []string // of a prepared tree, the folders that are new or have new or removed names, "" for the root; nil: all
-	Folders int64    // number of folders created; 0 if a prepared tree was updated
-	made    manifest
+	Written    []string // paths of the files that are not linked from another tree
+	GitWritten []string // paths of the new or overwritten files of its .git; set by WriteGit
+	Changed    []string // of a flushed prepared tree, the folders that are new or have new or removed names; nil: all
+	Folders    int64    // number of folders created; 0 if a prepared tree was updated
+	made       manifest
+	modes      fileModes
 }
-
-// Index returns the Git index of all files.
-func (f *Files) Index() []byte { return f.made.encode() }

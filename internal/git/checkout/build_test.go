@@ -54,6 +54,17 @@ func TestFoldersOf(t *testing.T) {
 	}
 }
 
+// TestFoldersByDepth lists each folder once, after its parent.
+func TestFoldersByDepth(t *testing.T) {
+	var items []Item
+	for _, path := range []string{"a", "b-c/x", "b/c/d/e", "b/c/f", "b/g", "b/h/i", "c/d", "c/e/f"} {
+		items = append(items, Item{entry: entry{path: path}})
+	}
+	if got, want := fmt.Sprint(foldersByDepth(items)), "[[b-c b c] [b/c b/h c/e] [b/c/d]]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func statOf(t *testing.T, path string) (st unix.Stat_t) {
 	t.Helper()
 	testenv.Must(0, unix.Lstat(path, &st))(t)

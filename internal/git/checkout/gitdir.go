@@ -3,6 +3,7 @@ package checkout
 import (
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -40,10 +41,11 @@ const treeConfig = `[core]
 	auto = false
 `
 
-// Write creates the .git of a tree that has commit checked out for ref. alternates is the relative path of the
-// store's objects.
-func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
-	files := map[string]string{
+// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns that of a prepared
+// tree into it. alternates is the relative path of the store's objects.
+func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
+	g := GitDirOf(path)
+	contents := map[string]string{
 		"config":                  treeConfig,
 		"objects/info/alternates": alternates + "\n",
 		"lockstep-ref":            ref.String() + "\n",
@@ -55,57 +57,42 @@ func (g GitDir) Write(ref events.Ref, commit object.ID, h History, links LinkPol
 		pinFile:                   "",
 	}
 	if strings.HasPrefix(ref.String(), "refs/heads/") {
-		files["HEAD"] = "ref: " + ref.String() + "\n"
-		files["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref.String() + "\n"
+		contents["HEAD"] = "ref: " + ref.String() + "\n"
+		contents["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref.String() + "\n"
 	}
-	for _, sub := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags"} {
-		if err := os.MkdirAll(filepath.Join(g.Dir, filepath.FromSlash(sub)), 0o755); err != nil {
-			return err
-		}
-	}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(g.Dir, filepath.FromSlash(name)), []byte(content), 0o644); err != nil {
-			return err
-		}
-	}
-	shallow := filepath.Join(g.Dir, "shallow")
 	if len(h.Shallow) > 0 {
-		return os.WriteFile(shallow, object.EncodeShallow(h.Shallow), 0o644)
+		contents["shallow"] = string(object.EncodeShallow(h.Shallow))
 	}
-	if err := os.Remove(shallow); !errors.Is(err, os.ErrNotExist) {
-		return err
+	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
+	written, changed, err := writeFiles(g.Dir, folders, contents, []string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
+	if err == nil {
+		err = g.writeIndex(f.made.encode())
 	}
-	return nil
+	if f.Changed != nil {
+		f.Changed = append(f.Changed, below(".git", changed)...)
+	}
+	f.GitWritten = append(below(".git", written), ".git/index")
+	return err
 }
 
-// Contents lists the files and folders of the .git, itself included, but not the manifest, which is a link to the index.
-func (g GitDir) Contents() (files, folders []string, err error) {
+// below returns the paths of names in a folder.
+func below(folder string, names []string) []string {
+	paths := make([]string, len(names))
+	for i, name := range names {
+		paths[i] = path.Join(folder, name)
+	}
+	return paths
+}
+
+// Files lists the files in the .git, but not the manifest, which is a link to the index.
+func (g GitDir) Files() (paths []string, err error) {
 	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir():
-			folders = append(folders, path)
-		case path != g.Manifest():
-			files = append(files, path)
+		if err == nil && !d.IsDir() && path != g.Manifest() {
+			paths = append(paths, path)
 		}
-		return nil
+		return err
 	})
-	return files, folders, err
-}
-
-// flushedMark is an empty file in the .git of a prepared tree.
-const flushedMark = "lockstep-flushed"
-
-// MarkFlushed records in a prepared tree that its folders, and its files that no other tree shares, are on disk.
-func (g GitDir) MarkFlushed() error {
-	return os.WriteFile(filepath.Join(g.Dir, flushedMark), nil, 0o644)
-}
-
-// IsFlushed reports whether MarkFlushed was called.
-func (g GitDir) IsFlushed() bool {
-	_, err := os.Lstat(filepath.Join(g.Dir, flushedMark))
-	return err == nil
+	return paths, err
 }
 
 // Depth returns the requested depth of the history that Git sees in the tree.
@@ -149,22 +136,27 @@ func (g GitDir) Store() (string, error) {
 // which would slow down the first "git status".
 const indexLead = 2 * time.Second
 
-// WriteIndex writes the index and links the manifest to it. Git replaces the index when it changes, which leaves
-// the manifest as it is.
-func (g GitDir) WriteIndex(content []byte) error {
-	for _, path := range []string{g.Index(), g.Manifest()} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+// writeIndex writes the index and links the manifest to it. Git replaces the index when it changes, which leaves
+// the manifest as it is. It overwrites the index of a prepared tree, which is read completely when the tree is opened.
+func (g GitDir) writeIndex(content []byte) error {
+	if !isPair(g.Index(), g.Manifest()) {
+		for _, path := range []string{g.Index(), g.Manifest()} {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
 		}
 	}
-	if err := os.WriteFile(g.Index(), content, 0o644); err != nil {
+	if err := overwrite(g.Index(), content); err != nil {
 		return err
 	}
 	ahead := time.Now().Add(indexLead)
 	if err := os.Chtimes(g.Index(), ahead, ahead); err != nil {
 		return err
 	}
-	return os.Link(g.Index(), g.Manifest())
+	if err := os.Link(g.Index(), g.Manifest()); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // OpenTree opens a published tree to build on. It returns nil if the tree is damaged or was built with another link

@@ -30,9 +30,13 @@ type Tree struct {
 	commit object.ID
 	size   int // number of files
 	links  LinkPolicy
+	mark   *mark // of a prepared tree, or nil
 
 	read func() (manifest, error) // returns the files; reads them once
 }
+
+// Preload reads the list of files, which plans of other trees need.
+func (t *Tree) Preload() { _, _ = t.read() }
 
 // entry is a file, link or submodule of a commit.
 type entry struct {

@@ -3,7 +3,9 @@ package checkout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -22,12 +24,39 @@ var errNotPrepared = errors.New("the prepared tree has missing or additional nam
 func OpenPrepared(path, last string, links LinkPolicy) *Tree {
 	t := OpenTree(path, links)
 	if t != nil {
-		t.path = last
+		t.path, t.mark = last, readMark(GitDirOf(path))
 	}
 	return t
 }
 
-// Update turns dst, which has the files of the plan's last tree and no .git, into the plan's tree. Like [Plan.Build], it
+// mark is what a file in the .git of a prepared tree records. A tree prepared by an older version has none.
+type mark struct {
+	modes   fileModes // of new files
+	flushed bool      // the tree's folders, and its files that no other tree shares, are on disk
+}
+
+const markFile = "lockstep-prepared"
+
+// MarkPrepared completes the .git of a prepared tree. flushed reports whether its folders, and its files that no other tree
+// shares, are on disk.
+func (f *Files) MarkPrepared(g GitDir, flushed bool) error {
+	return os.WriteFile(filepath.Join(g.Dir, markFile), fmt.Appendf(nil, "%o %o %t\n", f.modes.regular, f.modes.executable, flushed), 0o644)
+}
+
+// readMark returns nil if there is none, or if it is damaged.
+func readMark(g GitDir) *mark {
+	content, err := readLine(filepath.Join(g.Dir, markFile))
+	m := &mark{}
+	if err == nil {
+		_, err = fmt.Sscanf(content, "%o %o %t", &m.modes.regular, &m.modes.executable, &m.flushed)
+	}
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// Update turns dst, the prepared tree of the plan's last tree, into the plan's tree, apart from its .git. Like [Plan.Build], it
 // shares no file that was modified since it was written. It applies the plan's changes, compares every other file by
 // type, permissions, size, time and inode, replaces modified ones, and fails if there are other names. After an error the
 // tree at dst is unusable.
@@ -38,25 +67,46 @@ func (p *Plan) Update(
 	if !p.incremental {
 		return nil, errNotPrepared
 	}
+	prepared := p.last.mark
+	if prepared == nil {
+		if err := os.RemoveAll(GitDirOf(dst).Dir); err != nil {
+			return nil, buildError(err)
+		}
+		prepared = &mark{}
+		if prepared.modes, err = probeModes(dst); err != nil {
+			return nil, buildError(err)
+		}
+		if err := os.Mkdir(GitDirOf(dst).Dir, 0o755); err != nil {
+			return nil, buildError(err)
+		}
+	}
 	if err := p.makeRoom(dst); err != nil {
 		return nil, buildError(err)
 	}
-	b := &builder{writer: writer{objects: objects, links: links}, prepared: true, maxBytes: limits.MaxTreeBytes, items: items, count: count}
+	b := &builder{
+		writer: writer{objects: objects, links: links}, prepared: true, modes: prepared.modes,
+		maxBytes: limits.MaxTreeBytes, items: items, count: count,
+	}
 	made, written, err := b.build(ctx, dst, "")
 	if err != nil {
 		return nil, err
 	}
 	folders := foldersOf(made)
+	folders[0].names++ // the .git
 	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
-	return &Files{Written: written, Changed: p.changedFolders(folders, b.rewritten), made: made}, nil
+	files = &Files{Written: written, made: made, modes: b.modes}
+	if prepared.flushed {
+		files.Changed = p.changedFolders(folders, b.rewritten)
+	}
+	return files, nil
 }
 
 // changedFolders returns which of a tree's folders are new or have new or removed names: by the plan, or because the entries
 // at the paths in rewritten were created.
-func (p *Plan) changedFolders(folders []namesIn, rewritten []string) (changed []string) {
-	touched := map[string]bool{"": true} // the root has a new .git
+func (p *Plan) changedFolders(folders []namesIn, rewritten []string) []string {
+	changed, touched := []string{}, map[string]bool{"": true} // the .git may have been replaced
 	for _, path := range rewritten {
 		touched[path], touched[disk.Parent(path)] = true, true // path is a folder if it is a submodule
 	}
@@ -166,8 +216,8 @@ func foldersOf(made manifest) []namesIn {
 	return folders
 }
 
-// checkNames returns errNotPrepared unless the folders of a tree without .git have as many names as in its manifest, which
-// exist.
+// checkNames returns errNotPrepared unless the folders of a tree have as many names as they must. The names of the manifest are
+// known to exist.
 func checkNames(ctx context.Context, dst string, folders []namesIn) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for part := range inParts(folders) {

@@ -30,7 +30,7 @@ func TestTreeBytesBeyond32Bits(t *testing.T) {
 	_, _, err := b.build(t.Context(), dst, last)
 	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 
-	b = &builder{writer: b.writer, prepared: true, maxBytes: size - 1, items: b.items, count: b.count}
+	b = &builder{writer: b.writer, prepared: true, modes: b.modes, maxBytes: size - 1, items: b.items, count: b.count}
 	_, _, err = b.build(t.Context(), last, "") // as a prepared tree
 	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 }
